@@ -1,0 +1,43 @@
+// A piece of memory with an owner: heap memory, a slot of the shared-memory arena, or memory of somebody else (a NumPy array, say).
+//
+// Thread-safety: immutable after construction; the memory itself is guarded by whoever shares it.
+// Lifetime: held by std::shared_ptr; the last holder's release runs the deleter, on the thread that drops it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "framework/export.h"
+
+namespace headrace {
+
+class HEADRACE_API Allocation {
+ public:
+  // Alignment in bytes of heap memory: a cache line, and the widest vector register.
+  static constexpr size_t kAlignment = 64;
+
+  // Called once with the memory when the last holder lets go. Must not throw.
+  using Deleter = std::function<void(void*)>;
+
+  // `size` bytes of uninitialised heap memory. Throws ResourceExhausted with the number of bytes if there is none.
+  static std::shared_ptr<Allocation> OnHeap(size_t size);
+
+  // Memory owned elsewhere, kept alive until `deleter` runs (an empty one: nothing to run).
+  static std::shared_ptr<Allocation> Foreign(void* data, size_t size, Deleter deleter);
+
+  Allocation(void* data, size_t size, Deleter deleter);
+  ~Allocation();
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+
+  void* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void* data_;
+  size_t size_;
+  Deleter deleter_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,95 @@
+// The exception family of Headrace. Every error that the library reports is an `Error`; its subclass says what kind it is, and its
+// fields say where it happened. The Python bindings translate each subclass into the built-in exception named beside it.
+//
+//   Throw<InvalidArgument>("capacity must be positive, got ", capacity);
+//   HR_ENFORCE(rank == 2, InvalidArgument, "expected a matrix, got rank ", rank);
+//
+// Thread-safety: exceptions are values; nothing here has shared state.
+#pragma once
+
+#include <cstdint>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "framework/export.h"
+
+namespace headrace {
+
+// Concatenates the arguments as `operator<<` prints them.
+template <typename... Args>
+std::string StrCat(const Args&... args) {
+  std::ostringstream out;
+  (out << ... << args);
+  return out.str();
+}
+
+// Base of the family. `what()` is the message followed by where it happened, as far as known.
+class HEADRACE_API Error : public std::runtime_error {
+ public:
+  explicit Error(std::string message);
+
+  // The message alone, without the context.
+  const std::string& message() const { return message_; }
+  const std::string& op_type() const { return op_type_; }
+  const std::string& variable() const { return variable_; }
+  // Index of the offending sample in its dataset, -1 if the error is not about a sample.
+  int64_t sample_index() const { return sample_index_; }
+
+  // Add context on the way up. A context that is already set is kept: the innermost place is the most precise one.
+  void SetOpType(std::string_view op_type);
+  void SetVariable(std::string_view variable);
+  void SetSampleIndex(int64_t index);
+
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  void Compose();
+
+  std::string message_;
+  std::string op_type_;
+  std::string variable_;
+  int64_t sample_index_ = -1;
+  std::string what_;
+};
+
+// Declares one member of the family.
+#define HEADRACE_DECLARE_ERROR(Name)         \
+  class HEADRACE_API Name : public Error {   \
+   public:                                   \
+    using Error::Error;                      \
+    ~Name() override;                        \
+  }
+
+HEADRACE_DECLARE_ERROR(InvalidArgument);     // ValueError: a value, shape or count that does not fit
+HEADRACE_DECLARE_ERROR(TypeMismatch);        // TypeError: a dtype or a variable type that does not fit
+HEADRACE_DECLARE_ERROR(OutOfRange);          // IndexError: an index outside its range
+HEADRACE_DECLARE_ERROR(NotFound);            // KeyError: an operator, variable or attribute that does not exist
+HEADRACE_DECLARE_ERROR(AlreadyExists);       // ValueError: a name or registration that is taken
+HEADRACE_DECLARE_ERROR(FailedPrecondition);  // RuntimeError: called in a state that does not allow it
+HEADRACE_DECLARE_ERROR(Unimplemented);       // NotImplementedError: no kernel for this dtype, say
+HEADRACE_DECLARE_ERROR(ResourceExhausted);   // MemoryError: memory or slots ran out
+HEADRACE_DECLARE_ERROR(DataLoss);            // ValueError: a corrupt program or file
+HEADRACE_DECLARE_ERROR(IoError);             // OSError: a system call failed
+HEADRACE_DECLARE_ERROR(Timeout);             // TimeoutError: something took longer than allowed
+HEADRACE_DECLARE_ERROR(QueueClosed);         // headrace.core.QueueClosedError (RuntimeError): a queue that takes nothing any more
+HEADRACE_DECLARE_ERROR(EndOfData);           // headrace.core.EOFException: a pass over the data has ended
+
+#undef HEADRACE_DECLARE_ERROR
+
+template <typename E, typename... Args>
+[[noreturn]] void Throw(const Args&... args) {
+  throw E(StrCat(args...));
+}
+
+// Throws `ErrorType` with the concatenated message unless `condition` holds.
+#define HR_ENFORCE(condition, ErrorType, ...)             \
+  do {                                                    \
+    if (!(condition)) [[unlikely]] {                      \
+      ::headrace::Throw<::headrace::ErrorType>(__VA_ARGS__); \
+    }                                                     \
+  } while (false)
+
+}  // namespace headrace

@@ -1,0 +1,16 @@
+// Operator plugins: shared libraries whose static initialisers register operators with HEADRACE_REGISTER_OP.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/export.h"
+
+namespace headrace {
+
+// Opens the library at `path` and returns the operator types that it registered, sorted. Opening one again returns the same.
+// Throws IoError with the dynamic linker's message, or AlreadyExists if it registers an operator that exists; then none of its
+// operators stays registered. The library stays loaded until the process ends. Any thread may call this.
+HEADRACE_API std::vector<std::string> LoadOpLibrary(const std::string& path);
+
+}  // namespace headrace

@@ -1,0 +1,155 @@
+// The registry of operators: what each declares, how its shapes are inferred, how it runs, what its gradient is.
+//
+//   HEADRACE_REGISTER_OP(relu)
+//       .Comment("max(x, 0), element by element.")
+//       .Input("X", "any shape")
+//       .Output("Out", "shape and dtype of X")
+//       .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+//       .Kernel<float>(ReluKernel<float>)
+//       .Kernel<double>(ReluKernel<double>)
+//       .Gradient(DefaultGradient({.outputs = {"Out"}}));
+//
+// Thread-safety: registration happens while libraries are loaded, under a lock; look-ups may come from any thread. An OpInfo, once
+// registered, stays where it is and is never changed.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "framework/attribute.h"
+#include "framework/data_type.h"
+#include "framework/export.h"
+#include "framework/operator.h"
+#include "framework/program_desc.h"
+
+namespace headrace {
+
+struct SlotInfo {
+  std::string name;
+  std::string comment;
+  bool duplicable = false;   // may hold any number of variables, else exactly one
+  bool dispensable = false;  // may be absent
+};
+
+struct AttrInfo {
+  std::string name;
+  std::string comment;
+  Attribute like;                                // an example of the type
+  std::optional<Attribute> default_value;        // none: the attribute must be given
+  std::function<void(const Attribute&)> check;   // throws InvalidArgument; may be empty
+};
+
+// Flags for InputSlot and Output below.
+enum SlotFlags : unsigned { kPlain = 0, kDuplicable = 1, kDispensable = 2 };
+
+using InferShapeFn = std::function<void(InferShapeContext&)>;
+using KernelFn = std::function<void(const ExecutionContext&)>;
+using OperatorFactory = std::function<std::unique_ptr<OperatorBase>(OpDesc)>;
+// The operators that compute the gradients of `op`'s inputs from those of its outputs. Gradient variables are named GradVarName(v).
+using GradientMaker = std::function<std::vector<OpDesc>(const OpDesc& op)>;
+
+struct OpInfo {
+  std::string type;
+  std::string comment;
+  std::vector<SlotInfo> inputs;
+  std::vector<SlotInfo> outputs;
+  std::vector<AttrInfo> attrs;
+  InferShapeFn infer_shape;
+  std::map<DataType, KernelFn> kernels;
+  std::string kernel_type_slot;  // the input whose dtype selects the kernel
+  std::string kernel_type_attr;  // or the attribute (an int32 DataType) that does
+  OperatorFactory factory;       // makes an operator that is not a kernel
+  GradientMaker gradient;        // empty: not differentiable
+
+  const SlotInfo* FindInput(std::string_view slot) const;
+  const SlotInfo* FindOutput(std::string_view slot) const;
+  const AttrInfo* FindAttr(std::string_view name) const;
+};
+
+// Which of the forward variables the gradient operator `<type>_grad` reads. It always gets the gradients of the outputs and gives those of the
+// inputs, and has the attributes of the forward operator.
+struct GradientUses {
+  std::vector<std::string> inputs;
+  std::vector<std::string> outputs;
+  // Inputs that have no gradient (labels, say).
+  std::vector<std::string> no_gradient;
+};
+HEADRACE_API GradientMaker DefaultGradient(GradientUses uses);
+
+class HEADRACE_API OpRegistry {
+ public:
+  // Throws AlreadyExists if the type is taken.
+  static void Register(OpInfo info);
+  // nullptr if unknown.
+  static const OpInfo* Find(std::string_view type);
+  // Throws NotFound naming the type and close matches.
+  static const OpInfo& Get(std::string_view type);
+  // Sorted.
+  static std::vector<std::string> Types();
+
+  // Checks slots and attributes against the declaration and fills in the defaults. Throws InvalidArgument, NotFound or TypeMismatch
+  // with the operator's type.
+  static void Check(OpDesc& op);
+
+  // The runnable form of a checked OpDesc.
+  static std::unique_ptr<OperatorBase> Create(const OpDesc& op);
+};
+
+// Builds an OpInfo; its end of life registers it.
+class HEADRACE_API OpRegistrar {
+ public:
+  explicit OpRegistrar(std::string type) { info_.type = std::move(type); }
+  // Registers what the builder has gathered; implicit at the end of HEADRACE_REGISTER_OP's initialiser.
+  OpRegistrar(OpRegistrar&& builder);  // NOLINT(google-explicit-constructor)
+
+  OpRegistrar&& Comment(std::string text) &&;
+  OpRegistrar&& Input(std::string slot, std::string comment, unsigned flags = kPlain) &&;
+  OpRegistrar&& Output(std::string slot, std::string comment, unsigned flags = kPlain) &&;
+  // A required attribute of type T.
+  template <typename T>
+  OpRegistrar&& Attr(std::string name, std::string comment) && {
+    return std::move(*this).AddAttr({std::move(name), std::move(comment), Attribute(T{}), std::nullopt, {}});
+  }
+  // An attribute with a default and, perhaps, a check, which throws.
+  template <typename T>
+  OpRegistrar&& Attr(std::string name, std::string comment, T default_value, std::function<void(const T&)> check = {}) && {
+    AttrInfo attr{std::move(name), std::move(comment), Attribute(T{}), Attribute(std::move(default_value)), {}};
+    if (check) {
+      attr.check = [check = std::move(check)](const Attribute& value) { check(std::get<T>(value)); };
+    }
+    return std::move(*this).AddAttr(std::move(attr));
+  }
+  OpRegistrar&& InferShape(InferShapeFn fn) &&;
+  // A kernel for inputs of type T. The first input's dtype selects it, unless KernelTypeFrom says otherwise.
+  template <typename T>
+  OpRegistrar&& Kernel(KernelFn fn) && {
+    return std::move(*this).AddKernel(DataTypeOf<T>::value, std::move(fn));
+  }
+  OpRegistrar&& KernelTypeFrom(std::string slot) &&;
+  OpRegistrar&& KernelTypeFromAttr(std::string attr) &&;
+  // The operator is an OperatorBase of its own.
+  template <typename Op>
+  OpRegistrar&& Operator() && {
+    info_.factory = [](OpDesc desc) -> std::unique_ptr<OperatorBase> { return std::make_unique<Op>(std::move(desc)); };
+    return std::move(*this);
+  }
+  OpRegistrar&& Gradient(GradientMaker maker) &&;
+
+ private:
+  OpRegistrar&& AddAttr(AttrInfo attr) &&;
+  OpRegistrar&& AddKernel(DataType type, KernelFn fn) &&;
+
+  OpInfo info_;
+};
+
+// At namespace scope of a source file. `type` is an identifier.
+#define HEADRACE_REGISTER_OP(type) \
+  [[maybe_unused]] static const ::headrace::OpRegistrar headrace_registrar_##type = ::headrace::OpRegistrar(#type)
+
+}  // namespace headrace

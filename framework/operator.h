@@ -1,0 +1,132 @@
+// What runs: an operator made from an OpDesc.
+//
+// Most operators are a kernel, a function of an ExecutionContext, registered per dtype (op_registry.h). An operator that deals with
+// scopes or with variables that are not tensors (readers, control flow) derives from OperatorBase.
+//
+// Thread-safety: an operator is run by one thread at a time; two operators may run at once where they do not share variables.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/data_type.h"
+#include "framework/ddim.h"
+#include "framework/export.h"
+#include "framework/lod_tensor.h"
+#include "framework/place.h"
+#include "framework/program_desc.h"
+#include "framework/scope.h"
+
+namespace headrace {
+
+// Name of the gradient of a variable.
+inline std::string GradVarName(const std::string& name) { return name + "@GRAD"; }
+// Stands in a slot for a gradient that nobody needs.
+inline constexpr std::string_view kEmptyVarName = "@EMPTY@";
+
+class HEADRACE_API OperatorBase {
+ public:
+  explicit OperatorBase(OpDesc desc) : desc_(std::move(desc)) {}
+  virtual ~OperatorBase();
+  OperatorBase(const OperatorBase&) = delete;
+  OperatorBase& operator=(const OperatorBase&) = delete;
+
+  const OpDesc& desc() const { return desc_; }
+  const std::string& Type() const { return desc_.type; }
+
+  // Runs on the variables that `scope` has under the names of the OpDesc. Errors come out with the operator's type as context.
+  void Run(const Scope& scope, const Place& place);
+
+ protected:
+  // The only variable of a slot. Throws InvalidArgument if the slot does not hold exactly one.
+  const std::string& Input(std::string_view slot) const;
+  const std::string& Output(std::string_view slot) const;
+  const std::vector<std::string>& Inputs(std::string_view slot) const { return desc_.Input(slot); }
+  const std::vector<std::string>& Outputs(std::string_view slot) const { return desc_.Output(slot); }
+  template <typename T>
+  const T& Attr(std::string_view name) const {
+    return desc_.Attr<T>(name);
+  }
+
+ private:
+  virtual void RunImpl(const Scope& scope, const Place& place) = 0;
+
+  OpDesc desc_;
+};
+
+// What a kernel sees: its variables, resolved, and its attributes.
+class HEADRACE_API ExecutionContext {
+ public:
+  struct Slot {
+    std::string name;
+    std::vector<Variable*> variables;  // nullptr where the OpDesc says kEmptyVarName
+  };
+
+  ExecutionContext(const OpDesc& op, std::vector<Slot> inputs, std::vector<Slot> outputs)
+      : op_(op), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {}
+
+  const OpDesc& op() const { return op_; }
+  template <typename T>
+  const T& Attr(std::string_view name) const {
+    return op_.Attr<T>(name);
+  }
+
+  bool HasInput(std::string_view slot, size_t i = 0) const;
+  bool HasOutput(std::string_view slot, size_t i = 0) const;
+  size_t InputSize(std::string_view slot) const;
+  size_t OutputSize(std::string_view slot) const;
+
+  // Throw NotFound naming slot and operator if the slot is empty, FailedPrecondition naming the variable if it holds no tensor yet.
+  const LoDTensor& Input(std::string_view slot, size_t i = 0) const;
+  LoDTensor* Output(std::string_view slot, size_t i = 0) const;
+  // nullptr if the slot is empty.
+  const LoDTensor* InputOrNull(std::string_view slot, size_t i = 0) const;
+  LoDTensor* OutputOrNull(std::string_view slot, size_t i = 0) const;
+
+  Variable* InputVar(std::string_view slot, size_t i = 0) const;   // nullptr if absent
+  Variable* OutputVar(std::string_view slot, size_t i = 0) const;  // nullptr if absent
+
+ private:
+  const OpDesc& op_;
+  std::vector<Slot> inputs_;
+  std::vector<Slot> outputs_;
+};
+
+// What shape inference sees: the same function runs at compile time, over VarDescs with unknown (-1) dimensions, and before each run
+// of a kernel, over the tensors.
+class HEADRACE_API InferShapeContext {
+ public:
+  virtual ~InferShapeContext();
+
+  virtual const OpDesc& op() const = 0;
+  virtual bool IsRuntime() const = 0;
+  virtual bool HasInput(std::string_view slot, size_t i = 0) const = 0;
+  virtual bool HasOutput(std::string_view slot, size_t i = 0) const = 0;
+  size_t InputSize(std::string_view slot) const { return op().Input(slot).size(); }
+  size_t OutputSize(std::string_view slot) const { return op().Output(slot).size(); }
+
+  // Throw NotFound naming slot and operator if the slot is empty.
+  virtual DDim InputDim(std::string_view slot, size_t i = 0) const = 0;
+  virtual DataType InputType(std::string_view slot, size_t i = 0) const = 0;
+  virtual int32_t InputLoDLevel(std::string_view slot, size_t i = 0) const = 0;
+
+  // Do nothing if the slot is empty.
+  virtual void SetOutputDim(std::string_view slot, const DDim& dims, size_t i = 0) = 0;
+  // At run time the kernel chooses the type when it asks for the memory; then this does nothing.
+  virtual void SetOutputType(std::string_view slot, DataType type, size_t i = 0) = 0;
+  // Gives the output the LoD of the input (at compile time: its depth).
+  virtual void ShareLoD(std::string_view input, std::string_view output, size_t i = 0, size_t j = 0) = 0;
+
+  template <typename T>
+  const T& Attr(std::string_view name) const {
+    return op().Attr<T>(name);
+  }
+
+  // dims, dtype and LoD of the output become those of the input.
+  void ShareAll(std::string_view input, std::string_view output);
+};
+
+}  // namespace headrace

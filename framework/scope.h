@@ -1,0 +1,58 @@
+// A hierarchical name space of variables. A look-up that fails goes on in the parent.
+//
+// Thread-safety: all methods may be called from any thread; they guard the names, not the values of the variables.
+// Lifetime: a scope owns its variables and its kids; pointers to variables stay valid until EraseVars, DropKids or the scope's end.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "framework/export.h"
+#include "framework/variable.h"
+
+namespace headrace {
+
+class HEADRACE_API Scope {
+ public:
+  Scope();
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  // The variable `name` of this very scope, created empty if it does not exist.
+  Variable* Var(const std::string& name);
+
+  // The variable `name` of this scope or of the nearest ancestor that has one; nullptr if there is none.
+  Variable* FindVar(const std::string& name) const;
+
+  // As FindVar, for this very scope only.
+  Variable* FindLocalVar(const std::string& name) const;
+
+  // As FindVar, but throws NotFound naming the variable.
+  Variable& GetVar(const std::string& name) const;
+
+  // A new child; owned by this scope.
+  Scope& NewScope();
+  void DropKids();
+  void DeleteScope(Scope* kid);
+  const Scope* parent() const { return parent_; }
+
+  // Names of this very scope, sorted.
+  std::vector<std::string> LocalVarNames() const;
+  // Unknown names are ignored.
+  void EraseVars(const std::vector<std::string>& names);
+
+ private:
+  explicit Scope(const Scope* parent);
+
+  const Scope* parent_ = nullptr;
+  mutable std::mutex mutex_;  // guards vars_ and kids_
+  std::unordered_map<std::string, std::unique_ptr<Variable>> vars_;
+  std::list<std::unique_ptr<Scope>> kids_;
+};
+
+}  // namespace headrace

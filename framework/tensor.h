@@ -1,0 +1,77 @@
+// A dense, row-major, contiguous array over an Allocation.
+//
+// Copying a Tensor shares its memory (as in Paddle's ShareDataWith); `CopyFrom` copies the elements.
+// Thread-safety: as a std::vector: concurrent reads are fine, a write needs exclusive access to the Tensor and to the memory.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "framework/allocation.h"
+#include "framework/data_type.h"
+#include "framework/ddim.h"
+#include "framework/errors.h"
+#include "framework/export.h"
+
+namespace headrace {
+
+class HEADRACE_API Tensor {
+ public:
+  Tensor() = default;
+
+  // A tensor over `allocation`, starting `offset` bytes into it. Throws InvalidArgument if the memory is too small for `dims` or the
+  // start is not aligned to the element's size.
+  Tensor(std::shared_ptr<Allocation> allocation, DataType dtype, DDim dims, size_t offset = 0);
+
+  // False until memory has been given or allocated.
+  bool initialized() const { return allocation_ != nullptr; }
+  DataType dtype() const { return dtype_; }
+  const DDim& dims() const { return dims_; }
+  int64_t numel() const { return numel_; }
+  size_t nbytes() const { return static_cast<size_t>(numel_) * SizeOf(dtype_); }
+  const std::shared_ptr<Allocation>& allocation() const { return allocation_; }
+
+  // Changes the shape. With memory attached the number of elements must stay the same (InvalidArgument otherwise), unless the next
+  // call is mutable_data, for which `Resize` is the usual preparation; so Resize itself only records and mutable_data reallocates.
+  Tensor& Resize(DDim dims);
+
+  // The elements for reading. Throws FailedPrecondition if uninitialised, TypeMismatch if T is not the dtype.
+  template <typename T>
+  const T* data() const {
+    CheckType(DataTypeOf<T>::value);
+    return static_cast<const T*>(raw_data());
+  }
+
+  // The elements for writing, with memory for the current shape: the memory held now is reused if it is heap memory that nobody else
+  // shares and is large enough; otherwise new heap memory is allocated. The old contents are lost when the size grows.
+  template <typename T>
+  T* mutable_data() {
+    return static_cast<T*>(mutable_data(DataTypeOf<T>::value));
+  }
+  void* mutable_data(DataType dtype);
+
+  // Start of the elements. Throws FailedPrecondition if uninitialised or if a Resize has outgrown the memory.
+  const void* raw_data() const;
+  // As raw_data, for writing in place into memory that is attached already; never allocates.
+  void* raw_mutable_data();
+
+  // Rows [begin, end) of the first dimension, sharing this memory. Throws OutOfRange.
+  Tensor Slice(int64_t begin, int64_t end) const;
+
+  // Becomes a copy of the elements of `src` in memory of its own.
+  void CopyFrom(const Tensor& src);
+
+  // Lets go of the memory; shape and dtype are forgotten.
+  void Clear();
+
+ private:
+  void CheckType(DataType wanted) const;
+
+  std::shared_ptr<Allocation> allocation_;
+  DataType dtype_ = DataType::kFloat32;
+  DDim dims_;
+  int64_t numel_ = 0;
+  size_t offset_ = 0;
+};
+
+}  // namespace headrace
