@@ -1,0 +1,38 @@
+#include "reader/index_permutation.h"
+
+#include <bit>
+
+#include "framework/errors.h"
+
+namespace headrace {
+
+IndexPermutation::IndexPermutation(uint64_t length, uint64_t seed, uint64_t epoch) : length_(length) {
+  HR_ENFORCE(length >= 1 && length <= (uint64_t{1} << 62), InvalidArgument,
+             "the length of a permutation must be 1 to 2^62, got ", length);
+  const auto bits = static_cast<uint32_t>(std::bit_width(length - 1));
+  half_bits_ = bits < 2 ? 1 : (bits + 1) / 2;
+  half_mask_ = (uint64_t{1} << half_bits_) - 1;
+  // Two dependent mixes keep (seed, epoch) and (seed + 1, epoch - 1) apart.
+  uint64_t state = MixBits(MixBits(seed) ^ (epoch * 0xD1B54A32D192ED03ULL));
+  for (uint64_t& key : keys_) {
+    state = MixBits(state);
+    key = state;
+  }
+}
+
+uint64_t IndexPermutation::operator()(uint64_t position) const {
+  uint64_t value = position;
+  do {
+    uint64_t left = value >> half_bits_;
+    uint64_t right = value & half_mask_;
+    for (const uint64_t key : keys_) {
+      const uint64_t mixed = left ^ (MixBits(right ^ key) & half_mask_);
+      left = right;
+      right = mixed;
+    }
+    value = (left << half_bits_) | right;
+  } while (value >= length_);
+  return value;
+}
+
+}  // namespace headrace

@@ -1,0 +1,187 @@
+// One shared mapping for the life of a loader: a control block and a row of slots, each holding one batch.
+//
+// The memory is a memfd: it has no name, is not bound by the size of /dev/shm and vanishes with the last process that
+// maps it. It is sparse: a slot reserves `slot_bytes` of address space and uses only the pages that a batch has
+// touched, so that a larger batch fits without mapping anew. It is sealed against resizing, so that no process can make
+// another's mapping fault.
+//
+// Everything in shared memory is trivially copyable or a lock-free atomic, and refers to the rest by offsets and
+// numbers, never by pointers.
+//
+// Thread-safety: an Arena object is immutable after construction and may be used by any thread; what is inside is
+// guarded as the comments of the structs say. "The scheduler" is the one object, in the main process, that opens
+// batches (batch_scheduler.h); "a producer" is a worker that fills them (batch_producer.h).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "framework/export.h"
+
+namespace headrace::shared_memory {
+
+inline constexpr uint32_t kMaxSlots = 1024;
+inline constexpr uint32_t kMaxProducers = 512;
+// A batch is claimed in at most this many chunks of consecutive rows.
+inline constexpr uint32_t kMaxChunks = 256;
+inline constexpr size_t kCacheLine = 64;
+// Leaves of a batch start at multiples of this.
+inline constexpr size_t kLeafAlignment = 128;
+
+// How the position of a sample in an epoch becomes its index in the dataset.
+enum class IndexOrder : uint32_t {
+  kSequential = 0,
+  kShuffled = 1,  // IndexPermutation(length, seed, epoch)
+  kExplicit = 2,  // the slot carries the indices
+};
+
+// What one producer is doing. Written by that producer alone, read by the scheduler.
+struct alignas(kCacheLine) ProducerRecord {
+  std::atomic<uint64_t> sequence;  // the batch of the sample at hand
+  std::atomic<uint32_t> row;       // its row
+  std::atomic<uint32_t> busy;      // 1 between a claim and its completion
+  std::atomic<uint64_t> samples;   // made so far
+  std::atomic<uint64_t> work_ns;   // spent on claimed chunks
+  std::atomic<uint64_t> wait_ns;   // spent waiting for work
+  std::atomic<uint64_t> claims;
+};
+
+struct ControlBlock {
+  // Written once by the scheduler before any producer starts.
+  uint64_t magic;
+  uint64_t slot_bytes;
+  uint32_t slot_count;
+  uint32_t order;  // IndexOrder
+  uint64_t dataset_length;
+  uint64_t seed;
+
+  // Futex: grows whenever there may be work, or a reason to stop. Producers sleep on it.
+  alignas(kCacheLine) std::atomic<uint32_t> work_signal;
+  std::atomic<uint32_t> work_sleepers;
+  // Grows when chunks of batches that were fully claimed become free again: producers look at the oldest batches once
+  // more.
+  std::atomic<uint32_t> rescan;
+  std::atomic<uint32_t> stop;
+  std::atomic<uint64_t> oldest;  // no batch before this sequence number is open
+  std::atomic<uint64_t> next;    // one past the newest open batch
+
+  // 1 while the consumer sleeps; whoever completes a batch then writes to the scheduler's eventfd.
+  alignas(kCacheLine) std::atomic<uint32_t> consumer_sleeps;
+
+  // Slot of batch `sequence`, at sequence % kMaxSlots. No more than kMaxSlots batches are open at once.
+  alignas(kCacheLine) std::atomic<uint32_t> ring[kMaxSlots];
+  ProducerRecord producers[kMaxProducers];
+};
+
+// States of SlotHeader::layout_state besides kLayoutWriting + producer.
+inline constexpr uint32_t kLayoutEmpty = 0;
+inline constexpr uint32_t kLayoutReady = 1;
+inline constexpr uint32_t kLayoutWriting = 16;
+
+// Bits of a chunk's claim word: the batch's sequence number above, the claimant below.
+inline constexpr uint32_t kClaimantBits = 16;
+inline constexpr uint64_t kUnclaimed = 0;       // claimants are producer + 1
+inline constexpr uint64_t kWithdrawn = 0xFFFF;  // by the scheduler: not to be made any more
+inline uint64_t ClaimWord(uint64_t sequence, uint64_t claimant) { return (sequence << kClaimantBits) | claimant; }
+inline uint64_t Claimant(uint64_t word) { return word & 0xFFFF; }
+
+// Why a chunk did not give its rows.
+struct ChunkProblem {
+  uint64_t offset;  // of a message in the slot; its meaning is the producer's and the consumer's affair
+  uint64_t bytes;
+  uint32_t row;
+  uint32_t kind;  // kNoProblem, …
+};
+inline constexpr uint32_t kNoProblem = 0;
+inline constexpr uint32_t kFailed = 1;    // making the sample raised an error
+inline constexpr uint32_t kMismatch = 2;  // the sample does not fit the layout of the batch
+
+// A batch in the making. Fields without atomics are written by the scheduler while no chunk of the batch can be
+// claimed, and read by a producer only while it holds a claim: the claim word's release/acquire pair orders the two.
+//
+// A chunk goes Unclaimed → claimed (one compare-and-swap of its word, which names batch and claimant at once) → done
+// (one fetch_or). So at every instant, wherever a producer is killed, the words say exactly which chunks are lost:
+// those whose claimant is dead and whose bit is not set.
+struct SlotHeader {
+  std::atomic<uint64_t> sequence;
+  std::atomic<uint32_t> chunks;
+  uint32_t rows;
+  uint32_t chunk_rows;
+  uint32_t whole;  // 1: one claimant makes the batch from all samples at once (a collate function of the user's, or a
+                   // mismatch)
+  uint64_t epoch;
+  uint64_t batch;           // index of the batch in its epoch
+  uint64_t first_position;  // of row 0 in the epoch
+  uint64_t indices_bytes;   // kExplicit: indices at kDataOffset, as int64, or pickled when pickled_indices is 1
+  uint32_t pickled_indices;
+  std::atomic<uint32_t> layout_state;
+  std::atomic<uint32_t> cursor;      // hint: chunks before it are probably claimed
+  uint32_t layout_bytes;             // written by the layout's author before kLayoutReady
+  std::atomic<uint64_t> side_bytes;  // taken from the end of the slot for what has no fixed place
+  uint64_t opened_ns;
+  std::atomic<uint64_t> done[kMaxChunks / 64];
+  std::atomic<uint64_t> claims[kMaxChunks];
+  ChunkProblem problems[kMaxChunks];  // entry c is written by the claimant of chunk c before its bit in done
+};
+
+// Offsets within a slot. The layout (batch_layout.h) describes what is in the data; side data grows down from the
+// slot's end.
+inline constexpr size_t kLayoutOffset = 12 * 1024;
+inline constexpr size_t kDataOffset = 256 * 1024;
+static_assert(sizeof(SlotHeader) <= kLayoutOffset);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
+static_assert(kMaxProducers < kWithdrawn);
+
+struct ArenaOptions {
+  uint32_t slot_count = 64;             // at most kMaxSlots
+  size_t slot_bytes = size_t{4} << 30;  // address space per slot; halved as long as the system refuses
+  IndexOrder order = IndexOrder::kSequential;
+  uint64_t dataset_length = 0;
+  uint64_t seed = 0;
+};
+
+class HEADRACE_API Arena {
+ public:
+  // Creates and maps an arena. Throws InvalidArgument for a count or size out of range, ResourceExhausted with the
+  // number of bytes if the system gives no memory, IoError if a system call fails.
+  static std::shared_ptr<Arena> Create(const ArenaOptions& options);
+
+  // Maps the arena behind `fd`, which another process created; `fd` is duplicated. Throws DataLoss if it is not an
+  // arena.
+  static std::shared_ptr<Arena> Attach(int fd);
+
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int fd() const { return fd_; }
+  ControlBlock& control() const { return *reinterpret_cast<ControlBlock*>(base_); }
+  uint32_t slot_count() const { return slot_count_; }
+  size_t slot_bytes() const { return slot_bytes_; }
+  SlotHeader& slot(uint32_t index) const { return *reinterpret_cast<SlotHeader*>(slot_data(index)); }
+  // Start of the slot.
+  std::byte* slot_data(uint32_t index) const {
+    return base_ + slots_offset_ + static_cast<size_t>(index) * slot_bytes_;
+  }
+
+  // Bytes of memory in use by all processes together.
+  size_t ResidentBytes() const;
+
+  // Gives the memory of a slot back to the system, from `offset` on. Nobody may be using it.
+  void Release(uint32_t index, size_t offset);
+
+ private:
+  Arena() = default;
+  void Map(size_t bytes);
+
+  int fd_ = -1;
+  std::byte* base_ = nullptr;
+  size_t bytes_ = 0;
+  size_t slots_offset_ = 0;
+  size_t slot_bytes_ = 0;
+  uint32_t slot_count_ = 0;
+};
+
+}  // namespace headrace::shared_memory

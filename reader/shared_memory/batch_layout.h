@@ -1,0 +1,99 @@
+// What is in a batch: a table of leaves (arrays, or objects in pickled form) and the tree that holds them together.
+//
+// Stands in the slot at kLayoutOffset: a LayoutHeader, `leaf_count` LeafRecords, then `tree_bytes` bytes that mean
+// something only to the language that wrote them (Python's description of the nesting). Producers compare layouts byte
+// by byte.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/ddim.h"
+#include "framework/export.h"
+#include "reader/shared_memory/arena.h"
+
+namespace headrace::shared_memory {
+
+inline constexpr uint32_t kMaxDims = 12;
+
+enum class LeafKind : uint32_t {
+  kArray = 0,
+  // One SideRecord per row, each naming bytes in the slot.
+  kObject = 1,
+};
+
+// Bytes somewhere in the slot.
+struct SideRecord {
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+struct LeafRecord {
+  uint32_t kind;  // LeafKind
+  int32_t dtype;  // DataType, or -1 for an element type that only the tree describes
+  uint32_t item_bytes;
+  uint32_t ndim;
+  uint64_t offset;  // of the elements in the slot
+  uint64_t dims[kMaxDims];
+};
+
+struct LayoutHeader {
+  uint32_t leaf_count;
+  uint32_t tree_bytes;
+  uint64_t end;  // offset past the last leaf
+};
+
+// One leaf before it has a place.
+struct LeafSpec {
+  LeafKind kind = LeafKind::kArray;
+  int32_t dtype = -1;
+  uint32_t item_bytes = 0;
+  DDim dims;  // including the batch dimension
+
+  uint64_t bytes() const;
+};
+
+// A layout in the form in which it stands in a slot.
+class HEADRACE_API BatchLayout {
+ public:
+  // Places the leaves one after the other from `data_offset`. Throws InvalidArgument for more than kMaxDims dimensions,
+  // ResourceExhausted with both numbers if the leaves need more than `slot_bytes` or the description more than its
+  // room.
+  BatchLayout(const std::vector<LeafSpec>& leaves, std::string_view tree, size_t data_offset, size_t slot_bytes);
+
+  const std::string& bytes() const { return bytes_; }
+  const LeafRecord& leaf(size_t i) const { return records()[i]; }
+  size_t leaf_count() const { return leaf_count_; }
+
+ private:
+  const LeafRecord* records() const {
+    return reinterpret_cast<const LeafRecord*>(bytes_.data() + sizeof(LayoutHeader));
+  }
+
+  std::string bytes_;
+  size_t leaf_count_;
+};
+
+// Read access to the layout that stands in a slot.
+class LayoutView {
+ public:
+  explicit LayoutView(const std::byte* slot) : base_(slot + kLayoutOffset) {}
+  uint32_t leaf_count() const { return header().leaf_count; }
+  const LeafRecord& leaf(size_t i) const {
+    return reinterpret_cast<const LeafRecord*>(base_ + sizeof(LayoutHeader))[i];
+  }
+  std::string_view tree() const {
+    return {reinterpret_cast<const char*>(base_ + sizeof(LayoutHeader) + leaf_count() * sizeof(LeafRecord)),
+            header().tree_bytes};
+  }
+  uint64_t end() const { return header().end; }
+
+ private:
+  const LayoutHeader& header() const { return *reinterpret_cast<const LayoutHeader*>(base_); }
+  const std::byte* base_;
+};
+
+}  // namespace headrace::shared_memory

@@ -1,0 +1,216 @@
+#include "reader/shared_memory/batch_producer.h"
+
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "framework/errors.h"
+#include "reader/shared_memory/futex.h"
+
+namespace headrace::shared_memory {
+
+bool AllDone(const SlotHeader& slot) {
+  const uint32_t chunks = slot.chunks.load(std::memory_order_relaxed);
+  for (uint32_t base = 0; base < chunks; base += 64) {
+    const uint32_t count = std::min(chunks - base, 64U);
+    const uint64_t full = count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+    if ((slot.done[base / 64].load(std::memory_order_seq_cst) & full) != full) {
+      return false;
+    }
+  }
+  return true;
+}
+
+BatchProducer::BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd)
+    : arena_(std::move(arena)), control_(&arena_->control()), record_(nullptr), id_(id), completion_fd_(completion_fd) {
+  HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
+  record_ = &control_->producers[id];
+}
+
+bool BatchProducer::stopped() const { return control_->stop.load(std::memory_order_relaxed) != 0; }
+
+std::optional<Claim> BatchProducer::TryClaim() {
+  const uint32_t rescan = control_->rescan.load(std::memory_order_acquire);
+  const uint64_t oldest = control_->oldest.load(std::memory_order_acquire);
+  if (rescan != rescan_seen_ || scan_from_ < oldest) {
+    rescan_seen_ = rescan;
+    scan_from_ = oldest;
+  }
+  const uint64_t next = control_->next.load(std::memory_order_acquire);
+  for (uint64_t sequence = scan_from_; sequence < next; ++sequence) {
+    bool exhausted = true;
+    if (std::optional<Claim> claim = TryClaimBatch(sequence, &exhausted)) {
+      return claim;
+    }
+    if (exhausted && sequence == scan_from_) {
+      ++scan_from_;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence, bool* exhausted) {
+  const uint32_t index = control_->ring[sequence % kMaxSlots].load(std::memory_order_relaxed);
+  SlotHeader& slot = arena_->slot(index);
+  if (slot.sequence.load(std::memory_order_acquire) != sequence) {
+    return std::nullopt;  // taken by the consumer already
+  }
+  const uint32_t chunks = std::min(slot.chunks.load(std::memory_order_relaxed), kMaxChunks);
+  const uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
+  const uint32_t cursor = std::min(slot.cursor.load(std::memory_order_relaxed), chunks);
+  // The cursor is a hint: chunks of a producer that died are before it.
+  for (uint32_t step = 0; step < chunks; ++step) {
+    const uint32_t chunk = cursor + step < chunks ? cursor + step : cursor + step - chunks;
+    std::atomic<uint64_t>& word = slot.claims[chunk];
+    uint64_t expected = unclaimed;
+    if (word.load(std::memory_order_relaxed) != unclaimed ||
+        !word.compare_exchange_strong(expected, ClaimWord(sequence, id_ + 1), std::memory_order_acq_rel,
+                                      std::memory_order_relaxed)) {
+      continue;
+    }
+    // The batch cannot be closed before this chunk is done: from here on the header is stable.
+    slot.cursor.store(chunk + 1, std::memory_order_relaxed);
+    record_->sequence.store(sequence, std::memory_order_relaxed);
+    record_->row.store(chunk * slot.chunk_rows, std::memory_order_relaxed);
+    record_->busy.store(1, std::memory_order_release);
+    record_->claims.fetch_add(1, std::memory_order_relaxed);
+    Claim claim{};
+    claim.slot = index;
+    claim.chunk = chunk;
+    claim.begin = chunk * slot.chunk_rows;
+    claim.end = std::min(claim.begin + slot.chunk_rows, slot.rows);
+    claim.rows = slot.rows;
+    claim.whole = slot.whole != 0;
+    claim.sequence = sequence;
+    claim.epoch = slot.epoch;
+    claim.batch = slot.batch;
+    claim.first_position = slot.first_position;
+    claim.start_ns = MonotonicNanoseconds();
+    return claim;
+  }
+  *exhausted = true;
+  return std::nullopt;
+}
+
+std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
+  const uint64_t begin = MonotonicNanoseconds();
+  for (;;) {
+    if (stopped()) {
+      return std::nullopt;
+    }
+    const uint32_t signal = control_->work_signal.load(std::memory_order_acquire);
+    if (std::optional<Claim> claim = TryClaim()) {
+      record_->wait_ns.fetch_add(claim->start_ns - begin, std::memory_order_relaxed);
+      return claim;
+    }
+    int64_t left = -1;
+    if (timeout_ns >= 0) {
+      left = timeout_ns - static_cast<int64_t>(MonotonicNanoseconds() - begin);
+      if (left <= 0) {
+        return std::nullopt;
+      }
+    }
+    // Sequentially consistent with the scheduler's "signal, then look for sleepers": one of the two sees the other.
+    control_->work_sleepers.fetch_add(1);
+    if (control_->work_signal.load() == signal) {
+      FutexWait(control_->work_signal, signal, left);
+    }
+    control_->work_sleepers.fetch_sub(1);
+  }
+}
+
+uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
+  switch (static_cast<IndexOrder>(control_->order)) {
+    case IndexOrder::kExplicit:
+      return reinterpret_cast<const uint64_t*>(Data(claim) + kDataOffset)[row];
+    case IndexOrder::kShuffled:
+      if (!permutation_ || permutation_epoch_ != claim.epoch) {
+        permutation_.emplace(control_->dataset_length, control_->seed, claim.epoch);
+        permutation_epoch_ = claim.epoch;
+      }
+      return (*permutation_)(claim.first_position + row);
+    case IndexOrder::kSequential:
+      break;
+  }
+  return claim.first_position + row;
+}
+
+std::string_view BatchProducer::PickledIndices(const Claim& claim) const {
+  const SlotHeader& slot = arena_->slot(claim.slot);
+  if (slot.pickled_indices == 0) {
+    return {};
+  }
+  return {reinterpret_cast<const char*>(Data(claim) + kDataOffset), slot.indices_bytes};
+}
+
+size_t BatchProducer::DataOffset(const Claim& claim) const {
+  return kDataOffset + arena_->slot(claim.slot).indices_bytes;
+}
+
+bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
+  SlotHeader& slot = arena_->slot(claim.slot);
+  std::byte* place = Data(claim) + kLayoutOffset;
+  for (;;) {
+    uint32_t state = slot.layout_state.load(std::memory_order_acquire);
+    if (state == kLayoutReady) {
+      return slot.layout_bytes == layout.size() && std::memcmp(place, layout.data(), layout.size()) == 0;
+    }
+    if (state == kLayoutEmpty &&
+        slot.layout_state.compare_exchange_strong(state, kLayoutWriting + id_, std::memory_order_acq_rel)) {
+      std::memcpy(place, layout.data(), layout.size());
+      slot.layout_bytes = static_cast<uint32_t>(layout.size());
+      slot.layout_state.store(kLayoutReady, std::memory_order_release);
+      return true;
+    }
+    HR_ENFORCE(!stopped(), FailedPrecondition, "the loader was shut down");
+    // Another producer writes a few hundred bytes; if it was killed doing so, the scheduler resets the state.
+    const timespec pause{0, 20'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end) {
+  SlotHeader& slot = arena_->slot(claim.slot);
+  const uint64_t taken = (bytes + 63) / 64 * 64;
+  const uint64_t used = slot.side_bytes.fetch_add(taken, std::memory_order_relaxed) + taken;
+  HR_ENFORCE(used + leaves_end <= arena_->slot_bytes(), ResourceExhausted, "a batch with ", used,
+             " bytes beside its arrays does not fit into a slot of ", arena_->slot_bytes(), " bytes");
+  return {arena_->slot_bytes() - used, bytes};
+}
+
+void BatchProducer::Complete(const Claim& claim) {
+  arena_->slot(claim.slot).problems[claim.chunk].kind = kNoProblem;
+  record_->samples.fetch_add(claim.end - claim.begin, std::memory_order_relaxed);
+  MarkDone(claim);
+}
+
+void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message) {
+  ChunkProblem& problem = arena_->slot(claim.slot).problems[claim.chunk];
+  SideRecord place{0, 0};
+  try {
+    place = AllocateSide(claim, message.size(), kDataOffset);
+    std::memcpy(Data(claim) + place.offset, message.data(), message.size());
+  } catch (const ResourceExhausted&) {
+    place = {0, 0};  // the consumer reports a problem without details
+  }
+  problem = {place.offset, place.bytes, row, kind};
+  MarkDone(claim);
+}
+
+void BatchProducer::MarkDone(const Claim& claim) {
+  SlotHeader& slot = arena_->slot(claim.slot);
+  record_->work_ns.fetch_add(MonotonicNanoseconds() - claim.start_ns, std::memory_order_relaxed);
+  record_->busy.store(0, std::memory_order_relaxed);
+  slot.done[claim.chunk / 64].fetch_or(uint64_t{1} << (claim.chunk % 64), std::memory_order_seq_cst);
+  // From here on the slot may be reused. If the last chunk completes the batch, whoever sees it wakes the consumer; a
+  // wake too many is harmless, and one that a kill prevents is made up for by the consumer's watch on the process.
+  if (AllDone(slot) && control_->consumer_sleeps.exchange(0) != 0) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
+  }
+}
+
+}  // namespace headrace::shared_memory

@@ -1,0 +1,108 @@
+// A worker's end of the arena: claims rows of open batches, writes them in place, reports them done.
+//
+//   BatchProducer producer(arena, id, completion_fd);
+//   while (std::optional<Claim> claim = producer.WaitForClaim()) {
+//     for (uint32_t row = claim->begin; row < claim->end; ++row) {
+//       producer.BeginRow(*claim, row);
+//       … make the sample producer.IndexAt(*claim, row), write it to its row …
+//     }
+//     producer.Complete(*claim);
+//   }
+//
+// Thread-safety: one thread per BatchProducer; any number of them, in any process, per arena. `id` is unique among the
+// living. Crash-safety: the process may be killed at any instruction; see SlotHeader.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "framework/export.h"
+#include "reader/index_permutation.h"
+#include "reader/shared_memory/arena.h"
+#include "reader/shared_memory/batch_layout.h"
+
+namespace headrace::shared_memory {
+
+// Rows [begin, end) of a batch, to be made by their claimant.
+struct Claim {
+  uint32_t slot;
+  uint32_t chunk;
+  uint32_t begin;
+  uint32_t end;
+  uint32_t rows;  // of the whole batch
+  bool whole;     // the claim is the whole batch, to be collated at once
+  uint64_t sequence;
+  uint64_t epoch;
+  uint64_t batch;
+  uint64_t first_position;
+  uint64_t start_ns;
+};
+
+class HEADRACE_API BatchProducer {
+ public:
+  // `completion_fd`: the eventfd that wakes the consumer; not owned. Throws OutOfRange if id >= kMaxProducers.
+  BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd);
+
+  Arena& arena() const { return *arena_; }
+  uint32_t id() const { return id_; }
+
+  // The next free rows of the oldest open batch, or nothing if there are none now.
+  std::optional<Claim> TryClaim();
+
+  // As TryClaim, but sleeps until there are some; nothing once the scheduler has stopped, or after `timeout_ns`
+  // (negative: no limit).
+  std::optional<Claim> WaitForClaim(int64_t timeout_ns = -1);
+  bool stopped() const;
+
+  // Index in the dataset of a row; for batches without pickled indices.
+  uint64_t IndexAt(const Claim& claim, uint32_t row);
+  // The pickled indices of the batch; empty if it has none.
+  std::string_view PickledIndices(const Claim& claim) const;
+  // Where the leaves of a batch begin.
+  size_t DataOffset(const Claim& claim) const;
+
+  // Notes which sample is at hand, for the report if this process dies.
+  void BeginRow(const Claim& claim, uint32_t row) {
+    record_->row.store(row, std::memory_order_relaxed);
+    (void)claim;
+  }
+
+  // Gives the batch its layout, or compares: true if the batch's layout is now `layout`, false if another producer gave
+  // it a different one. Waits while another producer is writing it. Throws FailedPrecondition if the scheduler stops
+  // meanwhile.
+  bool PublishLayout(const Claim& claim, std::string_view layout);
+
+  // Start of the slot; the layout's offsets count from here.
+  std::byte* Data(const Claim& claim) const { return arena_->slot_data(claim.slot); }
+
+  // Room for `bytes` bytes beside the leaves, aligned to 64. Throws ResourceExhausted if the slot is full. Other
+  // claimants may call it at the same time; what a killed one took is lost until the slot is used again.
+  SideRecord AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end);
+
+  // Ends a claim. The claim must not be used afterwards.
+  void Complete(const Claim& claim);
+  // Ends a claim whose rows could not be made, from `row` on; `message` is copied into the slot.
+  void Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message);
+
+ private:
+  std::optional<Claim> TryClaimBatch(uint64_t sequence, bool* exhausted);
+  void MarkDone(const Claim& claim);
+
+  std::shared_ptr<Arena> arena_;
+  ControlBlock* control_;
+  ProducerRecord* record_;
+  uint32_t id_;
+  int completion_fd_;
+  uint64_t scan_from_ = 0;  // batches before it have no free chunk, as far as this producer knows
+  uint32_t rescan_seen_ = 0;
+  std::optional<IndexPermutation> permutation_;
+  uint64_t permutation_epoch_ = 0;
+};
+
+// Whether every chunk of the batch in `slot` is done. Any thread of any process, while the batch is open.
+HEADRACE_API bool AllDone(const SlotHeader& slot);
+
+}  // namespace headrace::shared_memory

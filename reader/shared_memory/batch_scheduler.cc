@@ -1,0 +1,583 @@
+#include "reader/shared_memory/batch_scheduler.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "framework/errors.h"
+#include "reader/shared_memory/batch_producer.h"
+#include "reader/shared_memory/futex.h"
+
+namespace headrace::shared_memory {
+namespace {
+
+// A claim should be worth its price (a few hundred nanoseconds) and short enough that the workers end a batch together.
+constexpr double kClaimNs = 300'000;
+// How often a producer may die at one row before the row is given up.
+constexpr uint32_t kMaxDeathsPerRow = 4;
+// Waiting awake for a moment saves two system calls when the batch is nearly there.
+constexpr uint64_t kSpinNs = 2'000;
+
+}  // namespace
+
+std::shared_ptr<BatchScheduler> BatchScheduler::Create(const SchedulerOptions& options) {
+  HR_ENFORCE(options.batch_size >= 1 && options.batch_size <= (uint64_t{1} << 31), InvalidArgument,
+             "batch_size must be 1 to 2^31, got ", options.batch_size);
+  HR_ENFORCE(options.prefetch >= 1 && options.prefetch < options.arena.slot_count, InvalidArgument,
+             "prefetch must be 1 to ", options.arena.slot_count - 1, " (one less than the number of slots), got ",
+             options.prefetch);
+  HR_ENFORCE(options.producers <= kMaxProducers, InvalidArgument, "at most ", kMaxProducers, " producers, got ",
+             options.producers);
+  return std::shared_ptr<BatchScheduler>(new BatchScheduler(options));
+}
+
+BatchScheduler::BatchScheduler(const SchedulerOptions& options)
+    : options_(options), arena_(Arena::Create(options.arena)), owner_(getpid()) {
+  completion_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  HR_ENFORCE(completion_fd_ >= 0, IoError, "eventfd failed: ", std::strerror(errno));
+  states_.assign(arena_->slot_count(), SlotState::kUnused);
+  arena_->control().oldest.store(next_sequence_, std::memory_order_relaxed);
+  arena_->control().next.store(next_sequence_, std::memory_order_relaxed);
+}
+
+BatchScheduler::~BatchScheduler() {
+  if (InOwner()) {
+    Shutdown();
+  }
+  for (const Watch& watch : watches_) {
+    close(watch.pidfd);
+  }
+  close(completion_fd_);
+}
+
+bool BatchScheduler::InOwner() const { return getpid() == owner_; }
+
+uint64_t BatchScheduler::batches_per_epoch() const {
+  const uint64_t length = options_.arena.dataset_length;
+  return options_.drop_last ? length / options_.batch_size : (length + options_.batch_size - 1) / options_.batch_size;
+}
+
+void BatchScheduler::StartEpoch(uint64_t epoch, uint64_t first_batch) {
+  const std::lock_guard lock(mutex_);
+  const bool explicit_order = options_.arena.order == IndexOrder::kExplicit;
+  bool continues = started_ && !explicit_order;
+  if (continues) {
+    continues = in_flight_.empty() ? open_epoch_ == epoch && open_batch_ == first_batch
+                                   : in_flight_.front().epoch == epoch && in_flight_.front().batch == first_batch;
+  }
+  if (!continues) {
+    WithdrawAll();
+    supply_.clear();
+    supply_ended_ = false;
+    open_epoch_ = epoch;
+    open_batch_ = first_batch;
+  }
+  started_ = true;
+  consumer_epoch_ = epoch;
+  consumer_batch_ = first_batch;
+  OpenBatches();
+}
+
+void BatchScheduler::Supply(uint64_t rows, std::string_view indices, bool pickled) {
+  HR_ENFORCE(rows >= 1, InvalidArgument, "a batch of the sampler is empty");
+  HR_ENFORCE(pickled || indices.size() == rows * sizeof(int64_t), InvalidArgument, "a batch of ", rows,
+             " rows needs as many indices");
+  const std::lock_guard lock(mutex_);
+  HR_ENFORCE(started_ && !supply_ended_, FailedPrecondition,
+             "batches can be supplied between StartEpoch and EndSupply only");
+  supply_.push_back({open_epoch_, open_batch_++, rows, std::string(indices), pickled});
+  OpenBatches();
+}
+
+void BatchScheduler::EndSupply() {
+  const std::lock_guard lock(mutex_);
+  supply_ended_ = true;
+}
+
+uint32_t BatchScheduler::WantedSupply() const {
+  const std::lock_guard lock(mutex_);
+  const auto have = static_cast<uint32_t>(in_flight_.size() + supply_.size());
+  return supply_ended_ || have >= options_.prefetch ? 0 : options_.prefetch - have;
+}
+
+bool BatchScheduler::NextPlanned(SuppliedBatch* plan) {
+  if (options_.arena.order == IndexOrder::kExplicit) {
+    if (supply_.empty()) {
+      return false;
+    }
+    *plan = std::move(supply_.front());
+    supply_.pop_front();
+    return true;
+  }
+  const uint64_t batches = batches_per_epoch();
+  if (open_batch_ >= batches) {
+    if (!options_.cross_epochs || batches == 0 || open_epoch_ != consumer_epoch_) {
+      return false;
+    }
+    ++open_epoch_;
+    open_batch_ = 0;
+  }
+  const uint64_t first = open_batch_ * options_.batch_size;
+  *plan = {open_epoch_, open_batch_, std::min(options_.batch_size, options_.arena.dataset_length - first), {}, false};
+  ++open_batch_;
+  return true;
+}
+
+void BatchScheduler::OpenBatches() {
+  if (!started_ || stopped_) {
+    return;
+  }
+  uint32_t opened_chunks = 0;
+  uint32_t slot = 0;
+  SuppliedBatch plan{};
+  while (in_flight_.size() < options_.prefetch && AcquireSlot(&slot)) {
+    if (!NextPlanned(&plan)) {
+      free_slots_.push_back(slot);
+      break;
+    }
+    Open(slot, plan);
+    opened_chunks += arena_->slot(slot).chunks.load(std::memory_order_relaxed);
+  }
+  if (opened_chunks != 0) {
+    SignalWork(opened_chunks);
+  }
+}
+
+bool BatchScheduler::AcquireSlot(uint32_t* slot) {
+  if (free_slots_.empty()) {
+    FreeDrained();
+  }
+  if (!free_slots_.empty()) {
+    *slot = free_slots_.back();
+    free_slots_.pop_back();
+    return true;
+  }
+  if (unused_slots_begin_ < states_.size()) {
+    *slot = unused_slots_begin_++;
+    states_[*slot] = SlotState::kFree;
+    return true;
+  }
+  return false;
+}
+
+uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
+  if (options_.whole_batches) {
+    return static_cast<uint32_t>(rows);
+  }
+  const ControlBlock& control = arena_->control();
+  uint64_t work_ns = 0;
+  uint64_t samples = 0;
+  for (uint32_t i = 0; i < options_.producers; ++i) {
+    work_ns += control.producers[i].work_ns.load(std::memory_order_relaxed);
+    samples += control.producers[i].samples.load(std::memory_order_relaxed);
+  }
+  if (samples > sampled_count_) {
+    const double recent = static_cast<double>(work_ns - sampled_ns_) / static_cast<double>(samples - sampled_count_);
+    sample_ns_ = sample_ns_ == 0 ? recent : 0.75 * sample_ns_ + 0.25 * recent;
+    sampled_ns_ = work_ns;
+    sampled_count_ = samples;
+  }
+  // Before the first sample is made: one at a time, so that all producers work on the first batch.
+  uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(kClaimNs / sample_ns_, 2e9));
+  chunk = std::max(chunk, (rows + kMaxChunks - 1) / kMaxChunks);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(chunk, 1, rows));
+}
+
+void BatchScheduler::SetClaims(SlotHeader& header, uint64_t sequence, uint32_t chunks) {
+  header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
+  header.side_bytes.store(0, std::memory_order_relaxed);
+  header.cursor.store(0, std::memory_order_relaxed);
+  for (std::atomic<uint64_t>& word : header.done) {
+    word.store(0, std::memory_order_relaxed);
+  }
+  header.chunks.store(chunks, std::memory_order_relaxed);
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    header.claims[chunk].store(ClaimWord(sequence, kUnclaimed), std::memory_order_release);
+  }
+}
+
+void BatchScheduler::Open(uint32_t slot, const SuppliedBatch& plan) {
+  SlotHeader& header = arena_->slot(slot);
+  const uint64_t sequence = next_sequence_++;
+  header.rows = static_cast<uint32_t>(plan.rows);
+  header.chunk_rows = ChunkRows(plan.rows);
+  header.whole = options_.whole_batches ? 1 : 0;
+  header.epoch = plan.epoch;
+  header.batch = plan.batch;
+  header.first_position = plan.batch * options_.batch_size;
+  header.indices_bytes = plan.indices.size();
+  header.pickled_indices = plan.pickled ? 1 : 0;
+  header.opened_ns = MonotonicNanoseconds();
+  HR_ENFORCE(kDataOffset + plan.indices.size() < arena_->slot_bytes(), ResourceExhausted,
+             "the indices of a batch need ", plan.indices.size(), " bytes");
+  std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
+  SetClaims(header, sequence, (header.rows + header.chunk_rows - 1) / header.chunk_rows);
+  header.sequence.store(sequence, std::memory_order_release);
+  states_[slot] = SlotState::kOpen;
+  in_flight_.push_back({sequence, plan.epoch, plan.batch, slot});
+  ControlBlock& control = arena_->control();
+  control.ring[sequence % kMaxSlots].store(slot, std::memory_order_relaxed);
+  if (in_flight_.size() == 1) {
+    control.oldest.store(sequence, std::memory_order_release);
+  }
+  control.next.store(next_sequence_, std::memory_order_release);
+}
+
+void BatchScheduler::SignalWork(uint32_t chunks) {
+  ControlBlock& control = arena_->control();
+  control.work_signal.fetch_add(1);
+  if (control.work_sleepers.load() != 0) {
+    FutexWake(control.work_signal, static_cast<int>(chunks));
+  }
+}
+
+void BatchScheduler::SignalRescan() {
+  arena_->control().rescan.fetch_add(1, std::memory_order_release);
+  SignalWork(kMaxProducers);
+}
+
+void BatchScheduler::Reopen(const Flight& flight) {
+  SlotHeader& header = arena_->slot(flight.slot);
+  header.whole = 1;
+  header.chunk_rows = header.rows;
+  SetClaims(header, flight.sequence, 1);
+  SignalRescan();
+}
+
+void BatchScheduler::WithdrawAll() {
+  for (const Flight& flight : in_flight_) {
+    SlotHeader& header = arena_->slot(flight.slot);
+    const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      uint64_t expected = ClaimWord(flight.sequence, kUnclaimed);
+      if (header.claims[chunk].compare_exchange_strong(expected, ClaimWord(flight.sequence, kWithdrawn))) {
+        header.done[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64));
+      }
+    }
+    states_[flight.slot] = SlotState::kDraining;
+  }
+  in_flight_.clear();
+  arena_->control().oldest.store(next_sequence_, std::memory_order_release);
+  FreeDrained();
+}
+
+void BatchScheduler::FreeDrained() {
+  for (uint32_t slot = 0; slot < unused_slots_begin_; ++slot) {
+    if (states_[slot] == SlotState::kDraining && AllDone(arena_->slot(slot))) {
+      states_[slot] = SlotState::kFree;
+      free_slots_.push_back(slot);
+    }
+  }
+}
+
+bool BatchScheduler::FrontReady(WaitOutcome* outcome) {
+  if (stopped_) {
+    *outcome = WaitOutcome::kStopped;
+    return true;
+  }
+  HR_ENFORCE(started_, FailedPrecondition, "no epoch was started");
+  if (in_flight_.empty()) {
+    OpenBatches();  // a draining slot may have become free
+  }
+  if (in_flight_.empty()) {
+    if (options_.arena.order == IndexOrder::kExplicit) {
+      if (supply_.empty()) {
+        *outcome = supply_ended_ ? WaitOutcome::kEndOfEpoch : WaitOutcome::kNeedsIndices;
+        return true;
+      }
+      return false;  // waits for a draining slot
+    }
+    if (open_epoch_ > consumer_epoch_ || open_batch_ >= batches_per_epoch()) {
+      *outcome = WaitOutcome::kEndOfEpoch;
+      return true;
+    }
+    return false;
+  }
+  const Flight flight = in_flight_.front();
+  if (flight.epoch != consumer_epoch_) {
+    *outcome = WaitOutcome::kEndOfEpoch;
+    return true;
+  }
+  const SlotHeader& header = arena_->slot(flight.slot);
+  if (!AllDone(header)) {
+    return false;
+  }
+  const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
+  bool mismatch = false;
+  bool failed = false;
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    mismatch = mismatch || header.problems[chunk].kind == kMismatch;
+    failed = failed || header.problems[chunk].kind == kFailed || header.problems[chunk].kind == kKilled;
+  }
+  if (mismatch && !failed) {
+    // Which of two layouts came first depends on the producers' speed. Made anew by one of them, row by row, the batch
+    // does not.
+    Reopen(flight);
+    return false;
+  }
+  *outcome = WaitOutcome::kBatch;
+  return true;
+}
+
+WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
+  WaitOutcome outcome{};
+  {
+    const std::lock_guard lock(mutex_);
+    if (FrontReady(&outcome)) {
+      return outcome;
+    }
+  }
+  ControlBlock& control = arena_->control();
+  const uint64_t begin = MonotonicNanoseconds();
+  uint64_t now = begin;
+  bool asleep = false;
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (FrontReady(&outcome)) {
+        break;
+      }
+      if (!deaths_.empty()) {
+        outcome = WaitOutcome::kProducerDied;
+        break;
+      }
+    }
+    now = MonotonicNanoseconds();
+    if (now - begin < kSpinNs && timeout_ns != 0) {
+      continue;
+    }
+    int64_t left = -1;
+    if (timeout_ns >= 0) {
+      left = timeout_ns - static_cast<int64_t>(now - begin);
+      if (left <= 0) {
+        outcome = WaitOutcome::kTimedOut;
+        break;
+      }
+    }
+    if (!asleep) {
+      // Announce first, look once more, then sleep: a producer that completes the batch in between sees the
+      // announcement.
+      control.consumer_sleeps.exchange(1);
+      asleep = true;
+      continue;
+    }
+    asleep = false;
+    bool interrupted = false;
+    CheckDeaths(left, &interrupted);
+    if (interrupted) {
+      outcome = WaitOutcome::kInterrupted;
+      break;
+    }
+  }
+  control.consumer_sleeps.store(0, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  ++stats_.waits;
+  stats_.wait_ns += MonotonicNanoseconds() - begin;
+  return outcome;
+}
+
+bool BatchScheduler::CheckDeaths(int64_t timeout_ns, bool* interrupted) {
+  std::vector<pollfd> descriptors;
+  std::vector<uint32_t> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    descriptors.push_back({completion_fd_, POLLIN, 0});
+    for (const Watch& watch : watches_) {
+      descriptors.push_back({watch.pidfd, POLLIN, 0});
+      ids.push_back(watch.id);
+    }
+  }
+  timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  const int ready = ppoll(descriptors.data(), descriptors.size(), timeout_ns < 0 ? nullptr : &limit, nullptr);
+  if (ready < 0) {
+    HR_ENFORCE(errno == EINTR, IoError, "poll failed: ", std::strerror(errno));
+    *interrupted = true;
+    return false;
+  }
+  if (descriptors[0].revents != 0) {
+    uint64_t count = 0;
+    [[maybe_unused]] const ssize_t bytes = read(completion_fd_, &count, sizeof(count));
+  }
+  bool died = false;
+  for (size_t i = 1; i < descriptors.size(); ++i) {
+    if (descriptors[i].revents != 0) {
+      const std::lock_guard lock(mutex_);
+      deaths_.push_back(ReclaimLocked(ids[i - 1]));
+      died = true;
+    }
+  }
+  return died;
+}
+
+ReadyBatch BatchScheduler::Take() {
+  const std::lock_guard lock(mutex_);
+  HR_ENFORCE(!in_flight_.empty() && in_flight_.front().epoch == consumer_epoch_ &&
+                 AllDone(arena_->slot(in_flight_.front().slot)),
+             FailedPrecondition, "no batch is ready");
+  const Flight flight = in_flight_.front();
+  in_flight_.pop_front();
+  const SlotHeader& header = arena_->slot(flight.slot);
+  ReadyBatch ready;
+  ready.epoch = flight.epoch;
+  ready.batch = flight.batch;
+  ready.rows = header.rows;
+  ready.slot = arena_->slot_data(flight.slot);
+  const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    // The lowest row is the one that a single producer would have met first.
+    const ChunkProblem& problem = header.problems[chunk];
+    if (problem.kind == kFailed || problem.kind == kKilled) {
+      ready.problem = problem.kind;
+      ready.problem_row = problem.row;
+      ready.problem_message.assign(reinterpret_cast<const char*>(ready.slot + problem.offset), problem.bytes);
+      break;
+    }
+  }
+  states_[flight.slot] = SlotState::kHeld;
+  ++held_;
+  ready.last_slots = held_ + options_.prefetch >= arena_->slot_count();
+  ready.memory =
+      Allocation::Foreign(arena_->slot_data(flight.slot), arena_->slot_bytes(),
+                          [self = shared_from_this(), slot = flight.slot](void*) { self->ReleaseSlot(slot); });
+  consumer_batch_ = flight.batch + 1;
+  ++stats_.batches;
+  std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
+  arena_->control().oldest.store(flight.sequence + 1, std::memory_order_release);
+  OpenBatches();
+  return ready;
+}
+
+void BatchScheduler::ReleaseSlot(uint32_t slot) {
+  if (!InOwner()) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  states_[slot] = SlotState::kFree;
+  --held_;
+  free_slots_.push_back(slot);
+  OpenBatches();
+}
+
+void BatchScheduler::WatchProducer(uint32_t id, int pidfd) {
+  HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
+  const std::lock_guard lock(mutex_);
+  for (const Watch& watch : watches_) {
+    HR_ENFORCE(watch.id != id, AlreadyExists, "producer ", id, " is watched already");
+  }
+  const int copy = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
+  HR_ENFORCE(copy >= 0, IoError, "cannot duplicate file descriptor ", pidfd, ": ", std::strerror(errno));
+  watches_.push_back({id, copy});
+}
+
+std::vector<ProducerDeath> BatchScheduler::TakeDeaths() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(deaths_, {});
+}
+
+ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
+  const std::lock_guard lock(mutex_);
+  return ReclaimLocked(id);
+}
+
+ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
+  const auto watch = std::find_if(watches_.begin(), watches_.end(), [id](const Watch& w) { return w.id == id; });
+  if (watch != watches_.end()) {
+    close(watch->pidfd);
+    watches_.erase(watch);
+  }
+  ProducerRecord& record = arena_->control().producers[id];
+  ProducerDeath death;
+  death.producer = id;
+  bool freed = false;
+  for (uint32_t slot = 0; slot < unused_slots_begin_; ++slot) {
+    if (states_[slot] != SlotState::kOpen && states_[slot] != SlotState::kDraining) {
+      continue;
+    }
+    SlotHeader& header = arena_->slot(slot);
+    uint32_t writing = kLayoutWriting + id;
+    header.layout_state.compare_exchange_strong(writing, kLayoutEmpty);
+    const uint64_t sequence = header.sequence.load(std::memory_order_relaxed);
+    const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      const uint64_t bit = uint64_t{1} << (chunk % 64);
+      if (header.claims[chunk].load(std::memory_order_acquire) != ClaimWord(sequence, id + 1) ||
+          (header.done[chunk / 64].load(std::memory_order_acquire) & bit) != 0) {
+        continue;
+      }
+      // A producer that dies between its claim and its first note died at the chunk's first row.
+      uint32_t row = chunk * header.chunk_rows;
+      if (record.sequence.load(std::memory_order_relaxed) == sequence) {
+        row = std::clamp(record.row.load(std::memory_order_relaxed), row,
+                         std::min(row + header.chunk_rows, header.rows) - 1);
+      }
+      death.busy = true;
+      death.epoch = header.epoch;
+      death.batch = header.batch;
+      death.row = row;
+      if (states_[slot] == SlotState::kDraining) {
+        header.done[chunk / 64].fetch_or(bit);
+        continue;
+      }
+      auto loss = std::find_if(losses_.begin(), losses_.end(),
+                               [&](const Loss& l) { return l.sequence == sequence && l.row == row; });
+      if (loss == losses_.end()) {
+        losses_.push_back({sequence, row, 0});
+        loss = losses_.end() - 1;
+      }
+      death.attempts = ++loss->count;
+      if (loss->count >= kMaxDeathsPerRow) {
+        header.problems[chunk] = {0, 0, row, kKilled};
+        header.done[chunk / 64].fetch_or(bit);
+        continue;
+      }
+      header.cursor.store(0, std::memory_order_relaxed);
+      header.claims[chunk].store(ClaimWord(sequence, kUnclaimed), std::memory_order_release);
+      freed = true;
+    }
+  }
+  record.busy.store(0, std::memory_order_relaxed);
+  if (freed) {
+    SignalRescan();
+  }
+  return death;
+}
+
+void BatchScheduler::Shutdown() {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) {
+    return;
+  }
+  stopped_ = true;
+  WithdrawAll();
+  ControlBlock& control = arena_->control();
+  control.stop.store(1);
+  control.work_signal.fetch_add(1);
+  FutexWake(control.work_signal);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
+}
+
+SchedulerStats BatchScheduler::stats() const {
+  const std::lock_guard lock(mutex_);
+  SchedulerStats stats = stats_;
+  const ControlBlock& control = arena_->control();
+  for (uint32_t i = 0; i < std::max(options_.producers, 1U); ++i) {
+    const ProducerRecord& record = control.producers[i];
+    stats.samples += record.samples.load(std::memory_order_relaxed);
+    stats.work_ns += record.work_ns.load(std::memory_order_relaxed);
+    stats.producer_wait_ns += record.wait_ns.load(std::memory_order_relaxed);
+    stats.claims += record.claims.load(std::memory_order_relaxed);
+  }
+  stats.open_batches = static_cast<uint32_t>(in_flight_.size());
+  stats.held_slots = held_;
+  stats.slots_used = unused_slots_begin_;
+  stats.resident_bytes = arena_->ResidentBytes();
+  return stats;
+}
+
+}  // namespace headrace::shared_memory

@@ -1,0 +1,213 @@
+// The main process's end of the arena: opens batches for the producers to fill, hands them to the consumer in order,
+// takes their slots back, and repairs what a killed producer leaves behind.
+//
+// What is opened, and in which order, depends only on the options and on StartEpoch/Supply: never on the number of
+// producers or their speed. At most `prefetch` batches are open and not yet taken; the slots of batches that the
+// consumer keeps come on top of them.
+//
+// Thread-safety: Wait and Take belong to one consumer thread at a time; everything else may be called from any thread.
+// `mutex_` guards all members that change; it is held for microseconds, never while waiting and never while calling
+// out. The shared memory is written under the rules of SlotHeader. After a fork the child must not use the object;
+// dropping it there, or a batch of it, is safe and does nothing. Lifetime: batches keep the scheduler and its mapping
+// alive; Shutdown ends the producers before that.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/allocation.h"
+#include "framework/export.h"
+#include "reader/shared_memory/arena.h"
+#include "reader/shared_memory/batch_layout.h"
+
+namespace headrace::shared_memory {
+
+struct SchedulerOptions {
+  ArenaOptions arena;          // order, dataset_length and seed included
+  uint64_t batch_size = 1;     // rows; for kExplicit each supplied batch says its own
+  bool drop_last = false;      // leave out a last batch with fewer rows
+  uint32_t prefetch = 2;       // batches opened ahead of the consumer, the one it waits for included
+  uint32_t producers = 1;      // how many are going to fill them: decides how finely a batch is cut
+  bool whole_batches = false;  // a batch is never cut: its maker needs all samples at once
+  bool cross_epochs = true;    // open the next epoch's first batches while this one ends
+};
+
+// What keeps the consumer from its next batch.
+enum class WaitOutcome {
+  kBatch,         // nothing: Take it
+  kEndOfEpoch,    // it was the last
+  kNeedsIndices,  // kExplicit: Supply or EndSupply first
+  kProducerDied,  // see TakeDeaths
+  kTimedOut,
+  kInterrupted,  // a signal handler ran
+  kStopped,      // Shutdown was called
+};
+
+// A batch in the consumer's hands. The slot goes back when the last copy of `memory` goes.
+struct ReadyBatch {
+  uint64_t epoch = 0;
+  uint64_t batch = 0;
+  uint64_t rows = 0;
+  std::shared_ptr<Allocation> memory;  // the whole slot
+  const std::byte* slot = nullptr;     // its start: a SlotHeader, the layout, the data
+  uint32_t problem = kNoProblem;       // kFailed or kKilled: there are no rows
+  uint32_t problem_row = 0;
+  std::string problem_message;
+  bool last_slots = false;  // the consumer holds nearly all slots: copy what is needed and drop this one
+
+  LayoutView layout() const { return LayoutView(slot); }
+};
+
+// A problem besides those of arena.h: the sample ended its producers again and again.
+inline constexpr uint32_t kKilled = 3;
+
+// What a dead producer was doing.
+struct ProducerDeath {
+  uint32_t producer = 0;
+  bool busy = false;  // it held a claim
+  uint64_t epoch = 0;
+  uint64_t batch = 0;
+  uint32_t row = 0;
+  uint32_t attempts = 0;  // how many producers have died at this row so far
+};
+
+struct SchedulerStats {
+  uint64_t batches = 0;  // taken
+  uint64_t wait_ns = 0;  // spent in Wait
+  uint64_t waits = 0;    // calls of Wait that found no batch ready
+  uint64_t samples = 0;  // made by the producers
+  uint64_t work_ns = 0;  // spent by the producers on samples, summed over them
+  uint64_t producer_wait_ns = 0;
+  uint64_t claims = 0;
+  uint32_t open_batches = 0;
+  uint32_t held_slots = 0;
+  uint32_t slots_used = 0;  // slots that were ever touched
+  uint64_t resident_bytes = 0;
+};
+
+class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchScheduler> {
+ public:
+  // Throws InvalidArgument for options out of range, and what Arena::Create throws.
+  static std::shared_ptr<BatchScheduler> Create(const SchedulerOptions& options);
+  ~BatchScheduler();
+  BatchScheduler(const BatchScheduler&) = delete;
+  BatchScheduler& operator=(const BatchScheduler&) = delete;
+
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+  int completion_fd() const { return completion_fd_; }
+  const SchedulerOptions& options() const { return options_; }
+  // Batches in an epoch; not for kExplicit.
+  uint64_t batches_per_epoch() const;
+
+  // The consumer wants batch `first_batch` of `epoch` next. Batches already open are kept if they are just those, else
+  // withdrawn.
+  void StartEpoch(uint64_t epoch, uint64_t first_batch = 0);
+
+  // kExplicit: appends a batch of `rows` rows to the current epoch. `indices` are rows × int64, or, if `pickled`, bytes
+  // that the producer understands.
+  void Supply(uint64_t rows, std::string_view indices, bool pickled);
+  // kExplicit: the current epoch has no further batch.
+  void EndSupply();
+  // kExplicit: how many more batches are needed to keep `prefetch` of them in flight; 0 after EndSupply.
+  uint32_t WantedSupply() const;
+
+  // Waits for the next batch, at most `timeout_ns` (negative: without limit).
+  WaitOutcome Wait(int64_t timeout_ns);
+  // The next batch, after Wait has said kBatch.
+  ReadyBatch Take();
+
+  // Watches a producer by its pidfd, which is duplicated. A producer of that id must not be watched already.
+  void WatchProducer(uint32_t id, int pidfd);
+  // Deaths seen by Wait since the last call. Their claims are free again.
+  std::vector<ProducerDeath> TakeDeaths();
+  // Frees the claims of a producer that is known to be gone, as Wait does when it sees a death.
+  ProducerDeath Reclaim(uint32_t id);
+
+  // Tells the producers to end, and Wait to return. Batches already taken stay valid. Idempotent.
+  void Shutdown();
+
+  SchedulerStats stats() const;
+
+ private:
+  enum class SlotState : uint8_t { kUnused, kFree, kOpen, kDraining, kHeld };
+  struct Flight {
+    uint64_t sequence;
+    uint64_t epoch;
+    uint64_t batch;
+    uint32_t slot;
+  };
+  struct SuppliedBatch {
+    uint64_t epoch;
+    uint64_t batch;
+    uint64_t rows;
+    std::string indices;
+    bool pickled;
+  };
+  struct Watch {
+    uint32_t id;
+    int pidfd;
+  };
+  struct Loss {
+    uint64_t sequence;
+    uint32_t row;
+    uint32_t count;
+  };
+
+  explicit BatchScheduler(const SchedulerOptions& options);
+
+  // All of these are called with mutex_ held.
+  void OpenBatches();
+  bool NextPlanned(SuppliedBatch* plan);
+  bool AcquireSlot(uint32_t* slot);
+  void Open(uint32_t slot, const SuppliedBatch& plan);
+  void SetClaims(SlotHeader& header, uint64_t sequence, uint32_t chunks);
+  void Reopen(const Flight& flight);
+  void WithdrawAll();
+  void FreeDrained();
+  ProducerDeath ReclaimLocked(uint32_t id);
+  void SignalWork(uint32_t chunks);
+  void SignalRescan();
+  uint32_t ChunkRows(uint64_t rows);
+  bool FrontReady(WaitOutcome* outcome);
+
+  bool CheckDeaths(int64_t timeout_ns, bool* interrupted);
+  void ReleaseSlot(uint32_t slot);
+  bool InOwner() const;
+
+  const SchedulerOptions options_;
+  const std::shared_ptr<Arena> arena_;
+  int completion_fd_ = -1;
+  const pid_t owner_;
+
+  mutable std::mutex mutex_;
+  std::vector<SlotState> states_;
+  std::vector<uint32_t> free_slots_;  // last in, first out: the warmest first
+  uint32_t unused_slots_begin_ = 0;
+  uint32_t held_ = 0;
+  std::deque<Flight> in_flight_;
+  std::deque<SuppliedBatch> supply_;
+  bool supply_ended_ = false;
+  uint64_t next_sequence_ = 1;
+  uint64_t open_epoch_ = 0;
+  uint64_t open_batch_ = 0;
+  uint64_t consumer_epoch_ = 0;
+  uint64_t consumer_batch_ = 0;
+  bool started_ = false;
+  bool stopped_ = false;
+  std::vector<Watch> watches_;
+  std::vector<ProducerDeath> deaths_;
+  std::vector<Loss> losses_;
+  double sample_ns_ = 0;
+  uint64_t sampled_ns_ = 0;
+  uint64_t sampled_count_ = 0;
+  SchedulerStats stats_;
+};
+
+}  // namespace headrace::shared_memory
