@@ -1,4 +1,5 @@
-// A piece of memory with an owner: heap memory, a slot of the shared-memory arena, or memory of somebody else (a NumPy array, say).
+// A piece of memory with an owner: heap memory, a slot of the shared-memory arena, or memory of somebody else (a NumPy
+// array, say).
 //
 // Thread-safety: immutable after construction; the memory itself is guarded by whoever shares it.
 // Lifetime: held by std::shared_ptr; the last holder's release runs the deleter, on the thread that drops it.
@@ -33,11 +34,14 @@ class HEADRACE_API Allocation {
 
   void* data() const { return data_; }
   size_t size() const { return size_; }
+  // Whether OnHeap made it: memory that a tensor may reuse for something else once it is the only holder.
+  bool on_heap() const { return on_heap_; }
 
  private:
   void* data_;
   size_t size_;
   Deleter deleter_;
+  bool on_heap_ = false;
 };
 
 }  // namespace headrace

@@ -18,8 +18,9 @@ struct BlockRef {
   bool operator==(const BlockRef&) const = default;
 };
 
-using Attribute = std::variant<std::monostate, bool, int32_t, int64_t, float, double, std::string, std::vector<bool>,
-                               std::vector<int32_t>, std::vector<int64_t>, std::vector<float>, std::vector<std::string>, BlockRef>;
+using Attribute =
+    std::variant<std::monostate, bool, int32_t, int64_t, float, double, std::string, std::vector<bool>,
+                 std::vector<int32_t>, std::vector<int64_t>, std::vector<float>, std::vector<std::string>, BlockRef>;
 
 using AttributeMap = std::map<std::string, Attribute, std::less<>>;
 
@@ -29,9 +30,9 @@ HEADRACE_API std::string_view AttributeTypeName(const Attribute& attribute);
 // "0.5", "[1, 2]", "'same'".
 HEADRACE_API std::string ToString(const Attribute& attribute);
 
-// Converts `value` to the alternative that `like` holds where nothing is lost: between the integer types in range, from integers to
-// floating point, between float and double, from a list of integers to a list of floats, and from an empty list of any kind.
-// Throws TypeMismatch otherwise.
+// Converts `value` to the alternative that `like` holds: between the integer types in range, from integers to floating
+// point and between float and double (rounding, but never to infinity), lists element by element, and an empty list of
+// any kind to an empty list. Throws TypeMismatch otherwise.
 HEADRACE_API Attribute Coerce(const Attribute& value, const Attribute& like);
 
 }  // namespace headrace

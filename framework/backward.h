@@ -11,16 +11,17 @@
 
 namespace headrace {
 
-// Appends to the root block of `program` the operators that compute d(loss)/d(parameter): the loss's own gradient (filled with 1), the
-// gradient operators in reverse order, and `sum` operators where a variable is used more than once. Only what lies between the loss and
-// the wanted parameters is differentiated; variables with stop_gradient and those in `no_grad` are not passed.
+// Appends to the root block of `program` the operators that compute d(loss)/d(parameter): the loss's own gradient
+// (filled with 1), the gradient operators in reverse order, and `sum` operators where a variable is used more than
+// once. Only what lies between the loss and the wanted parameters is differentiated; variables with stop_gradient and
+// those in `no_grad` are not passed.
 //
 // `parameters`: names to differentiate by; empty: every variable with is_parameter.
-// Returns (parameter, gradient variable) in the order of the parameters' creation; parameters that the loss does not depend on are left out.
-// Throws InvalidArgument if the loss is not a single element, NotFound if the program lacks it, Unimplemented if an operator on the way has no
-// gradient.
-HEADRACE_API std::vector<std::pair<std::string, std::string>> AppendBackward(ProgramDesc* program, const std::string& loss,
-                                                                             const std::vector<std::string>& parameters = {},
-                                                                             const std::set<std::string>& no_grad = {});
+// Returns (parameter, gradient variable) in the order of the parameters' creation; parameters that the loss does not
+// depend on are left out. Throws InvalidArgument if the loss is not a single element, NotFound if the program lacks it,
+// Unimplemented if an operator on the way has no gradient.
+HEADRACE_API std::vector<std::pair<std::string, std::string>> AppendBackward(
+    ProgramDesc* program, const std::string& loss, const std::vector<std::string>& parameters = {},
+    const std::set<std::string>& no_grad = {});
 
 }  // namespace headrace

@@ -49,9 +49,9 @@ HEADRACE_API bool IsDataType(int32_t value);
 // DataTypeOf<T>::value is the DataType of the C++ type T.
 template <typename T>
 struct DataTypeOf;
-#define HEADRACE_DATA_TYPE_OF(T, V) \
-  template <>                       \
-  struct DataTypeOf<T> {            \
+#define HEADRACE_DATA_TYPE_OF(T, V)                \
+  template <>                                      \
+  struct DataTypeOf<T> {                           \
     static constexpr DataType value = DataType::V; \
   }
 HEADRACE_DATA_TYPE_OF(bool, kBool);

@@ -1,4 +1,5 @@
-// Shapes. A dimension of -1 is unknown until run time; it appears in programs and in queue declarations, never in a tensor.
+// Shapes. A dimension of -1 is unknown until run time; it appears in programs and in queue declarations, never in a
+// tensor.
 #pragma once
 
 #include <cstdint>

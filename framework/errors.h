@@ -1,5 +1,6 @@
-// The exception family of Headrace. Every error that the library reports is an `Error`; its subclass says what kind it is, and its
-// fields say where it happened. The Python bindings translate each subclass into the built-in exception named beside it.
+// The exception family of Headrace. Every error that the library reports is an `Error`; its subclass says what kind it
+// is, and its fields say where it happened. The Python bindings translate each subclass into the built-in exception
+// named beside it.
 //
 //   Throw<InvalidArgument>("capacity must be positive, got ", capacity);
 //   HR_ENFORCE(rank == 2, InvalidArgument, "expected a matrix, got rank ", rank);
@@ -30,6 +31,7 @@ std::string StrCat(const Args&... args) {
 class HEADRACE_API Error : public std::runtime_error {
  public:
   explicit Error(std::string message);
+  ~Error() override;
 
   // The message alone, without the context.
   const std::string& message() const { return message_; }
@@ -56,11 +58,11 @@ class HEADRACE_API Error : public std::runtime_error {
 };
 
 // Declares one member of the family.
-#define HEADRACE_DECLARE_ERROR(Name)         \
-  class HEADRACE_API Name : public Error {   \
-   public:                                   \
-    using Error::Error;                      \
-    ~Name() override;                        \
+#define HEADRACE_DECLARE_ERROR(Name)       \
+  class HEADRACE_API Name : public Error { \
+   public:                                 \
+    using Error::Error;                    \
+    ~Name() override;                      \
   }
 
 HEADRACE_DECLARE_ERROR(InvalidArgument);     // ValueError: a value, shape or count that does not fit
@@ -74,8 +76,9 @@ HEADRACE_DECLARE_ERROR(ResourceExhausted);   // MemoryError: memory or slots ran
 HEADRACE_DECLARE_ERROR(DataLoss);            // ValueError: a corrupt program or file
 HEADRACE_DECLARE_ERROR(IoError);             // OSError: a system call failed
 HEADRACE_DECLARE_ERROR(Timeout);             // TimeoutError: something took longer than allowed
-HEADRACE_DECLARE_ERROR(QueueClosed);         // headrace.core.QueueClosedError (RuntimeError): a queue that takes nothing any more
-HEADRACE_DECLARE_ERROR(EndOfData);           // headrace.core.EOFException: a pass over the data has ended
+HEADRACE_DECLARE_ERROR(
+    QueueClosed);  // headrace.core.QueueClosedError (RuntimeError): a queue that takes nothing any more
+HEADRACE_DECLARE_ERROR(EndOfData);  // headrace.core.EOFException: a pass over the data has ended
 
 #undef HEADRACE_DECLARE_ERROR
 
@@ -85,11 +88,11 @@ template <typename E, typename... Args>
 }
 
 // Throws `ErrorType` with the concatenated message unless `condition` holds.
-#define HR_ENFORCE(condition, ErrorType, ...)             \
-  do {                                                    \
-    if (!(condition)) [[unlikely]] {                      \
+#define HR_ENFORCE(condition, ErrorType, ...)                \
+  do {                                                       \
+    if (!(condition)) [[unlikely]] {                         \
       ::headrace::Throw<::headrace::ErrorType>(__VA_ARGS__); \
-    }                                                     \
+    }                                                        \
   } while (false)
 
 }  // namespace headrace

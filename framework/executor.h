@@ -5,8 +5,8 @@
 //   auto prepared = executor.Prepare(main, /*fetches=*/{"loss"});
 //   for (;;) { executor.Run(*prepared, &scope, {}, &fetched); }
 //
-// Thread-safety: an Executor has no state; a PreparedProgram may be run by one thread at a time. Several threads may run programs on
-// one scope as long as they do not write the same variables.
+// Thread-safety: an Executor has no state; a PreparedProgram may be run by one thread at a time. Several threads may
+// run programs on one scope as long as they do not write the same variables.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,9 @@
 
 namespace headrace {
 
-// A block made runnable: operators created, names resolved at the first run on a scope. Keeps its temporaries from run to run, so that
-// a warm run allocates nothing. Must not outlive the scope it was last run on, unless Reset is called first.
+// A block made runnable: operators created, names resolved at the first run on a scope. Keeps its temporaries from run
+// to run, so that a warm run allocates nothing. Must not outlive the scope it was last run on, unless Reset is called
+// first.
 class HEADRACE_API PreparedProgram {
  public:
   ~PreparedProgram();
@@ -45,16 +46,17 @@ class HEADRACE_API Executor {
  public:
   explicit Executor(Place place = {}) : place_(place) {}
 
-  // Makes a block of `program` runnable. The program is copied; later changes to it do not show. Throws NotFound for an unknown
-  // operator, for a variable that the program does not declare, and for a fetch that no block declares.
-  std::unique_ptr<PreparedProgram> Prepare(const ProgramDesc& program, std::vector<std::string> fetches = {}, size_t block = 0) const;
+  // Makes a block of `program` runnable. The program is copied; later changes to it do not show. Throws NotFound for an
+  // unknown operator, for a variable that the program does not declare, and for a fetch that no block declares.
+  std::unique_ptr<PreparedProgram> Prepare(const ProgramDesc& program, std::vector<std::string> fetches = {},
+                                           size_t block = 0) const;
 
-  // Runs once. Persistable variables are found or created in `scope`, all others in a scope of the prepared program. `feeds` are put
-  // into the variables they name before the first operator; a feed that contradicts the declared shape or dtype is an InvalidArgument
-  // or TypeMismatch naming the variable. `fetched`, if given, receives the fetches in order; the tensors are the caller's: the next run
-  // does not write into them.
-  // Throws what the operators throw, with operator and variable as context. EndOfData leaves every persistable variable untouched,
-  // since `read` operators come first.
+  // Runs once. Persistable variables are found or created in `scope`, all others in a scope of the prepared program.
+  // `feeds` are put into the variables they name before the first operator; a feed that contradicts the declared shape
+  // or dtype is an InvalidArgument or TypeMismatch naming the variable. `fetched`, if given, receives the fetches in
+  // order; the tensors are the caller's: the next run does not write into them. Throws what the operators throw, with
+  // operator and variable as context. EndOfData leaves every persistable variable untouched, since `read` operators
+  // come first.
   void Run(PreparedProgram& prepared, Scope* scope, const std::map<std::string, LoDTensor>& feeds = {},
            std::vector<LoDTensor>* fetched = nullptr) const;
 

@@ -1,7 +1,7 @@
 // A tensor with a level of detail: nested sequences of variable length packed along the first dimension.
 //
-// LoD is Paddle's offset form: lod[l] has one entry more than level l has sequences, starts with 0, never decreases; an entry of level
-// l counts sequences of level l+1, and the last entry of the deepest level is dims()[0].
+// LoD is Paddle's offset form: lod[l] has one entry more than level l has sequences, starts with 0, never decreases; an
+// entry of level l counts sequences of level l+1, and the last entry of the deepest level is dims()[0].
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ namespace headrace {
 
 using LoD = std::vector<std::vector<size_t>>;
 
-// Throws InvalidArgument, saying which level is wrong and how, unless `lod` is well formed over `rows` rows. An empty LoD is well formed.
+// Throws InvalidArgument, saying which level is wrong and how, unless `lod` is well formed over `rows` rows. An empty
+// LoD is well formed.
 HEADRACE_API void CheckLoD(const LoD& lod, int64_t rows);
 
 // [[2, 1], [3, 2, 4]] ⇄ [[0, 2, 3], [0, 3, 5, 9]].

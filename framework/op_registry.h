@@ -9,8 +9,8 @@
 //       .Kernel<double>(ReluKernel<double>)
 //       .Gradient(DefaultGradient({.outputs = {"Out"}}));
 //
-// Thread-safety: registration happens while libraries are loaded, under a lock; look-ups may come from any thread. An OpInfo, once
-// registered, stays where it is and is never changed.
+// Thread-safety: registration happens while libraries are loaded, under a lock; look-ups may come from any thread. An
+// OpInfo, once registered, stays where it is and is never changed.
 #pragma once
 
 #include <functional>
@@ -40,9 +40,9 @@ struct SlotInfo {
 struct AttrInfo {
   std::string name;
   std::string comment;
-  Attribute like;                                // an example of the type
-  std::optional<Attribute> default_value;        // none: the attribute must be given
-  std::function<void(const Attribute&)> check;   // throws InvalidArgument; may be empty
+  Attribute like;                               // an example of the type
+  std::optional<Attribute> default_value;       // none: the attribute must be given
+  std::function<void(const Attribute&)> check;  // throws InvalidArgument; may be empty
 };
 
 // Flags for InputSlot and Output below.
@@ -51,7 +51,8 @@ enum SlotFlags : unsigned { kPlain = 0, kDuplicable = 1, kDispensable = 2 };
 using InferShapeFn = std::function<void(InferShapeContext&)>;
 using KernelFn = std::function<void(const ExecutionContext&)>;
 using OperatorFactory = std::function<std::unique_ptr<OperatorBase>(OpDesc)>;
-// The operators that compute the gradients of `op`'s inputs from those of its outputs. Gradient variables are named GradVarName(v).
+// The operators that compute the gradients of `op`'s inputs from those of its outputs. Gradient variables are named
+// GradVarName(v).
 using GradientMaker = std::function<std::vector<OpDesc>(const OpDesc& op)>;
 
 struct OpInfo {
@@ -66,14 +67,15 @@ struct OpInfo {
   std::string kernel_type_attr;  // or the attribute (an int32 DataType) that does
   OperatorFactory factory;       // makes an operator that is not a kernel
   GradientMaker gradient;        // empty: not differentiable
+  bool reads_data = false;       // takes the next batch from a reader: the executor runs it before what changes state
 
   const SlotInfo* FindInput(std::string_view slot) const;
   const SlotInfo* FindOutput(std::string_view slot) const;
   const AttrInfo* FindAttr(std::string_view name) const;
 };
 
-// Which of the forward variables the gradient operator `<type>_grad` reads. It always gets the gradients of the outputs and gives those of the
-// inputs, and has the attributes of the forward operator.
+// Which of the forward variables the gradient operator `<type>_grad` reads. It always gets the gradients of the outputs
+// and gives those of the inputs, and has the attributes of the forward operator.
 struct GradientUses {
   std::vector<std::string> inputs;
   std::vector<std::string> outputs;
@@ -84,7 +86,8 @@ HEADRACE_API GradientMaker DefaultGradient(GradientUses uses);
 
 class HEADRACE_API OpRegistry {
  public:
-  // Throws AlreadyExists if the type is taken.
+  // Throws AlreadyExists if the type is taken, InvalidArgument if the declaration contradicts itself. While
+  // LoadOpLibrary opens a library on this thread, it only notes the operator down, and LoadOpLibrary throws instead.
   static void Register(OpInfo info);
   // nullptr if unknown.
   static const OpInfo* Find(std::string_view type);
@@ -93,8 +96,8 @@ class HEADRACE_API OpRegistry {
   // Sorted.
   static std::vector<std::string> Types();
 
-  // Checks slots and attributes against the declaration and fills in the defaults. Throws InvalidArgument, NotFound or TypeMismatch
-  // with the operator's type.
+  // Checks slots and attributes against the declaration and fills in the defaults. Throws InvalidArgument, NotFound or
+  // TypeMismatch with the operator's type.
   static void Check(OpDesc& op);
 
   // The runnable form of a checked OpDesc.
@@ -118,13 +121,16 @@ class HEADRACE_API OpRegistrar {
   }
   // An attribute with a default and, perhaps, a check, which throws.
   template <typename T>
-  OpRegistrar&& Attr(std::string name, std::string comment, T default_value, std::function<void(const T&)> check = {}) && {
+  OpRegistrar&& Attr(std::string name, std::string comment, T default_value,
+                     std::function<void(const T&)> check = {}) && {
     AttrInfo attr{std::move(name), std::move(comment), Attribute(T{}), Attribute(std::move(default_value)), {}};
     if (check) {
       attr.check = [check = std::move(check)](const Attribute& value) { check(std::get<T>(value)); };
     }
     return std::move(*this).AddAttr(std::move(attr));
   }
+  // Applies a function that makes several declarations: the attributes that an operator and its gradient share, say.
+  OpRegistrar&& With(OpRegistrar && (*declare)(OpRegistrar&&)) && { return declare(std::move(*this)); }
   OpRegistrar&& InferShape(InferShapeFn fn) &&;
   // A kernel for inputs of type T. The first input's dtype selects it, unless KernelTypeFrom says otherwise.
   template <typename T>
@@ -140,6 +146,8 @@ class HEADRACE_API OpRegistrar {
     return std::move(*this);
   }
   OpRegistrar&& Gradient(GradientMaker maker) &&;
+  // See OpInfo::reads_data.
+  OpRegistrar&& ReadsData() &&;
 
  private:
   OpRegistrar&& AddAttr(AttrInfo attr) &&;

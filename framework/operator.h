@@ -1,9 +1,10 @@
 // What runs: an operator made from an OpDesc.
 //
-// Most operators are a kernel, a function of an ExecutionContext, registered per dtype (op_registry.h). An operator that deals with
-// scopes or with variables that are not tensors (readers, control flow) derives from OperatorBase.
+// Most operators are a kernel, a function of an ExecutionContext, registered per dtype (op_registry.h). An operator
+// that deals with scopes or with variables that are not tensors (readers, control flow) derives from OperatorBase.
 //
-// Thread-safety: an operator is run by one thread at a time; two operators may run at once where they do not share variables.
+// Thread-safety: an operator is run by one thread at a time; two operators may run at once where they do not share
+// variables.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +38,8 @@ class HEADRACE_API OperatorBase {
   const OpDesc& desc() const { return desc_; }
   const std::string& Type() const { return desc_.type; }
 
-  // Runs on the variables that `scope` has under the names of the OpDesc. Errors come out with the operator's type as context.
+  // Runs on the variables that `scope` has under the names of the OpDesc. Errors come out with the operator's type as
+  // context.
   void Run(const Scope& scope, const Place& place);
 
  protected:
@@ -79,7 +81,8 @@ class HEADRACE_API ExecutionContext {
   size_t InputSize(std::string_view slot) const;
   size_t OutputSize(std::string_view slot) const;
 
-  // Throw NotFound naming slot and operator if the slot is empty, FailedPrecondition naming the variable if it holds no tensor yet.
+  // Throw NotFound naming slot and operator if the slot is empty, FailedPrecondition naming the variable if it holds no
+  // tensor yet.
   const LoDTensor& Input(std::string_view slot, size_t i = 0) const;
   LoDTensor* Output(std::string_view slot, size_t i = 0) const;
   // nullptr if the slot is empty.
@@ -95,8 +98,8 @@ class HEADRACE_API ExecutionContext {
   std::vector<Slot> outputs_;
 };
 
-// What shape inference sees: the same function runs at compile time, over VarDescs with unknown (-1) dimensions, and before each run
-// of a kernel, over the tensors.
+// What shape inference sees: the same function runs at compile time, over VarDescs with unknown (-1) dimensions, and
+// before each run of a kernel, over the tensors.
 class HEADRACE_API InferShapeContext {
  public:
   virtual ~InferShapeContext();
@@ -124,6 +127,11 @@ class HEADRACE_API InferShapeContext {
   const T& Attr(std::string_view name) const {
     return op().Attr<T>(name);
   }
+
+  // The declaration of a variable, for operators whose variables are not tensors (a reader's specs, say). nullptr if
+  // the slot is empty, and at run time.
+  virtual const VarDesc* InputDesc(std::string_view slot, size_t i = 0) const = 0;
+  virtual VarDesc* OutputDesc(std::string_view slot, size_t i = 0) = 0;
 
   // dims, dtype and LoD of the output become those of the input.
   void ShareAll(std::string_view input, std::string_view output);

@@ -1,4 +1,5 @@
-// Where a tensor lives and an operator runs. There is one kind of place so far; kernels are looked up by it, so that another can join.
+// Where a tensor lives and an operator runs. There is one kind of place so far; kernels are looked up by it, so that
+// another can join.
 #pragma once
 
 namespace headrace {

@@ -1,5 +1,6 @@
-// A program as data: blocks of variables and operators. Built by Python or by C++, checked as it is built, serialised to Protocol
-// Buffers (framework.proto), run by an Executor. Protocol Buffers do not appear here, so that their version is nobody's concern.
+// A program as data: blocks of variables and operators. Built by Python or by C++, checked as it is built, serialised
+// to Protocol Buffers (framework.proto), run by an Executor. Protocol Buffers do not appear here, so that their version
+// is nobody's concern.
 //
 // Thread-safety: none; a program is built by one thread. A finished program may be read by any number of threads.
 #pragma once
@@ -81,20 +82,22 @@ class HEADRACE_API BlockDesc {
   int32_t index() const { return index_; }
   int32_t parent() const { return parent_; }  // -1 for the root
 
-  // The variable `name` of this very block, created if it does not exist.
+  // The variable `name` of this very block, created if it does not exist. Throws InvalidArgument for an empty or
+  // reserved name.
   VarDesc& Var(const std::string& name);
   // The variable `name` of this block or of an ancestor; nullptr if there is none.
   VarDesc* FindVar(std::string_view name) const;
   // As FindVar, but throws NotFound naming the variable.
   VarDesc& GetVar(std::string_view name) const;
   bool HasLocalVar(std::string_view name) const;
+  // Throws NotFound if this very block lacks it. Operators that use it are the caller's to remove.
   void RemoveVar(std::string_view name);
   // In order of creation.
   std::vector<VarDesc*> LocalVars() const;
 
-  // Adds a checked operator: its type must be registered, its slots and attributes must be those that it declares (missing attributes
-  // get their defaults), its variables must exist; then shapes and dtypes of its outputs are inferred. Throws naming the operator and
-  // what is wrong, leaving the block as it was.
+  // Adds a checked operator: its type must be registered, its slots and attributes must be those that it declares
+  // (missing attributes get their defaults), its variables must exist; then shapes and dtypes of its outputs are
+  // inferred. Throws naming the operator and what is wrong, leaving the block as it was.
   OpDesc& AppendOp(OpDesc op);
   OpDesc& InsertOp(size_t position, OpDesc op);
   void RemoveOps(size_t begin, size_t end);
@@ -125,8 +128,8 @@ class HEADRACE_API ProgramDesc {
   // framework.proto's ProgramDesc. Deterministic: equal programs give equal bytes.
   std::string Serialize() const;
 
-  // Throws DataLoss if `bytes` is not a program, or one that contradicts itself (a block's parent, an operator's block, a bad enum
-  // value); NotFound for an unregistered operator or a variable that no block declares.
+  // Throws DataLoss if `bytes` is not a program, or one that contradicts itself (a block's parent, an operator's block,
+  // a bad enum value); NotFound for an unregistered operator or a variable that no block declares.
   static std::unique_ptr<ProgramDesc> Parse(std::string_view bytes);
 
   // Grows with every change; two values that are equal mean that nothing was changed in between.

@@ -1,9 +1,12 @@
 // A hierarchical name space of variables. A look-up that fails goes on in the parent.
 //
 // Thread-safety: all methods may be called from any thread; they guard the names, not the values of the variables.
-// Lifetime: a scope owns its variables and its kids; pointers to variables stay valid until EraseVars, DropKids or the scope's end.
+// Lifetime: a scope owns its variables and its kids; pointers to variables stay valid until EraseVars, DropKids or the
+// scope's end.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -19,6 +22,9 @@ namespace headrace {
 class HEADRACE_API Scope {
  public:
   Scope();
+  // A scope inside `parent`, owned by the caller and not among the parent's kids. Must not be used after the parent's
+  // end.
+  explicit Scope(const Scope* parent);
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -38,6 +44,7 @@ class HEADRACE_API Scope {
   // A new child; owned by this scope.
   Scope& NewScope();
   void DropKids();
+  // Throws NotFound if `kid` is not a child of this scope.
   void DeleteScope(Scope* kid);
   const Scope* parent() const { return parent_; }
 
@@ -46,11 +53,17 @@ class HEADRACE_API Scope {
   // Unknown names are ignored.
   void EraseVars(const std::vector<std::string>& names);
 
- private:
-  explicit Scope(const Scope* parent);
+  // Grows whenever a look-up through this scope may find something else than before, because a variable was created or
+  // erased here or in an ancestor. It is never the same for two scopes that follow one another at one address, so that
+  // a pointer kept beside the address of its scope and this number is good as long as both are the same.
+  uint64_t revision() const;
 
-  const Scope* parent_ = nullptr;
-  mutable std::mutex mutex_;  // guards vars_ and kids_
+ private:
+  void Touch();
+
+  const Scope* const parent_;
+  std::atomic<uint64_t> revision_;  // drawn from a counter of the process at creation and at each change
+  mutable std::mutex mutex_;        // guards vars_ and kids_
   std::unordered_map<std::string, std::unique_ptr<Variable>> vars_;
   std::list<std::unique_ptr<Scope>> kids_;
 };

@@ -1,7 +1,8 @@
 // A dense, row-major, contiguous array over an Allocation.
 //
 // Copying a Tensor shares its memory (as in Paddle's ShareDataWith); `CopyFrom` copies the elements.
-// Thread-safety: as a std::vector: concurrent reads are fine, a write needs exclusive access to the Tensor and to the memory.
+// Thread-safety: as a std::vector: concurrent reads are fine, a write needs exclusive access to the Tensor and to the
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ class HEADRACE_API Tensor {
  public:
   Tensor() = default;
 
-  // A tensor over `allocation`, starting `offset` bytes into it. Throws InvalidArgument if the memory is too small for `dims` or the
-  // start is not aligned to the element's size.
+  // A tensor over `allocation`, starting `offset` bytes into it. Throws InvalidArgument if the memory is too small for
+  // `dims` or the start is not aligned to the element's size.
   Tensor(std::shared_ptr<Allocation> allocation, DataType dtype, DDim dims, size_t offset = 0);
 
   // False until memory has been given or allocated.
@@ -31,8 +32,8 @@ class HEADRACE_API Tensor {
   size_t nbytes() const { return static_cast<size_t>(numel_) * SizeOf(dtype_); }
   const std::shared_ptr<Allocation>& allocation() const { return allocation_; }
 
-  // Changes the shape. With memory attached the number of elements must stay the same (InvalidArgument otherwise), unless the next
-  // call is mutable_data, for which `Resize` is the usual preparation; so Resize itself only records and mutable_data reallocates.
+  // Records a new shape, usually before mutable_data, which finds the memory for it. Throws InvalidArgument as Product
+  // does.
   Tensor& Resize(DDim dims);
 
   // The elements for reading. Throws FailedPrecondition if uninitialised, TypeMismatch if T is not the dtype.
@@ -42,8 +43,9 @@ class HEADRACE_API Tensor {
     return static_cast<const T*>(raw_data());
   }
 
-  // The elements for writing, with memory for the current shape: the memory held now is reused if it is heap memory that nobody else
-  // shares and is large enough; otherwise new heap memory is allocated. The old contents are lost when the size grows.
+  // The elements for writing, with memory for the current shape: the memory held now is reused if it is heap memory
+  // that nobody else shares and is large enough; otherwise new heap memory is allocated. The old contents are lost when
+  // the size grows.
   template <typename T>
   T* mutable_data() {
     return static_cast<T*>(mutable_data(DataTypeOf<T>::value));
@@ -58,7 +60,8 @@ class HEADRACE_API Tensor {
   // Rows [begin, end) of the first dimension, sharing this memory. Throws OutOfRange.
   Tensor Slice(int64_t begin, int64_t end) const;
 
-  // Becomes a copy of the elements of `src` in memory of its own.
+  // Becomes a copy of the elements of `src` in memory that nobody else shares; `src` may be this tensor. Throws
+  // FailedPrecondition if `src` is uninitialised.
   void CopyFrom(const Tensor& src);
 
   // Lets go of the memory; shape and dtype are forgotten.

@@ -1,4 +1,5 @@
-// A box for one value of any type, held by a Scope: LoDTensor, LoDTensorArray, ReaderHolder, LoDTensorBlockingQueueHolder, …
+// A box for one value of any type, held by a Scope: LoDTensor, LoDTensorArray, ReaderHolder,
+// LoDTensorBlockingQueueHolder, …
 //
 // Thread-safety: none; the value's own type says what may be done concurrently.
 #pragma once
@@ -30,7 +31,8 @@ class HEADRACE_API Variable {
     return holder_ != nullptr && holder_->type() == typeid(T);
   }
 
-  // The value. Throws FailedPrecondition if there is none, TypeMismatch if it is of another type; both name the variable.
+  // The value. Throws FailedPrecondition if there is none, TypeMismatch if it is of another type; both name the
+  // variable.
   template <typename T>
   const T& Get() const {
     CheckIs(typeid(T));

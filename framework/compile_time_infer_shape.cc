@@ -1,0 +1,95 @@
+#include "framework/compile_time_infer_shape.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "framework/operator.h"
+
+namespace headrace {
+namespace {
+
+class CompileTimeContext : public InferShapeContext {
+ public:
+  CompileTimeContext(const BlockDesc& block, const OpDesc& op) : block_(block), op_(op) {}
+
+  // Writes what the shape function has set to the program.
+  void Commit() {
+    for (auto& [var, copy] : outputs_) {
+      *var = std::move(copy);
+    }
+  }
+
+  const OpDesc& op() const override { return op_; }
+  bool IsRuntime() const override { return false; }
+  bool HasInput(std::string_view slot, size_t i) const override { return Find(op_.Input(slot), i) != nullptr; }
+  bool HasOutput(std::string_view slot, size_t i) const override { return Find(op_.Output(slot), i) != nullptr; }
+
+  DDim InputDim(std::string_view slot, size_t i) const override { return InputTensor(slot, i).dims; }
+  DataType InputType(std::string_view slot, size_t i) const override { return InputTensor(slot, i).dtype; }
+  int32_t InputLoDLevel(std::string_view slot, size_t i) const override { return InputTensor(slot, i).lod_level; }
+
+  void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
+    for (const int64_t dim : dims) {
+      HR_ENFORCE(dim >= -1, InvalidArgument, "the shape inferred for output slot '", slot, "' of '", op_.type, "' is ",
+                 ToString(dims));
+    }
+    if (VarDesc* var = OutputDesc(slot, i)) {
+      var->tensor.dims = dims;
+    }
+  }
+
+  void SetOutputType(std::string_view slot, DataType type, size_t i) override {
+    if (VarDesc* var = OutputDesc(slot, i)) {
+      var->tensor.dtype = type;
+    }
+  }
+
+  void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
+    if (VarDesc* var = OutputDesc(output, j)) {
+      var->tensor.lod_level = InputTensor(input, i).lod_level;
+    }
+  }
+
+  const VarDesc* InputDesc(std::string_view slot, size_t i) const override { return Find(op_.Input(slot), i); }
+
+  VarDesc* OutputDesc(std::string_view slot, size_t i) override {
+    VarDesc* var = Find(op_.Output(slot), i);
+    return var == nullptr ? nullptr : &outputs_.try_emplace(var, *var).first->second;
+  }
+
+ private:
+  VarDesc* Find(const std::vector<std::string>& names, size_t i) const {
+    return i < names.size() && names[i] != kEmptyVarName ? block_.FindVar(names[i]) : nullptr;
+  }
+
+  const TensorSpec& InputTensor(std::string_view slot, size_t i) const {
+    const VarDesc* var = Find(op_.Input(slot), i);
+    HR_ENFORCE(var != nullptr, NotFound, "input slot '", slot, "' of '", op_.type, "' holds no variable at position ",
+               i);
+    HR_ENFORCE(var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray, TypeMismatch, "variable '",
+               var->name, "' in input slot '", slot, "' of '", op_.type, "' is a ", VarKindName(var->kind),
+               ", expected a LoDTensor");
+    return var->tensor;
+  }
+
+  const BlockDesc& block_;
+  const OpDesc& op_;
+  std::map<VarDesc*, VarDesc> outputs_;  // as they will be
+};
+
+}  // namespace
+
+void InferShapeAtCompileTime(const BlockDesc& block, const OpDesc& op) {
+  const OpInfo& info = OpRegistry::Get(op.type);
+  if (!info.infer_shape) {
+    return;
+  }
+  CompileTimeContext context(block, op);
+  info.infer_shape(context);
+  context.Commit();
+}
+
+}  // namespace headrace

@@ -1,0 +1,43 @@
+#include "framework/ddim.h"
+
+#include "framework/errors.h"
+
+namespace headrace {
+
+int64_t Product(const DDim& dims) {
+  int64_t product = 1;
+  bool overflow = false;
+  bool zero = false;
+  for (const int64_t dim : dims) {
+    HR_ENFORCE(dim >= 0, InvalidArgument, "shape ", ToString(dims), " has a negative or unknown dimension");
+    zero = zero || dim == 0;
+    overflow = overflow || __builtin_mul_overflow(product, dim, &product);
+  }
+  if (zero) {
+    return 0;
+  }
+  HR_ENFORCE(!overflow, InvalidArgument, "shape ", ToString(dims), " has more elements than an int64 can count");
+  return product;
+}
+
+std::string ToString(const DDim& dims) {
+  std::string text = "[";
+  for (size_t i = 0; i < dims.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
+  }
+  return text + "]";
+}
+
+bool Matches(const DDim& declared, const DDim& actual) {
+  if (declared.size() != actual.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (declared[i] != -1 && declared[i] != actual[i]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace headrace

@@ -1,0 +1,160 @@
+#include "framework/kernel_operator.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace headrace {
+namespace {
+
+// Shape inference over tensors, just before the kernel runs.
+class RuntimeContext : public InferShapeContext {
+ public:
+  explicit RuntimeContext(const ExecutionContext& context) : context_(context) {}
+
+  const OpDesc& op() const override { return context_.op(); }
+  bool IsRuntime() const override { return true; }
+  bool HasInput(std::string_view slot, size_t i) const override { return context_.HasInput(slot, i); }
+  bool HasOutput(std::string_view slot, size_t i) const override { return context_.HasOutput(slot, i); }
+  DDim InputDim(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dims(); }
+  DataType InputType(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dtype(); }
+  int32_t InputLoDLevel(std::string_view slot, size_t i) const override {
+    return static_cast<int32_t>(context_.Input(slot, i).lod_level());
+  }
+  void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
+    LoDTensor* output = context_.OutputOrNull(slot, i);
+    if (output != nullptr && output->dims() != dims) {
+      output->Resize(dims);
+    }
+  }
+  void SetOutputType(std::string_view, DataType, size_t) override {}
+  void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
+    LoDTensor* to = context_.OutputOrNull(output, j);
+    if (to == nullptr) {
+      return;
+    }
+    const LoD& lod = context_.Input(input, i).lod();
+    if (to->lod() != lod) {
+      to->set_lod(lod);
+    }
+  }
+  const VarDesc* InputDesc(std::string_view, size_t) const override { return nullptr; }
+  VarDesc* OutputDesc(std::string_view, size_t) override { return nullptr; }
+
+ private:
+  const ExecutionContext& context_;
+};
+
+std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDesc& op, const VarNameMap& slots,
+                                                 std::string_view direction) {
+  std::vector<ExecutionContext::Slot> resolved;
+  for (const auto& [slot, names] : slots) {
+    auto& variables = resolved.emplace_back(ExecutionContext::Slot{slot, {}}).variables;
+    for (const std::string& name : names) {
+      Variable* variable = name == kEmptyVarName ? nullptr : scope.FindVar(name);
+      if (variable == nullptr && name != kEmptyVarName) {
+        NotFound error(StrCat("the scope has no variable '", name, "', which is in ", direction, " slot '", slot,
+                              "' of '", op.type, "'"));
+        error.SetVariable(name);
+        throw error;
+      }
+      variables.push_back(variable);
+    }
+  }
+  return resolved;
+}
+
+// Gives the tensor memory of its own, with the same contents, unless it has that already.
+void Unshare(Tensor* tensor) {
+  if (tensor->initialized() && (tensor->allocation().use_count() != 1 || !tensor->allocation()->on_heap())) {
+    tensor->CopyFrom(*tensor);
+  }
+}
+
+}  // namespace
+
+KernelOperator::KernelOperator(OpDesc desc, const OpInfo& info) : OperatorBase(std::move(desc)), info_(info) {}
+
+void KernelOperator::Resolve(const Scope& scope) {
+  const uint64_t revision = scope.revision();
+  if (scope_ == &scope && scope_revision_ == revision) {
+    return;
+  }
+  scope_ = nullptr;
+  auto inputs = ResolveSlots(scope, desc(), desc().inputs, "input");
+  auto outputs = ResolveSlots(scope, desc(), desc().outputs, "output");
+  in_place_.clear();
+  for (const auto& output : outputs) {
+    for (Variable* variable : output.variables) {
+      const bool is_input =
+          variable != nullptr && std::any_of(inputs.begin(), inputs.end(), [variable](const auto& input) {
+            return std::find(input.variables.begin(), input.variables.end(), variable) != input.variables.end();
+          });
+      if (is_input) {
+        in_place_.push_back(variable);
+      }
+    }
+  }
+  context_.emplace(desc(), std::move(inputs), std::move(outputs));
+  scope_ = &scope;
+  scope_revision_ = revision;
+}
+
+void KernelOperator::CheckInputs() const {
+  for (const auto& [slot, names] : desc().inputs) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Variable* variable = context_->InputVar(slot, i);
+      // Variables of other types are the kernel's own concern.
+      if (variable != nullptr && (!variable->initialized() || variable->IsType<LoDTensor>())) {
+        (void)context_->Input(slot, i);
+      }
+    }
+  }
+}
+
+const KernelFn& KernelOperator::ChooseKernel() const {
+  if (info_.kernels.size() == 1 && info_.inputs.empty() && info_.kernel_type_attr.empty()) {
+    return info_.kernels.begin()->second;
+  }
+  DataType wanted{};
+  if (!info_.kernel_type_attr.empty()) {
+    wanted = static_cast<DataType>(desc().Attr<int32_t>(info_.kernel_type_attr));
+  } else {
+    const LoDTensor* decisive = nullptr;
+    if (!info_.kernel_type_slot.empty()) {
+      decisive = context_->InputOrNull(info_.kernel_type_slot);
+    }
+    for (auto slot = info_.inputs.begin(); decisive == nullptr && slot != info_.inputs.end(); ++slot) {
+      decisive = context_->InputOrNull(slot->name);
+    }
+    HR_ENFORCE(decisive != nullptr, FailedPrecondition, "'", Type(),
+               "' has no input whose type could select its kernel");
+    wanted = decisive->dtype();
+  }
+  const auto it = info_.kernels.find(wanted);
+  if (it == info_.kernels.end()) {
+    std::string available;
+    for (const auto& [type, kernel] : info_.kernels) {
+      available += (available.empty() ? "" : ", ") + std::string(DataTypeName(type));
+    }
+    Throw<Unimplemented>("'", Type(), "' has no kernel for ", DataTypeName(wanted), "; it has kernels for ", available);
+  }
+  return it->second;
+}
+
+void KernelOperator::RunImpl(const Scope& scope, const Place&) {
+  Resolve(scope);
+  CheckInputs();
+  for (Variable* variable : in_place_) {
+    if (variable->IsType<LoDTensor>()) {
+      Unshare(variable->GetMutable<LoDTensor>());
+    }
+  }
+  if (info_.infer_shape) {
+    RuntimeContext shapes(*context_);
+    info_.infer_shape(shapes);
+  }
+  ChooseKernel()(*context_);
+}
+
+}  // namespace headrace

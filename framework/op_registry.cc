@@ -1,0 +1,309 @@
+#include "framework/op_registry.h"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+
+#include "framework/kernel_operator.h"
+#include "framework/op_registration_log.h"
+
+namespace headrace {
+namespace {
+
+struct Registry {
+  std::shared_mutex mutex;
+  std::map<std::string, std::unique_ptr<const OpInfo>, std::less<>>
+      infos;  // guarded by mutex; entries are never removed or changed
+};
+
+// Never destroyed: operators may be looked up while the process ends.
+Registry& GlobalRegistry() {
+  static auto* registry = new Registry;
+  return *registry;
+}
+
+thread_local OpRegistrationLog* current_log = nullptr;
+
+template <typename Infos>
+auto FindByName(const Infos& infos, std::string_view name) {
+  const auto it = std::find_if(infos.begin(), infos.end(), [name](const auto& info) { return info.name == name; });
+  return it == infos.end() ? nullptr : &*it;
+}
+
+template <typename Infos>
+void CheckNames(const OpInfo& op, const Infos& infos, std::string_view what) {
+  std::set<std::string_view> seen;
+  for (const auto& info : infos) {
+    HR_ENFORCE(!info.name.empty() && seen.insert(info.name).second, InvalidArgument, "operator '", op.type,
+               "' declares ", what, " '", info.name, "' twice or without a name");
+  }
+}
+
+void CheckInfo(const OpInfo& info) {
+  HR_ENFORCE(!info.type.empty(), InvalidArgument, "an operator needs a type");
+  CheckNames(info, info.inputs, "input");
+  CheckNames(info, info.outputs, "output");
+  CheckNames(info, info.attrs, "attribute");
+  HR_ENFORCE(info.kernels.empty() == static_cast<bool>(info.factory), InvalidArgument, "operator '", info.type,
+             "' must have either kernels or a class");
+  HR_ENFORCE(
+      std::all_of(info.kernels.begin(), info.kernels.end(), [](const auto& k) { return static_cast<bool>(k.second); }),
+      InvalidArgument, "operator '", info.type, "' has an empty kernel");
+  HR_ENFORCE(info.kernel_type_slot.empty() || info.FindInput(info.kernel_type_slot) != nullptr, InvalidArgument,
+             "operator '", info.type, "' chooses its kernel by input '", info.kernel_type_slot,
+             "', which it does not declare");
+  if (!info.kernel_type_attr.empty()) {
+    const AttrInfo* attr = info.FindAttr(info.kernel_type_attr);
+    HR_ENFORCE(attr != nullptr && std::holds_alternative<int32_t>(attr->like), InvalidArgument, "operator '", info.type,
+               "' chooses its kernel by attribute '", info.kernel_type_attr,
+               "', which is not an int32 that it declares");
+  }
+  HR_ENFORCE(info.kernels.size() <= 1 || !info.inputs.empty() || !info.kernel_type_attr.empty(), InvalidArgument,
+             "operator '", info.type, "' has several kernels, but neither inputs nor an attribute to choose by");
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) {
+    row[j] = j;
+  }
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string CloseMatches(std::string_view type) {
+  std::string matches;
+  for (const std::string& known : OpRegistry::Types()) {
+    if (type.size() < 64 && EditDistance(type, known) <= std::max<size_t>(1, type.size() / 3)) {
+      matches += (matches.empty() ? "; did you mean " : " or ") + ("'" + known + "'");
+    }
+  }
+  return matches;
+}
+
+void CheckSlots(const OpDesc& op, const std::vector<SlotInfo>& declared, VarNameMap* slots,
+                std::string_view direction) {
+  std::erase_if(*slots, [](const auto& slot) { return slot.second.empty(); });
+  for (const auto& [slot, names] : *slots) {
+    const SlotInfo* info = FindByName(declared, slot);
+    HR_ENFORCE(info != nullptr, NotFound, "operator '", op.type, "' has no ", direction, " slot '", slot, "'");
+    HR_ENFORCE(info->duplicable || names.size() == 1, InvalidArgument, direction, " slot '", slot, "' of '", op.type,
+               "' takes one variable, got ", names.size());
+    HR_ENFORCE(std::none_of(names.begin(), names.end(), [](const auto& name) { return name.empty(); }), InvalidArgument,
+               direction, " slot '", slot, "' of '", op.type, "' holds a variable without a name");
+  }
+  for (const SlotInfo& info : declared) {
+    HR_ENFORCE(info.dispensable || slots->contains(info.name), InvalidArgument, direction, " slot '", info.name,
+               "' of '", op.type, "' must be given");
+  }
+}
+
+void CheckAttrs(const OpInfo& info, OpDesc* op) {
+  for (auto& [name, value] : op->attrs) {
+    const AttrInfo* attr = info.FindAttr(name);
+    HR_ENFORCE(attr != nullptr, NotFound, "operator '", op->type, "' has no attribute '", name, "'");
+    try {
+      value = Coerce(value, attr->like);
+    } catch (const TypeMismatch& error) {
+      Throw<TypeMismatch>("attribute '", name, "' of '", op->type, "': ", error.message());
+    }
+  }
+  for (const AttrInfo& attr : info.attrs) {
+    auto it = op->attrs.find(attr.name);
+    if (it == op->attrs.end()) {
+      HR_ENFORCE(attr.default_value.has_value(), InvalidArgument, "operator '", op->type, "' needs attribute '",
+                 attr.name, "' (", AttributeTypeName(attr.like), ")");
+      it = op->attrs.emplace(attr.name, *attr.default_value).first;
+    }
+    if (attr.check) {
+      attr.check(it->second);
+    }
+  }
+}
+
+}  // namespace
+
+const SlotInfo* OpInfo::FindInput(std::string_view slot) const { return FindByName(inputs, slot); }
+const SlotInfo* OpInfo::FindOutput(std::string_view slot) const { return FindByName(outputs, slot); }
+const AttrInfo* OpInfo::FindAttr(std::string_view name) const { return FindByName(attrs, name); }
+
+GradientMaker DefaultGradient(GradientUses uses) {
+  return [uses = std::move(uses)](const OpDesc& op) {
+    OpDesc grad;
+    grad.type = op.type + "_grad";
+    grad.attrs = op.attrs;
+    const auto grad_names = [](const std::vector<std::string>& names) {
+      std::vector<std::string> grads;
+      for (const std::string& name : names) {
+        grads.push_back(name == kEmptyVarName ? name : GradVarName(name));
+      }
+      return grads;
+    };
+    for (const std::string& slot : uses.inputs) {
+      grad.inputs[slot] = op.Input(slot);
+    }
+    for (const std::string& slot : uses.outputs) {
+      grad.inputs[slot] = op.Output(slot);
+    }
+    for (const auto& [slot, names] : op.outputs) {
+      grad.inputs[GradVarName(slot)] = grad_names(names);
+    }
+    for (const auto& [slot, names] : op.inputs) {
+      if (std::find(uses.no_gradient.begin(), uses.no_gradient.end(), slot) == uses.no_gradient.end()) {
+        grad.outputs[GradVarName(slot)] = grad_names(names);
+      }
+    }
+    return std::vector<OpDesc>{std::move(grad)};
+  };
+}
+
+OpRegistrationLog::OpRegistrationLog() : previous_(current_log) { current_log = this; }
+
+OpRegistrationLog::~OpRegistrationLog() { Detach(); }
+
+void OpRegistrationLog::Detach() {
+  if (current_log == this) {
+    current_log = previous_;
+  }
+}
+
+std::vector<std::string> OpRegistrationLog::Commit() {
+  Detach();
+  std::set<std::string> types;
+  for (const OpInfo& info : infos_) {
+    CheckInfo(info);
+    HR_ENFORCE(types.insert(info.type).second, AlreadyExists, "the library registers operator '", info.type, "' twice");
+  }
+  Registry& registry = GlobalRegistry();
+  const std::unique_lock lock(registry.mutex);
+  for (const std::string& type : types) {
+    HR_ENFORCE(!registry.infos.contains(type), AlreadyExists, "operator '", type, "' is registered already");
+  }
+  for (OpInfo& info : infos_) {
+    std::string type = info.type;
+    registry.infos.emplace(std::move(type), std::make_unique<const OpInfo>(std::move(info)));
+  }
+  infos_.clear();
+  return {types.begin(), types.end()};
+}
+
+void OpRegistry::Register(OpInfo info) {
+  if (current_log != nullptr) {
+    current_log->infos_.push_back(std::move(info));
+    return;
+  }
+  CheckInfo(info);
+  Registry& registry = GlobalRegistry();
+  const std::unique_lock lock(registry.mutex);
+  HR_ENFORCE(!registry.infos.contains(info.type), AlreadyExists, "operator '", info.type, "' is registered already");
+  std::string type = info.type;
+  registry.infos.emplace(std::move(type), std::make_unique<const OpInfo>(std::move(info)));
+}
+
+const OpInfo* OpRegistry::Find(std::string_view type) {
+  Registry& registry = GlobalRegistry();
+  const std::shared_lock lock(registry.mutex);
+  const auto it = registry.infos.find(type);
+  return it == registry.infos.end() ? nullptr : it->second.get();
+}
+
+const OpInfo& OpRegistry::Get(std::string_view type) {
+  const OpInfo* info = Find(type);
+  HR_ENFORCE(info != nullptr, NotFound, "there is no operator '", type, "'", CloseMatches(type));
+  return *info;
+}
+
+std::vector<std::string> OpRegistry::Types() {
+  Registry& registry = GlobalRegistry();
+  const std::shared_lock lock(registry.mutex);
+  std::vector<std::string> types;
+  types.reserve(registry.infos.size());
+  for (const auto& [type, info] : registry.infos) {
+    types.push_back(type);
+  }
+  return types;
+}
+
+void OpRegistry::Check(OpDesc& op) {
+  try {
+    const OpInfo& info = Get(op.type);
+    CheckSlots(op, info.inputs, &op.inputs, "input");
+    CheckSlots(op, info.outputs, &op.outputs, "output");
+    CheckAttrs(info, &op);
+  } catch (Error& error) {
+    error.SetOpType(op.type);
+    throw;
+  }
+}
+
+std::unique_ptr<OperatorBase> OpRegistry::Create(const OpDesc& op) {
+  const OpInfo& info = Get(op.type);
+  return info.factory ? info.factory(op) : std::make_unique<KernelOperator>(op, info);
+}
+
+OpRegistrar::OpRegistrar(OpRegistrar&& builder) : info_(std::move(builder.info_)) {
+  OpRegistry::Register(std::move(info_));
+}
+
+OpRegistrar&& OpRegistrar::Comment(std::string text) && {
+  info_.comment = std::move(text);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::Input(std::string slot, std::string comment, unsigned flags) && {
+  info_.inputs.push_back(
+      {std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0});
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::Output(std::string slot, std::string comment, unsigned flags) && {
+  info_.outputs.push_back(
+      {std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0});
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::InferShape(InferShapeFn fn) && {
+  info_.infer_shape = std::move(fn);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::KernelTypeFrom(std::string slot) && {
+  info_.kernel_type_slot = std::move(slot);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::KernelTypeFromAttr(std::string attr) && {
+  info_.kernel_type_attr = std::move(attr);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::Gradient(GradientMaker maker) && {
+  info_.gradient = std::move(maker);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::ReadsData() && {
+  info_.reads_data = true;
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::AddAttr(AttrInfo attr) && {
+  info_.attrs.push_back(std::move(attr));
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::AddKernel(DataType type, KernelFn fn) && {
+  info_.kernels[type] = std::move(fn);
+  return std::move(*this);
+}
+
+}  // namespace headrace

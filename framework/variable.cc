@@ -1,0 +1,26 @@
+#include "framework/variable.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <utility>
+
+namespace headrace {
+
+std::string Demangle(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
+                                                    std::free);
+  return status == 0 ? name.get() : type.name();
+}
+
+Variable::Variable(std::string name) : name_(std::move(name)) {}
+Variable::~Variable() = default;
+
+void Variable::CheckIs(const std::type_info& wanted) const {
+  HR_ENFORCE(holder_ != nullptr, FailedPrecondition, "variable '", name_, "' is empty, expected a ", Demangle(wanted));
+  HR_ENFORCE(holder_->type() == wanted, TypeMismatch, "variable '", name_, "' holds a ", Demangle(holder_->type()),
+             ", expected a ", Demangle(wanted));
+}
+
+}  // namespace headrace
