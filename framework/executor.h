@@ -23,9 +23,9 @@
 
 namespace headrace {
 
-// A block made runnable: operators created, names resolved at the first run on a scope. Keeps its temporaries from run
-// to run, so that a warm run allocates nothing. Must not outlive the scope it was last run on, unless Reset is called
-// first.
+// A block made runnable: operators created, names resolved at the first run on a scope and again only when the scope
+// has changed. Keeps its temporaries from run to run, so that a warm run allocates nothing; they hold memory until
+// Reset, the next change of scope, or the end. May outlive the scopes it ran on.
 class HEADRACE_API PreparedProgram {
  public:
   ~PreparedProgram();
@@ -47,16 +47,21 @@ class HEADRACE_API Executor {
   explicit Executor(Place place = {}) : place_(place) {}
 
   // Makes a block of `program` runnable. The program is copied; later changes to it do not show. Throws NotFound for an
-  // unknown operator, for a variable that the program does not declare, and for a fetch that no block declares.
+  // unknown operator, for a variable that the program does not declare, and for a fetch that the block and its
+  // ancestors do not declare; TypeMismatch for a fetch that is not a LoDTensor; OutOfRange if there is no such block;
+  // otherwise as OpRegistry::Check.
   std::unique_ptr<PreparedProgram> Prepare(const ProgramDesc& program, std::vector<std::string> fetches = {},
                                            size_t block = 0) const;
 
   // Runs once. Persistable variables are found or created in `scope`, all others in a scope of the prepared program.
-  // `feeds` are put into the variables they name before the first operator; a feed that contradicts the declared shape
-  // or dtype is an InvalidArgument or TypeMismatch naming the variable. `fetched`, if given, receives the fetches in
-  // order; the tensors are the caller's: the next run does not write into them. Throws what the operators throw, with
-  // operator and variable as context. EndOfData leaves every persistable variable untouched, since `read` operators
-  // come first.
+  // `feeds` are put into the variables they name before the first operator, sharing their memory, and taken out after
+  // the last; a feed that contradicts the declared shape, dtype or LoD depth is an InvalidArgument or TypeMismatch
+  // naming the variable, one that is not declared a NotFound. `fetched`, if given, is emptied first and receives the
+  // fetches in order; the tensors are the caller's: the next run does not write into them (persistable variables are
+  // copied, all others shared until they are written again). Operators that take data from readers run before all
+  // others that they do not depend on, so that EndOfData leaves every persistable variable untouched. Throws what the
+  // operators throw, with operator and variable as context; FailedPrecondition if another thread runs `prepared`. It
+  // can be run again after any error.
   void Run(PreparedProgram& prepared, Scope* scope, const std::map<std::string, LoDTensor>& feeds = {},
            std::vector<LoDTensor>* fetched = nullptr) const;
 

@@ -7,6 +7,7 @@
 #include "framework/compile_time_infer_shape.h"
 #include "framework/op_registry.h"
 #include "framework/operator.h"
+#include "framework/program_check.h"
 
 namespace headrace {
 namespace {
@@ -35,30 +36,6 @@ std::string SlotsToString(const VarNameMap& slots) {
     text += "]";
   }
   return text;
-}
-
-void CheckVariablesExist(const BlockDesc& block, const OpDesc& op) {
-  const auto check = [&](const VarNameMap& slots, std::string_view direction) {
-    for (const auto& [slot, names] : slots) {
-      for (const std::string& name : names) {
-        HR_ENFORCE(name == kEmptyVarName || block.FindVar(name) != nullptr, NotFound, "block ", block.index(),
-                   " and its ancestors declare no variable '", name, "', which is in ", direction, " slot '", slot,
-                   "' of '", op.type, "'");
-      }
-    }
-  };
-  check(op.inputs, "input");
-  check(op.outputs, "output");
-}
-
-void CheckBlockRefs(const BlockDesc& block, const OpDesc& op) {
-  for (const auto& [name, attr] : op.attrs) {
-    if (const auto* ref = std::get_if<BlockRef>(&attr)) {
-      HR_ENFORCE(ref->index >= 0 && static_cast<size_t>(ref->index) < block.program().num_blocks(), OutOfRange,
-                 "attribute '", name, "' of '", op.type, "' names block ", ref->index, ", but the program has ",
-                 block.program().num_blocks());
-    }
-  }
 }
 
 void Print(std::ostream& out, const TensorSpec& spec) {

@@ -6,6 +6,7 @@
 #include "framework/framework.pb.h"
 #include "framework/op_registry.h"
 #include "framework/operator.h"
+#include "framework/program_check.h"
 #include "framework/program_desc.h"
 
 namespace headrace {
@@ -242,30 +243,14 @@ OpDesc Read(const proto::OpDesc& in) {
 void CheckOp(const BlockDesc& block, OpDesc* op) {
   try {
     OpRegistry::Check(*op);
+    CheckVariablesExist(block, *op);
+    CheckBlockRefs(block, *op);
   } catch (const NotFound&) {
     throw;
   } catch (const Error& error) {
     DataLoss corrupt(StrCat("corrupt program: ", error.message()));
     corrupt.SetOpType(op->type);
     throw corrupt;
-  }
-  for (const auto* slots : {&op->inputs, &op->outputs}) {
-    for (const auto& [slot, names] : *slots) {
-      for (const std::string& name : names) {
-        if (name != kEmptyVarName && block.FindVar(name) == nullptr) {
-          NotFound missing(StrCat("block ", block.index(), " and its ancestors declare no variable '", name,
-                                  "', which is in slot '", slot, "' of '", op->type, "'"));
-          missing.SetOpType(op->type);
-          throw missing;
-        }
-      }
-    }
-  }
-  for (const auto& [name, attr] : op->attrs) {
-    const auto* ref = std::get_if<BlockRef>(&attr);
-    HR_ENFORCE(ref == nullptr || (ref->index >= 0 && static_cast<size_t>(ref->index) < block.program().num_blocks()),
-               DataLoss, "corrupt program: attribute '", name, "' of '", op->type, "' names block ", ref->index, " of ",
-               block.program().num_blocks());
   }
 }
 

@@ -1,0 +1,248 @@
+#include "framework/executor.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "framework/op_registry.h"
+#include "framework/program_check.h"
+
+namespace headrace {
+namespace {
+
+using Names = std::set<std::string, std::less<>>;
+
+bool Intersects(const Names& known, const std::vector<std::string>& names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&known](const auto& name) { return name != kEmptyVarName && known.contains(name); });
+}
+
+// The operators of a block in the order in which they run: those that read data, and what must precede them, come
+// first; otherwise the order of the program is kept. An operator must precede a later one if it writes what that one
+// reads or writes, or reads what that one writes.
+std::vector<const OpDesc*> RunningOrder(const BlockDesc& block) {
+  const auto& ops = block.ops();
+  std::vector<bool> first(ops.size());
+  Names inputs;  // of the operators chosen so far, all of which are later in the program
+  Names outputs;
+  for (size_t i = ops.size(); i-- > 0;) {
+    const OpDesc& op = *ops[i];
+    const std::vector<std::string> op_inputs = op.InputNames();
+    const std::vector<std::string> op_outputs = op.OutputNames();
+    first[i] = OpRegistry::Get(op.type).reads_data || Intersects(inputs, op_outputs) ||
+               Intersects(outputs, op_outputs) || Intersects(outputs, op_inputs);
+    if (first[i]) {
+      inputs.insert(op_inputs.begin(), op_inputs.end());
+      outputs.insert(op_outputs.begin(), op_outputs.end());
+    }
+  }
+  std::vector<const OpDesc*> order;
+  for (const bool wanted : {true, false}) {
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (first[i] == wanted) {
+        order.push_back(ops[i].get());
+      }
+    }
+  }
+  return order;
+}
+
+// Sets a flag for as long as it lives; refuses if it is set already.
+class RunningGuard {
+ public:
+  explicit RunningGuard(std::atomic<bool>* flag) : flag_(flag) {
+    HR_ENFORCE(!flag_->exchange(true, std::memory_order_acquire), FailedPrecondition,
+               "the prepared program is running already; each thread needs one of its own");
+  }
+  ~RunningGuard() { flag_->store(false, std::memory_order_release); }
+  RunningGuard(const RunningGuard&) = delete;
+  RunningGuard& operator=(const RunningGuard&) = delete;
+
+ private:
+  std::atomic<bool>* flag_;
+};
+
+}  // namespace
+
+struct PreparedProgram::Impl {
+  Impl(const ProgramDesc& source, size_t block_index) : program(source), block(program.block(block_index)) {}
+
+  void Bind(Scope* to);
+  void Unbind();
+  void CheckFeed(const std::string& name, const LoDTensor& value) const;
+  void Fetch(std::vector<LoDTensor>* fetched) const;
+
+  const ProgramDesc program;
+  const BlockDesc& block;
+  std::vector<std::unique_ptr<OperatorBase>> ops;
+  std::vector<std::string> fetches;
+  std::atomic<bool> running{false};
+
+  // What the last run was on; never followed, only compared. The revision tells a scope from a later one at the same
+  // address.
+  const Scope* scope = nullptr;
+  uint64_t scope_revision = 0;
+  std::optional<Scope> temporaries;  // inside `scope`
+};
+
+// Takes the fed tensors out of the temporaries when the run ends, so that memory which may be a slot of an arena goes
+// back to its owner, and so that a feed forgotten next time is noticed.
+class FeedGuard {
+ public:
+  explicit FeedGuard(const Scope& scope) : scope_(scope) {}
+  ~FeedGuard() {
+    for (Variable* variable : fed_) {
+      *variable->GetMutable<LoDTensor>() = LoDTensor();
+    }
+  }
+  FeedGuard(const FeedGuard&) = delete;
+  FeedGuard& operator=(const FeedGuard&) = delete;
+
+  void Feed(const std::string& name, const LoDTensor& value, bool keep) {
+    Variable& variable = scope_.GetVar(name);
+    auto* tensor = variable.GetMutable<LoDTensor>();
+    if (!keep) {
+      fed_.push_back(&variable);
+    }
+    *tensor = value;
+  }
+
+ private:
+  const Scope& scope_;
+  std::vector<Variable*> fed_;
+};
+
+void PreparedProgram::Impl::Unbind() {
+  temporaries.reset();
+  scope = nullptr;
+}
+
+void PreparedProgram::Impl::Bind(Scope* to) {
+  if (scope == to && scope_revision == to->revision()) {
+    return;
+  }
+  Unbind();
+  temporaries.emplace(to);
+  Names seen;
+  for (const BlockDesc* from = &block;; from = &program.block(static_cast<size_t>(from->parent()))) {
+    for (const VarDesc* desc : from->LocalVars()) {
+      if (!seen.insert(desc->name).second) {
+        continue;  // hidden by a variable of an inner block
+      }
+      Variable* variable = desc->persistable ? to->FindVar(desc->name) : nullptr;
+      if (variable == nullptr) {
+        variable = (desc->persistable ? *to : *temporaries).Var(desc->name);
+      }
+      if (!variable->initialized() && desc->kind == VarKind::kLoDTensor) {
+        variable->GetMutable<LoDTensor>();
+      } else if (!variable->initialized() && desc->kind == VarKind::kLoDTensorArray) {
+        variable->GetMutable<LoDTensorArray>();
+      }
+    }
+    if (from->parent() < 0) {
+      break;
+    }
+  }
+  scope_revision = to->revision();
+  scope = to;
+}
+
+void PreparedProgram::Impl::CheckFeed(const std::string& name, const LoDTensor& value) const {
+  const VarDesc* desc = block.FindVar(name);
+  HR_ENFORCE(desc != nullptr, NotFound, "cannot feed '", name, "': the program declares no such variable");
+  HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot feed '", name, "': it is a ",
+             VarKindName(desc->kind), ", not a LoDTensor");
+  HR_ENFORCE(value.initialized(), InvalidArgument, "the tensor fed to '", name, "' is empty");
+  const TensorSpec& spec = desc->tensor;
+  HR_ENFORCE(value.dtype() == spec.dtype, TypeMismatch, "'", name, "' is declared as ", DataTypeName(spec.dtype),
+             ", fed with ", DataTypeName(value.dtype()));
+  HR_ENFORCE(Matches(spec.dims, value.dims()), InvalidArgument, "'", name, "' is declared with shape ",
+             ToString(spec.dims), ", fed with ", ToString(value.dims()));
+  HR_ENFORCE(static_cast<size_t>(spec.lod_level) == value.lod_level(), InvalidArgument, "'", name,
+             "' is declared with LoD level ", spec.lod_level, ", fed with ", value.lod_level());
+  if (!value.lod().empty()) {
+    HR_ENFORCE(!value.dims().empty(), InvalidArgument, "'", name, "' is fed with a scalar that has an LoD");
+    CheckLoD(value.lod(), value.dims()[0]);
+  }
+}
+
+void PreparedProgram::Impl::Fetch(std::vector<LoDTensor>* fetched) const {
+  fetched->reserve(fetches.size());
+  for (const std::string& name : fetches) {
+    const auto& tensor = temporaries->GetVar(name).Get<LoDTensor>();
+    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "cannot fetch '", name, "': nothing has been written to it");
+    if (block.GetVar(name).persistable) {
+      Tensor copy;
+      copy.CopyFrom(tensor);
+      fetched->emplace_back(std::move(copy), tensor.lod());
+    } else {
+      fetched->push_back(tensor);
+    }
+  }
+}
+
+PreparedProgram::PreparedProgram() = default;
+PreparedProgram::~PreparedProgram() = default;
+
+void PreparedProgram::Reset() {
+  const RunningGuard guard(&impl_->running);
+  impl_->Unbind();
+}
+
+std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, std::vector<std::string> fetches,
+                                                   size_t block) const {
+  std::unique_ptr<PreparedProgram> prepared(new PreparedProgram);
+  prepared->impl_ = std::make_unique<PreparedProgram::Impl>(program, block);
+  PreparedProgram::Impl& impl = *prepared->impl_;
+  for (const auto& op : impl.block.ops()) {
+    OpRegistry::Check(*op);
+    CheckVariablesExist(impl.block, *op);
+    CheckBlockRefs(impl.block, *op);
+  }
+  for (const OpDesc* op : RunningOrder(impl.block)) {
+    impl.ops.push_back(OpRegistry::Create(*op));
+  }
+  for (const std::string& fetch : fetches) {
+    const VarDesc* desc = impl.block.FindVar(fetch);
+    HR_ENFORCE(desc != nullptr, NotFound, "cannot fetch '", fetch, "': the program declares no such variable");
+    HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot fetch '", fetch, "': it is a ",
+               VarKindName(desc->kind), ", not a LoDTensor");
+  }
+  impl.fetches = std::move(fetches);
+  return prepared;
+}
+
+void Executor::Run(PreparedProgram& prepared, Scope* scope, const std::map<std::string, LoDTensor>& feeds,
+                   std::vector<LoDTensor>* fetched) const {
+  HR_ENFORCE(scope != nullptr, InvalidArgument, "the executor needs a scope");
+  PreparedProgram::Impl& impl = *prepared.impl_;
+  const RunningGuard running(&impl.running);
+  if (fetched != nullptr) {
+    fetched->clear();
+  }
+  for (const auto& [name, value] : feeds) {
+    try {
+      impl.CheckFeed(name, value);
+    } catch (Error& error) {
+      error.SetVariable(name);
+      throw;
+    }
+  }
+  impl.Bind(scope);
+  FeedGuard feeding(*impl.temporaries);
+  for (const auto& [name, value] : feeds) {
+    feeding.Feed(name, value, impl.block.GetVar(name).persistable);
+  }
+  for (const auto& op : impl.ops) {
+    op->Run(*impl.temporaries, place_);
+  }
+  if (fetched != nullptr) {
+    impl.Fetch(fetched);
+  }
+}
+
+void Executor::Run(const ProgramDesc& program, Scope* scope) const { Run(*Prepare(program), scope); }
+
+}  // namespace headrace
