@@ -1,0 +1,295 @@
+// The consumer's end of a loader: _core.BatchScheduler, _core.WaitOutcome, _core.QueueFeeder and _core.IndexPermutation.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/errors.h"
+#include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
+#include "python/bindings/python_error.h"
+#include "reader/index_permutation.h"
+#include "reader/queue_feeder.h"
+#include "reader/shared_memory/batch_scheduler.h"
+
+namespace headrace::python {
+namespace py = pybind11;
+namespace {
+
+using shared_memory::BatchScheduler;
+using shared_memory::IndexOrder;
+using shared_memory::LayoutView;
+using shared_memory::LeafKind;
+using shared_memory::LeafRecord;
+using shared_memory::ProducerDeath;
+using shared_memory::ReadyBatch;
+using shared_memory::SchedulerOptions;
+using shared_memory::SchedulerStats;
+using shared_memory::SideRecord;
+using shared_memory::WaitOutcome;
+
+// A batch whose samples could not be made, on its way to Python's `decode_problem`.
+struct Problem {
+  uint32_t kind;
+  uint32_t row;
+  std::string message;
+  uint64_t epoch;
+  uint64_t batch;
+};
+
+Problem ProblemOf(const ReadyBatch& batch) {
+  return {batch.problem, batch.problem_row, batch.problem_message, batch.epoch, batch.batch};
+}
+
+// The scheduler and what turns its batches into Python objects. Used by one thread at a time, except Shutdown and stats.
+class Consumer {
+ public:
+  // decode_tree(bytes) gives (build, dtypes): build(leaves) makes the batch, dtypes[i] is the leaf's dtype, None for a list of objects.
+  // decode_problem(problem) gives the exception to raise. unpickle(bytes) gives an object.
+  Consumer(const SchedulerOptions& options, py::object decode_tree, py::object decode_problem, py::object unpickle)
+      : scheduler_(BatchScheduler::Create(options)),
+        decode_tree_(std::move(decode_tree)),
+        decode_problem_(std::move(decode_problem)),
+        unpickle_(std::move(unpickle)) {}
+
+  const std::shared_ptr<BatchScheduler>& scheduler() const { return scheduler_; }
+
+  // The next batch, or a WaitOutcome that says what to do first.
+  py::object Next(double timeout) {
+    WaitOutcome outcome{};
+    {
+      const GilReleased released;
+      outcome = scheduler_->Wait(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9));
+    }
+    if (outcome != WaitOutcome::kBatch) {
+      return py::cast(outcome);
+    }
+    ReadyBatch batch = scheduler_->Take();
+    if (batch.problem != shared_memory::kNoProblem) {
+      const Problem problem = ProblemOf(batch);
+      batch.memory.reset();
+      throw PythonError(decode_problem_(problem));
+    }
+    return Build(batch);
+  }
+
+  std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death, py::object on_supply,
+                                    double timeout) {
+    FeederHooks hooks;
+    hooks.producer_died = CallInPython(std::move(on_death));
+    if (!on_supply.is_none()) {
+      hooks.needs_indices = CallInPython(std::move(on_supply));
+    }
+    hooks.batch_failed = [decode = ShareObject(decode_problem_)](const ReadyBatch& batch) -> std::exception_ptr {
+      const GilHeld held;
+      if (!held) {
+        return std::make_exception_ptr(FailedPrecondition("the interpreter is ending"));
+      }
+      try {
+        return std::make_exception_ptr(PythonError(py::reinterpret_borrow<py::object>(decode.get())(ProblemOf(batch))));
+      } catch (py::error_already_set& error) {
+        error.restore();
+        return std::make_exception_ptr(PythonError::Fetch());
+      }
+    };
+    return {new QueueFeeder(scheduler_, queue, std::move(hooks), timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)),
+            [](QueueFeeder* feeder) {
+              const GilReleased released;  // its thread may be waiting for the GIL
+              delete feeder;
+            }};
+  }
+
+ private:
+  struct Decoder {
+    py::object build;
+    std::vector<py::object> dtypes;
+  };
+
+  static std::function<void()> CallInPython(py::object function) {
+    return [shared = ShareObject(std::move(function))] {
+      const GilHeld held;
+      if (!held) {
+        Throw<FailedPrecondition>("the interpreter is ending");
+      }
+      try {
+        py::reinterpret_borrow<py::object>(shared.get())();
+      } catch (py::error_already_set& error) {
+        error.restore();
+        throw PythonError::Fetch();
+      }
+    };
+  }
+
+  const Decoder& DecoderOf(const LayoutView& layout) {
+    const std::string_view tree = layout.tree();
+    const auto found = decoders_.find(tree);
+    if (found != decoders_.end()) {
+      return found->second;
+    }
+    if (decoders_.size() >= 4096) {  // shapes are not part of the tree: more than a few are unusual
+      decoders_.clear();
+    }
+    const auto pair = py::cast<py::tuple>(decode_tree_(py::bytes(tree.data(), tree.size())));
+    Decoder decoder{pair[0], {}};
+    for (const py::handle dtype : py::cast<py::list>(pair[1])) {
+      decoder.dtypes.push_back(py::reinterpret_borrow<py::object>(dtype));
+    }
+    return decoders_.emplace(std::string(tree), std::move(decoder)).first->second;
+  }
+
+  py::object Build(const ReadyBatch& batch) {
+    const LayoutView layout = batch.layout();
+    const Decoder& decoder = DecoderOf(layout);
+    std::byte* base = static_cast<std::byte*>(batch.memory->data());
+    std::shared_ptr<Allocation> memory = batch.memory;
+    if (batch.last_slots) {
+      // The consumer keeps so many batches that the arena would run dry: this one becomes a copy.
+      const size_t begin = layout.leaf_count() == 0 ? layout.end() : layout.leaf(0).offset;
+      memory = Allocation::OnHeap(layout.end() - begin + 1);
+      std::memcpy(memory->data(), base + begin, layout.end() - begin);
+      base = static_cast<std::byte*>(memory->data()) - begin;
+    }
+    // All arrays of a batch share one owner: the slot goes back with the last of them.
+    const py::capsule owner(new std::shared_ptr<Allocation>(std::move(memory)),
+                            [](void* pointer) { delete static_cast<std::shared_ptr<Allocation>*>(pointer); });
+    py::list leaves(layout.leaf_count());
+    for (size_t i = 0; i < layout.leaf_count(); ++i) {
+      const LeafRecord& leaf = layout.leaf(i);
+      if (leaf.kind == static_cast<uint32_t>(LeafKind::kObject)) {
+        leaves[i] = Objects(leaf, batch);
+        continue;
+      }
+      leaves[i] = py::array(py::reinterpret_borrow<py::dtype>(decoder.dtypes.at(i)),
+                            std::vector<py::ssize_t>(leaf.dims, leaf.dims + leaf.ndim), base + leaf.offset, owner);
+    }
+    return decoder.build(leaves);
+  }
+
+  py::list Objects(const LeafRecord& leaf, const ReadyBatch& batch) {
+    py::list objects(leaf.dims[0]);
+    for (size_t row = 0; row < leaf.dims[0]; ++row) {
+      SideRecord record;
+      std::memcpy(&record, batch.slot + leaf.offset + row * sizeof(record), sizeof(record));
+      objects[row] = unpickle_(py::bytes(reinterpret_cast<const char*>(batch.slot + record.offset), record.bytes));
+    }
+    return objects;
+  }
+
+  std::shared_ptr<BatchScheduler> scheduler_;
+  py::object decode_tree_;
+  py::object decode_problem_;
+  py::object unpickle_;
+  std::map<std::string, Decoder, std::less<>> decoders_;
+};
+
+IndexOrder OrderFromName(const std::string& name) {
+  if (name == "sequential") {
+    return IndexOrder::kSequential;
+  }
+  if (name == "shuffled") {
+    return IndexOrder::kShuffled;
+  }
+  HR_ENFORCE(name == "explicit", InvalidArgument, "unknown order '", name, "'");
+  return IndexOrder::kExplicit;
+}
+
+}  // namespace
+
+void BindLoaderConsumer(py::module_& m) {
+  py::enum_<WaitOutcome>(m, "WaitOutcome", "What a consumer has to do before its next batch.")
+      .value("BATCH", WaitOutcome::kBatch)
+      .value("END_OF_EPOCH", WaitOutcome::kEndOfEpoch)
+      .value("NEEDS_INDICES", WaitOutcome::kNeedsIndices)
+      .value("PRODUCER_DIED", WaitOutcome::kProducerDied)
+      .value("TIMED_OUT", WaitOutcome::kTimedOut)
+      .value("INTERRUPTED", WaitOutcome::kInterrupted)
+      .value("STOPPED", WaitOutcome::kStopped);
+  py::class_<ProducerDeath>(m, "ProducerDeath", "What a worker that died was doing.")
+      .def_readonly("producer", &ProducerDeath::producer)
+      .def_readonly("busy", &ProducerDeath::busy)
+      .def_readonly("epoch", &ProducerDeath::epoch)
+      .def_readonly("batch", &ProducerDeath::batch)
+      .def_readonly("row", &ProducerDeath::row)
+      .def_readonly("attempts", &ProducerDeath::attempts);
+  py::class_<Problem>(m, "BatchProblem", "Why a batch could not be made.")
+      .def_property_readonly("killed", [](const Problem& self) { return self.kind == shared_memory::kKilled; })
+      .def_readonly("row", &Problem::row)
+      .def_property_readonly("message", [](const Problem& self) { return py::bytes(self.message); })
+      .def_readonly("epoch", &Problem::epoch)
+      .def_readonly("batch", &Problem::batch);
+  py::class_<QueueFeeder, std::shared_ptr<QueueFeeder>>(m, "QueueFeeder", "A C++ thread that feeds a queue from a loader.")
+      .def("stop", &QueueFeeder::Stop, py::call_guard<GilReleased>(), "Ends the thread and joins it. May be called twice.");
+  py::class_<Consumer>(m, "BatchScheduler", "The main process's end of a loader's arena.")
+      .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size, bool drop_last,
+                       uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs, uint32_t slot_count,
+                       uint64_t slot_bytes, py::object decode_tree, py::object decode_problem, py::object unpickle) {
+             SchedulerOptions options;
+             options.arena.order = OrderFromName(order);
+             options.arena.dataset_length = dataset_length;
+             options.arena.seed = seed;
+             options.arena.slot_count = slot_count;
+             options.arena.slot_bytes = slot_bytes;
+             options.batch_size = batch_size;
+             options.drop_last = drop_last;
+             options.prefetch = prefetch;
+             options.producers = producers;
+             options.whole_batches = whole_batches;
+             options.cross_epochs = cross_epochs;
+             return std::make_unique<Consumer>(options, std::move(decode_tree), std::move(decode_problem), std::move(unpickle));
+           }),
+           py::kw_only(), py::arg("order"), py::arg("dataset_length"), py::arg("seed"), py::arg("batch_size"), py::arg("drop_last"),
+           py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches"), py::arg("cross_epochs"), py::arg("slot_count"),
+           py::arg("slot_bytes"), py::arg("decode_tree"), py::arg("decode_problem"), py::arg("unpickle"))
+      .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
+      .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
+      .def_property_readonly("batches_per_epoch", [](const Consumer& self) { return self.scheduler()->batches_per_epoch(); })
+      .def("start_epoch", [](Consumer& self, uint64_t epoch, uint64_t first) { self.scheduler()->StartEpoch(epoch, first); },
+           py::arg("epoch"), py::arg("first_batch") = 0)
+      .def("supply",
+           [](Consumer& self, uint64_t rows, const py::bytes& indices, bool pickled) {
+             self.scheduler()->Supply(rows, static_cast<std::string_view>(indices), pickled);
+           },
+           py::arg("rows"), py::arg("indices"), py::arg("pickled"))
+      .def("end_supply", [](Consumer& self) { self.scheduler()->EndSupply(); })
+      .def("wanted_supply", [](const Consumer& self) { return self.scheduler()->WantedSupply(); })
+      .def("next", &Consumer::Next, py::arg("timeout") = -1.0,
+           "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds.")
+      .def("feed", &Consumer::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"), py::arg("timeout") = -1.0,
+           "Starts a C++ thread that moves this epoch's batches into `queue`.")
+      .def("watch_producer", [](Consumer& self, uint32_t id, int pidfd) { self.scheduler()->WatchProducer(id, pidfd); }, py::arg("id"),
+           py::arg("pidfd"))
+      .def("take_deaths", [](Consumer& self) { return self.scheduler()->TakeDeaths(); })
+      .def("reclaim", [](Consumer& self, uint32_t id) { return self.scheduler()->Reclaim(id); }, py::arg("id"))
+      .def("shutdown", [](Consumer& self) { self.scheduler()->Shutdown(); })
+      .def("stats", [](const Consumer& self) {
+        const SchedulerStats stats = self.scheduler()->stats();
+        py::dict result;
+        result["batches"] = stats.batches;
+        result["samples"] = stats.samples;
+        result["consumer_wait_s"] = static_cast<double>(stats.wait_ns) * 1e-9;
+        result["waits"] = stats.waits;
+        result["worker_busy_s"] = static_cast<double>(stats.work_ns) * 1e-9;
+        result["worker_wait_s"] = static_cast<double>(stats.producer_wait_ns) * 1e-9;
+        result["claims"] = stats.claims;
+        result["open_batches"] = stats.open_batches;
+        result["held_slots"] = stats.held_slots;
+        result["slots_used"] = stats.slots_used;
+        result["resident_bytes"] = stats.resident_bytes;
+        return result;
+      });
+  py::class_<IndexPermutation>(m, "IndexPermutation", "A pseudo-random permutation of range(length), O(1) per index.")
+      .def(py::init<uint64_t, uint64_t, uint64_t>(), py::arg("length"), py::arg("seed"), py::arg("epoch"))
+      .def("__len__", &IndexPermutation::length)
+      .def("__getitem__", [](const IndexPermutation& self, uint64_t position) {
+        HR_ENFORCE(position < self.length(), OutOfRange, "position ", position, " is outside a permutation of ", self.length());
+        return self(position);
+      });
+}
+
+}  // namespace headrace::python

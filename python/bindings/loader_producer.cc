@@ -1,0 +1,194 @@
+// The worker's end of a loader: _core.BatchProducer, _core.Claim and _core.exit_with.
+#include <poll.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+#include "framework/data_type.h"
+#include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
+#include "python/bindings/numpy_interop.h"
+#include "python/bindings/sample_writer.h"
+#include "reader/shared_memory/batch_producer.h"
+
+namespace headrace::python {
+namespace py = pybind11;
+namespace {
+
+using shared_memory::Arena;
+using shared_memory::BatchLayout;
+using shared_memory::BatchProducer;
+using shared_memory::Claim;
+using shared_memory::LeafKind;
+using shared_memory::LeafSpec;
+using shared_memory::SideRecord;
+
+// One per worker thread; not to be shared by two threads.
+class Producer {
+ public:
+  Producer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd, py::object describe, py::object pickle)
+      : producer_(std::move(arena), id, completion_fd), pickle_(pickle), writer_(&producer_, std::move(describe), std::move(pickle)) {}
+
+  std::optional<Claim> Wait(double timeout) {
+    const GilReleased released;
+    return producer_.WaitForClaim(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9));
+  }
+
+  bool HasPickledIndices(const Claim& claim) const { return !producer_.PickledIndices(claim).empty(); }
+
+  py::object Indices(const Claim& claim, const py::object& unpickle) {
+    const std::string_view pickled = producer_.PickledIndices(claim);
+    if (!pickled.empty()) {
+      const py::list keys = unpickle(py::bytes(pickled.data(), pickled.size()));
+      return keys[py::slice(static_cast<py::ssize_t>(claim.begin), static_cast<py::ssize_t>(claim.end), 1)];
+    }
+    py::list indices(claim.end - claim.begin);
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      indices[row - claim.begin] = py::int_(producer_.IndexAt(claim, row));
+    }
+    return indices;
+  }
+
+  void BeginRow(const Claim& claim, uint32_t row) {
+    row_ = row;
+    producer_.BeginRow(claim, row);
+  }
+
+  // Makes the rows of the claim with getitem(index) and ends it.
+  void Fill(const Claim& claim, const py::object& getitem, const py::object& keys) {
+    writer_.Begin(claim);
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      BeginRow(claim, row);
+      const py::object index = keys.is_none() ? py::object(py::int_(producer_.IndexAt(claim, row)))
+                                              : py::object(keys[py::int_(row - claim.begin)]);
+      const py::object sample = getitem(index);
+      if (!writer_.Write(sample.ptr(), row)) {
+        producer_.Fail(claim, row, shared_memory::kMismatch, {});
+        return;
+      }
+    }
+    producer_.Complete(claim);
+  }
+
+  // Writes samples that were made already and ends the claim.
+  void FillFrom(const Claim& claim, const py::sequence& samples) {
+    writer_.Begin(claim);
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      BeginRow(claim, row);
+      const py::object sample = samples[row - claim.begin];
+      if (!writer_.Write(sample.ptr(), row)) {
+        producer_.Fail(claim, row, shared_memory::kMismatch, {});
+        return;
+      }
+    }
+    producer_.Complete(claim);
+  }
+
+  // Writes a whole batch, collated already, and ends the claim. A leaf is an array, or a list of objects.
+  void WriteBatch(const Claim& claim, const py::bytes& tree, const py::list& leaves) {
+    std::vector<LeafSpec> specs;
+    for (const py::handle leaf : leaves) {
+      LeafSpec spec;
+      if (py::isinstance<py::array>(leaf)) {
+        const auto array = py::reinterpret_borrow<py::array>(leaf);
+        spec.item_bytes = static_cast<uint32_t>(array.itemsize());
+        spec.dims.assign(array.shape(), array.shape() + array.ndim());
+        try {
+          spec.dtype = static_cast<int32_t>(DataTypeOfNumpy(array.dtype()));
+        } catch (const TypeMismatch&) {
+          spec.dtype = -1;
+        }
+      } else {
+        spec.kind = LeafKind::kObject;
+        spec.dims = {static_cast<int64_t>(py::len(leaf))};
+      }
+      specs.push_back(std::move(spec));
+    }
+    const BatchLayout layout(specs, static_cast<std::string_view>(tree), producer_.DataOffset(claim),
+                             producer_.arena().slot_bytes());
+    producer_.PublishLayout(claim, layout.bytes());
+    std::byte* slot = producer_.Data(claim);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      std::byte* place = slot + layout.leaf(i).offset;
+      if (specs[i].kind == LeafKind::kArray) {
+        const auto array = py::reinterpret_borrow<py::array>(leaves[i]);
+        const py::array target(array.dtype(), std::vector<py::ssize_t>(specs[i].dims.begin(), specs[i].dims.end()), place, py::none());
+        target[py::ellipsis()] = array;
+        continue;
+      }
+      const auto objects = py::cast<py::list>(leaves[i]);
+      for (const py::handle object : objects) {
+        const auto bytes = py::cast<py::bytes>(pickle_(object));
+        const std::string_view view = bytes;
+        const SideRecord record =
+            producer_.AllocateSide(claim, view.size(), shared_memory::LayoutView(slot).end());
+        std::memcpy(slot + record.offset, view.data(), view.size());
+        std::memcpy(place, &record, sizeof(record));
+        place += sizeof(record);
+      }
+    }
+    producer_.Complete(claim);
+  }
+
+  void Fail(const Claim& claim, const py::bytes& message) {
+    producer_.Fail(claim, row_, shared_memory::kFailed, static_cast<std::string_view>(message));
+  }
+
+  std::optional<Claim> TryClaim() { return producer_.TryClaim(); }
+  uint32_t row() const { return row_; }
+  uint32_t id() const { return producer_.id(); }
+
+ private:
+  BatchProducer producer_;
+  py::object pickle_;
+  SampleWriter writer_;
+  uint32_t row_ = 0;
+};
+
+// Ends this process as soon as the process behind `pidfd` has ended, whatever Python is doing. The descriptor is kept.
+void ExitWith(int pidfd) {
+  std::thread([pidfd] {
+    pollfd descriptor{pidfd, POLLIN, 0};
+    while (poll(&descriptor, 1, -1) < 0 && errno == EINTR) {
+    }
+    _exit(1);
+  }).detach();
+}
+
+}  // namespace
+
+void BindLoaderProducer(py::module_& m) {
+  py::class_<Claim>(m, "Claim", "Rows of a batch that a worker has undertaken to make.")
+      .def_readonly("begin", &Claim::begin)
+      .def_readonly("end", &Claim::end)
+      .def_readonly("rows", &Claim::rows)
+      .def_readonly("whole", &Claim::whole)
+      .def_readonly("epoch", &Claim::epoch)
+      .def_readonly("batch", &Claim::batch);
+  py::class_<Producer>(m, "BatchProducer", "A worker's end of a loader's arena. Belongs to one thread.")
+      .def(py::init([](int arena_fd, uint32_t id, int completion_fd, py::object describe, py::object pickle) {
+             return std::make_unique<Producer>(Arena::Attach(arena_fd), id, completion_fd, std::move(describe), std::move(pickle));
+           }),
+           py::arg("arena_fd"), py::arg("id"), py::arg("completion_fd"), py::arg("describe"), py::arg("pickle"))
+      .def("wait", &Producer::Wait, py::arg("timeout") = -1.0,
+           "The next claim; None once the loader is shut down, or after `timeout` seconds (negative: no limit).")
+      .def("try_claim", &Producer::TryClaim, "The next claim, or None if there is nothing to do now.")
+      .def("indices", &Producer::Indices, py::arg("claim"), py::arg("unpickle"), "The dataset indices of the claim's rows.")
+      .def("has_pickled_indices", &Producer::HasPickledIndices, py::arg("claim"), "Whether the claim's indices are not plain integers.")
+      .def("begin_row", &Producer::BeginRow, py::arg("claim"), py::arg("row"), "Notes the row at hand, for reports of a death.")
+      .def("fill", &Producer::Fill, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
+           "Makes the claim's rows with getitem(index) and ends the claim. If getitem raises, the claim is still the caller's: call fail.")
+      .def("fill_from", &Producer::FillFrom, py::arg("claim"), py::arg("samples"), "As fill, with the samples made already.")
+      .def("write_batch", &Producer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
+           "Writes a batch that is collated already and ends the claim.")
+      .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"), "Ends the claim: its rows, from the one at hand on, could not be made.")
+      .def_property_readonly("row", &Producer::row)
+      .def_property_readonly("id", &Producer::id);
+  m.def("exit_with", &ExitWith, py::arg("pidfd"), "Ends this process as soon as the process behind the pidfd has ended.");
+}
+
+}  // namespace headrace::python

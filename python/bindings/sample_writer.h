@@ -1,0 +1,100 @@
+// Writes Python samples into the rows of a batch in the arena.
+//
+// What a sample looks like is described once by Python (headrace.data.collation.describe) as a tree of nodes; the writer compiles it and then
+// only checks that the next sample looks the same while it copies. All methods need the GIL.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/batch_producer.h"
+
+namespace headrace::python {
+
+// The kinds of nodes, as Python names them.
+enum class NodeKind : int {
+  kSequence = 0,  // a list or tuple, or a subclass: (kind, type, children)
+  kMapping = 1,   // a dict: (kind, type, keys, children)
+  kArray = 2,     // a NumPy array: (kind, type, dtype, shape)
+  kFloat = 3,     // a Python float, stored as float64
+  kInt = 4,       // a Python int, stored as int64
+  kBool = 5,
+  kScalar = 6,  // a NumPy scalar: (kind, type, dtype)
+  kTensor = 7,  // anything whose numpy() gives an array: (kind, type, dtype, shape)
+  kObject = 8,  // anything else of that type, pickled
+};
+
+// A compiled description. Immutable.
+class SampleTemplate {
+ public:
+  // `description` is (tree bytes, root node). Throws Python's TypeError or ValueError for a malformed one.
+  explicit SampleTemplate(const pybind11::handle& description);
+
+  struct Node {
+    NodeKind kind;
+    pybind11::object type;
+    std::vector<pybind11::object> keys;
+    std::vector<Node> children;
+    pybind11::dtype dtype;
+    std::vector<pybind11::ssize_t> shape;
+    size_t row_bytes = 0;
+    size_t leaf = 0;
+  };
+
+  const Node& root() const { return root_; }
+  // The layout of a batch of `rows` such samples. Throws as BatchLayout does.
+  const shared_memory::BatchLayout& LayoutFor(uint32_t rows, size_t data_offset, size_t slot_bytes);
+
+ private:
+  Node Compile(const pybind11::handle& node);
+
+  struct CachedLayout {
+    uint32_t rows;
+    size_t data_offset;
+    shared_memory::BatchLayout layout;
+  };
+
+  std::string tree_;
+  std::vector<shared_memory::LeafSpec> leaves_;  // without the batch dimension
+  Node root_;
+  std::vector<CachedLayout> layouts_;
+};
+
+// Whether `sample` looks as described; nothing is written.
+bool Fits(const SampleTemplate::Node& node, PyObject* sample);
+
+class SampleWriter {
+ public:
+  // `describe(sample)` gives a sample's description; `pickle(object)` its bytes.
+  SampleWriter(shared_memory::BatchProducer* producer, pybind11::object describe, pybind11::object pickle)
+      : producer_(producer), describe_(std::move(describe)), pickle_(std::move(pickle)) {}
+
+  // Begins the rows of a claim.
+  void Begin(const shared_memory::Claim& claim) {
+    claim_ = claim;
+    layout_ = nullptr;
+  }
+  // Writes one row of the claim. False if the sample does not look like the others of its batch. Throws what Python throws.
+  bool Write(PyObject* sample, uint32_t row);
+
+ private:
+  bool WriteNode(const SampleTemplate::Node& node, PyObject* sample, uint32_t row);
+  bool WriteArray(const SampleTemplate::Node& node, PyObject* array, std::byte* place);
+  void WriteObject(const SampleTemplate::Node& node, PyObject* object, std::byte* place);
+
+  shared_memory::BatchProducer* producer_;
+  pybind11::object describe_;
+  pybind11::object pickle_;
+  std::unique_ptr<SampleTemplate> template_;
+  shared_memory::Claim claim_{};
+  const shared_memory::BatchLayout* layout_ = nullptr;  // set once the batch has it
+};
+
+}  // namespace headrace::python

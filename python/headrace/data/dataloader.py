@@ -1,0 +1,420 @@
+"""The loader: batches of a dataset, made by worker processes in shared memory, in an order that depends on the seed alone."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import multiprocessing
+import numbers
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from headrace import _core
+from headrace.data.collation import decode_tree, dumps
+from headrace.data.worker import ClaimServer, SharedDescriptor, WorkerSetup, decode_error
+from headrace.data.worker_pool import WorkerPool, describe_exit
+
+_MAX_WORKERS = 512
+# Batches that the consumer can keep before further ones are handed out as copies.
+_HELD_SLOTS = 256
+# Address space, not memory: a slot takes what its batch needs.
+_SLOT_BYTES = 4 << 30
+
+
+class DataLoader:
+    """Iterates over a dataset in batches, with the arguments of ``torch.utils.data.DataLoader``.
+
+    ``num_workers`` processes make the samples of a batch together and write them straight to their final place, in memory that they
+    share with this process: batches are not pickled, not copied and not allocated anew. What arrives does not depend on the number
+    of workers: the same seed gives the same batches, also with ``num_workers=0``.
+
+    A batch consists of NumPy arrays over the shared memory (``to="torch"``: tensors); it stays valid and unchanged as long as
+    somebody holds it. Lists, tuples, named tuples and dicts of arrays, numbers and strings are collated as PyTorch does.
+
+    Thread-safety: use a loader, and its iterators, from one thread at a time.
+
+    Args:
+        dataset: has ``__len__`` and ``__getitem__``; see :class:`headrace.data.Dataset` for what more it may offer.
+        batch_size: samples per batch.
+        shuffle: a new random order each epoch, a function of the seed and the epoch.
+        sampler: gives the indices instead; an iterable, iterated anew each epoch. Excludes ``shuffle``.
+        batch_sampler: gives lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and ``drop_last``.
+        num_workers: worker processes; 0 makes the samples in this process, when they are asked for.
+        collate_fn: makes a batch from a list of samples, in a worker. Default: see :func:`headrace.data.collation.default_collate`.
+        drop_last: leave out a last batch that is not full.
+        timeout: seconds that a batch may take; 0: any time.
+        worker_init_fn: called with the worker's number in each worker process when it starts.
+        multiprocessing_context: a start method ("fork", "forkserver", "spawn") or a context of :mod:`multiprocessing`.
+        prefetch_factor: batches in the making or ready, in all (PyTorch: per worker). Shared memory is bounded by it, not by the number
+            of workers. Default: enough for two per worker, at most 8.
+        seed: of the order and of the records' generators. Default: fresh entropy, readable as ``loader.seed``.
+        to: "numpy" or "torch": what the arrays of a batch are.
+
+    Raises:
+        TypeError, ValueError: arguments that are out of range or exclude one another.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Iterable[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: str | Any | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        seed: int | None = None,
+        to: str = "numpy",
+    ) -> None:
+        for method in ("__len__", "__getitem__"):
+            if not hasattr(dataset, method):
+                raise TypeError(f"dataset must have __len__ and __getitem__; {type(dataset).__name__} has no {method}")
+        self.dataset = dataset
+        self.num_workers = _integer("num_workers", num_workers, 0, _MAX_WORKERS)
+        if batch_sampler is not None:
+            if batch_size != 1 or shuffle or sampler is not None or drop_last:
+                raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+            self.batch_size = None
+        else:
+            self.batch_size = _integer("batch_size", batch_size, 1, (1 << 31) - 1)
+        if sampler is not None and shuffle:
+            raise ValueError("sampler excludes shuffle: the sampler decides the order")
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.shuffle = bool(shuffle)
+        self.drop_last = bool(drop_last)
+        if collate_fn is not None and not callable(collate_fn):
+            raise TypeError(f"collate_fn must be callable, got {type(collate_fn).__name__}")
+        self.collate_fn = collate_fn
+        if not isinstance(timeout, numbers.Real) or not timeout >= 0:
+            raise ValueError(f"timeout must be a number of seconds, 0 or more, got {timeout!r}")
+        self.timeout = float(timeout)
+        if worker_init_fn is not None and not callable(worker_init_fn):
+            raise TypeError(f"worker_init_fn must be callable, got {type(worker_init_fn).__name__}")
+        self.worker_init_fn = worker_init_fn
+        self._context = _context(multiprocessing_context)
+        if prefetch_factor is None:
+            prefetch_factor = min(max(2, 2 * self.num_workers), 8)
+        self.prefetch_factor = _integer("prefetch_factor", prefetch_factor, 1, 512)
+        if seed is None:
+            seed = int.from_bytes(os.urandom(8), "little")
+        self.seed = _integer("seed", seed, 0, (1 << 64) - 1)
+        if to not in ("numpy", "torch"):
+            raise ValueError(f'to must be "numpy" or "torch", got {to!r}')
+        self.to = to
+        self._next_epoch = 0
+        self._iteration = 0
+        self._engine: _Engine | None = None
+
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)  # type: ignore[arg-type]
+        assert self.batch_size is not None
+        samples = len(self.dataset) if self.sampler is None else len(self.sampler)  # type: ignore[arg-type]
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Starts the next epoch. An iteration of the same loader that is under way ends."""
+        engine = self._start_epoch()
+        self._iteration += 1
+        return _Iterator(self, engine, self._iteration)
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is that of ``epoch``, counted from 0; those after it count on from there."""
+        self._next_epoch = _integer("epoch", epoch, 0, (1 << 62) - 1)
+
+    def stats(self) -> dict[str, float]:
+        """What happened so far: batches, samples, seconds that this process and the workers waited, slots and bytes in use."""
+        return {} if self._engine is None else self._engine.scheduler.stats()
+
+    def shutdown(self) -> None:
+        """Ends the worker processes. Batches stay valid; the next iteration starts the workers again."""
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+
+    def _start_epoch(self) -> _Engine:
+        if len(self.dataset) == 0 and self.sampler is None and self.batch_sampler is None:
+            raise ValueError("the dataset is empty: there is nothing to load")
+        if self._engine is None:
+            self._engine = _Engine(self)
+        epoch = self._next_epoch
+        self._next_epoch += 1
+        self._engine.start_epoch(epoch)
+        return self._engine
+
+    def _feed(self, queue: _core.LoDTensorBlockingQueue) -> _Feed:
+        """Starts the next epoch and a C++ thread that moves its batches into ``queue``; used by ``py_reader.decorate_loader``."""
+        self._iteration += 1  # an iterator must not take batches away
+        return _Feed(self._start_epoch(), queue)
+
+
+class _Engine:
+    """What a loader has once it runs: scheduler, workers, and the indices under way. Ended by close, or with its loader."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._seed = loader.seed
+        self._timeout = loader.timeout if loader.timeout > 0 else -1.0
+        self._order = "shuffled" if loader.shuffle else "sequential"
+        if loader.batch_sampler is not None or loader.sampler is not None:
+            self._order = "explicit"
+        self._length = len(loader.dataset)
+        self._batch_size = loader.batch_size or 1
+        self._make_batches = _index_batches(loader)
+        self._batches: Iterator[list[Any]] | None = None
+        self._supplied: collections.OrderedDict[int, list[Any]] = collections.OrderedDict()
+        self._supplied_count = 0
+        self._epoch = 0
+        convert = _to_torch if loader.to == "torch" else None
+        self.scheduler = _core.BatchScheduler(
+            order=self._order,
+            dataset_length=self._length,
+            seed=loader.seed,
+            batch_size=self._batch_size,
+            drop_last=loader.drop_last,
+            prefetch=loader.prefetch_factor if loader.num_workers > 0 else 1,
+            producers=loader.num_workers,
+            whole_batches=loader.collate_fn is not None,
+            cross_epochs=loader.num_workers > 0,
+            slot_count=loader.prefetch_factor + _HELD_SLOTS,
+            slot_bytes=_SLOT_BYTES,
+            decode_tree=lambda tree: decode_tree(tree, convert),
+            # A bound method would make a cycle through C++, which the garbage collector cannot see.
+            decode_problem=_weakly(self, _Engine._decode_problem),
+            unpickle=pickle.loads,
+        )
+        self.pool: WorkerPool | None = None
+        self.server: ClaimServer | None = None
+        arena, completion = self.scheduler.arena_fd, self.scheduler.completion_fd
+        if loader.num_workers == 0:
+            self.server = ClaimServer(loader.dataset, loader.collate_fn, loader.seed, 0, arena, completion)
+            self._finalizer = weakref.finalize(self, self.scheduler.shutdown)
+            return
+        shared = dict(
+            dataset=loader.dataset,
+            collate_fn=loader.collate_fn,
+            worker_init_fn=loader.worker_init_fn,
+            num_workers=loader.num_workers,
+            seed=loader.seed,
+            arena=SharedDescriptor(arena),
+            completion=SharedDescriptor(completion),
+        )
+        self.pool = WorkerPool(
+            self.scheduler,
+            loader.num_workers,
+            loader._context,
+            lambda worker_id, main: WorkerSetup(worker_id=worker_id, main_process=main, **shared),
+        )
+        self._finalizer = weakref.finalize(self, self.pool.stop)
+
+    def close(self) -> None:
+        self._finalizer()
+
+    def start_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.scheduler.start_epoch(epoch)
+        if self._order == "explicit":
+            self._supplied.clear()
+            self._supplied_count = 0
+            self._batches = self._make_batches()
+            self.supply()
+
+    def next(self) -> Any:
+        """The next batch. Raises StopIteration at the epoch's end."""
+        while True:
+            if self._batches is not None:
+                self.supply()
+            if self.server is not None:
+                result = self._next_here(self.server)
+            else:
+                result = self.scheduler.next(self._timeout)
+            if type(result) is not _core.WaitOutcome:
+                return result
+            if result is _core.WaitOutcome.END_OF_EPOCH or result == _core.WaitOutcome.END_OF_EPOCH:
+                raise StopIteration
+            if result == _core.WaitOutcome.PRODUCER_DIED:
+                self.replace_dead()
+            elif result == _core.WaitOutcome.TIMED_OUT:
+                raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
+            elif result == _core.WaitOutcome.STOPPED:
+                raise RuntimeError("the loader was shut down during the iteration")
+
+    def _next_here(self, server: ClaimServer) -> Any:
+        while True:
+            result = self.scheduler.next(0)
+            if type(result) is not _core.WaitOutcome or result != _core.WaitOutcome.TIMED_OUT:
+                return result
+            claim = server.producer.try_claim()
+            if claim is not None:
+                server.serve(claim)
+
+    def supply(self) -> None:
+        """Explicit order: hands the scheduler the index lists that it wants."""
+        for _ in range(self.scheduler.wanted_supply()):
+            assert self._batches is not None
+            indices = next(self._batches, None)
+            if indices is None:
+                self.scheduler.end_supply()
+                return
+            self._supplied[self._supplied_count] = indices
+            self._supplied_count += 1
+            while len(self._supplied) > 1024:  # more than can be in flight
+                self._supplied.popitem(last=False)
+            if all(isinstance(index, numbers.Integral) for index in indices):
+                try:
+                    packed = np.asarray(indices, dtype=np.int64)
+                except OverflowError:
+                    packed = None
+                if packed is not None and (packed >= 0).all():
+                    self.scheduler.supply(len(indices), packed.tobytes(), False)
+                    continue
+            self.scheduler.supply(len(indices), dumps(indices), True)
+
+    def replace_dead(self) -> None:
+        if self.pool is not None:
+            self.pool.replace_dead(
+                self.scheduler.take_deaths(), lambda death: self._index(death.epoch, death.batch, death.row)
+            )
+
+    def _index(self, epoch: int, batch: int, row: int) -> Any:
+        """The dataset index of a row."""
+        if self._order == "explicit":
+            indices = self._supplied.get(batch)
+            return None if indices is None else indices[row]
+        position = batch * self._batch_size + row
+        if self._order == "shuffled":
+            return _core.IndexPermutation(self._length, self._seed, epoch)[position]
+        return position
+
+    def _decode_problem(self, problem: _core.BatchProblem) -> BaseException:
+        if not problem.killed:
+            return decode_error(problem.message)
+        index = self._index(problem.epoch, problem.batch, problem.row)
+        exit_text = self.pool.last_exit if self.pool is not None else describe_exit(None)
+        return RuntimeError(
+            f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. "
+            "With num_workers=0 the sample is made in this process, where a debugger can see it."
+        )
+
+
+class _Iterator(Iterator[Any]):
+    """One epoch of a loader."""
+
+    def __init__(self, loader: DataLoader, engine: _Engine, iteration: int) -> None:
+        self._loader = loader
+        self._engine = engine
+        self._iteration = iteration
+        self._done = False
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        if self._done:
+            raise StopIteration
+        if self._loader._iteration != self._iteration:
+            raise RuntimeError("this iterator was ended by a newer iteration of the same loader; use a loader for each")
+        try:
+            return self._engine.next()
+        except StopIteration:
+            self._done = True
+            raise
+
+
+class _Feed:
+    """A loader's epoch on its way into a queue. ``stop`` may be called at any time, also twice."""
+
+    def __init__(self, engine: _Engine, queue: _core.LoDTensorBlockingQueue) -> None:
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._engine = engine
+        self._feeder = engine.scheduler.feed(queue, engine.replace_dead, engine.supply, engine._timeout)
+        if engine.server is not None:
+            # Without workers a thread of this process makes the samples.
+            self._thread = threading.Thread(target=self._serve, args=(engine.server,), daemon=True, name="headrace-feed")
+            self._thread.start()
+
+    def _serve(self, server: ClaimServer) -> None:
+        while not self._stopping.is_set():
+            claim = server.producer.wait(0.05)
+            if claim is not None:
+                server.serve(claim)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._feeder.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+
+def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    reference = weakref.ref(owner)
+
+    def call(*args: Any) -> Any:
+        alive = reference()
+        if alive is None:
+            return RuntimeError("the loader is gone")
+        return method(alive, *args)
+
+    return call
+
+
+def _to_torch(array: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if not low <= value <= high:
+        raise ValueError(f"{name} must be from {low} to {high}, got {value}")
+    return int(value)
+
+
+def _context(context: Any) -> Any:
+    if context is None or isinstance(context, str):
+        try:
+            return multiprocessing.get_context(context)
+        except ValueError:
+            raise ValueError(
+                f"multiprocessing_context must be one of {multiprocessing.get_all_start_methods()}, got {context!r}"
+            ) from None
+    if not hasattr(context, "Process"):
+        raise TypeError(f"multiprocessing_context must be a start method's name or a context, got {context!r}")
+    return context
+
+
+def _index_batches(loader: DataLoader) -> Callable[[], Iterator[list[Any]]]:
+    """What gives an epoch's index lists, for a sampler or batch sampler."""
+    if loader.batch_sampler is not None:
+        batch_sampler = loader.batch_sampler
+        return lambda: (list(batch) for batch in batch_sampler)
+    sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
+    assert batch_size is not None
+
+    def batches() -> Iterator[list[Any]]:
+        indices = iter(sampler if sampler is not None else ())
+        while batch := list(itertools.islice(indices, batch_size)):
+            if len(batch) < batch_size and drop_last:
+                return
+            yield batch
+
+    return batches
+
+
+__all__ = ["DataLoader"]

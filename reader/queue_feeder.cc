@@ -1,0 +1,113 @@
+#include "reader/queue_feeder.h"
+
+#include <chrono>
+#include <utility>
+
+#include "framework/errors.h"
+
+namespace headrace {
+
+using shared_memory::LeafKind;
+using shared_memory::LeafRecord;
+using shared_memory::ReadyBatch;
+using shared_memory::WaitOutcome;
+
+LoDTensorArray TensorsOf(const ReadyBatch& batch) {
+  LoDTensorArray tensors;
+  const shared_memory::LayoutView layout = batch.layout();
+  for (size_t i = 0; i < layout.leaf_count(); ++i) {
+    const LeafRecord& leaf = layout.leaf(i);
+    HR_ENFORCE(leaf.kind == static_cast<uint32_t>(LeafKind::kArray) && IsDataType(leaf.dtype), TypeMismatch, "element ", i,
+               " of the loader's batches is not an array of a type that a tensor can hold");
+    LoDTensor tensor(
+        Tensor(batch.memory, static_cast<DataType>(leaf.dtype), DDim(leaf.dims, leaf.dims + leaf.ndim), leaf.offset));
+    if (batch.last_slots) {
+      LoDTensor copy;
+      copy.CopyFrom(tensor);
+      tensor = std::move(copy);
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler, std::shared_ptr<LoDTensorBlockingQueue> queue,
+                         FeederHooks hooks, int64_t timeout_ns)
+    : scheduler_(std::move(scheduler)),
+      queue_(std::move(queue)),
+      hooks_(std::move(hooks)),
+      timeout_ns_(timeout_ns),
+      epoch_(queue_->epoch()),
+      thread_([this] { Run(); }) {}
+
+QueueFeeder::~QueueFeeder() { Stop(); }
+
+void QueueFeeder::Stop() {
+  stop_.store(true);
+  scheduler_->Interrupt();
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+void QueueFeeder::Run() {
+  try {
+    while (FeedOne()) {
+    }
+  } catch (...) {
+    queue_->Fail(std::current_exception(), epoch_);
+  }
+}
+
+bool QueueFeeder::FeedOne() {
+  const WaitOutcome outcome = scheduler_->Wait(timeout_ns_);
+  if (stop_.load()) {
+    return false;
+  }
+  switch (outcome) {
+    case WaitOutcome::kBatch:
+      break;
+    case WaitOutcome::kEndOfEpoch:
+      queue_->Close(epoch_);
+      return false;
+    case WaitOutcome::kNeedsIndices:
+      hooks_.needs_indices();
+      return true;
+    case WaitOutcome::kProducerDied:
+      hooks_.producer_died();
+      return true;
+    case WaitOutcome::kTimedOut:
+      Throw<Timeout>("the loader's workers gave no batch for ", static_cast<double>(timeout_ns_) * 1e-9, " s");
+    case WaitOutcome::kInterrupted:
+      return true;
+    case WaitOutcome::kStopped:
+      Throw<FailedPrecondition>("the loader was shut down while it was feeding the queue '", queue_->name(), "'");
+  }
+  LoDTensorArray tensors;
+  {
+    const ReadyBatch batch = scheduler_->Take();
+    if (batch.problem != shared_memory::kNoProblem) {
+      std::rethrow_exception(hooks_.batch_failed(batch));
+    }
+    tensors = TensorsOf(batch);
+  }
+  // With an explicit order the next indices are wanted before the queue has room again.
+  if (scheduler_->WantedSupply() != 0 && hooks_.needs_indices) {
+    hooks_.needs_indices();
+  }
+  for (;;) {
+    switch (queue_->PushFor(std::move(tensors), std::chrono::milliseconds(50), epoch_)) {
+      case SendResult::kTaken:
+        return true;
+      case SendResult::kRefused:
+        return false;
+      case SendResult::kTimedOut:
+        if (stop_.load()) {
+          return false;
+        }
+    }
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,62 @@
+// Moves the batches of an epoch from the arena into a LoDTensorBlockingQueue, as tensors over the slots: nothing is copied, and no lock of
+// a language runtime is taken while everything goes well.
+//
+// Thread-safety: Stop may be called from any thread, also twice. The thread of the feeder is the scheduler's one consumer while it runs.
+// Lifetime: keeps scheduler and queue alive. Destruction stops and joins.
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "framework/export.h"
+#include "reader/lod_tensor_blocking_queue.h"
+#include "reader/shared_memory/batch_scheduler.h"
+
+namespace headrace {
+
+// What the feeder asks of whoever made the loader; called on the feeder's thread. What they throw fails the queue.
+struct FeederHooks {
+  // A producer died: start another.
+  std::function<void()> producer_died;
+  // kExplicit: supply further batches, or end the supply.
+  std::function<void()> needs_indices;
+  // The error to report for a batch that could not be made.
+  std::function<std::exception_ptr(const shared_memory::ReadyBatch&)> batch_failed;
+};
+
+// The tensors of a batch, in the order of its leaves. Throws TypeMismatch for a leaf that is not an array of a tensor's dtype.
+HEADRACE_API LoDTensorArray TensorsOf(const shared_memory::ReadyBatch& batch);
+
+class HEADRACE_API QueueFeeder {
+ public:
+  // Starts feeding `queue`, in its current epoch, from the scheduler's current epoch. At the end of that the queue is closed, or failed with the
+  // first error. `timeout_ns`: how long a batch may take (negative: any time); then the queue fails with Timeout.
+  QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler, std::shared_ptr<LoDTensorBlockingQueue> queue, FeederHooks hooks,
+              int64_t timeout_ns = -1);
+  ~QueueFeeder();
+  QueueFeeder(const QueueFeeder&) = delete;
+  QueueFeeder& operator=(const QueueFeeder&) = delete;
+
+  // Ends the thread and joins it. The queue is left as it is.
+  void Stop();
+
+ private:
+  void Run();
+  // False at the end of the epoch or when asked to stop.
+  bool FeedOne();
+
+  const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
+  const std::shared_ptr<LoDTensorBlockingQueue> queue_;
+  const FeederHooks hooks_;
+  const int64_t timeout_ns_;
+  const uint64_t epoch_;
+  std::atomic<bool> stop_{false};
+  std::mutex join_mutex_;  // one Stop joins, the others wait for it
+  std::thread thread_;
+};
+
+}  // namespace headrace
