@@ -16,9 +16,14 @@ namespace headrace {
 // once. Only what lies between the loss and the wanted parameters is differentiated; variables with stop_gradient and
 // those in `no_grad` are not passed.
 //
-// `parameters`: names to differentiate by; empty: every variable with is_parameter.
-// Returns (parameter, gradient variable) in the order of the parameters' creation; parameters that the loss does not
-// depend on are left out. Throws InvalidArgument if the loss is not a single element, NotFound if the program lacks it,
+// `parameters`: names to differentiate by, any floating-point variables of the root block; empty: every variable with
+// is_parameter. Returns (parameter, gradient variable) in the order of the parameters' creation; parameters that the
+// loss does not depend on are left out. A gradient variable is named GradVarName(v), with a further suffix if that name
+// is taken by an earlier call. Uses the operators "fill_constant" (shape, dtype, value → Out) and "sum" (X → Out).
+//
+// Throws, leaving the program as it was: NotFound if the program lacks the loss or a parameter; TypeMismatch if the
+// loss is not of a floating-point type; InvalidArgument if it is not a single element, if no operator computes it, if a
+// named parameter has no gradient, or if a variable on the way is overwritten, so that its gradient would be ambiguous;
 // Unimplemented if an operator on the way has no gradient.
 HEADRACE_API std::vector<std::pair<std::string, std::string>> AppendBackward(
     ProgramDesc* program, const std::string& loss, const std::vector<std::string>& parameters = {},
