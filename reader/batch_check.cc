@@ -1,0 +1,69 @@
+#include "reader/batch_check.h"
+
+#include <cstddef>
+#include <sstream>
+
+#include "framework/data_type.h"
+#include "framework/ddim.h"
+#include "framework/errors.h"
+
+namespace headrace {
+namespace {
+
+template <typename E, typename... Args>
+[[noreturn]] void Refuse(uint64_t number, const std::vector<std::string>& names, size_t i, const Args&... args) {
+  const bool named = i < names.size() && !names[i].empty();
+  E error(StrCat("batch ", number, ", ", named ? "variable '" + names[i] + "'" : StrCat("tensor ", i), ": ", args...));
+  if (named) error.SetVariable(names[i]);
+  throw error;
+}
+
+void CheckTensor(const TensorSpec& spec, bool dims_only, const std::vector<std::string>& names, size_t i,
+                 const LoDTensor& tensor, uint64_t number) {
+  if (!Matches(spec.dims, tensor.dims())) {
+    Refuse<InvalidArgument>(number, names, i, "expected shape ", ToString(spec.dims), ", got ",
+                            ToString(tensor.dims()));
+  }
+  if (!dims_only && tensor.dtype() != spec.dtype) {
+    Refuse<TypeMismatch>(number, names, i, "expected dtype ", DataTypeName(spec.dtype), ", got ",
+                         DataTypeName(tensor.dtype()));
+  }
+  if (!dims_only && tensor.lod_level() != static_cast<size_t>(spec.lod_level)) {
+    Refuse<InvalidArgument>(number, names, i, "expected ", spec.lod_level, " levels of LoD, got ", tensor.lod_level());
+  }
+  if (tensor.lod_level() == 0) return;
+  if (tensor.dims().empty()) Refuse<InvalidArgument>(number, names, i, "a scalar cannot have a LoD");
+  try {
+    CheckLoD(tensor.lod(), tensor.dims()[0]);
+  } catch (const Error& error) {
+    Refuse<InvalidArgument>(number, names, i, error.message());
+  }
+}
+
+}  // namespace
+
+void CheckBatch(const BatchContract& contract, const std::vector<std::string>& names, const LoDTensorArray& batch,
+                uint64_t number) {
+  HR_ENFORCE(batch.size() == contract.specs.size(), InvalidArgument, "batch ", number, ": expected ",
+             contract.specs.size(), contract.specs.size() == 1 ? " tensor" : " tensors", ", got ", batch.size());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (!batch[i].initialized()) Refuse<InvalidArgument>(number, names, i, "the tensor holds no data");
+    if (contract.checked.empty() || contract.checked[i]) {
+      CheckTensor(contract.specs[i], contract.dims_only, names, i, batch[i], number);
+    }
+  }
+}
+
+void CheckSpecs(const std::vector<TensorSpec>& specs, const std::string& what) {
+  HR_ENFORCE(!specs.empty(), InvalidArgument, what, ": at least one tensor must be declared");
+  for (size_t i = 0; i < specs.size(); ++i) {
+    for (const int64_t dim : specs[i].dims) {
+      HR_ENFORCE(dim >= -1, InvalidArgument, what, ": dimensions are -1 (any) or not negative; tensor ", i,
+                 " is declared as ", ToString(specs[i].dims));
+    }
+    HR_ENFORCE(specs[i].lod_level >= 0, InvalidArgument, what, ": tensor ", i, " is declared with a LoD of depth ",
+               specs[i].lod_level);
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,31 @@
+// Checks a batch against what a queue or a reader declares.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/export.h"
+#include "framework/lod_tensor.h"
+#include "framework/program_desc.h"
+
+namespace headrace {
+
+// What every batch has to look like.
+struct BatchContract {
+  std::vector<TensorSpec> specs;   // one per tensor; -1 in dims fits anything
+  bool dims_only = false;          // nothing is known but the dims
+  std::vector<bool> checked = {};  // empty: all; else false where only the presence of the tensor is checked
+};
+
+// Throws InvalidArgument (count, shape, LoD, no memory) or TypeMismatch (dtype) unless `batch` fits. The message names
+// the batch by `number` (counted from 0), the variable by names[i] (its position if `names` is too short), what was
+// expected and what came.
+HEADRACE_API void CheckBatch(const BatchContract& contract, const std::vector<std::string>& names,
+                             const LoDTensorArray& batch, uint64_t number);
+
+// Throws InvalidArgument unless `specs` has an entry, and every dimension is -1 or more and every LoD depth 0 or more.
+// `what` names the owner in messages.
+HEADRACE_API void CheckSpecs(const std::vector<TensorSpec>& specs, const std::string& what);
+
+}  // namespace headrace

@@ -1,0 +1,138 @@
+#include "reader/reader.h"
+
+#include <chrono>
+
+#include "framework/errors.h"
+
+namespace headrace {
+
+ReaderBase::ReaderBase(BatchContract contract)
+    : contract_(std::move(contract)), chain_mutex_(std::make_shared<std::mutex>()) {
+  CheckSpecs(contract_.specs, "a reader");
+  HR_ENFORCE(contract_.checked.empty() || contract_.checked.size() == contract_.specs.size(), InvalidArgument,
+             "a reader: expected to hear of each of its ", contract_.specs.size(),
+             " tensors whether it is checked, got ", contract_.checked.size());
+}
+
+ReaderBase::ReaderBase(BatchContract contract, const ReaderBase& below)
+    : contract_(std::move(contract)), chain_mutex_(below.chain_mutex_), state_(below.state()) {}
+
+ReaderBase::~ReaderBase() = default;
+
+void ReaderBase::ReadNext(LoDTensorArray* out, uint64_t* number) {
+  HR_ENFORCE(ReadIfRunning(out, number), FailedPrecondition,
+             "the reader is stopped: it has to be started before it is read again");
+}
+
+bool ReaderBase::ReadIfRunning(LoDTensorArray* out, uint64_t* number) {
+  struct WaitTime {
+    std::atomic<uint64_t>& total_ns;
+    std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+    ~WaitTime() {
+      const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - begin;
+      total_ns.fetch_add(static_cast<uint64_t>(spent.count()), std::memory_order_relaxed);
+    }
+  } const wait{wait_ns_};
+  out->clear();
+  std::lock_guard lock(read_mutex_);
+  if (state() == State::kStopped) return false;
+  ReadNextImpl(out);
+  if (number != nullptr) *number = batches_in_pass_;
+  if (!out->empty()) {
+    ++batches_in_pass_;
+    batches_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+void ReaderBase::Shutdown() {
+  std::lock_guard lock(*chain_mutex_);
+  ShutdownLocked();
+}
+
+void ReaderBase::Start() {
+  std::lock_guard lock(*chain_mutex_);
+  StartLocked();
+}
+
+void ReaderBase::ResetAll() {
+  ReaderBase* source = this;
+  while (source->underlying() != nullptr) source = source->underlying();
+  // Declared before the lock: letting go of a reader may be its end, which takes the chain's mutex.
+  std::vector<std::shared_ptr<ReaderBase>> decorators;
+  std::lock_guard lock(*chain_mutex_);
+  source->CollectDecorators(&decorators);
+  for (const auto& reader : decorators) reader->ShutdownLocked();
+  source->ShutdownLocked();
+  source->StartLocked();
+  for (const auto& reader : decorators) reader->StartLocked();
+}
+
+bool ReaderBase::Rewind() {
+  std::lock_guard lock(read_mutex_);
+  return state() == State::kRunning && RewindImpl();
+}
+
+ReaderStats ReaderBase::stats() const {
+  return {.batches = batches_.load(std::memory_order_relaxed), .wait_ns = wait_ns_.load(std::memory_order_relaxed)};
+}
+
+void ReaderBase::ShutdownLocked() {
+  if (state() == State::kStopped) return;
+  state_ = State::kStopped;
+  Interrupt();
+  std::lock_guard lock(read_mutex_);
+  Stop();
+}
+
+void ReaderBase::StartLocked() {
+  if (state() == State::kRunning) return;
+  std::lock_guard lock(read_mutex_);
+  Restart();
+  batches_in_pass_ = 0;
+  state_ = State::kRunning;
+}
+
+void ReaderBase::CollectDecorators(std::vector<std::shared_ptr<ReaderBase>>* decorators) const {
+  for (const auto& weak : decorators_) {
+    if (auto decorator = weak.lock()) {
+      decorator->CollectDecorators(decorators);
+      decorators->push_back(std::move(decorator));
+    }
+  }
+}
+
+DecoratedReader::DecoratedReader(const std::shared_ptr<ReaderBase>& below, BatchContract contract)
+    : ReaderBase(std::move(contract), *below), below_(below) {}
+
+void DecoratedReader::Interrupt() { below_->ShutdownLocked(); }
+
+void DecoratedReader::Restart() { below_->StartLocked(); }
+
+std::mutex& DecoratedReader::ChainMutex(const std::shared_ptr<ReaderBase>& below) {
+  HR_ENFORCE(below != nullptr, InvalidArgument, "a decorated reader needs a reader to decorate, got none");
+  return *below->chain_mutex_;
+}
+
+void DecoratedReader::Register(ReaderBase* below, const std::shared_ptr<ReaderBase>& reader) {
+  std::erase_if(below->decorators_, [](const std::weak_ptr<ReaderBase>& weak) { return weak.expired(); });
+  below->decorators_.push_back(reader);
+}
+
+void ReaderHolder::Reset(std::shared_ptr<ReaderBase> reader) {
+  std::lock_guard lock(mutex_);
+  reader_.swap(reader);  // the old one ends with `reader`, after the lock
+}
+
+std::shared_ptr<ReaderBase> ReaderHolder::Get() const {
+  std::lock_guard lock(mutex_);
+  return reader_;
+}
+
+std::shared_ptr<ReaderBase> ReaderHolder::Reader() const {
+  std::shared_ptr<ReaderBase> reader = Get();
+  HR_ENFORCE(reader != nullptr, FailedPrecondition, "there is no reader yet: run the program that creates it first");
+  return reader;
+}
+
+}  // namespace headrace

@@ -1,0 +1,43 @@
+// What the operators that create readers share.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "framework/op_registry.h"
+#include "framework/program_desc.h"
+#include "framework/scope.h"
+#include "reader/batch_check.h"
+#include "reader/reader.h"
+
+namespace headrace {
+
+// The attributes by which an operator that creates a source says what its batches look like:
+//   shape_concat     the dims of all tensors, one after the other; -1 fits anything
+//   ranks            how many of them belong to each tensor
+//   dtypes           DataType of each tensor
+//   lod_levels       depth of each tensor's LoD; empty: 0 for all
+//   need_check_feed  0 for each tensor that is not to be checked, else 1; empty: all are checked
+OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op);
+
+// Reads them. Throws InvalidArgument saying which of them do not fit together.
+BatchContract ContractFromAttrs(const OpDesc& op);
+
+// Declares the variable in slot Out to be a reader of these tensors. It is persistable: a reader lives from run to run.
+void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& specs);
+// What the reader in slot UnderlyingReader yields according to the program. Throws TypeMismatch if it is not a reader.
+const std::vector<TensorSpec>& DeclaredSpecs(InferShapeContext& context, std::string_view slot);
+// The shape inference of a decorated reader that does not change what batches look like.
+void DeclareReaderLikeUnderlying(InferShapeContext& context);
+
+// The reader that the variable `name` holds. Throws FailedPrecondition naming the variable if there is none yet.
+std::shared_ptr<ReaderBase> GetReader(const Scope& scope, const std::string& name);
+
+// The RunImpl of operators that create a decorated reader: puts make(underlying) into `output`, unless it holds one
+// over the very same reader already; so running twice is harmless, and a program goes on with a new reader below.
+void CreateDecoratedReader(
+    const Scope& scope, const std::string& input, const std::string& output,
+    const std::function<std::shared_ptr<ReaderBase>(const std::shared_ptr<ReaderBase>& below)>& make);
+
+}  // namespace headrace

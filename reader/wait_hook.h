@@ -1,0 +1,38 @@
+// Lets a thread look up from a long wait. While a ScopedWaitHook exists, every blocking wait of this folder on the same
+// thread calls its function about every 50 ms and goes on unless it throws. A language binding uses it to notice Ctrl-C
+// while a queue is empty:
+//
+//   ScopedWaitHook hook([] { ThrowIfInterrupted(); });
+//   executor.Run(*prepared, &scope);
+//
+// The function is called without any lock of this folder but with the reader occupied, so it must not use readers
+// itself. What it throws leaves the wait and whatever waited; nothing is taken from or added to a queue then.
+//
+// Thread-safety: a hook belongs to the thread that created it. Hooks nest: the innermost one is called.
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "framework/export.h"
+
+namespace headrace {
+
+class HEADRACE_API ScopedWaitHook {
+ public:
+  static constexpr std::chrono::milliseconds kPeriod{50};
+
+  explicit ScopedWaitHook(std::function<void()> hook);
+  ~ScopedWaitHook();
+  ScopedWaitHook(const ScopedWaitHook&) = delete;
+  ScopedWaitHook& operator=(const ScopedWaitHook&) = delete;
+
+  // This thread's innermost hook; nullptr if it has none.
+  static const std::function<void()>* Current();
+
+ private:
+  std::function<void()> hook_;
+  const std::function<void()>* outer_;
+};
+
+}  // namespace headrace
