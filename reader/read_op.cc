@@ -27,15 +27,16 @@ class ReadOp : public OperatorBase {
     const std::vector<std::string>& names = Outputs("Out");
     const std::shared_ptr<ReaderBase> reader = GetReader(scope, Input("Reader"));
     CheckCount(Input("Reader"), reader->specs().size(), names.size());
+    // The memory of the batch before may be what the feeder waits for.
+    for (const std::string& name : names) *scope.GetVar(name).GetMutable<LoDTensor>() = {};
     LoDTensorArray batch;
     uint64_t number = 0;
     reader->ReadNext(&batch, &number);
     if (batch.empty()) {
       HR_ENFORCE(!Attr<bool>("throw_eof_exp"), EndOfData, "There is no next data.");
-      for (const std::string& name : names) *scope.GetVar(name).GetMutable<LoDTensor>() = {};
       return;
     }
-    CheckBatch(reader->contract(), names, batch, number);  // all of it, before anything is written
+    CheckBatch(reader->contract(), names, batch, number);
     for (size_t i = 0; i < names.size(); ++i) {
       *scope.GetVar(names[i]).GetMutable<LoDTensor>() = std::move(batch[i]);
     }
@@ -46,7 +47,7 @@ HEADRACE_REGISTER_OP(read)
     .Comment(
         "Takes the next batch from a reader and checks it against what the reader declares. A batch that does not fit "
         "is an error "
-        "that takes this batch alone.")
+        "that takes this batch alone. The variables are empty while it waits and after an error.")
     .Input("Reader", "reader variable")
     .Output("Out", "one variable for each tensor that the reader yields", kDuplicable)
     .Attr<bool>("throw_eof_exp", "the end of the data is an EndOfData; else the variables are left empty", true)
