@@ -1,0 +1,286 @@
+// conv2d: im2col and one matrix product per chunk of images.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/gemm.h"
+#include "operators/kernel_util.h"
+#include "operators/window.h"
+
+namespace headrace::ops {
+namespace {
+
+// The sizes of a convolution. At compile time those of the input may be -1.
+struct ConvShape {
+  ConvShape(const OpDesc& op, const DDim& input, const DDim& filter) {
+    HR_ENFORCE(input.size() == 4, InvalidArgument, "input Input: expected dims [N, C, H, W], got ", ToString(input));
+    HR_ENFORCE(filter.size() == 4, InvalidArgument, "input Filter: expected dims [M, C / groups, KH, KW], got ",
+               ToString(filter));
+    groups = op.Attr<int32_t>("groups");
+    HR_ENFORCE(groups > 0, InvalidArgument, "attribute groups: expected 1 or more, got ", groups);
+    for (const int64_t dim : filter) {
+      HR_ENFORCE(dim > 0, InvalidArgument, "input Filter: expected dims of 1 or more, got ", ToString(filter));
+    }
+    images = input[0];
+    channels = filter[1];
+    HR_ENFORCE(Fits(input[1], channels * groups), InvalidArgument, "input Input: expected ", channels * groups,
+               " channels, those of the filter of dims ", ToString(filter), " times ", groups, " groups, got dims ",
+               ToString(input));
+    HR_ENFORCE(filter[0] % groups == 0, InvalidArgument, "input Filter: expected a multiple of ", groups,
+               " (attribute groups) for dimension 0, got dims ", ToString(filter));
+    maps = filter[0] / groups;
+    height = input[2];
+    width = input[3];
+    const Pair strides = PairAttr(op, "strides", 1);
+    const Pair paddings = PairAttr(op, "paddings", 0);
+    const Pair dilations = PairAttr(op, "dilations", 1);
+    rows = {filter[2], strides.height, paddings.height, dilations.height};
+    cols = {filter[3], strides.width, paddings.width, dilations.width};
+    out_height = OutputSize(rows, height, false, "Input", "height");
+    out_width = OutputSize(cols, width, false, "Input", "width");
+  }
+
+  DDim OutputDims() const { return {images, maps * groups, out_height, out_width}; }
+  int64_t Pixels() const { return out_height * out_width; }               // of an output map
+  int64_t PatchSize() const { return channels * rows.size * cols.size; }  // of a group
+  int64_t InputSize() const { return channels * height * width; }         // of a group of an image
+  int64_t OutputSizeOfGroup() const { return maps * Pixels(); }
+  int64_t FilterSize() const { return maps * PatchSize(); }
+  // The columns of an image are the image itself.
+  bool IsPointwise() const {
+    const auto plain = [](const Window& w) { return w.size == 1 && w.stride == 1 && w.padding == 0; };
+    return plain(rows) && plain(cols);
+  }
+
+  int64_t images;
+  int64_t groups;
+  int64_t channels;  // of a group
+  int64_t maps;      // output channels of a group
+  int64_t height;
+  int64_t width;
+  int64_t out_height;
+  int64_t out_width;
+  Window rows{};
+  Window cols{};
+};
+
+// How many images go into one product: as many as have columns for about the second-level cache. Small images share a
+// product, whose cost per call would exceed that of the arithmetic otherwise.
+int64_t ImagesPerChunk(const ConvShape& s, size_t element_size) {
+  constexpr int64_t kBytes = 256 * 1024;
+  const int64_t per_image = s.PatchSize() * s.Pixels() * static_cast<int64_t>(element_size);
+  return std::clamp<int64_t>(kBytes / per_image, 1, std::max<int64_t>(s.images, 1));
+}
+
+// Visits the pieces of one channel of one image as rows of the column matrix see them: piece(row, column, input, begin,
+// end) for each window offset (`row` of the column matrix) and output row (which starts at `column`): output positions
+// [begin, end) of that row meet the input; position `begin` meets `input`, and each next one lies `cols.stride`
+// further. The others meet padding.
+template <typename Piece>
+void ForEachPiece(const ConvShape& s, Piece&& piece) {
+  int64_t row = 0;
+  for (int64_t i = 0; i < s.rows.size; ++i) {
+    for (int64_t j = 0; j < s.cols.size; ++j, ++row) {
+      const Window::Range range = s.cols.OutputsInside(j, s.width, s.out_width);
+      for (int64_t y = 0; y < s.out_height; ++y) {
+        const int64_t in_y = s.rows.InputAt(y, i);
+        const bool inside = 0 <= in_y && in_y < s.height && range.begin < range.end;
+        piece(row, y * s.out_width, inside ? in_y * s.width + s.cols.InputAt(range.begin, j) : 0,
+              inside ? range.begin : 0, inside ? range.end : 0);
+      }
+    }
+  }
+}
+
+// Writes the patches of one group of one image as columns [PatchSize, Pixels] of a matrix with rows of `stride`
+// elements.
+template <typename T>
+void ImageToColumns(const ConvShape& s, const T* image, int64_t stride, T* columns) {
+  const int64_t step = s.cols.stride;
+  for (int64_t c = 0; c < s.channels; ++c) {
+    ForEachPiece(s, [=](int64_t row, int64_t column, int64_t input, int64_t begin, int64_t end) {
+      T* to = columns + row * stride + column;
+      const T* from = image + input;
+      std::fill_n(to, begin, T(0));
+      if (step == 1) {
+        std::copy_n(from, end - begin, to + begin);
+      } else {
+        for (int64_t x = begin; x < end; ++x, from += step) {
+          to[x] = *from;
+        }
+      }
+      std::fill_n(to + end, s.out_width - end, T(0));
+    });
+    image += s.height * s.width;
+    columns += s.rows.size * s.cols.size * stride;
+  }
+}
+
+// The transpose of ImageToColumns: adds each element of the columns to the pixel that it came from.
+template <typename T>
+void AddColumnsToImage(const ConvShape& s, const T* columns, int64_t stride, T* image) {
+  const int64_t step = s.cols.stride;
+  for (int64_t c = 0; c < s.channels; ++c) {
+    ForEachPiece(s, [=](int64_t row, int64_t column, int64_t input, int64_t begin, int64_t end) {
+      const T* from = columns + row * stride + column;
+      T* to = image + input;
+      if (step == 1) {
+        for (int64_t x = begin; x < end; ++x) {
+          to[x - begin] += from[x];
+        }
+      } else {
+        for (int64_t x = begin; x < end; ++x, to += step) {
+          *to += from[x];
+        }
+      }
+    });
+    image += s.height * s.width;
+    columns += s.rows.size * s.cols.size * stride;
+  }
+}
+
+// Memory of this thread for columns and the like, kept between runs, so that a warm run allocates nothing.
+template <typename T>
+T* Scratch(Tensor* tensor, int64_t numel) {
+  return tensor->Resize({numel}).template mutable_data<T>();
+}
+
+template <typename T>
+void ConvKernel(const ExecutionContext& ctx) {
+  const ConvShape s(ctx.op(), ctx.Input("Input").dims(), ctx.Input("Filter").dims());
+  T* out = ctx.Output("Output")->mutable_data<T>();
+  const T* input = ctx.Input("Input").data<T>();
+  const T* filter = ctx.Input("Filter").data<T>();
+  const int64_t pixels = s.Pixels();
+  const int64_t chunk = s.IsPointwise() ? 1 : ImagesPerChunk(s, sizeof(T));
+
+  thread_local Tensor columns_memory;
+  thread_local Tensor product_memory;
+  T* columns = s.IsPointwise() ? nullptr : Scratch<T>(&columns_memory, s.PatchSize() * chunk * pixels);
+  T* product = chunk == 1 ? nullptr : Scratch<T>(&product_memory, s.maps * chunk * pixels);
+
+  for (int64_t first = 0; first < s.images; first += chunk) {
+    const int64_t n = std::min(chunk, s.images - first);
+    for (int64_t g = 0; g < s.groups; ++g) {
+      const T* in_g = input + (first * s.groups + g) * s.InputSize();
+      T* out_g = out + (first * s.groups + g) * s.OutputSizeOfGroup();
+      for (int64_t i = 0; !s.IsPointwise() && i < n; ++i) {
+        ImageToColumns(s, in_g + i * s.groups * s.InputSize(), n * pixels, columns + i * pixels);
+      }
+      T* to = n == 1 ? out_g : product;
+      Gemm<T>(false, false, s.maps, n * pixels, s.PatchSize(), T(1), filter + g * s.FilterSize(),
+              s.IsPointwise() ? in_g : columns, false, to);
+      for (int64_t i = 0; n > 1 && i < n; ++i) {
+        for (int64_t m = 0; m < s.maps; ++m) {
+          std::copy_n(product + (m * n + i) * pixels, pixels,
+                      out_g + i * s.groups * s.OutputSizeOfGroup() + m * pixels);
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void ConvGradKernel(const ExecutionContext& ctx) {
+  const ConvShape s(ctx.op(), ctx.Input("Input").dims(), ctx.Input("Filter").dims());
+  const T* out_grad = ctx.Input("Output@GRAD").data<T>();
+  const T* input = ctx.Input("Input").data<T>();
+  const T* filter = ctx.Input("Filter").data<T>();
+  LoDTensor* input_grad_tensor = ctx.OutputOrNull("Input@GRAD");
+  LoDTensor* filter_grad_tensor = ctx.OutputOrNull("Filter@GRAD");
+  T* input_grad = input_grad_tensor == nullptr ? nullptr : input_grad_tensor->mutable_data<T>();
+  T* filter_grad = filter_grad_tensor == nullptr ? nullptr : filter_grad_tensor->mutable_data<T>();
+  const int64_t pixels = s.Pixels();
+  const bool pointwise = s.IsPointwise();
+  const int64_t chunk = pointwise ? 1 : ImagesPerChunk(s, sizeof(T));
+
+  thread_local Tensor columns_memory;
+  thread_local Tensor out_grad_memory;
+  T* columns = pointwise ? nullptr : Scratch<T>(&columns_memory, s.PatchSize() * chunk * pixels);
+  T* gathered = chunk == 1 ? nullptr : Scratch<T>(&out_grad_memory, s.maps * chunk * pixels);
+  if (input_grad != nullptr && !pointwise) {
+    std::fill_n(input_grad, input_grad_tensor->numel(), T(0));
+  }
+  if (filter_grad != nullptr) {
+    std::fill_n(filter_grad, filter_grad_tensor->numel(), T(0));
+  }
+
+  for (int64_t first = 0; first < s.images; first += chunk) {
+    const int64_t n = std::min(chunk, s.images - first);
+    for (int64_t g = 0; g < s.groups; ++g) {
+      const int64_t in_at = (first * s.groups + g) * s.InputSize();
+      const T* d = out_grad + (first * s.groups + g) * s.OutputSizeOfGroup();
+      if (n > 1) {
+        for (int64_t i = 0; i < n; ++i) {
+          for (int64_t m = 0; m < s.maps; ++m) {
+            std::copy_n(d + i * s.groups * s.OutputSizeOfGroup() + m * pixels, pixels, gathered + (m * n + i) * pixels);
+          }
+        }
+        d = gathered;
+      }
+      if (filter_grad != nullptr) {
+        for (int64_t i = 0; !pointwise && i < n; ++i) {
+          ImageToColumns(s, input + in_at + i * s.groups * s.InputSize(), n * pixels, columns + i * pixels);
+        }
+        Gemm<T>(false, true, s.maps, s.PatchSize(), n * pixels, T(1), d, pointwise ? input + in_at : columns, true,
+                filter_grad + g * s.FilterSize());
+      }
+      if (input_grad != nullptr) {
+        T* to = pointwise ? input_grad + in_at : columns;
+        Gemm<T>(true, false, s.PatchSize(), n * pixels, s.maps, T(1), filter + g * s.FilterSize(), d, false, to);
+        for (int64_t i = 0; !pointwise && i < n; ++i) {
+          AddColumnsToImage(s, columns + i * pixels, n * pixels, input_grad + in_at + i * s.groups * s.InputSize());
+        }
+      }
+    }
+  }
+}
+
+DDim InferConv(const InferShapeContext& ctx) {
+  EnforceSameType(ctx, "Filter", "Input");
+  return ConvShape(ctx.op(), ctx.InputDim("Input"), ctx.InputDim("Filter")).OutputDims();
+}
+
+OpRegistrar&& ConvAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<std::vector<int32_t>>("strides", "step of the window: height, width", {1, 1})
+      .Attr<std::vector<int32_t>>("paddings", "zeros around the image on either side: height, width", {0, 0})
+      .Attr<std::vector<int32_t>>("dilations", "step between the elements of the filter: height, width", {1, 1})
+      .Attr<int32_t>("groups", "number of groups of channels that do not mix", 1);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(conv2d)
+    .Comment("Convolution (cross-correlation, as is usual) of images with filters.")
+    .Input("Input", "[N, C, H, W]")
+    .Input("Filter", "[M, C / groups, KH, KW], dtype of Input")
+    .Output("Output", "[N, M, OH, OW], OH = (H + 2 padding - dilation (KH - 1) - 1) / stride + 1, OW likewise")
+    .With(ConvAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceNotInPlace(ctx);
+      SetOutput(ctx, "Output", InferConv(ctx), ctx.InputType("Input"));
+      ctx.ShareLoD("Input", "Output");
+    })
+    .Kernel<float>(ConvKernel<float>)
+    .Kernel<double>(ConvKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"Input", "Filter"}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(conv2d_grad)
+    .Comment("Gradient of conv2d.")
+    .Input("Input", "as in the operator")
+    .Input("Filter", "as in the operator")
+    .Input("Output@GRAD", "gradient of Output")
+    .Output("Input@GRAD", "dims of Input", kDispensable)
+    .Output("Filter@GRAD", "dims of Filter", kDispensable)
+    .With(ConvAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceDims(ctx, "Output@GRAD", InferConv(ctx));
+      EnforceSameType(ctx, "Output@GRAD", "Input");
+      InferGradients(ctx, {"Input", "Filter"});
+    })
+    .Kernel<float>(ConvGradKernel<float>)
+    .Kernel<double>(ConvGradKernel<double>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,105 @@
+#include "operators/kernel_util.h"
+
+#include <set>
+
+namespace headrace::ops {
+
+int64_t Numel(const DDim& dims, size_t begin, size_t end) {
+  const DDim part(dims.begin() + static_cast<std::ptrdiff_t>(begin), dims.begin() + static_cast<std::ptrdiff_t>(end));
+  for (const int64_t dim : part) {
+    if (dim < 0) {
+      return -1;
+    }
+  }
+  return Product(part);
+}
+
+void EnforceRank(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i) {
+  const DDim dims = ctx.InputDim(slot, i);
+  HR_ENFORCE(dims.size() == rank, InvalidArgument, "input ", slot, ": expected a tensor of rank ", rank, ", got dims ",
+             ToString(dims));
+}
+
+void EnforceRankAtLeast(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i) {
+  const DDim dims = ctx.InputDim(slot, i);
+  HR_ENFORCE(dims.size() >= rank, InvalidArgument, "input ", slot, ": expected a tensor of rank ", rank,
+             " or more, got dims ", ToString(dims));
+}
+
+void EnforceDims(const InferShapeContext& ctx, std::string_view slot, const DDim& expected, size_t i) {
+  const DDim dims = ctx.InputDim(slot, i);
+  bool fits = dims.size() == expected.size();
+  for (size_t d = 0; fits && d < dims.size(); ++d) {
+    fits = Fits(dims[d], expected[d]);
+  }
+  HR_ENFORCE(fits, InvalidArgument, "input ", slot, ": expected dims ", ToString(expected), ", got ", ToString(dims));
+}
+
+void EnforceType(const InferShapeContext& ctx, std::string_view slot, DataType expected, size_t i) {
+  const DataType dtype = ctx.InputType(slot, i);
+  HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), ", got ",
+             DataTypeName(dtype));
+}
+
+void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::string_view like, size_t i) {
+  const DataType dtype = ctx.InputType(slot, i);
+  const DataType expected = ctx.InputType(like);
+  HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), " as input ",
+             like, " has, got ", DataTypeName(dtype));
+}
+
+void EnforceNotInPlace(const InferShapeContext& ctx) {
+  std::set<std::string_view> names;
+  for (const auto& [slot, variables] : ctx.op().inputs) {
+    names.insert(variables.begin(), variables.end());
+  }
+  names.erase(kEmptyVarName);
+  for (const auto& [slot, variables] : ctx.op().outputs) {
+    for (const std::string& name : variables) {
+      HR_ENFORCE(!names.contains(name), InvalidArgument, "output ", slot, ": variable '", name,
+                 "' is an input as well, but the operator does not work in place");
+    }
+  }
+}
+
+size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr) {
+  const auto signed_rank = static_cast<int64_t>(rank);
+  HR_ENFORCE(-signed_rank <= axis && axis < signed_rank, InvalidArgument, "attribute ", attr,
+             ": expected a dimension in [", -signed_rank, ", ", signed_rank, ") of a tensor of rank ", rank, ", got ",
+             axis);
+  return static_cast<size_t>(axis < 0 ? axis + signed_rank : axis);
+}
+
+void SetOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, DataType dtype, size_t i) {
+  ctx.SetOutputDim(slot, dims, i);
+  ctx.SetOutputType(slot, dtype, i);
+}
+
+void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_view> slots) {
+  EnforceNotInPlace(ctx);
+  for (const std::string_view slot : slots) {
+    if (ctx.HasInput(slot)) {
+      SetOutput(ctx, Grad(slot), ctx.InputDim(slot), ctx.InputType(slot));
+    }
+  }
+}
+
+double ScalarInput(const ExecutionContext& ctx, std::string_view slot) {
+  const LoDTensor& tensor = ctx.Input(slot);
+  HR_ENFORCE(tensor.numel() == 1, InvalidArgument, "input ", slot, ": expected a single element, got dims ",
+             ToString(tensor.dims()));
+  if (tensor.dtype() == DataType::kFloat64) {
+    return *tensor.data<double>();
+  }
+  HR_ENFORCE(tensor.dtype() == DataType::kFloat32, TypeMismatch, "input ", slot,
+             ": expected dtype float32 or float64, got ", DataTypeName(tensor.dtype()));
+  return static_cast<double>(*tensor.data<float>());
+}
+
+DataType TypeAttr(const InferShapeContext& ctx, std::string_view attr) {
+  const int32_t value = ctx.Attr<int32_t>(attr);
+  HR_ENFORCE(IsDataType(value), InvalidArgument, "attribute ", attr, ": expected the number of a dtype, got ", value);
+  return static_cast<DataType>(value);
+}
+
+}  // namespace headrace::ops

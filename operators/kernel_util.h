@@ -1,0 +1,58 @@
+// What the operators share: checks for shape inference and for scalar inputs.
+//
+// The checks work at compile time, where a dimension may be -1 (unknown) and then fits anything, and at run time. They
+// throw InvalidArgument (shapes) or TypeMismatch (dtypes) with the slot, what was expected and what came; the framework
+// adds the operator.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "framework/data_type.h"
+#include "framework/ddim.h"
+#include "framework/errors.h"
+#include "framework/lod_tensor.h"
+#include "framework/operator.h"
+
+namespace headrace::ops {
+
+// Name of the slot that holds the gradient of `slot`.
+inline std::string Grad(std::string_view slot) { return GradVarName(std::string(slot)); }
+
+// Whether two dimensions may be equal.
+inline bool Fits(int64_t a, int64_t b) { return a == b || a < 0 || b < 0; }
+
+// Number of elements of dims[begin, end), -1 if one of them is unknown. Throws InvalidArgument if it overflows.
+int64_t Numel(const DDim& dims, size_t begin, size_t end);
+inline int64_t Numel(const DDim& dims) { return Numel(dims, 0, dims.size()); }
+
+void EnforceRank(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i = 0);
+void EnforceRankAtLeast(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i = 0);
+void EnforceDims(const InferShapeContext& ctx, std::string_view slot, const DDim& expected, size_t i = 0);
+void EnforceType(const InferShapeContext& ctx, std::string_view slot, DataType expected, size_t i = 0);
+void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::string_view like, size_t i = 0);
+
+// Throws InvalidArgument if a variable is both an input and an output: for operators whose outputs are not written
+// element by element from the same elements of their inputs.
+void EnforceNotInPlace(const InferShapeContext& ctx);
+
+// `axis` counted from the front. Throws InvalidArgument naming the attribute unless -rank ≤ axis < rank.
+size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr);
+
+void SetOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, DataType dtype, size_t i = 0);
+
+// For gradient operators that read the forward inputs: the gradient of each slot has the shape and dtype of its
+// variable. Refuses to work in place.
+void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_view> slots);
+
+// The only element of a float32 or float64 tensor: a learning rate, say. Throws InvalidArgument or TypeMismatch naming
+// the slot.
+double ScalarInput(const ExecutionContext& ctx, std::string_view slot);
+
+// The DataType whose number an int32 attribute holds. Throws InvalidArgument naming the attribute if there is no such
+// type.
+DataType TypeAttr(const InferShapeContext& ctx, std::string_view attr);
+
+}  // namespace headrace::ops

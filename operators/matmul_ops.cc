@@ -1,0 +1,256 @@
+// mul, matmul: products of matrices.
+#include <algorithm>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/gemm.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// --- mul: tensors flattened to matrices ---
+
+size_t NumColDims(const InferShapeContext& ctx, const char* attr, const DDim& dims, std::string_view slot) {
+  const int32_t num = ctx.Attr<int32_t>(attr);
+  HR_ENFORCE(0 < num && static_cast<size_t>(num) < dims.size(), InvalidArgument, "input ", slot, " of dims ",
+             ToString(dims), ": attribute ", attr, " must split them in two parts that are not empty, got ", num);
+  return static_cast<size_t>(num);
+}
+
+void InferMul(InferShapeContext& ctx) {
+  EnforceNotInPlace(ctx);
+  EnforceSameType(ctx, "Y", "X");
+  const DDim x = ctx.InputDim("X");
+  const DDim y = ctx.InputDim("Y");
+  const size_t x_split = NumColDims(ctx, "x_num_col_dims", x, "X");
+  const size_t y_split = NumColDims(ctx, "y_num_col_dims", y, "Y");
+  const int64_t x_width = Numel(x, x_split, x.size());
+  const int64_t y_height = Numel(y, 0, y_split);
+  HR_ENFORCE(Fits(x_width, y_height), InvalidArgument, "input Y: expected ", x_width, " rows, as many as X of dims ",
+             ToString(x), " has columns with x_num_col_dims ", x_split, ", got dims ", ToString(y),
+             " with y_num_col_dims ", y_split, ", that is ", y_height, " rows");
+  DDim out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x_split));
+  out.insert(out.end(), y.begin() + static_cast<std::ptrdiff_t>(y_split), y.end());
+  SetOutput(ctx, "Out", out, ctx.InputType("X"));
+  ctx.ShareLoD("X", "Out");
+}
+
+struct MulShape {
+  explicit MulShape(const ExecutionContext& ctx) {
+    const DDim& x = ctx.Input("X").dims();
+    const DDim& y = ctx.Input("Y").dims();
+    const auto x_split = static_cast<size_t>(ctx.Attr<int32_t>("x_num_col_dims"));
+    const auto y_split = static_cast<size_t>(ctx.Attr<int32_t>("y_num_col_dims"));
+    m = Numel(x, 0, x_split);
+    k = Numel(x, x_split, x.size());
+    n = Numel(y, y_split, y.size());
+  }
+  int64_t m;
+  int64_t n;
+  int64_t k;
+};
+
+template <typename T>
+void MulKernel(const ExecutionContext& ctx) {
+  const MulShape s(ctx);
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  Gemm<T>(false, false, s.m, s.n, s.k, T(1), ctx.Input("X").data<T>(), ctx.Input("Y").data<T>(), false, out);
+}
+
+template <typename T>
+void MulGradKernel(const ExecutionContext& ctx) {
+  const MulShape s(ctx);
+  const T* out_grad = ctx.Input("Out@GRAD").data<T>();
+  if (LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD")) {
+    Gemm<T>(false, true, s.m, s.k, s.n, T(1), out_grad, ctx.Input("Y").data<T>(), false, x_grad->mutable_data<T>());
+  }
+  if (LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD")) {
+    Gemm<T>(true, false, s.k, s.n, s.m, T(1), ctx.Input("X").data<T>(), out_grad, false, y_grad->mutable_data<T>());
+  }
+}
+
+void InferMulGrad(InferShapeContext& ctx) {
+  const DDim x = ctx.InputDim("X");
+  const DDim y = ctx.InputDim("Y");
+  DDim out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(NumColDims(ctx, "x_num_col_dims", x, "X")));
+  out.insert(out.end(), y.begin() + static_cast<std::ptrdiff_t>(NumColDims(ctx, "y_num_col_dims", y, "Y")), y.end());
+  EnforceDims(ctx, "Out@GRAD", out);
+  EnforceSameType(ctx, "Out@GRAD", "X");
+  InferGradients(ctx, {"X", "Y"});
+}
+
+OpRegistrar&& MulAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<int32_t>("x_num_col_dims", "how many leading dimensions of X make the rows of its matrix", 1)
+      .Attr<int32_t>("y_num_col_dims", "how many leading dimensions of Y make the rows of its matrix", 1);
+}
+
+// --- matmul: batches of matrices ---
+
+// What a matmul multiplies: `batch` pairs of matrices; a side that has no batch dimensions is used for all of them.
+struct MatmulShape {
+  MatmulShape(const OpDesc& op, const DDim& x, const DDim& y)
+      : transpose_x(op.Attr<bool>("transpose_X")), transpose_y(op.Attr<bool>("transpose_Y")) {
+    HR_ENFORCE(x.size() >= 2, InvalidArgument, "input X: expected a matrix or a batch of matrices, got dims ",
+               ToString(x));
+    HR_ENFORCE(y.size() >= 2, InvalidArgument, "input Y: expected a matrix or a batch of matrices, got dims ",
+               ToString(y));
+    const DDim x_batch(x.begin(), x.end() - 2);
+    const DDim y_batch(y.begin(), y.end() - 2);
+    x_batched = !x_batch.empty();
+    y_batched = !y_batch.empty();
+    bool fits = !x_batched || !y_batched || x_batch.size() == y_batch.size();
+    for (size_t d = 0; fits && x_batched && y_batched && d < x_batch.size(); ++d) {
+      fits = Fits(x_batch[d], y_batch[d]);
+    }
+    HR_ENFORCE(fits, InvalidArgument, "input Y: expected the batch dims of X, which has dims ", ToString(x),
+               ", or none, got dims ", ToString(y));
+    m = transpose_x ? x[x.size() - 1] : x[x.size() - 2];
+    k = transpose_x ? x[x.size() - 2] : x[x.size() - 1];
+    const int64_t y_rows = transpose_y ? y[y.size() - 1] : y[y.size() - 2];
+    n = transpose_y ? y[y.size() - 2] : y[y.size() - 1];
+    HR_ENFORCE(Fits(k, y_rows), InvalidArgument, "input Y: expected matrices of ", k,
+               " rows, as many as those of X have columns, got ", y_rows, " (X has dims ", ToString(x),
+               transpose_x ? ", transposed" : "", ", Y has dims ", ToString(y), transpose_y ? ", transposed" : "", ")");
+    out = x_batched ? x_batch : y_batch;
+    batch = Numel(out);
+    out.push_back(m);
+    out.push_back(n);
+    // Matrices of X that lie one below the other are one tall matrix.
+    if (!y_batched && !transpose_x && batch >= 0 && m >= 0) {
+      m *= batch;
+      batch = 1;
+    }
+  }
+
+  bool transpose_x;
+  bool transpose_y;
+  bool x_batched;
+  bool y_batched;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int64_t batch;
+  DDim out;
+};
+
+template <typename T>
+void MatmulKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  const LoDTensor& y = ctx.Input("Y");
+  const MatmulShape s(ctx.op(), x.dims(), y.dims());
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  for (int64_t b = 0; b < s.batch; ++b) {
+    Gemm<T>(s.transpose_x, s.transpose_y, s.m, s.n, s.k, static_cast<T>(ctx.Attr<float>("alpha")),
+            x.data<T>() + (s.x_batched ? b * s.m * s.k : 0), y.data<T>() + (s.y_batched ? b * s.k * s.n : 0), false,
+            out + b * s.m * s.n);
+  }
+}
+
+template <typename T>
+void MatmulGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  const LoDTensor& y = ctx.Input("Y");
+  const MatmulShape s(ctx.op(), x.dims(), y.dims());
+  const auto alpha = static_cast<T>(ctx.Attr<float>("alpha"));
+  const T* out_grad = ctx.Input("Out@GRAD").data<T>();
+  LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
+  LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD");
+  T* dx = x_grad == nullptr ? nullptr : x_grad->mutable_data<T>();
+  T* dy = y_grad == nullptr ? nullptr : y_grad->mutable_data<T>();
+  if (s.batch == 0) {
+    std::fill_n(dx, dx == nullptr ? 0 : x_grad->numel(), T(0));
+    std::fill_n(dy, dy == nullptr ? 0 : y_grad->numel(), T(0));
+  }
+  for (int64_t b = 0; b < s.batch; ++b) {
+    const T* x_b = x.data<T>() + (s.x_batched ? b * s.m * s.k : 0);
+    const T* y_b = y.data<T>() + (s.y_batched ? b * s.k * s.n : 0);
+    const T* grad_b = out_grad + b * s.m * s.n;
+    if (dx != nullptr) {
+      T* dx_b = dx + (s.x_batched ? b * s.m * s.k : 0);
+      const bool accumulate = !s.x_batched && b > 0;
+      if (s.transpose_x) {
+        Gemm<T>(s.transpose_y, true, s.k, s.m, s.n, alpha, y_b, grad_b, accumulate, dx_b);
+      } else {
+        Gemm<T>(false, !s.transpose_y, s.m, s.k, s.n, alpha, grad_b, y_b, accumulate, dx_b);
+      }
+    }
+    if (dy != nullptr) {
+      T* dy_b = dy + (s.y_batched ? b * s.k * s.n : 0);
+      const bool accumulate = !s.y_batched && b > 0;
+      if (s.transpose_y) {
+        Gemm<T>(true, s.transpose_x, s.n, s.k, s.m, alpha, grad_b, x_b, accumulate, dy_b);
+      } else {
+        Gemm<T>(!s.transpose_x, false, s.k, s.n, s.m, alpha, x_b, grad_b, accumulate, dy_b);
+      }
+    }
+  }
+}
+
+OpRegistrar&& MatmulAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<bool>("transpose_X", "whether the matrices of X are transposed", false)
+      .Attr<bool>("transpose_Y", "whether the matrices of Y are transposed", false)
+      .Attr<float>("alpha", "factor of the product", 1.0f);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(mul)
+    .Comment("The product of two matrices, to which X and Y are flattened.")
+    .Input("X", "rank 2 or more; seen as [product of the first x_num_col_dims dims, product of the others]")
+    .Input("Y", "rank 2 or more; seen as [product of the first y_num_col_dims dims, product of the others]")
+    .Output("Out", "the first x_num_col_dims dims of X, then the dims of Y after the first y_num_col_dims")
+    .With(MulAttrs)
+    .InferShape(InferMul)
+    .Kernel<float>(MulKernel<float>)
+    .Kernel<double>(MulKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(mul_grad)
+    .Comment("Gradient of mul.")
+    .Input("X", "as in mul")
+    .Input("Y", "as in mul")
+    .Input("Out@GRAD", "gradient of Out")
+    .Output("X@GRAD", "dims of X", kDispensable)
+    .Output("Y@GRAD", "dims of Y", kDispensable)
+    .With(MulAttrs)
+    .InferShape(InferMulGrad)
+    .Kernel<float>(MulGradKernel<float>)
+    .Kernel<double>(MulGradKernel<double>);
+
+HEADRACE_REGISTER_OP(matmul)
+    .Comment("alpha · X · Y for the matrices in the last two dimensions.")
+    .Input("X", "[..., m, k], or [..., k, m] if transpose_X")
+    .Input("Y",
+           "[..., k, n], or [..., n, k] if transpose_Y; the leading dims are those of X, or one of the two has none")
+    .Output("Out", "[..., m, n]")
+    .With(MatmulAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceNotInPlace(ctx);
+      EnforceSameType(ctx, "Y", "X");
+      SetOutput(ctx, "Out", MatmulShape(ctx.op(), ctx.InputDim("X"), ctx.InputDim("Y")).out, ctx.InputType("X"));
+      ctx.ShareLoD("X", "Out");
+    })
+    .Kernel<float>(MatmulKernel<float>)
+    .Kernel<double>(MatmulKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(matmul_grad)
+    .Comment("Gradient of matmul.")
+    .Input("X", "as in matmul")
+    .Input("Y", "as in matmul")
+    .Input("Out@GRAD", "gradient of Out")
+    .Output("X@GRAD", "dims of X", kDispensable)
+    .Output("Y@GRAD", "dims of Y", kDispensable)
+    .With(MatmulAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceSameType(ctx, "Out@GRAD", "X");
+      EnforceDims(ctx, "Out@GRAD", MatmulShape(ctx.op(), ctx.InputDim("X"), ctx.InputDim("Y")).out);
+      InferGradients(ctx, {"X", "Y"});
+    })
+    .Kernel<float>(MatmulGradKernel<float>)
+    .Kernel<double>(MatmulGradKernel<double>);
+
+}  // namespace headrace::ops

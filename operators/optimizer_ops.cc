@@ -1,0 +1,260 @@
+// sgd, momentum, adam, adagrad, rmsprop: one pass over the parameter each, in place where an output is its input.
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// An output and the input of which it is the next value; usually one variable.
+using Update = std::pair<std::string_view, std::string_view>;
+
+// Checks that Grad and the inputs of the updates have the dims and dtype of Param, and gives them to the outputs.
+void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> updates) {
+  const DDim param = ctx.InputDim("Param");
+  const auto check = [&](std::string_view slot) {
+    EnforceDims(ctx, slot, param);
+    EnforceSameType(ctx, slot, "Param");
+  };
+  check("Grad");
+  const int64_t rate = Numel(ctx.InputDim("LearningRate"));
+  HR_ENFORCE(Fits(rate, 1), InvalidArgument, "input LearningRate: expected a single element, got dims ",
+             ToString(ctx.InputDim("LearningRate")));
+  for (const auto& [out, in] : updates) {
+    check(in);
+    SetOutput(ctx, out, param, ctx.InputType("Param"));
+  }
+}
+
+// The elements of an output, to be taken before the elements of the inputs.
+template <typename T>
+T* Mutable(const ExecutionContext& ctx, std::string_view slot) {
+  return ctx.Output(slot)->mutable_data<T>();
+}
+
+template <typename T>
+const T* Elements(const ExecutionContext& ctx, std::string_view slot) {
+  return ctx.Input(slot).data<T>();
+}
+
+template <typename T>
+void SgdKernel(const ExecutionContext& ctx) {
+  T* param_out = Mutable<T>(ctx, "ParamOut");
+  const T* param = Elements<T>(ctx, "Param");
+  const T* grad = Elements<T>(ctx, "Grad");
+  const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
+  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
+    param_out[i] = param[i] - rate * grad[i];
+  }
+}
+
+template <typename T>
+void MomentumKernel(const ExecutionContext& ctx) {
+  T* param_out = Mutable<T>(ctx, "ParamOut");
+  T* velocity_out = Mutable<T>(ctx, "VelocityOut");
+  const T* param = Elements<T>(ctx, "Param");
+  const T* velocity = Elements<T>(ctx, "Velocity");
+  const T* grad = Elements<T>(ctx, "Grad");
+  const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
+  const auto mu = static_cast<T>(ctx.Attr<float>("mu"));
+  const T nesterov = ctx.Attr<bool>("use_nesterov") ? T(1) : T(0);
+  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
+    const T g = grad[i];
+    const T v = mu * velocity[i] + g;
+    velocity_out[i] = v;
+    param_out[i] = param[i] - rate * (nesterov != 0 ? g + mu * v : v);
+  }
+}
+
+template <typename T>
+void AdamKernel(const ExecutionContext& ctx) {
+  const double beta1_pow = ScalarInput(ctx, "Beta1Pow");
+  const double beta2_pow = ScalarInput(ctx, "Beta2Pow");
+  const auto beta1 = static_cast<T>(ctx.Attr<float>("beta1"));
+  const auto beta2 = static_cast<T>(ctx.Attr<float>("beta2"));
+  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate") * std::sqrt(1 - beta2_pow) / (1 - beta1_pow));
+
+  T* param_out = Mutable<T>(ctx, "ParamOut");
+  T* moment1_out = Mutable<T>(ctx, "Moment1Out");
+  T* moment2_out = Mutable<T>(ctx, "Moment2Out");
+  const T* param = Elements<T>(ctx, "Param");
+  const T* grad = Elements<T>(ctx, "Grad");
+  const T* moment1 = Elements<T>(ctx, "Moment1");
+  const T* moment2 = Elements<T>(ctx, "Moment2");
+  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
+    const T g = grad[i];
+    const T m1 = beta1 * moment1[i] + (1 - beta1) * g;
+    const T m2 = beta2 * moment2[i] + (1 - beta2) * g * g;
+    moment1_out[i] = m1;
+    moment2_out[i] = m2;
+    param_out[i] = param[i] - rate * (m1 / (std::sqrt(m2) + epsilon));
+  }
+  if (LoDTensor* out = ctx.OutputOrNull("Beta1PowOut")) {
+    *out->mutable_data<T>() = static_cast<T>(beta1_pow) * beta1;
+  }
+  if (LoDTensor* out = ctx.OutputOrNull("Beta2PowOut")) {
+    *out->mutable_data<T>() = static_cast<T>(beta2_pow) * beta2;
+  }
+}
+
+template <typename T>
+void AdagradKernel(const ExecutionContext& ctx) {
+  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
+  T* param_out = Mutable<T>(ctx, "ParamOut");
+  T* moment_out = Mutable<T>(ctx, "MomentOut");
+  const T* param = Elements<T>(ctx, "Param");
+  const T* grad = Elements<T>(ctx, "Grad");
+  const T* moment = Elements<T>(ctx, "Moment");
+  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
+    const T m = moment[i] + grad[i] * grad[i];
+    moment_out[i] = m;
+    param_out[i] = param[i] - rate * grad[i] / (std::sqrt(m) + epsilon);
+  }
+}
+
+template <typename T>
+void RmspropKernel(const ExecutionContext& ctx) {
+  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const auto decay = static_cast<T>(ctx.Attr<float>("decay"));
+  const auto mu = static_cast<T>(ctx.Attr<float>("momentum"));
+  const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
+  const bool centered = ctx.Attr<bool>("centered");
+  T* param_out = Mutable<T>(ctx, "ParamOut");
+  T* moment_out = Mutable<T>(ctx, "MomentOut");
+  T* square_out = Mutable<T>(ctx, "MeanSquareOut");
+  T* mean_out = centered ? Mutable<T>(ctx, "MeanGradOut") : nullptr;
+  const T* param = Elements<T>(ctx, "Param");
+  const T* grad = Elements<T>(ctx, "Grad");
+  const T* moment = Elements<T>(ctx, "Moment");
+  const T* square = Elements<T>(ctx, "MeanSquare");
+  const T* mean = centered ? Elements<T>(ctx, "MeanGrad") : nullptr;
+  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
+    const T g = grad[i];
+    const T s = decay * square[i] + (1 - decay) * g * g;
+    T variance = s;
+    if (centered) {
+      const T m = decay * mean[i] + (1 - decay) * g;
+      mean_out[i] = m;
+      variance -= m * m;
+    }
+    const T v = mu * moment[i] + rate * g / std::sqrt(variance + epsilon);
+    square_out[i] = s;
+    moment_out[i] = v;
+    param_out[i] = param[i] - v;
+  }
+}
+
+void InferAdam(InferShapeContext& ctx) {
+  EnforceDims(ctx, "Beta1Pow", {1});
+  EnforceDims(ctx, "Beta2Pow", {1});
+  InferUpdates(ctx, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}});
+  for (const auto& [out, in] : {Update{"Beta1PowOut", "Beta1Pow"}, Update{"Beta2PowOut", "Beta2Pow"}}) {
+    if (ctx.HasOutput(out)) {
+      EnforceSameType(ctx, in, "Param");
+      SetOutput(ctx, out, {1}, ctx.InputType("Param"));
+    }
+  }
+}
+
+void InferRmsprop(InferShapeContext& ctx) {
+  InferUpdates(ctx, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"MeanSquareOut", "MeanSquare"}});
+  if (ctx.Attr<bool>("centered")) {
+    HR_ENFORCE(ctx.HasInput("MeanGrad") && ctx.HasOutput("MeanGradOut"), InvalidArgument,
+               "input MeanGrad and output MeanGradOut: expected both, since attribute centered is true");
+    InferUpdates(ctx, {{"MeanGradOut", "MeanGrad"}});
+  }
+}
+
+OpRegistrar&& CommonSlots(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("Param", "the parameter")
+      .Input("Grad", "its gradient; dims and dtype of Param")
+      .Input("LearningRate", "float32 or float64 [1]")
+      .Output("ParamOut", "the new parameter; may be Param");
+}
+
+// An attribute in [0, 1).
+void CheckDecay(const float& value) {
+  HR_ENFORCE(value >= 0 && value < 1, InvalidArgument,
+             "attributes beta1, beta2 and decay: expected a number in [0, 1), got ", value);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(sgd)
+    .Comment("Param - LearningRate * Grad.")
+    .With(CommonSlots)
+    .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}}); })
+    .Kernel<float>(SgdKernel<float>)
+    .Kernel<double>(SgdKernel<double>);
+
+HEADRACE_REGISTER_OP(momentum)
+    .Comment(
+        "Velocity becomes mu * Velocity + Grad; Param loses LearningRate * Velocity, or, by Nesterov, LearningRate * "
+        "(Grad + mu * Velocity).")
+    .With(CommonSlots)
+    .Input("Velocity", "dims and dtype of Param")
+    .Output("VelocityOut", "the new velocity; may be Velocity")
+    .Attr<float>("mu", "how much of the velocity stays")
+    .Attr<bool>("use_nesterov", "Nesterov's variant", false)
+    .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}, {"VelocityOut", "Velocity"}}); })
+    .Kernel<float>(MomentumKernel<float>)
+    .Kernel<double>(MomentumKernel<double>);
+
+HEADRACE_REGISTER_OP(adam)
+    .Comment(
+        "D. P. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015; epsilon is added to the root "
+        "of the second moment "
+        "before its correction, as in Paddle.")
+    .With(CommonSlots)
+    .Input("Moment1", "mean of the gradient; dims and dtype of Param")
+    .Input("Moment2", "mean of its square; dims and dtype of Param")
+    .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
+    .Input("Beta2Pow", "float32 or float64 [1]: beta2 to the number of this step")
+    .Output("Moment1Out", "may be Moment1")
+    .Output("Moment2Out", "may be Moment2")
+    .Output("Beta1PowOut", "Beta1Pow * beta1, for the next step; may be Beta1Pow, which then has the dtype of Param",
+            kDispensable)
+    .Output("Beta2PowOut", "Beta2Pow * beta2, likewise", kDispensable)
+    .Attr<float>("beta1", "decay of the first moment", 0.9f, CheckDecay)
+    .Attr<float>("beta2", "decay of the second moment", 0.999f, CheckDecay)
+    .Attr<float>("epsilon", "keeps the divisor from 0", 1e-8f)
+    .InferShape(InferAdam)
+    .Kernel<float>(AdamKernel<float>)
+    .Kernel<double>(AdamKernel<double>);
+
+HEADRACE_REGISTER_OP(adagrad)
+    .Comment("Moment gains Grad^2; Param loses LearningRate * Grad / (sqrt(Moment) + epsilon).")
+    .With(CommonSlots)
+    .Input("Moment", "sum of the squares; dims and dtype of Param")
+    .Output("MomentOut", "may be Moment")
+    .Attr<float>("epsilon", "keeps the divisor from 0", 1e-6f)
+    .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}}); })
+    .Kernel<float>(AdagradKernel<float>)
+    .Kernel<double>(AdagradKernel<double>);
+
+HEADRACE_REGISTER_OP(rmsprop)
+    .Comment("The gradient over the root of its mean square (its variance, if centered), with momentum.")
+    .With(CommonSlots)
+    .Input("Moment", "dims and dtype of Param")
+    .Input("MeanSquare", "dims and dtype of Param")
+    .Input("MeanGrad", "dims and dtype of Param; needed if centered", kDispensable)
+    .Output("MomentOut", "may be Moment")
+    .Output("MeanSquareOut", "may be MeanSquare")
+    .Output("MeanGradOut", "may be MeanGrad", kDispensable)
+    .Attr<float>("epsilon", "keeps the divisor from 0", 1e-10f)
+    .Attr<float>("decay", "decay of the mean square", 0.9f, CheckDecay)
+    .Attr<float>("momentum", "how much of the moment stays", 0.0f)
+    .Attr<bool>("centered", "whether the square of the mean gradient is taken off", false)
+    .InferShape(InferRmsprop)
+    .Kernel<float>(RmspropKernel<float>)
+    .Kernel<double>(RmspropKernel<double>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,54 @@
+// Philox4x32-10, the counter-based random number generator of J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw,
+// "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A pure function of (counter, key): number i of a stream costs
+// the same as number 0, and does not depend on who asked for the others.
+//
+// Thread-safety: pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace headrace::ops {
+
+using PhiloxBlock = std::array<uint32_t, 4>;
+using PhiloxKey = std::array<uint32_t, 2>;
+
+inline PhiloxBlock Philox4x32(PhiloxBlock counter, PhiloxKey key) {
+  constexpr uint64_t kMultiplier0 = 0xD2511F53;
+  constexpr uint64_t kMultiplier1 = 0xCD9E8D57;
+  constexpr uint32_t kWeyl0 = 0x9E3779B9;  // the golden ratio
+  constexpr uint32_t kWeyl1 = 0xBB67AE85;  // √3 − 1
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = kMultiplier0 * counter[0];
+    const uint64_t product1 = kMultiplier1 * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
+    key[0] += kWeyl0;
+    key[1] += kWeyl1;
+  }
+  return counter;
+}
+
+// The stream of random numbers of one seed.
+class PhiloxStream {
+ public:
+  // `stream` tells apart streams of one seed.
+  explicit PhiloxStream(uint64_t seed, uint64_t stream = 0)
+      : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}, stream_(stream) {}
+
+  // 128 random bits, a function of the seed, the stream and `index`.
+  PhiloxBlock Block(uint64_t index) const {
+    return Philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream_),
+                       static_cast<uint32_t>(stream_ >> 32)},
+                      key_);
+  }
+
+ private:
+  PhiloxKey key_;
+  uint64_t stream_;
+};
+
+// The stream of an operator's `seed` attribute: of that seed, or, if it is 0, of a fresh one from the operating system.
+PhiloxStream StreamOfSeed(int32_t seed, uint64_t stream = 0);
+
+}  // namespace headrace::ops

@@ -1,0 +1,171 @@
+// scale, increment, sum: linear, element by element, and safe in place.
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// The attribute as a T. Integers take whole numbers only: truncating a scale of 0.5 would be silence about an error.
+template <typename T>
+T NumberAttr(const ExecutionContext& ctx, const char* name) {
+  const float value = ctx.Attr<float>(name);
+  if constexpr (std::is_integral_v<T>) {
+    HR_ENFORCE(std::trunc(value) == value && std::abs(value) < 0x1p31f, InvalidArgument, "attribute ", name,
+               ": expected an integer, since the tensor holds ", DataTypeName(DataTypeOf<T>::value), ", got ", value);
+  }
+  return static_cast<T>(value);
+}
+
+// Integers wrap around, as NumPy's do; signed overflow would be undefined.
+template <typename T, bool = std::is_integral_v<T>>
+struct WrappingOf {
+  using type = std::make_unsigned_t<T>;
+};
+template <typename T>
+struct WrappingOf<T, false> {
+  using type = T;
+};
+template <typename T>
+using Wrapping = typename WrappingOf<T>::type;
+
+template <typename T>
+void ScaleKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  LoDTensor* out = ctx.Output("Out");
+  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(ctx, "scale"));
+  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(ctx, "bias"));
+  if (!ctx.Attr<bool>("bias_after_scale")) {
+    bias *= scale;
+  }
+  T* to = out->mutable_data<T>();
+  const T* from = x.data<T>();
+  for (int64_t i = 0, n = x.numel(); i < n; ++i) {
+    to[i] = static_cast<T>(static_cast<Wrapping<T>>(from[i]) * scale + bias);
+  }
+}
+
+std::vector<OpDesc> ScaleGradient(const OpDesc& op) {
+  return {OpDesc{"scale",
+                 {{"X", {GradVarName(op.Output("Out")[0])}}},
+                 {{"Out", {GradVarName(op.Input("X")[0])}}},
+                 {{"scale", op.attrs.at("scale")}}}};
+}
+
+template <typename T>
+void IncrementKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  LoDTensor* out = ctx.Output("Out");
+  const auto step = static_cast<Wrapping<T>>(NumberAttr<T>(ctx, "step"));
+  T* to = out->mutable_data<T>();
+  *to = static_cast<T>(static_cast<Wrapping<T>>(*x.data<T>()) + step);
+}
+
+// Adds block by block, so that Out may be any of the X and each element is added in the order of the inputs.
+template <typename T>
+void SumKernel(const ExecutionContext& ctx) {
+  constexpr int64_t kBlock = 1024;
+  LoDTensor* out = ctx.Output("Out");
+  T* to = out->mutable_data<T>();
+  std::vector<const T*> from;
+  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
+    if (const LoDTensor* x = ctx.InputOrNull("X", k)) {
+      from.push_back(x->data<T>());
+    }
+  }
+  for (int64_t begin = 0, numel = out->numel(); begin < numel; begin += kBlock) {
+    const int64_t n = std::min(kBlock, numel - begin);
+    Wrapping<T> block[kBlock] = {};
+    for (const T* x : from) {
+      for (int64_t i = 0; i < n; ++i) {
+        block[i] += static_cast<Wrapping<T>>(x[begin + i]);
+      }
+    }
+    std::transform(block, block + n, to + begin, [](auto value) { return static_cast<T>(value); });
+  }
+}
+
+void InferSum(InferShapeContext& ctx) {
+  DDim dims;
+  bool found = false;
+  size_t first = 0;
+  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
+    if (!ctx.HasInput("X", k)) {
+      continue;
+    }
+    if (!found) {
+      found = true;
+      first = k;
+      dims = ctx.InputDim("X", k);
+      continue;
+    }
+    EnforceDims(ctx, "X", dims, k);
+    EnforceType(ctx, "X", ctx.InputType("X", first), k);
+    const DDim other = ctx.InputDim("X", k);
+    for (size_t d = 0; d < dims.size(); ++d) {
+      dims[d] = std::max(dims[d], other[d]);
+    }
+  }
+  HR_ENFORCE(found, InvalidArgument, "input X: expected at least one variable, got none");
+  SetOutput(ctx, "Out", dims, ctx.InputType("X", first));
+  ctx.ShareLoD("X", "Out", first);
+}
+
+std::vector<OpDesc> SumGradient(const OpDesc& op) {
+  std::vector<OpDesc> grads;
+  for (const std::string& x : op.Input("X")) {
+    if (x != kEmptyVarName) {
+      grads.push_back({"assign", {{"X", {GradVarName(op.Output("Out")[0])}}}, {{"Out", {GradVarName(x)}}}, {}});
+    }
+  }
+  return grads;
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(scale)
+    .Comment("scale · X + bias, or scale · (X + bias). Out may be X.")
+    .Input("X", "any shape")
+    .Output("Out", "dims and dtype of X")
+    .Attr<float>("scale", "factor", 1.0f)
+    .Attr<float>("bias", "summand", 0.0f)
+    .Attr<bool>("bias_after_scale", "whether the bias is added to the product", true)
+    .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+    .Kernel<float>(ScaleKernel<float>)
+    .Kernel<double>(ScaleKernel<double>)
+    .Kernel<int32_t>(ScaleKernel<int32_t>)
+    .Kernel<int64_t>(ScaleKernel<int64_t>)
+    .Gradient(ScaleGradient);
+
+HEADRACE_REGISTER_OP(increment)
+    .Comment("X + step, for a counter. Out may be X.")
+    .Input("X", "a single element")
+    .Output("Out", "dims and dtype of X")
+    .Attr<float>("step", "what is added", 1.0f)
+    .InferShape([](InferShapeContext& ctx) {
+      const int64_t numel = Numel(ctx.InputDim("X"));
+      HR_ENFORCE(Fits(numel, 1), InvalidArgument, "input X: expected a single element, got dims ",
+                 ToString(ctx.InputDim("X")));
+      ctx.ShareAll("X", "Out");
+    })
+    .Kernel<float>(IncrementKernel<float>)
+    .Kernel<double>(IncrementKernel<double>)
+    .Kernel<int32_t>(IncrementKernel<int32_t>)
+    .Kernel<int64_t>(IncrementKernel<int64_t>);
+
+HEADRACE_REGISTER_OP(sum)
+    .Comment("The sum of tensors, element by element, in the order of the slot. Out may be one of them.")
+    .Input("X", "tensors of the same dims and dtype", kDuplicable)
+    .Output("Out", "dims and dtype of X, LoD of the first X")
+    .InferShape(InferSum)
+    .Kernel<float>(SumKernel<float>)
+    .Kernel<double>(SumKernel<double>)
+    .Kernel<int32_t>(SumKernel<int32_t>)
+    .Kernel<int64_t>(SumKernel<int64_t>)
+    .Gradient(SumGradient);
+
+}  // namespace headrace::ops

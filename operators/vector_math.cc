@@ -1,0 +1,70 @@
+#include "operators/vector_math.h"
+
+#include <Eigen/Core>
+
+namespace headrace::ops {
+namespace {
+
+// A whole number of the widest vector registers, so that Eigen has no remainder to compute element by element.
+constexpr int kChunk = 16;
+template <typename T>
+using Chunk = Eigen::Array<T, kChunk, 1>;
+
+template <typename T, typename Function>
+void ForEachChunk(int64_t n, const T* x, T* y, Function&& function) {
+  int64_t i = 0;
+  for (; i + kChunk <= n; i += kChunk) {
+    const Chunk<T> in = Eigen::Map<const Chunk<T>>(x + i);
+    Eigen::Map<Chunk<T>>(y + i) = function(in);
+  }
+  if (i < n) {
+    Chunk<T> in = Chunk<T>::Ones();
+    for (int64_t j = i; j < n; ++j) {
+      in[j - i] = x[j];
+    }
+    const Chunk<T> out = function(in);
+    for (int64_t j = i; j < n; ++j) {
+      y[j] = out[j - i];
+    }
+  }
+}
+
+}  // namespace
+
+template <typename T>
+void VectorExp(int64_t n, const T* x, T* y) {
+  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> { return v.exp(); });
+}
+
+template <typename T>
+void VectorLog(int64_t n, const T* x, T* y) {
+  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> { return v.log(); });
+}
+
+template <typename T>
+void VectorTanh(int64_t n, const T* x, T* y) {
+  // Eigen's clamps its argument, and a NaN with it.
+  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> {
+    const Chunk<T> tanh = v.tanh();
+    return v.isNaN().select(v, tanh);
+  });
+}
+
+template <typename T>
+void VectorSigmoid(int64_t n, const T* x, T* y) {
+  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> {
+    const Chunk<T> exp = (-v).exp();
+    return (exp + T(1)).inverse();
+  });
+}
+
+#define HEADRACE_INSTANTIATE(T)                       \
+  template void VectorExp<T>(int64_t, const T*, T*);  \
+  template void VectorLog<T>(int64_t, const T*, T*);  \
+  template void VectorTanh<T>(int64_t, const T*, T*); \
+  template void VectorSigmoid<T>(int64_t, const T*, T*)
+HEADRACE_INSTANTIATE(float);
+HEADRACE_INSTANTIATE(double);
+#undef HEADRACE_INSTANTIATE
+
+}  // namespace headrace::ops

@@ -1,0 +1,42 @@
+#include "operators/window.h"
+
+#include <algorithm>
+
+#include "framework/errors.h"
+
+namespace headrace::ops {
+
+Window::Range Window::OutputsInside(int64_t k, int64_t inputs, int64_t outputs) const {
+  const int64_t at0 = InputAt(0, k);
+  const int64_t begin = at0 >= 0 ? 0 : (-at0 + stride - 1) / stride;
+  const int64_t end = at0 >= inputs ? 0 : (inputs - 1 - at0) / stride + 1;
+  return {std::min(begin, outputs), std::clamp(end, std::min(begin, outputs), outputs)};
+}
+
+Pair PairAttr(const OpDesc& op, std::string_view attr, int64_t min) {
+  // Larger values would overflow in the arithmetic of positions; no image is that large.
+  constexpr int64_t kMax = 1 << 20;
+  const auto& values = op.Attr<std::vector<int32_t>>(attr);
+  HR_ENFORCE(values.size() == 2 &&
+                 std::all_of(values.begin(), values.end(), [min](int64_t v) { return min <= v && v <= kMax; }),
+             InvalidArgument, "attribute ", attr, ": expected two numbers (height, width) in [", min, ", ", kMax,
+             "], got ", ToString(Attribute(values)));
+  return {values[0], values[1]};
+}
+
+int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, std::string_view slot, std::string_view dimension) {
+  if (inputs < 0) {
+    return -1;
+  }
+  const int64_t extent = window.dilation * (window.size - 1) + 1;
+  const int64_t free = inputs + 2 * window.padding - extent;
+  HR_ENFORCE(inputs > 0 && free >= 0, InvalidArgument, "input ", slot, ": its ", dimension, " is ", inputs,
+             ", with padding ", inputs + 2 * window.padding, ", expected at least the extent of the window, ", extent);
+  int64_t outputs = (free + (ceil ? window.stride - 1 : 0)) / window.stride + 1;
+  if (ceil && (outputs - 1) * window.stride >= inputs + window.padding) {
+    --outputs;
+  }
+  return outputs;
+}
+
+}  // namespace headrace::ops
