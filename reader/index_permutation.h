@@ -3,7 +3,7 @@
 // A balanced Feistel network over the smallest even number of bits that holds `length`, walked until the value falls
 // inside (cycle walking, after Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). A Feistel network is
 // a bijection whatever its round function is, so the result is a permutation for every length; the domain is less than
-// four times the length, so that few steps are walked.
+// four times the length (or 64), so that few steps are walked.
 //
 // Thread-safety: immutable.
 #pragma once
@@ -21,7 +21,7 @@ class HEADRACE_API IndexPermutation {
 
   uint64_t length() const { return length_; }
 
-  // The index at `position`, which must be less than length().
+  // The index at `position`. Throws OutOfRange unless it is less than length().
   uint64_t operator()(uint64_t position) const;
 
  private:

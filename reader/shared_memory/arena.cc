@@ -17,36 +17,38 @@ namespace {
 constexpr uint64_t kMagic = 0x4845414452414345;  // "HEADRACE"
 constexpr size_t kPage = 4096;
 constexpr size_t kSmallestSlot = size_t{1} << 20;
+constexpr size_t kLargestSlot = size_t{1} << 40;
 
 constexpr size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr size_t kSlotsOffset = RoundUp(sizeof(ControlBlock), kPage);
+
+bool HasAddressSpace(size_t bytes) {
+  void* probe = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return probe != MAP_FAILED && munmap(probe, bytes) == 0;
+}
 
 }  // namespace
 
 std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   HR_ENFORCE(options.slot_count >= 1 && options.slot_count <= kMaxSlots, InvalidArgument,
              "the number of slots must be 1 to ", kMaxSlots, ", got ", options.slot_count);
-  HR_ENFORCE(options.slot_bytes >= kSmallestSlot, InvalidArgument, "a slot needs at least ", kSmallestSlot,
-             " bytes, got ", options.slot_bytes);
+  HR_ENFORCE(options.slot_bytes >= kSmallestSlot && options.slot_bytes <= kLargestSlot, InvalidArgument,
+             "a slot must have ", kSmallestSlot, " to ", kLargestSlot, " bytes, got ", options.slot_bytes);
   std::shared_ptr<Arena> arena(new Arena);
   arena->fd_ = memfd_create("headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   HR_ENFORCE(arena->fd_ >= 0, IoError, "memfd_create failed: ", std::strerror(errno));
   arena->slots_offset_ = kSlotsOffset;
   arena->slot_count_ = options.slot_count;
   arena->slot_bytes_ = RoundUp(options.slot_bytes, kPage);
-  // Address space may be limited (ulimit -v, a sanitizer); the wish for sparse slots is not worth failing for.
+  // Address space may be limited (ulimit -v, a sanitizer); the wish for sparse slots is not worth failing for. As much
+  // again must be left, or the rest of the process would have nothing to go on with.
   for (;; arena->slot_bytes_ = RoundUp(arena->slot_bytes_ / 2, kPage)) {
     const size_t bytes = kSlotsOffset + arena->slot_bytes_ * arena->slot_count_;
-    HR_ENFORCE(ftruncate(arena->fd_, static_cast<off_t>(bytes)) == 0, ResourceExhausted, "cannot reserve ", bytes,
-               " bytes of shared memory: ", std::strerror(errno));
-    try {
-      arena->Map(bytes);
+    if (ftruncate(arena->fd_, static_cast<off_t>(bytes)) == 0 && HasAddressSpace(2 * bytes) && arena->Map(bytes)) {
       break;
-    } catch (const ResourceExhausted&) {
-      if (arena->slot_bytes_ / 2 < kSmallestSlot) {
-        throw;
-      }
     }
+    HR_ENFORCE(arena->slot_bytes_ / 2 >= kSmallestSlot, ResourceExhausted, "cannot get ", bytes,
+               " bytes of shared memory: ", std::strerror(errno));
   }
   // Sealing is a safeguard; a system without it still works.
   fcntl(arena->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -67,11 +69,14 @@ std::shared_ptr<Arena> Arena::Attach(int fd) {
   struct stat status{};
   HR_ENFORCE(fstat(arena->fd_, &status) == 0, IoError, "fstat failed: ", std::strerror(errno));
   const auto bytes = static_cast<size_t>(status.st_size);
-  HR_ENFORCE(bytes >= kSlotsOffset, DataLoss, "the file of ", bytes, " bytes is not an arena");
+  HR_ENFORCE(S_ISREG(status.st_mode) && bytes >= kSlotsOffset && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, DataLoss,
+             "file descriptor ", fd, " of ", bytes, " bytes is not an arena");
   arena->slots_offset_ = kSlotsOffset;
-  arena->Map(bytes);
+  HR_ENFORCE(arena->Map(bytes), ResourceExhausted, "cannot map ", bytes,
+             " bytes of shared memory: ", std::strerror(errno));
   const ControlBlock& control = arena->control();
   HR_ENFORCE(control.magic == kMagic && control.slot_count >= 1 && control.slot_count <= kMaxSlots &&
+                 control.slot_bytes >= kSmallestSlot && control.slot_bytes <= kLargestSlot &&
                  kSlotsOffset + control.slot_bytes * control.slot_count == bytes,
              DataLoss, "the file of ", bytes, " bytes is not an arena of this version");
   arena->slot_count_ = control.slot_count;
@@ -79,14 +84,16 @@ std::shared_ptr<Arena> Arena::Attach(int fd) {
   return arena;
 }
 
-void Arena::Map(size_t bytes) {
+bool Arena::Map(size_t bytes) {
   void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd_, 0);
-  HR_ENFORCE(base != MAP_FAILED, ResourceExhausted, "cannot map ", bytes,
-             " bytes of shared memory: ", std::strerror(errno));
+  if (base == MAP_FAILED) {
+    return false;
+  }
   base_ = static_cast<std::byte*>(base);
   bytes_ = bytes;
   // A core dump of a sparse mapping would be as large as its address space.
   madvise(base_, bytes_, MADV_DONTDUMP);
+  return true;
 }
 
 Arena::~Arena() {

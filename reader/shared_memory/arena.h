@@ -136,7 +136,7 @@ static_assert(kMaxProducers < kWithdrawn);
 
 struct ArenaOptions {
   uint32_t slot_count = 64;             // at most kMaxSlots
-  size_t slot_bytes = size_t{4} << 30;  // address space per slot; halved as long as the system refuses
+  size_t slot_bytes = size_t{4} << 30;  // address space per slot, 1 MiB to 1 TiB; halved if the system refuses
   IndexOrder order = IndexOrder::kSequential;
   uint64_t dataset_length = 0;
   uint64_t seed = 0;
@@ -145,11 +145,12 @@ struct ArenaOptions {
 class HEADRACE_API Arena {
  public:
   // Creates and maps an arena. Throws InvalidArgument for a count or size out of range, ResourceExhausted with the
-  // number of bytes if the system gives no memory, IoError if a system call fails.
+  // number of bytes if the system gives no memory, IoError if a system call fails. Where address space is limited, the
+  // slots come out smaller and leave half of it to others.
   static std::shared_ptr<Arena> Create(const ArenaOptions& options);
 
   // Maps the arena behind `fd`, which another process created; `fd` is duplicated. Throws DataLoss if it is not an
-  // arena.
+  // arena, IoError if it is no file at all, ResourceExhausted if it cannot be mapped.
   static std::shared_ptr<Arena> Attach(int fd);
 
   ~Arena();
@@ -174,7 +175,8 @@ class HEADRACE_API Arena {
 
  private:
   Arena() = default;
-  void Map(size_t bytes);
+  // False, with errno, if the system refuses.
+  bool Map(size_t bytes);
 
   int fd_ = -1;
   std::byte* base_ = nullptr;

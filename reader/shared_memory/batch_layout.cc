@@ -10,7 +10,12 @@ namespace headrace::shared_memory {
 static_assert(sizeof(LayoutHeader) == 16 && sizeof(LeafRecord) == 24 + 8 * kMaxDims);
 
 uint64_t LeafSpec::bytes() const {
-  return static_cast<uint64_t>(Product(dims)) * (kind == LeafKind::kObject ? sizeof(SideRecord) : item_bytes);
+  const uint64_t item = kind == LeafKind::kObject ? sizeof(SideRecord) : item_bytes;
+  uint64_t product = 0;
+  // A broadcast array may claim more bytes than any memory has.
+  HR_ENFORCE(!__builtin_mul_overflow(static_cast<uint64_t>(Product(dims)), item, &product), ResourceExhausted,
+             "an array of shape ", ToString(dims), " with elements of ", item, " bytes is too large");
+  return product;
 }
 
 BatchLayout::BatchLayout(const std::vector<LeafSpec>& leaves, std::string_view tree, size_t data_offset,
@@ -36,9 +41,11 @@ BatchLayout::BatchLayout(const std::vector<LeafSpec>& leaves, std::string_view t
     std::copy(leaf.dims.begin(), leaf.dims.end(), record.dims);
     end = (end + kLeafAlignment - 1) / kLeafAlignment * kLeafAlignment;
     record.offset = end;
-    end += leaf.bytes();
-    HR_ENFORCE(end <= slot_bytes, ResourceExhausted, "a batch of at least ", end - kDataOffset,
-               " bytes does not fit into a slot of ", slot_bytes - kDataOffset, " bytes");
+    const uint64_t leaf_bytes = leaf.bytes();
+    HR_ENFORCE(end <= slot_bytes && leaf_bytes <= slot_bytes - end, ResourceExhausted, "an array of shape ",
+               ToString(leaf.dims), " needs ", leaf_bytes, " bytes of a batch, of which ",
+               slot_bytes - std::min<uint64_t>(end, slot_bytes), " of ", slot_bytes - kDataOffset, " are left");
+    end += leaf_bytes;
     std::memcpy(out, &record, sizeof(record));
     out += sizeof(record);
   }

@@ -53,6 +53,7 @@ struct LeafSpec {
   uint32_t item_bytes = 0;
   DDim dims;  // including the batch dimension
 
+  // Throws ResourceExhausted if the number does not fit 64 bits.
   uint64_t bytes() const;
 };
 

@@ -40,19 +40,15 @@ std::optional<Claim> BatchProducer::TryClaim() {
     scan_from_ = oldest;
   }
   const uint64_t next = control_->next.load(std::memory_order_acquire);
-  for (uint64_t sequence = scan_from_; sequence < next; ++sequence) {
-    bool exhausted = true;
-    if (std::optional<Claim> claim = TryClaimBatch(sequence, &exhausted)) {
+  for (; scan_from_ < next; ++scan_from_) {
+    if (std::optional<Claim> claim = TryClaimBatch(scan_from_)) {
       return claim;
-    }
-    if (exhausted && sequence == scan_from_) {
-      ++scan_from_;
     }
   }
   return std::nullopt;
 }
 
-std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence, bool* exhausted) {
+std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
   const uint32_t index = control_->ring[sequence % kMaxSlots].load(std::memory_order_relaxed);
   SlotHeader& slot = arena_->slot(index);
   if (slot.sequence.load(std::memory_order_acquire) != sequence) {
@@ -91,17 +87,17 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence, bool* exhau
     claim.start_ns = MonotonicNanoseconds();
     return claim;
   }
-  *exhausted = true;
   return std::nullopt;
 }
 
 std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
   const uint64_t begin = MonotonicNanoseconds();
   for (;;) {
+    // The signal first: whatever is said before it grows once more, a stop included, is seen below.
+    const uint32_t signal = control_->work_signal.load(std::memory_order_acquire);
     if (stopped()) {
       return std::nullopt;
     }
-    const uint32_t signal = control_->work_signal.load(std::memory_order_acquire);
     if (std::optional<Claim> claim = TryClaim()) {
       record_->wait_ns.fetch_add(claim->start_ns - begin, std::memory_order_relaxed);
       return claim;
@@ -190,8 +186,10 @@ void BatchProducer::Complete(const Claim& claim) {
 void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message) {
   ChunkProblem& problem = arena_->slot(claim.slot).problems[claim.chunk];
   SideRecord place{0, 0};
+  // Other rows may be written while the message is there.
+  const bool has_layout = arena_->slot(claim.slot).layout_state.load(std::memory_order_acquire) == kLayoutReady;
   try {
-    place = AllocateSide(claim, message.size(), kDataOffset);
+    place = AllocateSide(claim, message.size(), has_layout ? LayoutView(Data(claim)).end() : DataOffset(claim));
     std::memcpy(Data(claim) + place.offset, message.data(), message.size());
   } catch (const ResourceExhausted&) {
     place = {0, 0};  // the consumer reports a problem without details

@@ -88,7 +88,7 @@ class HEADRACE_API BatchProducer {
   void Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message);
 
  private:
-  std::optional<Claim> TryClaimBatch(uint64_t sequence, bool* exhausted);
+  std::optional<Claim> TryClaimBatch(uint64_t sequence);
   void MarkDone(const Claim& claim);
 
   std::shared_ptr<Arena> arena_;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "framework/errors.h"
 #include "reader/shared_memory/batch_producer.h"
@@ -21,13 +22,19 @@ constexpr double kClaimNs = 300'000;
 // How often a producer may die at one row before the row is given up.
 constexpr uint32_t kMaxDeathsPerRow = 4;
 // Waiting awake for a moment saves two system calls when the batch is nearly there.
-constexpr uint64_t kSpinNs = 2'000;
+constexpr int64_t kSpinNs = 2'000;
+constexpr uint64_t kMaxRows = uint64_t{1} << 31;
+constexpr uint64_t kMaxLength = uint64_t{1} << 62;
 
 }  // namespace
 
 std::shared_ptr<BatchScheduler> BatchScheduler::Create(const SchedulerOptions& options) {
-  HR_ENFORCE(options.batch_size >= 1 && options.batch_size <= (uint64_t{1} << 31), InvalidArgument,
-             "batch_size must be 1 to 2^31, got ", options.batch_size);
+  HR_ENFORCE(options.batch_size >= 1 && options.batch_size <= kMaxRows, InvalidArgument, "batch_size must be 1 to ",
+             kMaxRows, ", got ", options.batch_size);
+  HR_ENFORCE(options.arena.dataset_length <= kMaxLength, InvalidArgument, "a dataset has at most ", kMaxLength,
+             " samples, got ", options.arena.dataset_length);
+  HR_ENFORCE(options.arena.slot_count >= 2 && options.arena.slot_count <= kMaxSlots, InvalidArgument,
+             "the number of slots must be 2 to ", kMaxSlots, ", got ", options.arena.slot_count);
   HR_ENFORCE(options.prefetch >= 1 && options.prefetch < options.arena.slot_count, InvalidArgument,
              "prefetch must be 1 to ", options.arena.slot_count - 1, " (one less than the number of slots), got ",
              options.prefetch);
@@ -81,12 +88,15 @@ void BatchScheduler::StartEpoch(uint64_t epoch, uint64_t first_batch) {
   consumer_epoch_ = epoch;
   consumer_batch_ = first_batch;
   OpenBatches();
+  WakeConsumer();
 }
 
 void BatchScheduler::Supply(uint64_t rows, std::string_view indices, bool pickled) {
-  HR_ENFORCE(rows >= 1, InvalidArgument, "a batch of the sampler is empty");
+  HR_ENFORCE(rows >= 1 && rows <= kMaxRows, InvalidArgument, "a batch must have 1 to ", kMaxRows, " rows, got ", rows);
   HR_ENFORCE(pickled || indices.size() == rows * sizeof(int64_t), InvalidArgument, "a batch of ", rows,
-             " rows needs as many indices");
+             " rows needs as many indices of ", sizeof(int64_t), " bytes, got ", indices.size(), " bytes");
+  HR_ENFORCE(indices.size() < arena_->slot_bytes() - kDataOffset, ResourceExhausted, "the indices of a batch need ",
+             indices.size(), " bytes, a slot has ", arena_->slot_bytes() - kDataOffset);
   const std::lock_guard lock(mutex_);
   HR_ENFORCE(started_ && !supply_ended_, FailedPrecondition,
              "batches can be supplied between StartEpoch and EndSupply only");
@@ -105,27 +115,27 @@ uint32_t BatchScheduler::WantedSupply() const {
   return supply_ended_ || have >= options_.prefetch ? 0 : options_.prefetch - have;
 }
 
-bool BatchScheduler::NextPlanned(SuppliedBatch* plan) {
+bool BatchScheduler::HasPlanned() const {
   if (options_.arena.order == IndexOrder::kExplicit) {
-    if (supply_.empty()) {
-      return false;
-    }
-    *plan = std::move(supply_.front());
-    supply_.pop_front();
-    return true;
+    return !supply_.empty();
   }
   const uint64_t batches = batches_per_epoch();
-  if (open_batch_ >= batches) {
-    if (!options_.cross_epochs || batches == 0 || open_epoch_ != consumer_epoch_) {
-      return false;
-    }
+  return open_batch_ < batches || (options_.cross_epochs && batches != 0 && open_epoch_ == consumer_epoch_);
+}
+
+BatchScheduler::SuppliedBatch BatchScheduler::NextPlanned() {
+  if (options_.arena.order == IndexOrder::kExplicit) {
+    SuppliedBatch plan = std::move(supply_.front());
+    supply_.pop_front();
+    return plan;
+  }
+  if (open_batch_ >= batches_per_epoch()) {
     ++open_epoch_;
     open_batch_ = 0;
   }
-  const uint64_t first = open_batch_ * options_.batch_size;
-  *plan = {open_epoch_, open_batch_, std::min(options_.batch_size, options_.arena.dataset_length - first), {}, false};
-  ++open_batch_;
-  return true;
+  const uint64_t batch = open_batch_++;
+  const uint64_t left = options_.arena.dataset_length - batch * options_.batch_size;
+  return {open_epoch_, batch, std::min(options_.batch_size, left), {}, false};
 }
 
 void BatchScheduler::OpenBatches() {
@@ -134,13 +144,8 @@ void BatchScheduler::OpenBatches() {
   }
   uint32_t opened_chunks = 0;
   uint32_t slot = 0;
-  SuppliedBatch plan{};
-  while (in_flight_.size() < options_.prefetch && AcquireSlot(&slot)) {
-    if (!NextPlanned(&plan)) {
-      free_slots_.push_back(slot);
-      break;
-    }
-    Open(slot, plan);
+  while (in_flight_.size() < options_.prefetch && HasPlanned() && AcquireSlot(&slot)) {
+    Open(slot, NextPlanned());
     opened_chunks += arena_->slot(slot).chunks.load(std::memory_order_relaxed);
   }
   if (opened_chunks != 0) {
@@ -213,8 +218,6 @@ void BatchScheduler::Open(uint32_t slot, const SuppliedBatch& plan) {
   header.indices_bytes = plan.indices.size();
   header.pickled_indices = plan.pickled ? 1 : 0;
   header.opened_ns = MonotonicNanoseconds();
-  HR_ENFORCE(kDataOffset + plan.indices.size() < arena_->slot_bytes(), ResourceExhausted,
-             "the indices of a batch need ", plan.indices.size(), " bytes");
   std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
   SetClaims(header, sequence, (header.rows + header.chunk_rows - 1) / header.chunk_rows);
   header.sequence.store(sequence, std::memory_order_release);
@@ -262,6 +265,7 @@ void BatchScheduler::WithdrawAll() {
     states_[flight.slot] = SlotState::kDraining;
   }
   in_flight_.clear();
+  losses_.clear();
   arena_->control().oldest.store(next_sequence_, std::memory_order_release);
   FreeDrained();
 }
@@ -309,14 +313,12 @@ bool BatchScheduler::FrontReady(WaitOutcome* outcome) {
   }
   const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
   bool mismatch = false;
-  bool failed = false;
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     mismatch = mismatch || header.problems[chunk].kind == kMismatch;
-    failed = failed || header.problems[chunk].kind == kFailed || header.problems[chunk].kind == kKilled;
   }
-  if (mismatch && !failed) {
-    // Which of two layouts came first depends on the producers' speed. Made anew by one of them, row by row, the batch
-    // does not.
+  if (mismatch && header.whole == 0) {
+    // Which of two layouts came first depends on the producers' speed, and so does which rows were tried and may have
+    // failed besides. Made anew by one of them, row by row, the batch depends on nothing but its samples.
     Reopen(flight);
     return false;
   }
@@ -334,8 +336,8 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   }
   ControlBlock& control = arena_->control();
   const uint64_t begin = MonotonicNanoseconds();
-  uint64_t now = begin;
-  bool asleep = false;
+  bool announced = false;
+  bool slept = false;
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
@@ -346,30 +348,31 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
         outcome = WaitOutcome::kProducerDied;
         break;
       }
-    }
-    now = MonotonicNanoseconds();
-    if (now - begin < kSpinNs && timeout_ns != 0) {
-      continue;
-    }
-    int64_t left = -1;
-    if (timeout_ns >= 0) {
-      left = timeout_ns - static_cast<int64_t>(now - begin);
-      if (left <= 0) {
-        outcome = WaitOutcome::kTimedOut;
+      if (std::exchange(interrupted_, false)) {
+        outcome = WaitOutcome::kInterrupted;
         break;
       }
     }
-    if (!asleep) {
-      // Announce first, look once more, then sleep: a producer that completes the batch in between sees the
-      // announcement.
-      control.consumer_sleeps.exchange(1);
-      asleep = true;
+    const auto waited = static_cast<int64_t>(MonotonicNanoseconds() - begin);
+    if (waited < kSpinNs && timeout_ns != 0) {
       continue;
     }
-    asleep = false;
-    bool interrupted = false;
-    CheckDeaths(left, &interrupted);
-    if (interrupted) {
+    const int64_t left = timeout_ns < 0 ? -1 : std::max<int64_t>(timeout_ns - waited, 0);
+    // Deaths are seen by Sleep only, so that even a limit of 0 goes there once.
+    if (left == 0 && slept) {
+      outcome = WaitOutcome::kTimedOut;
+      break;
+    }
+    if (!announced) {
+      // Announce first, look once more, then sleep: whoever completes the batch in between, or changes what Sleep
+      // watches, sees the announcement.
+      control.consumer_sleeps.exchange(1);
+      announced = true;
+      continue;
+    }
+    announced = false;
+    slept = true;
+    if (!Sleep(left)) {
       outcome = WaitOutcome::kInterrupted;
       break;
     }
@@ -381,37 +384,53 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   return outcome;
 }
 
-bool BatchScheduler::CheckDeaths(int64_t timeout_ns, bool* interrupted) {
+bool BatchScheduler::Sleep(int64_t timeout_ns) {
   std::vector<pollfd> descriptors;
-  std::vector<uint32_t> ids;
+  std::vector<uint64_t> serials;
   {
     const std::lock_guard lock(mutex_);
     descriptors.push_back({completion_fd_, POLLIN, 0});
     for (const Watch& watch : watches_) {
       descriptors.push_back({watch.pidfd, POLLIN, 0});
-      ids.push_back(watch.id);
+      serials.push_back(watch.serial);
     }
   }
   timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
   const int ready = ppoll(descriptors.data(), descriptors.size(), timeout_ns < 0 ? nullptr : &limit, nullptr);
   if (ready < 0) {
     HR_ENFORCE(errno == EINTR, IoError, "poll failed: ", std::strerror(errno));
-    *interrupted = true;
     return false;
   }
   if (descriptors[0].revents != 0) {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t bytes = read(completion_fd_, &count, sizeof(count));
   }
-  bool died = false;
   for (size_t i = 1; i < descriptors.size(); ++i) {
-    if (descriptors[i].revents != 0) {
-      const std::lock_guard lock(mutex_);
-      deaths_.push_back(ReclaimLocked(ids[i - 1]));
-      died = true;
+    if (descriptors[i].revents == 0) {
+      continue;
+    }
+    // Meanwhile another thread may have reclaimed the producer, and its id and descriptor may be another's now.
+    const std::lock_guard lock(mutex_);
+    const auto watch =
+        std::find_if(watches_.begin(), watches_.end(), [&](const Watch& w) { return w.serial == serials[i - 1]; });
+    if (watch != watches_.end()) {
+      deaths_.push_back(ReclaimLocked(watch->id));
     }
   }
-  return died;
+  return true;
+}
+
+void BatchScheduler::Interrupt() {
+  const std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  WakeConsumer();
+}
+
+void BatchScheduler::WakeConsumer() {
+  if (arena_->control().consumer_sleeps.exchange(0) != 0) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
+  }
 }
 
 ReadyBatch BatchScheduler::Take() {
@@ -431,8 +450,9 @@ ReadyBatch BatchScheduler::Take() {
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     // The lowest row is the one that a single producer would have met first.
     const ChunkProblem& problem = header.problems[chunk];
-    if (problem.kind == kFailed || problem.kind == kKilled) {
-      ready.problem = problem.kind;
+    if (problem.kind != kNoProblem) {
+      // A mismatch that is left is one that a single claimant met within the batch: a failure like any other.
+      ready.problem = problem.kind == kMismatch ? kFailed : problem.kind;
       ready.problem_row = problem.row;
       ready.problem_message.assign(reinterpret_cast<const char*>(ready.slot + problem.offset), problem.bytes);
       break;
@@ -471,7 +491,8 @@ void BatchScheduler::WatchProducer(uint32_t id, int pidfd) {
   }
   const int copy = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
   HR_ENFORCE(copy >= 0, IoError, "cannot duplicate file descriptor ", pidfd, ": ", std::strerror(errno));
-  watches_.push_back({id, copy});
+  watches_.push_back({id, copy, next_watch_++});
+  WakeConsumer();  // to watch it too
 }
 
 std::vector<ProducerDeath> BatchScheduler::TakeDeaths() {
@@ -480,8 +501,11 @@ std::vector<ProducerDeath> BatchScheduler::TakeDeaths() {
 }
 
 ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
+  HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
   const std::lock_guard lock(mutex_);
-  return ReclaimLocked(id);
+  const ProducerDeath death = ReclaimLocked(id);
+  WakeConsumer();  // a row given up may complete a batch
+  return death;
 }
 
 ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
@@ -493,7 +517,6 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
   ProducerRecord& record = arena_->control().producers[id];
   ProducerDeath death;
   death.producer = id;
-  bool freed = false;
   for (uint32_t slot = 0; slot < unused_slots_begin_; ++slot) {
     if (states_[slot] != SlotState::kOpen && states_[slot] != SlotState::kDraining) {
       continue;
@@ -535,15 +558,17 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
         header.done[chunk / 64].fetch_or(bit);
         continue;
       }
+      if (header.whole != 0) {
+        // The only author of this layout is dead; the next one writes its own.
+        header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
+      }
       header.cursor.store(0, std::memory_order_relaxed);
       header.claims[chunk].store(ClaimWord(sequence, kUnclaimed), std::memory_order_release);
-      freed = true;
     }
   }
   record.busy.store(0, std::memory_order_relaxed);
-  if (freed) {
-    SignalRescan();
-  }
+  // Even if it held nothing: the dead one may have been woken for work that others sleep through.
+  SignalRescan();
   return death;
 }
 
@@ -558,8 +583,7 @@ void BatchScheduler::Shutdown() {
   control.stop.store(1);
   control.work_signal.fetch_add(1);
   FutexWake(control.work_signal);
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
+  WakeConsumer();
 }
 
 SchedulerStats BatchScheduler::stats() const {

@@ -46,7 +46,7 @@ enum class WaitOutcome {
   kNeedsIndices,  // kExplicit: Supply or EndSupply first
   kProducerDied,  // see TakeDeaths
   kTimedOut,
-  kInterrupted,  // a signal handler ran
+  kInterrupted,  // a signal handler ran, or Interrupt was called
   kStopped,      // Shutdown was called
 };
 
@@ -111,15 +111,19 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void StartEpoch(uint64_t epoch, uint64_t first_batch = 0);
 
   // kExplicit: appends a batch of `rows` rows to the current epoch. `indices` are rows × int64, or, if `pickled`, bytes
-  // that the producer understands.
+  // that the producer understands. Throws InvalidArgument for a number of rows out of range, ResourceExhausted if the
+  // indices do not fit into a slot, FailedPrecondition before StartEpoch and after EndSupply.
   void Supply(uint64_t rows, std::string_view indices, bool pickled);
   // kExplicit: the current epoch has no further batch.
   void EndSupply();
   // kExplicit: how many more batches are needed to keep `prefetch` of them in flight; 0 after EndSupply.
   uint32_t WantedSupply() const;
 
-  // Waits for the next batch, at most `timeout_ns` (negative: without limit).
+  // Waits for the next batch, at most `timeout_ns` (negative: without limit). A signal that arrives just before it goes
+  // to sleep does not interrupt it: who must react to signals gives a limit.
   WaitOutcome Wait(int64_t timeout_ns);
+  // Makes the Wait under way, or else the next one that would sleep, return kInterrupted.
+  void Interrupt();
   // The next batch, after Wait has said kBatch.
   ReadyBatch Take();
 
@@ -153,6 +157,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   struct Watch {
     uint32_t id;
     int pidfd;
+    uint64_t serial;  // tells it from a later watch with the same id or descriptor
   };
   struct Loss {
     uint64_t sequence;
@@ -164,7 +169,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
 
   // All of these are called with mutex_ held.
   void OpenBatches();
-  bool NextPlanned(SuppliedBatch* plan);
+  bool HasPlanned() const;
+  SuppliedBatch NextPlanned();
   bool AcquireSlot(uint32_t* slot);
   void Open(uint32_t slot, const SuppliedBatch& plan);
   void SetClaims(SlotHeader& header, uint64_t sequence, uint32_t chunks);
@@ -177,7 +183,10 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   uint32_t ChunkRows(uint64_t rows);
   bool FrontReady(WaitOutcome* outcome);
 
-  bool CheckDeaths(int64_t timeout_ns, bool* interrupted);
+  // Sleeps until somebody wakes the consumer or a producer dies; false if a signal handler ran.
+  bool Sleep(int64_t timeout_ns);
+  // If it sleeps, or is about to.
+  void WakeConsumer();
   void ReleaseSlot(uint32_t slot);
   bool InOwner() const;
 
@@ -201,7 +210,9 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   uint64_t consumer_batch_ = 0;
   bool started_ = false;
   bool stopped_ = false;
+  bool interrupted_ = false;
   std::vector<Watch> watches_;
+  uint64_t next_watch_ = 0;
   std::vector<ProducerDeath> deaths_;
   std::vector<Loss> losses_;
   double sample_ns_ = 0;

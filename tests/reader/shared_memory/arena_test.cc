@@ -1,0 +1,187 @@
+#include "reader/shared_memory/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+
+#include "framework/errors.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "transport_test_util.h"
+
+namespace headrace::shared_memory {
+namespace {
+
+using ::testing::HasSubstr;
+
+ArenaOptions Options(uint32_t count, size_t bytes) {
+  ArenaOptions options;
+  options.slot_count = count;
+  options.slot_bytes = bytes;
+  return options;
+}
+
+// A descriptor that closes itself.
+class File {
+ public:
+  explicit File(int fd) : fd_(fd) {}
+  ~File() { close(fd_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+TEST(ArenaTest, CannotBeResizedByAnyProcess) {
+  const auto arena = Arena::Create(Options(2, size_t{1} << 20));
+  EXPECT_EQ(ftruncate(arena->fd(), 4096), -1);
+  EXPECT_EQ(errno, EPERM);
+  EXPECT_EQ(ftruncate(arena->fd(), off_t{1} << 30), -1);
+  EXPECT_EQ(errno, EPERM);
+}
+
+TEST(ArenaTest, UsesOnlyTheMemoryThatWasTouched) {
+  const auto arena = Arena::Create(Options(8, size_t{1} << 30));
+  const size_t before = arena->ResidentBytes();
+  EXPECT_LT(before, size_t{1} << 20);
+  std::memset(arena->slot_data(7) + kDataOffset, 1, size_t{1} << 20);
+  EXPECT_GE(arena->ResidentBytes(), before + (size_t{1} << 20));
+  // A huge page at each end at most.
+  EXPECT_LE(arena->ResidentBytes(), before + (size_t{5} << 20));
+}
+
+TEST(ArenaTest, ReleaseGivesTheMemoryOfASlotBack) {
+  const auto arena = Arena::Create(Options(2, size_t{16} << 20));
+  const size_t before = arena->ResidentBytes();
+  std::memset(arena->slot_data(0), 1, size_t{16} << 20);
+  std::memset(arena->slot_data(1), 2, 4096);
+  arena->Release(0, 0);
+  EXPECT_LE(arena->ResidentBytes(), before + (size_t{4} << 20));
+  EXPECT_EQ(arena->slot_data(1)[0], std::byte{2});
+  EXPECT_EQ(arena->slot_data(0)[0], std::byte{0});
+}
+
+TEST(ArenaTest, AttachedArenaIsTheSameMemory) {
+  const auto arena = Arena::Create(Options(3, size_t{1} << 20));
+  const auto attached = Arena::Attach(arena->fd());
+  EXPECT_EQ(attached->slot_count(), 3U);
+  EXPECT_EQ(attached->slot_bytes(), arena->slot_bytes());
+  arena->slot_data(2)[12345] = std::byte{42};
+  EXPECT_EQ(attached->slot_data(2)[12345], std::byte{42});
+}
+
+TEST(ArenaTest, OutlivesItsCreator) {
+  auto arena = Arena::Create(Options(1, size_t{1} << 20));
+  const auto attached = Arena::Attach(arena->fd());
+  arena->slot_data(0)[5] = std::byte{7};
+  arena.reset();
+  EXPECT_EQ(attached->slot_data(0)[5], std::byte{7});
+}
+
+TEST(ArenaTest, RefusesSizesOutOfRange) {
+  EXPECT_THROW(Arena::Create(Options(0, size_t{1} << 20)), InvalidArgument);
+  EXPECT_THROW(Arena::Create(Options(kMaxSlots + 1, size_t{1} << 20)), InvalidArgument);
+  EXPECT_THROW(Arena::Create(Options(4, 0)), InvalidArgument);
+  EXPECT_THROW(Arena::Create(Options(4, (size_t{1} << 20) - 1)), InvalidArgument);
+  // Four of them would have 2^64 bytes, which is 0.
+  EXPECT_THROW(Arena::Create(Options(4, size_t{1} << 62)), InvalidArgument);
+  EXPECT_THROW(Arena::Create(Options(1, ~size_t{0})), InvalidArgument);
+}
+
+TEST(ArenaTest, AttachRefusesWhatIsNoFile) { EXPECT_THROW(Arena::Attach(-1), IoError); }
+
+TEST(ArenaTest, AttachRefusesAPipeAndADirectory) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const File reading(ends[0]);
+  const File writing(ends[1]);
+  EXPECT_THROW(Arena::Attach(reading.fd()), DataLoss);
+  const File directory(open("/", O_RDONLY | O_DIRECTORY));
+  EXPECT_THROW(Arena::Attach(directory.fd()), DataLoss);
+}
+
+TEST(ArenaTest, AttachRefusesFilesOfOtherContents) {
+  const File file(memfd_create("other", MFD_CLOEXEC));
+  EXPECT_THROW(Arena::Attach(file.fd()), DataLoss);
+  ASSERT_EQ(ftruncate(file.fd(), 1 << 20), 0);
+  EXPECT_THROW(Arena::Attach(file.fd()), DataLoss);
+}
+
+TEST(ArenaTest, AttachRefusesAFileThatCannotBeWritten) {
+  const auto arena = Arena::Create(Options(1, size_t{1} << 20));
+  const std::string path = "/proc/self/fd/" + std::to_string(arena->fd());
+  const File read_only(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_GE(read_only.fd(), 0);
+  EXPECT_THROW(Arena::Attach(read_only.fd()), DataLoss);
+}
+
+TEST(ArenaTest, AttachRefusesAHeaderThatDoesNotFitTheFile) {
+  const auto arena = Arena::Create(Options(2, size_t{1} << 20));
+  ControlBlock& control = arena->control();
+  control.slot_count = 3;
+  EXPECT_THROW(Arena::Attach(arena->fd()), DataLoss);
+  control.slot_count = 2;
+  // The same product, but for an overflow.
+  control.slot_bytes += uint64_t{1} << 63;
+  EXPECT_THROW(Arena::Attach(arena->fd()), DataLoss);
+  control.slot_bytes -= uint64_t{1} << 63;
+  control.magic ^= 1;
+  EXPECT_THROW(Arena::Attach(arena->fd()), DataLoss);
+  control.magic ^= 1;
+  EXPECT_NO_THROW(Arena::Attach(arena->fd()));
+}
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SKIP_WITHOUT_ADDRESS_LIMIT() GTEST_SKIP() << "a sanitizer's shadow memory exceeds any limit of address space"
+#else
+#define SKIP_WITHOUT_ADDRESS_LIMIT() static_cast<void>(0)
+#endif
+
+void LimitAddressSpace(size_t bytes) {
+  const rlimit limit{bytes, bytes};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) {
+    _exit(2);
+  }
+}
+
+TEST(ArenaTest, LimitedAddressSpaceGivesSmallerSlotsAndLeavesRoom) {
+  SKIP_WITHOUT_ADDRESS_LIMIT();
+  ChildProcess child([] {
+    LimitAddressSpace(size_t{2} << 30);
+    const auto arena = Arena::Create(Options(8, size_t{4} << 30));
+    const size_t bytes = 8 * arena->slot_bytes();
+    std::memset(arena->slot_data(7), 1, 4096);
+    // Room for as much again, where the process allocates.
+    void* other = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    _exit(bytes >= (size_t{256} << 20) && other != MAP_FAILED ? 0 : 3);
+  });
+  const int status = child.Join();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(ArenaTest, TooLittleAddressSpaceIsAnErrorThatNamesTheBytes) {
+  SKIP_WITHOUT_ADDRESS_LIMIT();
+  ChildProcess child([] {
+    LimitAddressSpace(size_t{512} << 20);
+    try {
+      Arena::Create(Options(kMaxSlots, size_t{1} << 30));
+    } catch (const ResourceExhausted& error) {
+      _exit(error.message().find("cannot get 10") != std::string::npos ? 0 : 3);
+    }
+    _exit(4);
+  });
+  const int status = child.Join();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace headrace::shared_memory

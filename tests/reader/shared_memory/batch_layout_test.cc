@@ -1,0 +1,81 @@
+#include "reader/shared_memory/batch_layout.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "framework/errors.h"
+#include "gtest/gtest.h"
+
+namespace headrace::shared_memory {
+namespace {
+
+constexpr size_t kSlotBytes = size_t{1} << 20;
+
+LeafSpec Array(uint32_t item_bytes, const DDim& dims) { return {LeafKind::kArray, 0, item_bytes, dims}; }
+
+TEST(BatchLayoutTest, LeavesAreAlignedAndDoNotOverlap) {
+  const BatchLayout layout({Array(1, {3}), Array(8, {3, 5}), {LeafKind::kObject, -1, 0, {3}}, Array(4, {3})}, "",
+                           kDataOffset + 24, kSlotBytes);
+  uint64_t end = kDataOffset + 24;
+  const std::vector<uint64_t> bytes = {3, 120, 3 * sizeof(SideRecord), 12};
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    EXPECT_EQ(layout.leaf(i).offset % kLeafAlignment, 0U);
+    EXPECT_GE(layout.leaf(i).offset, end);
+    EXPECT_LT(layout.leaf(i).offset, end + kLeafAlignment);
+    end = layout.leaf(i).offset + bytes[i];
+  }
+}
+
+TEST(BatchLayoutTest, ViewReadsWhatWasWritten) {
+  const BatchLayout layout({Array(8, {2, 3, 4}), Array(2, {2})}, "tree of two", kDataOffset, kSlotBytes);
+  std::vector<uint64_t> slot(kDataOffset / 8);
+  auto* base = reinterpret_cast<std::byte*>(slot.data());
+  std::memcpy(base + kLayoutOffset, layout.bytes().data(), layout.bytes().size());
+  const LayoutView view(base);
+  ASSERT_EQ(view.leaf_count(), 2U);
+  EXPECT_EQ(view.tree(), "tree of two");
+  EXPECT_EQ(view.leaf(0).ndim, 3U);
+  EXPECT_EQ(view.leaf(0).dims[2], 4U);
+  EXPECT_EQ(view.leaf(1).item_bytes, 2U);
+  EXPECT_EQ(view.end(), view.leaf(1).offset + 4);
+}
+
+TEST(BatchLayoutTest, BatchWithoutLeavesEndsWhereItBegins) {
+  const BatchLayout layout({}, "nothing", kDataOffset + 8, kSlotBytes);
+  EXPECT_EQ(layout.leaf_count(), 0U);
+  EXPECT_EQ(LayoutView(reinterpret_cast<const std::byte*>(layout.bytes().data()) - kLayoutOffset).end(),
+            kDataOffset + 8);
+}
+
+TEST(BatchLayoutTest, LeafThatJustFitsIsTaken) {
+  EXPECT_NO_THROW(BatchLayout({Array(1, {kSlotBytes - kDataOffset})}, "", kDataOffset, kSlotBytes));
+  EXPECT_THROW(BatchLayout({Array(1, {kSlotBytes - kDataOffset + 1})}, "", kDataOffset, kSlotBytes), ResourceExhausted);
+  EXPECT_THROW(BatchLayout({Array(1, {kSlotBytes - kDataOffset}), Array(1, {1})}, "", kDataOffset, kSlotBytes),
+               ResourceExhausted);
+}
+
+TEST(BatchLayoutTest, SizesThatOverflowAreRefused) {
+  // 2^62 elements of 4 bytes, and of 8: 2^64 and 2^65 bytes.
+  EXPECT_THROW(BatchLayout({Array(4, {int64_t{1} << 31, int64_t{1} << 31})}, "", kDataOffset, kSlotBytes),
+               ResourceExhausted);
+  EXPECT_THROW(BatchLayout({Array(8, {int64_t{1} << 31, int64_t{1} << 31})}, "", kDataOffset, kSlotBytes),
+               ResourceExhausted);
+  // 2^64 - 2^20 bytes: past the end of 64 bits once the offset is added.
+  EXPECT_THROW(BatchLayout({Array(1U << 20, {(int64_t{1} << 44) - 1})}, "", kDataOffset, kSlotBytes),
+               ResourceExhausted);
+}
+
+TEST(BatchLayoutTest, TooManyDimensionsAreRefused) {
+  EXPECT_NO_THROW(BatchLayout({Array(1, DDim(kMaxDims, 1))}, "", kDataOffset, kSlotBytes));
+  EXPECT_THROW(BatchLayout({Array(1, DDim(kMaxDims + 1, 1))}, "", kDataOffset, kSlotBytes), InvalidArgument);
+}
+
+TEST(BatchLayoutTest, DescriptionLargerThanItsRoomIsRefused) {
+  const std::string tree(kDataOffset - kLayoutOffset - sizeof(LayoutHeader), 'x');
+  EXPECT_NO_THROW(BatchLayout({}, tree, kDataOffset, kSlotBytes));
+  EXPECT_THROW(BatchLayout({}, tree + "x", kDataOffset, kSlotBytes), ResourceExhausted);
+}
+
+}  // namespace
+}  // namespace headrace::shared_memory

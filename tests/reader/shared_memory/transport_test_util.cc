@@ -1,0 +1,221 @@
+#include "transport_test_util.h"
+
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+
+#include "reader/index_permutation.h"
+#include "reader/shared_memory/futex.h"
+
+namespace headrace::shared_memory {
+
+ChildProcess::ChildProcess(const std::function<void()>& body) {
+  const pid_t parent = getpid();
+  pid_ = fork();
+  if (pid_ < 0) {
+    throw std::runtime_error("fork failed");
+  }
+  if (pid_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+      _exit(1);
+    }
+    try {
+      body();
+    } catch (...) {
+      _exit(1);
+    }
+    _exit(0);
+  }
+  pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid_, 0));
+  if (pidfd_ < 0) {
+    Kill();
+    Join();
+    throw std::runtime_error("pidfd_open failed");
+  }
+}
+
+ChildProcess::~ChildProcess() {
+  if (!status_) {
+    Kill();
+    Join();
+  }
+  close(pidfd_);
+}
+
+int ChildProcess::Join() {
+  if (!status_) {
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    status_ = status;
+  }
+  return *status_;
+}
+
+void ChildProcess::AwaitSleep() const {
+  const std::string path = "/proc/" + std::to_string(pid_) + "/stat";
+  for (int i = 0; i < 10'000; ++i) {
+    std::ifstream file(path);
+    std::string stat;
+    std::getline(file, stat);
+    const size_t name_end = stat.rfind(')');
+    if (name_end != std::string::npos && stat.compare(name_end, 3, ") S") == 0) {
+      return;
+    }
+    usleep(1000);
+  }
+  throw std::runtime_error("the child does not sleep");
+}
+
+uint64_t SampleWord(uint64_t epoch, uint64_t index, uint32_t word) {
+  return MixBits(MixBits(epoch * 1'000'003 + index) + word);
+}
+
+BatchLayout SampleLayout(const BatchProducer& producer, const Claim& claim, uint32_t words) {
+  const LeafSpec leaf{LeafKind::kArray, -1, sizeof(uint64_t), {claim.rows, words}};
+  return BatchLayout({leaf}, "samples", producer.DataOffset(claim), producer.arena().slot_bytes());
+}
+
+void WriteRow(BatchProducer& producer, const Claim& claim, uint32_t row, uint32_t words) {
+  const uint64_t offset = LayoutView(producer.Data(claim)).leaf(0).offset;
+  auto* out = reinterpret_cast<uint64_t*>(producer.Data(claim) + offset) + size_t{row} * words;
+  const uint64_t index = producer.IndexAt(claim, row);
+  for (uint32_t word = 0; word < words; ++word) {
+    out[word] = SampleWord(claim.epoch, index, word);
+  }
+}
+
+void MakeRows(BatchProducer& producer, const Claim& claim, const SampleOptions& options) {
+  if (!producer.PublishLayout(claim, SampleLayout(producer, claim, options.words).bytes())) {
+    producer.Fail(claim, claim.begin, kMismatch, "another layout");
+    return;
+  }
+  for (uint32_t row = claim.begin; row < claim.end; ++row) {
+    producer.BeginRow(claim, row);
+    const uint64_t begin = MonotonicNanoseconds();
+    while (MonotonicNanoseconds() - begin < static_cast<uint64_t>(options.cost_ns)) {
+    }
+    WriteRow(producer, claim, row, options.words);
+  }
+  producer.Complete(claim);
+}
+
+int MakeAll(BatchProducer& producer, const SampleOptions& options) {
+  int claims = 0;
+  while (const std::optional<Claim> claim = producer.TryClaim()) {
+    MakeRows(producer, *claim, options);
+    ++claims;
+  }
+  return claims;
+}
+
+::testing::AssertionResult HasSamples(const ReadyBatch& batch, const std::vector<uint64_t>& indices, uint32_t words) {
+  const auto failure = [&batch] {
+    return ::testing::AssertionFailure() << "epoch " << batch.epoch << " batch " << batch.batch << ": ";
+  };
+  if (batch.problem != kNoProblem) {
+    return failure() << "problem " << batch.problem << " at row " << batch.problem_row << ": " << batch.problem_message;
+  }
+  if (batch.rows != indices.size()) {
+    return failure() << batch.rows << " rows instead of " << indices.size();
+  }
+  const LayoutView layout = batch.layout();
+  if (layout.leaf_count() != 1 || layout.leaf(0).dims[0] != batch.rows || layout.leaf(0).dims[1] != words ||
+      layout.tree() != "samples") {
+    return failure() << "wrong layout";
+  }
+  const auto* data = reinterpret_cast<const uint64_t*>(batch.slot + layout.leaf(0).offset);
+  for (size_t row = 0; row < indices.size(); ++row) {
+    for (uint32_t word = 0; word < words; ++word) {
+      if (data[row * words + word] != SampleWord(batch.epoch, indices[row], word)) {
+        return failure() << "row " << row << " word " << word << " is not that of sample " << indices[row];
+      }
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+std::vector<uint64_t> Range(uint64_t first, uint64_t count) {
+  std::vector<uint64_t> range(count);
+  std::iota(range.begin(), range.end(), first);
+  return range;
+}
+
+SchedulerOptions SmallOptions(uint64_t dataset_length, uint64_t batch_size) {
+  SchedulerOptions options;
+  options.arena.slot_count = 16;
+  options.arena.slot_bytes = size_t{4} << 20;
+  options.arena.dataset_length = dataset_length;
+  options.batch_size = batch_size;
+  options.prefetch = 3;
+  return options;
+}
+
+Crew::Crew(const SchedulerOptions& options, uint32_t producers, const SampleOptions& samples)
+    : Crew(options, producers,
+           [samples](BatchProducer& producer, const Claim& claim) { MakeRows(producer, claim, samples); }) {}
+
+Crew::Crew(const SchedulerOptions& options, uint32_t producers, Work work) : work_(std::move(work)) {
+  SchedulerOptions complete = options;
+  complete.producers = producers;
+  scheduler_ = BatchScheduler::Create(complete);
+  producers_.resize(producers);
+  for (uint32_t id = 0; id < producers; ++id) {
+    Start(id);
+  }
+}
+
+Crew::~Crew() { scheduler_->Shutdown(); }
+
+void Crew::Start(uint32_t id) {
+  producers_[id] = std::make_unique<ChildProcess>([this, id] {
+    BatchProducer producer(Arena::Attach(scheduler_->arena()->fd()), id, scheduler_->completion_fd());
+    while (const std::optional<Claim> claim = producer.WaitForClaim()) {
+      work_(producer, *claim);
+    }
+  });
+  scheduler_->WatchProducer(id, producers_[id]->pidfd());
+}
+
+void Crew::Replace(uint32_t id) {
+  producers_[id]->Join();
+  Start(id);
+}
+
+std::optional<ReadyBatch> Crew::Next() {
+  for (;;) {
+    switch (const WaitOutcome outcome = scheduler_->Wait(kPatience)) {
+      case WaitOutcome::kBatch:
+        return scheduler_->Take();
+      case WaitOutcome::kEndOfEpoch:
+        return std::nullopt;
+      case WaitOutcome::kProducerDied:
+        for (const ProducerDeath& death : scheduler_->TakeDeaths()) {
+          deaths_.push_back(death);
+          Replace(death.producer);
+        }
+        break;
+      default:
+        throw std::runtime_error("Wait gave outcome " + std::to_string(static_cast<int>(outcome)));
+    }
+  }
+}
+
+ReadyBatch Crew::Expect() {
+  std::optional<ReadyBatch> batch = Next();
+  if (!batch) {
+    throw std::runtime_error("the epoch ended early");
+  }
+  return *std::move(batch);
+}
+
+}  // namespace headrace::shared_memory
