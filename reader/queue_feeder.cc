@@ -17,8 +17,8 @@ LoDTensorArray TensorsOf(const ReadyBatch& batch) {
   const shared_memory::LayoutView layout = batch.layout();
   for (size_t i = 0; i < layout.leaf_count(); ++i) {
     const LeafRecord& leaf = layout.leaf(i);
-    HR_ENFORCE(leaf.kind == static_cast<uint32_t>(LeafKind::kArray) && IsDataType(leaf.dtype), TypeMismatch, "element ", i,
-               " of the loader's batches is not an array of a type that a tensor can hold");
+    HR_ENFORCE(leaf.kind == static_cast<uint32_t>(LeafKind::kArray) && IsDataType(leaf.dtype), TypeMismatch, "element ",
+               i, " of the loader's batches is not an array of a type that a tensor can hold");
     LoDTensor tensor(
         Tensor(batch.memory, static_cast<DataType>(leaf.dtype), DDim(leaf.dims, leaf.dims + leaf.ndim), leaf.offset));
     if (batch.last_slots) {
@@ -31,8 +31,8 @@ LoDTensorArray TensorsOf(const ReadyBatch& batch) {
   return tensors;
 }
 
-QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler, std::shared_ptr<LoDTensorBlockingQueue> queue,
-                         FeederHooks hooks, int64_t timeout_ns)
+QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler,
+                         std::shared_ptr<LoDTensorBlockingQueue> queue, FeederHooks hooks, int64_t timeout_ns)
     : scheduler_(std::move(scheduler)),
       queue_(std::move(queue)),
       hooks_(std::move(hooks)),

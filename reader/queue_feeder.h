@@ -1,8 +1,8 @@
-// Moves the batches of an epoch from the arena into a LoDTensorBlockingQueue, as tensors over the slots: nothing is copied, and no lock of
-// a language runtime is taken while everything goes well.
+// Moves the batches of an epoch from the arena into a LoDTensorBlockingQueue, as tensors over the slots: nothing is
+// copied, and no lock of a language runtime is taken while everything goes well.
 //
-// Thread-safety: Stop may be called from any thread, also twice. The thread of the feeder is the scheduler's one consumer while it runs.
-// Lifetime: keeps scheduler and queue alive. Destruction stops and joins.
+// Thread-safety: Stop may be called from any thread, also twice. The thread of the feeder is the scheduler's one
+// consumer while it runs. Lifetime: keeps scheduler and queue alive. Destruction stops and joins.
 #pragma once
 
 #include <atomic>
@@ -28,15 +28,17 @@ struct FeederHooks {
   std::function<std::exception_ptr(const shared_memory::ReadyBatch&)> batch_failed;
 };
 
-// The tensors of a batch, in the order of its leaves. Throws TypeMismatch for a leaf that is not an array of a tensor's dtype.
+// The tensors of a batch, in the order of its leaves. Throws TypeMismatch for a leaf that is not an array of a tensor's
+// dtype.
 HEADRACE_API LoDTensorArray TensorsOf(const shared_memory::ReadyBatch& batch);
 
 class HEADRACE_API QueueFeeder {
  public:
-  // Starts feeding `queue`, in its current epoch, from the scheduler's current epoch. At the end of that the queue is closed, or failed with the
-  // first error. `timeout_ns`: how long a batch may take (negative: any time); then the queue fails with Timeout.
-  QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler, std::shared_ptr<LoDTensorBlockingQueue> queue, FeederHooks hooks,
-              int64_t timeout_ns = -1);
+  // Starts feeding `queue`, in its current epoch, from the scheduler's current epoch. At the end of that the queue is
+  // closed, or failed with the first error. `timeout_ns`: how long a batch may take (negative: any time); then the
+  // queue fails with Timeout.
+  QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler, std::shared_ptr<LoDTensorBlockingQueue> queue,
+              FeederHooks hooks, int64_t timeout_ns = -1);
   ~QueueFeeder();
   QueueFeeder(const QueueFeeder&) = delete;
   QueueFeeder& operator=(const QueueFeeder&) = delete;

@@ -1,4 +1,5 @@
-// The consumer's end of a loader: _core.BatchScheduler, _core.WaitOutcome, _core.QueueFeeder and _core.IndexPermutation.
+// The consumer's end of a loader: _core.BatchScheduler, _core.WaitOutcome, _core.QueueFeeder and
+// _core.IndexPermutation.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -47,11 +48,12 @@ Problem ProblemOf(const ReadyBatch& batch) {
   return {batch.problem, batch.problem_row, batch.problem_message, batch.epoch, batch.batch};
 }
 
-// The scheduler and what turns its batches into Python objects. Used by one thread at a time, except Shutdown and stats.
+// The scheduler and what turns its batches into Python objects. Used by one thread at a time, except Shutdown and
+// stats.
 class Consumer {
  public:
-  // decode_tree(bytes) gives (build, dtypes): build(leaves) makes the batch, dtypes[i] is the leaf's dtype, None for a list of objects.
-  // decode_problem(problem) gives the exception to raise. unpickle(bytes) gives an object.
+  // decode_tree(bytes) gives (build, dtypes): build(leaves) makes the batch, dtypes[i] is the leaf's dtype, None for a
+  // list of objects. decode_problem(problem) gives the exception to raise. unpickle(bytes) gives an object.
   Consumer(const SchedulerOptions& options, py::object decode_tree, py::object decode_problem, py::object unpickle)
       : scheduler_(BatchScheduler::Create(options)),
         decode_tree_(std::move(decode_tree)),
@@ -79,8 +81,8 @@ class Consumer {
     return Build(batch);
   }
 
-  std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death, py::object on_supply,
-                                    double timeout) {
+  std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
+                                    py::object on_supply, double timeout) {
     FeederHooks hooks;
     hooks.producer_died = CallInPython(std::move(on_death));
     if (!on_supply.is_none()) {
@@ -98,11 +100,12 @@ class Consumer {
         return std::make_exception_ptr(PythonError::Fetch());
       }
     };
-    return {new QueueFeeder(scheduler_, queue, std::move(hooks), timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)),
-            [](QueueFeeder* feeder) {
-              const GilReleased released;  // its thread may be waiting for the GIL
-              delete feeder;
-            }};
+    return {
+        new QueueFeeder(scheduler_, queue, std::move(hooks), timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)),
+        [](QueueFeeder* feeder) {
+          const GilReleased released;  // its thread may be waiting for the GIL
+          delete feeder;
+        }};
   }
 
  private:
@@ -223,12 +226,15 @@ void BindLoaderConsumer(py::module_& m) {
       .def_property_readonly("message", [](const Problem& self) { return py::bytes(self.message); })
       .def_readonly("epoch", &Problem::epoch)
       .def_readonly("batch", &Problem::batch);
-  py::class_<QueueFeeder, std::shared_ptr<QueueFeeder>>(m, "QueueFeeder", "A C++ thread that feeds a queue from a loader.")
-      .def("stop", &QueueFeeder::Stop, py::call_guard<GilReleased>(), "Ends the thread and joins it. May be called twice.");
+  py::class_<QueueFeeder, std::shared_ptr<QueueFeeder>>(m, "QueueFeeder",
+                                                        "A C++ thread that feeds a queue from a loader.")
+      .def("stop", &QueueFeeder::Stop, py::call_guard<GilReleased>(),
+           "Ends the thread and joins it. May be called twice.");
   py::class_<Consumer>(m, "BatchScheduler", "The main process's end of a loader's arena.")
-      .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size, bool drop_last,
-                       uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs, uint32_t slot_count,
-                       uint64_t slot_bytes, py::object decode_tree, py::object decode_problem, py::object unpickle) {
+      .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size,
+                       bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
+                       uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
+                       py::object unpickle) {
              SchedulerOptions options;
              options.arena.order = OrderFromName(order);
              options.arena.dataset_length = dataset_length;
@@ -241,31 +247,39 @@ void BindLoaderConsumer(py::module_& m) {
              options.producers = producers;
              options.whole_batches = whole_batches;
              options.cross_epochs = cross_epochs;
-             return std::make_unique<Consumer>(options, std::move(decode_tree), std::move(decode_problem), std::move(unpickle));
+             return std::make_unique<Consumer>(options, std::move(decode_tree), std::move(decode_problem),
+                                               std::move(unpickle));
            }),
-           py::kw_only(), py::arg("order"), py::arg("dataset_length"), py::arg("seed"), py::arg("batch_size"), py::arg("drop_last"),
-           py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches"), py::arg("cross_epochs"), py::arg("slot_count"),
-           py::arg("slot_bytes"), py::arg("decode_tree"), py::arg("decode_problem"), py::arg("unpickle"))
+           py::kw_only(), py::arg("order"), py::arg("dataset_length"), py::arg("seed"), py::arg("batch_size"),
+           py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches"),
+           py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
+           py::arg("decode_problem"), py::arg("unpickle"))
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
-      .def_property_readonly("batches_per_epoch", [](const Consumer& self) { return self.scheduler()->batches_per_epoch(); })
-      .def("start_epoch", [](Consumer& self, uint64_t epoch, uint64_t first) { self.scheduler()->StartEpoch(epoch, first); },
-           py::arg("epoch"), py::arg("first_batch") = 0)
-      .def("supply",
-           [](Consumer& self, uint64_t rows, const py::bytes& indices, bool pickled) {
-             self.scheduler()->Supply(rows, static_cast<std::string_view>(indices), pickled);
-           },
-           py::arg("rows"), py::arg("indices"), py::arg("pickled"))
+      .def_property_readonly("batches_per_epoch",
+                             [](const Consumer& self) { return self.scheduler()->batches_per_epoch(); })
+      .def(
+          "start_epoch",
+          [](Consumer& self, uint64_t epoch, uint64_t first) { self.scheduler()->StartEpoch(epoch, first); },
+          py::arg("epoch"), py::arg("first_batch") = 0)
+      .def(
+          "supply",
+          [](Consumer& self, uint64_t rows, const py::bytes& indices, bool pickled) {
+            self.scheduler()->Supply(rows, static_cast<std::string_view>(indices), pickled);
+          },
+          py::arg("rows"), py::arg("indices"), py::arg("pickled"))
       .def("end_supply", [](Consumer& self) { self.scheduler()->EndSupply(); })
       .def("wanted_supply", [](const Consumer& self) { return self.scheduler()->WantedSupply(); })
       .def("next", &Consumer::Next, py::arg("timeout") = -1.0,
            "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds.")
-      .def("feed", &Consumer::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"), py::arg("timeout") = -1.0,
-           "Starts a C++ thread that moves this epoch's batches into `queue`.")
-      .def("watch_producer", [](Consumer& self, uint32_t id, int pidfd) { self.scheduler()->WatchProducer(id, pidfd); }, py::arg("id"),
-           py::arg("pidfd"))
+      .def("feed", &Consumer::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
+           py::arg("timeout") = -1.0, "Starts a C++ thread that moves this epoch's batches into `queue`.")
+      .def(
+          "watch_producer", [](Consumer& self, uint32_t id, int pidfd) { self.scheduler()->WatchProducer(id, pidfd); },
+          py::arg("id"), py::arg("pidfd"))
       .def("take_deaths", [](Consumer& self) { return self.scheduler()->TakeDeaths(); })
-      .def("reclaim", [](Consumer& self, uint32_t id) { return self.scheduler()->Reclaim(id); }, py::arg("id"))
+      .def(
+          "reclaim", [](Consumer& self, uint32_t id) { return self.scheduler()->Reclaim(id); }, py::arg("id"))
       .def("shutdown", [](Consumer& self) { self.scheduler()->Shutdown(); })
       .def("stats", [](const Consumer& self) {
         const SchedulerStats stats = self.scheduler()->stats();
@@ -287,7 +301,8 @@ void BindLoaderConsumer(py::module_& m) {
       .def(py::init<uint64_t, uint64_t, uint64_t>(), py::arg("length"), py::arg("seed"), py::arg("epoch"))
       .def("__len__", &IndexPermutation::length)
       .def("__getitem__", [](const IndexPermutation& self, uint64_t position) {
-        HR_ENFORCE(position < self.length(), OutOfRange, "position ", position, " is outside a permutation of ", self.length());
+        HR_ENFORCE(position < self.length(), OutOfRange, "position ", position, " is outside a permutation of ",
+                   self.length());
         return self(position);
       });
 }

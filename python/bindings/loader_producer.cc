@@ -31,7 +31,9 @@ using shared_memory::SideRecord;
 class Producer {
  public:
   Producer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd, py::object describe, py::object pickle)
-      : producer_(std::move(arena), id, completion_fd), pickle_(pickle), writer_(&producer_, std::move(describe), std::move(pickle)) {}
+      : producer_(std::move(arena), id, completion_fd),
+        pickle_(pickle),
+        writer_(&producer_, std::move(describe), std::move(pickle)) {}
 
   std::optional<Claim> Wait(double timeout) {
     const GilReleased released;
@@ -116,16 +118,14 @@ class Producer {
       std::byte* place = slot + layout.leaf(i).offset;
       if (specs[i].kind == LeafKind::kArray) {
         const auto array = py::reinterpret_borrow<py::array>(leaves[i]);
-        const py::array target(array.dtype(), std::vector<py::ssize_t>(specs[i].dims.begin(), specs[i].dims.end()), place, py::none());
-        target[py::ellipsis()] = array;
+        UnownedArray(array.dtype(), {array.shape(), array.shape() + array.ndim()}, place)[py::ellipsis()] = array;
         continue;
       }
       const auto objects = py::cast<py::list>(leaves[i]);
       for (const py::handle object : objects) {
         const auto bytes = py::cast<py::bytes>(pickle_(object));
         const std::string_view view = bytes;
-        const SideRecord record =
-            producer_.AllocateSide(claim, view.size(), shared_memory::LayoutView(slot).end());
+        const SideRecord record = producer_.AllocateSide(claim, view.size(), shared_memory::LayoutView(slot).end());
         std::memcpy(slot + record.offset, view.data(), view.size());
         std::memcpy(place, &record, sizeof(record));
         place += sizeof(record);
@@ -171,24 +171,32 @@ void BindLoaderProducer(py::module_& m) {
       .def_readonly("batch", &Claim::batch);
   py::class_<Producer>(m, "BatchProducer", "A worker's end of a loader's arena. Belongs to one thread.")
       .def(py::init([](int arena_fd, uint32_t id, int completion_fd, py::object describe, py::object pickle) {
-             return std::make_unique<Producer>(Arena::Attach(arena_fd), id, completion_fd, std::move(describe), std::move(pickle));
+             return std::make_unique<Producer>(Arena::Attach(arena_fd), id, completion_fd, std::move(describe),
+                                               std::move(pickle));
            }),
            py::arg("arena_fd"), py::arg("id"), py::arg("completion_fd"), py::arg("describe"), py::arg("pickle"))
       .def("wait", &Producer::Wait, py::arg("timeout") = -1.0,
            "The next claim; None once the loader is shut down, or after `timeout` seconds (negative: no limit).")
       .def("try_claim", &Producer::TryClaim, "The next claim, or None if there is nothing to do now.")
-      .def("indices", &Producer::Indices, py::arg("claim"), py::arg("unpickle"), "The dataset indices of the claim's rows.")
-      .def("has_pickled_indices", &Producer::HasPickledIndices, py::arg("claim"), "Whether the claim's indices are not plain integers.")
-      .def("begin_row", &Producer::BeginRow, py::arg("claim"), py::arg("row"), "Notes the row at hand, for reports of a death.")
+      .def("indices", &Producer::Indices, py::arg("claim"), py::arg("unpickle"),
+           "The dataset indices of the claim's rows.")
+      .def("has_pickled_indices", &Producer::HasPickledIndices, py::arg("claim"),
+           "Whether the claim's indices are not plain integers.")
+      .def("begin_row", &Producer::BeginRow, py::arg("claim"), py::arg("row"),
+           "Notes the row at hand, for reports of a death.")
       .def("fill", &Producer::Fill, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
-           "Makes the claim's rows with getitem(index) and ends the claim. If getitem raises, the claim is still the caller's: call fail.")
-      .def("fill_from", &Producer::FillFrom, py::arg("claim"), py::arg("samples"), "As fill, with the samples made already.")
+           "Makes the claim's rows with getitem(index) and ends the claim. If getitem raises, the claim is still the "
+           "caller's: call fail.")
+      .def("fill_from", &Producer::FillFrom, py::arg("claim"), py::arg("samples"),
+           "As fill, with the samples made already.")
       .def("write_batch", &Producer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
            "Writes a batch that is collated already and ends the claim.")
-      .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"), "Ends the claim: its rows, from the one at hand on, could not be made.")
+      .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"),
+           "Ends the claim: its rows, from the one at hand on, could not be made.")
       .def_property_readonly("row", &Producer::row)
       .def_property_readonly("id", &Producer::id);
-  m.def("exit_with", &ExitWith, py::arg("pidfd"), "Ends this process as soon as the process behind the pidfd has ended.");
+  m.def("exit_with", &ExitWith, py::arg("pidfd"),
+        "Ends this process as soon as the process behind the pidfd has ended.");
 }
 
 }  // namespace headrace::python

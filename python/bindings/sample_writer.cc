@@ -1,5 +1,7 @@
 #include "python/bindings/sample_writer.h"
 
+#include <pybind11/stl.h>
+
 #include <cstring>
 
 #include "framework/data_type.h"
@@ -34,7 +36,8 @@ bool ArrayFits(const SampleTemplate::Node& node, PyObject* array) {
       return false;
     }
   }
-  return proxy->descr == node.dtype.ptr() || py::detail::npy_api::get().PyArray_EquivTypes_(proxy->descr, node.dtype.ptr());
+  return proxy->descr == node.dtype.ptr() ||
+         py::detail::npy_api::get().PyArray_EquivTypes_(proxy->descr, node.dtype.ptr());
 }
 
 py::object TensorToArray(PyObject* tensor) {
@@ -132,6 +135,12 @@ const BatchLayout& SampleTemplate::LayoutFor(uint32_t rows, size_t data_offset, 
   return layouts_.back().layout;
 }
 
+py::array UnownedArray(const py::dtype& dtype, std::vector<py::ssize_t> shape, std::byte* data) {
+  // Any base keeps pybind11 from copying; this one owns nothing.
+  const py::object base = py::int_(0);
+  return {dtype, std::move(shape), data, base};
+}
+
 bool Fits(const SampleTemplate::Node& node, PyObject* sample) {
   if (node.kind == NodeKind::kArray) {
     return IsArray(sample) && ArrayFits(node, sample);
@@ -187,7 +196,8 @@ bool SampleWriter::Write(PyObject* sample, uint32_t row) {
 
 bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample, uint32_t row) {
   if (node.kind == NodeKind::kArray) {
-    return IsArray(sample) && WriteArray(node, sample, producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes);
+    return IsArray(sample) &&
+           WriteArray(node, sample, producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes);
   }
   if (!SameType(node, sample)) {
     return false;
@@ -258,8 +268,7 @@ bool SampleWriter::WriteArray(const SampleTemplate::Node& node, PyObject* array,
   }
   const auto* proxy = py::detail::array_proxy(array);
   if ((proxy->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0) {
-    const py::array target(node.dtype, node.shape, std::vector<py::ssize_t>{}, place, py::none());
-    target[py::ellipsis()] = py::reinterpret_borrow<py::object>(array);
+    UnownedArray(node.dtype, node.shape, place)[py::ellipsis()] = py::reinterpret_borrow<py::object>(array);
   } else if (node.row_bytes < kLongCopy) {
     std::memcpy(place, proxy->data, node.row_bytes);
   } else {

@@ -1,7 +1,8 @@
 // Writes Python samples into the rows of a batch in the arena.
 //
-// What a sample looks like is described once by Python (headrace.data.collation.describe) as a tree of nodes; the writer compiles it and then
-// only checks that the next sample looks the same while it copies. All methods need the GIL.
+// What a sample looks like is described once by Python (headrace.data.collation.describe) as a tree of nodes; the
+// writer compiles it and then only checks that the next sample looks the same while it copies. All methods need the
+// GIL.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -67,6 +68,9 @@ class SampleTemplate {
   std::vector<CachedLayout> layouts_;
 };
 
+// An array over memory that it neither owns nor keeps alive. The caller holds the GIL.
+pybind11::array UnownedArray(const pybind11::dtype& dtype, std::vector<pybind11::ssize_t> shape, std::byte* data);
+
 // Whether `sample` looks as described; nothing is written.
 bool Fits(const SampleTemplate::Node& node, PyObject* sample);
 
@@ -81,7 +85,8 @@ class SampleWriter {
     claim_ = claim;
     layout_ = nullptr;
   }
-  // Writes one row of the claim. False if the sample does not look like the others of its batch. Throws what Python throws.
+  // Writes one row of the claim. False if the sample does not look like the others of its batch. Throws what Python
+  // throws.
   bool Write(PyObject* sample, uint32_t row);
 
  private:
