@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -47,6 +48,9 @@ class HEADRACE_API Error : public std::runtime_error {
 
   const char* what() const noexcept override { return what_.c_str(); }
 
+  // A copy of this error, or nullptr if its class does not know how to copy itself.
+  virtual std::exception_ptr Copy() const { return nullptr; }
+
  private:
   void Compose();
 
@@ -58,11 +62,12 @@ class HEADRACE_API Error : public std::runtime_error {
 };
 
 // Declares one member of the family.
-#define HEADRACE_DECLARE_ERROR(Name)       \
-  class HEADRACE_API Name : public Error { \
-   public:                                 \
-    using Error::Error;                    \
-    ~Name() override;                      \
+#define HEADRACE_DECLARE_ERROR(Name)          \
+  class HEADRACE_API Name : public Error {    \
+   public:                                    \
+    using Error::Error;                       \
+    ~Name() override;                         \
+    std::exception_ptr Copy() const override; \
   }
 
 HEADRACE_DECLARE_ERROR(InvalidArgument);     // ValueError: a value, shape or count that does not fit
@@ -86,6 +91,10 @@ template <typename E, typename... Args>
 [[noreturn]] void Throw(const Args&... args) {
   throw E(StrCat(args...));
 }
+
+// Throws `error` or, if it is an Error that can be copied, a copy. For an error that is kept and thrown more than once,
+// perhaps by several threads: each may add context to its own.
+[[noreturn]] HEADRACE_API void RethrowCopy(const std::exception_ptr& error);
 
 // Throws `ErrorType` with the concatenated message unless `condition` holds.
 #define HR_ENFORCE(condition, ErrorType, ...)                \

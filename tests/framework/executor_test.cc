@@ -1,0 +1,513 @@
+#include "framework/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "framework/op_registry.h"
+#include "test_ops.h"
+
+namespace headrace {
+namespace {
+
+using test::Append;
+using test::Declare;
+using test::DeclareParameter;
+using test::MakeTensor;
+using test::Values;
+using testing::HasSubstr;
+
+std::vector<float> Floats(std::initializer_list<float> values) { return values; }
+
+// y = 2 · x, with x fed.
+void BuildDouble(ProgramDesc* program, const DDim& dims = {-1}) {
+  Declare(program, "x", dims);
+  Append(program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
+}
+
+// w = w + 1, with w persistable.
+void BuildCounter(ProgramDesc* program) {
+  DeclareParameter(program, "w", {1});
+  Append(program, "test_increment", {{"X", {"w"}}}, {{"Out", {"w"}}});
+}
+
+void Put(Scope* scope, const std::string& name, LoDTensor value) {
+  *scope->Var(name)->GetMutable<LoDTensor>() = std::move(value);
+}
+
+TEST(Executor, RunsOperatorsInOrderAndFetches) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  Append(&program, "test_scale", {{"X", {"y"}}}, {{"Out", {"z"}}}, {{"factor", 10.0F}});
+  const Executor executor;
+  const auto prepared = executor.Prepare(program, {"z", "y"});
+  Scope scope;
+  std::vector<LoDTensor> fetched;
+  executor.Run(*prepared, &scope, {{"x", MakeTensor({2}, {1, 2})}}, &fetched);
+  ASSERT_EQ(fetched.size(), 2U);
+  EXPECT_EQ(Values(fetched[0]), Floats({20, 40}));
+  EXPECT_EQ(Values(fetched[1]), Floats({2, 4}));
+}
+
+TEST(Executor, StartupProgramLeavesPersistablesInTheScope) {
+  ProgramDesc startup;
+  DeclareParameter(&startup, "w", {2});
+  Append(&startup, "test_fill", {}, {{"Out", {"w"}}}, {{"shape", std::vector<int64_t>{2}}, {"value", 3.0F}});
+  Append(&startup, "test_fill", {}, {{"Out", {"temporary"}}}, {{"shape", std::vector<int64_t>{2}}, {"value", 3.0F}});
+  Scope scope;
+  Executor().Run(startup, &scope);
+  EXPECT_EQ(Values(scope.GetVar("w").Get<LoDTensor>()), Floats({3, 3}));
+  EXPECT_EQ(scope.LocalVarNames(), (std::vector<std::string>{"w"}));
+}
+
+TEST(Executor, PersistableIsFoundInAnOuterScope) {
+  ProgramDesc program;
+  BuildCounter(&program);
+  Scope outer;
+  Put(&outer, "w", MakeTensor({1}, {5}));
+  Scope& inner = outer.NewScope();
+  Executor().Run(program, &inner);
+  EXPECT_EQ(Values(outer.GetVar("w").Get<LoDTensor>()), Floats({6}));
+  EXPECT_TRUE(inner.LocalVarNames().empty());
+}
+
+TEST(Executor, PreparedProgramIsACopy) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  const Executor executor;
+  const auto prepared = executor.Prepare(program, {"y"});
+  program.block(0).RemoveOps(0, 1);
+  Scope scope;
+  std::vector<LoDTensor> fetched;
+  executor.Run(*prepared, &scope, {{"x", MakeTensor({1}, {4})}}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({8}));
+}
+
+TEST(Executor, RunsAnInnerBlockWithTheVariablesOfTheOuter) {
+  ProgramDesc program;
+  Declare(&program, "x", {1});
+  BlockDesc& inner = program.AppendBlock(0);
+  inner.Var("y");
+  inner.AppendOp({"test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 5.0F}}});
+  const Executor executor;
+  const auto prepared = executor.Prepare(program, {"y"}, 1);
+  Scope scope;
+  std::vector<LoDTensor> fetched;
+  executor.Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({5}));
+}
+
+TEST(ExecutorPrepare, UnknownOperatorIsNotFound) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  program.block(0).ops()[0]->type = "no_such_operator";
+  EXPECT_THROW(Executor().Prepare(program), NotFound);
+}
+
+TEST(ExecutorPrepare, VariableRemovedFromTheProgramIsNotFound) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  program.block(0).RemoveVar("y");
+  try {
+    Executor().Prepare(program);
+    FAIL() << "nothing was thrown";
+  } catch (const NotFound& error) {
+    EXPECT_EQ(error.variable(), "y");
+    EXPECT_EQ(error.op_type(), "test_scale");
+  }
+}
+
+TEST(ExecutorPrepare, FetchMustBeADeclaredTensor) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  Declare(&program, "r").kind = VarKind::kReader;
+  EXPECT_THROW(Executor().Prepare(program, {"nothing"}), NotFound);
+  EXPECT_THROW(Executor().Prepare(program, {"r"}), TypeMismatch);
+}
+
+TEST(ExecutorPrepare, BlockMustExist) { EXPECT_THROW(Executor().Prepare(ProgramDesc(), {}, 1), OutOfRange); }
+
+class FeedTest : public testing::Test {
+ protected:
+  FeedTest() { BuildDouble(&program_, {-1, 2}); }
+
+  template <typename E>
+  std::string ErrorOf(const std::string& name, const LoDTensor& value) {
+    const auto prepared = Executor().Prepare(program_);
+    try {
+      Executor().Run(*prepared, &scope_, {{name, value}});
+    } catch (const E& error) {
+      EXPECT_EQ(error.variable(), name);
+      return error.what();
+    }
+    ADD_FAILURE() << "the expected error was not thrown";
+    return {};
+  }
+
+  ProgramDesc program_;
+  Scope scope_;
+};
+
+TEST_F(FeedTest, UnknownDimensionTakesAnyExtent) {
+  const auto prepared = Executor().Prepare(program_);
+  for (const int64_t rows : {3, 0, 1}) {
+    EXPECT_NO_THROW(Executor().Run(*prepared, &scope_,
+                                   {{"x", MakeTensor({rows, 2}, std::vector<float>(static_cast<size_t>(rows) * 2))}}));
+  }
+}
+
+TEST_F(FeedTest, WrongShapeIsRefusedWithBothShapes) {
+  EXPECT_THAT(ErrorOf<InvalidArgument>("x", MakeTensor({1, 3}, {1, 2, 3})),
+              testing::AllOf(HasSubstr("[-1, 2]"), HasSubstr("[1, 3]")));
+}
+
+TEST_F(FeedTest, WrongDtypeIsRefusedWithBothTypes) {
+  LoDTensor ints;
+  ints.Resize({1, 2}).mutable_data<int64_t>();
+  EXPECT_THAT(ErrorOf<TypeMismatch>("x", ints), testing::AllOf(HasSubstr("float32"), HasSubstr("int64")));
+}
+
+TEST_F(FeedTest, UndeclaredVariableIsNotFound) { ErrorOf<NotFound>("nothing", MakeTensor({1}, {1})); }
+
+TEST_F(FeedTest, EmptyTensorIsRefused) { ErrorOf<InvalidArgument>("x", LoDTensor()); }
+
+TEST_F(FeedTest, ReaderCannotBeFed) {
+  Declare(&program_, "r").kind = VarKind::kReader;
+  ErrorOf<TypeMismatch>("r", MakeTensor({1}, {1}));
+}
+
+TEST_F(FeedTest, LoDMustHaveTheDeclaredDepthAndFitTheRows) {
+  LoDTensor value = MakeTensor({3, 2}, std::vector<float>(6));
+  value.set_lod({{0, 3}});
+  EXPECT_THAT(ErrorOf<InvalidArgument>("x", value), HasSubstr("LoD level 0"));
+  program_.block(0).GetVar("x").tensor.lod_level = 1;
+  EXPECT_NO_THROW(Executor().Run(*Executor().Prepare(program_), &scope_, {{"x", value}}));
+  value.set_lod({{0, 2}});
+  ErrorOf<InvalidArgument>("x", value);
+}
+
+TEST_F(FeedTest, ForgottenFeedIsNoticedEvenAfterARunThatHadIt) {
+  const auto prepared = Executor().Prepare(program_);
+  Executor().Run(*prepared, &scope_, {{"x", MakeTensor({1, 2}, {1, 2})}});
+  try {
+    Executor().Run(*prepared, &scope_);
+    FAIL() << "nothing was thrown";
+  } catch (const FailedPrecondition& error) {
+    EXPECT_EQ(error.variable(), "x");
+  }
+}
+
+TEST_F(FeedTest, MemoryIsSharedDuringTheRunAndReleasedAfterIt) {
+  int released = 0;
+  float memory[2] = {1, 2};
+  const auto prepared = Executor().Prepare(program_, {"y"});
+  std::vector<LoDTensor> fetched;
+  {
+    LoDTensor foreign(Tensor(Allocation::Foreign(memory, sizeof(memory), [&released](void*) { ++released; }),
+                             DataType::kFloat32, {1, 2}));
+    Executor().Run(*prepared, &scope_, {{"x", foreign}}, &fetched);
+    EXPECT_EQ(released, 0);
+  }
+  EXPECT_EQ(released, 1);
+  EXPECT_EQ(Values(fetched[0]), Floats({2, 4}));
+}
+
+TEST(Executor, InPlaceOperatorDoesNotWriteIntoTheFedMemory) {
+  ProgramDesc program;
+  Declare(&program, "x", {1});
+  Append(&program, "test_increment", {{"X", {"x"}}}, {{"Out", {"x"}}});
+  Scope scope;
+  const LoDTensor fed = MakeTensor({1}, {1});
+  const auto prepared = Executor().Prepare(program, {"x"});
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*prepared, &scope, {{"x", fed}}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({2}));
+  EXPECT_EQ(Values(fed), Floats({1}));
+}
+
+TEST(Executor, NextRunDoesNotWriteIntoWhatWasFetched) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  BuildCounter(&program);
+  Scope scope;
+  Put(&scope, "w", MakeTensor({1}, {0}));
+  const auto prepared = Executor().Prepare(program, {"y", "w"});
+  std::vector<LoDTensor> first;
+  std::vector<LoDTensor> second;
+  Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}}, &first);
+  Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {2})}}, &second);
+  EXPECT_EQ(Values(first[0]), Floats({2}));
+  EXPECT_EQ(Values(first[1]), Floats({1}));
+  EXPECT_EQ(Values(second[0]), Floats({4}));
+  EXPECT_EQ(Values(second[1]), Floats({2}));
+}
+
+TEST(Executor, WritingIntoAFetchedParameterDoesNotChangeTheParameter) {
+  ProgramDesc program;
+  BuildCounter(&program);
+  Scope scope;
+  Put(&scope, "w", MakeTensor({1}, {0}));
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*Executor().Prepare(program, {"w"}), &scope, {}, &fetched);
+  *static_cast<float*>(fetched[0].raw_mutable_data()) = 99;
+  EXPECT_EQ(Values(scope.GetVar("w").Get<LoDTensor>()), Floats({1}));
+}
+
+TEST(Executor, FetchOfSomethingNeverWrittenIsRefused) {
+  ProgramDesc program;
+  Declare(&program, "never", {1});
+  Scope scope;
+  std::vector<LoDTensor> fetched;
+  EXPECT_THROW(Executor().Run(*Executor().Prepare(program, {"never"}), &scope, {}, &fetched), FailedPrecondition);
+}
+
+// Addresses of temporaries, as seen from within a run.
+std::vector<const void*> seen_addresses;
+HEADRACE_REGISTER_OP(test_probe).Input("X", "").Kernel<float>([](const ExecutionContext& ctx) {
+  seen_addresses.push_back(ctx.Input("X").raw_data());
+});
+
+TEST(Executor, WarmRunKeepsTheMemoryOfTemporaries) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  Append(&program, "test_exp", {{"X", {"y"}}}, {{"Out", {"z"}}});
+  for (const char* name : {"y", "z"}) {
+    Append(&program, "test_probe", {{"X", {name}}}, {});
+  }
+  Scope scope;
+  const auto prepared = Executor().Prepare(program);
+  seen_addresses.clear();
+  for (const int64_t rows : {8, 8, 3, 8}) {
+    Executor().Run(*prepared, &scope, {{"x", MakeTensor({rows}, std::vector<float>(static_cast<size_t>(rows)))}});
+  }
+  ASSERT_EQ(seen_addresses.size(), 8U);
+  for (size_t i = 2; i < seen_addresses.size(); ++i) {
+    EXPECT_EQ(seen_addresses[i], seen_addresses[i % 2]);
+  }
+}
+
+TEST(Executor, WarmRunThatRefillsTheSameFetchesKeepsTheirMemory) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  Append(&program, "test_probe", {{"X", {"y"}}}, {});
+  Scope scope;
+  const auto prepared = Executor().Prepare(program, {"y"});
+  std::vector<LoDTensor> fetched;
+  seen_addresses.clear();
+  for (int i = 0; i < 3; ++i) {
+    Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}}, &fetched);
+  }
+  EXPECT_THAT(seen_addresses, testing::Each(seen_addresses.front()));
+}
+
+TEST(Executor, ErrorCarriesTheOperatorAndTheProgramRunsAgain) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  Declare(&program, "other", {-1});
+  Append(&program, "test_mul", {{"X", {"y"}}, {"Y", {"other"}}}, {{"Out", {"z"}}});
+  Scope scope;
+  const auto prepared = Executor().Prepare(program, {"z"});
+  std::vector<LoDTensor> fetched;
+  try {
+    Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}, {"other", MakeTensor({2}, {1, 1})}}, &fetched);
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.op_type(), "test_mul");
+  }
+  Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}, {"other", MakeTensor({1}, {7})}}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({14}));
+}
+
+TEST(Executor, SeveralScopesKeepTheirStateApart) {
+  ProgramDesc program;
+  BuildCounter(&program);
+  Scope a;
+  Scope b;
+  Put(&a, "w", MakeTensor({1}, {0}));
+  Put(&b, "w", MakeTensor({1}, {100}));
+  const auto prepared = Executor().Prepare(program);
+  for (Scope* scope : {&a, &b, &a}) {
+    Executor().Run(*prepared, scope);
+  }
+  EXPECT_EQ(Values(a.GetVar("w").Get<LoDTensor>()), Floats({2}));
+  EXPECT_EQ(Values(b.GetVar("w").Get<LoDTensor>()), Floats({101}));
+}
+
+TEST(Executor, PreparedProgramOutlivesItsScopes) {
+  ProgramDesc program;
+  BuildCounter(&program);
+  const auto prepared = Executor().Prepare(program, {"w"});
+  std::optional<Scope> scope;
+  std::vector<LoDTensor> fetched;
+  for (const float start : {1.0F, 5.0F}) {
+    scope.emplace();  // at the same address
+    Put(&*scope, "w", MakeTensor({1}, {start}));
+    Executor().Run(*prepared, &*scope, {}, &fetched);
+    EXPECT_EQ(Values(fetched[0]), Floats({start + 1}));
+  }
+  scope.reset();
+  EXPECT_NO_THROW(prepared->Reset());
+}
+
+TEST(Executor, VariableErasedFromTheScopeIsMissedNotDangling) {
+  ProgramDesc program;
+  BuildCounter(&program);
+  const auto prepared = Executor().Prepare(program);
+  Scope scope;
+  Put(&scope, "w", MakeTensor({1}, {0}));
+  Executor().Run(*prepared, &scope);
+  scope.EraseVars({"w"});
+  scope.DropKids();
+  EXPECT_THROW(Executor().Run(*prepared, &scope), FailedPrecondition);
+}
+
+TEST(Executor, NullScopeIsRefused) {
+  const auto prepared = Executor().Prepare(ProgramDesc());
+  EXPECT_THROW(Executor().Run(*prepared, nullptr), InvalidArgument);
+}
+
+TEST(Executor, ResetReleasesTemporaries) {
+  ProgramDesc program;
+  Declare(&program, "r").kind = VarKind::kRaw;
+  program.block(0).GetVar("r").persistable = true;
+  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
+  Scope scope;
+  int released = 0;
+  float memory = 1;
+  scope.Var("r")->GetMutable<test::Feed>()->emplace_back(Tensor(
+      Allocation::Foreign(&memory, sizeof(memory), [&released](void*) { ++released; }), DataType::kFloat32, {1}));
+  const auto prepared = Executor().Prepare(program);
+  Executor().Run(*prepared, &scope);
+  EXPECT_EQ(released, 0);
+  prepared->Reset();
+  EXPECT_EQ(released, 1);
+}
+
+// A program that counts its runs before, in the text, it takes the data.
+class DataOrderTest : public testing::Test {
+ protected:
+  DataOrderTest() {
+    BuildCounter(&program_);
+    Declare(&program_, "r").kind = VarKind::kRaw;
+    program_.block(0).GetVar("r").persistable = true;
+    Append(&program_, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
+    Put(&scope_, "w", MakeTensor({1}, {0}));
+    feed_ = scope_.Var("r")->GetMutable<test::Feed>();
+  }
+
+  ProgramDesc program_;
+  Scope scope_;
+  test::Feed* feed_;
+};
+
+TEST_F(DataOrderTest, EndOfDataLeavesPersistablesUntouched) {
+  const auto prepared = Executor().Prepare(program_);
+  feed_->push_back(MakeTensor({1}, {1}));
+  Executor().Run(*prepared, &scope_);
+  try {
+    Executor().Run(*prepared, &scope_);
+    FAIL() << "nothing was thrown";
+  } catch (const EndOfData& error) {
+    EXPECT_EQ(error.op_type(), "test_take");
+  }
+  EXPECT_EQ(Values(scope_.GetVar("w").Get<LoDTensor>()), Floats({1}));
+  feed_->push_back(MakeTensor({1}, {1}));
+  EXPECT_NO_THROW(Executor().Run(*prepared, &scope_));
+}
+
+TEST_F(DataOrderTest, WhatFeedsTheReadingOperatorRunsBeforeIt) {
+  // The reader is made from w by the first operator; the second overwrites what it read.
+  ProgramDesc program;
+  DeclareParameter(&program, "w", {1});
+  Declare(&program, "r").kind = VarKind::kRaw;
+  Append(&program, "test_feed_from", {{"X", {"w"}}}, {{"Out", {"r"}}});
+  Append(&program, "test_increment", {{"X", {"w"}}}, {{"Out", {"w"}}});
+  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
+  Put(&scope_, "w", MakeTensor({1}, {41}));
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*Executor().Prepare(program, {"x"}), &scope_, {}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({41}));
+}
+
+class FeedFromOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    LoDTensor copy;
+    copy.CopyFrom(scope.GetVar(Input("X")).Get<LoDTensor>());
+    scope.GetVar(Output("Out")).GetMutable<test::Feed>()->push_back(copy);
+  }
+};
+HEADRACE_REGISTER_OP(test_feed_from).Input("X", "").Output("Out", "").Operator<FeedFromOp>();
+
+TEST_F(DataOrderTest, OperatorThatUsesTheOldValueOfWhatIsReadStaysBefore) {
+  // y = 2 · x with the x of before, then x is read anew.
+  ProgramDesc program;
+  Declare(&program, "x", {1}).persistable = true;
+  Declare(&program, "r").kind = VarKind::kRaw;
+  program.block(0).GetVar("r").persistable = true;
+  Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
+  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
+  Put(&scope_, "x", MakeTensor({1}, {3}));
+  feed_->push_back(MakeTensor({1}, {50}));
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*Executor().Prepare(program, {"y", "x"}), &scope_, {}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({6}));
+  EXPECT_EQ(Values(fetched[1]), Floats({50}));
+}
+
+TEST(Executor, ThreadsRunProgramsOfTheirOwnOnOneScope) {
+  ProgramDesc program;
+  BuildDouble(&program, {1});
+  DeclareParameter(&program, "w", {1});
+  Append(&program, "test_mul", {{"X", {"y"}}, {"Y", {"w"}}}, {{"Out", {"z"}}});
+  Scope scope;
+  Put(&scope, "w", MakeTensor({1}, {10}));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      const auto prepared = Executor().Prepare(program, {"z"});
+      std::vector<LoDTensor> fetched;
+      for (int i = 0; i < 50; ++i) {
+        const auto x = static_cast<float>(t * 1000 + i);
+        Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {x})}}, &fetched);
+        EXPECT_EQ(Values(fetched[0]), Floats({20 * x}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
+// Runs what the test puts here while the program runs.
+std::function<void()> during_run;
+HEADRACE_REGISTER_OP(test_callback).Input("X", "").Kernel<float>([](const ExecutionContext&) { during_run(); });
+
+TEST(Executor, RunningAPreparedProgramTwiceAtOnceIsRefused) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  Append(&program, "test_callback", {{"X", {"y"}}}, {});
+  Scope scope;
+  const auto prepared = Executor().Prepare(program);
+  const std::map<std::string, LoDTensor> feeds = {{"x", MakeTensor({1}, {1})}};
+  int refused = 0;
+  during_run = [&] {
+    try {
+      Executor().Run(*prepared, &scope, feeds);
+    } catch (const FailedPrecondition&) {
+      ++refused;
+    }
+  };
+  Executor().Run(*prepared, &scope, feeds);
+  EXPECT_EQ(refused, 1);
+  during_run = [] {};
+  EXPECT_NO_THROW(Executor().Run(*prepared, &scope, feeds));
+}
+
+}  // namespace
+}  // namespace headrace

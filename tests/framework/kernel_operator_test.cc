@@ -1,0 +1,203 @@
+#include "framework/kernel_operator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "test_ops.h"
+
+namespace headrace {
+namespace {
+
+using test::MakeTensor;
+using test::Values;
+using testing::HasSubstr;
+
+std::unique_ptr<OperatorBase> Make(OpDesc op) {
+  OpRegistry::Check(op);
+  return OpRegistry::Create(op);
+}
+
+OpDesc ScaleOp(double factor) { return {"test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", factor}}}; }
+
+void Set(Scope* scope, const std::string& name, LoDTensor value) {
+  *scope->Var(name)->GetMutable<LoDTensor>() = std::move(value);
+}
+
+const LoDTensor& Get(const Scope& scope, const std::string& name) { return scope.GetVar(name).Get<LoDTensor>(); }
+
+TEST(KernelOperator, InfersShapeAndRunsTheKernelOfTheDtype) {
+  Scope scope;
+  scope.Var("y");
+  Set(&scope, "x", MakeTensor({2, 1}, {1, 2}));
+  const auto op = Make(ScaleOp(3));
+  op->Run(scope, {});
+  EXPECT_EQ(Get(scope, "y").dims(), (DDim{2, 1}));
+  EXPECT_EQ(Values(Get(scope, "y")), (std::vector<float>{3, 6}));
+
+  LoDTensor doubles;
+  *doubles.Resize({1}).mutable_data<double>() = 0.5;
+  Set(&scope, "x", doubles);
+  op->Run(scope, {});
+  EXPECT_EQ(*Get(scope, "y").data<double>(), 1.5);
+}
+
+TEST(KernelOperator, SharesTheLoD) {
+  Scope scope;
+  scope.Var("y");
+  LoDTensor x = MakeTensor({3}, {1, 2, 3});
+  x.set_lod({{0, 1, 3}});
+  Set(&scope, "x", x);
+  Make(ScaleOp(1))->Run(scope, {});
+  EXPECT_EQ(Get(scope, "y").lod(), x.lod());
+}
+
+TEST(KernelOperator, MissingKernelNamesWhatThereIs) {
+  Scope scope;
+  scope.Var("y");
+  LoDTensor x;
+  x.Resize({1}).mutable_data<int32_t>();
+  Set(&scope, "x", x);
+  try {
+    Make(ScaleOp(1))->Run(scope, {});
+    FAIL() << "nothing was thrown";
+  } catch (const Unimplemented& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(HasSubstr("test_scale"), HasSubstr("int32"), HasSubstr("float32, float64")));
+  }
+}
+
+TEST(KernelOperator, MissingVariableIsNamed) {
+  Scope scope;
+  Set(&scope, "x", MakeTensor({1}, {1}));
+  try {
+    Make(ScaleOp(1))->Run(scope, {});
+    FAIL() << "nothing was thrown";
+  } catch (const NotFound& error) {
+    EXPECT_EQ(error.variable(), "y");
+    EXPECT_EQ(error.op_type(), "test_scale");
+    EXPECT_THAT(error.what(), HasSubstr("'Out'"));
+  }
+}
+
+TEST(KernelOperator, InputNotWrittenYetIsNamed) {
+  for (const bool has_type : {false, true}) {
+    Scope scope;
+    scope.Var("y");
+    Variable* x = scope.Var("x");
+    if (has_type) {
+      x->GetMutable<LoDTensor>();
+    }
+    try {
+      Make(ScaleOp(1))->Run(scope, {});
+      FAIL() << "nothing was thrown";
+    } catch (const FailedPrecondition& error) {
+      EXPECT_EQ(error.variable(), "x");
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("has not been written yet"), HasSubstr("startup program")));
+    }
+  }
+}
+
+TEST(KernelOperator, InputOfAnotherTypeIsRefused) {
+  Scope scope;
+  scope.Var("y");
+  scope.Var("x")->GetMutable<std::string>();
+  EXPECT_THROW(Make(ScaleOp(1))->Run(scope, {}), TypeMismatch);
+}
+
+TEST(KernelOperator, OutOfMemoryIsResourceExhausted) {
+  Scope scope;
+  Set(&scope, "x", MakeTensor({1}, {1}));
+  try {
+    Make({"test_fail", {{"X", {"x"}}}, {}, {{"how", std::string("memory")}}})->Run(scope, {});
+    FAIL() << "nothing was thrown";
+  } catch (const ResourceExhausted& error) {
+    EXPECT_EQ(error.op_type(), "test_fail");
+  }
+}
+
+TEST(KernelOperator, FindsVariablesAgainWhenTheScopeHasChanged) {
+  Scope scope;
+  scope.Var("y");
+  Set(&scope, "x", MakeTensor({1}, {1}));
+  const auto op = Make(ScaleOp(2));
+  op->Run(scope, {});
+  scope.EraseVars({"x", "y"});
+  EXPECT_THROW(op->Run(scope, {}), NotFound);
+  scope.Var("y");
+  Set(&scope, "x", MakeTensor({1}, {5}));
+  op->Run(scope, {});
+  EXPECT_EQ(Values(Get(scope, "y")), (std::vector<float>{10}));
+}
+
+TEST(KernelOperator, FindsVariablesAgainInAScopeAtTheSameAddress) {
+  std::optional<Scope> scope;
+  const auto op = Make(ScaleOp(2));
+  for (const float value : {1.0F, 2.0F}) {
+    scope.emplace();
+    scope->Var("y");
+    Set(&*scope, "x", MakeTensor({1}, {value}));
+    op->Run(*scope, {});
+    EXPECT_EQ(Values(Get(*scope, "y")), (std::vector<float>{2 * value}));
+  }
+}
+
+TEST(KernelOperator, NewInnerVariableHidesTheOneFoundBefore) {
+  Scope scope;
+  scope.Var("y");
+  Set(&scope, "x", MakeTensor({1}, {1}));
+  Scope& kid = scope.NewScope();
+  const auto op = Make(ScaleOp(2));
+  op->Run(kid, {});
+  Set(&kid, "x", MakeTensor({1}, {7}));
+  op->Run(kid, {});
+  EXPECT_EQ(Values(Get(scope, "y")), (std::vector<float>{14}));
+}
+
+OpDesc InPlaceSgd() { return {"test_sgd", {{"Param", {"w"}}, {"Grad", {"g"}}}, {{"ParamOut", {"w"}}}, {}}; }
+
+TEST(KernelOperator, UpdatesInPlaceWhereTheMemoryIsTheVariablesAlone) {
+  Scope scope;
+  Set(&scope, "w", MakeTensor({2}, {5, 6}));
+  Set(&scope, "g", MakeTensor({2}, {1, 1}));
+  const void* memory = Get(scope, "w").raw_data();
+  Make(InPlaceSgd())->Run(scope, {});
+  EXPECT_EQ(Get(scope, "w").raw_data(), memory);
+  EXPECT_EQ(Values(Get(scope, "w")), (std::vector<float>{4, 5}));
+}
+
+TEST(KernelOperator, UpdateInPlaceOfSharedMemoryCopiesFirst) {
+  Scope scope;
+  const LoDTensor kept = MakeTensor({2}, {5, 6});
+  Set(&scope, "w", kept);
+  Set(&scope, "g", MakeTensor({2}, {1, 1}));
+  Make(InPlaceSgd())->Run(scope, {});
+  EXPECT_EQ(Values(Get(scope, "w")), (std::vector<float>{4, 5}));
+  EXPECT_EQ(Values(kept), (std::vector<float>{5, 6}));
+}
+
+TEST(KernelOperator, UpdateInPlaceOfForeignMemoryCopiesFirst) {
+  float memory[2] = {5, 6};
+  Scope scope;
+  Set(&scope, "w", LoDTensor(Tensor(Allocation::Foreign(memory, sizeof(memory), nullptr), DataType::kFloat32, {2})));
+  Set(&scope, "g", MakeTensor({2}, {1, 1}));
+  Make(InPlaceSgd())->Run(scope, {});
+  EXPECT_EQ(Values(Get(scope, "w")), (std::vector<float>{4, 5}));
+  EXPECT_EQ(memory[0], 5);
+}
+
+TEST(OperatorBase, SlotOfOneMustHoldOne) {
+  class Probe : public OperatorBase {
+   public:
+    using OperatorBase::OperatorBase;
+
+   private:
+    void RunImpl(const Scope&, const Place&) override { (void)Input("X"); }
+  };
+  Probe probe({"probe", {{"X", {"a", "b"}}}, {}, {}});
+  EXPECT_THROW(probe.Run(Scope(), {}), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,233 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "framework/op_registry.h"
+#include "framework/program_desc.h"
+#include "test_ops.h"
+
+namespace headrace {
+namespace {
+
+using test::Append;
+using test::Declare;
+
+KernelFn Nothing() {
+  return [](const ExecutionContext&) {};
+}
+
+HEADRACE_REGISTER_OP(test_every_attr)
+    .Attr<bool>("bool", "")
+    .Attr<int32_t>("int", "")
+    .Attr<int64_t>("long", "")
+    .Attr<float>("float", "")
+    .Attr<double>("double", "")
+    .Attr<std::string>("string", "")
+    .Attr<std::vector<bool>>("bools", "")
+    .Attr<std::vector<int32_t>>("ints", "")
+    .Attr<std::vector<int64_t>>("longs", "")
+    .Attr<std::vector<float>>("floats", "")
+    .Attr<std::vector<std::string>>("strings", "")
+    .Attr<BlockRef>("block", "")
+    .Kernel<float>(Nothing());
+
+// A program with something of everything.
+ProgramDesc Sample() {
+  ProgramDesc program;
+  VarDesc& x = Declare(&program, "x", {-1, 3});
+  x.tensor.dtype = DataType::kBFloat16;
+  x.tensor.lod_level = 2;
+  test::DeclareParameter(&program, "w", {4, 5});
+  Declare(&program, "skip").stop_gradient = true;
+  VarDesc& reader = Declare(&program, "reader");
+  reader.kind = VarKind::kReader;
+  reader.reader = {{{-1, 28}, DataType::kFloat32, 0}, {{-1, 1}, DataType::kInt64, 1}};
+  Declare(&program, "queue").kind = VarKind::kRaw;
+  Declare(&program, "array", {2}).kind = VarKind::kLoDTensorArray;
+  BlockDesc& inner = program.AppendBlock(0);
+  inner.Var("local").tensor.dims = {1};
+  Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 0.1F}});
+  inner.AppendOp({"test_scale", {{"X", {"x"}}}, {{"Out", {"local"}}}, {}});
+  Append(&program, "test_every_attr", {}, {},
+         {{"bool", true},
+          {"int", int32_t{-1}},
+          {"long", int64_t{1} << 40},
+          {"float", -0.0F},
+          {"double", 1e-300},
+          {"string", std::string("zero\0inside", 11)},
+          {"bools", std::vector<bool>{true, false}},
+          {"ints", std::vector<int32_t>{}},
+          {"longs", std::vector<int64_t>{INT64_MIN}},
+          {"floats", std::vector<float>{1.5F}},
+          {"strings", std::vector<std::string>{"", "b"}},
+          {"block", BlockRef{1}}});
+  return program;
+}
+
+TEST(ProgramSerialization, RoundTripKeepsEverything) {
+  const ProgramDesc program = Sample();
+  const auto parsed = ProgramDesc::Parse(program.Serialize());
+  EXPECT_EQ(parsed->ToString(), program.ToString());
+  EXPECT_EQ(parsed->block(0).ops()[1]->attrs, program.block(0).ops()[1]->attrs);
+  EXPECT_EQ(parsed->block(0).GetVar("reader").reader, program.block(0).GetVar("reader").reader);
+  EXPECT_EQ(parsed->block(1).parent(), 0);
+}
+
+TEST(ProgramSerialization, EqualProgramsGiveEqualBytes) {
+  const std::string bytes = Sample().Serialize();
+  EXPECT_EQ(Sample().Serialize(), bytes);
+  EXPECT_EQ(ProgramDesc::Parse(bytes)->Serialize(), bytes);
+}
+
+TEST(ProgramParse, EmptyAndGarbageAreDataLoss) {
+  EXPECT_THROW(ProgramDesc::Parse(""), DataLoss);
+  EXPECT_THROW(ProgramDesc::Parse("not a program at all"), DataLoss);
+  EXPECT_THROW(ProgramDesc::Parse(std::string(1000, '\xff')), DataLoss);
+}
+
+TEST(ProgramParse, EveryTruncationIsReported) {
+  const std::string bytes = Sample().Serialize();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    try {
+      // A cut between two fields leaves a smaller program, which may be a good one.
+      const auto parsed = ProgramDesc::Parse(std::string_view(bytes).substr(0, size));
+      EXPECT_EQ(parsed->Serialize().size(), ProgramDesc::Parse(parsed->Serialize())->Serialize().size());
+    } catch (const DataLoss&) {
+    } catch (const NotFound&) {
+    }
+  }
+}
+
+TEST(ProgramParse, FailureWritesNothingToStderr) {
+  testing::internal::CaptureStderr();
+  EXPECT_THROW(ProgramDesc::Parse(std::string("\x0a\x02\x08\x00", 4)),
+               DataLoss);  // a block without its required parent
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(ProgramParse, UnregisteredOperatorIsNotFound) {
+  std::string bytes = Sample().Serialize();
+  bytes.replace(bytes.find("test_every_attr"), 15, "test_every_attX");
+  EXPECT_THROW(ProgramDesc::Parse(bytes), NotFound);
+}
+
+TEST(ProgramParse, UndeclaredVariableIsNotFound) {
+  ProgramDesc program;
+  Declare(&program, "abc");
+  Append(&program, "test_scale", {{"X", {"abc"}}}, {{"Out", {"y"}}});
+  std::string bytes = program.Serialize();
+  bytes.replace(bytes.rfind("abc"), 3, "abd");
+  try {
+    ProgramDesc::Parse(bytes);
+    FAIL() << "nothing was thrown";
+  } catch (const NotFound& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("'abd'"), testing::HasSubstr("'X'"),
+                                             testing::HasSubstr("test_scale")));
+  }
+}
+
+TEST(ProgramParse, DuplicateVariableIsDataLoss) {
+  ProgramDesc program;
+  Declare(&program, "aa");
+  Declare(&program, "bb");
+  std::string bytes = program.Serialize();
+  bytes.replace(bytes.find("bb"), 2, "aa");
+  EXPECT_THROW(ProgramDesc::Parse(bytes), DataLoss);
+}
+
+// Programs that contradict themselves, made by editing the one byte in which a field's value is.
+std::string WithByte(std::string bytes, const std::string& before, char value) {
+  const size_t at = bytes.find(before);
+  EXPECT_NE(at, std::string::npos);
+  bytes[at + before.size()] = value;
+  return bytes;
+}
+
+TEST(ProgramParse, BlockThatIsItsOwnParentIsDataLoss) {
+  ProgramDesc program;
+  program.AppendBlock(0);
+  const std::string bytes = program.Serialize();
+  const std::string second_block("\x08\x01\x10", 3);  // idx 1, parent_idx …
+  EXPECT_NO_THROW(ProgramDesc::Parse(WithByte(bytes, second_block, 0)));
+  EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, second_block, 1)), DataLoss);
+  EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, second_block, 5)), DataLoss);
+}
+
+TEST(ProgramParse, BlockRefOutOfRangeIsDataLoss) {
+  const std::string bytes = Sample().Serialize();
+  const std::string ref(
+      "\x0a\x05"
+      "block"
+      "\x10\x08\x60",
+      10);  // name "block", type BLOCK, block_idx …
+  EXPECT_NO_THROW(ProgramDesc::Parse(WithByte(bytes, ref, 1)));
+  EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, ref, 2)), DataLoss);
+}
+
+TEST(ProgramParse, BadEnumValuesAreDataLoss) {
+  ProgramDesc program;
+  Declare(&program, "v");
+  const std::string bytes = program.Serialize();
+  const std::string data_type("\x0a\x02\x08", 3);  // TensorDesc of 2 bytes: data_type …
+  EXPECT_NO_THROW(ProgramDesc::Parse(WithByte(bytes, data_type, 6)));
+  EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, data_type, 7)), DataLoss);   // LOD_TENSOR is no element type
+  EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, data_type, 99)), DataLoss);  // nothing is
+  const std::string kind("\x0a\x01v\x12\x0a\x08", 6);                    // name "v", type: VarType of 10 bytes: type …
+  EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, kind, 5)), DataLoss);  // FP32 is no kind of variable
+}
+
+TEST(ProgramParse, AbsurdShapesAreDataLoss) {
+  for (const DDim& dims : {DDim{INT64_MAX, 3}, DDim{-2}, DDim{INT64_MIN}}) {
+    ProgramDesc program;
+    Declare(&program, "v", dims);
+    EXPECT_THROW(ProgramDesc::Parse(program.Serialize()), DataLoss) << ToString(dims);
+  }
+  ProgramDesc program;
+  Declare(&program, "v").tensor.lod_level = -1;
+  EXPECT_THROW(ProgramDesc::Parse(program.Serialize()), DataLoss);
+}
+
+TEST(ProgramParse, MutatedBytesAreParsedOrReported) {
+  const std::string original = Sample().Serialize();
+  std::mt19937 random(20240607);
+  int parsed = 0;
+  int refused = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::string bytes = original;
+    const int edits = 1 + static_cast<int>(random() % 4);
+    for (int i = 0; i < edits && !bytes.empty(); ++i) {
+      const size_t at = random() % bytes.size();
+      const size_t length = std::min<size_t>(1 + random() % 8, bytes.size() - at);
+      switch (random() % 4) {
+        case 0:
+          bytes[at] = static_cast<char>(random());
+          break;
+        case 1:
+          bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+          break;
+        case 2:
+          bytes.erase(at, length);
+          break;
+        default:
+          bytes.insert(random() % bytes.size(), bytes.substr(at, length));
+      }
+    }
+    try {
+      const auto program = ProgramDesc::Parse(bytes);
+      (void)program->ToString();
+      EXPECT_NO_THROW(ProgramDesc::Parse(program->Serialize()));
+      ++parsed;
+    } catch (const DataLoss&) {
+      ++refused;
+    } catch (const NotFound&) {
+      ++refused;
+    }
+  }
+  // Both ends were reached, or the mutations test nothing.
+  EXPECT_GT(parsed, 50);
+  EXPECT_GT(refused, 1000);
+}
+
+}  // namespace
+}  // namespace headrace
