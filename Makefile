@@ -1,0 +1,100 @@
+# make quickstart and make test are all that a newcomer needs; `make help` lists the rest.
+#
+# System packages come from apt (as root, or through sudo), Python packages from pip into .venv. What is there already is not installed
+# again, so that both work without root once the system packages are present.
+
+PYTHON ?= python3
+VENV := .venv
+BUILD := build/release
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc)
+# Our own sources and what decides how they are built.
+SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
+SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libgtest-dev libgmock-dev python3-dev python3-venv
+
+.DEFAULT_GOAL := help
+.PHONY: help system-packages install quickstart test test-cpp test-python test-peers lint format sanitize benchmark wheel clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+system-packages: ## install the missing Debian packages (needs root or sudo only if one is missing)
+	@missing=""; for package in $(SYSTEM_PACKAGES); do \
+	  dpkg-query -W -f='$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then \
+	  echo "installing$$missing"; \
+	  if [ "$$(id -u)" = 0 ]; then sudo=""; \
+	  elif command -v sudo >/dev/null; then sudo=sudo; \
+	  else echo "missing system packages:$$missing; install them as root (apt-get install$$missing)" >&2; exit 1; fi; \
+	  $$sudo apt-get update && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing; \
+	fi
+
+$(BIN)/python: | system-packages
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps hold what was installed last.
+$(VENV)/.build-tools: requirements/build.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)/.examples: requirements/examples.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)/.test-tools: requirements/test.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# One build folder serves the wheel and the C++ tests, so nothing is compiled twice.
+$(VENV)/.headrace: $(SOURCES) $(VENV)/.build-tools
+	@echo "building and installing headrace into $(VENV) (a few minutes the first time)"
+	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	  --force-reinstall . -C build-dir=$(BUILD) -C cmake.define.HEADRACE_BUILD_TESTS=OFF
+	@touch $@
+
+install: $(VENV)/.headrace ## build and install the package into .venv
+
+quickstart: install $(VENV)/.examples ## train LeNet on handwritten digits, fed by 2 worker processes
+	$(BIN)/python docs/examples/lenet_digits.py --workers 2
+
+test: lint test-cpp test-python ## everything there is to check: linters, GoogleTest, pytest
+
+test-cpp: install ## the C++ tests and examples
+	cmake -S . -B $(BUILD) -DHEADRACE_BUILD_TESTS=ON >/dev/null
+	cmake --build $(BUILD) --parallel $(JOBS)
+	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure
+
+test-python: install $(VENV)/.examples $(VENV)/.test-tools ## the Python tests
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-peers: test-python ## the Python tests again, beside torch, grain and others, which are large
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/peers.txt
+	$(BIN)/python -m pytest -n $(JOBS)
+
+lint: install $(VENV)/.test-tools ## formatting, style and types
+	$(BIN)/clang-format --dry-run --Werror $(shell git ls-files '*.h' '*.cc')
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.test-tools ## format all sources in place
+	$(BIN)/clang-format -i $(shell git ls-files '*.h' '*.cc')
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sanitize: system-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
+	for sanitizer in thread address,undefined; do \
+	  cmake -S . -B build/$$sanitizer -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHEADRACE_SANITIZE=$$sanitizer && \
+	  cmake --build build/$$sanitizer --parallel $(JOBS) && \
+	  ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure || exit 1; \
+	done
+
+benchmark: test-cpp ## the benchmarks that need no other loader; see tests/benchmarks
+	$(BUILD)/tests/benchmarks/shared_memory_benchmark
+
+wheel: $(VENV)/.build-tools ## a wheel in dist/
+	$(BIN)/python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist . -C build-dir=$(BUILD)
+
+clean: ## remove what was built and the virtual environment
+	rm -rf build dist $(VENV)
