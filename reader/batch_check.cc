@@ -24,13 +24,19 @@ void CheckTensor(const TensorSpec& spec, bool dims_only, const std::vector<std::
     Refuse<InvalidArgument>(number, names, i, "expected shape ", ToString(spec.dims), ", got ",
                             ToString(tensor.dims()));
   }
-  if (!dims_only && tensor.dtype() != spec.dtype) {
+  if (dims_only) return;
+  if (tensor.dtype() != spec.dtype) {
     Refuse<TypeMismatch>(number, names, i, "expected dtype ", DataTypeName(spec.dtype), ", got ",
                          DataTypeName(tensor.dtype()));
   }
-  if (!dims_only && tensor.lod_level() != static_cast<size_t>(spec.lod_level)) {
+  if (tensor.lod_level() != static_cast<size_t>(spec.lod_level)) {
     Refuse<InvalidArgument>(number, names, i, "expected ", spec.lod_level, " levels of LoD, got ", tensor.lod_level());
   }
+}
+
+// A malformed LoD would send kernels outside of the data, so it is looked at even where nothing is declared.
+void CheckWellFormed(const std::vector<std::string>& names, size_t i, const LoDTensor& tensor, uint64_t number) {
+  if (!tensor.initialized()) Refuse<InvalidArgument>(number, names, i, "the tensor holds no data");
   if (tensor.lod_level() == 0) return;
   if (tensor.dims().empty()) Refuse<InvalidArgument>(number, names, i, "a scalar cannot have a LoD");
   try {
@@ -47,7 +53,7 @@ void CheckBatch(const BatchContract& contract, const std::vector<std::string>& n
   HR_ENFORCE(batch.size() == contract.specs.size(), InvalidArgument, "batch ", number, ": expected ",
              contract.specs.size(), contract.specs.size() == 1 ? " tensor" : " tensors", ", got ", batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (!batch[i].initialized()) Refuse<InvalidArgument>(number, names, i, "the tensor holds no data");
+    CheckWellFormed(names, i, batch[i], number);
     if (contract.checked.empty() || contract.checked[i]) {
       CheckTensor(contract.specs[i], contract.dims_only, names, i, batch[i], number);
     }

@@ -198,7 +198,7 @@ class BlockingQueue {
     if (failed) {
       const std::exception_ptr error = error_;
       lock.unlock();
-      std::rethrow_exception(error);
+      RethrowCopy(error);
     }
     if (items_.empty()) return killed_ ? ReceiveResult::kKilled : ReceiveResult::kClosed;
     T item = TakeFront();

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -55,6 +54,12 @@ BatchContract ContractFromAttrs(const OpDesc& op) {
   for (const int32_t needed : need_check_feed) contract.checked.push_back(needed != 0);
   CheckSpecs(contract.specs, "'" + op.type + "'");
   return contract;
+}
+
+uint32_t PositiveAttr(const OpDesc& op, std::string_view name) {
+  const auto value = op.Attr<int32_t>(name);
+  HR_ENFORCE(value > 0, InvalidArgument, "attribute '", name, "' of '", op.type, "' must be positive, got ", value);
+  return static_cast<uint32_t>(value);
 }
 
 void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& specs) {

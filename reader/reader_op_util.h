@@ -1,9 +1,11 @@
 // What the operators that create readers share.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "framework/op_registry.h"
 #include "framework/program_desc.h"
@@ -23,6 +25,9 @@ OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op);
 
 // Reads them. Throws InvalidArgument saying which of them do not fit together.
 BatchContract ContractFromAttrs(const OpDesc& op);
+
+// The attribute `name`, an int32. Throws InvalidArgument unless it is positive.
+uint32_t PositiveAttr(const OpDesc& op, std::string_view name);
 
 // Declares the variable in slot Out to be a reader of these tensors. It is persistable: a reader lives from run to run.
 void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& specs);

@@ -228,6 +228,19 @@ TEST(BlockingQueueTest, TheFirstErrorIsKept) {
   EXPECT_STREQ(ErrorOf<std::runtime_error>([&] { queue.Receive(&item); }).what(), "first");
 }
 
+TEST(BlockingQueueTest, EveryReceiverMayAddContextToAnErrorOfItsOwn) {
+  IntQueue queue(1);
+  queue.Fail(std::make_exception_ptr(DataLoss("bad record")));
+  int item = 0;
+  try {
+    queue.Receive(&item);
+    FAIL();
+  } catch (DataLoss& error) {
+    error.SetOpType("read");
+  }
+  EXPECT_STREQ(ErrorOf<DataLoss>([&] { queue.Receive(&item); }).what(), "bad record");
+}
+
 TEST(BlockingQueueTest, AnErrorWinsOverACloseBeforeAndAfterIt) {
   int item = 0;
   IntQueue closed_first(1);
