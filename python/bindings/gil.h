@@ -1,0 +1,67 @@
+// Everything that deals with Python's global interpreter lock (GIL). No other file of the bindings calls the lock's
+// API.
+//
+// Rules, which the bindings keep so that the GIL never takes part in a deadlock:
+//  1. Whoever calls into a type that has a lock of its own (queue, reader, prepared program) gives the GIL up first,
+//  even for a quick
+//     question: a thread that holds the inner lock may be waiting for the GIL to drop a Python object.
+//  2. C++ threads touch Python only inside GilHeld, and ask whether they got it: at the end of the process the gate is
+//  closed, and
+//     what they wanted to drop is left to the operating system.
+//  3. Objects that cross threads do so as SharedObject.
+//
+// Subinterpreters are not supported.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+namespace headrace::python {
+
+// Gives the GIL up for the life of this object. The calling thread holds it before and after.
+class GilReleased {
+ public:
+  GilReleased() : state_(PyEval_SaveThread()) {}
+  // While the interpreter goes down, older Pythons end the thread here by unwinding it, which a noexcept destructor
+  // would turn into abort().
+  ~GilReleased() noexcept(false) { PyEval_RestoreThread(state_); }
+  GilReleased(const GilReleased&) = delete;
+  GilReleased& operator=(const GilReleased&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+// Holds the GIL for the life of this object, on any thread, whether or not it holds it already. May wait.
+class GilHeld {
+ public:
+  GilHeld();
+  ~GilHeld();
+  GilHeld(const GilHeld&) = delete;
+  GilHeld& operator=(const GilHeld&) = delete;
+
+  // False if the process is ending and Python must not be touched any more.
+  explicit operator bool() const { return held_; }
+
+ private:
+  bool held_ = false;
+  bool counted_ = false;
+  PyGILState_STATE state_{};
+};
+
+// A Python object that any thread may share and drop; to use it, hold the GIL.
+using SharedObject = std::shared_ptr<PyObject>;
+
+// Shares `object`. The caller holds the GIL.
+SharedObject ShareObject(pybind11::object object);
+
+// Runs Python's signal handlers if this is the main thread and signals have arrived; throws the Python exception that
+// one raised (KeyboardInterrupt, say) as a PythonError. The caller does not hold the GIL.
+void CheckSignals();
+
+// From here on, threads that do not hold the GIL are refused it; waits, at most a second, until those that are inside
+// have come out. Called once, at the end of the process, by the thread that holds the GIL.
+void CloseGilGate();
+
+}  // namespace headrace::python

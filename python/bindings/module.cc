@@ -1,0 +1,24 @@
+// headrace._core: registers the parts; the documentation of the names is in python/headrace.
+#include <pybind11/pybind11.h>
+
+#include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
+
+PYBIND11_MODULE(_core, m) {
+  using namespace headrace::python;  // NOLINT(google-build-using-namespace): the list below stays readable
+  m.doc() = "The C++ half of headrace.";
+  BindErrors(m);
+  BindTensor(m);
+  BindScope(m);
+  BindRegistry(m);
+  BindProgram(m);
+  BindBackward(m);
+  BindExecutor(m);
+  BindQueue(m);
+  BindLoaderConsumer(m);
+  BindLoaderProducer(m);
+
+  // atexit calls its functions last in, first out: registered on import, this one runs after those that stop our
+  // threads.
+  pybind11::module_::import("atexit").attr("register")(pybind11::cpp_function(&CloseGilGate));
+}

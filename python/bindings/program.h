@@ -1,0 +1,31 @@
+// What Python holds of a program: handles that look up what they stand for each time, so that none can point at
+// something removed.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "framework/program_desc.h"
+
+namespace headrace::python {
+
+struct BlockHandle {
+  std::shared_ptr<ProgramDesc> program;
+  size_t index;
+
+  BlockDesc& get() const { return program->block(index); }
+};
+
+// The variable `name` of block `index`.
+struct VarHandle {
+  std::shared_ptr<ProgramDesc> program;
+  size_t index;
+  std::string name;
+
+  // Throws NotFound if it has been removed.
+  VarDesc& get() const { return program->block(index).GetVar(name); }
+};
+
+}  // namespace headrace::python

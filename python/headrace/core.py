@@ -1,0 +1,159 @@
+"""What C++ does for the package, under the names that Fluid's ``core`` has."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from headrace import errors
+from headrace._core import (
+    BlockDesc,
+    LoDTensor,
+    LoDTensorBlockingQueue,
+    OpDesc,
+    PreparedProgram,
+    ProgramDesc,
+    Scope,
+    ScopeVariable,
+    VarDesc,
+    append_backward,
+    init_lod_tensor_blocking_queue,
+    load_op_library,
+    op_info,
+    op_types,
+)
+from headrace.errors import EOFException, QueueClosedError
+
+__all__ = [
+    "BlockDesc",
+    "CPUPlace",
+    "EOFException",
+    "LoDTensor",
+    "LoDTensorArray",
+    "LoDTensorBlockingQueue",
+    "OpDesc",
+    "PreparedProgram",
+    "ProgramDesc",
+    "QueueClosedError",
+    "Scope",
+    "ScopeVariable",
+    "VarDesc",
+    "VarType",
+    "append_backward",
+    "convert_dtype",
+    "dtype_name",
+    "init_lod_tensor_blocking_queue",
+    "load_op_library",
+    "op_info",
+    "op_types",
+]
+
+
+class VarType(enum.IntEnum):
+    """Element types of tensors, and what a variable can hold. The numbers are Fluid's."""
+
+    BOOL = 0
+    INT16 = 1
+    INT32 = 2
+    INT64 = 3
+    FP16 = 4
+    FP32 = 5
+    FP64 = 6
+    UINT8 = 20
+    INT8 = 21
+    BF16 = 22
+    UINT16 = 31
+    UINT32 = 32
+    UINT64 = 33
+
+    LOD_TENSOR = 7
+    FEED_MINIBATCH = 9
+    FETCH_LIST = 10
+    STEP_SCOPES = 11
+    LOD_TENSOR_ARRAY = 13
+    READER = 15
+    RAW = 17
+
+
+VarDesc.VarType = VarType  # where Fluid's programs look for it
+
+
+_DTYPE_NAMES = {
+    VarType.BOOL: "bool",
+    VarType.INT8: "int8",
+    VarType.INT16: "int16",
+    VarType.INT32: "int32",
+    VarType.INT64: "int64",
+    VarType.UINT8: "uint8",
+    VarType.UINT16: "uint16",
+    VarType.UINT32: "uint32",
+    VarType.UINT64: "uint64",
+    VarType.FP16: "float16",
+    VarType.BF16: "bfloat16",
+    VarType.FP32: "float32",
+    VarType.FP64: "float64",
+}
+_DTYPES_BY_NAME = {name: dtype for dtype, name in _DTYPE_NAMES.items()}
+
+
+def convert_dtype(dtype: Any) -> VarType:
+    """The element type that ``dtype`` names: a VarType, its number, NumPy's name, or whatever ``numpy.dtype`` takes.
+
+    Raises:
+        TypeMismatch: no tensor can hold it.
+    """
+    if isinstance(dtype, (int, np.integer)) and not isinstance(dtype, bool):
+        try:
+            found = VarType(int(dtype))
+        except ValueError:
+            found = None
+        if found in _DTYPE_NAMES:
+            return found
+        raise errors.TypeMismatch(f"{dtype!r} is not the number of a dtype")
+    name = dtype if isinstance(dtype, str) and dtype in _DTYPES_BY_NAME else None
+    if name is None:
+        try:
+            name = np.dtype(dtype).name
+        except TypeError:
+            name = str(dtype)
+    if name not in _DTYPES_BY_NAME:
+        raise errors.TypeMismatch(f"{dtype!r} is not a dtype of tensors; those are {', '.join(_DTYPES_BY_NAME)}")
+    return _DTYPES_BY_NAME[name]
+
+
+def dtype_name(dtype: Any) -> str:
+    """NumPy's name of an element type."""
+    return _DTYPE_NAMES[convert_dtype(dtype)]
+
+
+class CPUPlace:
+    """Where tensors live and operators run. There is one place so far."""
+
+    def __repr__(self) -> str:
+        return "CPUPlace"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CPUPlace)
+
+    def __hash__(self) -> int:
+        return hash(CPUPlace)
+
+
+class LoDTensorArray(list[LoDTensor]):
+    """A list of LoDTensors: a batch, one tensor for each variable."""
+
+    def __init__(self, tensors: Iterable[LoDTensor] = ()) -> None:
+        super().__init__()
+        for tensor in tensors:
+            self.append(tensor)
+
+    def append(self, tensor: LoDTensor) -> None:
+        """Adds a tensor at the end. TypeMismatch for anything else: an array becomes a tensor by
+        ``LoDTensor.from_numpy``.
+        """
+        if not isinstance(tensor, LoDTensor):
+            raise errors.TypeMismatch(f"a LoDTensorArray holds LoDTensors, got {type(tensor).__name__}")
+        super().append(tensor)

@@ -1,0 +1,92 @@
+"""The exceptions of headrace.
+
+Each derives from :class:`HeadraceError` and from the built-in exception that says the same, so that either can be
+caught. An exception that a user's own code raises in a feeder thread or in a worker process is none of these: it
+arrives as it was raised.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AlreadyExists",
+    "DataLoss",
+    "EOFException",
+    "FailedPrecondition",
+    "HeadraceError",
+    "InvalidArgument",
+    "IoError",
+    "NotFound",
+    "OutOfRange",
+    "QueueClosedError",
+    "ResourceExhausted",
+    "Timeout",
+    "TypeMismatch",
+    "Unimplemented",
+]
+
+
+class HeadraceError(Exception):
+    """Base of the family. The message says what went wrong and where; the attributes say where, for programs."""
+
+    #: Type of the operator that reported the error, if one did.
+    op_type: str | None = None
+    #: Name of the variable that the error is about, if it is about one.
+    variable: str | None = None
+    #: Index of the sample that the error is about, if it is about one.
+    sample_index: int | None = None
+
+    def __str__(self) -> str:
+        # KeyError would print the repr of the message.
+        return Exception.__str__(self)
+
+
+class InvalidArgument(HeadraceError, ValueError):
+    """A value, shape or count that does not fit."""
+
+
+class TypeMismatch(HeadraceError, TypeError):
+    """A dtype or a type of variable that does not fit."""
+
+
+class OutOfRange(HeadraceError, IndexError):
+    """An index outside its range."""
+
+
+class NotFound(HeadraceError, KeyError):
+    """An operator, variable, attribute or file that does not exist."""
+
+
+class AlreadyExists(HeadraceError, ValueError):
+    """A name or registration that is taken."""
+
+
+class FailedPrecondition(HeadraceError, RuntimeError):
+    """A call in a state that does not allow it."""
+
+
+class Unimplemented(HeadraceError, NotImplementedError):
+    """Something that is not there: a kernel for this dtype, say."""
+
+
+class ResourceExhausted(HeadraceError, MemoryError):
+    """Memory or slots ran out."""
+
+
+class DataLoss(HeadraceError, ValueError):
+    """A corrupt program or file."""
+
+
+class IoError(HeadraceError, OSError):
+    """A system call failed."""
+
+
+class Timeout(HeadraceError, TimeoutError):
+    """Something took longer than allowed."""
+
+
+class QueueClosedError(HeadraceError, RuntimeError):
+    """A queue that was ended for good."""
+
+
+class EOFException(HeadraceError):
+    """A pass over the data has ended: call ``reset()`` on the reader, then ``start()`` for the next one."""
