@@ -21,6 +21,7 @@ import headrace as fluid
 
 SIZE = 16  # the digits are sampled up to SIZE x SIZE pixels
 CLASSES = 10
+LEARNING_RATE = 1e-3  # a tenth of it in the last third of the epochs
 
 
 class Digits:
@@ -96,7 +97,8 @@ def build(train: bool, seed: int, startup: Any) -> tuple[Any, Any, Any, Any]:
         image, label = fluid.layers.read_file(reader)
         loss, accuracy = lenet(image, label)
         if train:
-            fluid.optimizer.Adam(learning_rate=1e-3).minimize(loss)
+            rate = fluid.layers.create_global_var([1], LEARNING_RATE, "float32", persistable=True, name="learning_rate")
+            fluid.optimizer.Adam(learning_rate=rate).minimize(loss)
     return program, reader, loss, accuracy
 
 
@@ -138,7 +140,7 @@ def main() -> int:
     """Trains, reports and says whether the target was reached."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2, help="worker processes that make the samples (default: 2)")
-    parser.add_argument("--epochs", type=int, default=15, help="passes over the training digits (default: 15)")
+    parser.add_argument("--epochs", type=int, default=18, help="passes over the training digits (default: 18)")
     parser.add_argument("--batch-size", type=int, default=32, help="digits per step (default: 32)")
     parser.add_argument("--seed", type=int, default=1, help="of the weights, the order and the distortions (default: 1)")
     parser.add_argument("--target", type=float, default=0.98, help="accuracy to reach on the held-out digits (default: 0.98)")
@@ -174,6 +176,9 @@ def main() -> int:
     training = waited = 0.0
     for epoch in range(1, arguments.epochs + 1):
         wait_before = reader.stats()["wait_s"]
+        if epoch == 1 + 2 * arguments.epochs // 3:
+            rate = fluid.global_scope().find_var("learning_rate").get_tensor()
+            rate.set(np.array([LEARNING_RATE / 10], dtype=np.float32), fluid.CPUPlace())
         epoch_began = time.perf_counter()
         reader.start()
         steps = 0

@@ -341,7 +341,8 @@ class _Feed:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._engine = engine
-        self._feeder = engine.scheduler.feed(queue, engine.replace_dead, engine.supply, engine._timeout)
+        supply = engine.supply if engine._batches is not None else None
+        self._feeder = engine.scheduler.feed(queue, engine.replace_dead, supply, engine._timeout)
         if engine.server is not None:
             # Without workers a thread of this process makes the samples.
             self._thread = threading.Thread(target=self._serve, args=(engine.server,), daemon=True, name="headrace-feed")
