@@ -1,5 +1,6 @@
 #include "framework/compile_time_infer_shape.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -15,8 +16,17 @@ class CompileTimeContext : public InferShapeContext {
  public:
   CompileTimeContext(const BlockDesc& block, const OpDesc& op) : block_(block), op_(op) {}
 
-  // Writes what the shape function has set to the program.
+  // Writes what the shape function has set to the program. Throws, having written nothing, if an input would change its
+  // type.
   void Commit() {
+    const std::vector<std::string> inputs = op_.InputNames();
+    for (const auto& [var, copy] : outputs_) {
+      HR_ENFORCE(
+          var->tensor.dtype == copy.tensor.dtype || std::find(inputs.begin(), inputs.end(), var->name) == inputs.end(),
+          InvalidArgument, "'", var->name, "' of type ", DataTypeName(var->tensor.dtype), " is an input of '", op_.type,
+          "' and cannot take its result of type ", DataTypeName(copy.tensor.dtype),
+          "; give the result a variable of its own");
+    }
     for (auto& [var, copy] : outputs_) {
       *var = std::move(copy);
     }

@@ -49,6 +49,12 @@ std::vector<const OpDesc*> RunningOrder(const BlockDesc& block) {
   return order;
 }
 
+// Whether a variable belongs to the caller's scope. A reader or a queue is the same one for every program that uses it,
+// and what it has fetched in advance must not be lost between runs.
+bool OutlivesRuns(const VarDesc& var) {
+  return var.persistable || var.kind == VarKind::kReader || var.kind == VarKind::kRaw;
+}
+
 // Sets a flag for as long as it lives; refuses if it is set already.
 class RunningGuard {
  public:
@@ -69,7 +75,7 @@ class RunningGuard {
 struct PreparedProgram::Impl {
   Impl(const ProgramDesc& source, size_t block_index) : program(source), block(program.block(block_index)) {}
 
-  void Bind(Scope* to);
+  void Bind(Scope* scope);
   void Unbind();
   void CheckFeed(const std::string& name, const LoDTensor& value) const;
   void Fetch(std::vector<LoDTensor>* fetched) const;
@@ -80,11 +86,9 @@ struct PreparedProgram::Impl {
   std::vector<std::string> fetches;
   std::atomic<bool> running{false};
 
-  // What the last run was on; never followed, only compared. The revision tells a scope from a later one at the same
-  // address.
-  const Scope* scope = nullptr;
+  uint64_t scope_id = 0;  // of the scope of the last run; 0: none
   uint64_t scope_revision = 0;
-  std::optional<Scope> temporaries;  // inside `scope`
+  std::optional<Scope> temporaries;  // inside that scope
 };
 
 // Takes the fed tensors out of the temporaries when the run ends, so that memory which may be a slot of an arena goes
@@ -116,37 +120,41 @@ class FeedGuard {
 
 void PreparedProgram::Impl::Unbind() {
   temporaries.reset();
-  scope = nullptr;
+  scope_id = 0;
+  scope_revision = 0;
 }
 
-void PreparedProgram::Impl::Bind(Scope* to) {
-  if (scope == to && scope_revision == to->revision()) {
+void PreparedProgram::Impl::Bind(Scope* scope) {
+  if (scope_id != scope->id()) {
+    Unbind();
+    temporaries.emplace(scope);
+    scope_id = scope->id();
+  }
+  if (scope_revision == scope->revision()) {
     return;
   }
-  Unbind();
-  temporaries.emplace(to);
   Names seen;
   for (const BlockDesc* from = &block;; from = &program.block(static_cast<size_t>(from->parent()))) {
     for (const VarDesc* desc : from->LocalVars()) {
       if (!seen.insert(desc->name).second) {
         continue;  // hidden by a variable of an inner block
       }
-      Variable* variable = desc->persistable ? to->FindVar(desc->name) : nullptr;
-      if (variable == nullptr) {
-        variable = (desc->persistable ? *to : *temporaries).Var(desc->name);
-      }
-      if (!variable->initialized() && desc->kind == VarKind::kLoDTensor) {
-        variable->GetMutable<LoDTensor>();
-      } else if (!variable->initialized() && desc->kind == VarKind::kLoDTensorArray) {
-        variable->GetMutable<LoDTensorArray>();
+      if (!OutlivesRuns(*desc)) {
+        Variable* variable = temporaries->Var(desc->name);
+        if (!variable->initialized() && desc->kind == VarKind::kLoDTensor) {
+          variable->GetMutable<LoDTensor>();
+        } else if (!variable->initialized() && desc->kind == VarKind::kLoDTensorArray) {
+          variable->GetMutable<LoDTensorArray>();
+        }
+      } else if (scope->FindVar(desc->name) == nullptr) {
+        scope->Var(desc->name);
       }
     }
     if (from->parent() < 0) {
       break;
     }
   }
-  scope_revision = to->revision();
-  scope = to;
+  scope_revision = scope->revision();
 }
 
 void PreparedProgram::Impl::CheckFeed(const std::string& name, const LoDTensor& value) const {

@@ -10,7 +10,8 @@ namespace {
 // Shape inference over tensors, just before the kernel runs.
 class RuntimeContext : public InferShapeContext {
  public:
-  explicit RuntimeContext(const ExecutionContext& context) : context_(context) {}
+  RuntimeContext(const ExecutionContext& context, const std::vector<Variable*>& in_place)
+      : context_(context), in_place_(in_place) {}
 
   const OpDesc& op() const override { return context_.op(); }
   bool IsRuntime() const override { return true; }
@@ -23,9 +24,16 @@ class RuntimeContext : public InferShapeContext {
   }
   void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
     LoDTensor* output = context_.OutputOrNull(slot, i);
-    if (output != nullptr && output->dims() != dims) {
-      output->Resize(dims);
+    if (output == nullptr || output->dims() == dims) {
+      return;
     }
+    Variable* variable = context_.OutputVar(slot, i);
+    // The kernel would take the new shape for that of its input.
+    HR_ENFORCE(
+        Product(dims) == output->numel() || std::find(in_place_.begin(), in_place_.end(), variable) == in_place_.end(),
+        InvalidArgument, "'", variable->name(), "' of shape ", ToString(output->dims()), " is an input of '", op().type,
+        "' and cannot take its result of shape ", ToString(dims), "; give the result a variable of its own");
+    output->Resize(dims);
   }
   void SetOutputType(std::string_view, DataType, size_t) override {}
   void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
@@ -43,6 +51,7 @@ class RuntimeContext : public InferShapeContext {
 
  private:
   const ExecutionContext& context_;
+  const std::vector<Variable*>& in_place_;  // variables that are input and output
 };
 
 std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDesc& op, const VarNameMap& slots,
@@ -151,7 +160,7 @@ void KernelOperator::RunImpl(const Scope& scope, const Place&) {
     }
   }
   if (info_.infer_shape) {
-    RuntimeContext shapes(*context_);
+    RuntimeContext shapes(*context_, in_place_);
     info_.infer_shape(shapes);
   }
   ChooseKernel()(*context_);

@@ -48,7 +48,7 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
   }
   const Library& library = libraries->at(handle);
   if (library.refusal) {
-    std::rethrow_exception(library.refusal);
+    RethrowCopy(library.refusal);
   }
   return library.types;
 }

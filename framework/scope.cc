@@ -7,7 +7,8 @@
 namespace headrace {
 namespace {
 
-uint64_t NextRevision() {
+// Gives out the ids and the revisions of all scopes.
+uint64_t NextNumber() {
   static std::atomic<uint64_t> counter{0};
   return counter.fetch_add(1, std::memory_order_relaxed) + 1;
 }
@@ -15,7 +16,7 @@ uint64_t NextRevision() {
 }  // namespace
 
 Scope::Scope() : Scope(nullptr) {}
-Scope::Scope(const Scope* parent) : parent_(parent), revision_(NextRevision()) {}
+Scope::Scope(const Scope* parent) : parent_(parent), id_(NextNumber()), revision_(id_) {}
 Scope::~Scope() = default;
 
 Variable* Scope::Var(const std::string& name) {
@@ -103,6 +104,6 @@ uint64_t Scope::revision() const {
   return latest;
 }
 
-void Scope::Touch() { revision_.store(NextRevision(), std::memory_order_release); }
+void Scope::Touch() { revision_.store(NextNumber(), std::memory_order_release); }
 
 }  // namespace headrace

@@ -53,15 +53,19 @@ class HEADRACE_API Scope {
   // Unknown names are ignored.
   void EraseVars(const std::vector<std::string>& names);
 
+  // Unlike the address, never the same for two scopes of a process.
+  uint64_t id() const { return id_; }
+
   // Grows whenever a look-up through this scope may find something else than before, because a variable was created or
-  // erased here or in an ancestor. It is never the same for two scopes that follow one another at one address, so that
-  // a pointer kept beside the address of its scope and this number is good as long as both are the same.
+  // erased here or in an ancestor. Of two scopes that follow one another at one address, the later has the greater
+  // numbers; so a pointer kept beside its scope's address and this number is good as long as both are the same.
   uint64_t revision() const;
 
  private:
   void Touch();
 
   const Scope* const parent_;
+  const uint64_t id_;
   std::atomic<uint64_t> revision_;  // drawn from a counter of the process at creation and at each change
   mutable std::mutex mutex_;        // guards vars_ and kids_
   std::unordered_map<std::string, std::unique_ptr<Variable>> vars_;

@@ -385,6 +385,39 @@ TEST(Executor, ResetReleasesTemporaries) {
   EXPECT_EQ(released, 1);
 }
 
+TEST(Executor, ReaderKeepsWhatItHoldsWhenTheScopeChangesAndAcrossPreparedPrograms) {
+  ProgramDesc program;
+  Declare(&program, "r").kind = VarKind::kReader;  // not persistable
+  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
+  Scope scope;
+  auto* feed = scope.Var("r")->GetMutable<test::Feed>();
+  for (const float value : {1.0F, 2.0F, 3.0F}) {
+    feed->push_back(MakeTensor({1}, {value}));
+  }
+  const auto prepared = Executor().Prepare(program, {"x"});
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*prepared, &scope, {}, &fetched);
+  scope.Var("something else");
+  Executor().Run(*prepared, &scope, {}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({2}));
+  Executor().Run(*Executor().Prepare(program, {"x"}), &scope, {}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({3}));
+}
+
+TEST(Executor, TemporariesStayWarmWhenTheScopeChanges) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  Append(&program, "test_probe", {{"X", {"y"}}}, {});
+  Scope scope;
+  const auto prepared = Executor().Prepare(program);
+  seen_addresses.clear();
+  for (const char* name : {"a", "b"}) {
+    Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}});
+    scope.Var(name);
+  }
+  EXPECT_EQ(seen_addresses[0], seen_addresses[1]);
+}
+
 // A program that counts its runs before, in the text, it takes the data.
 class DataOrderTest : public testing::Test {
  protected:

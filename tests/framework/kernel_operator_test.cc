@@ -187,6 +187,18 @@ TEST(KernelOperator, UpdateInPlaceOfForeignMemoryCopiesFirst) {
   EXPECT_EQ(memory[0], 5);
 }
 
+TEST(KernelOperator, ResultOfAnotherSizeCannotReplaceItsInput) {
+  Scope scope;
+  Set(&scope, "x", MakeTensor({3}, {1, 2, 3}));
+  try {
+    Make({"test_mean", {{"X", {"x"}}}, {{"Out", {"x"}}}, {}})->Run(scope, {});
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("'x'"), HasSubstr("[3]"), HasSubstr("[1]")));
+  }
+  EXPECT_EQ(Values(Get(scope, "x")), (std::vector<float>{1, 2, 3}));
+}
+
 TEST(OperatorBase, SlotOfOneMustHoldOne) {
   class Probe : public OperatorBase {
    public:

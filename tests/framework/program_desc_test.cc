@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "framework/operator.h"
+#include "framework/op_registry.h"
 #include "test_ops.h"
 
 namespace headrace {
@@ -145,6 +145,23 @@ TEST(AppendOp, TensorOperatorRefusesAReaderVariable) {
   ProgramDesc program;
   Declare(&program, "r").kind = VarKind::kReader;
   EXPECT_THROW(Append(&program, "test_scale", {{"X", {"r"}}}, {{"Out", {"y"}}}), TypeMismatch);
+}
+
+HEADRACE_REGISTER_OP(test_to_double)
+    .Input("X", "")
+    .Output("Out", "")
+    .InferShape([](InferShapeContext& ctx) {
+      ctx.ShareAll("X", "Out");
+      ctx.SetOutputType("Out", DataType::kFloat64);
+    })
+    .Kernel<float>([](const ExecutionContext&) {});
+
+TEST(AppendOp, ResultOfAnotherTypeCannotReplaceItsInput) {
+  ProgramDesc program;
+  Declare(&program, "x", {1});
+  EXPECT_THROW(Append(&program, "test_to_double", {{"X", {"x"}}}, {{"Out", {"x"}}}), InvalidArgument);
+  EXPECT_EQ(program.block(0).GetVar("x").tensor.dtype, DataType::kFloat32);
+  EXPECT_NO_THROW(Append(&program, "test_to_double", {{"X", {"x"}}}, {{"Out", {"y"}}}));
 }
 
 TEST(AppendOp, EmptyNameStandsForNoVariable) {

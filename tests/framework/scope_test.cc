@@ -70,6 +70,14 @@ TEST(Scope, DeletesOnlyItsOwnKids) {
   EXPECT_THROW(scope.DeleteScope(nullptr), NotFound);
 }
 
+TEST(Scope, IdsAreUniqueEvenAtOneAddress) {
+  std::optional<Scope> scope(std::in_place);
+  const uint64_t before = scope->id();
+  scope.emplace();
+  EXPECT_NE(scope->id(), before);
+  EXPECT_NE(scope->NewScope().id(), scope->id());
+}
+
 TEST(Scope, RevisionStaysWhileNothingChanges) {
   Scope scope;
   scope.Var("a");
