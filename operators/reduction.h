@@ -12,7 +12,7 @@ namespace headrace::ops {
 template <typename T, typename At>
 T SumOf(int64_t n, At&& at) {
   constexpr int64_t kLanes = 16;
-  constexpr int64_t kBlock = 4096;
+  constexpr int64_t kBlock = 512;
   double total = 0;
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t end = std::min(n, begin + kBlock);

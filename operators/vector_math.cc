@@ -1,6 +1,8 @@
 #include "operators/vector_math.h"
 
 #include <Eigen/Core>
+#include <cmath>
+#include <limits>
 
 namespace headrace::ops {
 namespace {
@@ -33,7 +35,12 @@ void ForEachChunk(int64_t n, const T* x, T* y, Function&& function) {
 
 template <typename T>
 void VectorExp(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> { return v.exp(); });
+  // Eigen's clamps its argument, so that the smallest result is not 0 but denormal: exp(-infinity) would not be 0.
+  static const T smallest = std::log(std::numeric_limits<T>::min());
+  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> {
+    const Chunk<T> exp = v.exp();
+    return (v < smallest).select(Chunk<T>::Zero(), exp);
+  });
 }
 
 template <typename T>

@@ -9,6 +9,7 @@
 
 namespace headrace::ops {
 
+// Results below the smallest normal number are 0.
 template <typename T>
 void VectorExp(int64_t n, const T* x, T* y);
 template <typename T>

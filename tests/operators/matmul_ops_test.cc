@@ -1,0 +1,166 @@
+#include "framework/errors.h"
+#include "tests/operators/op_test.h"
+
+namespace headrace {
+namespace {
+
+TEST(Mul, MultipliesMatrices) {
+  OpTest test("mul");
+  test.In<float>("X", {2, 3}, {1, 2, 3, 4, 5, 6}).In<float>("Y", {3, 2}, {1, 2, 3, 4, 5, 6}).Out("Out").Run();
+  EXPECT_EQ(test.Get<float>("Out"), (std::vector<float>{22, 28, 49, 64}));
+}
+
+TEST(Mul, FlattensTensorsToMatrices) {
+  OpTest test("mul");
+  test.In<double>("X", {2, 3, 4}, Numbers(24, -1, 1)).In<double>("Y", {2, 6, 5}, Numbers(60, -1, 1)).Out("Out");
+  test.Attr("x_num_col_dims", 1).Attr("y_num_col_dims", 2).CheckGradient({"X", "Y"}, {"Out"});
+  EXPECT_EQ(test.Dims("Out"), (DDim{2, 5}));
+}
+
+TEST(Mul, KeepsTheLeadingDims) {
+  OpTest test("mul");
+  test.In<double>("X", {2, 3, 4}, Numbers(24, -1, 1))
+      .In<double>("Y", {4, 5}, Numbers(20, -1, 1))
+      .Out("Out")
+      .Attr("x_num_col_dims", 2);
+  test.CheckGradient({"X", "Y"}, {"Out"});
+  EXPECT_EQ(test.Dims("Out"), (DDim{2, 3, 5}));
+}
+
+TEST(Mul, MultipliesAnEmptyBatch) {
+  OpTest test("mul");
+  test.In<float>("X", {0, 3}, {}).In<float>("Y", {3, 2}, {1, 2, 3, 4, 5, 6}).Out("Out").Run();
+  EXPECT_EQ(test.Dims("Out"), (DDim{0, 2}));
+}
+
+// The gradient of the weights is a sum over no rows.
+TEST(Mul, HasAZeroGradientForAnEmptyBatch) {
+  OpTest test("mul_grad");
+  test.In<float>("X", {0, 3}, {})
+      .In<float>("Y", {3, 1}, {1, 2, 3})
+      .In<float>("Out@GRAD", {0, 1}, {})
+      .Out("X@GRAD")
+      .Out("Y@GRAD")
+      .Run();
+  EXPECT_EQ(test.Get<float>("Y@GRAD"), (std::vector<float>{0, 0, 0}));
+}
+
+TEST(Mul, PropagatesUnknownDims) {
+  OpTest test("mul");
+  test.Declare("X", {-1, 1, 28, 28}).Declare("Y", {784, 10}).Out("Out");
+  EXPECT_EQ(test.InferredDims("Out"), (DDim{-1, 10}));
+}
+
+TEST(Mul, RefusesMatricesThatDoNotMatch) {
+  OpTest test("mul");
+  test.In<float>("X", {2, 3}, std::vector<float>(6)).In<float>("Y", {2, 2}, std::vector<float>(4)).Out("Out");
+  ExpectRunThrows<InvalidArgument>(test, "mul", "Y", "expected 3", "[2, 2]");
+  OpTest declared("mul");
+  declared.Declare("X", {-1, 3}).Declare("Y", {2, 2}).Out("Out");
+  ExpectInferThrows<InvalidArgument>(declared, "Out", "mul", "Y", "expected 3", "[2, 2]");
+}
+
+TEST(Mul, RefusesSplitsThatLeaveNothing) {
+  OpTest test("mul");
+  test.In<float>("X", {2, 3}, std::vector<float>(6))
+      .In<float>("Y", {3, 2}, std::vector<float>(6))
+      .Out("Out")
+      .Attr("x_num_col_dims", 2);
+  ExpectRunThrows<InvalidArgument>(test, "X", "x_num_col_dims", "2");
+}
+
+TEST(Mul, RefusesTypesThatDiffer) {
+  OpTest test("mul");
+  test.In<float>("X", {1, 1}, {1}).In<double>("Y", {1, 1}, {1}).Out("Out");
+  ExpectRunThrows<TypeMismatch>(test, "Y", "float32", "float64");
+}
+
+TEST(Mul, RefusesToWriteOverItsInput) {
+  OpTest test("mul");
+  test.In<float>("X", {1, 1}, {1}).In<float>("Y", {1, 1}, {1}).InPlace("Out", "X");
+  ExpectRunThrows<InvalidArgument>(test, "Out", "X_0", "in place");
+}
+
+struct MatmulCase {
+  DDim x;
+  DDim y;
+  bool transpose_x;
+  bool transpose_y;
+  DDim out;
+};
+
+void PrintTo(const MatmulCase& c, std::ostream* out) {
+  *out << ToString(c.x) << (c.transpose_x ? "ᵀ" : "") << " · " << ToString(c.y) << (c.transpose_y ? "ᵀ" : "");
+}
+
+class Matmul : public testing::TestWithParam<MatmulCase> {};
+
+TEST_P(Matmul, HasItsDimsAndItsGradient) {
+  const MatmulCase& c = GetParam();
+  OpTest test("matmul");
+  test.In<double>("X", c.x, Numbers(Product(c.x), -1, 1, 1))
+      .In<double>("Y", c.y, Numbers(Product(c.y), -1, 1, 2))
+      .Out("Out");
+  test.Attr("transpose_X", c.transpose_x)
+      .Attr("transpose_Y", c.transpose_y)
+      .Attr("alpha", 0.5f)
+      .CheckGradient({"X", "Y"}, {"Out"});
+  EXPECT_EQ(test.Dims("Out"), c.out);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, Matmul,
+                         testing::Values(MatmulCase{{2, 3}, {3, 4}, false, false, {2, 4}},
+                                         MatmulCase{{3, 2}, {3, 4}, true, false, {2, 4}},
+                                         MatmulCase{{2, 3}, {4, 3}, false, true, {2, 4}},
+                                         MatmulCase{{3, 2}, {4, 3}, true, true, {2, 4}},
+                                         MatmulCase{{2, 9, 8}, {2, 8, 7}, false, false, {2, 9, 7}},
+                                         MatmulCase{{2, 8, 9}, {2, 7, 8}, true, true, {2, 9, 7}},
+                                         MatmulCase{{2, 3, 4}, {4, 5}, false, false, {2, 3, 5}},
+                                         MatmulCase{{2, 4, 3}, {4, 5}, true, false, {2, 3, 5}},
+                                         MatmulCase{{3, 4}, {2, 4, 5}, false, false, {2, 3, 5}},
+                                         MatmulCase{{2, 3, 1, 4}, {2, 3, 4, 1}, false, false, {2, 3, 1, 1}}));
+
+TEST(MatmulOperator, MultipliesEachMatrixOfABatch) {
+  OpTest test("matmul");
+  test.In<float>("X", {2, 1, 2}, {1, 2, 3, 4}).In<float>("Y", {2, 2, 1}, {5, 6, 7, 8}).Out("Out").Run();
+  EXPECT_EQ(test.Get<float>("Out"), (std::vector<float>{17, 53}));
+}
+
+TEST(MatmulOperator, PropagatesUnknownDims) {
+  OpTest test("matmul");
+  test.Declare("X", {-1, 5, -1}).Declare("Y", {-1, 8, 7}).Out("Out");
+  EXPECT_EQ(test.InferredDims("Out"), (DDim{-1, 5, 7}));
+}
+
+TEST(MatmulOperator, RefusesShapesThatDoNotMatch) {
+  OpTest inner("matmul");
+  inner.In<float>("X", {2, 3}, std::vector<float>(6)).In<float>("Y", {2, 3}, std::vector<float>(6)).Out("Out");
+  ExpectRunThrows<InvalidArgument>(inner, "matmul", "Y", "[2, 3]", "3 rows");
+  OpTest batch("matmul");
+  batch.In<float>("X", {2, 1, 1}, {1, 2}).In<float>("Y", {3, 1, 1}, {1, 2, 3}).Out("Out");
+  ExpectRunThrows<InvalidArgument>(batch, "Y", "batch", "[3, 1, 1]");
+  OpTest vector("matmul");
+  vector.In<float>("X", {2}, {1, 2}).In<float>("Y", {2, 1}, {1, 2}).Out("Out");
+  ExpectRunThrows<InvalidArgument>(vector, "X", "matrix", "[2]");
+}
+
+// Products of all kinds of sizes take different ways through Eigen; none may depend on where the matrices lie (Run
+// checks that).
+TEST(MatmulOperator, GivesTheSameBitsWhereverTheMatricesLie) {
+  const int64_t sizes[] = {1, 2, 3, 7, 8, 13, 17, 33};
+  for (const int64_t m : sizes) {
+    for (const int64_t n : sizes) {
+      for (const int64_t k : sizes) {
+        for (const bool transposed : {false, true}) {
+          OpTest test("matmul");
+          test.In<float>("X", transposed ? DDim{k, m} : DDim{m, k}, As<float>(Numbers(m * k, -1, 1, 1)));
+          test.In<float>("Y", transposed ? DDim{n, k} : DDim{k, n}, As<float>(Numbers(n * k, -1, 1, 2))).Out("Out");
+          test.Attr("transpose_X", transposed).Attr("transpose_Y", transposed).Run();
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace

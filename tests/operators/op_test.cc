@@ -1,0 +1,269 @@
+#include "tests/operators/op_test.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "framework/op_registry.h"
+#include "framework/operator.h"
+
+namespace headrace {
+namespace {
+
+// A linear congruential generator: the same numbers everywhere.
+class Generator {
+ public:
+  explicit Generator(uint32_t seed) : state_(seed * 2654435761u + 12345) {}
+  double Uniform() {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<double>(state_ >> 11) * 0x1p-53;
+  }
+  size_t Below(size_t n) { return static_cast<size_t>(Uniform() * static_cast<double>(n)); }
+
+ private:
+  uint64_t state_;
+};
+
+void RunOp(OpDesc op, const Scope& scope) {
+  OpRegistry::Check(op);
+  OpRegistry::Create(op)->Run(scope, CPUPlace());
+}
+
+// The same elements, one element further in memory that is aligned: as foreign memory may lie.
+LoDTensor Shifted(const LoDTensor& tensor) {
+  const size_t step = SizeOf(tensor.dtype());
+  const auto memory = Allocation::OnHeap(tensor.nbytes() + step);
+  auto* start = static_cast<std::byte*>(memory->data()) + step;
+  if (tensor.nbytes() > 0) {
+    std::memcpy(start, tensor.raw_data(), tensor.nbytes());
+  }
+  auto foreign = Allocation::Foreign(start, tensor.nbytes(), [memory](void*) {});
+  return LoDTensor(Tensor(std::move(foreign), tensor.dtype(), tensor.dims()), tensor.lod());
+}
+
+}  // namespace
+
+void ExpectContains(const std::string& what, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(what.find(part), std::string::npos) << "'" << what << "' does not contain '" << part << "'";
+  }
+}
+
+std::vector<double> Numbers(int64_t n, double low, double high, uint32_t seed) {
+  Generator generator(seed);
+  std::vector<double> numbers(static_cast<size_t>(n));
+  std::generate(numbers.begin(), numbers.end(), [&] { return low + (high - low) * generator.Uniform(); });
+  return numbers;
+}
+
+std::vector<double> DistinctNumbers(int64_t n, double gap, uint32_t seed) {
+  Generator generator(seed);
+  std::vector<double> numbers(static_cast<size_t>(n));
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = (static_cast<double>(i) - static_cast<double>(n) / 2 + 0.37) * gap * 2;
+    std::swap(numbers[i], numbers[generator.Below(i + 1)]);
+  }
+  return numbers;
+}
+
+OpTest& OpTest::AddInput(const std::string& slot, LoDTensor tensor, LoD lod) {
+  auto& names = op_.inputs[slot];
+  names.push_back(slot + "_" + std::to_string(names.size()));
+  const TensorSpec spec{tensor.dims(), tensor.dtype(), static_cast<int32_t>(lod.size())};
+  tensor.set_lod(std::move(lod));
+  inputs_.push_back({names.back(), std::move(tensor), spec});
+  return *this;
+}
+
+OpTest& OpTest::Declare(const std::string& slot, const DDim& dims, DataType dtype, int32_t lod_level) {
+  auto& names = op_.inputs[slot];
+  names.push_back(slot + "_" + std::to_string(names.size()));
+  inputs_.push_back({names.back(), LoDTensor(), {dims, dtype, lod_level}});
+  return *this;
+}
+
+OpTest& OpTest::Empty(const std::string& slot) {
+  op_.inputs[slot].emplace_back(kEmptyVarName);
+  return *this;
+}
+
+OpTest& OpTest::Out(const std::string& slot, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    op_.outputs[slot].push_back(slot + "_out_" + std::to_string(i));
+  }
+  return *this;
+}
+
+OpTest& OpTest::InPlace(const std::string& out, const std::string& in) {
+  op_.outputs[out] = {op_.inputs.at(in).front()};
+  return *this;
+}
+
+void OpTest::FillScope(Scope* scope, bool shifted) const {
+  for (const Input& input : inputs_) {
+    auto* variable = scope->Var(input.name)->GetMutable<LoDTensor>();
+    if (shifted) {
+      *variable = Shifted(input.tensor);
+    } else {
+      variable->CopyFrom(input.tensor);
+      variable->set_lod(input.tensor.lod());
+    }
+  }
+  for (const std::string& name : op_.OutputNames()) {
+    scope->Var(name);
+  }
+}
+
+void OpTest::Run() {
+  scope_ = std::make_unique<Scope>();
+  FillScope(scope_.get(), false);
+  RunOp(op_, *scope_);
+  CheckInference();
+  if (deterministic_) {
+    CheckShifted();
+  }
+}
+
+void OpTest::CheckShifted() const {
+  Scope scope;
+  FillScope(&scope, true);
+  RunOp(op_, scope);
+  for (const std::string& name : op_.OutputNames()) {
+    if (name == kEmptyVarName) {
+      continue;
+    }
+    const auto& expected = scope_->GetVar(name).Get<LoDTensor>();
+    const auto& actual = scope.GetVar(name).Get<LoDTensor>();
+    ASSERT_EQ(actual.dims(), expected.dims()) << name;
+    EXPECT_EQ(actual.nbytes() == 0 ? 0 : std::memcmp(actual.raw_data(), expected.raw_data(), actual.nbytes()), 0)
+        << op_.type << ": " << name << " depends on where the inputs lie in memory";
+  }
+}
+
+void OpTest::CheckInference() const {
+  for (const auto& [slot, names] : op_.outputs) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      const LoDTensor& actual = Output(slot, i);
+      EXPECT_TRUE(Matches(InferredDims(slot, i), actual.dims()))
+          << op_.type << ", " << names[i] << ": inferred " << ToString(InferredDims(slot, i)) << ", actual "
+          << ToString(actual.dims());
+    }
+  }
+}
+
+DDim OpTest::InferredDims(const std::string& slot, size_t i) const {
+  ProgramDesc program;
+  BlockDesc& block = program.block(0);
+  for (const Input& input : inputs_) {
+    block.Var(input.name).tensor = input.declared;
+  }
+  for (const std::string& name : op_.OutputNames()) {
+    block.Var(name);
+  }
+  block.AppendOp(op_);
+  const VarDesc& out = block.GetVar(op_.Output(slot).at(i));
+  if (scope_ != nullptr && scope_->FindVar(out.name) != nullptr && scope_->GetVar(out.name).IsType<LoDTensor>()) {
+    EXPECT_EQ(DataTypeName(out.tensor.dtype), DataTypeName(scope_->GetVar(out.name).Get<LoDTensor>().dtype()))
+        << op_.type << ", " << out.name;
+  }
+  return out.tensor.dims;
+}
+
+const LoDTensor& OpTest::Output(const std::string& slot, size_t i) const {
+  return scope_->GetVar(op_.Output(slot).at(i)).Get<LoDTensor>();
+}
+
+namespace {
+
+// The weights of the linear combination of outputs whose derivatives are checked.
+std::vector<double> Weights(const std::string& slot, int64_t n) {
+  return Numbers(n, -1, 1, static_cast<uint32_t>(std::hash<std::string>()(slot)));
+}
+
+}  // namespace
+
+double OpTest::Objective(const std::vector<std::string>& outs) const {
+  Scope scope;
+  FillScope(&scope, false);
+  RunOp(op_, scope);
+  double sum = 0;
+  for (const std::string& slot : outs) {
+    for (const std::string& name : op_.Output(slot)) {
+      const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
+      const std::vector<double> weights = Weights(name, tensor.numel());
+      for (size_t i = 0; i < weights.size(); ++i) {
+        sum += weights[i] * tensor.data<double>()[i];
+      }
+    }
+  }
+  return sum;
+}
+
+void OpTest::CheckGradient(const std::vector<std::string>& ins, const std::vector<std::string>& outs,
+                           double tolerance) {
+  Run();
+  for (const std::string& slot : outs) {
+    for (const std::string& name : op_.Output(slot)) {
+      const auto& tensor = scope_->GetVar(name).Get<LoDTensor>();
+      auto* gradient = scope_->Var(GradVarName(name))->GetMutable<LoDTensor>();
+      gradient->Resize(tensor.dims());
+      std::ranges::copy(Weights(name, tensor.numel()), gradient->mutable_data<double>());
+    }
+  }
+
+  OpDesc forward = op_;
+  OpRegistry::Check(forward);
+  const GradientMaker& maker = OpRegistry::Get(op_.type).gradient;
+  ASSERT_TRUE(maker) << op_.type << " has no gradient";
+  for (OpDesc& gradient : maker(forward)) {
+    for (auto& [slot, names] : gradient.inputs) {
+      for (std::string& name : names) {
+        if (scope_->FindVar(name) == nullptr) {
+          name = kEmptyVarName;
+        }
+      }
+    }
+    for (auto& [slot, names] : gradient.outputs) {
+      for (std::string& name : names) {
+        const bool wanted = std::ranges::any_of(ins, [&](const std::string& in) {
+          return std::ranges::any_of(op_.Input(in),
+                                     [&](const std::string& variable) { return GradVarName(variable) == name; });
+        });
+        if (wanted) {
+          scope_->Var(name);
+        } else {
+          name = kEmptyVarName;
+        }
+      }
+    }
+    RunOp(gradient, *scope_);
+  }
+
+  const double step = 1e-5;
+  for (Input& input : inputs_) {
+    const Variable* variable = scope_->FindVar(GradVarName(input.name));
+    const bool wanted = std::ranges::any_of(
+        ins, [&](const std::string& in) { return std::ranges::count(op_.Input(in), input.name) > 0; });
+    if (!wanted) {
+      continue;
+    }
+    ASSERT_NE(variable, nullptr) << op_.type << " gives no gradient of " << input.name;
+    const auto& gradient = variable->Get<LoDTensor>();
+    ASSERT_EQ(gradient.dims(), input.tensor.dims()) << input.name;
+    double* x = input.tensor.mutable_data<double>();
+    for (int64_t i = 0; i < input.tensor.numel(); ++i) {
+      const double kept = x[i];
+      x[i] = kept + step;
+      const double above = Objective(outs);
+      x[i] = kept - step;
+      const double below = Objective(outs);
+      x[i] = kept;
+      const double expected = (above - below) / (2 * step);
+      EXPECT_NEAR(gradient.data<double>()[i], expected, tolerance * std::max(1.0, std::abs(expected)))
+          << op_.type << ": d/d" << input.name << "[" << i << "]";
+    }
+  }
+}
+
+}  // namespace headrace
