@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
 # Our own sources and what decides how they are built.
 SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
+CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libgtest-dev libgmock-dev python3-dev python3-venv
 
 .DEFAULT_GOAL := help
@@ -72,14 +73,15 @@ test-peers: test-python ## the Python tests again, beside torch, grain and other
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/peers.txt
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: install $(VENV)/.test-tools ## formatting, style and types
-	$(BIN)/clang-format --dry-run --Werror $(shell git ls-files '*.h' '*.cc')
+lint: install $(VENV)/.test-tools ## formatting, style, types and static analysis
+	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet -p $(BUILD)
 
 format: $(VENV)/.test-tools ## format all sources in place
-	$(BIN)/clang-format -i $(shell git ls-files '*.h' '*.cc')
+	$(BIN)/clang-format -i $(CPP_SOURCES)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
