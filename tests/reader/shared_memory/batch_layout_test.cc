@@ -1,6 +1,7 @@
 #include "reader/shared_memory/batch_layout.h"
 
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -61,8 +62,8 @@ TEST(BatchLayoutTest, SizesThatOverflowAreRefused) {
                ResourceExhausted);
   EXPECT_THROW(BatchLayout({Array(8, {int64_t{1} << 31, int64_t{1} << 31})}, "", kDataOffset, kSlotBytes),
                ResourceExhausted);
-  // 2^64 - 2^20 bytes: past the end of 64 bits once the offset is added.
-  EXPECT_THROW(BatchLayout({Array(1U << 20, {(int64_t{1} << 44) - 1})}, "", kDataOffset, kSlotBytes),
+  // 2^64 - 2 bytes: past the end of 64 bits once the offset is added.
+  EXPECT_THROW(BatchLayout({Array(2, {std::numeric_limits<int64_t>::max()})}, "", kDataOffset, kSlotBytes),
                ResourceExhausted);
 }
 

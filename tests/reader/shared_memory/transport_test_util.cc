@@ -186,9 +186,12 @@ void Crew::Start(uint32_t id) {
   scheduler_->WatchProducer(id, producers_[id]->pidfd());
 }
 
-void Crew::Replace(uint32_t id) {
-  producers_[id]->Join();
-  Start(id);
+void Crew::ReplaceDead() {
+  for (const ProducerDeath& death : scheduler_->TakeDeaths()) {
+    deaths_.push_back(death);
+    producers_[death.producer]->Join();
+    Start(death.producer);
+  }
 }
 
 std::optional<ReadyBatch> Crew::Next() {
@@ -199,10 +202,7 @@ std::optional<ReadyBatch> Crew::Next() {
       case WaitOutcome::kEndOfEpoch:
         return std::nullopt;
       case WaitOutcome::kProducerDied:
-        for (const ProducerDeath& death : scheduler_->TakeDeaths()) {
-          deaths_.push_back(death);
-          Replace(death.producer);
-        }
+        ReplaceDead();
         break;
       default:
         throw std::runtime_error("Wait gave outcome " + std::to_string(static_cast<int>(outcome)));

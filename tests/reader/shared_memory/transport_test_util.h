@@ -101,8 +101,8 @@ class Crew {
   std::optional<ReadyBatch> Next();
   // Next, where the epoch must not end.
   ReadyBatch Expect();
-  // Starts producer `id` anew; the former one must be gone.
-  void Replace(uint32_t id);
+  // Starts the producers anew whose deaths the scheduler has seen.
+  void ReplaceDead();
 
  private:
   void Start(uint32_t id);
