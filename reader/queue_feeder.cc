@@ -1,5 +1,7 @@
 #include "reader/queue_feeder.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <utility>
 
@@ -38,16 +40,25 @@ QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> schedule
       hooks_(std::move(hooks)),
       timeout_ns_(timeout_ns),
       epoch_(queue_->epoch()),
-      thread_([this] { Run(); }) {}
+      owner_(getpid()),
+      thread_(std::make_unique<std::thread>([this] { Run(); })) {}
 
-QueueFeeder::~QueueFeeder() { Stop(); }
+QueueFeeder::~QueueFeeder() {
+  Stop();
+  if (getpid() != owner_) {
+    thread_.release();  // nothing can join it, and a joinable std::thread must not be destroyed
+  }
+}
 
 void QueueFeeder::Stop() {
+  if (getpid() != owner_) {
+    return;
+  }
   stop_.store(true);
   scheduler_->Interrupt();
   const std::lock_guard lock(join_mutex_);
-  if (thread_.joinable()) {
-    thread_.join();
+  if (thread_->joinable()) {
+    thread_->join();
   }
 }
 

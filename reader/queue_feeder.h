@@ -2,8 +2,11 @@
 // copied, and no lock of a language runtime is taken while everything goes well.
 //
 // Thread-safety: Stop may be called from any thread, also twice. The thread of the feeder is the scheduler's one
-// consumer while it runs. Lifetime: keeps scheduler and queue alive. Destruction stops and joins.
+// consumer while it runs. Lifetime: keeps scheduler and queue alive. Destruction stops and joins. In a forked child,
+// where the thread does not exist, Stop and destruction do nothing.
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <exception>
@@ -57,8 +60,9 @@ class HEADRACE_API QueueFeeder {
   const int64_t timeout_ns_;
   const uint64_t epoch_;
   std::atomic<bool> stop_{false};
+  const pid_t owner_;
   std::mutex join_mutex_;  // one Stop joins, the others wait for it
-  std::thread thread_;
+  std::unique_ptr<std::thread> thread_;
 };
 
 }  // namespace headrace

@@ -3,8 +3,12 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -62,13 +66,11 @@ class Consumer {
 
   const std::shared_ptr<BatchScheduler>& scheduler() const { return scheduler_; }
 
-  // The next batch, or a WaitOutcome that says what to do first.
+  // The next batch, or a WaitOutcome that says what to do first. Python's signal handlers run meanwhile.
   py::object Next(double timeout) {
-    WaitOutcome outcome{};
-    {
-      const GilReleased released;
-      outcome = scheduler_->Wait(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9));
-    }
+    RequireOwner();
+    const int64_t timeout_ns = Nanoseconds(timeout);
+    const WaitOutcome outcome = Wait(timeout_ns);
     if (outcome != WaitOutcome::kBatch) {
       return py::cast(outcome);
     }
@@ -81,8 +83,17 @@ class Consumer {
     return Build(batch);
   }
 
+  // The shared memory is the creator's: a forked child that went on with it would write into the parent's batches.
+  void RequireOwner() const {
+    HR_ENFORCE(
+        InOwner(), FailedPrecondition,
+        "this iteration belongs to the process in which it was started; iterate over the loader anew in this one");
+  }
+  bool InOwner() const { return getpid() == owner_; }
+
   std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
                                     py::object on_supply, double timeout) {
+    RequireOwner();
     FeederHooks hooks;
     hooks.producer_died = CallInPython(std::move(on_death));
     if (!on_supply.is_none()) {
@@ -100,15 +111,42 @@ class Consumer {
         return std::make_exception_ptr(PythonError::Fetch());
       }
     };
-    return {
-        new QueueFeeder(scheduler_, queue, std::move(hooks), timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)),
-        [](QueueFeeder* feeder) {
-          const GilReleased released;  // its thread may be waiting for the GIL
-          delete feeder;
-        }};
+    const GilReleased released;  // the queue has a lock
+    return {new QueueFeeder(scheduler_, queue, std::move(hooks), Nanoseconds(timeout)), [](QueueFeeder* feeder) {
+              const GilReleased while_joining;  // its thread may be waiting for the GIL
+              delete feeder;
+            }};
   }
 
  private:
+  // A signal may arrive just before the wait begins, or on another thread: how long Python may not notice.
+  static constexpr int64_t kSignalCheckNs = 100'000'000;
+
+  static int64_t Nanoseconds(double seconds) { return seconds < 0 ? -1 : static_cast<int64_t>(seconds * 1e9); }
+
+  WaitOutcome Wait(int64_t timeout_ns) {
+    if (timeout_ns == 0) {
+      return scheduler_->Wait(0);
+    }
+    const GilReleased released;
+    const auto begin = std::chrono::steady_clock::now();
+    for (;;) {
+      int64_t left = kSignalCheckNs;
+      if (timeout_ns > 0) {
+        const auto waited = std::chrono::steady_clock::now() - begin;
+        left = std::min(left, timeout_ns - std::chrono::nanoseconds(waited).count());
+        if (left <= 0) {
+          return WaitOutcome::kTimedOut;
+        }
+      }
+      const WaitOutcome outcome = scheduler_->Wait(left);
+      if (outcome != WaitOutcome::kInterrupted && outcome != WaitOutcome::kTimedOut) {
+        return outcome;
+      }
+      CheckSignals();
+    }
+  }
+
   struct Decoder {
     py::object build;
     std::vector<py::object> dtypes;
@@ -184,6 +222,7 @@ class Consumer {
     return objects;
   }
 
+  const pid_t owner_ = getpid();
   std::shared_ptr<BatchScheduler> scheduler_;
   py::object decode_tree_;
   py::object decode_problem_;
@@ -211,7 +250,6 @@ void BindLoaderConsumer(py::module_& m) {
       .value("NEEDS_INDICES", WaitOutcome::kNeedsIndices)
       .value("PRODUCER_DIED", WaitOutcome::kProducerDied)
       .value("TIMED_OUT", WaitOutcome::kTimedOut)
-      .value("INTERRUPTED", WaitOutcome::kInterrupted)
       .value("STOPPED", WaitOutcome::kStopped);
   py::class_<ProducerDeath>(m, "ProducerDeath", "What a worker that died was doing.")
       .def_readonly("producer", &ProducerDeath::producer)
@@ -260,7 +298,10 @@ void BindLoaderConsumer(py::module_& m) {
                              [](const Consumer& self) { return self.scheduler()->batches_per_epoch(); })
       .def(
           "start_epoch",
-          [](Consumer& self, uint64_t epoch, uint64_t first) { self.scheduler()->StartEpoch(epoch, first); },
+          [](Consumer& self, uint64_t epoch, uint64_t first) {
+            self.RequireOwner();
+            self.scheduler()->StartEpoch(epoch, first);
+          },
           py::arg("epoch"), py::arg("first_batch") = 0)
       .def(
           "supply",
@@ -271,7 +312,8 @@ void BindLoaderConsumer(py::module_& m) {
       .def("end_supply", [](Consumer& self) { self.scheduler()->EndSupply(); })
       .def("wanted_supply", [](const Consumer& self) { return self.scheduler()->WantedSupply(); })
       .def("next", &Consumer::Next, py::arg("timeout") = -1.0,
-           "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds.")
+           "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds "
+           "(negative: no limit).")
       .def("feed", &Consumer::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
            py::arg("timeout") = -1.0, "Starts a C++ thread that moves this epoch's batches into `queue`.")
       .def(
@@ -280,7 +322,14 @@ void BindLoaderConsumer(py::module_& m) {
       .def("take_deaths", [](Consumer& self) { return self.scheduler()->TakeDeaths(); })
       .def(
           "reclaim", [](Consumer& self, uint32_t id) { return self.scheduler()->Reclaim(id); }, py::arg("id"))
-      .def("shutdown", [](Consumer& self) { self.scheduler()->Shutdown(); })
+      .def(
+          "shutdown",
+          [](Consumer& self) {
+            if (self.InOwner()) {
+              self.scheduler()->Shutdown();
+            }
+          },
+          "Ends producers and waits. Does nothing in a forked child.")
       .def("stats", [](const Consumer& self) {
         const SchedulerStats stats = self.scheduler()->stats();
         py::dict result;

@@ -6,12 +6,17 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "framework/data_type.h"
+#include "framework/errors.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
-#include "python/bindings/numpy_interop.h"
 #include "python/bindings/sample_writer.h"
 #include "reader/shared_memory/batch_producer.h"
 
@@ -99,11 +104,7 @@ class Producer {
         const auto array = py::reinterpret_borrow<py::array>(leaf);
         spec.item_bytes = static_cast<uint32_t>(array.itemsize());
         spec.dims.assign(array.shape(), array.shape() + array.ndim());
-        try {
-          spec.dtype = static_cast<int32_t>(DataTypeOfNumpy(array.dtype()));
-        } catch (const TypeMismatch&) {
-          spec.dtype = -1;
-        }
+        spec.dtype = TensorDtype(array.dtype());
       } else {
         spec.kind = LeafKind::kObject;
         spec.dims = {static_cast<int64_t>(py::len(leaf))};
@@ -112,7 +113,8 @@ class Producer {
     }
     const BatchLayout layout(specs, static_cast<std::string_view>(tree), producer_.DataOffset(claim),
                              producer_.arena().slot_bytes());
-    producer_.PublishLayout(claim, layout.bytes());
+    HR_ENFORCE(producer_.PublishLayout(claim, layout.bytes()), FailedPrecondition,
+               "the batch has a layout from somebody else");
     std::byte* slot = producer_.Data(claim);
     for (size_t i = 0; i < specs.size(); ++i) {
       std::byte* place = slot + layout.leaf(i).offset;
@@ -139,6 +141,7 @@ class Producer {
   }
 
   std::optional<Claim> TryClaim() { return producer_.TryClaim(); }
+  bool stopped() const { return producer_.stopped(); }
   uint32_t row() const { return row_; }
   uint32_t id() const { return producer_.id(); }
 
@@ -193,7 +196,8 @@ void BindLoaderProducer(py::module_& m) {
            "Writes a batch that is collated already and ends the claim.")
       .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"),
            "Ends the claim: its rows, from the one at hand on, could not be made.")
-      .def_property_readonly("row", &Producer::row)
+      .def_property_readonly("stopped", &Producer::stopped, "Whether the loader is shut down.")
+      .def_property_readonly("row", &Producer::row, "The row at hand.")
       .def_property_readonly("id", &Producer::id);
   m.def("exit_with", &ExitWith, py::arg("pidfd"),
         "Ends this process as soon as the process behind the pidfd has ended.");

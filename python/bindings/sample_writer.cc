@@ -48,6 +48,10 @@ py::object TensorToArray(PyObject* tensor) {
   return object.attr("numpy")();
 }
 
+py::array ScalarToArray(PyObject* scalar) {
+  return py::array(py::module_::import("numpy").attr("asarray")(py::reinterpret_borrow<py::object>(scalar)));
+}
+
 // The element at `index` of a list or tuple (or subclass), borrowed.
 PyObject* SequenceItem(PyObject* sequence, size_t index) {
   return PyList_Check(sequence) ? PyList_GET_ITEM(sequence, static_cast<Py_ssize_t>(index))
@@ -58,16 +62,82 @@ size_t SequenceSize(PyObject* sequence) {
   return static_cast<size_t>(PyList_Check(sequence) ? PyList_GET_SIZE(sequence) : PyTuple_GET_SIZE(sequence));
 }
 
-// The value of a key in a dict, borrowed; nullptr if it is not there.
-PyObject* MappingItem(PyObject* mapping, const py::object& key) {
-  PyObject* value = PyDict_GetItemWithError(mapping, key.ptr());
-  if (value == nullptr && PyErr_Occurred() != nullptr) {
+bool SameKey(PyObject* key, const py::object& expected) {
+  if (key == expected.ptr()) {
+    return true;
+  }
+  const int equal = PyObject_RichCompareBool(key, expected.ptr(), Py_EQ);
+  if (equal < 0) {
     throw py::error_already_set();
   }
-  return value;
+  return equal == 1;
+}
+
+// Calls visit(i, value) for the values of a mapping. False if visit says so, or if the keys are not those expected: in
+// the same order, because the first sample's order decides that of the batch, whoever writes it.
+template <typename Visit>
+bool ForEachValue(const std::vector<py::object>& keys, PyObject* mapping, const Visit& visit) {
+  if (!PyDict_Check(mapping)) {
+    const py::list items = py::reinterpret_borrow<py::object>(mapping).attr("items")();
+    if (items.size() != keys.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const py::tuple item = items[i];
+      const py::object key = item[0];
+      const py::object value = item[1];
+      if (!SameKey(key.ptr(), keys[i]) || !visit(i, value.ptr())) {
+        return false;
+      }
+    }
+    return true;
+  }
+  PyObject* borrowed_key = nullptr;
+  PyObject* borrowed_value = nullptr;
+  Py_ssize_t position = 0;
+  size_t i = 0;
+  while (PyDict_Next(mapping, &position, &borrowed_key, &borrowed_value) != 0) {
+    // Comparing and writing may run Python code, which could drop them.
+    const auto key = py::reinterpret_borrow<py::object>(borrowed_key);
+    const auto value = py::reinterpret_borrow<py::object>(borrowed_value);
+    if (i >= keys.size() || !SameKey(key.ptr(), keys[i]) || !visit(i, value.ptr())) {
+      return false;
+    }
+    ++i;
+  }
+  return i == keys.size();
+}
+
+// As ForEachValue, for a list or tuple of `size` elements.
+template <typename Visit>
+bool ForEachItem(size_t size, PyObject* sequence, const Visit& visit) {
+  if (SequenceSize(sequence) != size) {
+    return false;
+  }
+  for (size_t i = 0; i < size; ++i) {
+    if (i >= SequenceSize(sequence)) {  // visiting may run Python code
+      return false;
+    }
+    const auto item = py::reinterpret_borrow<py::object>(SequenceItem(sequence, i));
+    if (!visit(i, item.ptr())) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
+
+int32_t TensorDtype(const py::dtype& dtype) {
+  if (!py::cast<bool>(dtype.attr("isnative"))) {
+    return -1;
+  }
+  try {
+    return static_cast<int32_t>(DataTypeOfNumpy(dtype));
+  } catch (const TypeMismatch&) {
+    return -1;
+  }
+}
 
 SampleTemplate::SampleTemplate(const py::handle& description) {
   const auto pair = py::cast<py::tuple>(description);
@@ -105,11 +175,9 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
     for (const py::ssize_t extent : node.shape) {
       node.row_bytes *= static_cast<size_t>(extent);
     }
-    try {
-      leaf.dtype = static_cast<int32_t>(DataTypeOfNumpy(node.dtype));
-    } catch (const TypeMismatch&) {
-      leaf.dtype = -1;  // travels to NumPy consumers, though no tensor of a program can hold it
-    }
+    leaf.dtype = TensorDtype(node.dtype);
+    const char kind = node.dtype.kind();
+    node.flexible = kind == 'V' || kind == 'M' || kind == 'm';
     leaf.dims.assign(node.shape.begin(), node.shape.end());
   }
   node.leaf = leaves_.size();
@@ -149,31 +217,15 @@ bool Fits(const SampleTemplate::Node& node, PyObject* sample) {
     return false;
   }
   switch (node.kind) {
-    case NodeKind::kSequence: {
-      if (SequenceSize(sample) != node.children.size()) {
-        return false;
-      }
-      for (size_t i = 0; i < node.children.size(); ++i) {
-        if (!Fits(node.children[i], SequenceItem(sample, i))) {
-          return false;
-        }
-      }
-      return true;
-    }
-    case NodeKind::kMapping: {
-      if (static_cast<size_t>(PyDict_Size(sample)) != node.keys.size()) {
-        return false;
-      }
-      for (size_t i = 0; i < node.children.size(); ++i) {
-        PyObject* value = MappingItem(sample, node.keys[i]);
-        if (value == nullptr || !Fits(node.children[i], value)) {
-          return false;
-        }
-      }
-      return true;
-    }
+    case NodeKind::kSequence:
+      return ForEachItem(node.children.size(), sample,
+                         [&](size_t i, PyObject* item) { return Fits(node.children[i], item); });
+    case NodeKind::kMapping:
+      return ForEachValue(node.keys, sample, [&](size_t i, PyObject* value) { return Fits(node.children[i], value); });
     case NodeKind::kTensor:
       return ArrayFits(node, TensorToArray(sample).ptr());
+    case NodeKind::kScalar:
+      return !node.flexible || ArrayFits(node, ScalarToArray(sample).ptr());
     default:
       return true;
   }
@@ -203,27 +255,12 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
     return false;
   }
   if (node.kind == NodeKind::kSequence) {
-    if (SequenceSize(sample) != node.children.size()) {
-      return false;
-    }
-    for (size_t i = 0; i < node.children.size(); ++i) {
-      if (!WriteNode(node.children[i], SequenceItem(sample, i), row)) {
-        return false;
-      }
-    }
-    return true;
+    return ForEachItem(node.children.size(), sample,
+                       [&](size_t i, PyObject* item) { return WriteNode(node.children[i], item, row); });
   }
   if (node.kind == NodeKind::kMapping) {
-    if (static_cast<size_t>(PyDict_Size(sample)) != node.keys.size()) {
-      return false;
-    }
-    for (size_t i = 0; i < node.children.size(); ++i) {
-      PyObject* value = MappingItem(sample, node.keys[i]);
-      if (value == nullptr || !WriteNode(node.children[i], value, row)) {
-        return false;
-      }
-    }
-    return true;
+    return ForEachValue(node.keys, sample,
+                        [&](size_t i, PyObject* value) { return WriteNode(node.children[i], value, row); });
   }
   std::byte* place = producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes;
   switch (node.kind) {
@@ -245,14 +282,16 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
       return true;
     case NodeKind::kScalar: {
       Py_buffer buffer;
-      if (PyObject_GetBuffer(sample, &buffer, PyBUF_SIMPLE) == 0) {
-        std::memcpy(place, buffer.buf, node.row_bytes);
+      if (!node.flexible && PyObject_GetBuffer(sample, &buffer, PyBUF_SIMPLE) == 0) {
+        const bool fits = static_cast<size_t>(buffer.len) == node.row_bytes;
+        if (fits) {
+          std::memcpy(place, buffer.buf, node.row_bytes);
+        }
         PyBuffer_Release(&buffer);
-        return true;
+        return fits;
       }
-      PyErr_Clear();  // dates have no buffer
-      const py::array array = py::array::ensure(py::reinterpret_borrow<py::object>(sample));
-      return WriteArray(node, array.ptr(), place);
+      PyErr_Clear();  // extension types may have no buffer
+      return WriteArray(node, ScalarToArray(sample).ptr(), place);
     }
     case NodeKind::kTensor:
       return WriteArray(node, TensorToArray(sample).ptr(), place);

@@ -22,7 +22,7 @@ namespace headrace::python {
 // The kinds of nodes, as Python names them.
 enum class NodeKind : int {
   kSequence = 0,  // a list or tuple, or a subclass: (kind, type, children)
-  kMapping = 1,   // a dict: (kind, type, keys, children)
+  kMapping = 1,   // a mapping: (kind, type, keys, children)
   kArray = 2,     // a NumPy array: (kind, type, dtype, shape)
   kFloat = 3,     // a Python float, stored as float64
   kInt = 4,       // a Python int, stored as int64
@@ -47,6 +47,7 @@ class SampleTemplate {
     std::vector<pybind11::ssize_t> shape;
     size_t row_bytes = 0;
     size_t leaf = 0;
+    bool flexible = false;  // scalars of one type may differ in dtype: records, dates
   };
 
   const Node& root() const { return root_; }
@@ -67,6 +68,10 @@ class SampleTemplate {
   Node root_;
   std::vector<CachedLayout> layouts_;
 };
+
+// The number by which a tensor of a program would know the dtype; -1 if no such tensor can hold it (NumPy consumers
+// still can). The caller holds the GIL.
+int32_t TensorDtype(const pybind11::dtype& dtype);
 
 // An array over memory that it neither owns nor keeps alive. The caller holds the GIL.
 pybind11::array UnownedArray(const pybind11::dtype& dtype, std::vector<pybind11::ssize_t> shape, std::byte* data);

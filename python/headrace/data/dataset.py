@@ -17,8 +17,8 @@ class Dataset(Protocol[Sample]):
 
     A dataset may offer more:
 
-    - ``__getitem__(self, index, rng)``: a parameter named ``rng`` receives a :class:`numpy.random.Generator` of the record's own,
-      which depends on the loader's seed, the epoch and the index alone.
+    - ``__getitem__(self, index, rng)``: a parameter named ``rng`` receives a :class:`numpy.random.Generator` of the
+      record's own, which depends on the loader's seed, the epoch and the index alone.
     - ``__getitems__(self, indices)``: a list of samples in one call.
     """
 

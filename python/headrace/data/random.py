@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,24 @@ def _epoch_key(seed: int, epoch: int) -> int:
 
 def _record_key(index: Any) -> int:
     try:
-        return int(index) & 0xFFFF_FFFF_FFFF_FFFF
-    except (TypeError, ValueError):
-        return int.from_bytes(hashlib.blake2b(repr(index).encode(), digest_size=8).digest(), "little")
+        number = operator.index(index)
+        if -(1 << 63) <= number < 1 << 63:
+            return number & 0xFFFF_FFFF_FFFF_FFFF
+    except TypeError:
+        pass
+    return int.from_bytes(hashlib.blake2b(repr(index).encode(), digest_size=8).digest(), "little")
 
 
 def record_generator(seed: int, epoch: int, index: Any) -> np.random.Generator:
     """The generator of one record in one epoch.
 
-    Philox 4x64 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011) keyed by a hash of (seed, epoch) and by the
-    index, so that it is the same whichever worker asks, and streams of different records never overlap.
+    Philox 4x64 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011) keyed by a hash of (seed, epoch)
+    and by the index, so that it is the same whichever worker asks, and streams of different records never overlap.
 
     Args:
         seed: the loader's seed.
         epoch: the epoch, counted from 0.
-        index: the record's index; anything that is not an integer counts by its ``repr``.
+        index: the record's index; anything that is not an integer of 64 bits counts by its ``repr``.
     """
     key = np.array([_epoch_key(seed, epoch), _record_key(index)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

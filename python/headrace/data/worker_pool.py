@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,9 @@ from headrace.data.worker import SharedDescriptor, WorkerSetup, worker_main
 # Workers that die this often in a row without being at a sample are not started again.
 _MAX_IDLE_DEATHS = 5
 # How long workers may take to end by themselves, in seconds.
-_GRACE = 0.5
+_GRACE = 1.0
+
+MakeSetup = Callable[[int, SharedDescriptor], WorkerSetup]
 
 
 def describe_exit(code: int | None) -> str:
@@ -35,36 +36,37 @@ def describe_exit(code: int | None) -> str:
 class WorkerPool:
     """Worker processes that fill the arena of one scheduler.
 
+    Does not know the dataset, so that a dataset or a collate function may refer to the loader without keeping its
+    workers alive.
+
     Thread-safety: one thread at a time, which in practice is the scheduler's consumer.
+
+    Raises:
+        Exception: what :mod:`multiprocessing` raises for a dataset that cannot be sent to a worker; then nothing is
+            left running.
     """
 
-    def __init__(
-        self,
-        scheduler: _core.BatchScheduler,
-        num_workers: int,
-        context: Any,
-        make_setup: Callable[[int, SharedDescriptor], WorkerSetup],
-    ) -> None:
+    def __init__(self, scheduler: _core.BatchScheduler, num_workers: int, context: Any, make_setup: MakeSetup) -> None:
         self._scheduler = scheduler
         self._context = context
-        self._make_setup = make_setup
         self._idle_deaths = 0
+        self._samples = 0
         self._owner = os.getpid()
         self._main_pidfd = os.pidfd_open(self._owner)
-        self.processes: list[multiprocessing.process.BaseProcess] = []
-        self.last_exit = ""
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self.last_exit = describe_exit(None)
         try:
             # Start all, then watch all: the processes come up in parallel.
             for worker_id in range(num_workers):
-                self.processes.append(self._start(worker_id))
+                self._processes.append(self._start(worker_id, make_setup))
             for worker_id in range(num_workers):
                 self._watch(worker_id)
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, worker_id: int) -> multiprocessing.process.BaseProcess:
-        setup = self._make_setup(worker_id, SharedDescriptor(self._main_pidfd))
+    def _start(self, worker_id: int, make_setup: MakeSetup) -> multiprocessing.process.BaseProcess:
+        setup = make_setup(worker_id, SharedDescriptor(self._main_pidfd))
         process: multiprocessing.process.BaseProcess = self._context.Process(
             target=worker_main, args=(setup,), name=f"headrace-worker-{worker_id}", daemon=True
         )
@@ -72,61 +74,85 @@ class WorkerPool:
         return process
 
     def _watch(self, worker_id: int) -> None:
-        process = self.processes[worker_id]
+        process = self._processes[worker_id]
         try:
             pidfd = os.pidfd_open(process.pid)  # type: ignore[arg-type]
         except ProcessLookupError:
             # Gone and reaped already (by a forkserver): its sentinel says so.
             self._scheduler.watch_producer(worker_id, process.sentinel)
             return
-        self._scheduler.watch_producer(worker_id, pidfd)
-        os.close(pidfd)
+        try:
+            self._scheduler.watch_producer(worker_id, pidfd)
+        finally:
+            os.close(pidfd)
 
-    def replace_dead(self, deaths: list[_core.ProducerDeath], index_of: Callable[[_core.ProducerDeath], Any]) -> None:
+    def replace_dead(
+        self,
+        deaths: list[_core.ProducerDeath],
+        make_setup: MakeSetup,
+        index_of: Callable[[_core.ProducerDeath], Any],
+    ) -> list[str]:
         """Starts a new worker for each that died.
+
+        Returns:
+            What happened, for the user.
 
         Raises:
             RuntimeError: workers die again and again before they come to a sample.
+            Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
+        reports = []
         for death in deaths:
-            process = self.processes[death.producer]
-            process.join(5)
+            process = self._processes[death.producer]
+            _join(process, 5)
             self.last_exit = describe_exit(process.exitcode)
+            report = f"worker {death.producer} (pid {process.pid}) {self.last_exit}"
+            samples = self._scheduler.stats()["samples"]
             if death.busy:
                 self._idle_deaths = 0
-                warnings.warn(
-                    f"worker {death.producer} (pid {process.pid}) {self.last_exit} while it made the sample with index "
-                    f"{index_of(death)!r}; another worker makes it again",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+                report += f" while it made the sample with index {index_of(death)!r}; another worker makes it again"
             else:
-                self._idle_deaths += 1
+                self._idle_deaths = 1 if samples > self._samples else self._idle_deaths + 1
                 if self._idle_deaths >= _MAX_IDLE_DEATHS:
                     raise RuntimeError(
-                        f"the worker processes die before they make a sample: worker {death.producer} (pid {process.pid}) "
-                        f"{self.last_exit}. See its output; with num_workers=0 the dataset runs in this process."
+                        f"the worker processes die before they make a sample: {report}. See what they printed; "
+                        "with num_workers=0 the dataset runs in this process."
                     )
-            process.close()
-            self.processes[death.producer] = self._start(death.producer)
+                report += " while it was idle; another worker takes its place"
+            self._samples = samples
+            _close(process)
+            self._processes[death.producer] = self._start(death.producer, make_setup)
             self._watch(death.producer)
+            reports.append(report)
+        return reports
 
     def stop(self) -> None:
-        """Ends the workers: they are asked to, then after a moment killed. Does nothing in a forked child. Idempotent."""
+        """Ends the workers: asks them to, then kills them. Does nothing in a forked child. Idempotent."""
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
+        processes, self._processes = self._processes, []
         deadline = time.monotonic() + _GRACE
-        for process in self.processes:
-            process.join(max(0.0, deadline - time.monotonic()))
-        for process in self.processes:
-            if process.is_alive():
-                process.kill()
-        for process in self.processes:
-            process.join(5)
-            with contextlib.suppress(ValueError):
-                process.close()
-        self.processes = []
-        if self._main_pidfd >= 0:
-            os.close(self._main_pidfd)
-            self._main_pidfd = -1
+        try:
+            for process in processes:
+                _join(process, max(0.0, deadline - time.monotonic()))
+        finally:
+            for process in processes:
+                with contextlib.suppress(ValueError):  # closed already
+                    process.kill()
+            for process in processes:
+                _join(process, 5)
+                _close(process)
+            if self._main_pidfd >= 0:
+                os.close(self._main_pidfd)
+                self._main_pidfd = -1
+
+
+def _join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
+    with contextlib.suppress(ValueError):  # closed already
+        process.join(timeout)
+
+
+def _close(process: multiprocessing.process.BaseProcess) -> None:
+    with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes that it still runs
+        process.close()

@@ -1,0 +1,178 @@
+"""headrace.data.collation: how samples become a batch, and how a batch is taken apart and put together."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import Everything, KeyOrder, Point, Samples, same
+
+from headrace.data import DataLoader
+from headrace.data.collation import decode_tree, default_collate, describe, flatten_batch
+
+
+def load(samples: list[Any], **arguments: Any) -> Any:
+    """The one batch of those samples, made without workers and with two, which must agree."""
+    (here,) = DataLoader(Samples(samples), batch_size=len(samples), **arguments)
+    (there,) = DataLoader(Samples(samples), batch_size=len(samples), num_workers=2, **arguments)
+    assert same(here, there)
+    return here
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([1, 2], np.array([1, 2])),
+        ([1, 2.5], np.array([1, 2.5])),
+        ([2.5, 1], np.array([2.5, 1])),
+        ([True, False], np.array([True, False])),
+        ([True, 2], np.array([1, 2])),
+        ([True, 2, 0.5], np.array([1, 2, 0.5])),
+        ([np.float32(1), np.float32(2)], np.array([1, 2], np.float32)),
+        ([np.float32(1), 2.0], np.array([1.0, 2.0])),
+        ([1.0, np.float32(2)], np.array([1.0, 2.0])),
+        ([np.int8(1), np.int16(2)], np.array([1, 2], np.int16)),
+        ([np.array(1), 2], np.array([1, 2])),
+        ([np.zeros(2, np.float32), np.ones(2)], np.array([[0.0, 0], [1, 1]])),
+        (["a", "b"], ["a", "b"]),
+        ([np.str_("a"), np.str_("bcd")], ["a", "bcd"]),
+        ([None, None], [None, None]),
+        ([None, "x", 3], [None, "x", 3]),
+        ([(1, 2), [3, 4]], [np.array([1, 3]), np.array([2, 4])]),
+        ([{"a": 1}, {"a": 2.0}], {"a": np.array([1.0, 2.0])}),
+        ([(), ()], []),
+        ([{}, {}], {}),
+        (
+            [np.datetime64("2020-01-01"), np.datetime64("2021-01-01T00:00:01")],
+            np.array(["2020-01-01", "2021-01-01T00:00:01"], "M8[s]"),
+        ),
+    ],
+    ids=str,
+)
+def test_samples_are_brought_together(samples: list[Any], expected: Any) -> None:
+    got = load(samples)
+    assert same(got, expected) or (isinstance(expected, list) and list(got) == expected)
+
+
+def test_batches_of_two_kinds_of_record_scalars_are_told_apart() -> None:
+    short, long = np.zeros((), "V3"), np.zeros((), "V9")
+    first, second = DataLoader(Samples([short[()], short[()], long[()], long[()]]), batch_size=2, num_workers=1)
+    assert (first.dtype.itemsize, second.dtype.itemsize) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    ("samples", "error", "words"),
+    [
+        ([np.zeros(3), np.zeros(4)], ValueError, r"sample 1 .*shape \(4,\), expected shape \(3,\)"),
+        ([np.zeros(3), np.zeros((3, 1))], ValueError, r"sample 1 .*shape \(3, 1\)"),
+        ([np.zeros(3), 1.0], ValueError, "sample 1 .*float"),
+        ([np.zeros(3)] * 3 + ["x"], TypeError, "sample 3 .*str"),
+        ([1, "x"], TypeError, "sample 1 .*str, expected a value of type int"),
+        ([(1, 2), (1, 2, 3)], ValueError, "sample 1 .*3 elements, expected 2"),
+        ([(1, 2), 3], ValueError, "sample 1 .*int, expected 2 elements"),
+        ([{"a": 1}, {"b": 1}], ValueError, r"sample 1 .*keys \['b'\], expected keys \['a'\]"),
+        ([{"a": 1}, {"a": 1, "b": 1}], ValueError, "sample 1"),
+        ([{"a": 1}, [1]], ValueError, "sample 1 .*list"),
+        ([{"a": (np.zeros(1), 1)}, {"a": (np.zeros(2), 1)}], ValueError, r"at \['a'\]\[0\]: got shape \(2,\)"),
+        ([0, 1 << 64], OverflowError, "too large|too big|does not fit"),
+        ([0.5, 1 << 64, 1], OverflowError, "sample 1: .*does not fit"),
+    ],
+    ids=lambda value: None if isinstance(value, type) else str(value)[:40],
+)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_samples_that_do_not_fit_together_are_a_clear_error(
+    samples: list[Any], error: type[Exception], words: str, num_workers: int
+) -> None:
+    loader = DataLoader(Samples([*samples, 7, 7]), batch_sampler=[range(len(samples)), [-1]], num_workers=num_workers)
+    iterator = iter(loader)
+    with pytest.raises(error, match=words):
+        next(iterator)
+    assert next(iterator).tolist() == [7]
+
+
+def test_the_message_names_the_index_in_the_dataset() -> None:
+    samples = [np.zeros(3)] * 10 + [np.zeros(4)]
+    with pytest.raises(ValueError, match="sample 10 does not go into one batch with sample 3"):
+        list(DataLoader(Samples(samples), batch_size=4, sampler=[3, 5, 10, 1], num_workers=2))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_the_first_sample_decides_the_order_of_keys(num_workers: int) -> None:
+    loader = DataLoader(KeyOrder(12), batch_size=2, num_workers=num_workers)
+    for _ in range(2):
+        for number, batch in enumerate(loader):
+            assert list(batch) == (["a", "b"] if 2 * number % 3 else ["b", "a"])
+            assert batch["a"].tolist() == [[2 * number] * 2, [2 * number + 1] * 2]
+
+
+def test_collating_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        default_collate([])
+
+
+def test_equal_samples_are_described_by_equal_bytes() -> None:
+    word = "".join(["key", "s"])
+    dtype = np.dtype([("a", "i4")])
+    shared = {word: {word: 1}, "x": np.zeros(1, dtype), "y": np.zeros(1, dtype)}
+    apart = {
+        "".join(["key", "s"]): {"".join(["ke", "ys"]): 1},
+        "x": np.zeros(1, np.dtype([("a", "i4")])),
+        "y": np.zeros(1, np.dtype([("a", "i4")])),
+    }
+    assert describe(shared)[0] == describe(apart)[0]
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        np.arange(3),
+        [np.arange(3), "x", None],
+        (np.arange(3), [1, 2.5, "x"]),
+        Point(np.arange(2), {"a": [np.zeros(1)]}),
+        collections.OrderedDict(b=np.arange(2), a=3),
+        collections.defaultdict(int, a=np.arange(2)),
+        {"objects": np.array([None, "x"], object), "empty": [], "text": "t", "number": 3.5},
+        "only a string",
+        None,
+        [],
+    ],
+    ids=str,
+)
+def test_a_collated_batch_survives_being_taken_apart(batch: Any) -> None:
+    tree, leaves = flatten_batch(batch)
+    build, dtypes = decode_tree(tree)
+    assert len(dtypes) == len(leaves)
+    got = build(list(leaves))
+    if isinstance(batch, collections.defaultdict):
+        assert got["a"] is batch["a"]
+    elif isinstance(batch, dict) and "objects" in batch:
+        assert got["objects"].tolist() == [None, "x"]
+        assert {key: got[key] for key in ("empty", "text", "number")} == {"empty": [], "text": "t", "number": 3.5}
+    else:
+        assert same(got, batch)
+
+
+def test_large_strings_and_bytes_travel_beside_the_arrays() -> None:
+    samples = [("x" * (100_000 + i), b"\0" * i, np.full(3, i)) for i in range(5)]
+    texts, raw, arrays = load(samples)
+    assert texts == [sample[0] for sample in samples]
+    assert raw == [sample[1] for sample in samples]
+    assert arrays[:, 0].tolist() == list(range(5))
+
+
+def test_too_many_arrays_in_a_sample_are_a_clear_error() -> None:
+    with pytest.raises(Exception, match="3000 arrays .* to describe"):
+        load([[np.zeros(1)] * 3000])
+
+
+def test_many_arrays_in_a_sample() -> None:
+    (batch,) = DataLoader(Samples([[np.full(1, i) for i in range(500)]] * 2), batch_size=2, num_workers=1)
+    assert [array[0, 0] for array in batch] == list(range(500))
+
+
+def test_deeply_nested_samples() -> None:
+    got = load([Everything(1)[0], Everything(2)[1]])
+    assert got["point"].y["deep"][1] == [b"", b"bytes"]
+    assert got["nothing"] == []

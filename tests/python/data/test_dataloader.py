@@ -1,0 +1,574 @@
+"""headrace.data.DataLoader: what comes out, in which order, and what stays true of it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import (
+    Bulk,
+    Everything,
+    Ints,
+    Mappings,
+    Memory,
+    OfDtype,
+    Point,
+    Random,
+    Samples,
+    Slow,
+    Vectors,
+    Who,
+    add_up,
+    do_nothing,
+    same,
+)
+from loader_datasets import DTYPES as ALL_DTYPES
+
+from headrace.data import DataLoader, Dataset, get_worker_info
+from headrace.data.collation import default_collate
+
+CONTEXTS = ["fork", "forkserver", "spawn"]
+
+
+def batches(dataset: Any, epochs: int = 1, **arguments: Any) -> list[Any]:
+    loader = DataLoader(dataset, **arguments)
+    return [batch for _ in range(epochs) for batch in loader]
+
+
+def test_samples_come_in_order_in_full_batches_and_a_rest() -> None:
+    got = batches(Ints(10), batch_size=4, num_workers=2)
+    assert [batch.tolist() for batch in got] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_default_batch_is_one_sample() -> None:
+    assert [batch.tolist() for batch in DataLoader(Ints(3))] == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("dataset", [Everything(23), Random(23), Bulk(23)], ids=lambda dataset: type(dataset).__name__)
+def test_batches_do_not_depend_on_the_number_of_workers(dataset: Any, num_workers: int) -> None:
+    arguments = {"batch_size": 4, "shuffle": True, "seed": 5}
+    expected = batches(dataset, 2, **arguments)
+    assert len(expected) == 12
+    assert same(batches(dataset, 2, num_workers=num_workers, **arguments), expected)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_batches_do_not_depend_on_the_start_method(context: str) -> None:
+    arguments = {"batch_size": 4, "shuffle": True, "seed": 5}
+    expected = batches(Everything(10), 2, **arguments)
+    assert same(batches(Everything(10), 2, num_workers=2, multiprocessing_context=context, **arguments), expected)
+
+
+def test_context_objects_are_accepted() -> None:
+    context = multiprocessing.get_context("fork")
+    assert len(batches(Ints(3), num_workers=1, multiprocessing_context=context)) == 3
+
+
+def test_shuffle_is_a_permutation_that_the_seed_decides() -> None:
+    def order(seed: int) -> list[int]:
+        return [int(i) for batch in DataLoader(Ints(50), batch_size=7, shuffle=True, seed=seed) for i in batch]
+
+    assert order(1) == order(1)
+    assert sorted(order(1)) == list(range(50))
+    assert order(1) != list(range(50))
+    assert order(1) != order(2)
+
+
+def test_without_a_seed_orders_differ_and_the_seed_can_be_read() -> None:
+    first, second = DataLoader(Ints(50), shuffle=True), DataLoader(Ints(50), shuffle=True)
+    order = np.concatenate(list(first))
+    assert order.tolist() != np.concatenate(list(second)).tolist()
+    again = DataLoader(Ints(50), shuffle=True, seed=first.seed)
+    assert order.tolist() == np.concatenate(list(again)).tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_epochs_differ_and_set_epoch_goes_back(num_workers: int) -> None:
+    loader = DataLoader(Random(20), batch_size=5, shuffle=True, seed=3, num_workers=num_workers)
+    first, second = list(loader), list(loader)
+    assert not same(first, second)
+    loader.set_epoch(1)
+    assert same(list(loader), second)
+    loader.set_epoch(0)
+    assert same(list(loader), first)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_sampler_gives_the_indices_anew_each_epoch(num_workers: int) -> None:
+    loader = DataLoader(Ints(10), batch_size=2, sampler=[7, 1, np.int32(3), 0, -1], num_workers=num_workers)
+    expected = [[7, 1], [3, 0], [-1]]
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == expected
+    assert len(loader) == 3
+
+
+def test_drop_last_leaves_out_the_rest() -> None:
+    for arguments in ({}, {"sampler": range(7)}):
+        loader = DataLoader(Ints(7), batch_size=3, drop_last=True, num_workers=1, **arguments)
+        assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5]]
+        assert len(loader) == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batch_sampler_decides_the_batches(num_workers: int) -> None:
+    lists = [[1, 2, 3], [4], (5, 6)]
+    loader = DataLoader(Ints(10), batch_sampler=lists, num_workers=num_workers)
+    assert [batch.tolist() for batch in loader] == [[1, 2, 3], [4], [5, 6]]
+    assert len(loader) == 3
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_keys_need_not_be_integers(num_workers: int) -> None:
+    dataset = {"a": 1, ("b", 2): 2, 1 << 70: 3}
+    loader = DataLoader(dataset, batch_size=2, sampler=list(dataset), num_workers=num_workers)
+    assert [batch.tolist() for batch in loader] == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_infinite_sampler_is_read_as_it_is_needed(num_workers: int) -> None:
+    given = []
+
+    def forever() -> Any:
+        index = 0
+        while True:
+            given.append(index)
+            yield index % 10
+            index += 1
+
+    loader = DataLoader(Ints(10), batch_size=2, sampler=forever(), num_workers=num_workers, prefetch_factor=3)
+    iterator = iter(loader)
+    assert [next(iterator).tolist() for _ in range(6)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [0, 1]]
+    assert len(given) <= 20
+
+
+def test_an_error_of_the_sampler_reaches_the_caller_after_the_batches_before_it() -> None:
+    def broken() -> Any:
+        yield from range(4)
+        raise LookupError("no more indices")
+
+    loader = DataLoader(Ints(10), batch_size=2, sampler=broken(), num_workers=1, prefetch_factor=1)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    with pytest.raises(LookupError, match="no more indices"):
+        for _ in range(3):
+            next(iterator)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_collate_fn_makes_the_batch(num_workers: int) -> None:
+    got = batches(Ints(5), batch_size=3, collate_fn=add_up, num_workers=num_workers)
+    assert [batch["sum"] for batch in got] == [3, 7]
+    assert same(got[1]["items"], np.array([3, 4]))
+    assert got[0]["text"] == "xxx"
+    assert got[0]["pair"] == (1, [2.5, None])
+
+
+def test_length_is_the_number_of_batches() -> None:
+    assert [len(DataLoader(Ints(10), batch_size=size)) for size in (1, 3, 5, 10, 11)] == [10, 4, 2, 1, 1]
+    assert len(iter(DataLoader(Ints(10), batch_size=3))) == 4
+
+
+@pytest.mark.parametrize(
+    ("dtype", "num_workers"),
+    # The copying is the same with workers, so a few are enough there.
+    [*((dtype, 0) for dtype in ALL_DTYPES), *((dtype, 2) for dtype in ("float16", "U3", "M8[ns]", ALL_DTYPES[-1]))],
+    ids=str,
+)
+def test_every_dtype_arrives_as_it_left(dtype: Any, num_workers: int) -> None:
+    dataset = OfDtype(5, dtype)
+    (got,) = batches(dataset, batch_size=5, num_workers=num_workers)
+    assert got[0].dtype == got[2].dtype == dataset.dtype
+    assert got[2].shape == (5, 0)
+    for row in range(5):
+        array, scalar, _ = dataset[row]
+        assert got[0][row].tobytes() == array.tobytes()
+        assert np.asarray(got[1][row]).tobytes() == np.asarray(scalar).tobytes()
+
+
+def test_arrays_of_objects_and_masked_arrays_stay_objects() -> None:
+    masked = np.ma.masked_array([1, 2], [True, False])
+    table = np.array([(1, "x")], [("a", "i4"), ("b", "O")])
+    samples = [(np.array([None, i], object), masked, table) for i in range(3)]
+    objects, masks, tables = next(iter(DataLoader(Samples(samples), batch_size=3, num_workers=1)))
+    assert [o.tolist() for o in objects] == [[None, 0], [None, 1], [None, 2]]
+    assert [m.mask.tolist() for m in masks] == [[True, False]] * 3
+    assert [t["b"][0] for t in tables] == ["x"] * 3
+
+
+def test_a_named_tuple_and_a_mapping_keep_their_types() -> None:
+    (batch,) = batches(Samples([Point(i, np.float32(i)) for i in range(3)]), batch_size=3, num_workers=1)
+    assert type(batch) is Point
+    assert batch.x.tolist() == [0, 1, 2]
+    (batch,) = batches(Mappings(3), batch_size=3, num_workers=1)
+    assert type(batch) is type(Mappings(3)[0])
+    assert batch["x"].tolist() == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_batches_are_those_of_default_collate() -> None:
+    dataset = Everything(6)
+    (batch,) = batches(dataset, batch_size=6, num_workers=2)
+    assert same(batch, default_collate([dataset[i] for i in range(6)]))
+
+
+def test_samples_whose_structure_changes_between_batches() -> None:
+    samples = [np.zeros(2), np.ones(2), {"a": 1}, {"a": 2}, "x", "y"]
+    got = batches(Samples(samples), batch_size=2, num_workers=2)
+    assert same(got, [np.array([[0.0, 0], [1, 1]]), {"a": np.array([1, 2])}, ["x", "y"]])
+
+
+def test_larger_batches_than_before_fit() -> None:
+    samples = [np.full(8 << (2 * i), i, np.uint8) for i in range(11)]
+    got = batches(Samples(samples), num_workers=1, prefetch_factor=1)
+    assert [batch.shape[1] for batch in got] == [8 << (2 * i) for i in range(11)]
+    assert all((batch == i).all() for i, batch in enumerate(got))
+
+
+def test_more_than_256_samples_in_a_batch() -> None:
+    (batch,) = batches(Vectors(5000), batch_size=5000, num_workers=2)
+    assert batch[1].tolist() == list(range(5000))
+    assert (batch[0][:, 0, 0] == np.arange(5000)).all()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_kept_batches_never_change(num_workers: int) -> None:
+    loader = DataLoader(Vectors(1200), batch_size=2, num_workers=num_workers, prefetch_factor=2)
+    kept = list(loader)  # more than there are slots
+    assert [batch[1].tolist() for batch in kept] == [[i, i + 1] for i in range(0, 1200, 2)]
+    for _ in loader:
+        pass
+    assert all((batch[0][:, 0, 0] == batch[1]).all() and batch[1][0] == 2 * i for i, batch in enumerate(kept))
+
+
+def test_views_outlive_the_loader() -> None:
+    loader = DataLoader(Vectors(6), batch_size=3, num_workers=1)
+    kept = list(loader)
+    del loader
+    gc.collect()
+    assert [batch[1].tolist() for batch in kept] == [[0, 1, 2], [3, 4, 5]]
+    row = kept[0][0][2]
+    del kept
+    gc.collect()
+    assert (row == 2).all()
+
+
+def test_a_slot_goes_back_with_the_last_view() -> None:
+    loader = DataLoader(Vectors(8), batch_size=2, num_workers=1)
+    iterator = iter(loader)
+    batch = next(iterator)
+    assert loader.stats()["held_slots"] == 1
+    row = batch[0][1, 2:]
+    del batch
+    gc.collect()
+    assert loader.stats()["held_slots"] == 1
+    assert (row == 1).all()
+    del row
+    gc.collect()
+    assert loader.stats()["held_slots"] == 0
+
+
+def test_batches_are_writable_and_writes_stay_private() -> None:
+    loader = DataLoader(Ints(4), batch_size=2, num_workers=1)
+    first, second = loader
+    first += 100
+    assert first.tolist() == [100, 101]
+    assert second.tolist() == [2, 3]
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
+def test_breaking_off_and_starting_anew() -> None:
+    loader = DataLoader(Random(40), batch_size=2, num_workers=2, seed=1, shuffle=True)
+    expected = [list(loader) for _ in range(3)]
+    loader.set_epoch(0)
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            assert same(batch, expected[epoch][number])
+            if number == 5 * epoch:
+                break
+
+
+def test_a_new_iteration_ends_the_one_before() -> None:
+    loader = DataLoader(Ints(10), num_workers=1)
+    old = iter(loader)
+    next(old)
+    new = iter(loader)
+    with pytest.raises(RuntimeError, match="newer iteration"):
+        next(old)
+    assert len(list(new)) == 10
+
+
+def test_an_iterator_that_has_ended_stays_ended() -> None:
+    iterator = iter(DataLoader(Ints(2), num_workers=1))
+    assert len(list(iterator)) == 2
+    assert next(iterator, None) is None
+    assert next(iterator, None) is None
+
+
+def test_workers_persist_over_epochs() -> None:
+    loader = DataLoader(Who(20), batch_size=5, num_workers=2)
+    pids = {int(pid) for _ in range(3) for batch in loader for pid in batch[1]}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_shutdown_ends_the_workers_and_the_next_iteration_starts_new_ones() -> None:
+    loader = DataLoader(Who(20), batch_size=5, num_workers=2)
+    first = {int(pid) for batch in loader for pid in batch[1]}
+    iterator = iter(loader)
+    next(iterator)
+    loader.shutdown()
+    assert not multiprocessing.active_children()
+    with pytest.raises(RuntimeError, match="shut down"):
+        list(iterator)
+    assert not first & {int(pid) for batch in loader for pid in batch[1]}
+    loader.shutdown()
+    loader.shutdown()
+
+
+def test_get_worker_info_says_who_asks() -> None:
+    loader = DataLoader(Who(30), batch_size=10, num_workers=2, seed=9)
+    got = list(loader)
+    assert {int(i) for batch in got for i in batch[2]} == {0, 1}
+    assert all((batch[3] == 2).all() and (batch[4] == 9).all() and batch[5].all() for batch in got)
+    assert get_worker_info() is None
+    assert (next(iter(DataLoader(Who(2))))[2] == -1).all()
+
+
+def test_lambdas_work_under_fork() -> None:
+    class Local:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            return (lambda i: i * i)(index)
+
+    loader = DataLoader(
+        Local(),
+        batch_size=2,
+        num_workers=2,
+        multiprocessing_context="fork",
+        collate_fn=lambda samples: np.array(samples) + 1,
+        worker_init_fn=lambda worker_id: None,
+    )
+    assert [batch.tolist() for batch in loader] == [[1, 2], [5, 10]]
+
+
+def test_an_empty_dataset_is_refused() -> None:
+    for num_workers in (0, 1):
+        with pytest.raises(ValueError, match="empty"):
+            iter(DataLoader(Ints(0), num_workers=num_workers))
+    assert len(DataLoader(Ints(0))) == 0
+
+
+def test_an_empty_sampler_gives_no_batch() -> None:
+    for num_workers in (0, 1):
+        assert list(DataLoader(Ints(0), sampler=[], num_workers=num_workers)) == []
+
+
+def test_a_dataset_that_grows_is_read_anew() -> None:
+    samples = [1, 2]
+    loader = DataLoader(samples, batch_size=2, num_workers=1)
+    assert len(list(loader)) == 1
+    samples += [3, 4]
+    assert [batch.tolist() for batch in loader] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_copy_of_a_loader_runs_on_its_own(num_workers: int) -> None:
+    loader = DataLoader(Ints(6), batch_size=2, num_workers=num_workers, shuffle=True, seed=1)
+    iterator = iter(loader)
+    first = next(iterator).tolist()
+    for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+        other.set_epoch(0)
+        assert [batch.tolist() for batch in other][0] == first
+    assert len(list(iterator)) == 2
+
+
+def test_iteration_in_another_thread() -> None:
+    loader = DataLoader(Ints(100), batch_size=2, num_workers=2)
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.extend(loader))
+    thread.start()
+    thread.join()
+    assert [batch.tolist() for batch in got] == [[i, i + 1] for i in range(0, 100, 2)]
+
+
+def test_other_threads_run_while_one_waits_for_a_batch() -> None:
+    loader = DataLoader(Slow(2, 0.3), num_workers=1, prefetch_factor=1)
+    thread = threading.Thread(target=lambda: list(loader))
+    thread.start()
+    turns = 0
+    while thread.is_alive():
+        turns += 1
+        thread.join(0.005)
+    assert turns > 20
+
+
+def test_a_timeout_is_an_error_and_iteration_goes_on() -> None:
+    loader = DataLoader(Slow(3, 0.6, 1), num_workers=1, timeout=0.2)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0]
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
+        next(iterator)
+    rest = []
+    while len(rest) < 2:
+        try:
+            rest.append(next(iterator).tolist())
+        except RuntimeError:
+            continue
+    assert rest == [[1], [2]]
+
+
+def test_a_loader_works_in_a_forked_child_and_leaves_the_parents_alone() -> None:
+    for num_workers in (0, 1):
+        loader = DataLoader(Ints(20), batch_size=2, num_workers=num_workers)
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1]
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                try:
+                    next(iterator)
+                except RuntimeError:
+                    code = 2
+                if code == 2 and [batch.tolist()[0] for batch in loader] == list(range(0, 20, 2)):
+                    code = 0
+                loader.shutdown()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert [batch.tolist()[0] for batch in iterator] == list(range(2, 20, 2))
+
+
+def test_a_dataset_that_refers_to_its_loader_is_collected() -> None:
+    dataset = Ints(4)
+    loader = DataLoader(dataset, num_workers=1, collate_fn=lambda samples: (dataset, samples)[1])
+    dataset.loader = loader  # type: ignore[attr-defined]
+    assert len(list(loader)) == 4
+    del dataset, loader
+    gc.collect()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_shared_memory_is_bounded_by_the_batches_in_flight(workers: int) -> None:
+    size, prefetch = 1 << 20, 3
+    loader = DataLoader(Memory(40, size), batch_size=2, num_workers=workers, prefetch_factor=prefetch)
+    for epoch in range(2):
+        for number, batch in enumerate(loader):
+            assert (batch[0] == 2 * number % 251).all()
+            stats = loader.stats()
+            assert stats["open_batches"] <= prefetch
+            # The loop holds one batch while it asks for the next; a slot has less than 300 KiB of description.
+            assert stats["resident_bytes"] <= (prefetch + 2) * (2 * size + (300 << 10)) + (1 << 20), (epoch, stats)
+    assert loader.stats()["slots_used"] <= prefetch + 2
+
+
+def test_stats_count_what_happened() -> None:
+    loader = DataLoader(Ints(10), batch_size=2, num_workers=1)
+    assert loader.stats() == {}
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    assert stats["batches"] == 5
+    assert stats["samples"] >= 10
+    assert stats["worker_busy_s"] > 0
+
+
+def test_dataset_protocol() -> None:
+    assert isinstance(Ints(1), Dataset)
+    assert isinstance([], Dataset)
+    assert not isinstance(iter([]), Dataset)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size must be from 1"),
+        ({"batch_size": -1}, ValueError, "batch_size"),
+        ({"batch_size": 1 << 31}, ValueError, "batch_size"),
+        ({"batch_size": 2.0}, TypeError, "batch_size must be an integer"),
+        ({"batch_size": True}, TypeError, "batch_size must be an integer"),
+        ({"batch_size": None}, TypeError, "batch_size must be an integer"),
+        ({"num_workers": -1}, ValueError, "num_workers must be from 0"),
+        ({"num_workers": 100_000}, ValueError, "num_workers"),
+        ({"num_workers": "2"}, TypeError, "num_workers must be an integer"),
+        ({"prefetch_factor": 0}, ValueError, "prefetch_factor must be from 1"),
+        ({"prefetch_factor": 10_000}, ValueError, "prefetch_factor"),
+        ({"prefetch_factor": 1.5}, TypeError, "prefetch_factor must be an integer"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"seed": "x"}, TypeError, "seed"),
+        ({"timeout": -1}, ValueError, "timeout must be from 0"),
+        ({"timeout": float("nan")}, ValueError, "timeout"),
+        ({"timeout": float("inf")}, ValueError, "timeout"),
+        ({"timeout": "1"}, TypeError, "timeout must be a number"),
+        ({"multiprocessing_context": "thread"}, ValueError, "multiprocessing_context must be one of"),
+        ({"multiprocessing_context": 3}, TypeError, "multiprocessing_context"),
+        ({"collate_fn": 3}, TypeError, "collate_fn must be callable"),
+        ({"worker_init_fn": 3}, TypeError, "worker_init_fn must be callable"),
+        ({"sampler": [1], "shuffle": True}, ValueError, "sampler excludes shuffle"),
+        ({"batch_sampler": [[1]], "batch_size": 2}, ValueError, "batch_sampler excludes"),
+        ({"batch_sampler": [[1]], "shuffle": True}, ValueError, "batch_sampler excludes"),
+        ({"batch_sampler": [[1]], "drop_last": True}, ValueError, "batch_sampler excludes"),
+        ({"batch_sampler": [[1]], "sampler": [1]}, ValueError, "batch_sampler excludes"),
+        ({"to": "jax"}, ValueError, 'to must be "numpy" or "torch"'),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_a_clear_error(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        DataLoader(Ints(4), **arguments)
+
+
+def test_a_dataset_without_length_or_items_is_refused() -> None:
+    with pytest.raises(TypeError, match="has no __len__"):
+        DataLoader(iter([1]))
+    with pytest.raises(TypeError, match="has no __getitem__"):
+        DataLoader({1, 2})
+
+
+@pytest.mark.parametrize(
+    ("lists", "error", "words"),
+    [([[1], []], ValueError, "empty list"), ([3], TypeError, "lists of indices"), (["ab"], TypeError, "lists of")],
+    ids=str,
+)
+def test_a_wrong_batch_sampler_is_a_clear_error(lists: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        list(DataLoader(Ints(4), batch_sampler=lists, num_workers=1))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, None])
+def test_a_wrong_epoch_is_a_clear_error(epoch: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="epoch"):
+        DataLoader(Ints(4)).set_epoch(epoch)
+
+
+def test_worker_init_fn_runs_in_each_worker() -> None:
+    assert len(batches(Ints(4), num_workers=2, worker_init_fn=do_nothing)) == 4
+
+
+def test_to_torch_gives_tensors_over_the_slot() -> None:
+    torch = pytest.importorskip("torch")
+    loader = DataLoader(Vectors(4), batch_size=2, num_workers=1, to="torch")
+    first, second = loader
+    assert isinstance(first[0], torch.Tensor)
+    assert first[0].dtype == torch.float32
+    assert second[1].tolist() == [2, 3]
+    assert loader.stats()["held_slots"] == 2
+
+
+def test_tensors_of_torch_are_collated_like_arrays() -> None:
+    torch = pytest.importorskip("torch")
+    samples = [(torch.full((2, 3), float(i)).T, torch.tensor(i)) for i in range(4)]
+    (batch,) = batches(Samples(samples), batch_size=4, num_workers=2)
+    assert same(batch[1], np.arange(4))
+    assert batch[0].shape == (4, 3, 2)
+    assert (batch[0][:, 1, 1] == np.arange(4)).all()
