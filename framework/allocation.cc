@@ -26,7 +26,7 @@ std::shared_ptr<Allocation> Allocation::OnHeap(size_t size) {
                                                [](void* p) { ::operator delete(p, std::align_val_t{kAlignment}); });
   auto allocation = std::make_shared<Allocation>(data, size, nullptr);
   allocation->on_heap_ = true;
-  guard.release();
+  (void)guard.release();  // NOLINT(bugprone-unused-return-value): the allocation has it now
   return allocation;
 }
 

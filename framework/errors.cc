@@ -4,40 +4,46 @@
 
 namespace headrace {
 
-Error::Error(std::string message) : std::runtime_error(message), message_(std::move(message)), what_(message_) {}
+Error::Error(std::string message)
+    : std::runtime_error(message),
+      details_(std::make_shared<const Details>(Details{message, {}, {}, -1, std::move(message)})) {}
 Error::~Error() = default;
 
 void Error::SetOpType(std::string_view op_type) {
-  if (op_type_.empty()) {
-    op_type_ = op_type;
-    Compose();
+  if (details_->op_type.empty()) {
+    Details details = *details_;
+    details.op_type = op_type;
+    Replace(std::move(details));
   }
 }
 
 void Error::SetVariable(std::string_view variable) {
-  if (variable_.empty()) {
-    variable_ = variable;
-    Compose();
+  if (details_->variable.empty()) {
+    Details details = *details_;
+    details.variable = variable;
+    Replace(std::move(details));
   }
 }
 
 void Error::SetSampleIndex(int64_t index) {
-  if (sample_index_ < 0) {
-    sample_index_ = index;
-    Compose();
+  if (details_->sample_index < 0) {
+    Details details = *details_;
+    details.sample_index = index;
+    Replace(std::move(details));
   }
 }
 
-void Error::Compose() {
+void Error::Replace(Details details) {
   std::string where;
   const auto add = [&where](std::string_view part) {
     where += where.empty() ? " [" : ", ";
     where += part;
   };
-  if (!op_type_.empty()) add(StrCat("operator '", op_type_, "'"));
-  if (!variable_.empty()) add(StrCat("variable '", variable_, "'"));
-  if (sample_index_ >= 0) add(StrCat("sample ", sample_index_));
-  what_ = where.empty() ? message_ : message_ + where + "]";
+  if (!details.op_type.empty()) add(StrCat("operator '", details.op_type, "'"));
+  if (!details.variable.empty()) add(StrCat("variable '", details.variable, "'"));
+  if (details.sample_index >= 0) add(StrCat("sample ", details.sample_index));
+  details.what = where.empty() ? details.message : details.message + where + "]";
+  details_ = std::make_shared<const Details>(std::move(details));
 }
 
 // Out of line, so that each class has one vtable and one type_info, in this library, whoever throws or catches it. A

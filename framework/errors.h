@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -28,37 +29,42 @@ std::string StrCat(const Args&... args) {
   return out.str();
 }
 
-// Base of the family. `what()` is the message followed by where it happened, as far as known.
+// Base of the family. `what()` is the message followed by where it happened, as far as known. What the getters return
+// is valid until the next Set….
 class HEADRACE_API Error : public std::runtime_error {
  public:
   explicit Error(std::string message);
   ~Error() override;
 
   // The message alone, without the context.
-  const std::string& message() const { return message_; }
-  const std::string& op_type() const { return op_type_; }
-  const std::string& variable() const { return variable_; }
+  const std::string& message() const { return details_->message; }
+  const std::string& op_type() const { return details_->op_type; }
+  const std::string& variable() const { return details_->variable; }
   // Index of the offending sample in its dataset, -1 if the error is not about a sample.
-  int64_t sample_index() const { return sample_index_; }
+  int64_t sample_index() const { return details_->sample_index; }
 
   // Add context on the way up. A context that is already set is kept: the innermost place is the most precise one.
   void SetOpType(std::string_view op_type);
   void SetVariable(std::string_view variable);
   void SetSampleIndex(int64_t index);
 
-  const char* what() const noexcept override { return what_.c_str(); }
+  const char* what() const noexcept override { return details_->what.c_str(); }
 
   // A copy of this error, or nullptr if its class does not know how to copy itself.
   virtual std::exception_ptr Copy() const { return nullptr; }
 
  private:
-  void Compose();
+  struct Details {
+    std::string message;
+    std::string op_type;
+    std::string variable;
+    int64_t sample_index = -1;
+    std::string what;
+  };
+  void Replace(Details details);
 
-  std::string message_;
-  std::string op_type_;
-  std::string variable_;
-  int64_t sample_index_ = -1;
-  std::string what_;
+  // Shared by copies, so that copying an exception in flight cannot fail; never changed, only replaced.
+  std::shared_ptr<const Details> details_;
 };
 
 // Declares one member of the family.

@@ -56,7 +56,7 @@ std::string ToString(const LoD& lod) {
     for (size_t i = 0; i < lod[level].size(); ++i) {
       text += (i == 0 ? "" : ", ") + std::to_string(lod[level][i]);
     }
-    text += "]";
+    text += ']';
   }
   return text + "]";
 }

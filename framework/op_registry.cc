@@ -143,6 +143,7 @@ GradientMaker DefaultGradient(GradientUses uses) {
     grad.attrs = op.attrs;
     const auto grad_names = [](const std::vector<std::string>& names) {
       std::vector<std::string> grads;
+      grads.reserve(names.size());
       for (const std::string& name : names) {
         grads.push_back(name == kEmptyVarName ? name : GradVarName(name));
       }

@@ -33,7 +33,7 @@ std::string SlotsToString(const VarNameMap& slots) {
     for (size_t i = 0; i < names.size(); ++i) {
       text += (i == 0 ? "" : ", ") + names[i];
     }
-    text += "]";
+    text += ']';
   }
   return text;
 }

@@ -78,6 +78,7 @@ void LogFinisher::operator=(LogMessage& message) { message.Finish(); }
 }  // namespace google::protobuf
 
 // A std::type_info as the C++ ABI lays it out.
+// NOLINTBEGIN(bugprone-reserved-identifier): names of the C++ ABI and of the linker.
 extern "C" {
 struct HeadraceTypeInfo {
   const void* vtable;
@@ -85,5 +86,6 @@ struct HeadraceTypeInfo {
 };
 extern const void* const _ZTVN10__cxxabiv123__fundamental_type_infoE[];
 extern const HeadraceTypeInfo __wrap__ZTIc;
-const HeadraceTypeInfo __wrap__ZTIc = {&_ZTVN10__cxxabiv123__fundamental_type_infoE[2], "c"};
+const HeadraceTypeInfo __wrap__ZTIc = {static_cast<const void*>(_ZTVN10__cxxabiv123__fundamental_type_infoE + 2), "c"};
 }
+// NOLINTEND(bugprone-reserved-identifier)

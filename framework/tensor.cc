@@ -85,7 +85,7 @@ Tensor Tensor::Slice(int64_t begin, int64_t end) const {
 void Tensor::CopyFrom(const Tensor& src) {
   // A copy of the handle: `src` may be this very tensor, which then gets memory of its own (the handle is a second
   // holder).
-  const Tensor source = src;
+  const Tensor source = src;  // NOLINT(performance-unnecessary-copy-initialization): see above
   const void* from = source.raw_data();
   Resize(source.dims_);
   void* to = mutable_data(source.dtype_);

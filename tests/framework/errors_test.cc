@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <type_traits>
+
 namespace headrace {
 namespace {
 
@@ -53,6 +55,28 @@ TEST(Errors, CopyKeepsContext) {
   const DataLoss copy = error;
   EXPECT_STREQ(copy.what(), error.what());
   EXPECT_THAT(copy.what(), testing::HasSubstr("'x'"));
+}
+
+TEST(Errors, ContextAddedToACopyDoesNotReachTheOriginal) {
+  const DataLoss original("torn");
+  DataLoss copy = original;
+  copy.SetOpType("read");
+  EXPECT_EQ(original.op_type(), "");
+  EXPECT_STREQ(original.what(), "torn");
+}
+
+static_assert(std::is_nothrow_copy_constructible_v<InvalidArgument>, "an exception in flight is copied");
+
+TEST(Errors, AKeptErrorIsThrownAnewEachTime) {
+  const std::exception_ptr kept = std::make_exception_ptr(NotFound("gone"));
+  for (const char* op : {"first", "second"}) {
+    try {
+      RethrowCopy(kept);
+    } catch (NotFound& error) {
+      error.SetOpType(op);
+      EXPECT_EQ(error.op_type(), op);
+    }
+  }
 }
 
 }  // namespace
