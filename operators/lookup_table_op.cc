@@ -1,0 +1,108 @@
+// lookup_table: rows of a table by their numbers; an embedding.
+#include <algorithm>
+#include <cstdint>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// Calls visit(place in Ids, row of W) for each id that is not padding. Throws OutOfRange naming place and value.
+template <typename Visit>
+void ForEachId(const ExecutionContext& ctx, Visit&& visit) {
+  const LoDTensor& ids_tensor = ctx.Input("Ids");
+  const int64_t rows = ctx.Input("W").dims()[0];
+  const int64_t padding = ctx.Attr<int64_t>("padding_idx");
+  const int64_t* ids = ids_tensor.data<int64_t>();
+  for (int64_t i = 0, n = ids_tensor.numel(); i < n; ++i) {
+    HR_ENFORCE(0 <= ids[i] && ids[i] < rows, OutOfRange, "input Ids: row ", i, " has id ", ids[i],
+               ", expected one in [0, ", rows, ")");
+    if (ids[i] != padding) {
+      visit(i, ids[i]);
+    }
+  }
+}
+
+template <typename T>
+void LookupKernel(const ExecutionContext& ctx) {
+  const LoDTensor& table = ctx.Input("W");
+  const int64_t width = table.dims()[1];
+  LoDTensor* out_tensor = ctx.Output("Out");
+  T* out = out_tensor->mutable_data<T>();
+  const T* w = table.data<T>();
+  std::fill_n(out, out_tensor->numel(), T(0));
+  ForEachId(ctx, [=](int64_t i, int64_t id) { std::copy_n(w + id * width, width, out + i * width); });
+}
+
+template <typename T>
+void LookupGradKernel(const ExecutionContext& ctx) {
+  LoDTensor* w_grad = ctx.Output("W@GRAD");
+  const int64_t width = w_grad->dims()[1];
+  T* dw = w_grad->mutable_data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  std::fill_n(dw, w_grad->numel(), T(0));
+  ForEachId(ctx, [=](int64_t i, int64_t id) {
+    for (int64_t c = 0; c < width; ++c) {
+      dw[id * width + c] += d[i * width + c];
+    }
+  });
+}
+
+DDim LookupDims(const InferShapeContext& ctx) {
+  EnforceRank(ctx, "W", 2);
+  EnforceRankAtLeast(ctx, "Ids", 2);
+  EnforceType(ctx, "Ids", DataType::kInt64);
+  const DDim w = ctx.InputDim("W");
+  DDim dims = ctx.InputDim("Ids");
+  HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input Ids: expected dims [..., 1], got ", ToString(dims));
+  const int64_t padding = ctx.Attr<int64_t>("padding_idx");
+  HR_ENFORCE(padding >= -1 && (w[0] < 0 || padding < w[0]), InvalidArgument,
+             "attribute padding_idx: expected -1 (none) or a row of W of dims ", ToString(w), ", got ", padding);
+  dims.back() = w[1];
+  return dims;
+}
+
+OpRegistrar&& LookupAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<int64_t>("padding_idx", "the id whose row is zero and does not learn; -1: none", -1)
+      .Attr<bool>("is_sparse", "not supported: the gradient is dense", false, [](const bool& sparse) {
+        HR_ENFORCE(!sparse, Unimplemented, "attribute is_sparse: only dense gradients are supported, got true");
+      });
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(lookup_table)
+    .Comment("The rows of W with the numbers Ids.")
+    .Input("W", "[rows, width]")
+    .Input("Ids", "int64 [..., 1]")
+    .Output("Out", "[..., width], LoD of Ids")
+    .With(LookupAttrs)
+    .KernelTypeFrom("W")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceNotInPlace(ctx);
+      SetOutput(ctx, "Out", LookupDims(ctx), ctx.InputType("W"));
+      ctx.ShareLoD("Ids", "Out");
+    })
+    .Kernel<float>(LookupKernel<float>)
+    .Kernel<double>(LookupKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"W", "Ids"}, .outputs = {}, .no_gradient = {"Ids"}}));
+
+HEADRACE_REGISTER_OP(lookup_table_grad)
+    .Comment("Gradient of lookup_table: dense.")
+    .Input("W", "as in the operator; only its dims are used")
+    .Input("Ids", "as in the operator")
+    .Input("Out@GRAD", "gradient of Out")
+    .Output("W@GRAD", "dims of W")
+    .With(LookupAttrs)
+    .KernelTypeFrom("W")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceDims(ctx, "Out@GRAD", LookupDims(ctx));
+      EnforceSameType(ctx, "Out@GRAD", "W");
+      InferGradients(ctx, {"W"});
+    })
+    .Kernel<float>(LookupGradKernel<float>)
+    .Kernel<double>(LookupGradKernel<double>);
+
+}  // namespace headrace::ops

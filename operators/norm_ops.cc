@@ -1,0 +1,376 @@
+// batch_norm, layer_norm: what remains of X when mean and variance are taken out of it.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+#include "operators/reduction.h"
+
+namespace headrace::ops {
+namespace {
+
+void CheckEpsilon(const float& value) {
+  HR_ENFORCE(value >= 0 && std::isfinite(value), InvalidArgument, "attribute epsilon: expected a number >= 0, got ",
+             value);
+}
+
+// --- batch_norm ---
+
+// X as [images, channels, pixels].
+struct Channels {
+  explicit Channels(const DDim& x)
+      : images(x[0]), channels(x[1]), pixels(Numel(x, 2, x.size())), count(images * pixels), dims(x) {}
+
+  // Calls run(offset of a row of `pixels` elements of channel c) for each image.
+  template <typename Run>
+  void ForEachRow(int64_t c, Run&& run) const {
+    for (int64_t i = 0; i < images; ++i) {
+      run((i * channels + c) * pixels);
+    }
+  }
+
+  // Σ at(i) over the elements of channel c.
+  template <typename T, typename At>
+  double SumOfChannel(int64_t c, At&& at) const {
+    double sum = 0;
+    ForEachRow(
+        c, [&](int64_t row) { sum += static_cast<double>(SumOf<T>(pixels, [&](int64_t i) { return at(row + i); })); });
+    return sum;
+  }
+
+  int64_t images;
+  int64_t channels;
+  int64_t pixels;
+  int64_t count;  // elements of a channel
+  const DDim& dims;
+};
+
+bool UsesRunningStatistics(const OpDesc& op) { return op.Attr<bool>("is_test") || op.Attr<bool>("use_global_stats"); }
+
+template <typename T>
+void BatchNormKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const Channels s(x_tensor.dims());
+  const bool running = UsesRunningStatistics(ctx.op());
+  const auto epsilon = static_cast<double>(ctx.Attr<float>("epsilon"));
+  const auto momentum = static_cast<T>(ctx.Attr<float>("momentum"));
+  T* y = ctx.Output("Y")->mutable_data<T>();
+  T* mean_out = ctx.Output("MeanOut")->mutable_data<T>();
+  T* variance_out = ctx.Output("VarianceOut")->mutable_data<T>();
+  T* saved_mean = ctx.Output("SavedMean")->mutable_data<T>();
+  T* saved_inverse = ctx.Output("SavedVariance")->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  const T* scale = ctx.Input("Scale").data<T>();
+  const T* bias = ctx.Input("Bias").data<T>();
+  const T* mean = ctx.Input("Mean").data<T>();
+  const T* variance = ctx.Input("Variance").data<T>();
+
+  for (int64_t c = 0; c < s.channels; ++c) {
+    double channel_mean = static_cast<double>(mean[c]);
+    double channel_variance = static_cast<double>(variance[c]);
+    if (!running) {
+      channel_mean = s.SumOfChannel<T>(c, [x](int64_t i) { return x[i]; }) / static_cast<double>(s.count);
+      // The mean is taken off first: the difference of large squares would cancel.
+      const double sum =
+          s.SumOfChannel<T>(c, [x, m = static_cast<T>(channel_mean)](int64_t i) { return (x[i] - m) * (x[i] - m); });
+      channel_variance = sum / static_cast<double>(s.count);
+    }
+    const auto m = static_cast<T>(channel_mean);
+    const auto inverse = static_cast<T>(1 / std::sqrt(channel_variance + epsilon));
+    mean_out[c] = running ? mean[c] : momentum * mean[c] + (1 - momentum) * m;
+    variance_out[c] =
+        running ? variance[c] : momentum * variance[c] + (1 - momentum) * static_cast<T>(channel_variance);
+    saved_mean[c] = m;
+    saved_inverse[c] = inverse;
+    const T factor = inverse * scale[c];
+    s.ForEachRow(c, [=, &s, b = bias[c]](int64_t row) {
+      for (int64_t i = row; i < row + s.pixels; ++i) {
+        y[i] = (x[i] - m) * factor + b;
+      }
+    });
+  }
+}
+
+// With h = (x − mean) · inverse: dbias = Σ dy, dscale = Σ dy · h, and, as mean and variance depend on x too (unless
+// they are the running ones), dx = scale · inverse · (dy − dbias / count − h · dscale / count).
+template <typename T>
+void BatchNormGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const Channels s(x_tensor.dims());
+  const bool running = UsesRunningStatistics(ctx.op());
+  LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
+  LoDTensor* scale_grad = ctx.OutputOrNull("Scale@GRAD");
+  LoDTensor* bias_grad = ctx.OutputOrNull("Bias@GRAD");
+  T* dx = x_grad == nullptr ? nullptr : x_grad->mutable_data<T>();
+  T* dscale = scale_grad == nullptr ? nullptr : scale_grad->mutable_data<T>();
+  T* dbias = bias_grad == nullptr ? nullptr : bias_grad->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  const T* dy = ctx.Input("Y@GRAD").data<T>();
+  const T* scale = ctx.Input("Scale").data<T>();
+  const T* saved_mean = ctx.Input("SavedMean").data<T>();
+  const T* saved_inverse = ctx.Input("SavedVariance").data<T>();
+
+  for (int64_t c = 0; c < s.channels; ++c) {
+    const T mean = saved_mean[c];
+    const T inverse = saved_inverse[c];
+    const auto sum = static_cast<T>(s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i]; }));
+    const auto dot = static_cast<T>(s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i] * ((x[i] - mean) * inverse); }));
+    if (dbias != nullptr) {
+      dbias[c] = sum;
+    }
+    if (dscale != nullptr) {
+      dscale[c] = dot;
+    }
+    if (dx != nullptr) {
+      const T sum_share = running ? T(0) : sum / static_cast<T>(s.count);
+      const T dot_share = running ? T(0) : dot / static_cast<T>(s.count);
+      s.ForEachRow(c, [=, &s, factor = scale[c] * inverse](int64_t row) {
+        for (int64_t i = row; i < row + s.pixels; ++i) {
+          dx[i] = factor * (dy[i] - sum_share - (x[i] - mean) * inverse * dot_share);
+        }
+      });
+    }
+  }
+}
+
+void EnforceChannels(const InferShapeContext& ctx, std::initializer_list<std::string_view> slots) {
+  EnforceRankAtLeast(ctx, "X", 2);
+  for (const std::string_view slot : slots) {
+    EnforceDims(ctx, slot, {ctx.InputDim("X")[1]});
+    EnforceSameType(ctx, slot, "X");
+  }
+}
+
+void InferBatchNorm(InferShapeContext& ctx) {
+  EnforceChannels(ctx, {"Scale", "Bias", "Mean", "Variance"});
+  const DDim x = ctx.InputDim("X");
+  HR_ENFORCE(UsesRunningStatistics(ctx.op()) || (x[0] != 0 && Numel(x, 2, x.size()) != 0), InvalidArgument,
+             "input X: expected at least one element for each channel in training, got dims ", ToString(x));
+  HR_ENFORCE(ctx.op().Input("X") != ctx.op().Output("Y"), InvalidArgument,
+             "output Y: it is also X, but the operator does not work in place");
+  const DDim channels = ctx.InputDim("Scale");
+  ctx.ShareAll("X", "Y");
+  for (const char* slot : {"MeanOut", "VarianceOut", "SavedMean", "SavedVariance"}) {
+    SetOutput(ctx, slot, channels, ctx.InputType("X"));
+  }
+}
+
+OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<bool>("is_test", "whether the running statistics are used and left as they are", false)
+      .Attr<bool>("use_global_stats", "the same, in training", false)
+      .Attr<float>("momentum", "how much of the running statistics stays", 0.9f)
+      .Attr<float>("epsilon", "added to the variance", 1e-5f, CheckEpsilon)
+      .Attr<std::string>("data_layout", "'NCHW'", "NCHW", [](const std::string& layout) {
+        HR_ENFORCE(layout == "NCHW", Unimplemented, "attribute data_layout: only 'NCHW' is supported, got '", layout,
+                   "'");
+      });
+}
+
+// --- layer_norm ---
+
+// X as [rows, cols], of which each row is normalised.
+struct RowsAndCols {
+  RowsAndCols(const ExecutionContext& ctx, const DDim& x) {
+    const auto axis = static_cast<size_t>(ctx.Attr<int32_t>("begin_norm_axis"));
+    rows = Numel(x, 0, axis);
+    cols = Numel(x, axis, x.size());
+  }
+  int64_t rows;
+  int64_t cols;
+};
+
+template <typename T>
+const T* ElementsOrNull(const LoDTensor* tensor) {
+  return tensor == nullptr ? nullptr : tensor->data<T>();
+}
+
+template <typename T>
+void LayerNormKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const RowsAndCols s(ctx, x_tensor.dims());
+  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  T* y = ctx.Output("Y")->mutable_data<T>();
+  T* mean = ctx.Output("Mean")->mutable_data<T>();
+  T* variance = ctx.Output("Variance")->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  const T* scale = ElementsOrNull<T>(ctx.InputOrNull("Scale"));
+  const T* bias = ElementsOrNull<T>(ctx.InputOrNull("Bias"));
+  for (int64_t r = 0; r < s.rows; ++r, x += s.cols, y += s.cols) {
+    const T m = Sum(s.cols, x) / static_cast<T>(s.cols);
+    variance[r] = SumOf<T>(s.cols, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<T>(s.cols);
+    mean[r] = m;
+    const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+    for (int64_t i = 0; i < s.cols; ++i) {
+      y[i] = (x[i] - m) * inverse * (scale == nullptr ? T(1) : scale[i]) + (bias == nullptr ? T(0) : bias[i]);
+    }
+  }
+}
+
+// As for batch_norm, by rows, with dy · scale in the place of dy.
+template <typename T>
+void LayerNormGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const RowsAndCols s(ctx, x_tensor.dims());
+  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const auto zeros = [&ctx](const char* slot) -> T* {
+    LoDTensor* tensor = ctx.OutputOrNull(slot);
+    return tensor == nullptr ? nullptr
+                             : std::fill_n(tensor->mutable_data<T>(), tensor->numel(), T(0)) - tensor->numel();
+  };
+  T* dscale = zeros("Scale@GRAD");
+  T* dbias = zeros("Bias@GRAD");
+  LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
+  T* dx = x_grad == nullptr ? nullptr : x_grad->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  const T* dy = ctx.Input("Y@GRAD").data<T>();
+  const T* scale = ElementsOrNull<T>(ctx.InputOrNull("Scale"));
+  const T* mean = ctx.Input("Mean").data<T>();
+  const T* variance = ctx.Input("Variance").data<T>();
+  const auto width = static_cast<T>(s.cols);
+  for (int64_t r = 0; r < s.rows; ++r, x += s.cols, dy += s.cols) {
+    const T m = mean[r];
+    const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+    const auto scaled = [=](int64_t i) { return dy[i] * (scale == nullptr ? T(1) : scale[i]); };
+    for (int64_t i = 0; i < s.cols; ++i) {
+      if (dscale != nullptr) {
+        dscale[i] += dy[i] * ((x[i] - m) * inverse);
+      }
+      if (dbias != nullptr) {
+        dbias[i] += dy[i];
+      }
+    }
+    if (dx != nullptr) {
+      const T sum = SumOf<T>(s.cols, scaled) / width;
+      const T dot = SumOf<T>(s.cols, [=](int64_t i) { return scaled(i) * ((x[i] - m) * inverse); }) / width;
+      for (int64_t i = 0; i < s.cols; ++i) {
+        dx[i] = inverse * (scaled(i) - sum - (x[i] - m) * inverse * dot);
+      }
+      dx += s.cols;
+    }
+  }
+}
+
+// Checks the inputs that operator and gradient share; returns the number of rows.
+int64_t CheckLayerNorm(const InferShapeContext& ctx) {
+  const DDim x = ctx.InputDim("X");
+  const int32_t axis = ctx.Attr<int32_t>("begin_norm_axis");
+  HR_ENFORCE(0 < axis && static_cast<size_t>(axis) < x.size(), InvalidArgument,
+             "attribute begin_norm_axis: expected a dimension of X after the first, which has dims ", ToString(x),
+             ", got ", axis);
+  const auto split = static_cast<size_t>(axis);
+  const int64_t cols = Numel(x, split, x.size());
+  HR_ENFORCE(cols != 0, InvalidArgument, "input X: expected rows that are not empty, got dims ", ToString(x));
+  for (const char* slot : {"Scale", "Bias"}) {
+    if (ctx.HasInput(slot)) {
+      EnforceDims(ctx, slot, {cols});
+      EnforceSameType(ctx, slot, "X");
+    }
+  }
+  return Numel(x, 0, split);
+}
+
+OpRegistrar&& LayerNormAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<int32_t>("begin_norm_axis", "the first of the dimensions that are normalised together", 1)
+      .Attr<float>("epsilon", "added to the variance", 1e-5f, CheckEpsilon);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(batch_norm)
+    .Comment(
+        "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, by channel; mean and variance (with divisor N) are "
+        "those of the batch.")
+    .Input("X", "[N, C, ...]")
+    .Input("Scale", "[C]")
+    .Input("Bias", "[C]")
+    .Input("Mean", "[C], the running mean")
+    .Input("Variance", "[C], the running variance")
+    .Output("Y", "dims of X")
+    .Output("MeanOut", "[C], momentum * Mean + (1 - momentum) * mean; may be Mean")
+    .Output("VarianceOut", "[C], likewise; may be Variance")
+    .Output("SavedMean", "[C], the mean that was used")
+    .Output("SavedVariance", "[C], 1 / sqrt(variance + epsilon), as in Paddle")
+    .With(BatchNormAttrs)
+    .InferShape(InferBatchNorm)
+    .Kernel<float>(BatchNormKernel<float>)
+    .Kernel<double>(BatchNormKernel<double>)
+    .Gradient(DefaultGradient(
+        {.inputs = {"X", "Scale"}, .outputs = {"SavedMean", "SavedVariance"}, .no_gradient = {"Mean", "Variance"}}));
+
+HEADRACE_REGISTER_OP(batch_norm_grad)
+    .Comment("Gradient of batch_norm.")
+    .Input("X", "as in the operator")
+    .Input("Scale", "as in the operator")
+    .Input("SavedMean", "as in the operator")
+    .Input("SavedVariance", "as in the operator")
+    .Input("Y@GRAD", "gradient of Y")
+    .Input("MeanOut@GRAD", "not used", kDispensable)
+    .Input("VarianceOut@GRAD", "not used", kDispensable)
+    .Input("SavedMean@GRAD", "not used", kDispensable)
+    .Input("SavedVariance@GRAD", "not used", kDispensable)
+    .Output("X@GRAD", "dims of X", kDispensable)
+    .Output("Scale@GRAD", "[C]", kDispensable)
+    .Output("Bias@GRAD", "[C]", kDispensable)
+    .With(BatchNormAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceChannels(ctx, {"Scale", "SavedMean", "SavedVariance"});
+      EnforceDims(ctx, "Y@GRAD", ctx.InputDim("X"));
+      EnforceSameType(ctx, "Y@GRAD", "X");
+      InferGradients(ctx, {"X", "Scale"});
+      SetOutput(ctx, "Bias@GRAD", ctx.InputDim("Scale"), ctx.InputType("X"));
+    })
+    .Kernel<float>(BatchNormGradKernel<float>)
+    .Kernel<double>(BatchNormGradKernel<double>);
+
+HEADRACE_REGISTER_OP(layer_norm)
+    .Comment(
+        "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, with mean and variance (with divisor N) of each row.")
+    .Input("X", "seen as a matrix: the dims from begin_norm_axis on make a row")
+    .Input("Scale", "[size of a row]", kDispensable)
+    .Input("Bias", "[size of a row]", kDispensable)
+    .Output("Y", "dims of X")
+    .Output("Mean", "[number of rows]")
+    .Output("Variance", "[number of rows]")
+    .With(LayerNormAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceNotInPlace(ctx);
+      const int64_t rows = CheckLayerNorm(ctx);
+      ctx.ShareAll("X", "Y");
+      SetOutput(ctx, "Mean", {rows}, ctx.InputType("X"));
+      SetOutput(ctx, "Variance", {rows}, ctx.InputType("X"));
+    })
+    .Kernel<float>(LayerNormKernel<float>)
+    .Kernel<double>(LayerNormKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X", "Scale", "Bias"}, .outputs = {"Mean", "Variance"}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(layer_norm_grad)
+    .Comment("Gradient of layer_norm.")
+    .Input("X", "as in the operator")
+    .Input("Scale", "as in the operator", kDispensable)
+    .Input("Bias", "as in the operator; only its dims are used", kDispensable)
+    .Input("Mean", "as in the operator")
+    .Input("Variance", "as in the operator")
+    .Input("Y@GRAD", "gradient of Y")
+    .Input("Mean@GRAD", "not used", kDispensable)
+    .Input("Variance@GRAD", "not used", kDispensable)
+    .Output("X@GRAD", "dims of X", kDispensable)
+    .Output("Scale@GRAD", "dims of Scale", kDispensable)
+    .Output("Bias@GRAD", "dims of Bias", kDispensable)
+    .With(LayerNormAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      const int64_t rows = CheckLayerNorm(ctx);
+      for (const char* slot : {"Mean", "Variance"}) {
+        EnforceDims(ctx, slot, {rows});
+        EnforceSameType(ctx, slot, "X");
+      }
+      EnforceDims(ctx, "Y@GRAD", ctx.InputDim("X"));
+      EnforceSameType(ctx, "Y@GRAD", "X");
+      InferGradients(ctx, {"X", "Scale", "Bias"});
+    })
+    .Kernel<float>(LayerNormGradKernel<float>)
+    .Kernel<double>(LayerNormGradKernel<double>);
+
+}  // namespace headrace::ops
