@@ -15,6 +15,7 @@
 #include "python/bindings/gil.h"
 #include "python/bindings/numpy_interop.h"
 #include "python/bindings/scope.h"
+#include "reader/wait_hook.h"
 
 namespace headrace::python {
 
@@ -60,6 +61,7 @@ class Prepared {
     {
       GilReleased nogil;
       const std::lock_guard lock(run_mutex_);
+      const ScopedWaitHook hook(&CheckSignals);  // so that Ctrl-C ends a wait for data
       Executor().Run(*prepared_, &scope->scope(), feeds, &fetched);
     }
     return fetched;

@@ -10,7 +10,7 @@ import headrace._cpu as _cpu
 if _missing := _cpu.missing():
     raise ImportError(
         f"headrace was compiled for {_cpu.MARCH}, but this processor lacks {_missing}. "
-        "Rebuild it for any x86-64 processor: pip install . -C cmake.define.HEADRACE_MARCH=x86-64"
+        "Rebuild it for any x86-64 processor: pip install . --config-settings=cmake.define.HEADRACE_MARCH=x86-64"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -49,37 +50,34 @@ class _Column:
             self._flatten(item, level + 1, lengths, rows, index)
 
     def _row(self, value: Any, index: int) -> np.ndarray:
+        """The value in the declared shape. It may come flat, or as a number without its dimension of 1."""
         try:
-            return np.asarray(value, dtype=self.dtype)
+            row = np.asarray(value, dtype=self.dtype)
         except (TypeError, ValueError) as error:
             raise errors.InvalidArgument(
                 f"variable '{self.name}': sample {index} cannot be made an array of {self.dtype}: {error}"
             ) from error
+        wanted = self.shape[1:]
+        if len(row.shape) == len(wanted) and all(w in (-1, g) for w, g in zip(wanted, row.shape)):
+            return row
+        if -1 not in wanted and row.size == math.prod(wanted):
+            return row.reshape(wanted)
+        raise errors.InvalidArgument(
+            f"variable '{self.name}' takes values of shape {wanted} (-1 is any), "
+            f"but sample {index} has {list(row.shape)}"
+        )
 
     def _pack(self, rows: list[np.ndarray]) -> np.ndarray:
-        """The rows on top of one another, in the declared shape where that is known."""
-        row_shape = self.shape[1:]
+        """The rows on top of one another."""
         if not rows:
-            return np.zeros([0, *(max(d, 0) for d in row_shape)], dtype=self.dtype)
-        first = rows[0].shape
+            return np.zeros([0, *(max(d, 0) for d in self.shape[1:])], dtype=self.dtype)
         for index, row in enumerate(rows):
-            if row.shape != first:
+            if row.shape != rows[0].shape:
                 raise errors.InvalidArgument(
                     f"variable '{self.name}': the samples of a batch need the same shape, "
-                    f"but sample 0 has {list(first)} and sample {index} {list(row.shape)}"
+                    f"but sample 0 has {list(rows[0].shape)} and sample {index} {list(row.shape)}"
                 )
-        packed = np.stack(rows)
-        wanted = [len(rows), *row_shape]
-        if packed.ndim == len(wanted) and all(w in (-1, g) for w, g in zip(wanted, packed.shape)):
-            return packed
-        # A sample may come flat, or a number without its dimension of 1.
-        known = int(np.prod([d for d in row_shape if d > 0], dtype=np.int64))
-        size = int(np.prod(first, dtype=np.int64))
-        if row_shape.count(-1) == 0 and size == known:
-            return packed.reshape(wanted)
-        raise errors.InvalidArgument(
-            f"variable '{self.name}' takes samples of shape {row_shape} (-1 is any), got samples of shape {list(first)}"
-        )
+        return np.stack(rows)
 
 
 class DataFeeder:

@@ -251,25 +251,21 @@ class Operator:
         return str(self.desc)
 
 
-def _names(value: SlotValue) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, (Variable, str)):
-        value = [value]
-    return [item.name if isinstance(item, Variable) else item for item in value]
+def _names(items: Iterable[Variable | str]) -> list[str]:
+    return [item.name if isinstance(item, Variable) else item for item in items]
 
 
 def _slots(slots: Mapping[str, SlotValue] | None, op_type: str) -> dict[str, list[str]]:
     out = {}
     for slot, value in (slots or {}).items():
-        names = _names(value)
-        for name in names:
-            if not isinstance(name, str):
+        items: Sequence[Any] = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        for item in items:
+            if not isinstance(item, (Variable, str)):
                 raise errors.TypeMismatch(
-                    f"slot '{slot}' of operator '{op_type}' takes variables or their names, got {type(name).__name__}"
+                    f"slot '{slot}' of operator '{op_type}' takes variables or their names, got {type(item).__name__}"
                 )
-        if names:
-            out[slot] = names
+        if items:
+            out[slot] = _names(items)
     return out
 
 

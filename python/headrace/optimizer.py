@@ -22,6 +22,8 @@ __all__ = [
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",
+    "RMSProp",
+    "RMSPropOptimizer",
     "SGDOptimizer",
 ]
 
@@ -232,6 +234,42 @@ class AdagradOptimizer(Optimizer):
         )
 
 
+class RMSPropOptimizer(Optimizer):
+    """square = rho · square + (1 - rho) · gradient²; moment = momentum · moment + learning_rate · gradient / √(square +
+    epsilon); parameter -= moment. ``centered`` takes the square of the mean gradient off the mean square.
+    """
+
+    _type = "rmsprop"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        rho: float = 0.95,
+        epsilon: float = 1.0e-6,
+        momentum: float = 0.0,
+        centered: bool = False,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._rho, self._epsilon, self._momentum = float(rho), float(epsilon), float(momentum)
+        self._centered = bool(centered)
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        kinds = {"Moment": "momentum", "MeanSquare": "mean_square"}
+        if self._centered:
+            kinds["MeanGrad"] = "mean_grad"
+        state = {slot: self._accumulator(kind, parameter, program, startup) for slot, kind in kinds.items()}
+        rate = self._rate(parameter, program, startup)
+        return program.global_block().append_op(
+            "rmsprop",
+            {"Param": parameter, "Grad": gradient, "LearningRate": rate, **state},
+            {"ParamOut": parameter, **{f"{slot}Out": variable for slot, variable in state.items()}},
+            {"decay": self._rho, "epsilon": self._epsilon, "momentum": self._momentum, "centered": self._centered},
+        )
+
+
 class AdamOptimizer(Optimizer):
     """Adam (Kingma and Ba, 2015)."""
 
@@ -282,4 +320,5 @@ class AdamOptimizer(Optimizer):
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer
 Adagrad = AdagradOptimizer
+RMSProp = RMSPropOptimizer
 Adam = AdamOptimizer

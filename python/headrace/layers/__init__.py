@@ -1,9 +1,10 @@
 """Layers: functions that add operators to the default main program and give their outputs."""
 
-from headrace.layers import io, nn, ops, tensor
+from headrace.layers import io, nn, ops, sequence, tensor
 from headrace.layers.io import *  # noqa: F403
 from headrace.layers.nn import *  # noqa: F403
 from headrace.layers.ops import *  # noqa: F403
+from headrace.layers.sequence import *  # noqa: F403
 from headrace.layers.tensor import *  # noqa: F403
 
-__all__ = [*io.__all__, *nn.__all__, *ops.__all__, *tensor.__all__]
+__all__ = [*io.__all__, *nn.__all__, *ops.__all__, *sequence.__all__, *tensor.__all__]

@@ -14,19 +14,24 @@ from typing import Any, Union
 from headrace import errors, initializer
 from headrace.framework import Variable
 from headrace.layer_helper import LayerHelper, check_variable
-from headrace.param_attr import ParamAttrLike
+from headrace.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
     "accuracy",
+    "argmax",
+    "batch_norm",
     "conv2d",
     "cross_entropy",
+    "dropout",
     "elementwise_add",
     "elementwise_div",
     "elementwise_max",
     "elementwise_min",
     "elementwise_mul",
     "elementwise_sub",
+    "embedding",
     "fc",
+    "layer_norm",
     "log_softmax",
     "matmul",
     "mean",
@@ -204,6 +209,186 @@ def pool2d(
         "exclusive": exclusive,
     }
     return _one_output("pool2d", {"X": input}, attrs, name)
+
+
+def batch_norm(
+    input: Variable,
+    act: str | None = None,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-05,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = False,
+    use_global_stats: bool = False,
+) -> Variable:
+    """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
+
+    Args:
+        is_test: use the running statistics, which training gathers with the weight 1 - ``momentum``; so does
+            ``Program.clone(for_test=True)``.
+        use_global_stats: use them in training too.
+        in_place, do_model_average_for_mean_and_var: Fluid's; they make no difference.
+    """
+    channels = check_variable(input, "input", "batch_norm").shape[1] if len(input.shape) > 1 else -1
+    if channels <= 0:
+        raise errors.InvalidArgument(
+            f"layers.batch_norm: '{input.name}' has to be [N, C, ...] with a known C, got {list(input.shape)}"
+        )
+    helper = LayerHelper("batch_norm", name)
+    one, zero = initializer.Constant(1.0), initializer.Constant(0.0)
+
+    def parameter(attr: ParamAttrLike, is_bias: bool, default: initializer.Initializer) -> Variable:
+        made = helper.create_parameter(attr, [channels], input.dtype, is_bias, default, stop_gradient=attr is False)
+        if made is None:  # the operator needs one all the same
+            made = helper.create_parameter(ParamAttr(initializer=default, trainable=False), [channels], input.dtype)
+        assert made is not None
+        return made
+
+    scale = parameter(param_attr, False, one)
+    bias = parameter(bias_attr, True, zero)
+    mean = parameter(ParamAttr(moving_mean_name, zero, trainable=False), False, zero)
+    variance = parameter(ParamAttr(moving_variance_name, one, trainable=False), False, one)
+    mean.stop_gradient = variance.stop_gradient = True
+    out = helper.create_variable(input.dtype)
+    helper.append_op(
+        {"X": input, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance},
+        {
+            "Y": out,
+            "MeanOut": mean,
+            "VarianceOut": variance,
+            "SavedMean": helper.create_variable(input.dtype, stop_gradient=True),
+            "SavedVariance": helper.create_variable(input.dtype, stop_gradient=True),
+        },
+        {
+            "momentum": float(momentum),
+            "epsilon": float(epsilon),
+            "is_test": is_test,
+            "data_layout": data_layout,
+            "use_global_stats": use_global_stats,
+        },
+    )
+    return helper.append_activation(out, act)
+
+
+def layer_norm(
+    input: Variable,
+    scale: bool = True,
+    shift: bool = True,
+    begin_norm_axis: int = 1,
+    epsilon: float = 1e-05,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Normalises each row, made of the dimensions from ``begin_norm_axis`` on, then scales and shifts its elements."""
+    width = check_variable(input, "input", "layer_norm").shape[begin_norm_axis:]
+    if not width or any(d <= 0 for d in width):
+        raise errors.InvalidArgument(
+            f"layers.layer_norm: the dimensions of '{input.name}' from {begin_norm_axis} on have to be known, "
+            f"got {list(input.shape)}"
+        )
+    helper = LayerHelper("layer_norm", name)
+    size = [math.prod(width)]
+    one = initializer.Constant(1.0)
+    weights = {
+        "Scale": helper.create_parameter(param_attr, size, input.dtype, default_initializer=one) if scale else None,
+        "Bias": helper.create_parameter(bias_attr, size, input.dtype, is_bias=True) if shift else None,
+    }
+    out = helper.create_variable(input.dtype)
+    statistics = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
+    helper.append_op(
+        {"X": input, **weights},
+        {"Y": out, **statistics},
+        {"begin_norm_axis": begin_norm_axis, "epsilon": float(epsilon)},
+    )
+    return helper.append_activation(out, act)
+
+
+def dropout(
+    x: Variable,
+    dropout_prob: float,
+    is_test: bool = False,
+    seed: int | None = None,
+    name: str | None = None,
+    dropout_implementation: str = "downgrade_in_infer",
+) -> Variable:
+    """Sets elements to zero at random, in training.
+
+    Args:
+        dropout_prob: how probable that is.
+        is_test: drop nothing; so does ``Program.clone(for_test=True)``.
+        seed: if given, the same elements in each run. Otherwise others in each run: the same ones when training is
+            repeated if the program has a ``random_seed``.
+        dropout_implementation: "upscale_in_train": what stays is divided by 1 - dropout_prob. "downgrade_in_infer": in
+            a test everything is multiplied by it.
+    """
+    helper = LayerHelper("dropout", name)
+    inputs = {"X": check_variable(x, "x", "dropout")}
+    program = helper.main_program
+    counter = None
+    if seed is None:
+        seed = program._next_seed()
+        if seed != 0:
+            zero = initializer.Constant(0.0)
+            counter = helper.create_global_variable(f"{helper.name}.run", [1], "int64", zero)
+            inputs["Seed"] = counter
+    out = helper.create_variable(x.dtype)
+    mask = helper.create_variable("uint8", stop_gradient=True)
+    attrs = {
+        "dropout_prob": float(dropout_prob),
+        "is_test": is_test,
+        "seed": seed,
+        "dropout_implementation": dropout_implementation,
+    }
+    helper.append_op(inputs, {"Out": out, "Mask": mask}, attrs)
+    if counter is not None:
+        with program._backward_guard():  # a test must not count
+            helper.append_op({"X": counter}, {"Out": counter}, {"step": 1.0}, type="increment")
+    return out
+
+
+def embedding(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: ParamAttrLike = None,
+    dtype: Any = "float32",
+) -> Variable:
+    """The rows of a table, a parameter of shape ``size`` [rows, width], with the numbers ``input`` (int64 [..., 1]).
+
+    Args:
+        padding_idx: the number whose row is zero and does not learn; negative ones count from the back.
+        is_sparse, is_distributed: Fluid's; the gradient is dense in any case.
+
+    Returns:
+        [..., width].
+    """
+    helper = LayerHelper("embedding")
+    table = helper.create_parameter(param_attr, size, dtype)
+    if table is None or len(size) != 2:
+        raise errors.InvalidArgument(f"layers.embedding: a table of [rows, width] is needed, got {list(size)}")
+    padding = -1 if padding_idx is None else padding_idx if padding_idx >= 0 else size[0] + padding_idx
+    out = helper.create_variable(dtype)
+    ids = check_variable(input, "input", "embedding")
+    helper.append_op({"W": table, "Ids": ids}, {"Out": out}, {"padding_idx": padding}, type="lookup_table")
+    return out
+
+
+def argmax(x: Variable, axis: int = 0) -> Variable:
+    """Where the greatest element is along ``axis``; int64."""
+    helper = LayerHelper("arg_max")
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"X": check_variable(x, "x", "argmax")}, {"Out": out}, {"axis": axis})
+    return out
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:

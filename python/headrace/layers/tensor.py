@@ -22,11 +22,15 @@ __all__ = [
     "create_tensor",
     "fill_constant",
     "fill_constant_batch_size_like",
+    "flatten",
     "increment",
     "ones",
     "reshape",
+    "split",
+    "squeeze",
     "sums",
     "transpose",
+    "unsqueeze",
     "zeros",
 ]
 
@@ -167,19 +171,51 @@ def reshape(
     """
     if actual_shape is not None:
         raise errors.Unimplemented("layers.reshape: the shape cannot be a variable")
-    helper = LayerHelper("reshape2", name)
-    out = helper.create_variable(check_variable(x, "x", "reshape").dtype)
-    x_shape = helper.create_variable(x.dtype, stop_gradient=True)
-    helper.append_op({"X": x}, {"Out": out, "XShape": x_shape}, {"shape": [int(d) for d in shape]})
-    return helper.append_activation(out, act)
+    out = _with_shape("reshape2", x, {"shape": [int(d) for d in shape]}, name)
+    return LayerHelper("reshape2", name).append_activation(out, act)
+
+
+def _with_shape(op_type: str, x: Variable, attrs: dict[str, Any], name: str | None) -> Variable:
+    """Adds one of the operators whose gradient needs no more of ``x`` than its shape."""
+    helper = LayerHelper(op_type, name)
+    out = helper.create_variable(check_variable(x, "x", op_type).dtype)
+    helper.append_op({"X": x}, {"Out": out, "XShape": helper.create_variable(x.dtype, stop_gradient=True)}, attrs)
+    return out
+
+
+def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """Without the dimensions ``axes``, which have to be 1; empty: without all that are."""
+    return _with_shape("squeeze2", input, {"axes": list(axes)}, name)
+
+
+def unsqueeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """With dimensions of 1 put in at ``axes``, one after the other."""
+    return _with_shape("unsqueeze2", input, {"axes": list(axes)}, name)
+
+
+def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
+    """A matrix: the first ``axis`` dimensions make its rows."""
+    return _with_shape("flatten2", x, {"axis": axis}, name)
 
 
 def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
     """The dimensions in another order: dimension i of the output is dimension ``perm[i]`` of ``x``."""
-    helper = LayerHelper("transpose2", name)
-    out = helper.create_variable(check_variable(x, "x", "transpose").dtype)
-    x_shape = helper.create_variable(x.dtype, stop_gradient=True)
-    helper.append_op({"X": x}, {"Out": out, "XShape": x_shape}, {"axis": list(perm)})
+    return _with_shape("transpose2", x, {"axis": list(perm)}, name)
+
+
+def split(
+    input: Variable, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None
+) -> list[Variable]:
+    """``input`` cut along ``dim`` into a number of equal sections, or into sections of the given extents."""
+    helper = LayerHelper("split", name)
+    equal = isinstance(num_or_sections, int)
+    sections = [] if isinstance(num_or_sections, int) else list(num_or_sections)
+    count = num_or_sections if isinstance(num_or_sections, int) else len(sections)
+    if count <= 0:
+        raise errors.InvalidArgument(f"layers.split: into a positive number of sections, got {num_or_sections!r}")
+    out = [helper.create_variable(check_variable(input, "input", "split").dtype) for _ in range(count)]
+    attrs = {"num": count if equal else 0, "sections": sections, "axis": dim}
+    helper.append_op({"X": input}, {"Out": out}, attrs)
     return out
 
 
