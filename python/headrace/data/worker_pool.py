@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+
+# Used by Process.join, which imports it late: an import while the process ends would make it forget that an interrupt
+# is what it dies of.
+import multiprocessing.connection
 import os
 import signal
 import time

@@ -163,7 +163,7 @@ def test_large_strings_and_bytes_travel_beside_the_arrays() -> None:
 
 
 def test_too_many_arrays_in_a_sample_are_a_clear_error() -> None:
-    with pytest.raises(Exception, match="3000 arrays .* to describe"):
+    with pytest.raises(Exception, match=r"3000 arrays .* to describe"):
         load([[np.zeros(1)] * 3000])
 
 

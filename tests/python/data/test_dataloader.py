@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loader_datasets import DTYPES as ALL_DTYPES
 from loader_datasets import (
     Bulk,
     Everything,
@@ -29,7 +30,6 @@ from loader_datasets import (
     do_nothing,
     same,
 )
-from loader_datasets import DTYPES as ALL_DTYPES
 
 from headrace.data import DataLoader, Dataset, get_worker_info
 from headrace.data.collation import default_collate
@@ -158,8 +158,7 @@ def test_an_error_of_the_sampler_reaches_the_caller_after_the_batches_before_it(
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1]
     with pytest.raises(LookupError, match="no more indices"):
-        for _ in range(3):
-            next(iterator)
+        list(iterator)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -387,7 +386,7 @@ def test_a_copy_of_a_loader_runs_on_its_own(num_workers: int) -> None:
     first = next(iterator).tolist()
     for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
         other.set_epoch(0)
-        assert [batch.tolist() for batch in other][0] == first
+        assert next(iter(other)).tolist() == first
     assert len(list(iterator)) == 2
 
 
@@ -449,11 +448,18 @@ def test_a_loader_works_in_a_forked_child_and_leaves_the_parents_alone() -> None
 
 
 def test_a_dataset_that_refers_to_its_loader_is_collected() -> None:
-    dataset = Ints(4)
-    loader = DataLoader(dataset, num_workers=1, collate_fn=lambda samples: (dataset, samples)[1])
-    dataset.loader = loader  # type: ignore[attr-defined]
-    assert len(list(loader)) == 4
-    del dataset, loader
+    class Trainer(Ints):
+        def __init__(self) -> None:
+            super().__init__(4)
+            self.loader = DataLoader(self, num_workers=1, collate_fn=self.collate)
+
+        def collate(self, samples: list[int]) -> int:
+            return sum(samples)
+
+    trainer = Trainer()
+    assert list(trainer.loader) == [0, 1, 2, 3]
+    assert multiprocessing.active_children()
+    del trainer
     gc.collect()
     assert not multiprocessing.active_children()
 

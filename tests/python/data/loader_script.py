@@ -1,0 +1,50 @@
+"""A program with a loader, which ends in the way that its arguments say; see test_nothing_is_left.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from loader_datasets import Ints, Slow, Stuck, Vectors
+
+from headrace.data import DataLoader
+
+
+def main() -> None:
+    context, end = sys.argv[1:]
+    dataset: Ints = Vectors(1000, (100, 100))
+    if end.startswith("stuck"):
+        dataset = Stuck(1000, in_c="in C" in end)
+    elif "waiting" in end:
+        dataset = Slow(1000, 1000.0, *range(20, 1000))
+    num_workers = 0 if context == "none" else 2
+    loader = DataLoader(
+        dataset, batch_size=5, num_workers=num_workers, multiprocessing_context=None if context == "none" else context
+    )
+    iterator = iter(loader)
+    for _ in range(4):
+        next(iterator)
+    if end == "normal":
+        for _ in iterator:
+            pass
+    print("ready", flush=True)
+    if end == "exception":
+        raise ValueError("on purpose")
+    if end in ("break", "stuck", "stuck in C"):
+        return  # with the iterator alive, and a sample in the making
+    if end == "globals":
+        globals()["kept"] = (loader, iterator, next(iterator))
+        return
+    if end == "os._exit":
+        os._exit(5)
+    if end == "sys.exit in the loop":
+        for _ in iterator:
+            sys.exit(6)
+    if "waiting" in end or end.startswith("stuck"):
+        next(iterator)
+    time.sleep(0 if end == "normal" else 100)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""However the main process ends, its workers end with it, and nothing stays in the system."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("loader_script.py")
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of that session that are not zombies."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):
+                state, *fields = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
+                if int(fields[2]) == session and state not in "ZX":
+                    members.append(int(entry))
+    return members
+
+
+def in_dev_shm(pid: int) -> list[str]:
+    """Files in /dev/shm that a process has open or mapped."""
+    names = []
+    with contextlib.suppress(OSError):
+        names = re.findall(r"/dev/shm/\S+", Path("/proc", str(pid), "maps").read_text())
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                names += re.findall(r"/dev/shm/\S+", os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+    return names
+
+
+@contextlib.contextmanager
+def running(context: str, end: str) -> Iterator[subprocess.Popen[str]]:
+    """The script in a session of its own, at the point where it says that it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), context, end],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate(timeout=10)
+        yield process
+    finally:
+        left = session_members(process.pid)
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=10)
+
+
+def assert_all_end(session: int, seconds: float = 2) -> None:
+    deadline = time.monotonic() + seconds
+    while members := session_members(session):
+        if time.monotonic() > deadline:
+            commands = [Path("/proc", str(pid), "cmdline").read_text().split("\0") for pid in members]
+            pytest.fail(f"still alive after {seconds} s: {commands}")
+        time.sleep(0.02)
+
+
+CONTEXTS = ["fork", "forkserver", "spawn"]
+
+
+@pytest.mark.parametrize(
+    ("context", "end", "status"),
+    [
+        *((context, "normal", 0) for context in CONTEXTS),
+        *((context, "exception", 1) for context in CONTEXTS),
+        ("fork", "break", 0),
+        ("spawn", "break", 0),
+        ("fork", "globals", 0),
+        ("forkserver", "globals", 0),
+        ("none", "globals", 0),
+        ("fork", "sys.exit in the loop", 6),
+        ("fork", "os._exit", 5),
+        ("forkserver", "os._exit", 5),
+        ("fork", "stuck", 0),
+        ("spawn", "stuck in C", 0),
+    ],
+)
+def test_a_program_that_ends(context: str, end: str, status: int) -> None:
+    with running(context, end) as process:
+        # Its own clean-up counts too: a program should not hang at its end.
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == status, errors
+        assert ("ValueError: on purpose" in errors) == (end == "exception")
+        assert "Traceback" not in errors or end == "exception"
+        assert_all_end(process.pid)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("end", ["asleep", "waiting"])
+def test_an_interrupt_from_the_terminal(context: str, end: str) -> None:
+    with running(context, end) as process:
+        assert len(session_members(process.pid)) >= 3
+        assert [in_dev_shm(pid) for pid in session_members(process.pid) if in_dev_shm(pid)] == []
+        time.sleep(0.1)
+        begin = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        assert time.monotonic() - begin < 5
+        assert process.returncode == -signal.SIGINT
+        assert errors.count("Traceback") == 1, errors  # the main process's own
+        assert errors.rstrip().endswith("KeyboardInterrupt")
+        assert_all_end(process.pid)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("end", ["asleep", "stuck in C"])
+def test_a_main_process_that_is_killed(context: str, end: str) -> None:
+    with running(context, end) as process:
+        time.sleep(0.1)
+        process.kill()
+        process.wait(10)
+        assert_all_end(process.pid)
+
+
+def test_a_main_process_that_is_terminated() -> None:
+    with running("fork", "asleep") as process:
+        process.terminate()
+        process.wait(10)
+        assert_all_end(process.pid)

@@ -1,0 +1,225 @@
+"""headrace.data.worker: what goes wrong in a worker, and how it arrives."""
+
+from __future__ import annotations
+
+import collections
+import pdb
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import (
+    BrokenBulk,
+    Ints,
+    PickyError,
+    Raising,
+    Samples,
+    ShortBulk,
+    UnprintableError,
+    raise_at_start,
+    raise_in_collate,
+)
+
+from headrace.data import DataLoader
+from headrace.data.worker import WorkerTraceback, decode_error, encode_error
+
+
+def run(loader: DataLoader) -> list[Any]:
+    """An epoch: batches as lists, and the exceptions of those that failed."""
+    got: list[Any] = []
+    iterator = iter(loader)
+    while True:
+        try:
+            got.append(next(iterator).tolist())
+        except StopIteration:
+            return got
+        except BaseException as error:
+            got.append(error)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_an_error_consumes_its_batch_and_iteration_goes_on(num_workers: int) -> None:
+    loader = DataLoader(Raising(10, 3, 8), batch_size=2, num_workers=num_workers)
+    for _ in range(2):
+        got = run(loader)
+        assert [type(batch) for batch in got] == [list, KeyError, list, list, KeyError]
+        assert got[0] + got[2] + got[3] == [0, 1, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_error_has_type_message_traceback_and_index(num_workers: int) -> None:
+    loader = DataLoader(Raising(10, 7), batch_size=4, sampler=range(9, -1, -1), num_workers=num_workers)
+    with pytest.raises(KeyError, match="no sample 7") as caught:
+        next(iter(loader))
+    cause = caught.value.__cause__
+    assert isinstance(cause, WorkerTraceback)
+    assert cause.sample_index == 7
+    text = "".join(traceback.format_exception(caught.type, caught.value, caught.tb))
+    assert "The sample with index 7 could not be made" in text
+    assert 'loader_datasets.py", line' in text
+    assert 'raise KeyError(f"no sample {index}")' in text
+
+
+def test_without_workers_an_error_keeps_its_own_frames() -> None:
+    with pytest.raises(KeyError) as caught:
+        next(iter(DataLoader(Raising(10, 0))))
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert frames[-1] == "__getitem__"
+    if hasattr(caught.value, "__notes__"):
+        assert caught.value.__notes__ == ["The sample with index 0 could not be made."]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
+def test_of_two_bad_samples_the_first_is_reported(num_workers: int) -> None:
+    loader = DataLoader(Raising(64, 20, 40), batch_size=64, num_workers=num_workers)
+    for _ in range(3):
+        with pytest.raises(KeyError, match="no sample 20"):
+            next(iter(loader))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_bad_sample_is_reported_before_one_that_does_not_fit(num_workers: int) -> None:
+    class Mixed(Raising):
+        def __getitem__(self, index: int) -> Any:
+            return super().__getitem__(index) if index % 2 else np.zeros(index)
+
+    loader = DataLoader(Mixed(40, 7), batch_size=40, num_workers=num_workers, multiprocessing_context="fork")
+    for _ in range(3):
+        with pytest.raises(KeyError, match="no sample 7"):
+            next(iter(loader))
+
+
+def test_an_error_that_cannot_be_pickled_arrives_as_text() -> None:
+    loader = DataLoader(Raising(3, 1, kind="picky"), num_workers=1)
+    got = run(loader)
+    assert type(got[1]) is RuntimeError
+    assert "PickyError: picky 2" in str(got[1])
+    assert "PickyError" in str(got[1].__cause__)
+    assert type(run(DataLoader(Raising(3, 1, kind="picky")))[1]) is PickyError
+
+
+def test_an_error_that_cannot_be_printed_arrives() -> None:
+    assert type(run(DataLoader(Raising(3, 1, kind="unprintable"), num_workers=1))[1]) is UnprintableError
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_exit_in_a_dataset_is_an_error_like_others(num_workers: int) -> None:
+    got = run(DataLoader(Raising(3, 1, kind="exit"), num_workers=num_workers))
+    assert type(got[1]) is SystemExit
+    assert got[2] == [2]
+
+
+def test_an_index_that_does_not_exist_is_the_datasets_error() -> None:
+    with pytest.raises(IndexError) as caught:
+        list(DataLoader([1, 2], sampler=[0, 5], num_workers=1))
+    assert caught.value.__cause__.sample_index == 5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_bulk_errors_name_the_samples(num_workers: int) -> None:
+    got = run_bulk(BrokenBulk(12), num_workers)
+    assert [type(batch) for batch in got] == [list, OSError, list]
+    text = "".join(got[1].__notes__) if num_workers == 0 else str(got[1].__cause__)
+    assert "7" in text
+    assert "could not be made" in text
+
+
+def run_bulk(dataset: Any, num_workers: int) -> list[Any]:
+    iterator = iter(DataLoader(dataset, batch_size=4, num_workers=num_workers))
+    got = []
+    for _ in range(3):
+        try:
+            got.append(next(iterator))
+        except Exception as error:
+            got.append(error)
+    return got
+
+
+def test_bulk_that_gives_too_few_samples_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"__getitems__ was asked for \d samples and gave"):
+        next(iter(DataLoader(ShortBulk(4), batch_size=4, num_workers=1)))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_in_collate_fn_names_the_batch(num_workers: int) -> None:
+    loader = DataLoader(Ints(9), batch_size=3, collate_fn=raise_in_collate, num_workers=num_workers)
+    iterator = iter(loader)
+    assert next(iterator) == [0, 1, 2]
+    with pytest.raises(ArithmeticError, match="does not add up") as caught:
+        next(iterator)
+    if num_workers:
+        assert "samples with indices [3, 4, 5] could not be collated" in str(caught.value.__cause__)
+        assert caught.value.__cause__.sample_index is None  # type: ignore[union-attr]
+    assert next(iterator) == [6, 7, 8]
+
+
+def test_an_error_in_worker_init_fn_is_that_of_every_batch() -> None:
+    got = run(DataLoader(Ints(4), batch_size=2, num_workers=1, worker_init_fn=raise_at_start))
+    assert [type(error) for error in got] == [ConnectionError, ConnectionError]
+    assert "worker 0 has no connection" in str(got[0])
+    assert "worker_init_fn failed" in str(got[0].__cause__)
+    assert len(str(got[1].__cause__)) == len(str(got[0].__cause__))
+
+
+def test_a_sample_that_cannot_be_pickled_is_an_error() -> None:
+    loader = DataLoader(Samples([(lambda: 1), 2]), num_workers=1, multiprocessing_context="fork")
+    iterator = iter(loader)
+    with pytest.raises(Exception, match=r"[Pp]ickle"):
+        next(iterator)
+    assert next(iterator).tolist() == [2]
+
+
+def test_an_error_of_unknown_classes_arrives_as_text() -> None:
+    Local = type("Local", (Exception,), {})
+    error = decode_error(encode_error(Local("only here"), "It failed", 3))
+    assert type(error) is RuntimeError
+    assert "Local: only here" in str(error)
+
+
+def test_an_error_from_another_cause_keeps_its_story() -> None:
+    try:
+        try:
+            raise OSError("the disk")
+        except OSError as disk:
+            raise ValueError("the sample") from disk
+    except ValueError as error:
+        got = decode_error(encode_error(error, "It failed", 3))
+    assert type(got) is ValueError
+    assert "OSError: the disk" in str(got.__cause__)
+
+
+def test_an_index_that_cannot_be_pickled_does_not_hide_the_error() -> None:
+    error = decode_error(encode_error(KeyError("x"), "It failed", lambda: 0))
+    assert type(error) is KeyError
+    assert error.__cause__.sample_index is None  # type: ignore[union-attr]
+
+
+def test_an_interrupt_without_workers_loses_no_sample() -> None:
+    asked: collections.Counter[int] = collections.Counter()
+
+    class Interrupted(Ints):
+        def __getitem__(self, index: int) -> Any:
+            asked[index] += 1
+            if index == 3 and asked[3] == 1:
+                raise KeyboardInterrupt
+            return index
+
+    loader = DataLoader(Interrupted(8), batch_size=2)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert [batch.tolist() for batch in iterator] == [[2, 3], [4, 5], [6, 7]]
+
+
+def test_a_debugger_can_stop_in_the_dataset() -> None:
+    class Debugged(Ints):
+        def __getitem__(self, index: int) -> Any:
+            raise pdb.bdb.BdbQuit if index == 1 else TypeError("index 0")
+
+    iterator = iter(DataLoader(Debugged(2)))
+    with pytest.raises(TypeError):
+        next(iterator)
+    with pytest.raises(pdb.bdb.BdbQuit):
+        next(iterator)

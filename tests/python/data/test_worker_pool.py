@@ -1,0 +1,171 @@
+"""headrace.data.worker_pool: workers that die, and loaders that do."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unpicklable, die_at_start, same
+
+from headrace.data import DataLoader
+from headrace.data.worker_pool import describe_exit
+
+
+def workers() -> list[int]:
+    return [
+        process.pid or 0
+        for process in multiprocessing.active_children()
+        if process.name.startswith("headrace-worker") and process.is_alive()
+    ]
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_a_worker_that_dies_at_a_sample_is_replaced_and_the_sample_made_again(context: str, tmp_path: Path) -> None:
+    dataset = Deadly(20, 3, 11, memory=str(tmp_path))
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=context)
+    with pytest.warns(RuntimeWarning) as caught:
+        assert [batch.tolist() for batch in loader] == [[i, i + 1, i + 2, i + 3] for i in range(0, 20, 4)]
+    texts = [str(warning.message) for warning in caught]
+    assert any("was killed by SIGKILL while it made the sample with index 3;" in text for text in texts)
+    assert any("with index 11;" in text for text in texts)
+
+
+@pytest.mark.parametrize("arguments", [{"num_workers": 2}, {"num_workers": 3, "shuffle": True}], ids=str)
+def test_batches_are_the_same_whenever_workers_are_killed(arguments: dict[str, Any]) -> None:
+    arguments = {"batch_size": 8, "seed": 2, "prefetch_factor": 4, **arguments}
+    dataset = Random(160)
+    expected = [batch for loader in [DataLoader(dataset, **arguments)] for _ in range(4) for batch in loader]
+    loader = DataLoader(dataset, **arguments)
+    chance = random.Random(1)
+    got = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(4):
+            for number, batch in enumerate(loader):
+                got.append(batch)
+                if number % 7 == 3:
+                    os.kill(chance.choice(workers()), signal.SIGKILL)
+    assert same(got, expected)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_a_sample_that_always_kills_its_worker_is_named_and_iteration_goes_on(num_workers: int) -> None:
+    dataset = Deadly(12, 5, how=signal.SIGUSR2)
+    loader = DataLoader(dataset, batch_size=3, num_workers=num_workers, shuffle=True, seed=1)
+    good, bad = [], []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        iterator = iter(loader)
+        for _ in range(4):
+            try:
+                good += next(iterator).tolist()
+            except RuntimeError as error:
+                bad.append(str(error))
+    assert len(bad) == 1
+    assert "the sample with index 5 died" in bad[0]
+    assert "was killed by SIGUSR2" in bad[0]
+    assert len(good) == 9
+    assert 5 not in good
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        with pytest.raises(RuntimeError, match="index 5"):
+            list(loader)
+
+
+def test_a_worker_killed_while_idle_is_replaced() -> None:
+    loader = DataLoader(Ints(20), batch_size=2, num_workers=1, prefetch_factor=2)
+    iterator = iter(loader)
+    next(iterator)
+    time.sleep(0.1)
+    os.kill(workers()[0], signal.SIGKILL)
+    with pytest.warns(RuntimeWarning, match="was killed by SIGKILL"):
+        assert len(list(iterator)) == 9
+
+
+def test_many_idle_deaths_over_time_are_no_reason_to_give_up() -> None:
+    loader = DataLoader(Ints(20), batch_size=2, num_workers=1, prefetch_factor=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(8):
+            assert len(list(loader)) == 10
+            os.kill(workers()[0], signal.SIGKILL)
+        assert len(list(loader)) == 10
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_workers_that_die_at_their_start_are_a_clear_error(num_workers: int) -> None:
+    loader = DataLoader(Ints(4), num_workers=num_workers, worker_init_fn=die_at_start)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"die before they make a sample: worker .* exited with status 7"):
+                list(loader)
+            assert not workers()
+
+
+def test_warnings_that_are_errors_do_not_leave_the_loader_without_workers(tmp_path: Path) -> None:
+    loader = DataLoader(Deadly(6, 1, memory=str(tmp_path)), num_workers=1)
+    iterator = iter(loader)
+    got = [next(iterator).tolist()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning):
+            next(iterator)
+        got += [batch.tolist() for batch in iterator]
+    assert got == [[i] for i in range(6)]
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_dataset_that_cannot_be_sent_is_a_clear_error(context: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    loader = DataLoader(Unpicklable(4), num_workers=2, multiprocessing_context=context)
+    with pytest.raises(TypeError, match="this dataset stays where it is"):
+        iter(loader)
+    with pytest.raises(Exception, match=r"[Pp]ickle|local"):
+        iter(DataLoader(Ints(4), num_workers=1, multiprocessing_context=context, collate_fn=lambda samples: 1))
+    assert not workers()
+    del loader
+    assert len(os.listdir("/proc/self/fd")) <= before + 4  # the forkserver's own, when it was not there yet
+
+
+def test_descriptors_do_not_pile_up(tmp_path: Path) -> None:
+    def once(number: int) -> int:
+        loader = DataLoader(Deadly(6, 1, memory=str(tmp_path / str(number))), batch_size=2, num_workers=2)
+        (tmp_path / str(number)).mkdir()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            assert len(list(loader)) == 3
+        del loader
+        return len(os.listdir("/proc/self/fd"))
+
+    assert once(0) == once(1) == once(2)
+
+
+def test_a_slow_worker_does_not_hold_up_the_end() -> None:
+    loader = DataLoader(Slow(10, 30, 4), num_workers=2)
+    iterator = iter(loader)
+    assert [next(iterator).tolist() for _ in range(4)] == [[0], [1], [2], [3]]
+    begin = time.monotonic()
+    del iterator, loader
+    assert time.monotonic() - begin < 4
+    assert not workers()
+
+
+def test_two_loaders_at_once() -> None:
+    loaders = [DataLoader(Everything(12), batch_size=3, num_workers=2) for _ in range(2)]
+    for first, second in zip(*loaders):
+        assert same(first, second)
+
+
+def test_descriptions_of_exits() -> None:
+    assert describe_exit(-9) == "was killed by SIGKILL"
+    assert describe_exit(-999) == "was killed by signal 999"
+    assert describe_exit(3) == "exited with status 3"
+    assert describe_exit(None) == "died"
