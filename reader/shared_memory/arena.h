@@ -56,6 +56,8 @@ struct ControlBlock {
   uint32_t order;  // IndexOrder
   uint64_t dataset_length;
   uint64_t seed;
+  // How long to wait awake, at most, before going to sleep.
+  int64_t spin_ns;
 
   // Futex: grows whenever there may be work, or a reason to stop. Producers sleep on it.
   alignas(kCacheLine) std::atomic<uint32_t> work_signal;
@@ -64,7 +66,7 @@ struct ControlBlock {
   // more.
   std::atomic<uint32_t> rescan;
   std::atomic<uint32_t> stop;
-  std::atomic<uint64_t> oldest;  // no batch before this sequence number is open
+  std::atomic<uint64_t> oldest;  // the batch that the consumer waits for; none before it is open
   std::atomic<uint64_t> next;    // one past the newest open batch
 
   // 1 while the consumer sleeps; whoever completes a batch then writes to the scheduler's eventfd.
@@ -120,7 +122,6 @@ struct SlotHeader {
   std::atomic<uint32_t> cursor;      // hint: chunks before it are probably claimed
   uint32_t layout_bytes;             // written by the layout's author before kLayoutReady
   std::atomic<uint64_t> side_bytes;  // taken from the end of the slot for what has no fixed place
-  uint64_t opened_ns;
   std::atomic<uint64_t> done[kMaxChunks / 64];
   std::atomic<uint64_t> claims[kMaxChunks];
   ChunkProblem problems[kMaxChunks];  // entry c is written by the claimant of chunk c before its bit in done

@@ -92,6 +92,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
 
 std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
   const uint64_t begin = MonotonicNanoseconds();
+  const int64_t awake_ns = spin_.Start(control_->spin_ns);
   for (;;) {
     // The signal first: whatever is said before it grows once more, a stop included, is seen below.
     const uint32_t signal = control_->work_signal.load(std::memory_order_acquire);
@@ -99,16 +100,19 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
       return std::nullopt;
     }
     if (std::optional<Claim> claim = TryClaim()) {
+      spin_.Finish(static_cast<int64_t>(claim->start_ns - begin));
       record_->wait_ns.fetch_add(claim->start_ns - begin, std::memory_order_relaxed);
       return claim;
     }
-    int64_t left = -1;
-    if (timeout_ns >= 0) {
-      left = timeout_ns - static_cast<int64_t>(MonotonicNanoseconds() - begin);
-      if (left <= 0) {
-        return std::nullopt;
-      }
+    const auto waited = static_cast<int64_t>(MonotonicNanoseconds() - begin);
+    if (timeout_ns >= 0 && waited >= timeout_ns) {
+      return std::nullopt;
     }
+    if (waited < awake_ns) {
+      SpinPause();
+      continue;
+    }
+    const int64_t left = timeout_ns < 0 ? -1 : timeout_ns - waited;
     // Sequentially consistent with the scheduler's "signal, then look for sleepers": one of the two sees the other.
     control_->work_sleepers.fetch_add(1);
     if (control_->work_signal.load() == signal) {
@@ -203,9 +207,10 @@ void BatchProducer::MarkDone(const Claim& claim) {
   record_->work_ns.fetch_add(MonotonicNanoseconds() - claim.start_ns, std::memory_order_relaxed);
   record_->busy.store(0, std::memory_order_relaxed);
   slot.done[claim.chunk / 64].fetch_or(uint64_t{1} << (claim.chunk % 64), std::memory_order_seq_cst);
-  // From here on the slot may be reused. If the last chunk completes the batch, whoever sees it wakes the consumer; a
-  // wake too many is harmless, and one that a kill prevents is made up for by the consumer's watch on the process.
-  if (AllDone(slot) && control_->consumer_sleeps.exchange(0) != 0) {
+  // From here on the slot may be reused. Who completes the batch that the consumer waits for wakes it. If another was
+  // the oldest just now, the consumer looks at this one after it has taken that one, before it sleeps. A wake too many
+  // is harmless, and one that a kill prevents is made up for by the consumer's watch on the process.
+  if (AllDone(slot) && claim.sequence <= control_->oldest.load() && control_->consumer_sleeps.exchange(0) != 0) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
   }

@@ -23,6 +23,7 @@
 #include "reader/index_permutation.h"
 #include "reader/shared_memory/arena.h"
 #include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/spin.h"
 
 namespace headrace::shared_memory {
 
@@ -98,6 +99,7 @@ class HEADRACE_API BatchProducer {
   int completion_fd_;
   uint64_t scan_from_ = 0;  // batches before it have no free chunk, as far as this producer knows
   uint32_t rescan_seen_ = 0;
+  SpinBudget spin_;
   std::optional<IndexPermutation> permutation_;
   uint64_t permutation_epoch_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -21,8 +22,8 @@ namespace {
 constexpr double kClaimNs = 300'000;
 // How often a producer may die at one row before the row is given up.
 constexpr uint32_t kMaxDeathsPerRow = 4;
-// Waiting awake for a moment saves two system calls when the batch is nearly there.
-constexpr int64_t kSpinNs = 2'000;
+// How long to wait awake, at most, where there are more processors than producers (spin.h).
+constexpr int64_t kSpinNs = 50'000;
 constexpr uint64_t kMaxRows = uint64_t{1} << 31;
 constexpr uint64_t kMaxLength = uint64_t{1} << 62;
 
@@ -48,8 +49,13 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options)
   completion_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   HR_ENFORCE(completion_fd_ >= 0, IoError, "eventfd failed: ", std::strerror(errno));
   states_.assign(arena_->slot_count(), SlotState::kUnused);
-  arena_->control().oldest.store(next_sequence_, std::memory_order_relaxed);
-  arena_->control().next.store(next_sequence_, std::memory_order_relaxed);
+  ControlBlock& control = arena_->control();
+  control.oldest.store(next_sequence_, std::memory_order_relaxed);
+  control.next.store(next_sequence_, std::memory_order_relaxed);
+  cpu_set_t cpus;
+  const bool spare_cpu =
+      sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && static_cast<uint32_t>(CPU_COUNT(&cpus)) > options.producers;
+  control.spin_ns = spare_cpu ? kSpinNs : 0;
 }
 
 BatchScheduler::~BatchScheduler() {
@@ -217,7 +223,6 @@ void BatchScheduler::Open(uint32_t slot, const SuppliedBatch& plan) {
   header.first_position = plan.batch * options_.batch_size;
   header.indices_bytes = plan.indices.size();
   header.pickled_indices = plan.pickled ? 1 : 0;
-  header.opened_ns = MonotonicNanoseconds();
   std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
   SetClaims(header, sequence, (header.rows + header.chunk_rows - 1) / header.chunk_rows);
   header.sequence.store(sequence, std::memory_order_release);
@@ -226,7 +231,7 @@ void BatchScheduler::Open(uint32_t slot, const SuppliedBatch& plan) {
   ControlBlock& control = arena_->control();
   control.ring[sequence % kMaxSlots].store(slot, std::memory_order_relaxed);
   if (in_flight_.size() == 1) {
-    control.oldest.store(sequence, std::memory_order_release);
+    control.oldest.store(sequence);
   }
   control.next.store(next_sequence_, std::memory_order_release);
 }
@@ -266,7 +271,7 @@ void BatchScheduler::WithdrawAll() {
   }
   in_flight_.clear();
   losses_.clear();
-  arena_->control().oldest.store(next_sequence_, std::memory_order_release);
+  arena_->control().oldest.store(next_sequence_);
   FreeDrained();
 }
 
@@ -336,6 +341,7 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   }
   ControlBlock& control = arena_->control();
   const uint64_t begin = MonotonicNanoseconds();
+  const int64_t awake_ns = spin_.Start(control.spin_ns);
   bool announced = false;
   bool slept = false;
   for (;;) {
@@ -354,7 +360,8 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
       }
     }
     const auto waited = static_cast<int64_t>(MonotonicNanoseconds() - begin);
-    if (waited < kSpinNs && timeout_ns != 0) {
+    if (waited < awake_ns && timeout_ns != 0) {
+      SpinPause();
       continue;
     }
     const int64_t left = timeout_ns < 0 ? -1 : std::max<int64_t>(timeout_ns - waited, 0);
@@ -380,7 +387,9 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   control.consumer_sleeps.store(0, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   ++stats_.waits;
-  stats_.wait_ns += MonotonicNanoseconds() - begin;
+  const uint64_t waited = MonotonicNanoseconds() - begin;
+  stats_.wait_ns += waited;
+  spin_.Finish(static_cast<int64_t>(waited));
   return outcome;
 }
 
@@ -467,7 +476,8 @@ ReadyBatch BatchScheduler::Take() {
   consumer_batch_ = flight.batch + 1;
   ++stats_.batches;
   std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
-  arena_->control().oldest.store(flight.sequence + 1, std::memory_order_release);
+  // Sequentially consistent with MarkDone, as is all that Wait does afterwards.
+  arena_->control().oldest.store(flight.sequence + 1);
   OpenBatches();
   return ready;
 }

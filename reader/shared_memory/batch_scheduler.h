@@ -26,6 +26,7 @@
 #include "framework/export.h"
 #include "reader/shared_memory/arena.h"
 #include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/spin.h"
 
 namespace headrace::shared_memory {
 
@@ -218,6 +219,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   double sample_ns_ = 0;
   uint64_t sampled_ns_ = 0;
   uint64_t sampled_count_ = 0;
+  SpinBudget spin_;  // the consumer's
   SchedulerStats stats_;
 };
 
