@@ -13,8 +13,22 @@ namespace {
 
 namespace py = pybind11;
 
+// Whether the elements lie as a tensor's do. The array's dtype is in native byte order.
+bool LiesLikeATensor(const py::array& array) {
+  constexpr int kNeeded = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+  return (array.flags() & kNeeded) == kNeeded;
+}
+
+bool IsNative(const py::dtype& dtype) { return dtype.byteorder() == '=' || dtype.byteorder() == '|'; }
+
 // `object` as a C-contiguous, aligned array in native byte order: itself where it is one already.
 py::array Normalised(const py::handle& object) {
+  if (py::isinstance<py::array>(object)) {
+    auto array = py::reinterpret_borrow<py::array>(object);
+    if (IsNative(array.dtype()) && LiesLikeATensor(array)) {
+      return array;
+    }
+  }
   const py::module_ numpy = py::module_::import("numpy");
   const py::array array = numpy.attr("asarray")(object);
   DataTypeOfNumpy(array.dtype());  // refuse before anything is converted
@@ -26,6 +40,23 @@ DDim Dims(const py::array& array) { return DDim(array.shape(), array.shape() + a
 }  // namespace
 
 DataType DataTypeOfNumpy(const py::dtype& dtype) {
+  switch (dtype.char_()) {  // the usual ones, without asking Python
+    case 'f':
+      return DataType::kFloat32;
+    case 'd':
+      return DataType::kFloat64;
+    case 'l':
+      static_assert(sizeof(long) == sizeof(int64_t));  // NOLINT(google-runtime-int): NumPy's 'l' is C's long
+      return DataType::kInt64;
+    case 'i':
+      return DataType::kInt32;
+    case 'B':
+      return DataType::kUInt8;
+    case '?':
+      return DataType::kBool;
+    default:
+      break;
+  }
   const auto name = py::str(dtype.attr("name")).cast<std::string>();
   try {
     return DataTypeFromName(name);
@@ -65,8 +96,9 @@ Tensor TensorFromNumpy(const py::handle& object, bool copy) {
 
 void CopyFromNumpy(const py::handle& object, Tensor* tensor) {
   const py::array array = Normalised(object);
+  const DataType dtype = DataTypeOfNumpy(array.dtype());
   tensor->Resize(Dims(array));
-  void* data = tensor->mutable_data(DataTypeOfNumpy(array.dtype()));
+  void* data = tensor->mutable_data(dtype);
   if (array.nbytes() > 0) {
     std::memcpy(data, array.data(), static_cast<size_t>(array.nbytes()));
   }
