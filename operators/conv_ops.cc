@@ -1,6 +1,7 @@
-// conv2d: im2col and one matrix product per chunk of images.
+// conv2d: im2col and matrix products, tile by tile.
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #include "framework/op_registry.h"
@@ -65,41 +66,63 @@ struct ConvShape {
   Window cols{};
 };
 
-// How many images go into one product: as many as have columns for about the second-level cache. Small images share a
-// product, whose cost per call would exceed that of the arithmetic otherwise.
-int64_t ImagesPerChunk(const ConvShape& s, size_t element_size) {
+// What goes into one matrix product: some images, or some output rows of one image.
+struct Tile {
+  int64_t first;   // image
+  int64_t images;  // 1 unless all rows are taken
+  int64_t begin;   // output rows [begin, end)
+  int64_t end;
+};
+
+// Cuts the work in tiles whose columns fit about half of a second-level cache, but not so narrow that packing the
+// filter would cost more than multiplying by it. Of large images a tile takes a few rows, so that the columns are still
+// in the cache when they are multiplied; small images share a tile, since each product has its costs. Visits the tiles
+// in order.
+template <typename Visit>
+void ForEachTile(const ConvShape& s, size_t element_size, Visit&& visit) {
   constexpr int64_t kBytes = 256 * 1024;
-  const int64_t per_image = s.PatchSize() * s.Pixels() * static_cast<int64_t>(element_size);
-  return std::clamp<int64_t>(kBytes / per_image, 1, std::max<int64_t>(s.images, 1));
+  constexpr int64_t kMinColumns = 256;
+  const int64_t columns = std::max(kMinColumns, kBytes / (s.PatchSize() * static_cast<int64_t>(element_size)));
+  const int64_t images = std::max<int64_t>(1, columns / s.Pixels());
+  const int64_t rows = std::clamp<int64_t>(columns / s.out_width, 1, s.out_height);
+  for (int64_t first = 0; first < s.images; first += images) {
+    if (images > 1) {
+      visit(Tile{first, std::min(images, s.images - first), 0, s.out_height});
+      continue;
+    }
+    for (int64_t begin = 0; begin < s.out_height; begin += rows) {
+      visit(Tile{first, 1, begin, std::min(begin + rows, s.out_height)});
+    }
+  }
 }
 
-// Visits the pieces of one channel of one image as rows of the column matrix see them: piece(row, column, input, begin,
-// end) for each window offset (`row` of the column matrix) and output row (which starts at `column`): output positions
+// Visits the pieces of one channel of one image as the column matrix of a tile sees them: piece(row, column, input,
+// begin, end) for each window offset (`row` of the matrix) and output row (which starts at `column`): output positions
 // [begin, end) of that row meet the input; position `begin` meets `input`, and each next one lies `cols.stride`
 // further. The others meet padding.
 template <typename Piece>
-void ForEachPiece(const ConvShape& s, Piece&& piece) {
+void ForEachPiece(const ConvShape& s, const Tile& tile, Piece&& piece) {
   int64_t row = 0;
   for (int64_t i = 0; i < s.rows.size; ++i) {
     for (int64_t j = 0; j < s.cols.size; ++j, ++row) {
       const Window::Range range = s.cols.OutputsInside(j, s.width, s.out_width);
-      for (int64_t y = 0; y < s.out_height; ++y) {
+      for (int64_t y = tile.begin; y < tile.end; ++y) {
         const int64_t in_y = s.rows.InputAt(y, i);
         const bool inside = 0 <= in_y && in_y < s.height && range.begin < range.end;
-        piece(row, y * s.out_width, inside ? in_y * s.width + s.cols.InputAt(range.begin, j) : 0,
+        piece(row, (y - tile.begin) * s.out_width, inside ? in_y * s.width + s.cols.InputAt(range.begin, j) : 0,
               inside ? range.begin : 0, inside ? range.end : 0);
       }
     }
   }
 }
 
-// Writes the patches of one group of one image as columns [PatchSize, Pixels] of a matrix with rows of `stride`
-// elements.
+// Writes the patches of one group of one image as columns [PatchSize, pixels of the tile] of a matrix with rows of
+// `stride` elements.
 template <typename T>
-void ImageToColumns(const ConvShape& s, const T* image, int64_t stride, T* columns) {
+void ImageToColumns(const ConvShape& s, const Tile& tile, const T* image, int64_t stride, T* columns) {
   const int64_t step = s.cols.stride;
   for (int64_t c = 0; c < s.channels; ++c) {
-    ForEachPiece(s, [=](int64_t row, int64_t column, int64_t input, int64_t begin, int64_t end) {
+    ForEachPiece(s, tile, [=](int64_t row, int64_t column, int64_t input, int64_t begin, int64_t end) {
       T* to = columns + row * stride + column;
       const T* from = image + input;
       std::fill_n(to, begin, T(0));
@@ -119,10 +142,10 @@ void ImageToColumns(const ConvShape& s, const T* image, int64_t stride, T* colum
 
 // The transpose of ImageToColumns: adds each element of the columns to the pixel that it came from.
 template <typename T>
-void AddColumnsToImage(const ConvShape& s, const T* columns, int64_t stride, T* image) {
+void AddColumnsToImage(const ConvShape& s, const Tile& tile, const T* columns, int64_t stride, T* image) {
   const int64_t step = s.cols.stride;
   for (int64_t c = 0; c < s.channels; ++c) {
-    ForEachPiece(s, [=](int64_t row, int64_t column, int64_t input, int64_t begin, int64_t end) {
+    ForEachPiece(s, tile, [=](int64_t row, int64_t column, int64_t input, int64_t begin, int64_t end) {
       const T* from = columns + row * stride + column;
       T* to = image + input;
       if (step == 1) {
@@ -153,30 +176,56 @@ void ConvKernel(const ExecutionContext& ctx) {
   const T* input = ctx.Input("Input").data<T>();
   const T* filter = ctx.Input("Filter").data<T>();
   const int64_t pixels = s.Pixels();
-  const int64_t chunk = s.IsPointwise() ? 1 : ImagesPerChunk(s, sizeof(T));
+  if (s.IsPointwise()) {
+    for (int64_t ig = 0; ig < s.images * s.groups; ++ig) {
+      Gemm<T>(false, false, s.maps, pixels, s.channels, T(1), filter + ig % s.groups * s.FilterSize(),
+              input + ig * s.InputSize(), false, out + ig * s.OutputSizeOfGroup());
+    }
+    return;
+  }
 
   thread_local Tensor columns_memory;
   thread_local Tensor product_memory;
-  T* columns = s.IsPointwise() ? nullptr : Scratch<T>(&columns_memory, s.PatchSize() * chunk * pixels);
-  T* product = chunk == 1 ? nullptr : Scratch<T>(&product_memory, s.maps * chunk * pixels);
-
-  for (int64_t first = 0; first < s.images; first += chunk) {
-    const int64_t n = std::min(chunk, s.images - first);
+  ForEachTile(s, sizeof(T), [&](const Tile& tile) {
+    const int64_t tile_pixels = (tile.end - tile.begin) * s.out_width;
+    const int64_t width = tile.images * tile_pixels;
+    T* columns = Scratch<T>(&columns_memory, s.PatchSize() * width);
+    T* product = Scratch<T>(&product_memory, s.maps * width);
     for (int64_t g = 0; g < s.groups; ++g) {
-      const T* in_g = input + (first * s.groups + g) * s.InputSize();
-      T* out_g = out + (first * s.groups + g) * s.OutputSizeOfGroup();
-      for (int64_t i = 0; !s.IsPointwise() && i < n; ++i) {
-        ImageToColumns(s, in_g + i * s.groups * s.InputSize(), n * pixels, columns + i * pixels);
+      for (int64_t i = 0; i < tile.images; ++i) {
+        ImageToColumns(s, tile, input + ((tile.first + i) * s.groups + g) * s.InputSize(), width,
+                       columns + i * tile_pixels);
       }
-      T* to = n == 1 ? out_g : product;
-      Gemm<T>(false, false, s.maps, n * pixels, s.PatchSize(), T(1), filter + g * s.FilterSize(),
-              s.IsPointwise() ? in_g : columns, false, to);
-      for (int64_t i = 0; n > 1 && i < n; ++i) {
+      Gemm<T>(false, false, s.maps, width, s.PatchSize(), T(1), filter + g * s.FilterSize(), columns, false, product);
+      for (int64_t i = 0; i < tile.images; ++i) {
+        T* to = out + ((tile.first + i) * s.groups + g) * s.OutputSizeOfGroup() + tile.begin * s.out_width;
         for (int64_t m = 0; m < s.maps; ++m) {
-          std::copy_n(product + (m * n + i) * pixels, pixels,
-                      out_g + i * s.groups * s.OutputSizeOfGroup() + m * pixels);
+          std::copy_n(product + (m * tile.images + i) * tile_pixels, tile_pixels, to + m * pixels);
         }
       }
+    }
+  });
+}
+
+template <typename T>
+T* MutableOrNull(const ExecutionContext& ctx, std::string_view slot) {
+  LoDTensor* tensor = ctx.OutputOrNull(slot);
+  return tensor == nullptr ? nullptr : tensor->mutable_data<T>();
+}
+
+template <typename T>
+void PointwiseConvGrad(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
+                       T* filter_grad) {
+  for (int64_t ig = 0; ig < s.images * s.groups; ++ig) {
+    const int64_t filter_at = ig % s.groups * s.FilterSize();
+    const T* d = out_grad + ig * s.OutputSizeOfGroup();
+    if (filter_grad != nullptr) {
+      Gemm<T>(false, true, s.maps, s.channels, s.Pixels(), T(1), d, input + ig * s.InputSize(), true,
+              filter_grad + filter_at);
+    }
+    if (input_grad != nullptr) {
+      Gemm<T>(true, false, s.channels, s.Pixels(), s.maps, T(1), filter + filter_at, d, false,
+              input_grad + ig * s.InputSize());
     }
   }
 }
@@ -187,54 +236,49 @@ void ConvGradKernel(const ExecutionContext& ctx) {
   const T* out_grad = ctx.Input("Output@GRAD").data<T>();
   const T* input = ctx.Input("Input").data<T>();
   const T* filter = ctx.Input("Filter").data<T>();
-  LoDTensor* input_grad_tensor = ctx.OutputOrNull("Input@GRAD");
-  LoDTensor* filter_grad_tensor = ctx.OutputOrNull("Filter@GRAD");
-  T* input_grad = input_grad_tensor == nullptr ? nullptr : input_grad_tensor->mutable_data<T>();
-  T* filter_grad = filter_grad_tensor == nullptr ? nullptr : filter_grad_tensor->mutable_data<T>();
-  const int64_t pixels = s.Pixels();
-  const bool pointwise = s.IsPointwise();
-  const int64_t chunk = pointwise ? 1 : ImagesPerChunk(s, sizeof(T));
+  T* input_grad = MutableOrNull<T>(ctx, "Input@GRAD");
+  T* filter_grad = MutableOrNull<T>(ctx, "Filter@GRAD");
+  if (filter_grad != nullptr) {
+    std::fill_n(filter_grad, s.groups * s.FilterSize(), T(0));
+  }
+  if (s.IsPointwise()) {
+    PointwiseConvGrad(s, out_grad, input, filter, input_grad, filter_grad);
+    return;
+  }
+  if (input_grad != nullptr) {
+    std::fill_n(input_grad, s.images * s.groups * s.InputSize(), T(0));
+  }
 
   thread_local Tensor columns_memory;
   thread_local Tensor out_grad_memory;
-  T* columns = pointwise ? nullptr : Scratch<T>(&columns_memory, s.PatchSize() * chunk * pixels);
-  T* gathered = chunk == 1 ? nullptr : Scratch<T>(&out_grad_memory, s.maps * chunk * pixels);
-  if (input_grad != nullptr && !pointwise) {
-    std::fill_n(input_grad, input_grad_tensor->numel(), T(0));
-  }
-  if (filter_grad != nullptr) {
-    std::fill_n(filter_grad, filter_grad_tensor->numel(), T(0));
-  }
-
-  for (int64_t first = 0; first < s.images; first += chunk) {
-    const int64_t n = std::min(chunk, s.images - first);
+  ForEachTile(s, sizeof(T), [&](const Tile& tile) {
+    const int64_t tile_pixels = (tile.end - tile.begin) * s.out_width;
+    const int64_t width = tile.images * tile_pixels;
+    T* columns = Scratch<T>(&columns_memory, s.PatchSize() * width);
+    T* d = Scratch<T>(&out_grad_memory, s.maps * width);
     for (int64_t g = 0; g < s.groups; ++g) {
-      const int64_t in_at = (first * s.groups + g) * s.InputSize();
-      const T* d = out_grad + (first * s.groups + g) * s.OutputSizeOfGroup();
-      if (n > 1) {
-        for (int64_t i = 0; i < n; ++i) {
-          for (int64_t m = 0; m < s.maps; ++m) {
-            std::copy_n(d + i * s.groups * s.OutputSizeOfGroup() + m * pixels, pixels, gathered + (m * n + i) * pixels);
-          }
+      const int64_t at = tile.first * s.groups + g;
+      for (int64_t i = 0; i < tile.images; ++i) {
+        const T* from = out_grad + (at + i * s.groups) * s.OutputSizeOfGroup() + tile.begin * s.out_width;
+        for (int64_t m = 0; m < s.maps; ++m) {
+          std::copy_n(from + m * s.Pixels(), tile_pixels, d + (m * tile.images + i) * tile_pixels);
         }
-        d = gathered;
       }
       if (filter_grad != nullptr) {
-        for (int64_t i = 0; !pointwise && i < n; ++i) {
-          ImageToColumns(s, input + in_at + i * s.groups * s.InputSize(), n * pixels, columns + i * pixels);
+        for (int64_t i = 0; i < tile.images; ++i) {
+          ImageToColumns(s, tile, input + (at + i * s.groups) * s.InputSize(), width, columns + i * tile_pixels);
         }
-        Gemm<T>(false, true, s.maps, s.PatchSize(), n * pixels, T(1), d, pointwise ? input + in_at : columns, true,
-                filter_grad + g * s.FilterSize());
+        Gemm<T>(false, true, s.maps, s.PatchSize(), width, T(1), d, columns, true, filter_grad + g * s.FilterSize());
       }
       if (input_grad != nullptr) {
-        T* to = pointwise ? input_grad + in_at : columns;
-        Gemm<T>(true, false, s.PatchSize(), n * pixels, s.maps, T(1), filter + g * s.FilterSize(), d, false, to);
-        for (int64_t i = 0; !pointwise && i < n; ++i) {
-          AddColumnsToImage(s, columns + i * pixels, n * pixels, input_grad + in_at + i * s.groups * s.InputSize());
+        Gemm<T>(true, false, s.PatchSize(), width, s.maps, T(1), filter + g * s.FilterSize(), d, false, columns);
+        for (int64_t i = 0; i < tile.images; ++i) {
+          AddColumnsToImage(s, tile, columns + i * tile_pixels, width,
+                            input_grad + (at + i * s.groups) * s.InputSize());
         }
       }
     }
-  }
+  });
 }
 
 DDim InferConv(const InferShapeContext& ctx) {

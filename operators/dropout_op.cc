@@ -37,6 +37,15 @@ PhiloxStream MaskStream(const ExecutionContext& ctx) {
   return PhiloxStream(static_cast<uint32_t>(seed), static_cast<uint64_t>(value));
 }
 
+// `out` may be `x`.
+template <typename T>
+void ApplyMask(int64_t n, const T* x, const uint8_t* mask, T factor, T* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const T kept = x[i] * factor;
+    out[i] = mask[i] != 0 ? kept : T(0);
+  }
+}
+
 template <typename T>
 void DropoutKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
@@ -55,11 +64,10 @@ void DropoutKernel(const ExecutionContext& ctx) {
   const auto threshold = static_cast<uint64_t>(static_cast<double>(ctx.Attr<float>("dropout_prob")) * 0x1p32);
   for (int64_t begin = 0; begin < n; begin += 4) {
     const PhiloxBlock block = stream.Block(static_cast<uint64_t>(begin) / 4);
-    for (int64_t i = begin; i < std::min(n, begin + 4); ++i) {
-      mask[i] = block[static_cast<size_t>(i - begin)] >= threshold ? 1 : 0;
-      out[i] = mask[i] != 0 ? x[i] * factor : T(0);
-    }
+    std::transform(block.begin(), block.begin() + std::min<int64_t>(4, n - begin), mask + begin,
+                   [threshold](uint32_t bits) -> uint8_t { return bits >= threshold; });
   }
+  ApplyMask(n, x, mask, factor, out);
 }
 
 template <typename T>
@@ -73,11 +81,7 @@ void DropoutGradKernel(const ExecutionContext& ctx) {
     std::transform(d, d + n, dx, [factor](T value) { return value * factor; });
     return;
   }
-  const uint8_t* mask = ctx.Input("Mask").data<uint8_t>();
-  const auto factor = static_cast<T>(TrainingFactor(ctx.op()));
-  for (int64_t i = 0; i < n; ++i) {
-    dx[i] = mask[i] != 0 ? d[i] * factor : T(0);
-  }
+  ApplyMask(n, d, ctx.Input("Mask").data<uint8_t>(), static_cast<T>(TrainingFactor(ctx.op())), dx);
 }
 
 void InferDropout(InferShapeContext& ctx) {

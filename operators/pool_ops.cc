@@ -108,27 +108,36 @@ void AveragePoolImage(const PoolShape& s, const T* x, T* out) {
   }
 }
 
-// The first of the greatest elements of a window gets its gradient. A window with a NaN has a NaN as its maximum, which
-// equals nothing: then it is the first NaN.
+// Where the first element of a window is that equals its maximum, -1 if there is none. Looks at all elements, from the
+// last to the first: leaving the loop early would cost more in mispredicted branches.
+template <typename T>
+int64_t FindMaximum(const T* x, int64_t width, const Clipped& rows, const Clipped& cols, T max) {
+  int64_t found = -1;
+  const auto visit = [&](auto&& is_maximum) {
+    for (int64_t y = rows.end - 1; y >= rows.begin; --y) {
+      for (int64_t at = y * width + cols.end - 1; at >= y * width + cols.begin; --at) {
+        found = is_maximum(x[at]) ? at : found;
+      }
+    }
+  };
+  if (max == max) {
+    visit([max](T value) { return value >= max; });
+  } else {
+    visit([](T value) { return value != value; });  // NaN, which equals nothing, comes from a NaN
+  }
+  return found;
+}
+
+// The first of the greatest elements of a window gets its gradient.
 template <typename T>
 void MaxPoolImageGrad(const PoolShape& s, const T* x, const T* out, const T* out_grad, T* x_grad) {
   for (int64_t oy = 0; oy < s.out_height; ++oy) {
     const Clipped y(s.rows, oy, s.height);
     for (int64_t ox = 0; ox < s.out_width; ++ox, ++out, ++out_grad) {
-      const Clipped c(s.cols, ox, s.width);
-      const T max = *out;
-      const auto find = [&]() -> int64_t {
-        for (int64_t iy = y.begin; iy < y.end; ++iy) {
-          for (int64_t ix = c.begin; ix < c.end; ++ix) {
-            const T value = x[iy * s.width + ix];
-            if (value == max || (max != max && value != value)) {
-              return iy * s.width + ix;
-            }
-          }
-        }
-        Throw<InvalidArgument>("input Out: expected the maxima of X, got ", max, ", which its window does not contain");
-      };
-      x_grad[find()] += *out_grad;
+      const int64_t found = FindMaximum(x, s.width, y, Clipped(s.cols, ox, s.width), *out);
+      HR_ENFORCE(found >= 0, InvalidArgument, "input Out: expected the maxima of X, got ", *out,
+                 ", which its window does not contain");
+      x_grad[found] += *out_grad;
     }
   }
 }
