@@ -39,57 +39,51 @@ class FeedingLoader(Protocol):
         """Starts to feed ``queue`` in its present epoch; at the end of the data closes it, or fails it."""
 
 
-class _Thread:
-    """Feeds a queue from a Python iterable, in a thread of its own, for one epoch of the queue."""
+class _Feeder(threading.Thread):
+    """Feeds a source's queue from a Python iterable, for one epoch of the queue."""
 
-    def __init__(self, name: str, queue: LoDTensorBlockingQueue, batches: Callable[[], Iterable[Any]]) -> None:
-        self._name = name
+    def __init__(self, source: FeedSource, batches: Callable[[], Iterable[Any]]) -> None:
         # A daemon: the interpreter joins other threads before it runs atexit's functions, and this one may be waiting
         # for room.
-        self._thread = threading.Thread(
-            target=_feed, args=(queue, queue.epoch, batches), name=f"headrace feeder of {name}", daemon=True
-        )
-        self._thread.start()
+        super().__init__(name=f"headrace feeder of {source.name}", daemon=True)
+        self.source = source
+        self._batches = batches
+        self._epoch = source.queue.epoch
+        self.start()
 
-    def is_current(self) -> bool:
-        """Whether it is this thread."""
-        return self._thread is threading.current_thread()
+    def run(self) -> None:
+        queue, epoch, refused = self.source.queue, self._epoch, False
+        try:
+            iterator = iter(self._batches())
+            try:
+                for batch in iterator:
+                    if not queue.push(batch, epoch):
+                        refused = True
+                        return
+            finally:
+                # Runs the generator's own clean-up here and now, before whoever resets the reader goes on.
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+            queue.close(epoch)
+        except BaseException as error:
+            # Without this function's frame, which refers to the queue that is about to hold the error.
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
+            if refused or not queue.fail(error, epoch):
+                # The pass is over and nobody will ask any more; but it should not be lost.
+                traceback.print_exception(type(error), error, error.__traceback__)
 
     def stop(self) -> None:
         """Waits for the thread, which the end of its epoch has told to stop."""
-        self._thread.join(_PATIENCE)
-        if self._thread.is_alive():
+        self.join(_PATIENCE)
+        if self.is_alive():
             warnings.warn(
-                f"py_reader '{self._name}' is waiting for its generator, which has not come back for {_PATIENCE:.0f} s",
+                f"py_reader '{self.source.name}' is waiting for its generator, which has not come back for "
+                f"{_PATIENCE:.0f} s",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-            self._thread.join()
-
-    def abandon(self, timeout: float) -> None:
-        """As stop, but gives up: for the end of the process."""
-        self._thread.join(timeout)
-
-
-def _feed(queue: LoDTensorBlockingQueue, epoch: int, batches: Callable[[], Iterable[Any]]) -> None:
-    try:
-        iterator = iter(batches())
-        try:
-            for batch in iterator:
-                if not queue.push(batch, epoch):
-                    return
-        finally:
-            # Runs the generator's own clean-up here and now, before whoever resets the reader goes on.
-            close = getattr(iterator, "close", None)
-            if close is not None:
-                close()
-        queue.close(epoch)
-    except BaseException as error:
-        # Without this function's frame, which refers to the queue that is about to hold the error.
-        error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
-        if not queue.fail(error, epoch):
-            # The pass is over and nobody will ask any more; but it should not be lost.
-            traceback.print_exception(type(error), error, error.__traceback__)
+            self.join()
 
 
 class FeedSource:
@@ -141,7 +135,7 @@ class FeedSource:
             raise errors.TypeMismatch(
                 f"py_reader '{self.name}' takes a function that returns an iterable, got {type(batches).__name__}"
             )
-        self.decorate(lambda: _Thread(self.name, self.queue, batches))
+        self.decorate(lambda: _Feeder(self, batches))
 
     def decorate_sample_lists(self, sample_lists: Callable[[], Iterable[Any]]) -> None:
         """Feeds what DataFeeder makes of the lists of samples."""
@@ -188,7 +182,8 @@ class FeedSource:
             self._handle = self._begin()
 
     def reset(self) -> None:
-        if isinstance(self._handle, _Thread) and self._handle.is_current():
+        current = threading.current_thread()
+        if isinstance(current, _Feeder) and current.source is self:
             raise errors.FailedPrecondition(f"py_reader '{self.name}' cannot be reset by the generator that feeds it")
         with self._lock:
             epoch = self.queue.epoch
@@ -238,11 +233,11 @@ class FeedSource:
             for op in block.ops
         )
 
-    def _kill(self) -> _Thread | None:
+    def _kill(self) -> _Feeder | None:
         """Ends the queue and the feeder for good; a thread is told, but not waited for."""
         handle, self._handle = self._handle, None
         self.queue.kill()
-        if handle is None or isinstance(handle, _Thread):
+        if handle is None or isinstance(handle, _Feeder):
             return handle
         handle.stop()
         return None
@@ -254,7 +249,7 @@ def _stop_all_at_exit() -> None:
     deadline = time.monotonic() + _PATIENCE
     for thread in threads:
         if thread is not None:
-            thread.abandon(max(0.0, deadline - time.monotonic()))
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 atexit.register(_stop_all_at_exit)
