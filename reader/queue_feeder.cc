@@ -50,7 +50,7 @@ QueueFeeder::~QueueFeeder() {
   }
 }
 
-void QueueFeeder::Stop() {
+void QueueFeeder::Stop(const std::string& reason) {
   if (getpid() != owner_) {
     return;
   }
@@ -60,6 +60,9 @@ void QueueFeeder::Stop() {
   if (thread_->joinable()) {
     thread_->join();
   }
+  if (!reason.empty() && !ended_.exchange(true)) {
+    queue_->Fail(std::make_exception_ptr(FailedPrecondition(reason)), epoch_);
+  }
 }
 
 void QueueFeeder::Run() {
@@ -67,6 +70,7 @@ void QueueFeeder::Run() {
     while (FeedOne()) {
     }
   } catch (...) {
+    ended_.store(true);
     queue_->Fail(std::current_exception(), epoch_);
   }
 }
@@ -80,6 +84,7 @@ bool QueueFeeder::FeedOne() {
     case WaitOutcome::kBatch:
       break;
     case WaitOutcome::kEndOfEpoch:
+      ended_.store(true);
       queue_->Close(epoch_);
       return false;
     case WaitOutcome::kNeedsIndices:
@@ -112,6 +117,7 @@ bool QueueFeeder::FeedOne() {
       case SendResult::kTaken:
         return true;
       case SendResult::kRefused:
+        ended_.store(true);
         return false;
       case SendResult::kTimedOut:
         if (stop_.load()) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "framework/export.h"
@@ -46,12 +47,13 @@ class HEADRACE_API QueueFeeder {
   QueueFeeder(const QueueFeeder&) = delete;
   QueueFeeder& operator=(const QueueFeeder&) = delete;
 
-  // Ends the thread and joins it. The queue is left as it is.
-  void Stop();
+  // Ends the thread and joins it. If the pass has not come to its end, the queue is left as it is, or, if there is a
+  // `reason`, fails with FailedPrecondition, so that nobody waits for what will not come.
+  void Stop(const std::string& reason = {});
 
  private:
   void Run();
-  // False at the end of the epoch or when asked to stop.
+  // False at the end of the pass or when asked to stop.
   bool FeedOne();
 
   const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
@@ -60,6 +62,7 @@ class HEADRACE_API QueueFeeder {
   const int64_t timeout_ns_;
   const uint64_t epoch_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> ended_{false};  // the pass: the queue is closed, has failed or refuses
   const pid_t owner_;
   std::mutex join_mutex_;  // one Stop joins, the others wait for it
   std::unique_ptr<std::thread> thread_;

@@ -152,6 +152,7 @@ class Consumer {
     std::vector<py::object> dtypes;
   };
 
+  // Calls a function that returns None, or the exception to throw.
   static std::function<void()> CallInPython(py::object function) {
     return [shared = ShareObject(std::move(function))] {
       const GilHeld held;
@@ -159,7 +160,10 @@ class Consumer {
         Throw<FailedPrecondition>("the interpreter is ending");
       }
       try {
-        py::reinterpret_borrow<py::object>(shared.get())();
+        const py::object problem = py::reinterpret_borrow<py::object>(shared.get())();
+        if (!problem.is_none()) {
+          throw PythonError(problem);
+        }
       } catch (py::error_already_set& error) {
         error.restore();
         throw PythonError::Fetch();
@@ -266,8 +270,10 @@ void BindLoaderConsumer(py::module_& m) {
       .def_readonly("batch", &Problem::batch);
   py::class_<QueueFeeder, std::shared_ptr<QueueFeeder>>(m, "QueueFeeder",
                                                         "A C++ thread that feeds a queue from a loader.")
-      .def("stop", &QueueFeeder::Stop, py::call_guard<GilReleased>(),
-           "Ends the thread and joins it. May be called twice.");
+      .def("stop", &QueueFeeder::Stop, py::arg("reason") = "", py::call_guard<GilReleased>(),
+           "Ends the thread and joins it. If the pass is not over and there is a reason, the queue fails with it. May "
+           "be "
+           "called twice.");
   py::class_<Consumer>(m, "BatchScheduler", "The main process's end of a loader's arena.")
       .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size,
                        bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
@@ -315,7 +321,10 @@ void BindLoaderConsumer(py::module_& m) {
            "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds "
            "(negative: no limit).")
       .def("feed", &Consumer::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
-           py::arg("timeout") = -1.0, "Starts a C++ thread that moves this epoch's batches into `queue`.")
+           py::arg("timeout") = -1.0,
+           "Starts a C++ thread that moves this epoch's batches into `queue`. The functions return None, or an "
+           "exception, "
+           "with which the queue then fails.")
       .def(
           "watch_producer", [](Consumer& self, uint32_t id, int pidfd) { self.scheduler()->WatchProducer(id, pidfd); },
           py::arg("id"), py::arg("pidfd"))

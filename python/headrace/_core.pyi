@@ -182,7 +182,7 @@ class BatchProblem:
     def batch(self) -> int: ...
 
 class QueueFeeder:
-    def stop(self) -> None: ...
+    def stop(self, reason: str = "") -> None: ...
 
 class BatchScheduler:
     def __init__(
@@ -217,8 +217,8 @@ class BatchScheduler:
     def feed(
         self,
         queue: LoDTensorBlockingQueue,
-        on_death: Callable[[], None],
-        on_supply: Callable[[], None] | None,
+        on_death: Callable[[], BaseException | None],
+        on_supply: Callable[[], BaseException | None] | None,
         timeout: float = -1.0,
     ) -> QueueFeeder: ...
     def watch_producer(self, id: int, pidfd: int) -> None: ...

@@ -157,14 +157,14 @@ class DataLoader:
 
     def shutdown(self) -> None:
         """Ends the worker processes. Batches stay valid; the next iteration starts the workers again."""
-        self._stop_feeding()
+        self._stop_feeding("the loader was shut down while it fed the queue")
         if self._engine is not None:
             self._engine.close()
             self._engine = None
 
     def _start_epoch(self) -> _Engine:
         self._iteration += 1  # what went on before must not take batches away
-        self._stop_feeding()
+        self._stop_feeding("the loader began another iteration while it fed the queue")
         length = len(self.dataset)
         if length == 0 and self.sampler is None and self.batch_sampler is None:
             raise ValueError("the dataset is empty: there is nothing to load")
@@ -186,10 +186,10 @@ class DataLoader:
         self._feeding = weakref.ref(feed)
         return feed
 
-    def _stop_feeding(self) -> None:
+    def _stop_feeding(self, reason: str) -> None:
         feed = self._feeding() if self._feeding is not None else None
         if feed is not None:
-            feed.stop()
+            feed.stop(reason)
         self._feeding = None
 
 
@@ -201,10 +201,11 @@ class _Engine:
     def __init__(self, loader: DataLoader, length: int) -> None:
         self._owner = os.getpid()
         self._seed = loader.seed
-        self._timeout = loader.timeout if loader.timeout > 0 else -1.0
+        self.timeout = loader.timeout if loader.timeout > 0 else -1.0
         self._order = "shuffled" if loader.shuffle else "sequential"
         if loader.batch_sampler is not None or loader.sampler is not None:
             self._order = "explicit"
+        self.explicit = self._order == "explicit"
         self._length = length
         self._batch_size = loader.batch_size or 1
         self._make_batches = _index_batches(loader)
@@ -261,7 +262,7 @@ class _Engine:
         if self.server is not None:
             self.server.forget_errors()
         self.scheduler.start_epoch(epoch)
-        if self._order == "explicit":
+        if self.explicit:
             self._supplied.clear()
             self._supplied_count = 0
             self._batches = self._make_batches()
@@ -275,7 +276,7 @@ class _Engine:
             if self.server is not None:
                 result = self._next_here(self.server)
             else:
-                result = self.scheduler.next(self._timeout)
+                result = self.scheduler.next(self.timeout)
             if type(result) is not WaitOutcome:
                 return result
             if result == WaitOutcome.END_OF_EPOCH:
@@ -283,7 +284,7 @@ class _Engine:
             if result == WaitOutcome.PRODUCER_DIED:
                 self.replace_dead()
             elif result == WaitOutcome.TIMED_OUT:
-                raise RuntimeError(f"DataLoader timed out after {self._timeout:g} seconds")
+                raise RuntimeError(f"DataLoader timed out after {self.timeout:g} seconds")
             elif result == WaitOutcome.STOPPED:
                 raise RuntimeError("the loader was shut down during the iteration")
 
@@ -332,7 +333,7 @@ class _Engine:
 
     def _index(self, epoch: int, batch: int, row: int) -> Any:
         """The dataset index of a row."""
-        if self._order == "explicit":
+        if self.explicit:
             indices = self._supplied.get(batch)
             return None if indices is None else indices[row]
         position = batch * self._batch_size + row
@@ -377,13 +378,15 @@ class _Iterator(Iterator[Any]):
 
 
 class _Feed:
-    """A loader's epoch on its way into a queue. ``stop`` may be called at any time, also twice; dropping it stops it
-    too.
+    """A loader's epoch on its way into a queue.
+
+    ``stop`` may be called at any time, also twice. Dropping the object stops the feeding, too, and fails the queue.
     """
 
     def __init__(self, engine: _Engine, queue: _core.LoDTensorBlockingQueue) -> None:
         # The feeder's hooks keep the engine alive while it works.
-        feeder = engine.scheduler.feed(queue, engine.replace_dead, engine.supply, engine._timeout)
+        on_supply = _hook(engine.supply) if engine.explicit else None
+        feeder = engine.scheduler.feed(queue, _hook(engine.replace_dead), on_supply, engine.timeout)
         stopping = threading.Event()
         thread: threading.Thread | None = None
         if engine.server is not None:
@@ -392,21 +395,46 @@ class _Feed:
                 target=_serve_until, args=(engine.server, stopping), daemon=True, name="headrace-feed"
             )
             thread.start()
-        self._finalizer = weakref.finalize(self, _stop_feed, feeder, stopping, thread, os.getpid())
+        self._finalizer = weakref.finalize(
+            self, _stop_feed, feeder, stopping, thread, os.getpid(), "whoever fed the queue is gone"
+        )
 
-    def stop(self) -> None:
-        self._finalizer()
+    def stop(self, reason: str = "") -> None:
+        """Ends the feeding. If the epoch is not over and there is a ``reason``, the queue fails with it."""
+        work = self._finalizer.detach()
+        if work is not None:
+            _, stop, (*arguments, _), _ = work
+            stop(*arguments, reason)
 
 
 def _stop_feed(
-    feeder: _core.QueueFeeder, stopping: threading.Event, thread: threading.Thread | None, owner: int
+    feeder: _core.QueueFeeder, stopping: threading.Event, thread: threading.Thread | None, owner: int, reason: str
 ) -> None:
     if os.getpid() != owner:
         return
     stopping.set()
-    feeder.stop()
+    feeder.stop(reason)
     if thread is not None and thread is not threading.current_thread():
         thread.join()
+
+
+def _hook(function: Callable[[], None]) -> Callable[[], BaseException | None]:
+    """What calls ``function`` and returns its exception, if it raises one, without the frames of this module.
+
+    A queue may keep the exception for long, and must not keep the loader with it.
+    """
+
+    def call() -> BaseException | None:
+        try:
+            function()
+        except BaseException as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+                trace = trace.tb_next
+            return error.with_traceback(trace)
+        return None
+
+    return call
 
 
 def _serve_until(server: ClaimServer, stopping: threading.Event) -> None:

@@ -1,0 +1,343 @@
+"""A loader's batches on their way into a queue, and through it into a program."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import Deadly, Everything, Ints, Memory, Raising, Random, Samples, Slow, Vectors
+
+import headrace as fluid
+from headrace import core
+from headrace.data import DataLoader
+
+
+def make_queue(capacity: int = 3, *shapes: list[int]) -> core.LoDTensorBlockingQueue:
+    return core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), capacity, shapes or [[-1]])
+
+
+def drain(queue: core.LoDTensorBlockingQueue) -> list[list[Any]]:
+    """The values of the first tensor of each batch up to the end."""
+    got = []
+    while True:
+        try:
+            got.append(np.asarray(queue.pop(timeout=20)[0]).tolist())
+        except core.EOFException:
+            return got
+
+
+def wait_until(condition: Any, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("arguments", [{}, {"sampler": range(9, -1, -1)}, {"shuffle": True}], ids=str)
+def test_an_epoch_is_that_of_iteration_and_ends(num_workers: int, arguments: dict[str, Any]) -> None:
+    loader = DataLoader(Ints(10), batch_size=3, num_workers=num_workers, seed=1, **arguments)
+    expected = [[batch.tolist() for batch in loader] for _ in range(2)]
+    loader.set_epoch(0)
+    queue = make_queue()
+    for epoch in range(2):
+        feed = loader._feed(queue)
+        assert drain(queue) == expected[epoch]
+        feed.stop()
+        queue.reopen()
+
+
+def test_each_record_has_its_generator() -> None:
+    expected = [batch[1].tolist() for batch in DataLoader(Random(6), batch_size=2, seed=3)]
+    queue = make_queue(3, [-1, 3], [-1])
+    feed = DataLoader(Random(6), batch_size=2, seed=3, num_workers=2)._feed(queue)
+    assert [np.asarray(queue.pop(timeout=20)[1]).tolist() for _ in range(3)] == expected
+    feed.stop()
+
+
+def test_tensors_are_views_of_the_slots() -> None:
+    loader = DataLoader(Ints(20), batch_size=2, num_workers=1, prefetch_factor=2)
+    queue = make_queue(capacity=2)
+    feed = loader._feed(queue)
+    wait_until(lambda: queue.size() == 2)
+    batch = queue.pop()
+    wait_until(lambda: queue.size() == 2)
+    held = loader.stats()["held_slots"]
+    assert 3 <= held <= 4  # the one in hand, two queued, and the feeder may have taken another
+    assert np.asarray(batch[0]).tolist() == [0, 1]
+    feed.stop()
+    del batch
+    queue.reopen()
+    gc.collect()
+    assert loader.stats()["held_slots"] == 0
+
+
+def test_tensors_that_are_kept_never_change() -> None:
+    loader = DataLoader(Ints(1000), batch_size=2, num_workers=2, prefetch_factor=2)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    kept = [queue.pop(timeout=20)[0] for _ in range(500)]
+    feed.stop()
+    assert [np.asarray(tensor).tolist() for tensor in kept] == [[i, i + 1] for i in range(0, 1000, 2)]
+
+
+def test_nothing_of_python_runs_between_worker_and_program() -> None:
+    """While the main thread holds the interpreter's lock, the queue fills, and refills as C++ takes from it."""
+    main, startup = fluid.Program(), fluid.Program()
+    buffers = 8
+    with fluid.program_guard(main, startup):
+        reader = fluid.layers.py_reader(4, [[-1, 3, 4], [-1]], ["float32", "int64"], use_double_buffer=False)
+        buffered = reader
+        for _ in range(buffers):  # each has a C++ thread that takes from the one below
+            buffered = fluid.layers.double_buffer(buffered)
+        _, label = fluid.layers.read_file(buffered)
+    executor = fluid.Executor(fluid.CPUPlace())
+    executor.run(startup)
+    reader.decorate_loader(DataLoader(Vectors(200), batch_size=2, num_workers=2))
+    hold_the_lock = ctypes.PyDLL(None).usleep
+    for _ in range(2):
+        reader.start()
+        queue = reader.queue
+        before = queue.stats()
+        hold_the_lock(300_000)
+        after = queue.stats()
+        assert after["sent"] - before["sent"] == after["depth"] == 4
+        labels = [executor.run(main, fetch_list=[label])[0].tolist()]
+        hold_the_lock(300_000)
+        after = queue.stats()
+        assert after["depth"] == 4
+        assert after["received"] - before["received"] > 2 * buffers
+        with pytest.raises(core.EOFException):
+            while True:
+                labels.append(executor.run(main, fetch_list=[label])[0].tolist())
+        assert labels == [[i, i + 1] for i in range(0, 200, 2)]
+        reader.reset()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_error_of_the_dataset_follows_the_batches_before_it(num_workers: int) -> None:
+    loader = DataLoader(Raising(10, 5), batch_size=2, num_workers=num_workers)
+    queue = make_queue()
+    for _ in range(2):
+        feed = loader._feed(queue)
+        assert [np.asarray(queue.pop(timeout=20)[0]).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+        with pytest.raises(KeyError, match="no sample 5") as caught:
+            queue.pop(timeout=20)
+        if num_workers:
+            assert caught.value.__cause__.sample_index == 5  # type: ignore[union-attr]
+        feed.stop()
+        queue.reopen()
+
+
+def test_an_error_of_the_sampler_arrives() -> None:
+    def broken() -> Any:
+        yield from (0, 1)
+        raise LookupError("no more indices")
+
+    queue = make_queue()
+    feed = DataLoader(Ints(4), sampler=broken(), num_workers=1, prefetch_factor=1)._feed(queue)
+    with pytest.raises(LookupError, match="no more indices"):
+        drain(queue)
+    feed.stop()
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"), [(["x"], "element 0"), ([(1, np.zeros(2, "M8[s]"))], "element 1"), ([1j], "element 0")]
+)
+def test_what_is_no_tensor_is_a_clear_error(samples: list[Any], words: str) -> None:
+    queue = make_queue()
+    feed = DataLoader(Samples(samples), num_workers=1)._feed(queue)
+    with pytest.raises(TypeError, match=words):
+        queue.pop(timeout=20)
+    feed.stop()
+
+
+def test_big_endian_arrays_are_not_taken_for_native_ones() -> None:
+    queue = make_queue()
+    feed = DataLoader(Samples([np.ones((), ">i8")]), num_workers=1)._feed(queue)
+    with pytest.raises(TypeError, match="element 0"):
+        queue.pop(timeout=20)
+    feed.stop()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_stopping_in_the_middle_and_starting_anew(num_workers: int) -> None:
+    loader = DataLoader(Ints(1000), batch_size=2, num_workers=num_workers)
+    queue = make_queue()
+    for _ in range(5):
+        feed = loader._feed(queue)
+        assert np.asarray(queue.pop(timeout=20)[0]).tolist() == [0, 1]
+        queue.reopen()
+        feed.stop()
+        feed.stop()
+    assert queue.size() == 0
+    assert len(list(loader)) == 500
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_iterating_ends_feeding_and_feeding_ends_iterating(num_workers: int) -> None:
+    loader = DataLoader(Ints(100), batch_size=2, num_workers=num_workers)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    queue.pop(timeout=20)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    with pytest.raises(RuntimeError, match="began another iteration while it fed the queue"):
+        drain(queue)
+    queue.reopen()
+    time.sleep(0.05)
+    assert queue.size() == 0
+    again = loader._feed(queue)
+    with pytest.raises(RuntimeError, match="newer iteration"):
+        next(iterator)
+    assert len(drain(queue)) == 50
+    again.stop()
+    feed.stop()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_dropped_feed_stops(num_workers: int) -> None:
+    threads = len(os.listdir("/proc/self/task"))
+    loader = DataLoader(Ints(100), batch_size=2, num_workers=num_workers)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    queue.pop(timeout=20)
+    assert len(os.listdir("/proc/self/task")) > threads
+    del feed
+    gc.collect()
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= threads)
+    with pytest.raises(RuntimeError, match="whoever fed the queue is gone"):
+        drain(queue)
+
+
+def test_shutting_down_while_feeding_ends_the_pass() -> None:
+    for num_workers in (0, 1):
+        loader = DataLoader(Ints(100), batch_size=2, num_workers=num_workers)
+        queue = make_queue()
+        feed = loader._feed(queue)
+        queue.pop(timeout=20)
+        loader.shutdown()
+        with pytest.raises(RuntimeError, match="shut down while it fed the queue"):
+            drain(queue)
+        feed.stop()
+
+
+def test_a_pass_that_is_over_is_not_disturbed_by_what_the_loader_does_next() -> None:
+    loader = DataLoader(Ints(6), batch_size=2, num_workers=1)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    wait_until(queue.is_closed)
+    assert len(list(loader)) == 3
+    loader.shutdown()
+    del feed
+    gc.collect()
+    assert drain(queue) == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_workers_that_die_are_replaced(context: str, tmp_path: Path) -> None:
+    dataset = Deadly(40, 3, 21, memory=str(tmp_path))
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context=context)
+    queue = make_queue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        feed = loader._feed(queue)
+        assert drain(queue) == [list(range(i, i + 4)) for i in range(0, 40, 4)]
+    feed.stop()
+
+
+def test_a_sample_that_always_kills_its_worker_ends_the_pass() -> None:
+    loader = DataLoader(Deadly(10, 5), batch_size=2, num_workers=2)
+    queue = make_queue()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        feed = loader._feed(queue)
+        with pytest.raises(RuntimeError, match="the sample with index 5 died; the last one was killed by SIGKILL"):
+            drain(queue)
+    feed.stop()
+    queue.reopen()  # which lets go of the error, and with it of this function's variables
+
+
+def test_a_timeout_ends_the_pass() -> None:
+    queue = make_queue()
+    feed = DataLoader(Slow(4, 5.0, 2), num_workers=1, timeout=0.2)._feed(queue)
+    with pytest.raises(TimeoutError, match=r"0\.2 s"):
+        drain(queue)
+    feed.stop()
+
+
+def test_a_batch_that_does_not_fit_the_declaration_is_the_queues_error() -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        reader = fluid.layers.py_reader(4, [[-1, 9]], ["float32"], use_double_buffer=False)
+        fluid.layers.read_file(reader)
+    executor = fluid.Executor(fluid.CPUPlace())
+    executor.run(startup)
+    reader.decorate_loader(DataLoader(Memory(4, 8), num_workers=1))
+    reader.start()
+    with pytest.raises((TypeError, ValueError), match=reader.name):
+        executor.run(main)
+    reader.reset()
+
+
+def test_a_sample_with_objects_can_still_be_iterated() -> None:
+    loader = DataLoader(Everything(4), batch_size=2, num_workers=1)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    with pytest.raises(TypeError):
+        queue.pop(timeout=20)
+    feed.stop()
+    assert len(list(loader)) == 2
+
+
+def test_a_forked_child_may_drop_a_feed_that_is_running() -> None:
+    loader = DataLoader(Ints(1000), batch_size=2, num_workers=1)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    queue.pop(timeout=20)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            feed.stop()
+            del feed
+            gc.collect()
+            code = 0 if len(list(loader)) == 500 else 1
+            loader.shutdown()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert len(drain(queue)) == 499
+    feed.stop()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_program_may_end_while_it_feeds(num_workers: int) -> None:
+    script = f"""
+import time
+import headrace as fluid
+from headrace import core
+from headrace.data import DataLoader
+from loader_datasets import Slow
+queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, [[-1]])
+loader = DataLoader(Slow(1000, 0.01), num_workers={num_workers})
+feed = loader._feed(queue)
+queue.pop()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
