@@ -51,7 +51,7 @@ $(VENV)/.test-tools: requirements/test.txt | $(BIN)/python
 $(VENV)/.headrace: $(SOURCES) $(VENV)/.build-tools
 	@echo "building and installing headrace into $(VENV) (a few minutes the first time)"
 	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-	  --force-reinstall . -C build-dir=$(BUILD) -C cmake.define.HEADRACE_BUILD_TESTS=OFF
+	  --force-reinstall . --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.HEADRACE_BUILD_TESTS=OFF
 	@touch $@
 
 install: $(VENV)/.headrace ## build and install the package into .venv
@@ -96,7 +96,7 @@ benchmark: test-cpp ## the benchmarks that need no other loader; see tests/bench
 	$(BUILD)/tests/benchmarks/shared_memory_benchmark
 
 wheel: $(VENV)/.build-tools ## a wheel in dist/
-	$(BIN)/python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist . -C build-dir=$(BUILD)
+	$(BIN)/python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist . --config-settings=build-dir=$(BUILD)
 
 clean: ## remove what was built and the virtual environment
 	rm -rf build dist $(VENV)
