@@ -152,7 +152,7 @@ class Producers {
   Producers(std::shared_ptr<LoDTensorBlockingQueue> queue, int pass)
       : queue_(std::move(queue)), epoch_(queue_->epoch()) {
     for (int i = 0; i < kProducers; ++i) {
-      threads_.emplace_back([this, seed = static_cast<uint64_t>(pass * kProducers + i)] { Produce(seed); });
+      threads_.emplace_back([this, seed = pass * kProducers + i] { Produce(seed); });
     }
   }
 
@@ -162,9 +162,9 @@ class Producers {
   Producers& operator=(const Producers&) = delete;
 
  private:
-  void Produce(uint64_t seed) {
+  void Produce(int seed) {
     try {
-      std::mt19937_64 random(seed);
+      std::mt19937_64 random(static_cast<uint64_t>(seed));
       for (int i = 0; i < kBatchesPerPass / kProducers; ++i) {
         if (!queue_->Push(MakeBatch(random), epoch_)) return;  // the consumer has begun another pass
       }
