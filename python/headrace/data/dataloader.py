@@ -15,7 +15,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 
@@ -395,21 +395,23 @@ class _Feed:
                 target=_serve_until, args=(engine.server, stopping), daemon=True, name="headrace-feed"
             )
             thread.start()
-        self._finalizer = weakref.finalize(
-            self, _stop_feed, feeder, stopping, thread, os.getpid(), "whoever fed the queue is gone"
-        )
+        self._parts: _FeedParts | None = (feeder, stopping, thread, os.getpid())
+        self._finalizer = weakref.finalize(self, _stop_feed, self._parts, "whoever fed the queue is gone")
 
     def stop(self, reason: str = "") -> None:
         """Ends the feeding. If the epoch is not over and there is a ``reason``, the queue fails with it."""
-        work = self._finalizer.detach()
-        if work is not None:
-            _, stop, (*arguments, _), _ = work
-            stop(*arguments, reason)
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            self._finalizer.detach()
+            _stop_feed(parts, reason)
 
 
-def _stop_feed(
-    feeder: _core.QueueFeeder, stopping: threading.Event, thread: threading.Thread | None, owner: int, reason: str
-) -> None:
+# The feeder, what tells the thread that makes the samples to end, that thread, and the process that they belong to.
+_FeedParts = tuple[_core.QueueFeeder, threading.Event, Optional[threading.Thread], int]
+
+
+def _stop_feed(parts: _FeedParts, reason: str) -> None:
+    feeder, stopping, thread, owner = parts
     if os.getpid() != owner:
         return
     stopping.set()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import multiprocessing
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/python/data/" in item.nodeid or item.path.parent.name == "data":
-            item.add_marker(pytest.mark.timeout(60))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("timeout"):
+        for item in items:
+            if item.path.parent == Path(__file__).parent:
+                item.add_marker(pytest.mark.timeout(60))
 
 
 @pytest.fixture(autouse=True)
