@@ -2,9 +2,10 @@
 
     python docs/examples/lenet_digits.py --workers 2
 
-The digits are the 1,797 that scikit-learn ships (UCI's optical recognition set, 8 x 8 pixels); every fifth is held out. The workers
-write each augmented digit into its row of a batch in shared memory; a C++ thread moves the batches into the reader's blocking queue; the
-double buffer reads ahead; the executor trains. The losses depend on the seed alone: not on the number of workers, not on the run.
+The digits are the 1,797 that scikit-learn ships (UCI's optical recognition set, 8 x 8 pixels); every fifth is held
+out. The workers write each augmented digit into its row of a batch in shared memory; a C++ thread moves the batches
+into the reader's blocking queue; the double buffer reads ahead; the executor trains. The losses depend on the seed
+alone: not on the number of workers, not on the run.
 """
 
 from __future__ import annotations
@@ -142,8 +143,12 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="worker processes that make the samples (default: 2)")
     parser.add_argument("--epochs", type=int, default=18, help="passes over the training digits (default: 18)")
     parser.add_argument("--batch-size", type=int, default=32, help="digits per step (default: 32)")
-    parser.add_argument("--seed", type=int, default=1, help="of the weights, the order and the distortions (default: 1)")
-    parser.add_argument("--target", type=float, default=0.98, help="accuracy to reach on the held-out digits (default: 0.98)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="of the weights, the order and the distortions (default: 1)"
+    )
+    parser.add_argument(
+        "--target", type=float, default=0.98, help="accuracy to reach on the held-out digits (default: 0.98)"
+    )
     parser.add_argument("--plot", default="lenet_digits.png", help="where the learning curve goes; '' for none")
     arguments = parser.parse_args()
 
@@ -162,7 +167,7 @@ def main() -> int:
     test_sizes = [min(90, len(test_lines) - first) for first in range(0, len(test_lines), 90)]
 
     startup = fluid.Program()
-    program, reader, loss, accuracy = build(True, arguments.seed, startup)
+    program, reader, loss, _ = build(True, arguments.seed, startup)
     test_program, test_reader, _, test_accuracy = build(False, arguments.seed, startup)
     executor = fluid.Executor(fluid.CPUPlace())
     executor.run(startup)
@@ -195,19 +200,24 @@ def main() -> int:
         waited += wait
         accuracies.append(evaluate(executor, test_program, test_reader, test_accuracy, test_sizes))
         print(
-            f"epoch {epoch:2d}/{arguments.epochs}  loss {np.mean(losses[-steps:]):.4f}  held-out accuracy {accuracies[-1]:.4f}  "
-            f"{steps * arguments.batch_size / seconds:6.0f} samples/s  waited for data {100 * wait / seconds:4.1f} %",
+            f"epoch {epoch:2d}/{arguments.epochs}  loss {np.mean(losses[-steps:]):.4f}  "
+            f"held-out accuracy {accuracies[-1]:.4f}  {steps * arguments.batch_size / seconds:6.0f} samples/s  "
+            f"waited for data {100 * wait / seconds:4.1f} %",
             flush=True,
         )
 
     digest = hashlib.sha256(np.array(losses, dtype=np.float64).tobytes()).hexdigest()[:16]
-    print(f"{len(losses)} steps in {time.perf_counter() - began:.1f} s; the executor waited for data {100 * waited / training:.1f} % of the time")
+    print(
+        f"{len(losses)} steps in {time.perf_counter() - began:.1f} s; "
+        f"the executor waited for data {100 * waited / training:.1f} % of the training time"
+    )
     print(f"losses: sha256 {digest} (the same for any number of workers, and in every run)")
     if arguments.plot:
         save_curve(arguments.plot, losses, accuracies, len(losses) // arguments.epochs)
         print(f"learning curve: {arguments.plot}")
     reached = accuracies[-1] >= arguments.target
-    print(f"held-out accuracy {accuracies[-1]:.4f}: target {arguments.target:.2f} {'reached' if reached else 'NOT reached'}")
+    verdict = "reached" if reached else "NOT reached"
+    print(f"held-out accuracy {accuracies[-1]:.4f}: target {arguments.target:.2f} {verdict}")
     return 0 if reached else 1
 
 

@@ -1,5 +1,5 @@
-// headrace._cpu: what this processor lacks of the instruction set that the kernels were compiled for. A module of its own, linked to
-// nothing, since merely loading the kernels' library may run their instructions.
+// headrace._cpu: what this processor lacks of the instruction set that the kernels were compiled for. A module of its
+// own, linked to nothing, since merely loading the kernels' library may run their instructions.
 #include <pybind11/pybind11.h>
 
 #include <string>
@@ -30,5 +30,6 @@ std::string Missing() {
 
 PYBIND11_MODULE(_cpu, m) {
   m.attr("MARCH") = HEADRACE_MARCH;
-  m.def("missing", &Missing, "Names of the instruction sets that the kernels need and this processor lacks; empty if there are none.");
+  m.def("missing", &Missing,
+        "Names of the instruction sets that the kernels need and this processor lacks; empty if there are none.");
 }
