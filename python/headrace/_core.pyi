@@ -1,10 +1,11 @@
 """The C++ half of headrace."""
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
 from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from headrace.core import VarType as _VarType
 
 class LoDTensor:
     def __init__(self) -> None: ...
@@ -20,6 +21,7 @@ class LoDTensor:
     def set_recursive_sequence_lengths(self, recursive_sequence_lengths: Sequence[Sequence[int]]) -> None: ...
     def has_valid_recursive_sequence_lengths(self) -> bool: ...
     def __array__(self, dtype: DTypeLike | None = None, *, copy: bool | None = None) -> NDArray[Any]: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def __dlpack__(self, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __len__(self) -> int: ...
@@ -43,7 +45,7 @@ class Scope:
     def local_var_names(self) -> list[str]: ...
 
 class VarDesc:
-    VarType: ClassVar[type[IntEnum]]
+    VarType: ClassVar[type[_VarType]]
     kind: int
     shape: list[int]
     dtype: int

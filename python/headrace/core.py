@@ -46,6 +46,7 @@ __all__ = [
     "convert_dtype",
     "dtype_name",
     "init_lod_tensor_blocking_queue",
+    "is_compiled_with_cuda",
     "load_op_library",
     "op_info",
     "op_types",
@@ -127,6 +128,11 @@ def convert_dtype(dtype: Any) -> VarType:
 def dtype_name(dtype: Any) -> str:
     """NumPy's name of an element type."""
     return _DTYPE_NAMES[convert_dtype(dtype)]
+
+
+def is_compiled_with_cuda() -> bool:
+    """Whether there is a CUDAPlace: no."""
+    return False
 
 
 class CPUPlace:

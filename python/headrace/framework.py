@@ -7,7 +7,6 @@ program is one thread's work; a finished one may be run by any thread.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
@@ -60,20 +59,13 @@ class Block:
     """A list of operators and the variables that they use."""
 
     def __init__(self, program: Program, idx: int) -> None:
-        self._program = weakref.ref(program)
+        self.program = program
         self.idx = idx
         self.desc = program.desc.block(idx)
         #: The variables of this very block, in order of creation.
         self.vars: dict[str, Variable] = {}
         #: The operators in the order in which they run.
         self.ops: list[Operator] = []
-
-    @property
-    def program(self) -> Program:
-        program = self._program()
-        if program is None:
-            raise errors.FailedPrecondition("the program of this block is gone")
-        return program
 
     @property
     def parent_idx(self) -> int:

@@ -210,7 +210,9 @@ class FeedSource:
         Somebody does if the reader is started. If it is not: somebody has pushed, or closed the queue; or, as long as
         no source has been given, somebody has taken the queue in hand and may push from another thread at any time.
         """
-        self._scopes.add(scope)
+        if scope not in self._scopes:
+            with self._lock:
+                self._scopes.add(scope)
         if self._handle is not None or (self._queue_taken and self._begin is None):
             return
         if self.queue.is_closed() or self.queue.stats()["sent"] != self._sent_before:

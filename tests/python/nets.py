@@ -30,7 +30,7 @@ def regression_batch(seed: int, rows: int = 8) -> tuple[np.ndarray, np.ndarray]:
 
 def number_reader(capacity: int = 4, double_buffer: bool = True, **kwargs: object) -> tuple[ReaderVariable, Variable]:
     """A py_reader of [rows, 1] float32 tensors, and what is read."""
-    reader = fluid.layers.py_reader(capacity, [[-1, 1]], ["float32"], use_double_buffer=double_buffer, **kwargs)  # type: ignore[arg-type]
+    reader = fluid.layers.py_reader(capacity, [[-1, 1]], ["float32"], use_double_buffer=double_buffer, **kwargs)
     return reader, fluid.layers.read_file(reader)
 
 

@@ -163,7 +163,7 @@ def test_a_tensor_array_holds_tensors_only() -> None:
     array.append(fluid.LoDTensor())
     assert len(array) == 1
     with pytest.raises(TypeError, match="ndarray"):
-        array.append(np.zeros(3))  # type: ignore[arg-type]
+        array.append(np.zeros(3))
 
 
 def test_scopes_look_up_in_their_parents() -> None:

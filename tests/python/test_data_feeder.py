@@ -53,7 +53,7 @@ def test_names_stand_for_variables() -> None:
     with pytest.raises(KeyError, match="nothing"):
         fluid.DataFeeder(["nothing"])
     with pytest.raises(TypeError, match="int"):
-        fluid.DataFeeder([3])  # type: ignore[list-item]
+        fluid.DataFeeder([3])
 
 
 def test_any_extent_where_the_shape_leaves_it_open() -> None:
@@ -76,7 +76,7 @@ def test_any_extent_where_the_shape_leaves_it_open() -> None:
 )
 def test_samples_that_do_not_fit_are_refused(samples: list[object], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
-        feeder([2]).feed(samples)  # type: ignore[arg-type]
+        feeder([2]).feed(samples)
 
 
 def test_a_sample_without_the_sequences_that_the_lod_wants_is_refused() -> None:

@@ -94,7 +94,7 @@ def test_a_feed_that_does_not_fit_is_refused(
     exe: fluid.Executor, doubled: tuple[Variable, Variable], feed: object, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        exe.run(feed=feed, fetch_list=[doubled[1]])  # type: ignore[arg-type]
+        exe.run(feed=feed, fetch_list=[doubled[1]])
     exe.run(feed={"x": X}, fetch_list=[doubled[1]])
 
 
@@ -113,7 +113,7 @@ def test_a_forgotten_feed_and_an_unknown_fetch_are_refused(
     with pytest.raises(KeyError, match="nothing"):
         exe.run(feed={"x": X}, fetch_list=["nothing"])
     with pytest.raises(TypeError, match="int"):
-        exe.run(feed={"x": X}, fetch_list=[3])  # type: ignore[list-item]
+        exe.run(feed={"x": X}, fetch_list=[3])
 
 
 def test_a_forgotten_startup_program_is_noticed(exe: fluid.Executor) -> None:
@@ -125,11 +125,11 @@ def test_a_forgotten_startup_program_is_noticed(exe: fluid.Executor) -> None:
 
 def test_arguments_of_the_wrong_type_are_refused(exe: fluid.Executor) -> None:
     with pytest.raises(TypeError, match="str"):
-        exe.run("program")  # type: ignore[arg-type]
+        exe.run("program")
     with pytest.raises(TypeError, match="Program"):
-        exe.run(fluid.Program(), scope=fluid.Program())  # type: ignore[arg-type]
+        exe.run(fluid.Program(), scope=fluid.Program())
     with pytest.raises(TypeError, match="int"):
-        fluid.Executor(0)  # type: ignore[arg-type]
+        fluid.Executor(0)
 
 
 def test_a_changed_program_is_prepared_again(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
@@ -150,7 +150,7 @@ def test_a_program_is_prepared_once(
 
     class Counting(core.PreparedProgram):
         def __init__(self, *args: object) -> None:
-            super().__init__(*args)  # type: ignore[arg-type]
+            super().__init__(*args)
             made.append(self)
 
     monkeypatch.setattr(core, "PreparedProgram", Counting)
@@ -204,7 +204,7 @@ def test_scope_guard_changes_the_global_scope(exe: fluid.Executor) -> None:
         exe.run(fluid.default_startup_program())
     assert scope.find_var("v") is not None
     assert fluid.global_scope().find_var("v") is None
-    with pytest.raises(TypeError), fluid.scope_guard("scope"):  # type: ignore[arg-type]
+    with pytest.raises(TypeError), fluid.scope_guard("scope"):
         pass
 
 

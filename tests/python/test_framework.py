@@ -30,7 +30,7 @@ def test_program_guard_restores_what_was_before() -> None:
         assert fluid.default_startup_program() is before[1]
         raise RuntimeError
     assert (fluid.default_main_program(), fluid.default_startup_program()) == before
-    with pytest.raises(TypeError), fluid.program_guard("not a program"):  # type: ignore[arg-type]
+    with pytest.raises(TypeError), fluid.program_guard("not a program"):
         pass
 
 
@@ -70,7 +70,7 @@ def test_an_operator_with_unknown_variables_slots_or_attributes_is_refused() -> 
     with pytest.raises(TypeError, match="scale"):
         block.append_op("scale", {"X": "x"}, {"Out": "out"}, {"scale": object()})
     with pytest.raises(TypeError, match="X"):
-        block.append_op("relu", {"X": 3}, {"Out": "out"})  # type: ignore[dict-item]
+        block.append_op("relu", {"X": 3}, {"Out": "out"})
     assert block.ops == []
     assert block.desc.op_count() == 0
 
@@ -148,7 +148,7 @@ def test_arithmetic_with_the_wrong_things_is_refused() -> None:
     a = fluid.layers.data("a", [3])
     n = fluid.layers.data("n", [3], dtype="int64")
     with pytest.raises(TypeError, match="str"):
-        a + "one"  # type: ignore[operator]
+        a + "one"
     with pytest.raises(ValueError, match="0"):
         a / 0
     with pytest.raises(TypeError, match="int64"):
@@ -268,6 +268,17 @@ def test_a_removed_variable_is_not_found() -> None:
     block._remove_var("x")
     with pytest.raises(KeyError, match="x"):
         var.shape  # noqa: B018
+
+
+def test_a_variable_keeps_its_program(exe: fluid.Executor) -> None:
+    def build() -> fluid.Variable:
+        with fluid.program_guard(fluid.Program()):
+            return fed_regression()[2]
+
+    loss = build()
+    gc.collect()
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    assert loss.block.program.global_block().ops[-1].type == "sgd"
 
 
 def test_programs_are_freed(exe: fluid.Executor) -> None:

@@ -82,7 +82,7 @@ def test_what_is_missing_is_named(exe: fluid.Executor, tmp_path: Path, filename:
     with pytest.raises(KeyError, match=r"fc_0\.b_0"):
         fluid.io.load_params(exe, str(tmp_path), filename=filename)
     with pytest.raises(TypeError, match="Executor"):
-        fluid.io.save_params("exe", str(tmp_path))  # type: ignore[arg-type]
+        fluid.io.save_params("exe", str(tmp_path))
 
 
 @one_or_many
@@ -178,6 +178,6 @@ def test_batch_and_shuffle() -> None:
     assert shuffled != list(range(100))
     for wrong in (0, -1, 1.5, None):
         with pytest.raises(ValueError, match="positive"):
-            fluid.io.batch(lambda: range(5), wrong)  # type: ignore[arg-type]
+            fluid.io.batch(lambda: range(5), wrong)
         with pytest.raises(ValueError, match="positive"):
-            fluid.io.shuffle(lambda: range(5), wrong)  # type: ignore[arg-type]
+            fluid.io.shuffle(lambda: range(5), wrong)

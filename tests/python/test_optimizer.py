@@ -168,6 +168,6 @@ def test_a_loss_that_cannot_be_minimized_is_refused() -> None:
     with pytest.raises(errors.InvalidArgument):
         fluid.optimizer.SGD(RATE).minimize(out)
     with pytest.raises(TypeError, match="str"):
-        fluid.optimizer.SGD(RATE).minimize("loss")  # type: ignore[arg-type]
+        fluid.optimizer.SGD(RATE).minimize("loss")
     with pytest.raises(TypeError, match="learning rate"):
-        fluid.optimizer.SGD("fast")  # type: ignore[arg-type]
+        fluid.optimizer.SGD("fast")

@@ -17,7 +17,7 @@ double_buffered = pytest.mark.parametrize("double_buffer", [False, True], ids=["
 
 
 def in_thread(function: object) -> threading.Thread:
-    thread = threading.Thread(target=function, daemon=True)  # type: ignore[arg-type]
+    thread = threading.Thread(target=function, daemon=True)
     thread.start()
     return thread
 
@@ -268,7 +268,7 @@ def test_a_reader_made_from_variables(exe: fluid.Executor) -> None:
     got = exe.run(fetch_list=[x, y])
     assert [value.tolist() for value in got] == [[[1, 2]], [[3]]]
     with pytest.raises(TypeError, match="str"):
-        fluid.layers.create_py_reader_by_data(4, ["image"])  # type: ignore[list-item]
+        fluid.layers.create_py_reader_by_data(4, ["image"])
 
 
 def test_double_buffer_as_a_layer(exe: fluid.Executor) -> None:
@@ -376,7 +376,7 @@ def test_a_parsed_program_reads_from_the_scopes_queue(exe: fluid.Executor) -> No
     parsed = fluid.Program.parse_from_string(fluid.default_main_program().serialize_to_string())
     reader.decorate_batch_generator(lambda: numbers(3))
     reader.start()
-    assert read_all(exe, out.name, parsed) == [0, 1, 2]  # type: ignore[arg-type]
+    assert read_all(exe, out.name, parsed) == [0, 1, 2]
 
 
 def test_statistics(exe: fluid.Executor) -> None:

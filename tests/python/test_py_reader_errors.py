@@ -186,15 +186,15 @@ def test_a_source_is_a_function(method: str) -> None:
     with pytest.raises(TypeError, match="function"):
         getattr(reader, method)([number(0)])
     with pytest.raises(TypeError, match="function"):
-        reader.decorate_sample_generator([number(0)], 1)  # type: ignore[arg-type]
+        reader.decorate_sample_generator([number(0)], 1)
     with pytest.raises(TypeError, match="DataLoader"):
-        reader.decorate_loader([number(0)])  # type: ignore[arg-type]
+        reader.decorate_loader([number(0)])
 
 
 def test_a_source_that_returns_no_iterable(exe: fluid.Executor) -> None:
     reader, out = number_reader()
     exe.run(fluid.default_startup_program())
-    reader.decorate_batch_generator(lambda: 3)  # type: ignore[arg-type, return-value]
+    reader.decorate_batch_generator(lambda: 3)
     reader.start()
     with pytest.raises(TypeError, match="iterable"):
         exe.run(fetch_list=[out])
@@ -203,7 +203,7 @@ def test_a_source_that_returns_no_iterable(exe: fluid.Executor) -> None:
 @pytest.mark.parametrize("capacity", [0, -3, 2.5, None, True])
 def test_the_capacity_is_a_positive_number(capacity: object) -> None:
     with pytest.raises(ValueError, match="capacity"):
-        fluid.layers.py_reader(capacity, [[-1, 1]], ["float32"])  # type: ignore[arg-type]
+        fluid.layers.py_reader(capacity, [[-1, 1]], ["float32"])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def make_queue(
     capacity: int = 4, shapes: list[list[int]] | None = None, **options: object
 ) -> core.LoDTensorBlockingQueue:
     variable = fluid.global_scope().var("queue")
-    return core.init_lod_tensor_blocking_queue(variable, capacity, shapes or [[-1, 2]], **options)  # type: ignore[arg-type]
+    return core.init_lod_tensor_blocking_queue(variable, capacity, shapes or [[-1, 2]], **options)
 
 
 def batch(value: float, rows: int = 1) -> list[np.ndarray]:
@@ -90,7 +90,7 @@ def test_a_failed_queue_raises_the_very_exception_after_what_came_before() -> No
 
 def test_a_queue_fails_with_exceptions_only() -> None:
     with pytest.raises(TypeError, match="str"):
-        make_queue().fail("not an exception")  # type: ignore[arg-type]
+        make_queue().fail("not an exception")
 
 
 def test_a_killed_queue_stays_so() -> None:
@@ -120,7 +120,7 @@ def test_a_killed_queue_stays_so() -> None:
 def test_what_does_not_fit_is_refused_and_leaves_the_queue_as_it_was(wrong: object, error: type[Exception]) -> None:
     queue = make_queue(dtypes=[int(core.VarType.FP32)], names=["image"])
     with pytest.raises(error) as caught:
-        queue.push(wrong)  # type: ignore[arg-type]
+        queue.push(wrong)
     assert isinstance(caught.value, errors.HeadraceError)
     assert queue.size() == 0
     assert queue.push(batch(1))
@@ -229,7 +229,7 @@ def test_many_producers_and_consumers_lose_nothing() -> None:
             with lock:
                 got.append(value)
 
-    producers = [in_thread(lambda i=i: produce(100 * i)) for i in range(4)]  # type: ignore[misc]
+    producers = [in_thread(lambda i=i: produce(100 * i)) for i in range(4)]
     consumers = [in_thread(consume) for _ in range(3)]
     for thread in producers:
         thread.join(30)
