@@ -72,7 +72,10 @@ class Producer {
       BeginRow(claim, row);
       const py::object index = keys.is_none() ? py::object(py::int_(producer_.IndexAt(claim, row)))
                                               : py::object(keys[py::int_(row - claim.begin)]);
-      const py::object sample = getitem(index);
+      const auto sample = py::reinterpret_steal<py::object>(PyObject_CallOneArg(getitem.ptr(), index.ptr()));
+      if (!sample) {
+        throw py::error_already_set();
+      }
       if (!writer_.Write(sample.ptr(), row)) {
         producer_.Fail(claim, row, shared_memory::kMismatch, {});
         return;

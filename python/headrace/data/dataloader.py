@@ -153,7 +153,7 @@ class DataLoader:
         """What happened so far: batches, samples, seconds that this process and the workers waited, slots and bytes in
         use.
         """
-        return {} if self._engine is None else self._engine.scheduler.stats()
+        return {} if self._engine is None or not self._engine.is_mine() else self._engine.scheduler.stats()
 
     def shutdown(self) -> None:
         """Ends the worker processes. Batches stay valid; the next iteration starts the workers again."""
@@ -221,7 +221,7 @@ class _Engine:
             batch_size=self._batch_size,
             drop_last=loader.drop_last,
             prefetch=self._prefetch,
-            producers=loader.num_workers,
+            producers=max(1, loader.num_workers),
             whole_batches=loader.collate_fn is not None,
             cross_epochs=loader.num_workers > 0,
             slot_count=self._prefetch + _HELD_SLOTS,
@@ -254,9 +254,13 @@ class _Engine:
     def close(self) -> None:
         self._finalizer()
 
+    def is_mine(self) -> bool:
+        """Whether this process made it, and not one that this is a fork of."""
+        return self._owner == os.getpid()
+
     def usable(self, length: int) -> bool:
-        """Whether a new epoch of a dataset of that length can run: in the process it was made in, and not closed."""
-        return self._finalizer.alive and self._owner == os.getpid() and self._length == length
+        """Whether a new epoch of a dataset of that length can run."""
+        return self._finalizer.alive and self.is_mine() and self._length == length
 
     def start_epoch(self, epoch: int) -> None:
         if self.server is not None:

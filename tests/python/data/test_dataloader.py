@@ -7,7 +7,9 @@ import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -399,6 +401,43 @@ def test_iteration_in_another_thread() -> None:
     assert [batch.tolist() for batch in got] == [[i, i + 1] for i in range(0, 100, 2)]
 
 
+def test_the_thread_that_started_the_workers_may_end() -> None:
+    loader = DataLoader(Ints(100), batch_size=2, num_workers=2, prefetch_factor=2)
+    got: list[Any] = []
+
+    def begin() -> None:
+        iterator = iter(loader)
+        got.extend([iterator, next(iterator).tolist()])
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    iterator, first = got
+    assert [first, *(batch.tolist() for batch in iterator)] == [[i, i + 1] for i in range(0, 100, 2)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_signal_handler_may_end_the_wait_for_a_batch(num_workers: int) -> None:
+    def handler(number: int, frame: Any) -> None:
+        raise InterruptedError("enough")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    # To this process, so that any of its threads may get it.
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        loader = DataLoader(Slow(2, 1.5, 1), num_workers=num_workers)
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0]
+        timer.start()
+        begin = time.monotonic()
+        with pytest.raises(InterruptedError, match="enough"):
+            next(iterator)
+        assert time.monotonic() - begin < 1.2
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_other_threads_run_while_one_waits_for_a_batch() -> None:
     loader = DataLoader(Slow(2, 0.3), num_workers=1, prefetch_factor=1)
     thread = threading.Thread(target=lambda: list(loader))
@@ -438,7 +477,11 @@ def test_a_loader_works_in_a_forked_child_and_leaves_the_parents_alone() -> None
                     next(iterator)
                 except RuntimeError:
                     code = 2
-                if code == 2 and [batch.tolist()[0] for batch in loader] == list(range(0, 20, 2)):
+                if (
+                    code == 2
+                    and loader.stats() == {}
+                    and [batch.tolist()[0] for batch in loader] == list(range(0, 20, 2))
+                ):
                     code = 0
                 loader.shutdown()
             finally:
