@@ -113,6 +113,7 @@ bool QueueFeeder::FeedOne() {
     hooks_.needs_indices();
   }
   for (;;) {
+    // NOLINTNEXTLINE(bugprone-use-after-move): untouched unless taken
     switch (queue_->PushFor(std::move(tensors), std::chrono::milliseconds(50), epoch_)) {
       case SendResult::kTaken:
         return true;

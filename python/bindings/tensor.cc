@@ -107,7 +107,7 @@ void InstallBufferProtocol(PyHeapTypeObject* heap_type) {
 }
 
 py::object ToArray(const LoDTensor& tensor, const py::object& dtype, const py::object& copy) {
-  const py::array view = NumpyView(tensor);
+  py::array view = NumpyView(tensor);
   const bool converts = !dtype.is_none() && !py::dtype::from_args(dtype).equal(view.dtype());
   if (!copy.is_none() && !copy.cast<bool>()) {
     HR_ENFORCE(!converts, InvalidArgument, "an array of another dtype cannot be made without a copy");
