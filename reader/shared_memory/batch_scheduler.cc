@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
@@ -18,7 +19,9 @@
 namespace headrace::shared_memory {
 namespace {
 
-// A claim should be worth its price (a few hundred nanoseconds) and short enough that the workers end a batch together.
+// A claim should be worth its price (a few hundred nanoseconds, in Python some microseconds) and short enough that the
+// workers end a batch together.
+constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 300'000;
 // How often a producer may die at one row before the row is given up.
 constexpr uint32_t kMaxDeathsPerRow = 4;
@@ -76,7 +79,7 @@ uint64_t BatchScheduler::batches_per_epoch() const {
 }
 
 void BatchScheduler::StartEpoch(uint64_t epoch, uint64_t first_batch) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const bool explicit_order = options_.arena.order == IndexOrder::kExplicit;
   bool continues = started_ && !explicit_order;
   if (continues) {
@@ -95,6 +98,17 @@ void BatchScheduler::StartEpoch(uint64_t epoch, uint64_t first_batch) {
   consumer_batch_ = first_batch;
   OpenBatches();
   WakeConsumer();
+
+  const auto idle_end = free_slots_.begin() + static_cast<std::ptrdiff_t>(idle_slots_);
+  const std::vector<uint32_t> idle(free_slots_.begin(), idle_end);
+  free_slots_.erase(free_slots_.begin(), idle_end);
+  idle_slots_ = free_slots_.size();
+  lock.unlock();
+  for (const uint32_t slot : idle) {
+    arena_->Release(slot, 0);
+  }
+  lock.lock();
+  cold_slots_.insert(cold_slots_.end(), idle.begin(), idle.end());
 }
 
 void BatchScheduler::Supply(uint64_t rows, std::string_view indices, bool pickled) {
@@ -166,6 +180,12 @@ bool BatchScheduler::AcquireSlot(uint32_t* slot) {
   if (!free_slots_.empty()) {
     *slot = free_slots_.back();
     free_slots_.pop_back();
+    idle_slots_ = std::min(idle_slots_, free_slots_.size());
+    return true;
+  }
+  if (!cold_slots_.empty()) {
+    *slot = cold_slots_.back();
+    cold_slots_.pop_back();
     return true;
   }
   if (unused_slots_begin_ < states_.size()) {
@@ -193,8 +213,12 @@ uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
     sampled_ns_ = work_ns;
     sampled_count_ = samples;
   }
+  // Two claims for each producer in what is open.
+  const double share_ns =
+      sample_ns_ * static_cast<double>(rows) * options_.prefetch / (2.0 * std::max(options_.producers, 1U));
+  const double claim_ns = std::clamp(share_ns, kLeastClaimNs, kClaimNs);
   // Before the first sample is made: one at a time, so that all producers work on the first batch.
-  uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(kClaimNs / sample_ns_, 2e9));
+  uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(claim_ns / sample_ns_, 2e9));
   chunk = std::max(chunk, (rows + kMaxChunks - 1) / kMaxChunks);
   return static_cast<uint32_t>(std::clamp<uint64_t>(chunk, 1, rows));
 }
@@ -609,7 +633,7 @@ SchedulerStats BatchScheduler::stats() const {
   }
   stats.open_batches = static_cast<uint32_t>(in_flight_.size());
   stats.held_slots = held_;
-  stats.slots_used = unused_slots_begin_;
+  stats.slots_used = unused_slots_begin_ - static_cast<uint32_t>(cold_slots_.size());
   stats.resident_bytes = arena_->ResidentBytes();
   return stats;
 }

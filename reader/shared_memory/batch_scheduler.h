@@ -89,7 +89,7 @@ struct SchedulerStats {
   uint64_t claims = 0;
   uint32_t open_batches = 0;
   uint32_t held_slots = 0;
-  uint32_t slots_used = 0;  // slots that were ever touched
+  uint32_t slots_used = 0;  // slots that have memory
   uint64_t resident_bytes = 0;
 };
 
@@ -108,7 +108,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   uint64_t batches_per_epoch() const;
 
   // The consumer wants batch `first_batch` of `epoch` next. Batches already open are kept if they are just those, else
-  // withdrawn.
+  // withdrawn. Memory that the last epoch did not need any more is given back to the system.
   void StartEpoch(uint64_t epoch, uint64_t first_batch = 0);
 
   // kExplicit: appends a batch of `rows` rows to the current epoch. `indices` are rows × int64, or, if `pickled`, bytes
@@ -199,6 +199,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   mutable std::mutex mutex_;
   std::vector<SlotState> states_;
   std::vector<uint32_t> free_slots_;  // last in, first out: the warmest first
+  size_t idle_slots_ = 0;             // so many of free_slots_, from its begin on, were not used in this epoch
+  std::vector<uint32_t> cold_slots_;  // their memory was given back
   uint32_t unused_slots_begin_ = 0;
   uint32_t held_ = 0;
   std::deque<Flight> in_flight_;

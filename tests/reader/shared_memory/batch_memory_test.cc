@@ -113,6 +113,39 @@ TEST(BatchSlotsTest, SlotsThatCameBackLastAreUsedFirst) {
   EXPECT_LE(used.size(), 4U);
 }
 
+TEST(BatchSlotsTest, MemoryThatAnEpochDidNotNeedIsGivenBack) {
+  SchedulerOptions options = SmallOptions(40, 4);
+  options.arena.slot_count = 32;
+  const auto scheduler = BatchScheduler::Create(options);
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  const auto take = [&](uint64_t batches, bool keep) {
+    std::vector<ReadyBatch> kept;
+    for (uint64_t i = 0; i < batches; ++i) {
+      MakeAll(producer, {.words = kWords / 8});
+      ReadyBatch batch = scheduler->Take();
+      EXPECT_TRUE(HasSamples(batch, Range(batch.batch * 4, 4), kWords / 8));
+      if (keep) {
+        kept.push_back(std::move(batch));
+      }
+    }
+  };
+  const size_t empty = scheduler->stats().resident_bytes;
+  const size_t slot_bytes = kBatchBytes / 8 + kSlotExtra;
+  scheduler->StartEpoch(0);
+  take(10, true);
+  scheduler->StartEpoch(1);
+  take(10, false);
+  EXPECT_GE(scheduler->stats().resident_bytes, empty + 10 * kBatchBytes / 8);
+  // The second epoch used four of the slots.
+  scheduler->StartEpoch(2);
+  EXPECT_LE(scheduler->stats().slots_used, 5U);
+  EXPECT_LE(scheduler->stats().resident_bytes, empty + 5 * slot_bytes);
+  // They can be used again.
+  take(10, true);
+  scheduler->StartEpoch(3);
+  take(10, false);
+}
+
 TEST(BatchSlotsTest, AbandonedEpochsDoNotEatSlots) {
   SKIP_WITHOUT_FORK();
   SchedulerOptions options = SmallOptions(400, 4);

@@ -1,5 +1,5 @@
 // What is in which batch: independent of the number of producers and of their speed.
-#include <cstring>
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -324,6 +324,45 @@ TEST(BatchScheduleTest, ProducerThatComesLateFindsTheOldestBatch) {
   ASSERT_TRUE(claim.has_value());
   EXPECT_EQ(claim->batch, 12U);
   MakeRows(late, *claim);
+}
+
+// The most rows per claim that the scheduler settles for.
+uint32_t RowsPerClaim(uint64_t batch_size, uint32_t prefetch, uint32_t producers, int64_t cost_ns) {
+  SchedulerOptions options = SmallOptions(100'000, batch_size);
+  options.prefetch = prefetch;
+  options.producers = producers;
+  const auto scheduler = BatchScheduler::Create(options);
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  scheduler->StartEpoch(0);
+  uint32_t rows = 0;
+  for (int i = 0; i < 10; ++i) {
+    while (const std::optional<Claim> claim = producer.TryClaim()) {
+      rows = std::max(rows, claim->end - claim->begin);
+      MakeRows(producer, *claim, {.cost_ns = cost_ns});
+    }
+    scheduler->Take();
+  }
+  return rows;
+}
+
+TEST(BatchScheduleTest, BatchIsCutIntoClaimsThatKeepAllProducersBusy) {
+  // Two open batches of 64 rows for 8 producers: two claims for each.
+  EXPECT_LE(RowsPerClaim(64, 2, 8, 10'000), 8U);
+  // But none for next to nothing.
+  EXPECT_GE(RowsPerClaim(64, 2, 64, 0), 8U);
+}
+
+TEST(BatchScheduleTest, FirstBatchIsCutIntoSingleRows) {
+  const auto scheduler = BatchScheduler::Create(SmallOptions(100, 16));
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  scheduler->StartEpoch(0);
+  for (uint32_t row = 0; row < 16; ++row) {
+    const std::optional<Claim> claim = producer.TryClaim();
+    ASSERT_TRUE(claim.has_value());
+    EXPECT_EQ(claim->begin, row);
+    EXPECT_EQ(claim->end, row + 1);
+    MakeRows(producer, *claim);
+  }
 }
 
 TEST(BatchScheduleTest, RefusesOptionsOutOfRange) {
