@@ -116,9 +116,6 @@ class FeedSource:
         self._sent_before = 0
         _live_sources.add(self)
 
-    # What to feed
-    # -----------------------------------------------------------------------------------------------------------
-
     def decorate(self, begin: Callable[[], FeedHandle]) -> None:
         with self._lock:
             if self._handle is not None:
@@ -160,9 +157,6 @@ class FeedSource:
         """The queue, for somebody who will push into it."""
         self._queue_taken = True
         return self.queue
-
-    # Passes
-    # -----------------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         with self._lock:
