@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """headrace.DataLoader beside torch's, and Grain's where it is installed.
 
-Measures batches per second and the main process's CPU time. Each case is a map-style dataset that copies its samples
-from a pool of arrays. All loaders run in the same process with the same number of persistent worker processes, in
-turns, so that whatever else the machine does hits all of them alike; the figures are medians over the rounds, the
-ratios medians of the rounds' ratios. Of each epoch the first tenth is not counted (a loader may have prefetched it
-while another was measured). The consumer reads one byte of each array.
+Measures batches per second and the CPU time of the main process and of all processes together. Each case is a map-style
+dataset that copies its samples from a pool of arrays. All loaders run in the same process with the same number of
+persistent worker processes, in turns, so that whatever else the machine does hits all of them alike; the figures are
+medians over the rounds, the ratios medians of the rounds' ratios. Of each epoch the first tenth is not counted (a
+loader may have prefetched it while another was measured). The consumer reads one byte of each array.
 
 Torch runs at its best: its dataset returns tensors made with ``from_numpy``, so that it pickles descriptors and not
 arrays; the figure for the same NumPy dataset that headrace reads stands beside it ("torch, NumPy").
@@ -18,10 +18,13 @@ the transport.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import glob
 import importlib
 import json
 import logging
+import multiprocessing
 import os
 import resource
 import statistics
@@ -97,29 +100,45 @@ class Contestant:
         self.close = close
         self.rates: list[float] = []
         self.cpu: list[float] = []
+        self.total_cpu: list[float] = []
 
     def run(self, case: Case, measure: bool) -> None:
         skipped = max(1, case.batches // 10)
         iterator = self.epoch()
         for _ in range(skipped):
             touch(next(iterator))
-        cpu, begin = cpu_seconds(), time.perf_counter()
+        cpu, workers_cpu, begin = cpu_seconds(), workers_cpu_seconds(), time.perf_counter()
         count = 0
         for batch in iterator:
             touch(batch)
             count += 1
-        seconds, cpu = time.perf_counter() - begin, cpu_seconds() - cpu
+        seconds, cpu, workers_cpu = (
+            time.perf_counter() - begin,
+            cpu_seconds() - cpu,
+            workers_cpu_seconds() - workers_cpu,
+        )
         if count != case.batches - skipped:
             raise RuntimeError(f"{self.name} gave {count + skipped} batches instead of {case.batches}")
         if measure:
             self.rates.append(count / seconds)
             self.cpu.append(cpu / count)
+            self.total_cpu.append((cpu + workers_cpu) / count)
 
 
 def cpu_seconds() -> float:
     """CPU time of all threads of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def workers_cpu_seconds() -> float:
+    """CPU time so far of all worker processes that are alive."""
+    nanoseconds = 0
+    for process in multiprocessing.active_children():
+        for path in glob.glob(f"/proc/{process.pid}/task/*/schedstat"):
+            with contextlib.suppress(OSError), open(path) as file:
+                nanoseconds += int(file.read().split()[0])
+    return nanoseconds * 1e-9
 
 
 def headrace_contestant(case: Case, arguments: argparse.Namespace) -> Contestant:
@@ -235,6 +254,7 @@ def measure(case: Case, arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 "bytes_per_s": statistics.median(each.rates) * case.batch_bytes,
                 "samples_per_s": statistics.median(each.rates) * case.batch_size,
                 "main_cpu_us_per_batch": statistics.median(each.cpu) * 1e6,
+                "total_cpu_us_per_batch": statistics.median(each.total_cpu) * 1e6,
                 "ratio_to_torch": statistics.median(ratios) if ratios else None,
             }
         )
@@ -261,7 +281,9 @@ def main() -> None:
     quiet = arguments.json == "-"
     if not quiet:
         print(f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {arguments.workers} workers each")
-        print(f"{'case':10}{'loader':14}{'batches/s':>11}{'GB/s':>8}{'x torch':>9}{'main CPU µs/batch':>19}")
+        print(
+            f"{'case':10}{'loader':14}{'batches/s':>11}{'GB/s':>8}{'x torch':>9}{'CPU µs/batch: main':>20}{'all':>10}"
+        )
     for case in CASES:
         if arguments.case and case.name not in arguments.case:
             continue
@@ -273,7 +295,7 @@ def main() -> None:
                 ratio = "" if row["ratio_to_torch"] is None else f"{row['ratio_to_torch']:.2f}"
                 print(
                     f"{row['case']:10}{row['loader']:14}{row['batches_per_s']:>11,.0f}{row['bytes_per_s'] / 1e9:>8.2f}"
-                    f"{ratio:>9}{row['main_cpu_us_per_batch']:>19.1f}",
+                    f"{ratio:>9}{row['main_cpu_us_per_batch']:>20.1f}{row['total_cpu_us_per_batch']:>10.1f}",
                     flush=True,
                 )
     document = {"workers": arguments.workers, "cpus": os.cpu_count(), "load": os.getloadavg()[0], "rows": rows}

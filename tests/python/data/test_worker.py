@@ -120,6 +120,8 @@ def test_an_index_that_does_not_exist_is_the_datasets_error() -> None:
 def test_bulk_errors_name_the_samples(num_workers: int) -> None:
     got = run_bulk(BrokenBulk(12), num_workers)
     assert [type(batch) for batch in got] == [list, OSError, list]
+    if num_workers == 0 and not hasattr(got[1], "__notes__"):
+        return  # before Python 3.11
     text = "".join(got[1].__notes__) if num_workers == 0 else str(got[1].__cause__)
     assert "7" in text
     assert "could not be made" in text
