@@ -10,14 +10,11 @@
 #include <string>
 
 #include "framework/errors.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {
 namespace {
-
-using ::testing::HasSubstr;
 
 ArenaOptions Options(uint32_t count, size_t bytes) {
   ArenaOptions options;
