@@ -137,7 +137,7 @@ struct Div {
 struct Max {
   template <typename T>
   static T Value(T x, T y) {
-    return x > y || x != x ? x : y;
+    return x > y || IsNaN(x) ? x : y;
   }
   template <typename T>
   static T ByX(T x, T y, T d) {
@@ -151,7 +151,7 @@ struct Max {
 struct Min {
   template <typename T>
   static T Value(T x, T y) {
-    return x < y || x != x ? x : y;
+    return x < y || IsNaN(x) ? x : y;
   }
   template <typename T>
   static T ByX(T x, T y, T d) {

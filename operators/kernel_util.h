@@ -5,10 +5,12 @@
 // adds the operator.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "framework/data_type.h"
 #include "framework/ddim.h"
@@ -23,6 +25,16 @@ inline std::string Grad(std::string_view slot) { return GradVarName(std::string(
 
 // Whether two dimensions may be equal.
 inline bool Fits(int64_t a, int64_t b) { return a == b || a < 0 || b < 0; }
+
+// Also for integers, which never are.
+template <typename T>
+bool IsNaN(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::isnan(value);
+  } else {
+    return false;
+  }
+}
 
 // Number of elements of dims[begin, end), -1 if one of them is unknown. Throws InvalidArgument if it overflows.
 int64_t Numel(const DDim& dims, size_t begin, size_t end);

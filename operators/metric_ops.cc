@@ -13,7 +13,7 @@ namespace {
 // Whether a comes before b in a ranking: greater first, NaN before everything.
 template <typename T>
 bool Before(T a, T b) {
-  return a > b || (a != a && b == b);
+  return a > b || (IsNaN(a) && !IsNaN(b));
 }
 
 int64_t RowsOf(const LoDTensor& x) { return x.dims().back() == 0 ? 0 : x.numel() / x.dims().back(); }

@@ -80,7 +80,7 @@ void MaxPoolImage(const PoolShape& s, const T* x, T* out) {
         const int64_t stride = s.cols.stride;
         for (int64_t ox = range.begin; ox < range.end; ++ox) {
           const T value = from[ox * stride];
-          out[ox] = value > out[ox] || value != value ? value : out[ox];
+          out[ox] = value > out[ox] || IsNaN(value) ? value : out[ox];
         }
       }
     }
@@ -120,10 +120,10 @@ int64_t FindMaximum(const T* x, int64_t width, const Clipped& rows, const Clippe
       }
     }
   };
-  if (max == max) {
+  if (!IsNaN(max)) {
     visit([max](T value) { return value >= max; });
   } else {
-    visit([](T value) { return value != value; });  // NaN, which equals nothing, comes from a NaN
+    visit([](T value) { return IsNaN(value); });  // which equals nothing
   }
   return found;
 }

@@ -113,7 +113,7 @@ void ReduceMeanKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 T NanOrGreater(T a, T b) {
-  return a > b || a != a ? a : b;
+  return a > b || IsNaN(a) ? a : b;
 }
 
 template <typename T>

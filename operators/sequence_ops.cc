@@ -55,7 +55,7 @@ void MaxOfRows(const T* x, int64_t begin, int64_t end, int64_t width, T* out, in
   for (int64_t r = begin + 1; r < end; ++r) {
     for (int64_t c = 0; c < width; ++c) {
       const T value = x[r * width + c];
-      if (value > out[c] || (value != value && out[c] == out[c])) {
+      if (value > out[c] || (IsNaN(value) && !IsNaN(out[c]))) {
         out[c] = value;
         index[c] = static_cast<int32_t>(r);
       }

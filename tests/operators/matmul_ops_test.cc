@@ -147,19 +147,25 @@ TEST(MatmulOperator, RefusesShapesThatDoNotMatch) {
 // Products of all kinds of sizes take different ways through Eigen; none may depend on where the matrices lie (Run
 // checks that).
 TEST(MatmulOperator, GivesTheSameBitsWhereverTheMatricesLie) {
+  const auto check = [](int64_t m, int64_t n, int64_t k) {
+    for (const bool transposed : {false, true}) {
+      OpTest test("matmul");
+      test.In<float>("X", transposed ? DDim{k, m} : DDim{m, k}, As<float>(Numbers(m * k, -1, 1, 1)));
+      test.In<float>("Y", transposed ? DDim{n, k} : DDim{k, n}, As<float>(Numbers(n * k, -1, 1, 2))).Out("Out");
+      test.Attr("transpose_X", transposed).Attr("transpose_Y", transposed).Run();
+    }
+  };
   const int64_t sizes[] = {1, 2, 3, 7, 8, 13, 17, 33};
   for (const int64_t m : sizes) {
     for (const int64_t n : sizes) {
       for (const int64_t k : sizes) {
-        for (const bool transposed : {false, true}) {
-          OpTest test("matmul");
-          test.In<float>("X", transposed ? DDim{k, m} : DDim{m, k}, As<float>(Numbers(m * k, -1, 1, 1)));
-          test.In<float>("Y", transposed ? DDim{n, k} : DDim{k, n}, As<float>(Numbers(n * k, -1, 1, 2))).Out("Out");
-          test.Attr("transpose_X", transposed).Attr("transpose_Y", transposed).Run();
-        }
+        check(m, n, k);
       }
     }
   }
+  check(70, 90, 600);  // more than Eigen takes in one block
+  check(1, 600, 90);
+  check(600, 1, 90);
 }
 
 }  // namespace
