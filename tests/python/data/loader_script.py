@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -12,6 +13,8 @@ from headrace.data import DataLoader
 
 
 def main() -> None:
+    # As at a terminal: a shell's background job, which the tests may be part of, ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     context, end = sys.argv[1:]
     dataset: Ints = Vectors(1000, (100, 100))
     if end.startswith("stuck"):
