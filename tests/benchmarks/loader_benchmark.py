@@ -4,7 +4,7 @@
 Measures batches per second and the CPU time of the main process and of all processes together. Each case is a map-style
 dataset that copies its samples from a pool of arrays. All loaders run in the same process with the same number of
 persistent worker processes, in turns, so that whatever else the machine does hits all of them alike; the figures are
-medians over the rounds, the ratios medians of the rounds' ratios. Of each epoch the first tenth is not counted (a
+medians over the rounds, the ratios medians of the rounds' ratios. Of each run the first tenth is not counted (a
 loader may have prefetched it while another was measured). The consumer reads one byte of each array.
 
 Torch runs at its best: its dataset returns tensors made with ``from_numpy``, so that it pickles descriptors and not
@@ -30,7 +30,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -102,25 +102,24 @@ class Contestant:
         self.cpu: list[float] = []
         self.total_cpu: list[float] = []
 
-    def run(self, case: Case, measure: bool) -> None:
-        skipped = max(1, case.batches // 10)
+    def run(self, case: Case, seconds: float, measure: bool) -> None:
+        """An epoch, or as much of it as the time allows."""
         iterator = self.epoch()
-        for _ in range(skipped):
+        for _ in range(max(1, case.batches // 10)):
             touch(next(iterator))
         cpu, workers_cpu, begin = cpu_seconds(), workers_cpu_seconds(), time.perf_counter()
-        count = 0
+        count, now = 0, begin
         for batch in iterator:
             touch(batch)
             count += 1
-        seconds, cpu, workers_cpu = (
-            time.perf_counter() - begin,
-            cpu_seconds() - cpu,
-            workers_cpu_seconds() - workers_cpu,
-        )
-        if count != case.batches - skipped:
-            raise RuntimeError(f"{self.name} gave {count + skipped} batches instead of {case.batches}")
+            now = time.perf_counter()
+            if now - begin > seconds:
+                break
+        cpu, workers_cpu = cpu_seconds() - cpu, workers_cpu_seconds() - workers_cpu
+        if isinstance(iterator, Generator):
+            iterator.close()
         if measure:
-            self.rates.append(count / seconds)
+            self.rates.append(count / (now - begin))
             self.cpu.append(cpu / count)
             self.total_cpu.append((cpu + workers_cpu) / count)
 
@@ -171,6 +170,8 @@ def feed_contestant(case: Case, arguments: argparse.Namespace) -> Contestant:
             while True:
                 yield pop()
         except core.EOFException:
+            pass
+        finally:
             feed.stop()
 
     return Contestant("feed", epoch, loader.shutdown)
@@ -197,13 +198,18 @@ def grain_contestant(case: Case, arguments: argparse.Namespace) -> Contestant:
         .to_iter_dataset(grain.ReadOptions(num_threads=0))
         .mp_prefetch(grain.MultiprocessingOptions(num_workers=arguments.workers, per_worker_buffer_size=2))
     )
-    endless = iter(dataset)  # its workers live as long as one iterator
 
     def epoch() -> Iterator[Any]:
-        for _ in range(case.batches):
-            yield next(endless)
+        iterator = iter(
+            dataset
+        )  # with workers of its own, and threads in this process that stay busy as long as it lives
+        try:
+            for _ in range(case.batches):
+                yield next(iterator)
+        finally:
+            iterator.close()
 
-    return Contestant("grain", epoch, lambda: getattr(endless, "close", lambda: None)())
+    return Contestant("grain", epoch)
 
 
 def installed(module: str) -> bool:
@@ -232,11 +238,11 @@ def measure(case: Case, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     field = contestants(case, arguments)
     try:
         for each in field:
-            each.run(case, measure=False)
+            each.run(case, arguments.seconds, measure=False)
         for round_number in range(arguments.rounds):
             turn = round_number % len(field)
             for each in field[turn:] + field[:turn]:
-                each.run(case, measure=True)
+                each.run(case, arguments.seconds, measure=True)
                 time.sleep(arguments.pause)
     finally:
         for each in field:
@@ -268,6 +274,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--loaders", nargs="*", help="which loaders to run (default: all that are installed)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes of each loader (default: 2)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds to take the median of (default: 5)")
+    parser.add_argument("--seconds", type=float, default=1, help="the most that one run takes (default: 1)")
     parser.add_argument("--pause", type=float, default=0.05, help="seconds between two runs (default: 0.05)")
     parser.add_argument("--prefetch", type=int, default=None, help="headrace's prefetch_factor (default: its own)")
     parser.add_argument("--batches", type=int, default=None, help="batches per epoch, instead of the case's own")
