@@ -104,10 +104,10 @@ def test_nothing_of_python_runs_between_worker_and_program() -> None:
     executor.run(startup)
     reader.decorate_loader(DataLoader(Vectors(200), batch_size=2, num_workers=2))
     hold_the_lock = ctypes.PyDLL(None).usleep
+    queue = reader.queue
     for _ in range(2):
-        reader.start()
-        queue = reader.queue
         before = queue.stats()
+        reader.start()
         hold_the_lock(300_000)
         after = queue.stats()
         assert after["sent"] - before["sent"] == after["depth"] == 4
