@@ -37,7 +37,7 @@
 
 namespace headrace {
 
-enum class SendResult { kTaken, kRefused, kTimedOut };
+enum class SendResult { kTaken, kRefused, kAfterEnd, kTimedOut };
 enum class ReceiveResult { kItem, kClosed, kKilled, kTimedOut };
 
 // Totals since the queue was made, over all epochs, except depth and epoch.
@@ -70,8 +70,9 @@ class BlockingQueue {
   BlockingQueue(const BlockingQueue&) = delete;
   BlockingQueue& operator=(const BlockingQueue&) = delete;
 
-  // Blocks while the queue is full. kRefused if it is closed, failed or killed, or if `epoch` is over; then `item` is
-  // untouched.
+  // Blocks while the queue is full. kAfterEnd if the senders themselves had ended the pass (Close, Fail) before this
+  // call: a mistake of theirs, since the item would be lost. kRefused if the pass ends meanwhile, if the consumer has
+  // ended it (Interrupt, Kill) or if `epoch` is over: a request to stop. `item` is untouched unless kTaken.
   SendResult Send(T&& item, uint64_t epoch = kCurrentEpoch) { return SendUntil(std::move(item), std::nullopt, epoch); }
   // As Send, but gives up after `timeout`; `item` is untouched unless kTaken.
   SendResult SendFor(T&& item, Clock::duration timeout, uint64_t epoch = kCurrentEpoch) {
@@ -91,6 +92,16 @@ class BlockingQueue {
     }
     WakeAll();
     return true;
+  }
+
+  // The consumer's way to end the pass: as Close, but a Send that comes later is kRefused, not kAfterEnd.
+  void Interrupt() {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+      interrupted_ = true;
+    }
+    WakeAll();
   }
 
   // Ends the pass with an error. False, and nothing happens, if `epoch` is over or there is an error already.
@@ -118,6 +129,7 @@ class BlockingQueue {
       dropped.swap(items_);
       forgotten.swap(error_);
       closed_ = false;
+      interrupted_ = false;
       sent_in_epoch_ = 0;
       epoch = ++epoch_;
     }
@@ -132,6 +144,7 @@ class BlockingQueue {
       dropped.swap(items_);
       killed_ = true;
       closed_ = true;
+      interrupted_ = true;
     }
     WakeAll();
   }
@@ -176,6 +189,7 @@ class BlockingQueue {
   SendResult SendUntil(T&& item, Deadline deadline, uint64_t epoch) {
     std::unique_lock lock(mutex_);
     if (epoch == kCurrentEpoch) epoch = epoch_;
+    if (closed_ && !interrupted_ && epoch == epoch_) return SendResult::kAfterEnd;
     const auto ready = [&] { return closed_ || epoch != epoch_ || items_.size() < capacity_; };
     if (!WaitUntil(lock, not_full_, ready, deadline, producer_wait_ns_)) return SendResult::kTimedOut;
     if (closed_ || epoch != epoch_) return SendResult::kRefused;
@@ -268,7 +282,8 @@ class BlockingQueue {
   std::condition_variable not_empty_;
   std::condition_variable not_full_;
   std::deque<T> items_;
-  bool closed_ = false;  // Send is refused: closed, failed or killed
+  bool closed_ = false;       // Send is refused: closed, failed, interrupted or killed
+  bool interrupted_ = false;  // by the consumer
   bool killed_ = false;
   std::exception_ptr error_;
   uint64_t epoch_ = 1;

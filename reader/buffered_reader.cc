@@ -29,7 +29,7 @@ void BufferedReader::Prefetch(uint64_t epoch) {
         buffer_.Close(epoch);
         return;
       }
-      if (buffer_.Send(std::move(batch), epoch) == SendResult::kRefused) return;
+      if (buffer_.Send(std::move(batch), epoch) != SendResult::kTaken) return;
     }
   } catch (...) {
     buffer_.Fail(std::current_exception(), epoch);
@@ -37,7 +37,7 @@ void BufferedReader::Prefetch(uint64_t epoch) {
 }
 
 void BufferedReader::Interrupt() {
-  buffer_.Close();
+  buffer_.Interrupt();
   DecoratedReader::Interrupt();
 }
 

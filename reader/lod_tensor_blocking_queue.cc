@@ -23,8 +23,12 @@ bool LoDTensorBlockingQueue::Push(const LoDTensorArray& batch, uint64_t epoch) {
 }
 
 bool LoDTensorBlockingQueue::Push(LoDTensorArray&& batch, uint64_t epoch) {
+  return Send(std::move(batch), epoch) == SendResult::kTaken;
+}
+
+SendResult LoDTensorBlockingQueue::Send(LoDTensorArray&& batch, uint64_t epoch) {
   Check(batch);
-  return queue_.Send(std::move(batch), epoch) == SendResult::kTaken;
+  return queue_.Send(std::move(batch), epoch);
 }
 
 SendResult LoDTensorBlockingQueue::PushFor(LoDTensorArray&& batch, std::chrono::nanoseconds timeout, uint64_t epoch) {

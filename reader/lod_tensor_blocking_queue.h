@@ -45,8 +45,9 @@ class HEADRACE_API LoDTensorBlockingQueue {
   // or `epoch` is over. A batch that does not fit what was declared is an InvalidArgument or TypeMismatch (see
   // CheckBatch); the queue is as before then.
   bool Push(const LoDTensorArray& batch, uint64_t epoch = kCurrentEpoch);
-  // As above; `batch` is untouched unless it was taken.
+  // As above; `batch` is untouched unless it was taken. Send and PushFor also say why not (see BlockingQueue::Send).
   bool Push(LoDTensorArray&& batch, uint64_t epoch = kCurrentEpoch);
+  SendResult Send(LoDTensorArray&& batch, uint64_t epoch = kCurrentEpoch);
   SendResult PushFor(LoDTensorArray&& batch, std::chrono::nanoseconds timeout, uint64_t epoch = kCurrentEpoch);
 
   // Blocks while the queue is empty and open. `*success` is false, and the result empty, when a closed queue has been
@@ -58,6 +59,8 @@ class HEADRACE_API LoDTensorBlockingQueue {
   // False if `epoch` is over; then nothing happens.
   bool Close(uint64_t epoch = kCurrentEpoch) { return queue_.Close(epoch); }
   bool Fail(std::exception_ptr error, uint64_t epoch = kCurrentEpoch) { return queue_.Fail(std::move(error), epoch); }
+  // The consumer ends the pass; feeders that push later are told to stop, not that they are wrong.
+  void Interrupt() { queue_.Interrupt(); }
   void Kill() { queue_.Kill(); }
   // Drops what is queued and begins an epoch, which it returns. Throws FailedPrecondition if killed.
   uint64_t ReOpen() { return queue_.ReOpen(); }

@@ -24,7 +24,7 @@ PyReader::PyReader(const std::shared_ptr<LoDTensorBlockingQueue>& queue)
 
 void PyReader::ReadNextImpl(LoDTensorArray* out) { *out = queue_->Pop(); }
 
-void PyReader::Interrupt() { queue_->Close(); }
+void PyReader::Interrupt() { queue_->Interrupt(); }
 
 void PyReader::Restart() { queue_->ReOpen(); }
 

@@ -118,6 +118,7 @@ bool QueueFeeder::FeedOne() {
       case SendResult::kTaken:
         return true;
       case SendResult::kRefused:
+      case SendResult::kAfterEnd:  // somebody else has closed it: this pass is over
         ended_.store(true);
         return false;
       case SendResult::kTimedOut:

@@ -50,11 +50,12 @@ bool Push(Queue& self, const py::object& batch, uint64_t epoch, std::optional<do
   {
     GilReleased nogil;
     const ScopedWaitHook hook(&CheckSignals);
-    if (!timeout) {
-      return self.Push(std::move(tensors), epoch);
-    }
-    result = self.PushFor(std::move(tensors), Seconds(*timeout), epoch);
+    result =
+        timeout ? self.PushFor(std::move(tensors), Seconds(*timeout), epoch) : self.Send(std::move(tensors), epoch);
   }
+  HR_ENFORCE(result != SendResult::kAfterEnd, QueueClosed, "push into the queue '", self.name(),
+             "' after its close() or fail(): nobody would read the batch; reopen(), or reset() of its reader, begins "
+             "the next pass");
   HR_ENFORCE(result != SendResult::kTimedOut, Timeout, "the queue '", self.name(), "' was full for ", *timeout, " s");
   return result == SendResult::kTaken;
 }
@@ -139,7 +140,9 @@ void BindQueue(py::module_& m) {
       .def("push", &Push, py::arg("batch"), py::arg("epoch") = Queue::kCurrentEpoch, py::arg("timeout") = py::none(),
            "Waits while the queue is full; True if the batch (a list of LoDTensors, which are shared, or arrays, which "
            "are copied) was\n"
-           "taken, False if the queue is closed or the epoch is over. ValueError or TypeError if the batch does not "
+           "taken, False if the reader was reset, the queue killed or the epoch is over: a request to stop. "
+           "QueueClosedError if the\n"
+           "queue had been closed by close() or fail(). ValueError or TypeError if the batch does not "
            "fit the\n"
            "declaration. TimeoutError after ``timeout`` seconds.")
       .def("pop", &Pop, py::arg("timeout") = py::none(),

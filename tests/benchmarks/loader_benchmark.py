@@ -131,13 +131,14 @@ def cpu_seconds() -> float:
 
 
 def workers_cpu_seconds() -> float:
-    """CPU time so far of all worker processes that are alive."""
+    """CPU time so far of all worker processes, those that have ended included."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     nanoseconds = 0
     for process in multiprocessing.active_children():
         for path in glob.glob(f"/proc/{process.pid}/task/*/schedstat"):
             with contextlib.suppress(OSError), open(path) as file:
                 nanoseconds += int(file.read().split()[0])
-    return nanoseconds * 1e-9
+    return ended.ru_utime + ended.ru_stime + nanoseconds * 1e-9
 
 
 def headrace_contestant(case: Case, arguments: argparse.Namespace) -> Contestant:

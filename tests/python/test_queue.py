@@ -55,7 +55,8 @@ def test_a_closed_queue_drains_and_then_ends() -> None:
     queue.push(batch(1))
     queue.close()
     assert queue.is_closed()
-    assert not queue.push(batch(2))
+    with pytest.raises(core.QueueClosedError, match=r"push into the queue .* after its close\(\) or fail\(\).*reopen"):
+        queue.push(batch(2))
     assert np.asarray(queue.pop()[0])[0, 0] == 1
     with pytest.raises(core.EOFException, match=r"There is no next data\."):
         queue.pop()

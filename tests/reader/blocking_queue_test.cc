@@ -135,12 +135,28 @@ TEST(BlockingQueueTest, CloseLetsQueuedItemsDrain) {
   EXPECT_EQ(Drain(queue), FirstInts(3));
 }
 
-TEST(BlockingQueueTest, SendOnAClosedQueueIsRefusedAndLeavesTheItem) {
+TEST(BlockingQueueTest, SendAfterTheEndIsTheSendersMistakeAndLeavesTheItem) {
   BlockingQueue<std::unique_ptr<int>> queue(1);
   queue.Close();
   auto item = std::make_unique<int>(1);
-  EXPECT_EQ(queue.Send(std::move(item)), SendResult::kRefused);
+  EXPECT_EQ(queue.Send(std::move(item)), SendResult::kAfterEnd);
   EXPECT_NE(item, nullptr);  // NOLINT(bugprone-use-after-move): that is the promise
+  queue.ReOpen();
+  queue.Fail(SomeError());
+  EXPECT_EQ(queue.Send(std::move(item)), SendResult::kAfterEnd);
+}
+
+TEST(BlockingQueueTest, SendAfterTheConsumersEndIsRefused) {
+  IntQueue queue(1);
+  queue.Interrupt();
+  EXPECT_TRUE(queue.IsClosed());
+  EXPECT_EQ(queue.Send(1), SendResult::kRefused);
+  queue.Close();  // by a feeder that has not noticed
+  EXPECT_EQ(queue.Send(1), SendResult::kRefused);
+  queue.ReOpen();
+  EXPECT_EQ(queue.Send(1), SendResult::kTaken);
+  queue.Close();
+  EXPECT_EQ(queue.Send(1), SendResult::kAfterEnd);
 }
 
 TEST(BlockingQueueTest, CloseUnblocksSenders) {
@@ -149,7 +165,7 @@ TEST(BlockingQueueTest, CloseUnblocksSenders) {
   std::vector<std::jthread> senders;
   std::atomic<int> refused{0};
   for (int i = 0; i < 4; ++i) {
-    senders.emplace_back([&] { refused += queue.Send(1) == SendResult::kRefused; });
+    senders.emplace_back([&] { refused += queue.Send(1) != SendResult::kTaken; });
   }
   GiveOthersTime();
   queue.Close();
@@ -211,7 +227,7 @@ TEST(BlockingQueueTest, AFailureUnblocksReceiversAndSenders) {
       EXPECT_THROW(empty.Receive(&item), std::runtime_error);
       ++released;
     });
-    threads.emplace_back([&] { released += full.Send(1) == SendResult::kRefused; });
+    threads.emplace_back([&] { released += full.Send(1) != SendResult::kTaken; });
   }
   GiveOthersTime();
   empty.Fail(SomeError());
