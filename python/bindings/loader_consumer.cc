@@ -278,7 +278,7 @@ void BindLoaderConsumer(py::module_& m) {
       .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size,
                        bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
                        uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
-                       py::object unpickle) {
+                       py::object unpickle, uint32_t rank, uint32_t world) {
              SchedulerOptions options;
              options.arena.order = OrderFromName(order);
              options.arena.dataset_length = dataset_length;
@@ -291,24 +291,27 @@ void BindLoaderConsumer(py::module_& m) {
              options.producers = producers;
              options.whole_batches = whole_batches;
              options.cross_epochs = cross_epochs;
+             options.rank = rank;
+             options.world = world;
              return std::make_unique<Consumer>(options, std::move(decode_tree), std::move(decode_problem),
                                                std::move(unpickle));
            }),
            py::kw_only(), py::arg("order"), py::arg("dataset_length"), py::arg("seed"), py::arg("batch_size"),
            py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches"),
            py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
-           py::arg("decode_problem"), py::arg("unpickle"))
+           py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1)
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
       .def_property_readonly("batches_per_epoch",
                              [](const Consumer& self) { return self.scheduler()->batches_per_epoch(); })
       .def(
           "start_epoch",
-          [](Consumer& self, uint64_t epoch, uint64_t first) {
+          [](Consumer& self, uint64_t epoch, uint64_t first_batch, std::vector<uint64_t> skip) {
             self.RequireOwner();
-            self.scheduler()->StartEpoch(epoch, first);
+            self.scheduler()->StartEpoch({epoch, first_batch, std::move(skip)});
           },
-          py::arg("epoch"), py::arg("first_batch") = 0)
+          py::arg("epoch"), py::arg("first_batch") = 0, py::arg("skip") = std::vector<uint64_t>(),
+          "The consumer wants `first_batch` of `epoch` next, and none of the batches in `skip`.")
       .def(
           "supply",
           [](Consumer& self, uint64_t rows, const py::bytes& indices, bool pickled) {

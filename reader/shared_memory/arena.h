@@ -56,6 +56,7 @@ struct ControlBlock {
   uint32_t order;  // IndexOrder
   uint64_t dataset_length;
   uint64_t seed;
+  uint64_t stride;  // from the position of a row to that of the next
   // How long to wait awake, at most, before going to sleep.
   int64_t spin_ns;
 

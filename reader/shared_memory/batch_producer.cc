@@ -123,6 +123,7 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
 }
 
 uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
+  const uint64_t position = claim.first_position + row * control_->stride;
   switch (static_cast<IndexOrder>(control_->order)) {
     case IndexOrder::kExplicit:
       return reinterpret_cast<const uint64_t*>(Data(claim) + kDataOffset)[row];
@@ -131,11 +132,11 @@ uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
         permutation_.emplace(control_->dataset_length, control_->seed, claim.epoch);
         permutation_epoch_ = claim.epoch;
       }
-      return (*permutation_)(claim.first_position + row);
+      return (*permutation_)(position);
     case IndexOrder::kSequential:
       break;
   }
-  return claim.first_position + row;
+  return position;
 }
 
 std::string_view BatchProducer::PickledIndices(const Claim& claim) const {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "framework/errors.h"
@@ -27,32 +28,24 @@ constexpr double kClaimNs = 300'000;
 constexpr uint32_t kMaxDeathsPerRow = 4;
 // How long to wait awake, at most, where there are more processors than producers (spin.h).
 constexpr int64_t kSpinNs = 50'000;
-constexpr uint64_t kMaxRows = uint64_t{1} << 31;
-constexpr uint64_t kMaxLength = uint64_t{1} << 62;
 
 }  // namespace
 
 std::shared_ptr<BatchScheduler> BatchScheduler::Create(const SchedulerOptions& options) {
-  HR_ENFORCE(options.batch_size >= 1 && options.batch_size <= kMaxRows, InvalidArgument, "batch_size must be 1 to ",
-             kMaxRows, ", got ", options.batch_size);
-  HR_ENFORCE(options.arena.dataset_length <= kMaxLength, InvalidArgument, "a dataset has at most ", kMaxLength,
-             " samples, got ", options.arena.dataset_length);
-  HR_ENFORCE(options.arena.slot_count >= 2 && options.arena.slot_count <= kMaxSlots, InvalidArgument,
-             "the number of slots must be 2 to ", kMaxSlots, ", got ", options.arena.slot_count);
-  HR_ENFORCE(options.prefetch >= 1 && options.prefetch < options.arena.slot_count, InvalidArgument,
-             "prefetch must be 1 to ", options.arena.slot_count - 1, " (one less than the number of slots), got ",
-             options.prefetch);
-  HR_ENFORCE(options.producers <= kMaxProducers, InvalidArgument, "at most ", kMaxProducers, " producers, got ",
-             options.producers);
-  return std::shared_ptr<BatchScheduler>(new BatchScheduler(options));
+  return std::shared_ptr<BatchScheduler>(new BatchScheduler(options, BatchPlan(options)));
 }
 
-BatchScheduler::BatchScheduler(const SchedulerOptions& options)
-    : options_(options), arena_(Arena::Create(options.arena)), owner_(getpid()) {
+BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
+    : options_(options),
+      arena_(Arena::Create(options.arena)),
+      owner_(getpid()),
+      batches_per_epoch_(plan.batches_per_epoch()),
+      plan_(std::move(plan)),
+      slots_(*arena_) {
   completion_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   HR_ENFORCE(completion_fd_ >= 0, IoError, "eventfd failed: ", std::strerror(errno));
-  states_.assign(arena_->slot_count(), SlotState::kUnused);
   ControlBlock& control = arena_->control();
+  control.stride = options.world;
   control.oldest.store(next_sequence_, std::memory_order_relaxed);
   control.next.store(next_sequence_, std::memory_order_relaxed);
   cpu_set_t cpus;
@@ -73,89 +66,52 @@ BatchScheduler::~BatchScheduler() {
 
 bool BatchScheduler::InOwner() const { return getpid() == owner_; }
 
-uint64_t BatchScheduler::batches_per_epoch() const {
-  const uint64_t length = options_.arena.dataset_length;
-  return options_.drop_last ? length / options_.batch_size : (length + options_.batch_size - 1) / options_.batch_size;
-}
-
-void BatchScheduler::StartEpoch(uint64_t epoch, uint64_t first_batch) {
+void BatchScheduler::StartEpoch(const EpochStart& start) {
   std::unique_lock lock(mutex_);
-  const bool explicit_order = options_.arena.order == IndexOrder::kExplicit;
-  bool continues = started_ && !explicit_order;
+  const uint64_t epoch = start.epoch;
+  bool continues =
+      started_ && options_.arena.order != IndexOrder::kExplicit && start.skip.empty() && !plan_.Skips(epoch);
   if (continues) {
-    continues = in_flight_.empty() ? open_epoch_ == epoch && open_batch_ == first_batch
-                                   : in_flight_.front().epoch == epoch && in_flight_.front().batch == first_batch;
+    continues = in_flight_.empty() ? plan_.IsAt(epoch, start.first_batch)
+                                   : in_flight_.front().epoch == epoch && in_flight_.front().batch == start.first_batch;
   }
   if (!continues) {
+    plan_.Start(start);
     WithdrawAll();
-    supply_.clear();
-    supply_ended_ = false;
-    open_epoch_ = epoch;
-    open_batch_ = first_batch;
   }
   started_ = true;
   consumer_epoch_ = epoch;
-  consumer_batch_ = first_batch;
   OpenBatches();
   WakeConsumer();
 
-  const auto idle_end = free_slots_.begin() + static_cast<std::ptrdiff_t>(idle_slots_);
-  const std::vector<uint32_t> idle(free_slots_.begin(), idle_end);
-  free_slots_.erase(free_slots_.begin(), idle_end);
-  idle_slots_ = free_slots_.size();
+  const std::vector<uint32_t> idle = slots_.TakeIdle();
   lock.unlock();
   for (const uint32_t slot : idle) {
     arena_->Release(slot, 0);
   }
   lock.lock();
-  cold_slots_.insert(cold_slots_.end(), idle.begin(), idle.end());
+  slots_.AddCold(idle);
 }
 
 void BatchScheduler::Supply(uint64_t rows, std::string_view indices, bool pickled) {
-  HR_ENFORCE(rows >= 1 && rows <= kMaxRows, InvalidArgument, "a batch must have 1 to ", kMaxRows, " rows, got ", rows);
-  HR_ENFORCE(pickled || indices.size() == rows * sizeof(int64_t), InvalidArgument, "a batch of ", rows,
-             " rows needs as many indices of ", sizeof(int64_t), " bytes, got ", indices.size(), " bytes");
   HR_ENFORCE(indices.size() < arena_->slot_bytes() - kDataOffset, ResourceExhausted, "the indices of a batch need ",
              indices.size(), " bytes, a slot has ", arena_->slot_bytes() - kDataOffset);
   const std::lock_guard lock(mutex_);
-  HR_ENFORCE(started_ && !supply_ended_, FailedPrecondition,
+  HR_ENFORCE(started_ && !plan_.supply_ended(), FailedPrecondition,
              "batches can be supplied between StartEpoch and EndSupply only");
-  supply_.push_back({open_epoch_, open_batch_++, rows, std::string(indices), pickled});
+  plan_.Supply(rows, indices, pickled);
   OpenBatches();
 }
 
 void BatchScheduler::EndSupply() {
   const std::lock_guard lock(mutex_);
-  supply_ended_ = true;
+  plan_.EndSupply();
 }
 
 uint32_t BatchScheduler::WantedSupply() const {
   const std::lock_guard lock(mutex_);
-  const auto have = static_cast<uint32_t>(in_flight_.size() + supply_.size());
-  return supply_ended_ || have >= options_.prefetch ? 0 : options_.prefetch - have;
-}
-
-bool BatchScheduler::HasPlanned() const {
-  if (options_.arena.order == IndexOrder::kExplicit) {
-    return !supply_.empty();
-  }
-  const uint64_t batches = batches_per_epoch();
-  return open_batch_ < batches || (options_.cross_epochs && batches != 0 && open_epoch_ == consumer_epoch_);
-}
-
-BatchScheduler::SuppliedBatch BatchScheduler::NextPlanned() {
-  if (options_.arena.order == IndexOrder::kExplicit) {
-    SuppliedBatch plan = std::move(supply_.front());
-    supply_.pop_front();
-    return plan;
-  }
-  if (open_batch_ >= batches_per_epoch()) {
-    ++open_epoch_;
-    open_batch_ = 0;
-  }
-  const uint64_t batch = open_batch_++;
-  const uint64_t left = options_.arena.dataset_length - batch * options_.batch_size;
-  return {open_epoch_, batch, std::min(options_.batch_size, left), {}, false};
+  const auto have = static_cast<uint32_t>(in_flight_.size() + plan_.supplied());
+  return plan_.supply_ended() || have >= options_.prefetch ? 0 : options_.prefetch - have;
 }
 
 void BatchScheduler::OpenBatches() {
@@ -163,37 +119,17 @@ void BatchScheduler::OpenBatches() {
     return;
   }
   uint32_t opened_chunks = 0;
-  uint32_t slot = 0;
-  while (in_flight_.size() < options_.prefetch && HasPlanned() && AcquireSlot(&slot)) {
-    Open(slot, NextPlanned());
-    opened_chunks += arena_->slot(slot).chunks.load(std::memory_order_relaxed);
+  while (in_flight_.size() < options_.prefetch && plan_.HasNext(consumer_epoch_)) {
+    const std::optional<uint32_t> slot = slots_.Acquire();
+    if (!slot) {
+      break;
+    }
+    Open(*slot, plan_.Next());
+    opened_chunks += arena_->slot(*slot).chunks.load(std::memory_order_relaxed);
   }
   if (opened_chunks != 0) {
     SignalWork(opened_chunks);
   }
-}
-
-bool BatchScheduler::AcquireSlot(uint32_t* slot) {
-  if (free_slots_.empty()) {
-    FreeDrained();
-  }
-  if (!free_slots_.empty()) {
-    *slot = free_slots_.back();
-    free_slots_.pop_back();
-    idle_slots_ = std::min(idle_slots_, free_slots_.size());
-    return true;
-  }
-  if (!cold_slots_.empty()) {
-    *slot = cold_slots_.back();
-    cold_slots_.pop_back();
-    return true;
-  }
-  if (unused_slots_begin_ < states_.size()) {
-    *slot = unused_slots_begin_++;
-    states_[*slot] = SlotState::kFree;
-    return true;
-  }
-  return false;
 }
 
 uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
@@ -236,7 +172,7 @@ void BatchScheduler::SetClaims(SlotHeader& header, uint64_t sequence, uint32_t c
   }
 }
 
-void BatchScheduler::Open(uint32_t slot, const SuppliedBatch& plan) {
+void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   SlotHeader& header = arena_->slot(slot);
   const uint64_t sequence = next_sequence_++;
   header.rows = static_cast<uint32_t>(plan.rows);
@@ -244,13 +180,12 @@ void BatchScheduler::Open(uint32_t slot, const SuppliedBatch& plan) {
   header.whole = options_.whole_batches ? 1 : 0;
   header.epoch = plan.epoch;
   header.batch = plan.batch;
-  header.first_position = plan.batch * options_.batch_size;
+  header.first_position = plan.first_position;
   header.indices_bytes = plan.indices.size();
   header.pickled_indices = plan.pickled ? 1 : 0;
   std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
   SetClaims(header, sequence, (header.rows + header.chunk_rows - 1) / header.chunk_rows);
   header.sequence.store(sequence, std::memory_order_release);
-  states_[slot] = SlotState::kOpen;
   in_flight_.push_back({sequence, plan.epoch, plan.batch, slot});
   ControlBlock& control = arena_->control();
   control.ring[sequence % kMaxSlots].store(slot, std::memory_order_relaxed);
@@ -291,21 +226,12 @@ void BatchScheduler::WithdrawAll() {
         header.done[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64));
       }
     }
-    states_[flight.slot] = SlotState::kDraining;
+    slots_.Drain(flight.slot);
   }
   in_flight_.clear();
   losses_.clear();
   arena_->control().oldest.store(next_sequence_);
-  FreeDrained();
-}
-
-void BatchScheduler::FreeDrained() {
-  for (uint32_t slot = 0; slot < unused_slots_begin_; ++slot) {
-    if (states_[slot] == SlotState::kDraining && AllDone(arena_->slot(slot))) {
-      states_[slot] = SlotState::kFree;
-      free_slots_.push_back(slot);
-    }
-  }
+  slots_.FreeDrained();
 }
 
 bool BatchScheduler::FrontReady(WaitOutcome* outcome) {
@@ -318,18 +244,12 @@ bool BatchScheduler::FrontReady(WaitOutcome* outcome) {
     OpenBatches();  // a draining slot may have become free
   }
   if (in_flight_.empty()) {
-    if (options_.arena.order == IndexOrder::kExplicit) {
-      if (supply_.empty()) {
-        *outcome = supply_ended_ ? WaitOutcome::kEndOfEpoch : WaitOutcome::kNeedsIndices;
-        return true;
-      }
+    if (!plan_.Exhausted(consumer_epoch_)) {
       return false;  // waits for a draining slot
     }
-    if (open_epoch_ > consumer_epoch_ || open_batch_ >= batches_per_epoch()) {
-      *outcome = WaitOutcome::kEndOfEpoch;
-      return true;
-    }
-    return false;
+    *outcome = options_.arena.order == IndexOrder::kExplicit && !plan_.supply_ended() ? WaitOutcome::kNeedsIndices
+                                                                                      : WaitOutcome::kEndOfEpoch;
+    return true;
   }
   const Flight flight = in_flight_.front();
   if (flight.epoch != consumer_epoch_) {
@@ -491,13 +411,11 @@ ReadyBatch BatchScheduler::Take() {
       break;
     }
   }
-  states_[flight.slot] = SlotState::kHeld;
-  ++held_;
-  ready.last_slots = held_ + options_.prefetch >= arena_->slot_count();
+  slots_.Hold(flight.slot);
+  ready.last_slots = slots_.held() + options_.prefetch >= arena_->slot_count();
   ready.memory =
       Allocation::Foreign(arena_->slot_data(flight.slot), arena_->slot_bytes(),
                           [self = shared_from_this(), slot = flight.slot](void*) { self->ReleaseSlot(slot); });
-  consumer_batch_ = flight.batch + 1;
   ++stats_.batches;
   std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
   // Sequentially consistent with MarkDone, as is all that Wait does afterwards.
@@ -511,9 +429,7 @@ void BatchScheduler::ReleaseSlot(uint32_t slot) {
     return;
   }
   const std::lock_guard lock(mutex_);
-  states_[slot] = SlotState::kFree;
-  --held_;
-  free_slots_.push_back(slot);
+  slots_.Free(slot);
   OpenBatches();
 }
 
@@ -551,8 +467,8 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
   ProducerRecord& record = arena_->control().producers[id];
   ProducerDeath death;
   death.producer = id;
-  for (uint32_t slot = 0; slot < unused_slots_begin_; ++slot) {
-    if (states_[slot] != SlotState::kOpen && states_[slot] != SlotState::kDraining) {
+  for (uint32_t slot = 0; slot < slots_.end(); ++slot) {
+    if (!slots_.IsOpen(slot) && !slots_.IsDraining(slot)) {
       continue;
     }
     SlotHeader& header = arena_->slot(slot);
@@ -576,7 +492,7 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
       death.epoch = header.epoch;
       death.batch = header.batch;
       death.row = row;
-      if (states_[slot] == SlotState::kDraining) {
+      if (slots_.IsDraining(slot)) {
         header.done[chunk / 64].fetch_or(bit);
         continue;
       }
@@ -632,8 +548,8 @@ SchedulerStats BatchScheduler::stats() const {
     stats.claims += record.claims.load(std::memory_order_relaxed);
   }
   stats.open_batches = static_cast<uint32_t>(in_flight_.size());
-  stats.held_slots = held_;
-  stats.slots_used = unused_slots_begin_ - static_cast<uint32_t>(cold_slots_.size());
+  stats.held_slots = slots_.held();
+  stats.slots_used = slots_.with_memory();
   stats.resident_bytes = arena_->ResidentBytes();
   return stats;
 }

@@ -26,19 +26,11 @@
 #include "framework/export.h"
 #include "reader/shared_memory/arena.h"
 #include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/batch_plan.h"
+#include "reader/shared_memory/slot_pool.h"
 #include "reader/shared_memory/spin.h"
 
 namespace headrace::shared_memory {
-
-struct SchedulerOptions {
-  ArenaOptions arena;          // order, dataset_length and seed included
-  uint64_t batch_size = 1;     // rows; for kExplicit each supplied batch says its own
-  bool drop_last = false;      // leave out a last batch with fewer rows
-  uint32_t prefetch = 2;       // batches opened ahead of the consumer, the one it waits for included
-  uint32_t producers = 1;      // how many are going to fill them: decides how finely a batch is cut
-  bool whole_batches = false;  // a batch is never cut: its maker needs all samples at once
-  bool cross_epochs = true;    // open the next epoch's first batches while this one ends
-};
 
 // What keeps the consumer from its next batch.
 enum class WaitOutcome {
@@ -105,11 +97,14 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   int completion_fd() const { return completion_fd_; }
   const SchedulerOptions& options() const { return options_; }
   // Batches in an epoch; not for kExplicit.
-  uint64_t batches_per_epoch() const;
+  uint64_t batches_per_epoch() const { return batches_per_epoch_; }
 
   // The consumer wants batch `first_batch` of `epoch` next. Batches already open are kept if they are just those, else
   // withdrawn. Memory that the last epoch did not need any more is given back to the system.
-  void StartEpoch(uint64_t epoch, uint64_t first_batch = 0);
+  void StartEpoch(uint64_t epoch, uint64_t first_batch = 0) { StartEpoch(EpochStart{epoch, first_batch, {}}); }
+  // The same, without the batches to skip: those have no rows, slots or claims. For kExplicit their numbers are passed
+  // over by Supply. Throws InvalidArgument if one of them is before the first.
+  void StartEpoch(const EpochStart& start);
 
   // kExplicit: appends a batch of `rows` rows to the current epoch. `indices` are rows × int64, or, if `pickled`, bytes
   // that the producer understands. Throws InvalidArgument for a number of rows out of range, ResourceExhausted if the
@@ -141,19 +136,11 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   SchedulerStats stats() const;
 
  private:
-  enum class SlotState : uint8_t { kUnused, kFree, kOpen, kDraining, kHeld };
   struct Flight {
     uint64_t sequence;
     uint64_t epoch;
     uint64_t batch;
     uint32_t slot;
-  };
-  struct SuppliedBatch {
-    uint64_t epoch;
-    uint64_t batch;
-    uint64_t rows;
-    std::string indices;
-    bool pickled;
   };
   struct Watch {
     uint32_t id;
@@ -166,18 +153,14 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
     uint32_t count;
   };
 
-  explicit BatchScheduler(const SchedulerOptions& options);
+  BatchScheduler(const SchedulerOptions& options, BatchPlan plan);
 
   // All of these are called with mutex_ held.
   void OpenBatches();
-  bool HasPlanned() const;
-  SuppliedBatch NextPlanned();
-  bool AcquireSlot(uint32_t* slot);
-  void Open(uint32_t slot, const SuppliedBatch& plan);
+  void Open(uint32_t slot, const PlannedBatch& plan);
   void SetClaims(SlotHeader& header, uint64_t sequence, uint32_t chunks);
   void Reopen(const Flight& flight);
   void WithdrawAll();
-  void FreeDrained();
   ProducerDeath ReclaimLocked(uint32_t id);
   void SignalWork(uint32_t chunks);
   void SignalRescan();
@@ -195,22 +178,14 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   const std::shared_ptr<Arena> arena_;
   int completion_fd_ = -1;
   const pid_t owner_;
+  const uint64_t batches_per_epoch_;
 
   mutable std::mutex mutex_;
-  std::vector<SlotState> states_;
-  std::vector<uint32_t> free_slots_;  // last in, first out: the warmest first
-  size_t idle_slots_ = 0;             // so many of free_slots_, from its begin on, were not used in this epoch
-  std::vector<uint32_t> cold_slots_;  // their memory was given back
-  uint32_t unused_slots_begin_ = 0;
-  uint32_t held_ = 0;
-  std::deque<Flight> in_flight_;
-  std::deque<SuppliedBatch> supply_;
-  bool supply_ended_ = false;
+  BatchPlan plan_;
+  SlotPool slots_;
+  std::deque<Flight> in_flight_;  // in the order in which they were opened
   uint64_t next_sequence_ = 1;
-  uint64_t open_epoch_ = 0;
-  uint64_t open_batch_ = 0;
   uint64_t consumer_epoch_ = 0;
-  uint64_t consumer_batch_ = 0;
   bool started_ = false;
   bool stopped_ = false;
   bool interrupted_ = false;

@@ -1,0 +1,111 @@
+#include "reader/shared_memory/batch_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "framework/errors.h"
+
+namespace headrace::shared_memory {
+namespace {
+
+constexpr uint64_t kMaxRows = uint64_t{1} << 31;
+constexpr uint64_t kMaxLength = uint64_t{1} << 62;
+constexpr uint32_t kMaxWorld = uint32_t{1} << 30;
+
+void Check(const SchedulerOptions& options) {
+  HR_ENFORCE(options.batch_size >= 1 && options.batch_size <= kMaxRows, InvalidArgument, "batch_size must be 1 to ",
+             kMaxRows, ", got ", options.batch_size);
+  HR_ENFORCE(options.arena.dataset_length <= kMaxLength, InvalidArgument, "a dataset has at most ", kMaxLength,
+             " samples, got ", options.arena.dataset_length);
+  HR_ENFORCE(options.arena.slot_count >= 2 && options.arena.slot_count <= kMaxSlots, InvalidArgument,
+             "the number of slots must be 2 to ", kMaxSlots, ", got ", options.arena.slot_count);
+  HR_ENFORCE(options.prefetch >= 1 && options.prefetch < options.arena.slot_count, InvalidArgument,
+             "prefetch must be 1 to ", options.arena.slot_count - 1, " (one less than the number of slots), got ",
+             options.prefetch);
+  HR_ENFORCE(options.producers <= kMaxProducers, InvalidArgument, "at most ", kMaxProducers, " producers, got ",
+             options.producers);
+  HR_ENFORCE(options.world >= 1 && options.world <= kMaxWorld && options.rank < options.world, InvalidArgument,
+             "rank must be 0 to world - 1, and world 1 to ", kMaxWorld, "; got rank ", options.rank, " of ",
+             options.world);
+}
+
+// Positions of the epoch that are this loader's.
+uint64_t ShardLength(const SchedulerOptions& options) {
+  return (options.arena.dataset_length + options.world - 1 - options.rank) / options.world;
+}
+
+}  // namespace
+
+BatchPlan::BatchPlan(const SchedulerOptions& options) : options_(options) {
+  Check(options);
+  // A last batch that one of the loaders had to do without would leave the others waiting for it.
+  batches_per_epoch_ = options.drop_last ? options.arena.dataset_length / (options.batch_size * options.world)
+                                         : (ShardLength(options) + options.batch_size - 1) / options.batch_size;
+}
+
+void BatchPlan::Start(const EpochStart& start) {
+  for (const uint64_t batch : start.skip) {
+    HR_ENFORCE(batch >= start.first_batch, InvalidArgument, "batch ", batch,
+               " cannot be skipped by an epoch that begins at batch ", start.first_batch);
+  }
+  epoch_ = start.epoch;
+  batch_ = start.first_batch;
+  skip_epoch_ = start.epoch;
+  skip_ = start.skip;
+  std::sort(skip_.begin(), skip_.end());
+  skip_.erase(std::unique(skip_.begin(), skip_.end()), skip_.end());
+  skipped_ = 0;
+  supply_.clear();
+  supply_ended_ = false;
+  PassSkipped();
+}
+
+void BatchPlan::PassSkipped() {
+  for (; epoch_ == skip_epoch_ && skipped_ < skip_.size() && skip_[skipped_] == batch_; ++skipped_) {
+    ++batch_;
+  }
+}
+
+void BatchPlan::Supply(uint64_t rows, std::string_view indices, bool pickled) {
+  HR_ENFORCE(rows >= 1 && rows <= kMaxRows, InvalidArgument, "a batch must have 1 to ", kMaxRows, " rows, got ", rows);
+  HR_ENFORCE(pickled || indices.size() == rows * sizeof(int64_t), InvalidArgument, "a batch of ", rows,
+             " rows needs as many indices of ", sizeof(int64_t), " bytes, got ", indices.size(), " bytes");
+  supply_.push_back({epoch_, batch_++, rows, 0, std::string(indices), pickled});
+  PassSkipped();
+}
+
+bool BatchPlan::HasNext(uint64_t consumer_epoch) const {
+  if (options_.arena.order == IndexOrder::kExplicit) {
+    return !supply_.empty();
+  }
+  return batch_ < batches_per_epoch_ || (options_.cross_epochs && batches_per_epoch_ != 0 && epoch_ == consumer_epoch);
+}
+
+PlannedBatch BatchPlan::Next() {
+  if (options_.arena.order == IndexOrder::kExplicit) {
+    PlannedBatch planned = std::move(supply_.front());
+    supply_.pop_front();
+    return planned;
+  }
+  if (batch_ >= batches_per_epoch_) {
+    ++epoch_;
+    batch_ = 0;
+  }
+  const uint64_t first = batch_ * options_.batch_size;
+  PlannedBatch planned;
+  planned.epoch = epoch_;
+  planned.batch = batch_++;
+  planned.rows = std::min(options_.batch_size, ShardLength(options_) - first);
+  planned.first_position = first * options_.world + options_.rank;
+  PassSkipped();
+  return planned;
+}
+
+bool BatchPlan::Exhausted(uint64_t epoch) const {
+  if (options_.arena.order == IndexOrder::kExplicit) {
+    return supply_.empty();
+  }
+  return epoch_ > epoch || batch_ >= batches_per_epoch_;
+}
+
+}  // namespace headrace::shared_memory
