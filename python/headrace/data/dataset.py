@@ -1,14 +1,25 @@
-"""What a dataset has to offer."""
+"""Datasets: what one has to offer, and datasets made of others."""
 
 from __future__ import annotations
 
+import bisect
 import inspect
-from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+import itertools
+import math
+import operator
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from headrace.data.random import record_generator
+from headrace.data.sampler import PermutedRange, _is_torch_generator, _seed, _torch_data
 
 Sample = TypeVar("Sample", covariant=True)
+Getitem = TypeVar("Getitem", bound=Callable[..., Any])
 
 
 @runtime_checkable
@@ -19,6 +30,10 @@ class Dataset(Protocol[Sample]):
 
     - ``__getitem__(self, index, rng)``: a parameter named ``rng`` receives a :class:`numpy.random.Generator` of the
       record's own, which depends on the loader's seed, the epoch and the index alone.
+    - ``__getitem__(self, index, out)``: a parameter named ``out`` receives the sample's place in the batch: arrays,
+      nested as a sample is, to be filled. It is None while the loader does not know yet what a sample looks like. A
+      method that has filled it returns ``out`` or None.
+    - ``sample_spec``: what a sample looks like, for ``out`` to be there from the first sample on.
     - ``__getitems__(self, indices)``: a list of samples in one call.
     """
 
@@ -27,10 +42,84 @@ class Dataset(Protocol[Sample]):
     def __getitem__(self, index: Any, /) -> Sample: ...
 
 
+class IterableDataset(Generic[Sample]):
+    """Samples one after the other, for data that cannot be indexed. A subclass defines ``__iter__``.
+
+    It may offer more:
+
+    - ``__len__``: how many samples there are.
+    - ``set_epoch(epoch)``: called before each iteration.
+    - ``state_dict()``: where the last iteration stands, as JSON can hold it; ``load_state_dict(state)``: the next
+      iteration goes on from there, and the one after it starts anew.
+    """
+
+    def __iter__(self) -> Iterator[Sample]:
+        raise NotImplementedError(f"{type(self).__name__} must define __iter__")
+
+    def __add__(self, other: Any) -> ChainDataset:
+        return ChainDataset([self, other])
+
+
+def is_iterable_dataset(dataset: Any) -> bool:
+    """Whether samples of ``dataset`` come one after the other rather than by index.
+
+    That is: an :class:`IterableDataset`, ours or torch's, or anything with ``__iter__`` and no ``__getitem__``.
+    """
+    if isinstance(dataset, IterableDataset):
+        return True
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
+        return True
+    return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+
+
+def is_torch_dataset(dataset: Any) -> bool:
+    """Whether a dataset, or one that it is made of, is one of torch's; torch is not imported for the question."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return False
+    if isinstance(dataset, torch_data.Dataset):
+        return True
+    parts = [getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())]
+    return any(part is not None and part is not dataset and is_torch_dataset(part) for part in parts)
+
+
 def wants_generator(method: Callable[..., Any]) -> bool:
     """Whether ``method`` has a parameter named ``rng``."""
+    return _has_parameter(method, "rng")
+
+
+def wants_rng(dataset: Any) -> bool:
+    """Whether a dataset's ``__getitem__`` is to be given ``rng``, the record's generator."""
+    if getattr(dataset.__getitem__, "passes_on", False):
+        return any(part.wants_rng for part in dataset._parts)
+    return _has_parameter(dataset.__getitem__, "rng")
+
+
+def wants_out(dataset: Any) -> bool:
+    """Whether a dataset's ``__getitem__`` is to be given ``out``, the sample's place in the batch."""
+    if getattr(dataset.__getitem__, "passes_on", False):
+        return any(part.wants_out for part in dataset._parts)
+    return _has_parameter(dataset.__getitem__, "out")
+
+
+def bulk_method(dataset: Any) -> Callable[[list[Any]], list[Any]] | None:
+    """A dataset's ``__getitems__``, if it can be used: not where each record is to be given something of its own."""
+    return _Part(dataset).bulk
+
+
+def passes_on(getitem: Getitem) -> Getitem:
+    """Marks the ``__getitem__`` of a :class:`ComposedDataset` that hands ``rng`` and ``out`` on to its parts.
+
+    One that a subclass puts in its place has no mark, and is asked itself what it wants.
+    """
+    getitem.passes_on = True  # type: ignore[attr-defined]
+    return getitem
+
+
+def _has_parameter(method: Callable[..., Any], name: str) -> bool:
     try:
-        return "rng" in inspect.signature(method).parameters
+        return name in inspect.signature(method).parameters
     except (TypeError, ValueError):  # a method without a signature, written in C
         return False
 
@@ -39,21 +128,26 @@ class Fetcher:
     """Reads samples from a dataset for one loader, handing it the generators that it asks for.
 
     Not thread-safe: one per worker.
+
+    Attributes:
+        wants_rng: the dataset gets the record's generator.
+        wants_out: ``getitem`` is called with the index and ``out``; else with the index alone.
+        bulk: the dataset's ``__getitems__``, if it has one that can be used.
+        getitem: makes one sample.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._dataset = dataset
         self._seed = seed
         self._epoch = 0
-        # PyTorch's datasets inherit a __getitems__ that only some of them define.
-        bulk = getattr(dataset, "__getitems__", None)
-        self.bulk: Callable[[list[Any]], list[Any]] | None = bulk if callable(bulk) else None
-        self.getitem: Callable[[Any], Any]
-        if wants_generator(dataset.__getitem__):
-            self.bulk = None
-            self.getitem = self._getitem_with_generator
+        self.wants_rng = wants_rng(dataset)
+        self.wants_out = wants_out(dataset)
+        self.bulk = bulk_method(dataset)
+        self.getitem: Callable[..., Any]
+        if self.wants_rng:
+            self.getitem = self._getitem_filling_with_generator if self.wants_out else self._getitem_with_generator
         else:
-            self.getitem = dataset.__getitem__
+            self.getitem = self._getitem_filling if self.wants_out else dataset.__getitem__
 
     def set_epoch(self, epoch: int) -> None:
         """Whose epoch's records are read next."""
@@ -61,3 +155,365 @@ class Fetcher:
 
     def _getitem_with_generator(self, index: Any) -> Any:
         return self._dataset.__getitem__(index, rng=record_generator(self._seed, self._epoch, index))
+
+    def _getitem_filling(self, index: Any, out: Any = None) -> Any:
+        return self._dataset.__getitem__(index, out=out)
+
+    def _getitem_filling_with_generator(self, index: Any, out: Any = None) -> Any:
+        return self._dataset.__getitem__(index, rng=record_generator(self._seed, self._epoch, index), out=out)
+
+
+class _Part:
+    """A dataset that another one is made of: what it asks for, and how it is read."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.wants_rng = hasattr(dataset, "__getitem__") and wants_rng(dataset)
+        self.wants_out = hasattr(dataset, "__getitem__") and wants_out(dataset)
+
+    @property
+    def bulk(self) -> Callable[[list[Any]], list[Any]] | None:
+        # PyTorch's datasets inherit a __getitems__ that only some of them define.
+        bulk = None if self.wants_rng or self.wants_out else getattr(self.dataset, "__getitems__", None)
+        return bulk if callable(bulk) else None
+
+    def get(self, index: Any, rng: np.random.Generator | None, out: Any) -> Any:
+        if not self.wants_rng and not self.wants_out:
+            return self.dataset[index]
+        wanted: dict[str, Any] = {}
+        if self.wants_rng:
+            if rng is None:
+                raise TypeError(f"{type(self.dataset).__name__} asks for rng, which only a loader of headrace gives it")
+            wanted["rng"] = rng
+        if self.wants_out:
+            wanted["out"] = out
+        return self.dataset.__getitem__(index, **wanted)
+
+    def get_many(self, indices: list[Any]) -> list[Any]:
+        bulk = self.bulk
+        if bulk is None:
+            return [self.dataset[index] for index in indices]
+        samples = bulk(indices)
+        if len(samples) != len(indices):
+            raise ValueError(
+                f"__getitems__ of {type(self.dataset).__name__} was asked for {len(indices)} samples "
+                f"and gave {len(samples)}"
+            )
+        return samples
+
+
+class ComposedDataset:
+    """What datasets made of others share: they offer what their parts offer, and no more.
+
+    ``rng`` and ``out`` are passed on to the parts that ask for them; ``__getitems__``, ``sample_spec``,
+    ``state_dict`` and ``set_epoch`` are there if the parts have them.
+
+    A subclass defines ``__len__``, ``__getitem__``, marked with :func:`passes_on`, and ``_get_many``.
+    """
+
+    _parts: list[_Part]
+
+    @property
+    def __getitems__(self) -> Callable[[list[Any]], list[Any]]:
+        # A __getitem__ that a subclass has put in the place of ours must not be gone round.
+        if not getattr(type(self).__getitem__, "passes_on", False):
+            raise AttributeError(f"{type(self).__name__} has a __getitem__ of its own and no __getitems__")
+        if not any(part.bulk for part in self._parts):
+            raise AttributeError(f"the parts of this {type(self).__name__} have no __getitems__")
+        return self._get_many
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError
+
+    def _get_many(self, indices: list[Any]) -> list[Any]:
+        raise NotImplementedError
+
+    @property
+    def sample_spec(self) -> Any:
+        """The first part's."""
+        return self._parts[0].dataset.sample_spec
+
+    @property
+    def set_epoch(self) -> Callable[[int], None]:
+        self._require("set_epoch")
+        return self._set_epoch
+
+    @property
+    def state_dict(self) -> Callable[[], dict[str, Any]]:
+        self._require("state_dict")
+        return self._state_dict
+
+    @property
+    def load_state_dict(self) -> Callable[[dict[str, Any]], None]:
+        self._require("load_state_dict")
+        return self._load_state_dict
+
+    def _require(self, name: str) -> None:
+        if not any(hasattr(part.dataset, name) for part in self._parts):
+            raise AttributeError(f"the parts of this {type(self).__name__} have no {name}")
+
+    def _set_epoch(self, epoch: int) -> None:
+        for part in self._parts:
+            if hasattr(part.dataset, "set_epoch"):
+                part.dataset.set_epoch(epoch)
+
+    def _state_dict(self) -> dict[str, Any]:
+        return {
+            "parts": [
+                part.dataset.state_dict() if hasattr(part.dataset, "state_dict") else None for part in self._parts
+            ]
+        }
+
+    def _load_state_dict(self, state: dict[str, Any]) -> None:
+        if len(state["parts"]) != len(self._parts):
+            raise ValueError(f"the state is of {len(state['parts'])} datasets, and there are {len(self._parts)}")
+        for part, inner in zip(self._parts, state["parts"]):
+            if inner is not None:
+                part.dataset.load_state_dict(inner)
+
+
+class Subset(ComposedDataset):
+    """The samples of a dataset at the given indices.
+
+    Args:
+        dataset: any map-style dataset.
+        indices: a sequence of its indices.
+    """
+
+    def __init__(self, dataset: Any, indices: Sequence[Any] | npt.NDArray[Any]) -> None:
+        self.dataset = dataset
+        self.indices = indices
+        self._parts = [_Part(dataset)]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @passes_on
+    def __getitem__(self, index: Any, *, rng: np.random.Generator | None = None, out: Any = None) -> Any:
+        if isinstance(index, list):
+            return self.dataset[[self._inner(i) for i in index]]
+        return self._parts[0].get(self._inner(index), rng, out)
+
+    def _get_many(self, indices: list[Any]) -> list[Any]:
+        return self._parts[0].get_many([self._inner(index) for index in indices])
+
+    def _inner(self, index: Any) -> Any:
+        inner = self.indices[index]
+        return int(inner) if isinstance(inner, np.integer) else inner
+
+
+class ConcatDataset(ComposedDataset):
+    """Datasets one behind the other, as one.
+
+    Args:
+        datasets: map-style datasets, at least one.
+
+    Raises:
+        ValueError: there are none.
+        TypeError: one of them is iterable: :class:`ChainDataset` is for these.
+    """
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ValueError("ConcatDataset needs at least one dataset")
+        for dataset in self.datasets:
+            if is_iterable_dataset(dataset):
+                raise TypeError(
+                    f"ConcatDataset needs datasets with __getitem__, and {type(dataset).__name__} is iterable; "
+                    "ChainDataset chains these"
+                )
+        self.cumulative_sizes = list(itertools.accumulate(map(len, self.datasets)))
+        self._parts = list(map(_Part, self.datasets))
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    @passes_on
+    def __getitem__(self, index: Any, *, rng: np.random.Generator | None = None, out: Any = None) -> Any:
+        number, inner = self._locate(index)
+        return self._parts[number].get(inner, rng, out)
+
+    def _get_many(self, indices: list[Any]) -> list[Any]:
+        places = [self._locate(index) for index in indices]
+        of_part: dict[int, list[int]] = {}  # rows by part: one call for each part
+        for row, (number, _) in enumerate(places):
+            of_part.setdefault(number, []).append(row)
+        samples: list[Any] = [None] * len(indices)
+        for number, rows in of_part.items():
+            for row, sample in zip(rows, self._parts[number].get_many([places[row][1] for row in rows])):
+                samples[row] = sample
+        return samples
+
+    def _locate(self, index: Any) -> tuple[int, int]:
+        index = _in_range(index, len(self))
+        number = bisect.bisect_right(self.cumulative_sizes, index)
+        return number, index - (self.cumulative_sizes[number - 1] if number else 0)
+
+
+class StackDataset(ComposedDataset):
+    """Datasets of one length side by side: sample i is the tuple, or the dict, of their samples i.
+
+    Args:
+        args: datasets whose samples make a tuple.
+        kwargs: datasets whose samples make a dict; excludes ``args``.
+
+    Raises:
+        ValueError: no datasets, both kinds of arguments, or datasets of different lengths.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if bool(args) == bool(kwargs):
+            raise ValueError("StackDataset needs datasets either as arguments, for tuples, or by keyword, for dicts")
+        self.datasets: tuple[Any, ...] | dict[str, Any] = args or kwargs
+        self._parts = list(map(_Part, args or kwargs.values()))
+        lengths = [len(part.dataset) for part in self._parts]
+        if len(set(lengths)) > 1:
+            raise ValueError(f"the datasets of a StackDataset must be of one length, got {lengths}")
+        self._length = lengths[0]
+
+    def __len__(self) -> int:
+        return self._length
+
+    @passes_on
+    def __getitem__(self, index: Any, *, rng: np.random.Generator | None = None, out: Any = None) -> Any:
+        keys = list(self.datasets) if isinstance(self.datasets, dict) else range(len(self._parts))
+        samples = []
+        for key, part in zip(keys, self._parts):
+            place = None if out is None else out[key]
+            sample = part.get(index, rng, place)
+            samples.append(place if sample is None and part.wants_out else sample)
+        return self._joined(samples)
+
+    def _get_many(self, indices: list[Any]) -> list[Any]:
+        columns = [part.get_many(indices) for part in self._parts]
+        return [self._joined(row) for row in zip(*columns)]
+
+    def _joined(self, samples: Iterable[Any]) -> Any:
+        return dict(zip(self.datasets, samples)) if isinstance(self.datasets, dict) else tuple(samples)
+
+    @property
+    def sample_spec(self) -> Any:
+        """The parts', side by side."""
+        return self._joined([part.dataset.sample_spec for part in self._parts])
+
+
+class TensorDataset:
+    """The rows of arrays or tensors: sample i is the tuple of their rows i.
+
+    Args:
+        tensors: NumPy arrays or torch tensors, equally long.
+
+    Raises:
+        ValueError: none, or of different lengths.
+    """
+
+    def __init__(self, *tensors: Any) -> None:
+        lengths = [len(tensor) for tensor in tensors]
+        if len(set(lengths)) != 1:
+            raise ValueError(f"TensorDataset needs arrays of one length, got lengths {lengths}")
+        self.tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def __getitem__(self, index: Any) -> tuple[Any, ...]:
+        return tuple([tensor[index] for tensor in self.tensors])
+
+
+class ChainDataset(IterableDataset[Any]):
+    """Iterable datasets one after the other, as one.
+
+    Its state is that of the dataset under way, if that has one, or else how many samples to skip of it.
+
+    Args:
+        datasets: iterable datasets.
+    """
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = list(datasets)
+        self._number = 0  # of the dataset under way
+        self._samples = 0  # that it gave
+        self._resumed: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return sum(len(dataset) for dataset in self.datasets)
+
+    def __iter__(self) -> Iterator[Any]:
+        resumed, self._resumed = self._resumed, None
+        first, samples = (resumed["dataset"], resumed["samples"]) if resumed is not None else (0, 0)
+        for number, dataset in enumerate(self.datasets):
+            if not is_iterable_dataset(dataset):
+                raise TypeError(f"ChainDataset needs iterable datasets, and {type(dataset).__name__} is not one")
+            if number < first:
+                continue
+            skipped = samples if number == first else 0
+            self._number, self._samples = number, skipped
+            if number == first and resumed is not None and resumed["state"] is not None:
+                dataset.load_state_dict(resumed["state"])
+                skipped = 0
+            for sample in itertools.islice(dataset, skipped, None):
+                self._samples += 1
+                yield sample
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hands the epoch to the datasets that count them."""
+        for dataset in self.datasets:
+            if hasattr(dataset, "set_epoch"):
+                dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration stands."""
+        if self._resumed is not None:
+            return self._resumed
+        state = None
+        if self._samples and hasattr(self.datasets[self._number], "state_dict"):
+            state = self.datasets[self._number].state_dict()
+        return {"dataset": self._number, "samples": self._samples, "state": state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on where ``state`` was taken."""
+        self._resumed = dict(state)
+
+
+def random_split(dataset: Any, lengths: Sequence[int | float], generator: Any = 0) -> list[Subset]:
+    """Splits a dataset at random into parts that do not overlap.
+
+    Args:
+        dataset: any map-style dataset.
+        lengths: of the parts, their sum the dataset's; or fractions whose sum is 1: each part is rounded down, and
+            what remains goes to the parts in turn, one sample each.
+        generator: a seed, by default 0, so that every run has the same split; or a NumPy generator, which a seed is
+            drawn from; or a torch generator: then the split is exactly torch's. None: another split each time.
+
+    Raises:
+        ValueError: lengths that do not add up, or a fraction that is not from 0 to 1.
+    """
+    total = len(dataset)
+    sizes: list[Any] = list(lengths)
+    if math.isclose(sum(sizes), 1) and sum(sizes) <= 1:
+        for i, fraction in enumerate(sizes):
+            if not 0 <= fraction <= 1:
+                raise ValueError(f"fraction {i} must be from 0 to 1, got {fraction}")
+        sizes = [math.floor(total * fraction) for fraction in sizes]
+        for i in range(total - sum(sizes)):
+            sizes[i % len(sizes)] += 1
+        for i, size in enumerate(sizes):
+            if size == 0:
+                warnings.warn(f"part {i} of the split is empty", stacklevel=2)
+    if sum(sizes) != total:
+        raise ValueError(f"the lengths add up to {sum(sizes)}, and the dataset has {total} samples")
+    if _is_torch_generator(generator):
+        torch_parts = _torch_data().random_split(range(total), sizes, generator)
+        return [Subset(dataset, np.array(list(part.indices), np.int64)) for part in torch_parts]
+    order = PermutedRange(total, _seed(generator))
+    ends = itertools.accumulate(sizes)
+    return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
+
+
+def _in_range(index: Any, length: int) -> int:
+    """An index counted from the front; IndexError if there is none such."""
+    number = operator.index(index)
+    if not -length <= number < length:
+        raise IndexError(f"index {number} is out of range: the dataset has {length} samples")
+    return number + length if number < 0 else number
