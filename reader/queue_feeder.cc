@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "framework/errors.h"
 
@@ -14,11 +16,31 @@ using shared_memory::LeafRecord;
 using shared_memory::ReadyBatch;
 using shared_memory::WaitOutcome;
 
+namespace {
+
+// Gives the tensor the level of detail that stands in `leaf`.
+void SetOffsets(const ReadyBatch& batch, const LeafRecord& leaf, LoDTensor* tensor) {
+  std::vector<int64_t> offsets(leaf.ndim == 1 && leaf.item_bytes == sizeof(int64_t) ? leaf.dims[0] : 0);
+  if (!offsets.empty()) {
+    std::memcpy(offsets.data(), static_cast<const std::byte*>(batch.memory->data()) + leaf.offset,
+                offsets.size() * sizeof(int64_t));
+  }
+  const LoD lod{{offsets.begin(), offsets.end()}};
+  CheckLoD(lod, tensor->dims().empty() ? 0 : tensor->dims()[0]);
+  tensor->set_lod(lod);
+}
+
+}  // namespace
+
 LoDTensorArray TensorsOf(const ReadyBatch& batch) {
   LoDTensorArray tensors;
   const shared_memory::LayoutView layout = batch.layout();
   for (size_t i = 0; i < layout.leaf_count(); ++i) {
     const LeafRecord& leaf = layout.leaf(i);
+    if (leaf.kind == static_cast<uint32_t>(LeafKind::kOffsets) && !tensors.empty()) {
+      SetOffsets(batch, leaf, &tensors.back());
+      continue;
+    }
     HR_ENFORCE(leaf.kind == static_cast<uint32_t>(LeafKind::kArray) && IsDataType(leaf.dtype), TypeMismatch, "element ",
                i, " of the loader's batches is not an array of a type that a tensor can hold");
     LoDTensor tensor(

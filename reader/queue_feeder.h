@@ -32,8 +32,8 @@ struct FeederHooks {
   std::function<std::exception_ptr(const shared_memory::ReadyBatch&)> batch_failed;
 };
 
-// The tensors of a batch, in the order of its leaves. Throws TypeMismatch for a leaf that is not an array of a tensor's
-// dtype.
+// The tensors of a batch, in the order of its leaves; offsets become the LoD of the tensor before them. Throws
+// TypeMismatch for a leaf that is not an array of a tensor's dtype, InvalidArgument for offsets that are none.
 HEADRACE_API LoDTensorArray TensorsOf(const shared_memory::ReadyBatch& batch);
 
 class HEADRACE_API QueueFeeder {

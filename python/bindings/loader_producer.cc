@@ -98,7 +98,8 @@ class Producer {
     producer_.Complete(claim);
   }
 
-  // Writes a whole batch, collated already, and ends the claim. A leaf is an array, or a list of objects.
+  // Writes a whole batch, collated already, and ends the claim. A leaf is an array, a list of objects, or an array that
+  // is made in its place: it has shape, dtype, meaning and fill(array), as headrace.data.batch_tree.Planned.
   void WriteBatch(const Claim& claim, const py::bytes& tree, const py::list& leaves) {
     std::vector<LeafSpec> specs;
     for (const py::handle leaf : leaves) {
@@ -108,9 +109,16 @@ class Producer {
         spec.item_bytes = static_cast<uint32_t>(array.itemsize());
         spec.dims.assign(array.shape(), array.shape() + array.ndim());
         spec.dtype = TensorDtype(array.dtype());
-      } else {
+      } else if (py::isinstance<py::list>(leaf)) {
         spec.kind = LeafKind::kObject;
         spec.dims = {static_cast<int64_t>(py::len(leaf))};
+      } else {
+        const auto dtype = py::dtype::from_args(leaf.attr("dtype"));
+        const auto meaning = py::cast<std::string>(leaf.attr("meaning"));
+        spec.kind = meaning == "offsets" ? LeafKind::kOffsets : LeafKind::kArray;
+        spec.item_bytes = static_cast<uint32_t>(dtype.itemsize());
+        spec.dims = py::cast<DDim>(leaf.attr("shape"));
+        spec.dtype = TensorDtype(dtype, spec.kind == LeafKind::kOffsets ? std::string() : meaning);
       }
       specs.push_back(std::move(spec));
     }
@@ -121,9 +129,15 @@ class Producer {
     std::byte* slot = producer_.Data(claim);
     for (size_t i = 0; i < specs.size(); ++i) {
       std::byte* place = slot + layout.leaf(i).offset;
-      if (specs[i].kind == LeafKind::kArray) {
+      if (py::isinstance<py::array>(leaves[i])) {
         const auto array = py::reinterpret_borrow<py::array>(leaves[i]);
         UnownedArray(array.dtype(), {array.shape(), array.shape() + array.ndim()}, place)[py::ellipsis()] = array;
+        continue;
+      }
+      if (specs[i].kind != LeafKind::kObject) {
+        const py::object planned = leaves[i];
+        planned.attr("fill")(UnownedArray(py::dtype::from_args(planned.attr("dtype")),
+                                          {specs[i].dims.begin(), specs[i].dims.end()}, place));
         continue;
       }
       const auto objects = py::cast<py::list>(leaves[i]);

@@ -40,12 +40,23 @@ bool ArrayFits(const SampleTemplate::Node& node, PyObject* array) {
          py::detail::npy_api::get().PyArray_EquivTypes_(proxy->descr, node.dtype.ptr());
 }
 
-py::object TensorToArray(PyObject* tensor) {
+// None for a tensor that has no array of its own: Python collates those, or says what is wrong with them.
+py::object TensorToArray(const SampleTemplate::Node& node, PyObject* tensor) {
   py::object object = py::reinterpret_borrow<py::object>(tensor);
-  if (py::hasattr(object, "detach")) {
-    object = object.attr("detach")();
+  try {
+    if (node.to_array) {
+      return node.to_array(object);
+    }
+    if (py::hasattr(object, "detach")) {
+      object = object.attr("detach")();
+    }
+    return object.attr("numpy")();
+  } catch (const py::error_already_set& error) {
+    if (error.matches(PyExc_Exception)) {
+      return py::none();
+    }
+    throw;
   }
-  return object.attr("numpy")();
 }
 
 py::array ScalarToArray(PyObject* scalar) {
@@ -126,9 +137,39 @@ bool ForEachItem(size_t size, PyObject* sequence, const Visit& visit) {
   return true;
 }
 
+// As ForEachValue, for the attributes of an object.
+template <typename Visit>
+bool ForEachField(const std::vector<py::object>& names, PyObject* sample, const Visit& visit) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto value = py::reinterpret_steal<py::object>(PyObject_GetAttr(sample, names[i].ptr()));
+    if (!value) {
+      if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
+        throw py::error_already_set();
+      }
+      PyErr_Clear();
+      return false;
+    }
+    if (!visit(i, value.ptr())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool HasChildren(NodeKind kind) {
+  return kind == NodeKind::kSequence || kind == NodeKind::kMapping || kind == NodeKind::kFields;
+}
+
 }  // namespace
 
-int32_t TensorDtype(const py::dtype& dtype) {
+int32_t TensorDtype(const py::dtype& dtype, const std::string& meaning) {
+  if (!meaning.empty()) {
+    try {
+      return static_cast<int32_t>(DataTypeFromName(meaning));
+    } catch (const InvalidArgument&) {
+      return -1;
+    }
+  }
   if (!py::cast<bool>(dtype.attr("isnative"))) {
     return -1;
   }
@@ -150,13 +191,17 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
   Node node;
   node.kind = static_cast<NodeKind>(py::cast<int>(fields[0]));
   node.type = fields[1];
-  if (node.kind == NodeKind::kSequence || node.kind == NodeKind::kMapping) {
-    if (node.kind == NodeKind::kMapping) {
+  if (node.kind == NodeKind::kWhole) {
+    return node;
+  }
+  if (HasChildren(node.kind)) {
+    const bool keyed = node.kind != NodeKind::kSequence;
+    if (keyed) {
       for (const py::handle key : py::cast<py::tuple>(fields[2])) {
         node.keys.push_back(py::reinterpret_borrow<py::object>(key));
       }
     }
-    for (const py::handle child : py::cast<py::tuple>(fields[node.kind == NodeKind::kMapping ? 3 : 2])) {
+    for (const py::handle child : py::cast<py::tuple>(fields[keyed ? 3 : 2])) {
       node.children.push_back(Compile(child));
     }
     return node;
@@ -175,7 +220,14 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
     for (const py::ssize_t extent : node.shape) {
       node.row_bytes *= static_cast<size_t>(extent);
     }
-    leaf.dtype = TensorDtype(node.dtype);
+    std::string meaning;
+    if (node.kind == NodeKind::kTensor) {
+      meaning = py::cast<std::string>(fields[4]);
+      if (!fields[5].is_none()) {
+        node.to_array = py::cast<py::tuple>(fields[5])[0];
+      }
+    }
+    leaf.dtype = TensorDtype(node.dtype, meaning);
     const char kind = node.dtype.kind();
     node.flexible = kind == 'V' || kind == 'M' || kind == 'm';
     leaf.dims.assign(node.shape.begin(), node.shape.end());
@@ -222,8 +274,14 @@ bool Fits(const SampleTemplate::Node& node, PyObject* sample) {
                          [&](size_t i, PyObject* item) { return Fits(node.children[i], item); });
     case NodeKind::kMapping:
       return ForEachValue(node.keys, sample, [&](size_t i, PyObject* value) { return Fits(node.children[i], value); });
-    case NodeKind::kTensor:
-      return ArrayFits(node, TensorToArray(sample).ptr());
+    case NodeKind::kFields:
+      return ForEachField(node.keys, sample, [&](size_t i, PyObject* value) { return Fits(node.children[i], value); });
+    case NodeKind::kTensor: {
+      const py::object array = TensorToArray(node, sample);
+      return IsArray(array.ptr()) && ArrayFits(node, array.ptr());
+    }
+    case NodeKind::kWhole:
+      return false;
     case NodeKind::kScalar:
       return !node.flexible || ArrayFits(node, ScalarToArray(sample).ptr());
     default:
@@ -262,6 +320,13 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
     return ForEachValue(node.keys, sample,
                         [&](size_t i, PyObject* value) { return WriteNode(node.children[i], value, row); });
   }
+  if (node.kind == NodeKind::kFields) {
+    return ForEachField(node.keys, sample,
+                        [&](size_t i, PyObject* value) { return WriteNode(node.children[i], value, row); });
+  }
+  if (node.kind == NodeKind::kWhole) {
+    return false;
+  }
   std::byte* place = producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes;
   switch (node.kind) {
     case NodeKind::kFloat: {
@@ -293,8 +358,10 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
       PyErr_Clear();  // extension types may have no buffer
       return WriteArray(node, ScalarToArray(sample).ptr(), place);
     }
-    case NodeKind::kTensor:
-      return WriteArray(node, TensorToArray(sample).ptr(), place);
+    case NodeKind::kTensor: {
+      const py::object array = TensorToArray(node, sample);
+      return IsArray(array.ptr()) && WriteArray(node, array.ptr(), place);
+    }
     default:
       WriteObject(node, sample, place);
       return true;

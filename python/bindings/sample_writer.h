@@ -28,8 +28,13 @@ enum class NodeKind : int {
   kInt = 4,       // a Python int, stored as int64
   kBool = 5,
   kScalar = 6,  // a NumPy scalar: (kind, type, dtype)
-  kTensor = 7,  // anything whose numpy() gives an array: (kind, type, dtype, shape)
+  // Anything whose numpy() gives an array: (kind, type, dtype, shape, meaning, converters). The meaning names an
+  // element type that NumPy does not know, else it is empty; the converters are None, or what to use instead of
+  // numpy(): what makes an array of a tensor (None: it is of another type), and what makes a tensor of an array.
+  kTensor = 7,
   kObject = 8,  // anything else of that type, pickled
+  kFields = 9,  // an object with attributes: (kind, type, names, children)
+  kWhole = 10,  // what Python has to collate: no sample fits
 };
 
 // A compiled description. Immutable.
@@ -41,9 +46,10 @@ class SampleTemplate {
   struct Node {
     NodeKind kind;
     pybind11::object type;
-    std::vector<pybind11::object> keys;
+    std::vector<pybind11::object> keys;  // kFields: the names
     std::vector<Node> children;
     pybind11::dtype dtype;
+    pybind11::object to_array;  // kTensor: null unless there is a converter
     std::vector<pybind11::ssize_t> shape;
     size_t row_bytes = 0;
     size_t leaf = 0;
@@ -69,9 +75,9 @@ class SampleTemplate {
   std::vector<CachedLayout> layouts_;
 };
 
-// The number by which a tensor of a program would know the dtype; -1 if no such tensor can hold it (NumPy consumers
-// still can). The caller holds the GIL.
-int32_t TensorDtype(const pybind11::dtype& dtype);
+// The number by which a tensor of a program would know the dtype, or, if that is not empty, the type named `meaning`;
+// -1 if no such tensor can hold it (NumPy consumers still can). The caller holds the GIL.
+int32_t TensorDtype(const pybind11::dtype& dtype, const std::string& meaning = {});
 
 // An array over memory that it neither owns nor keeps alive. The caller holds the GIL.
 pybind11::array UnownedArray(const pybind11::dtype& dtype, std::vector<pybind11::ssize_t> shape, std::byte* data);

@@ -23,6 +23,8 @@ enum class LeafKind : uint32_t {
   kArray = 0,
   // One SideRecord per row, each naming bytes in the slot.
   kObject = 1,
+  // int64 offsets, a level of detail, of the rows of the leaf before it.
+  kOffsets = 2,
 };
 
 // Bytes somewhere in the slot.

@@ -1,39 +1,40 @@
-"""From samples to batches: what a sample looks like, and how a batch is put together and taken apart.
+"""From samples to batches.
 
-While all samples of a batch look the same, the C++ writer copies each into its row and nothing here runs. What is here
-describes the first sample to that writer, collates the batches that need more (a collate function of the user's,
-samples that differ), and builds the consumer's object from the arrays of a batch.
+While all samples of a batch look alike, the C++ writer copies each into its row and nothing here runs. What is here
+makes the batches that need more: samples that differ, a collate function of the user's.
 """
 
 from __future__ import annotations
 
-import enum
-import io
+import functools
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
-# A structure is a nested tuple: ("leaf", i), ("list", children), ("tuple", children), ("dict", type, keys, children),
-# ("namedtuple", type, children), ("object", i). Leaves are numbered in order.
-Structure = tuple[Any, ...]
-Build = Callable[[list[Any]], Any]
+from headrace.data.batch_tree import (
+    NodeKind,
+    Planned,
+    decode_tree,
+    describe,
+    field_names,
+    flatten_batch,
+    is_dataclass,
+    is_namedtuple,
+    is_plain_array,
+    is_sequence,
+    make_dataclass,
+    make_mapping,
+    make_sequence,
+    shell_of,
+)
+from headrace.data.ragged import Ragged
+from headrace.data.tensors import EXTENSION_TYPES, Array, Form, array_of_tensor, is_tensor
 
-
-class NodeKind(enum.IntEnum):
-    """Kinds of nodes of a sample's description; the numbers are those of sample_writer.h."""
-
-    SEQUENCE = 0
-    MAPPING = 1
-    ARRAY = 2
-    FLOAT = 3
-    INT = 4
-    BOOL = 5
-    SCALAR = 6
-    TENSOR = 7
-    OBJECT = 8
+# None, "pad", ("pad", value), "list", "lod", or a mapping from keys (positions, fields) to these.
+RaggedRule = Union[None, str, tuple[str, Any], Mapping[Any, Any]]
 
 
 def dumps(value: Any) -> bytes:
@@ -41,161 +42,256 @@ def dumps(value: Any) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def _dump_tree(structure: Structure, dtypes: list[np.dtype[Any] | None]) -> bytes:
-    """The tree, pickled so that equal trees give equal bytes: workers compare them.
+def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None, ragged: RaggedRule = None) -> Any:
+    """Stacks samples into a batch, by the rules of PyTorch's ``default_collate`` where that has some.
 
-    Without pickle's memo, that is, which depends on which of the equal parts happen to be one object.
-    """
-    buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
-    pickler.fast = True
-    pickler.dump((structure, dtypes))
-    return buffer.getvalue()
-
-
-def is_namedtuple(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether ``value`` is a torch tensor; torch is never imported for the question."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
-def is_plain_array(value: Any) -> bool:
-    """Whether ``value`` is an array, or a NumPy scalar, whose bytes say all: no references to objects, no mask.
-
-    NumPy's strings are strings: they stay together as a list.
-    """
-    if isinstance(value, np.ndarray):
-        return not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray)
-    return isinstance(value, np.generic) and not value.dtype.hasobject and not isinstance(value, (str, bytes))
-
-
-def describe(sample: Any) -> tuple[bytes, tuple[Any, ...]]:
-    """What a sample looks like: the tree that the consumer gets, pickled, and the description that the writer compiles.
-
-    As with PyTorch's ``default_collate``, tuples become lists, numbers become arrays, strings stay strings.
-    """
-    dtypes: list[np.dtype[Any] | None] = []
-
-    def leaf(dtype: np.dtype[Any] | None) -> Structure:
-        dtypes.append(dtype)
-        return ("leaf", len(dtypes) - 1)
-
-    def visit(value: Any) -> tuple[Structure, tuple[Any, ...]]:
-        kind = type(value)
-        if is_plain_array(value):
-            if isinstance(value, np.ndarray):
-                return leaf(value.dtype), (NodeKind.ARRAY, kind, value.dtype, value.shape)
-            return leaf(value.dtype), (NodeKind.SCALAR, kind, value.dtype)
-        if is_tensor(value):
-            array = _of_tensor(value)
-            return leaf(array.dtype), (NodeKind.TENSOR, kind, array.dtype, array.shape)
-        if kind is bool:
-            return leaf(np.dtype(np.bool_)), (NodeKind.BOOL, kind, np.dtype(np.bool_))
-        if kind is int:
-            return leaf(np.dtype(np.int64)), (NodeKind.INT, kind, np.dtype(np.int64))
-        if kind is float:
-            return leaf(np.dtype(np.float64)), (NodeKind.FLOAT, kind, np.dtype(np.float64))
-        if isinstance(value, (tuple, list)):
-            pairs = [visit(child) for child in value]
-            children = [pair[0] for pair in pairs]
-            structure: Structure = ("namedtuple", kind, children) if is_namedtuple(value) else ("list", children)
-            return structure, (NodeKind.SEQUENCE, kind, tuple(pair[1] for pair in pairs))
-        if isinstance(value, Mapping):
-            keys = tuple(value)
-            pairs = [visit(value[key]) for key in keys]
-            return (
-                ("dict", kind, keys, [pair[0] for pair in pairs]),
-                (NodeKind.MAPPING, kind, keys, tuple(pair[1] for pair in pairs)),
-            )
-        return leaf(None), (NodeKind.OBJECT, kind)
-
-    structure, node = visit(sample)
-    return _dump_tree(structure, dtypes), node
-
-
-def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None) -> Any:
-    """Stacks samples into a batch: arrays and numbers along a new first axis, containers element by element, strings as
-    a list.
+    Arrays and numbers are stacked along a new first axis, torch tensors with torch (they stay tensors); tuples become
+    lists; other sequences, mappings, named tuples and dataclasses keep their type, with their elements collated one by
+    one; of strings, bytes, None, object arrays and anything else comes a list.
 
     Args:
         samples: at least one sample.
         indices: their dataset indices, for messages.
+        ragged: what becomes of arrays with at least one axis whose shapes may differ:
+
+            - None: differing shapes are an error.
+            - "pad", ("pad", value): each is filled up at the end of each axis, to the longest of the batch, with the
+              value; "pad" with zeros.
+            - "list": a list of arrays.
+            - "lod": a :class:`Ragged`; only the first axis may differ.
+            - a mapping: the rule for each key of a mapping, position in a sequence or field's name; None for those
+              that it lacks.
 
     Raises:
         ValueError: samples that differ in shape or structure; the message names the first that differs.
         TypeError: samples of types that do not go together.
     """
+    return _collate_all(samples, indices, ragged, planned=False)
+
+
+def collate_in_place(samples: Sequence[Any], indices: Sequence[Any] | None = None, ragged: RaggedRule = None) -> Any:
+    """As :func:`default_collate`, for :func:`flatten_batch`: arrays are :class:`Planned`, to be stacked in their place
+    in the batch.
+    """
+    return _collate_all(samples, indices, ragged, planned=True)
+
+
+def _collate_all(samples: Sequence[Any], indices: Sequence[Any] | None, ragged: RaggedRule, planned: bool) -> Any:
     if not samples:
         raise ValueError("cannot make a batch of no samples")
-    return _collate(samples, list(indices) if indices is not None else list(range(len(samples))), "")
+    check_ragged_rule(ragged)
+    return _Collation(list(indices) if indices is not None else list(range(len(samples))), planned).collate(
+        samples, "", ragged
+    )
 
 
-def _collate(samples: Sequence[Any], indices: list[Any], where: str) -> Any:
-    first = samples[0]
-    if _is_numeric(first):
-        return _stack(samples, indices, where)
-    if isinstance(first, Mapping):
+def check_ragged_rule(rule: Any) -> None:
+    """Raises ValueError unless ``rule`` is one that :func:`default_collate` takes."""
+    if isinstance(rule, Mapping):
+        for each in rule.values():
+            check_ragged_rule(each)
+        return
+    padded = isinstance(rule, tuple) and len(rule) == 2 and rule[0] == "pad"
+    if not padded and rule is not None and rule not in ("pad", "list", "lod"):
+        raise ValueError(
+            f'ragged must be None, "pad", ("pad", value), "list", "lod" or a mapping of these, got {rule!r}'
+        )
+
+
+def default_convert(sample: Any) -> Any:
+    """A single sample as it comes from a loader that does not batch: containers element by element (tuples become
+    lists), NumPy scalars become arrays, everything else stays.
+    """
+    if isinstance(sample, np.generic) and is_plain_array(sample):
+        return np.asarray(sample)
+    if isinstance(sample, np.ndarray) or is_tensor(sample) or isinstance(sample, Ragged):
+        return sample
+    if isinstance(sample, Mapping):
+        items = {key: default_convert(sample[key]) for key in sample}
+        return make_mapping(type(sample), shell_of(sample), items)
+    if is_namedtuple(sample):
+        return type(sample)(*map(default_convert, sample))
+    if is_dataclass(sample):
+        names = field_names(sample)
+        return make_dataclass(type(sample), {name: default_convert(getattr(sample, name)) for name in names})
+    if is_sequence(sample):
+        elements = [default_convert(element) for element in sample]
+        return elements if isinstance(sample, tuple) else make_sequence(type(sample), shell_of(sample), elements)
+    return sample
+
+
+class _Collation:
+    """One batch in the making.
+
+    Args:
+        planned: large arrays are left as :class:`Planned`.
+    """
+
+    def __init__(self, indices: list[Any], planned: bool) -> None:
+        self._indices = indices
+        self._planned = planned
+
+    def collate(self, samples: Sequence[Any], where: str, rule: Any) -> Any:
+        first = samples[0]
+        if _is_numeric(first):
+            return self._arrays(samples, where, None if isinstance(rule, Mapping) else rule)
+        if isinstance(first, Mapping):
+            for i, sample in enumerate(samples):
+                if not isinstance(sample, Mapping) or set(sample) != set(first):
+                    got = f"keys {sorted(map(str, sample))}" if isinstance(sample, Mapping) else _describe_short(sample)
+                    raise ValueError(self._differs(i, where, got, f"keys {sorted(map(str, first))}"))
+            columns = {key: self._column([sample[key] for sample in samples], where, key, rule) for key in first}
+            return make_mapping(type(first), shell_of(first), columns)
+        if is_dataclass(first):
+            return self._dataclass(samples, where, rule)
+        if is_sequence(first):
+            return self._sequence(samples, where, rule)
+        return list(samples)
+
+    def _column(self, values: list[Any], where: str, key: Any, rule: Any) -> Any:
+        return self.collate(values, f"{where}[{key!r}]", rule.get(key) if isinstance(rule, Mapping) else rule)
+
+    def _sequence(self, samples: Sequence[Any], where: str, rule: Any) -> Any:
+        first = samples[0]
         for i, sample in enumerate(samples):
-            if not isinstance(sample, Mapping) or set(sample) != set(first):
-                got = f"keys {sorted(map(str, sample))}" if isinstance(sample, Mapping) else _describe_short(sample)
-                raise ValueError(_differs(indices, i, where, got, f"keys {sorted(map(str, first))}"))
-        columns = {key: _collate([sample[key] for sample in samples], indices, f"{where}[{key!r}]") for key in first}
-        return _mapping(type(first), columns)
-    if isinstance(first, (tuple, list)):
+            if not is_sequence(sample) or len(sample) != len(first):
+                got = f"{len(sample)} elements" if is_sequence(sample) else _describe_short(sample)
+                hint = " Only arrays can be ragged." if rule is not None and is_sequence(sample) else ""
+                raise ValueError(self._differs(i, where, got, f"{len(first)} elements") + hint)
+        columns = [self._column(list(column), where, i, rule) for i, column in enumerate(zip(*samples))]
+        if is_namedtuple(first):
+            return type(first)(*columns)
+        return columns if isinstance(first, tuple) else make_sequence(type(first), shell_of(first), columns)
+
+    def _dataclass(self, samples: Sequence[Any], where: str, rule: Any) -> Any:
+        first = samples[0]
+        names = field_names(first)
         for i, sample in enumerate(samples):
-            if not isinstance(sample, (tuple, list)) or len(sample) != len(first):
-                got = f"{len(sample)} elements" if isinstance(sample, (tuple, list)) else _describe_short(sample)
-                raise ValueError(_differs(indices, i, where, got, f"{len(first)} elements"))
-        fields = [_collate(list(column), indices, f"{where}[{i}]") for i, column in enumerate(zip(*samples))]
-        return type(first)(*fields) if is_namedtuple(first) else fields
-    return list(samples)
+            if type(sample) is not type(first) or field_names(sample) != names:
+                expected = f"type {type(first).__name__} with the fields {', '.join(names)}"
+                raise ValueError(self._differs(i, where, _describe_short(sample), expected))
+        columns: dict[str, Any] = {}
+        for name in names:
+            inner = rule.get(name) if isinstance(rule, Mapping) else rule
+            columns[name] = self.collate([getattr(sample, name) for sample in samples], f"{where}.{name}", inner)
+        return make_dataclass(type(first), columns)
+
+    def _arrays(self, samples: Sequence[Any], where: str, rule: Any) -> Any:
+        """Arrays, tensors, scalars and numbers, in a type that holds them all."""
+        pairs = [self._array(i, sample, samples[0], where) for i, sample in enumerate(samples)]
+        forms = {form for _, form in pairs}
+        form: Form = None
+        if None not in forms:
+            if len(forms) > 1 or any(array.dtype != pairs[0][0].dtype for array, _ in pairs):
+                return self._arrays(_promoted(samples), where, rule)
+            form = pairs[0][1]
+        elif any(each in EXTENSION_TYPES for each in forms):
+            raise TypeError(f"a sample's arrays{_at(where)} are not stacked with tensors of a type NumPy lacks")
+        arrays = [array for array, _ in pairs]
+        if rule is not None and arrays[0].ndim > 0:
+            return self._ragged(arrays, form, where, rule)
+        for i, array in enumerate(arrays):
+            if array.shape != arrays[0].shape:
+                got = f"shape {array.shape}" if array.ndim else _describe_short(samples[i])
+                hint = " Arrays of differing lengths: see the argument ragged." if array.ndim == arrays[0].ndim else ""
+                raise ValueError(self._differs(i, where, got, f"shape {arrays[0].shape}") + hint)
+        if arrays[0].ndim == 0 and form is None:
+            return np.stack(arrays)
+        shape = (len(arrays), *arrays[0].shape)
+        return self._planned_array(shape, arrays, form, lambda place: np.stack(arrays, out=place, casting="unsafe"))
+
+    def _array(self, i: int, sample: Any, first: Any, where: str) -> tuple[Array, Form]:
+        if is_tensor(sample):
+            return array_of_tensor(sample)
+        if not _is_numeric(sample):
+            raise TypeError(self._differs(i, where, _describe_short(sample), _describe_short(first)))
+        try:
+            return np.asarray(sample, dtype=_number_dtype(sample)), None
+        except OverflowError:
+            raise OverflowError(f"sample {self._indices[i]!r}{_at(where)}: {sample} does not fit 64 bits") from None
+
+    def _planned_array(
+        self, shape: tuple[int, ...], arrays: list[Array], form: Form, fill: Callable[[Array], Any]
+    ) -> Any:
+        dtypes = {array.dtype for array in arrays}
+        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else arrays[0].dtype
+        planned = Planned(shape, dtype, fill, form, form if form in EXTENSION_TYPES else "")
+        return planned if self._planned else planned.make()
+
+    def _ragged(self, arrays: list[Array], form: Form, where: str, rule: Any) -> Any:
+        first = arrays[0]
+        if rule == "list":
+            # A batch of the loader's is copied from these; anybody else gets memory of its own.
+            own = form is not None or not self._planned
+            return [Planned(each.shape, each.dtype, _copying(each), form).make() for each in arrays] if own else arrays
+        for i, array in enumerate(arrays):
+            if array.ndim != first.ndim:
+                raise ValueError(self._differs(i, where, f"shape {array.shape}", f"{first.ndim} dimensions"))
+            if rule == "lod" and array.shape[1:] != first.shape[1:]:
+                expected = f"shape (…, {', '.join(map(str, first.shape[1:]))})"
+                raise ValueError(self._differs(i, where, f"shape {array.shape}", expected))
+        if rule == "lod":
+            lengths = [len(array) for array in arrays]
+            values = self._planned_array(
+                (sum(lengths), *first.shape[1:]),
+                arrays,
+                form,
+                lambda place: np.concatenate(arrays, out=place, casting="unsafe"),
+            )
+            offsets: Any = np.cumsum([0, *lengths], dtype=np.int64)
+            if form is not None and not self._planned:
+                offsets = sys.modules["torch"].from_numpy(offsets)
+            return Ragged(values, offsets)
+        value = 0 if rule == "pad" else rule[1]
+        longest = tuple(max(extents) for extents in zip(*(array.shape for array in arrays)))
+
+        def fill(place: Array) -> None:
+            place[...] = _padding(value, place.dtype, form)
+            for row, array in zip(place, arrays):
+                row[tuple(map(slice, array.shape))] = array
+
+        return self._planned_array((len(arrays), *longest), arrays, form, fill)
+
+    def _differs(self, i: int, where: str, got: str, expected: str) -> str:
+        return (
+            f"sample {self._indices[i]!r} does not go into one batch with sample {self._indices[0]!r}{_at(where)}: "
+            f"got {got}, expected {expected}. Make them alike in the dataset, or pass a collate_fn."
+        )
 
 
 def _is_numeric(value: Any) -> bool:
-    return type(value) in (bool, int, float) or is_plain_array(value) or is_tensor(value)
+    return is_plain_array(value) or is_tensor(value) or isinstance(value, (bool, int, float, complex))
 
 
-def _stack(samples: Sequence[Any], indices: list[Any], where: str) -> np.ndarray[Any, Any]:
-    """Arrays, scalars and numbers along a new axis, in a type that holds them all."""
-    arrays: list[np.ndarray[Any, Any]] = []
-    for i, sample in enumerate(samples):
-        if not _is_numeric(sample):
-            raise TypeError(_differs(indices, i, where, _describe_short(sample), _describe_short(samples[0])))
-        try:
-            if is_tensor(sample):
-                array = _of_tensor(sample)
-            else:  # an explicit type: the default one of an int depends on its value
-                array = np.asarray(sample, dtype=_NUMBERS.get(type(sample)))
-        except OverflowError:
-            raise OverflowError(f"sample {indices[i]!r}{_at(where)}: {sample} does not fit 64 bits") from None
-        if arrays and array.shape != arrays[0].shape:
-            got = f"shape {array.shape}" if array.ndim else _describe_short(sample)
-            raise ValueError(_differs(indices, i, where, got, f"shape {arrays[0].shape}"))
-        arrays.append(array)
-    return np.stack(arrays)
+def _number_dtype(value: Any) -> type[np.generic] | None:
+    """An explicit type for Python's numbers: the default one of an int depends on its value."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return None
+    if isinstance(value, bool):
+        return np.bool_
+    return np.int64 if isinstance(value, int) else np.float64 if isinstance(value, float) else np.complex128
 
 
-_NUMBERS: dict[type[Any], type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
+def _promoted(tensors: Sequence[Any]) -> list[Any]:
+    torch = sys.modules["torch"]
+    dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
+    return [tensor.to(dtype) for tensor in tensors]
 
 
-def _of_tensor(tensor: Any) -> np.ndarray[Any, Any]:
-    array: np.ndarray[Any, Any] = tensor.detach().numpy()
-    return array
+def _padding(value: Any, dtype: np.dtype[Any], form: Form) -> Any:
+    """An element of that value, an array of no dimensions."""
+    if form in EXTENSION_TYPES:
+        torch = sys.modules["torch"]
+        return array_of_tensor(torch.tensor(value, dtype=getattr(torch, str(form))))[0]
+    return np.zeros((), dtype) if isinstance(value, int) and value == 0 else np.array(value).astype(dtype)
+
+
+def _copying(source: Array) -> Callable[[Array], None]:
+    return lambda place: np.copyto(place, source)
 
 
 def _at(where: str) -> str:
     return f" at {where}" if where else ""
-
-
-def _differs(indices: list[Any], i: int, where: str, got: str, expected: str) -> str:
-    return (
-        f"sample {indices[i]!r} does not go into one batch with sample {indices[0]!r}{_at(where)}: got {got}, "
-        f"expected {expected}. Make them alike in the dataset, or pass a collate_fn."
-    )
 
 
 def _describe_short(value: Any) -> str:
@@ -204,77 +300,15 @@ def _describe_short(value: Any) -> str:
     return f"a value of type {type(value).__name__}"
 
 
-def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
-    """Takes a collated batch apart: the pickled tree, and its leaves as arrays or lists of objects to be pickled."""
-    leaves: list[Any] = []
-    dtypes: list[np.dtype[Any] | None] = []
-
-    def add(value: Any, dtype: np.dtype[Any] | None) -> int:
-        leaves.append(value)
-        dtypes.append(dtype)
-        return len(leaves) - 1
-
-    def visit(value: Any) -> Structure:
-        if is_tensor(value):
-            value = _of_tensor(value)
-        if isinstance(value, np.ndarray) and is_plain_array(value):
-            return ("leaf", add(value, value.dtype))
-        if is_namedtuple(value):
-            return ("namedtuple", type(value), [visit(child) for child in value])
-        if type(value) is tuple:
-            return ("tuple", [visit(child) for child in value])
-        if type(value) is list and not all(isinstance(child, (str, bytes, int, float, type(None))) for child in value):
-            return ("list", [visit(child) for child in value])
-        if isinstance(value, Mapping):
-            return ("dict", type(value), tuple(value), [visit(value[key]) for key in value])
-        return ("object", add([value], None))
-
-    structure = visit(batch)
-    return _dump_tree(structure, dtypes), leaves
-
-
-def decode_tree(tree: bytes, convert: Callable[[Any], Any] | None = None) -> tuple[Build, list[np.dtype[Any] | None]]:
-    """The inverse: what builds a batch from its leaves, and the leaves' dtypes.
-
-    Args:
-        tree: what :func:`describe` or :func:`flatten_batch` pickled.
-        convert: applied to each array.
-    """
-    structure, dtypes = pickle.loads(tree)
-    if convert is None and structure == ("list", [("leaf", i) for i in range(len(dtypes))]):
-        return lambda leaves: leaves, dtypes  # the commonest batch: a fresh list already
-    return _builder(structure, convert, dtypes), dtypes
-
-
-def _builder(structure: Structure, convert: Callable[[Any], Any] | None, dtypes: list[Any]) -> Build:
-    kind = structure[0]
-    if kind == "leaf":
-        index = structure[1]
-        if convert is None or dtypes[index] is None:
-            return lambda leaves: leaves[index]
-        return lambda leaves: convert(leaves[index])
-    if kind == "object":
-        index = structure[1]
-        return lambda leaves: leaves[index][0]
-    children = structure[-1]
-    builders = [_builder(child, convert, dtypes) for child in children]
-    if kind == "list":
-        return lambda leaves: [build(leaves) for build in builders]
-    if kind == "tuple":
-        return lambda leaves: tuple([build(leaves) for build in builders])
-    if kind == "namedtuple":
-        cls = structure[1]
-        return lambda leaves: cls(*[build(leaves) for build in builders])
-    if kind == "dict":
-        _, cls, keys, _ = structure
-        return lambda leaves: _mapping(cls, {key: build(leaves) for key, build in zip(keys, builders)})
-    raise ValueError(f"unknown kind of node {kind!r} in a batch's tree")
-
-
-def _mapping(cls: type[Any], items: dict[Any, Any]) -> Any:
-    if cls is dict:
-        return items
-    try:
-        return cls(items)
-    except Exception:  # a defaultdict, say, whose constructor wants something else
-        return items
+__all__ = [
+    "NodeKind",
+    "Ragged",
+    "check_ragged_rule",
+    "collate_in_place",
+    "decode_tree",
+    "default_collate",
+    "default_convert",
+    "describe",
+    "dumps",
+    "flatten_batch",
+]

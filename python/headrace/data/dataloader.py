@@ -5,7 +5,6 @@ alone.
 from __future__ import annotations
 
 import collections
-import importlib
 import itertools
 import multiprocessing
 import numbers
@@ -213,7 +212,7 @@ class _Engine:
         self._supplied: collections.OrderedDict[int, list[Any]] = collections.OrderedDict()
         self._supplied_count = 0
         self._prefetch = loader.prefetch_factor if loader.num_workers > 0 else 1
-        convert = _to_torch if loader.to == "torch" else None
+        to = loader.to
         self.scheduler = _core.BatchScheduler(
             order=self._order,
             dataset_length=self._length,
@@ -226,7 +225,7 @@ class _Engine:
             cross_epochs=loader.num_workers > 0,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,
-            decode_tree=lambda tree: decode_tree(tree, convert),
+            decode_tree=lambda tree: decode_tree(tree, to),
             # A bound method would make a cycle through C++, which the garbage collector cannot see.
             decode_problem=_weakly(self, _Engine._decode_problem),
             unpickle=pickle.loads,
@@ -460,10 +459,6 @@ def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
         return method(alive, *args)
 
     return call
-
-
-def _to_torch(array: Any) -> Any:
-    return importlib.import_module("torch").from_numpy(array)
 
 
 def _integer(name: str, value: Any, low: int, high: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace import _core
-from headrace.data.collation import default_collate, describe, dumps, flatten_batch
+from headrace.data.collation import collate_in_place, describe, dumps, flatten_batch
 from headrace.data.dataset import Fetcher
 
 
@@ -130,7 +130,7 @@ class ClaimServer:
         samples = self._make(claim, indices)
         if claim.whole:
             self._culprit = f"The batch of the samples with indices {_shorten(indices)} could not be collated"
-            batch = default_collate(samples, indices) if self._collate_fn is None else self._collate_fn(samples)
+            batch = collate_in_place(samples, indices) if self._collate_fn is None else self._collate_fn(samples)
             producer.write_batch(claim, *flatten_batch(batch))
         else:
             producer.fill_from(claim, samples)

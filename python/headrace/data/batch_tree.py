@@ -1,0 +1,432 @@
+"""How a batch lies in shared memory and how it comes out again: its tree, and its leaves.
+
+A tree is a nested tuple. Its leaves are numbered in order; ``form`` is that of :mod:`headrace.data.tensors`.
+
+    ("leaf", i, form)                            an array; a list of objects, if the leaf has no dtype
+    ("object", i)                                the one object of a leaf
+    ("list", children), ("tuple", children)
+    ("namedtuple", type, children)
+    ("sequence", type, shell, children)          another kind of sequence
+    ("dict", type, shell, keys, children)        any mapping
+    ("dataclass", type, names, children)
+    ("ragged", values, offsets)                  a Ragged
+    ("pieces", values, shapes)                   a list of arrays, one after the other in `values`
+
+A shell is what pickle would make of the container without its items: (function, arguments, state).
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import enum
+import io
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from headrace.data.ragged import Ragged
+from headrace.data.tensors import (
+    EXTENSION_TYPES,
+    Array,
+    Form,
+    array_of_tensor,
+    converters,
+    is_tensor,
+    to_numpy,
+    to_torch,
+)
+
+Structure = tuple[Any, ...]
+Build = Callable[[list[Any]], Any]
+Convert = Callable[[Array], Any]
+_Dtypes = list[Optional[np.dtype[Any]]]
+
+# Lists of more arrays than this lie in one leaf: a batch has room to describe some two thousand leaves.
+_PIECES = 16
+_PLAIN_OBJECTS = (str, bytes, int, float, complex, type(None))
+
+
+class NodeKind(enum.IntEnum):
+    """Kinds of nodes of a sample's description; the numbers are those of sample_writer.h."""
+
+    SEQUENCE = 0
+    MAPPING = 1
+    ARRAY = 2
+    FLOAT = 3
+    INT = 4
+    BOOL = 5
+    SCALAR = 6
+    TENSOR = 7
+    OBJECT = 8
+    FIELDS = 9
+    WHOLE = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """An array of a batch that is not made before its place is known.
+
+    Attributes:
+        fill: writes the elements into an array of that shape and dtype.
+        meaning: for those who read the batch without Python: the name of the element type, or "offsets".
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fill: Callable[[Array], None]
+    form: Form = None
+    meaning: str = ""
+
+    def make(self) -> Any:
+        """The array, or tensor, in memory of its own."""
+        array = np.empty(self.shape, self.dtype)
+        self.fill(array)
+        return array if self.form is None else to_torch(self.dtype, self.form)(array)
+
+
+def is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether ``value`` is collated element by element."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
+
+
+def is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def field_names(value: Any) -> tuple[str, ...]:
+    """The fields that this instance of a dataclass has."""
+    return tuple(field.name for field in dataclasses.fields(value) if hasattr(value, field.name))
+
+
+def is_plain_array(value: Any) -> bool:
+    """Whether ``value`` is an array, or a NumPy scalar, whose bytes say all: no references to objects, no mask.
+
+    NumPy's strings are strings: they stay together as a list.
+    """
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray)
+    return isinstance(value, np.generic) and not value.dtype.hasobject and not isinstance(value, (str, bytes))
+
+
+def shell_of(value: Any) -> tuple[Any, ...] | None:
+    """The container without its items, if it has more to it than type and items, such as attributes or a factory.
+
+    None also where that cannot be told apart, or cannot travel.
+    """
+    if type(value) in (list, tuple, dict):
+        return None
+    try:
+        function, arguments, state, *items = value.__reduce_ex__(2)
+        if all(iterator is None for iterator in items):  # the items are part of the state
+            return None
+        if not state and (not arguments or (function is copyreg.__newobj__ and arguments == (type(value),))):  # type: ignore[attr-defined]
+            return None
+        _dumps((function, arguments, state))
+    except Exception:
+        return None
+    return function, arguments, state
+
+
+def _dumps(value: Any) -> bytes:
+    """Pickled so that equal values give equal bytes: workers compare them.
+
+    Without pickle's memo, that is, which depends on which of the equal parts happen to be one object.
+    """
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.fast = True
+    pickler.dump(value)
+    return buffer.getvalue()
+
+
+def describe(sample: Any) -> tuple[bytes, tuple[Any, ...]]:
+    """What a sample looks like: the tree that the consumer gets, pickled, and the description that the writer compiles.
+
+    The rules are those of :func:`headrace.data.collation.default_collate`.
+    """
+    dtypes: _Dtypes = []
+
+    def leaf(dtype: np.dtype[Any] | None, form: Form = None) -> Structure:
+        dtypes.append(dtype)
+        return ("leaf", len(dtypes) - 1, form)
+
+    def visit_all(values: Any) -> tuple[list[Structure], tuple[Any, ...]]:
+        pairs = [visit(value) for value in values]
+        return [pair[0] for pair in pairs], tuple(pair[1] for pair in pairs)
+
+    def number(kind: NodeKind, value: Any, dtype: type[np.generic]) -> tuple[Structure, tuple[Any, ...]]:
+        return leaf(np.dtype(dtype)), (kind, type(value), np.dtype(dtype))
+
+    def visit(value: Any) -> tuple[Structure, tuple[Any, ...]]:
+        kind = type(value)
+        if is_plain_array(value):
+            if isinstance(value, np.ndarray):
+                return leaf(value.dtype), (NodeKind.ARRAY, kind, value.dtype, value.shape)
+            return leaf(value.dtype), (NodeKind.SCALAR, kind, value.dtype)
+        if is_tensor(value):
+            array, form = array_of_tensor(value)
+            meaning = form if form in EXTENSION_TYPES else ""
+            node = (NodeKind.TENSOR, kind, array.dtype, array.shape, meaning, converters(form))
+            return leaf(array.dtype, form), node
+        if isinstance(value, bool):
+            return number(NodeKind.BOOL, value, np.bool_)
+        if isinstance(value, int):
+            return number(NodeKind.INT, value, np.int64)
+        if isinstance(value, float):
+            return number(NodeKind.FLOAT, value, np.float64)
+        if isinstance(value, complex):
+            return number(NodeKind.SCALAR, value, np.complex128)
+        if isinstance(value, Mapping):
+            keys, shell = tuple(value), shell_of(value)
+            children, nodes = visit_all(value[key] for key in keys)
+            structure: Structure = ("dict", kind, shell, keys, children)
+            return structure, (NodeKind.MAPPING, kind, keys, nodes) if shell is None else (NodeKind.WHOLE, kind)
+        if is_namedtuple(value):
+            children, nodes = visit_all(value)
+            return ("namedtuple", kind, children), (NodeKind.SEQUENCE, kind, nodes)
+        if is_dataclass(value):
+            names = field_names(value)
+            children, nodes = visit_all(getattr(value, name) for name in names)
+            return ("dataclass", kind, names, children), (NodeKind.FIELDS, kind, names, nodes)
+        if is_sequence(value):
+            shell = shell_of(value)
+            children, nodes = visit_all(value)
+            plain = kind is list or isinstance(value, tuple)
+            structure = ("list", children) if plain else ("sequence", kind, shell, children)
+            # The writer reads lists and tuples; and what else there is to a container it would not see.
+            writes = isinstance(value, (list, tuple)) and (plain or shell is None)
+            return structure, (NodeKind.SEQUENCE, kind, nodes) if writes else (NodeKind.WHOLE, kind)
+        return leaf(None), (NodeKind.OBJECT, kind)
+
+    structure, node = visit(sample)
+    return _dumps((structure, dtypes)), node
+
+
+def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
+    """Takes a collated batch apart: the pickled tree, and its leaves as arrays, :class:`Planned` or lists of objects to
+    be pickled.
+    """
+    leaves: list[Any] = []
+    dtypes: _Dtypes = []
+
+    def add(value: Any, dtype: np.dtype[Any] | None) -> int:
+        leaves.append(value)
+        dtypes.append(dtype)
+        return len(leaves) - 1
+
+    def leaf(value: Any) -> Structure | None:
+        """That of an array, however it comes; None for anything else."""
+        if isinstance(value, Planned):
+            return ("leaf", add(value, value.dtype), value.form)
+        form: Form = None
+        if is_tensor(value):
+            value, form = array_of_tensor(value)
+        elif not isinstance(value, np.ndarray) or not is_plain_array(value):
+            return None
+        if form in EXTENSION_TYPES:
+            return leaf(Planned(value.shape, value.dtype, _copying(value), form, str(form)))
+        return ("leaf", add(value, value.dtype), form)
+
+    def visit_all(values: Any) -> list[Structure]:
+        return [visit(value) for value in values]
+
+    def visit(value: Any) -> Structure:
+        as_leaf = leaf(value)
+        if as_leaf is not None:
+            return as_leaf
+        if isinstance(value, Ragged):
+            values = visit(value.values)
+            offsets = np.ascontiguousarray(_plain(value.offsets), np.int64)
+            value._check(offsets)
+            planned = Planned(offsets.shape, offsets.dtype, _copying(offsets), meaning="offsets")
+            return ("ragged", values, visit(planned))
+        if is_namedtuple(value):
+            return ("namedtuple", type(value), visit_all(value))
+        if isinstance(value, Mapping):
+            return ("dict", type(value), shell_of(value), tuple(value), visit_all(value[key] for key in value))
+        if is_dataclass(value):
+            names = field_names(value)
+            return ("dataclass", type(value), names, visit_all(getattr(value, name) for name in names))
+        if type(value) is tuple:
+            return ("tuple", visit_all(value))
+        if is_sequence(value) and not all(isinstance(child, _PLAIN_OBJECTS) for child in value):
+            if type(value) is not list:
+                return ("sequence", type(value), shell_of(value), visit_all(value))
+            pieces = _pieces(value) if len(value) > _PIECES else None
+            if pieces is not None:
+                return ("pieces", *map(visit, pieces))
+            return ("list", visit_all(value))
+        return ("object", add([value], None))
+
+    structure = visit(batch)
+    return _dumps((structure, dtypes)), leaves
+
+
+def _plain(value: Any) -> Any:
+    return array_of_tensor(value)[0] if is_tensor(value) else value
+
+
+def _copying(source: Array) -> Callable[[Array], None]:
+    return lambda place: np.copyto(place, source)
+
+
+def _pieces(values: list[Any]) -> tuple[Planned, Array] | None:
+    """A list of arrays as one leaf and their shapes, if they are of one type and number of dimensions."""
+    if all(map(is_tensor, values)):
+        pairs: list[tuple[Array, Form]] = [array_of_tensor(value) for value in values]
+    elif all(isinstance(value, np.ndarray) and is_plain_array(value) for value in values):
+        pairs = [(value, None) for value in values]
+    else:
+        return None
+    first, form = pairs[0]
+    if any(array.dtype != first.dtype or array.ndim != first.ndim or kind != form for array, kind in pairs):
+        return None
+    arrays = [array for array, _ in pairs]
+
+    def fill(place: Array) -> None:
+        begin = 0
+        for array in arrays:
+            place[begin : begin + array.size].reshape(array.shape)[...] = array
+            begin += array.size
+
+    planned = Planned((sum(array.size for array in arrays),), first.dtype, fill, form)
+    return planned, np.array([array.shape for array in arrays], np.int64)
+
+
+def decode_tree(tree: bytes, to: str | None = "numpy") -> tuple[Build, _Dtypes]:
+    """The inverse of :func:`describe` and :func:`flatten_batch`: what builds a batch from its leaves, and the leaves'
+    dtypes.
+
+    Args:
+        to: what arrays become: "numpy"; "torch" (those of a dtype that torch does not know stay arrays); None: tensors
+            if any of the batch was one, else arrays.
+
+    Raises:
+        TypeError: NumPy does not know a type.
+    """
+    structure, dtypes = pickle.loads(tree)
+    forms: list[Form] = [None] * len(dtypes)
+    _collect_forms(structure, forms)
+    as_torch = to == "torch" or (to is None and any(form is not None for form in forms))
+    convert = [
+        None if dtype is None else to_torch(dtype, form) if as_torch else to_numpy(form)
+        for dtype, form in zip(dtypes, forms)
+    ]
+    if structure == ("list", [("leaf", i, form) for i, form in enumerate(forms)]) and not any(convert):
+        return lambda leaves: leaves, dtypes  # the commonest batch: a fresh list already
+    return _builder(structure, convert), dtypes
+
+
+def _collect_forms(structure: Structure, forms: list[Form]) -> None:
+    kind = structure[0]
+    if kind == "leaf":
+        forms[structure[1]] = structure[2]
+    elif kind != "object":
+        for child in structure[1:] if kind in ("ragged", "pieces") else structure[-1]:
+            _collect_forms(child, forms)
+
+
+def _builder(structure: Structure, convert: list[Convert | None]) -> Build:
+    kind = structure[0]
+    if kind == "leaf":
+        index = structure[1]
+        converter = convert[index]
+        if converter is None:
+            return lambda leaves: leaves[index]
+        return lambda leaves: converter(leaves[index])
+    if kind == "object":
+        index = structure[1]
+        return lambda leaves: leaves[index][0]
+    if kind == "ragged":
+        values, offsets = (_builder(child, convert) for child in structure[1:])
+        return lambda leaves: Ragged(values(leaves), offsets(leaves))
+    if kind == "pieces":
+        values, shapes = _builder(structure[1], convert), structure[2][1]
+        return lambda leaves: _split(values(leaves), leaves[shapes])
+    builders = [_builder(child, convert) for child in structure[-1]]
+    if kind == "list":
+        return lambda leaves: [build(leaves) for build in builders]
+    if kind == "tuple":
+        return lambda leaves: tuple([build(leaves) for build in builders])
+    cls = structure[1]
+    if kind == "namedtuple":
+        return lambda leaves: cls(*[build(leaves) for build in builders])
+    if kind == "sequence":
+        shell = structure[2]
+        return lambda leaves: make_sequence(cls, shell, [build(leaves) for build in builders])
+    if kind == "dict":
+        _, _, shell, keys, _ = structure
+        return lambda leaves: make_mapping(cls, shell, {key: build(leaves) for key, build in zip(keys, builders)})
+    if kind == "dataclass":
+        names = structure[2]
+        return lambda leaves: make_dataclass(cls, {name: build(leaves) for name, build in zip(names, builders)})
+    raise ValueError(f"unknown kind of node {kind!r} in a batch's tree")
+
+
+def _split(values: Any, shapes: Array) -> list[Any]:
+    pieces = []
+    begin = 0
+    for shape in shapes.tolist():
+        end = begin
+        size = 1
+        for extent in shape:
+            size *= extent
+        end = begin + size
+        pieces.append(values[begin:end].reshape(shape))
+        begin = end
+    return pieces
+
+
+def _from_shell(shell: tuple[Any, ...]) -> Any:
+    function, arguments, state = shell
+    container = function(*arguments)
+    if hasattr(container, "__setstate__"):
+        container.__setstate__(state)
+    elif state:
+        attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+        for name, value in {**(attributes or {}), **(slots or {})}.items():
+            setattr(container, name, value)
+    return container
+
+
+def make_mapping(cls: type[Any], shell: tuple[Any, ...] | None, items: dict[Any, Any]) -> Any:
+    """A mapping of the type with those items; a dict, if the type does not let itself be made."""
+    if cls is dict:
+        return items
+    try:
+        if shell is None:
+            return cls(items)
+        mapping = _from_shell(shell)
+        mapping.update(items)
+        return mapping
+    except Exception:
+        return items
+
+
+def make_sequence(cls: type[Any], shell: tuple[Any, ...] | None, elements: list[Any]) -> Any:
+    """A sequence of the type with those elements; a list, if the type does not let itself be made."""
+    if cls is list:
+        return elements
+    try:
+        if shell is None:
+            return cls(elements)
+        sequence = _from_shell(shell)
+        sequence.extend(elements)
+        return sequence
+    except Exception:
+        return elements
+
+
+def make_dataclass(cls: type[Any], fields: dict[str, Any]) -> Any:
+    """An instance with those fields. Its ``__init__``, made for samples, does not run."""
+    instance = object.__new__(cls)
+    for name, value in fields.items():
+        object.__setattr__(instance, name, value)
+    return instance
