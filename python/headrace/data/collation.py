@@ -31,6 +31,7 @@ from headrace.data.batch_tree import (
     shell_of,
 )
 from headrace.data.ragged import Ragged
+from headrace.data.sample_pickle import dumps_sample, loads_sample
 from headrace.data.tensors import EXTENSION_TYPES, Array, Form, array_of_tensor, is_tensor
 
 # None, "pad", ("pad", value), "list", "lod", or a mapping from keys (positions, fields) to these.
@@ -213,9 +214,7 @@ class _Collation:
     def _planned_array(
         self, shape: tuple[int, ...], arrays: list[Array], form: Form, fill: Callable[[Array], Any]
     ) -> Any:
-        dtypes = {array.dtype for array in arrays}
-        dtype = np.result_type(*dtypes) if len(dtypes) > 1 else arrays[0].dtype
-        planned = Planned(shape, dtype, fill, form, form if form in EXTENSION_TYPES else "")
+        planned = Planned(shape, _common_dtype(arrays), fill, form, form if form in EXTENSION_TYPES else "")
         return planned if self._planned else planned.make()
 
     def _ragged(self, arrays: list[Array], form: Form, where: str, rule: Any) -> Any:
@@ -242,11 +241,12 @@ class _Collation:
             if form is not None and not self._planned:
                 offsets = sys.modules["torch"].from_numpy(offsets)
             return Ragged(values, offsets)
-        value = 0 if rule == "pad" else rule[1]
+        dtype = _common_dtype(arrays)
+        padding = _padding(0 if rule == "pad" else rule[1], dtype, form)
         longest = tuple(max(extents) for extents in zip(*(array.shape for array in arrays)))
 
         def fill(place: Array) -> None:
-            place[...] = _padding(value, place.dtype, form)
+            place[...] = padding
             for row, array in zip(place, arrays):
                 row[tuple(map(slice, array.shape))] = array
 
@@ -272,6 +272,11 @@ def _number_dtype(value: Any) -> type[np.generic] | None:
     return np.int64 if isinstance(value, int) else np.float64 if isinstance(value, float) else np.complex128
 
 
+def _common_dtype(arrays: list[Array]) -> np.dtype[Any]:
+    dtypes = {array.dtype for array in arrays}
+    return np.result_type(*dtypes) if len(dtypes) > 1 else arrays[0].dtype
+
+
 def _promoted(tensors: Sequence[Any]) -> list[Any]:
     torch = sys.modules["torch"]
     dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors])
@@ -279,11 +284,20 @@ def _promoted(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _padding(value: Any, dtype: np.dtype[Any], form: Form) -> Any:
-    """An element of that value, an array of no dimensions."""
+    """An element of that value."""
     if form in EXTENSION_TYPES:
         torch = sys.modules["torch"]
         return array_of_tensor(torch.tensor(value, dtype=getattr(torch, str(form))))[0]
-    return np.zeros((), dtype) if isinstance(value, int) and value == 0 else np.array(value).astype(dtype)
+    element = np.zeros((), dtype)
+    if isinstance(value, (int, float)) and value == 0:
+        return element  # of any type: an empty text, a record of zeros
+    try:
+        element[...] = value
+        if dtype.kind not in "iubSU" or element == value:  # neither cut off nor wrapped around
+            return element
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise ValueError(f"padding with {value!r}: {dtype} does not hold that value")
 
 
 def _copying(source: Array) -> Callable[[Array], None]:
@@ -310,5 +324,7 @@ __all__ = [
     "default_convert",
     "describe",
     "dumps",
+    "dumps_sample",
     "flatten_batch",
+    "loads_sample",
 ]

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import enum
 import importlib
+import pickle
 import sys
 import types
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,15 @@ import pytest
 from loader_datasets import Point, Samples, same
 
 from headrace.data import DataLoader
-from headrace.data.collation import collate_in_place, decode_tree, default_collate, default_convert, flatten_batch
+from headrace.data.collation import (
+    collate_in_place,
+    decode_tree,
+    default_collate,
+    default_convert,
+    dumps_sample,
+    flatten_batch,
+    loads_sample,
+)
 
 
 class Color(enum.IntEnum):
@@ -337,3 +346,71 @@ def test_bfloat16_of_ml_dtypes() -> None:
         assert batch[:, 0].tolist() == [0, 1, 2, 3]
         (from_tensors,) = DataLoader(Samples([torch.ones(2, dtype=torch.bfloat16)]), num_workers=1)
         assert from_tensors.dtype == ml_dtypes.bfloat16
+
+
+# Samples between workers.
+
+
+def there_and_back(sample: Any) -> Any:
+    data, buffers = dumps_sample(sample)
+    return loads_sample(data, [bytearray(buffer) for buffer in buffers])
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        np.arange(12.0).reshape(3, 4),
+        np.arange(12).reshape(3, 4).T,
+        np.arange(12)[::2],
+        np.zeros((0, 3)),
+        np.array(5),
+        np.float32(5),
+        np.zeros(2, [("a", "i4"), ("b", "S2")]),
+        np.array(["a", "bc"]),
+        (1, "text", None, {"a": Point(b"x", np.ones(2))}),
+    ],
+    ids=lambda value: str(value)[:30].replace("\n", " "),
+)
+def test_a_sample_travels_to_another_worker(sample: Any) -> None:
+    assert equal(there_and_back(sample), sample)
+
+
+def test_arrays_of_a_sample_are_left_out_of_its_pickle() -> None:
+    values = np.arange(1000)
+    data, buffers = dumps_sample({"a": values, "b": (values[::2], "x")})
+    assert len(data) < 500
+    assert [len(buffer) for buffer in buffers] == [8000, 4000]
+    assert np.shares_memory(np.frombuffer(buffers[0], np.int64), values)
+
+
+def test_arrays_of_a_sample_lie_in_the_buffers_and_can_be_written() -> None:
+    data, buffers = dumps_sample(np.zeros(3))
+    memory = bytearray(buffers[0])
+    loads_sample(data, [memory])[:] = 1
+    assert np.frombuffer(memory).tolist() == [1, 1, 1]
+
+
+def test_a_sample_that_cannot_be_pickled_is_an_error() -> None:
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        dumps_sample([np.zeros(1), lambda: None])
+
+
+def test_tensors_of_a_sample_lie_in_the_buffers() -> None:
+    torch = pytest.importorskip("torch")
+    for tensor in (
+        torch.arange(6).reshape(2, 3).T,
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.zeros(0, 2),
+        torch.tensor(1.5),
+        torch.tensor([1 + 1j]).conj(),
+    ):
+        data, buffers = dumps_sample((tensor, 1))
+        memory = [bytearray(buffer) for buffer in buffers]
+        got = loads_sample(data, memory)[0]
+        assert equal(got, tensor.resolve_conj())
+        if got.numel():
+            got[...] = 0
+            assert not any(memory[0])
+    wanting = torch.ones(2, requires_grad=True)
+    assert there_and_back(wanting).requires_grad
+    assert type(there_and_back(torch.nn.Parameter(torch.ones(2)))) is torch.nn.Parameter
