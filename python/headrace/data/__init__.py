@@ -1,8 +1,55 @@
 """The feeding engine: datasets in, batches in shared memory out."""
 
+from headrace.data.collation import default_collate, default_convert
 from headrace.data.dataloader import DataLoader
-from headrace.data.dataset import Dataset
+from headrace.data.dataset import (
+    ChainDataset,
+    ConcatDataset,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
+from headrace.data.grain import GrainSampler, grain_batch_count, grain_positions
 from headrace.data.random import record_generator
+from headrace.data.sampler import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    SeekableSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from headrace.data.worker import WorkerInfo, get_worker_info
 
-__all__ = ["DataLoader", "Dataset", "WorkerInfo", "get_worker_info", "record_generator"]
+__all__ = [
+    "BatchSampler",
+    "ChainDataset",
+    "ConcatDataset",
+    "DataLoader",
+    "Dataset",
+    "DistributedSampler",
+    "GrainSampler",
+    "IterableDataset",
+    "RandomSampler",
+    "Sampler",
+    "SeekableSampler",
+    "SequentialSampler",
+    "StackDataset",
+    "Subset",
+    "SubsetRandomSampler",
+    "TensorDataset",
+    "WeightedRandomSampler",
+    "WorkerInfo",
+    "default_collate",
+    "default_convert",
+    "get_worker_info",
+    "grain_batch_count",
+    "grain_positions",
+    "random_split",
+    "record_generator",
+]

@@ -1,37 +1,43 @@
-"""The loader: batches of a dataset, made by worker processes in shared memory, in an order that depends on the seed
-alone.
-"""
+"""The loader: batches of a dataset, made by workers in shared memory, in an order that depends on the seed alone."""
 
 from __future__ import annotations
 
-import collections
-import itertools
+import functools
 import multiprocessing
 import numbers
 import os
-import pickle
-import threading
-import warnings
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
-from headrace import _core
-from headrace.data.collation import decode_tree, dumps
-from headrace.data.worker import ClaimServer, SharedDescriptor, WorkerSetup, decode_error
-from headrace.data.worker_pool import MakeSetup, WorkerPool, describe_exit
-
-WaitOutcome = _core.WaitOutcome
+from headrace import _core, errors
+from headrace.data.dataset import is_iterable_dataset, is_torch_dataset
+from headrace.data.engine import Engine
+from headrace.data.feed import Feed
+from headrace.data.grain import SampledDataset, is_grain_sampler
+from headrace.data.plan import (
+    BatchPlan,
+    GrainPlan,
+    ReplayPlan,
+    SeekingBatchPlan,
+    SeekingPlan,
+    TorchShufflePlan,
+    checked_batches,
+    draw_torch_seed,
+    iter_batches,
+    permuted,
+    sampled,
+)
+from headrace.data.sampler import BatchSampler, SeekableSampler
 
 _MAX_WORKERS = 512
 _MAX_SECONDS = 10**9
-_MAX_INDEX = (1 << 63) - 1
-# Batches that the consumer can keep before further ones are handed out as copies.
-_HELD_SLOTS = 256
-# Address space, not memory: a slot takes what its batch needs.
-_SLOT_BYTES = 4 << 30
+# Of a dataset: an index is a signed 64-bit number, of which two bits are for the arithmetic.
+_MAX_LENGTH = 1 << 62
+_STATE_VERSION = 1
 
 
 class DataLoader:
@@ -41,30 +47,55 @@ class DataLoader:
     memory that they share with this process: batches are not pickled, not copied and not allocated anew. What arrives
     does not depend on the number of workers: the same seed gives the same batches, also with ``num_workers=0``.
 
-    A batch consists of NumPy arrays over the shared memory (``to="torch"``: tensors); it stays valid and unchanged as
-    long as somebody holds it. Lists, tuples, named tuples and dicts of arrays, numbers and strings are collated as
-    PyTorch does.
+    A batch consists of NumPy arrays, or torch tensors, over the shared memory; it is the consumer's own, stays valid
+    and unchanged as long as somebody holds it, and may be written to. Lists, tuples, named tuples, dicts and
+    dataclasses of arrays, tensors, numbers and strings are collated as PyTorch does.
 
-    Thread-safety: use a loader, and its iterators, from one thread at a time. After a fork, a loader can be iterated
-    over in the child, where it starts anew; batches of the parent must not be used there.
+    Several iterations of one loader may be under way at once; each has workers of its own, which the next one takes
+    over. Thread-safety: use a loader, and its iterators, from one thread at a time. After a fork, a loader can be
+    iterated over in the child, where it starts anew; batches of the parent must not be used there.
 
     Args:
-        dataset: has ``__len__`` and ``__getitem__``; see :class:`headrace.data.Dataset` for what more it may offer.
-        batch_size: samples per batch.
+        dataset: has ``__len__`` and ``__getitem__``, or ``__iter__``; see :class:`headrace.data.Dataset` and
+            :class:`headrace.data.IterableDataset` for what more it may offer.
+        batch_size: samples per batch. None: no batches; each sample arrives as ``collate_fn`` (default:
+            :func:`headrace.data.default_convert`) makes it.
         shuffle: a new random order each epoch, a function of the seed and the epoch.
         sampler: gives the indices instead; an iterable, iterated anew each epoch. Excludes ``shuffle``.
         batch_sampler: gives lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and ``drop_last``.
         num_workers: worker processes; 0 makes the samples in this process, when they are asked for.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
-            :func:`headrace.data.collation.default_collate`.
+            :func:`headrace.data.default_collate`.
+        pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none.
         drop_last: leave out a last batch that is not full.
         timeout: seconds that a batch may take; 0: any time.
-        worker_init_fn: called with the worker's number in each worker process when it starts.
+        worker_init_fn: called with the worker's number in each worker when it starts.
         multiprocessing_context: a start method ("fork", "forkserver", "spawn") or a context of :mod:`multiprocessing`.
+        generator: where the seed comes from: a ``torch.Generator``, with which shuffling draws the same numbers, and so
+            gives the same order, as in PyTorch; or a :class:`numpy.random.Generator`. Excludes ``seed``.
         prefetch_factor: batches in the making or ready, in all (PyTorch: per worker). Shared memory is bounded by it,
             not by the number of workers. Default: enough for two per worker, at most 8.
-        seed: of the order and of the records' generators. Default: fresh entropy, readable as ``loader.seed``.
-        to: "numpy" or "torch": what the arrays of a batch are.
+        persistent_workers: keep the workers from one epoch to the next, and begin the next while one ends.
+        in_order: batches arrive in the order of the plan; False: as they become ready.
+        pin_memory_device: accepted as PyTorch does, and ignored.
+        seed: of the order and of the records' generators. Default: fresh entropy, readable as ``loader.seed``; in a
+            program that has imported torch, torch's global generator, as in PyTorch: then ``torch.manual_seed`` makes
+            the loader repeatable, and shuffling gives PyTorch's order.
+        to: what the arrays of a batch are: "numpy"; "torch"; or None: torch tensors if the samples held tensors or the
+            dataset is one of torch's, else NumPy arrays.
+        shard: ``(rank, world)``: this loader is one of ``world`` that share the dataset, one on each host or GPU. A
+            global batch has ``batch_size * world`` samples, of which this loader gets every ``world``-th from ``rank``
+            on. Nothing is repeated or padded: without ``drop_last``, some may get fewer samples, or batches, at the
+            end.
+        order: None, or "grain": Grain's order, in which worker w of W makes batches of every W-th record.
+        ragged: what to do with arrays whose shapes differ within a batch: None (an error), "pad", ``("pad", value)``,
+            "list" or "lod"; see :func:`headrace.data.default_collate`.
+        workers: "process" or "thread": what the workers are. Threads suit datasets that release the GIL.
+        threads_per_worker: threads that make samples in each worker process, for datasets that wait for files or
+            networks. The dataset must allow it.
+        num_workers_batches: how many of the workers may run ``collate_fn``; default: all.
+        seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
+            that datasets that draw from them do not depend on which worker runs them.
 
     Raises:
         TypeError, ValueError: arguments that are out of range or exclude one another.
@@ -73,392 +104,496 @@ class DataLoader:
     def __init__(
         self,
         dataset: Any,
-        batch_size: int = 1,
-        shuffle: bool = False,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Iterable[Any]] | None = None,
         num_workers: int = 0,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        *,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: str | Any | None = None,
+        generator: Any = None,
+        *,
         prefetch_factor: int | None = None,
+        persistent_workers: bool | None = None,
+        pin_memory_device: str = "",
+        in_order: bool = True,
         seed: int | None = None,
-        to: str = "numpy",
+        to: str | None = None,
+        shard: tuple[int, int] = (0, 1),
+        order: str | None = None,
+        ragged: Any = None,
+        workers: str = "process",
+        threads_per_worker: int = 1,
+        num_workers_batches: int | None = None,
+        seed_records: bool = False,
     ) -> None:
-        for method in ("__len__", "__getitem__"):
-            if not hasattr(dataset, method):
-                raise TypeError(f"dataset must have __len__ and __getitem__; {type(dataset).__name__} has no {method}")
         self.dataset = dataset
+        self._iterable = is_iterable_dataset(dataset)
+        for method in ("__iter__",) if self._iterable else ("__len__", "__getitem__"):
+            if not hasattr(dataset, method):
+                raise TypeError(
+                    f"dataset must have __len__ and __getitem__, or __iter__; {type(dataset).__name__} has no {method}"
+                )
         self.num_workers = _integer("num_workers", num_workers, 0, _MAX_WORKERS)
-        if batch_sampler is not None:
-            if batch_size != 1 or shuffle or sampler is not None or drop_last:
-                raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
-            self.batch_size = None
-        else:
-            self.batch_size = _integer("batch_size", batch_size, 1, (1 << 31) - 1)
-        if sampler is not None and shuffle:
-            raise ValueError("sampler excludes shuffle: the sampler decides the order")
+        self._check_order(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
+        self.batch_size = (
+            None
+            if batch_sampler is not None or batch_size is None
+            else _integer("batch_size", batch_size, 1, (1 << 31) - 1)
+        )
         self.sampler = sampler
+        # What the workers read: one of Grain's samplers says at which position there is which record.
+        grain_sampler = sampler is not None and is_grain_sampler(sampler)
+        self._source = SampledDataset(dataset, sampler) if grain_sampler else dataset
+        self._order_sampler = None if grain_sampler else sampler
         self.batch_sampler = batch_sampler
         self.shuffle = bool(shuffle)
         self.drop_last = bool(drop_last)
-        if collate_fn is not None and not callable(collate_fn):
-            raise TypeError(f"collate_fn must be callable, got {type(collate_fn).__name__}")
-        self.collate_fn = collate_fn
+        self.order = order
+        self.collate_fn = _callable("collate_fn", collate_fn)
+        self.ragged = ragged
+        if ragged is not None and collate_fn is not None:
+            raise ValueError("collate_fn excludes ragged: the function decides what a batch is")
+        self.worker_init_fn = _callable("worker_init_fn", worker_init_fn)
         self.timeout = _seconds("timeout", timeout)
-        if worker_init_fn is not None and not callable(worker_init_fn):
-            raise TypeError(f"worker_init_fn must be callable, got {type(worker_init_fn).__name__}")
-        self.worker_init_fn = worker_init_fn
+        self.pin_memory = bool(pin_memory)
+        self.pin_memory_device = pin_memory_device
+        self.in_order = bool(in_order)
+        self.multiprocessing_context = multiprocessing_context
         self._context = _context(multiprocessing_context)
-        if prefetch_factor is None:
-            prefetch_factor = min(max(2, 2 * self.num_workers), 8)
-        self.prefetch_factor = _integer("prefetch_factor", prefetch_factor, 1, 512)
-        if seed is None:
-            seed = int.from_bytes(os.urandom(8), "little") >> 1  # fits an int64, for those who keep it in one
-        self.seed = _integer("seed", seed, 0, (1 << 64) - 1)
-        if to not in ("numpy", "torch"):
-            raise ValueError(f'to must be "numpy" or "torch", got {to!r}')
+        self.workers = workers
+        self.threads_per_worker = _integer("threads_per_worker", threads_per_worker, 1, 256)
+        threads = self.num_workers * self.threads_per_worker
+        default_prefetch = min(max(2, 2 * threads), 8)
+        self.prefetch_factor = (
+            default_prefetch if prefetch_factor is None else _integer("prefetch_factor", prefetch_factor, 1, 512)
+        )
+        self._check_workers(
+            multiprocessing_context, prefetch_factor, persistent_workers, workers, self.threads_per_worker
+        )
+        self.persistent_workers = self.num_workers > 0 if persistent_workers is None else bool(persistent_workers)
+        if num_workers_batches is None:
+            num_workers_batches = max(1, self.num_workers)
+        self.num_workers_batches = _integer("num_workers_batches", num_workers_batches, 1, _MAX_WORKERS)
+        self.seed_records = bool(seed_records)
+        if self.seed_records and self.workers == "thread":
+            raise ValueError("seed_records needs worker processes: threads share the global generators")
+        if to not in (None, "numpy", "torch"):
+            raise ValueError(f'to must be "numpy", "torch" or None, got {to!r}')
         self.to = to
+        self.generator = generator
+        self._init_seed(seed, generator)
+        self.shard = _shard(shard)
+        if self.shard[1] > 1:
+            if batch_sampler is not None:
+                raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
+            if self.seed is None and self.shuffle:
+                raise ValueError("shard with shuffle needs a seed, the same in every loader of the group")
         self._next_epoch = 0
-        self._iteration = 0
-        self._engine: _Engine | None = None
-        self._feeding: weakref.ref[_Feed] | None = None
+        self._resume: dict[str, Any] | None = None
+        self._idle: list[Engine] = []
+        self._progress: Progress | None = None
+        self._running: weakref.WeakSet[Feed | _Iterator] = weakref.WeakSet()
+
+    def _check_order(
+        self,
+        batch_size: int | None,
+        shuffle: bool | None,
+        sampler: Iterable[Any] | None,
+        batch_sampler: Iterable[Any] | None,
+        drop_last: bool,
+        order: str | None,
+    ) -> None:
+        if self._iterable:
+            for name, value in (("shuffle", shuffle), ("sampler", sampler), ("batch_sampler", batch_sampler)):
+                if value:
+                    raise ValueError(
+                        f"an iterable dataset decides its own order: {name} must be left out, got {value!r}"
+                    )
+        if sampler is not None and shuffle:
+            raise ValueError("sampler excludes shuffle: the sampler decides the order")
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        if batch_size is None and drop_last:
+            raise ValueError("batch_size=None makes no batches, so that drop_last means nothing: leave it out")
+        if order not in (None, "grain"):
+            raise ValueError(f'order must be None or "grain", got {order!r}')
+        if order is not None and (self._iterable or batch_sampler is not None or batch_size is None):
+            raise ValueError('order="grain" needs a map-style dataset and a batch_size')
+        seekable = getattr(sampler, "seekable", False) or is_grain_sampler(sampler)
+        if order is not None and sampler is not None and not seekable:
+            raise ValueError(
+                'order="grain" needs a sampler with random access: one of headrace.data, or one of Grain\'s'
+            )
+
+    def _check_workers(
+        self, context: Any, prefetch_factor: Any, persistent_workers: Any, workers: str, threads: int
+    ) -> None:
+        if workers not in ("process", "thread"):
+            raise ValueError(f'workers must be "process" or "thread", got {workers!r}')
+        if self.num_workers == 0:
+            for name, given in (
+                ("prefetch_factor", prefetch_factor is not None),
+                ("multiprocessing_context", context is not None),
+                ("persistent_workers=True", bool(persistent_workers)),
+                ('workers="thread"', workers == "thread"),
+                ("threads_per_worker", threads != 1),
+                ("timeout", self.timeout > 0),
+            ):
+                if given:
+                    raise ValueError(f"{name} needs workers: num_workers must be more than 0")
+        elif workers == "thread":
+            if context is not None:
+                raise ValueError('multiprocessing_context is for processes, not for workers="thread"')
+            if threads != 1:
+                raise ValueError(
+                    'with workers="thread" num_workers is the number of threads; leave out threads_per_worker'
+                )
+        if self.num_workers * threads > _MAX_WORKERS:
+            raise ValueError(f"num_workers * threads_per_worker must be at most {_MAX_WORKERS}")
+
+    def _init_seed(self, seed: int | None, generator: Any) -> None:
+        # Whether the order and the seed come from torch, whose generator is asked when an epoch begins.
+        self._torch_generator = None
+        self._follows_torch = False
+        self._own_seed = seed is not None
+        if generator is not None:
+            if seed is not None:
+                raise ValueError("generator excludes seed: both say where the random numbers come from")
+            if isinstance(generator, np.random.Generator):
+                seed = int(generator.integers(1 << 63))
+            elif isinstance(generator, numbers.Integral):
+                seed, self._own_seed = int(generator), True
+            elif _is_torch_generator(generator):
+                self._torch_generator = generator
+                self._follows_torch = True
+            else:
+                raise TypeError(f"generator must be a torch.Generator or a numpy.random.Generator, got {generator!r}")
+        elif seed is None:
+            self._follows_torch = "torch" in sys.modules
+        if seed is None and not self._follows_torch:
+            seed = int.from_bytes(os.urandom(8), "little") >> 1  # fits an int64, for those who keep it in one
+        self.seed: int | None = None if seed is None else _integer("seed", seed, 0, (1 << 64) - 1)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, in this process or another, runs on its own."""
-        return {**self.__dict__, "_engine": None, "_feeding": None}
+        return {**self.__dict__, "_idle": [], "_progress": None, "_running": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._running = weakref.WeakSet()
 
     def __len__(self) -> int:
-        """Batches per epoch."""
+        """Batches per epoch; of this loader's own, if it is one of several."""
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
-        assert self.batch_size is not None
-        samples = len(self.dataset) if self.sampler is None else len(self.sampler)  # type: ignore[arg-type]
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        samples = self._positions()
+        rank, world = self.shard
+        size = self.batch_size or 1
+        if self.order == "grain":
+            return len(self._grain_plan(samples))
+        if self.drop_last:
+            return samples // (size * world)
+        return -(-((samples - rank + world - 1) // world) // size)
 
     def __iter__(self) -> Iterator[Any]:
-        """Starts the next epoch. An iteration of the same loader that is under way ends."""
-        engine = self._start_epoch()
-        return _Iterator(self, engine, self._iteration)
+        """Starts the next epoch."""
+        engine, progress = self._start_epoch()
+        iterator = _Iterator(self, engine, progress)
+        self._running.add(iterator)
+        return iterator
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of ``epoch``, counted from 0; those after it count on from there."""
         self._next_epoch = _integer("epoch", epoch, 0, (1 << 62) - 1)
+        self._resume = None
 
-    def stats(self) -> dict[str, float]:
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """Where the latest iteration stands: a small dict for :meth:`load_state_dict`, of what JSON knows.
+
+        May be taken between any two batches; batches that workers have made ahead do not matter. Restoring takes O(1)
+        for the built-in orders and samplers; a foreign sampler is iterated over again up to that place. The number of
+        workers may change; so may that of loaders (``shard``) while ``batch_size * world`` stays.
+
+        Args:
+            batches: how many batches of the epoch have been consumed, if the caller knows better. Needed while the
+                loader feeds a program's reader, which has batches in its queue.
+        """
+        progress = self._progress
+        if batches is not None:
+            batches = _integer("batches", batches, 0, (1 << 62) - 1)
+        if progress is None:
+            if self._resume is not None:
+                return dict(self._resume)
+            position: dict[str, Any] = {"epoch": self._next_epoch, "batch": batches or 0}
+        else:
+            if progress.feeding and not progress.finished and batches is None:
+                raise errors.FailedPrecondition(
+                    "while a loader feeds a queue, only the program knows how many batches it has consumed: pass "
+                    "state_dict(batches=n), n of this epoch"
+                )
+            position = progress.position(batches)
+        return {
+            "version": _STATE_VERSION,
+            **position,
+            "seed": self.seed,
+            "length": self._dataset_length(),
+            "global_batch_size": None if self.batch_size is None else self.batch_size * self.shard[1],
+            "order": self._order_name(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on with the batch after those that ``state`` counts.
+
+        An iteration that is under way ends: its next batch is an error.
+
+        Raises:
+            ValueError: the state is that of another dataset, seed, order, batch size or version.
+            TypeError: it is no state.
+        """
+        if not isinstance(state, dict) or not {"version", "epoch", "batch"} <= set(state):
+            raise TypeError(f"not a state of a loader: {state!r:.200}")
+        if state["version"] != _STATE_VERSION:
+            raise ValueError(f"the state has version {state['version']!r}, this headrace reads {_STATE_VERSION}")
+        size = None if self.batch_size is None else self.batch_size * self.shard[1]
+        for name, mine in (
+            ("length", self._dataset_length()),
+            ("global_batch_size", size),
+            ("order", self._order_name()),
+            *((("seed", self.seed),) if self._own_seed else ()),
+        ):
+            if state.get(name) != mine:
+                raise ValueError(
+                    f"the state was taken of a loader with {name}={state.get(name)!r}, this one has {mine!r}: the "
+                    "batches that follow would not be those that are missing"
+                )
+        epoch = _integer("epoch", state["epoch"], 0, (1 << 62) - 1)
+        _integer("batch", state["batch"], 0, (1 << 62) - 1)
+        if not self._own_seed:
+            if state["seed"] != self.seed:
+                self._close_idle()  # their workers have the other seed
+            self.seed = state["seed"]
+        self._end_running("the loader was given another state during the iteration; iterate over it anew")
+        self._next_epoch = epoch
+        self._resume = dict(state)
+        self._progress = None
+
+    def stats(self) -> dict[str, Any]:
         """What happened so far: batches, samples, seconds that this process and the workers waited, slots and bytes in
         use.
         """
-        return {} if self._engine is None or not self._engine.is_mine() else self._engine.scheduler.stats()
+        engine = self._progress.engine if self._progress is not None else None
+        return {} if engine is None or not engine.is_mine() else engine.scheduler.stats()
 
     def shutdown(self) -> None:
-        """Ends the worker processes. Batches stay valid; the next iteration starts the workers again."""
-        self._stop_feeding("the loader was shut down while it fed the queue")
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        """Ends the workers. Batches stay valid; the next iteration starts workers again."""
+        self._end_running(
+            "the loader was shut down during the iteration", "the loader was shut down while it fed the queue"
+        )
+        self._close_idle()
 
-    def _start_epoch(self) -> _Engine:
-        self._iteration += 1  # what went on before must not take batches away
-        self._stop_feeding("the loader began another iteration while it fed the queue")
-        length = len(self.dataset)
+    def _end_running(self, reason: str, feed_reason: str | None = None) -> None:
+        for running in list(self._running):
+            if isinstance(running, Feed):
+                running.stop(feed_reason or reason)
+            else:
+                running.end(reason)
+        self._running.clear()
+
+    def _close_idle(self) -> None:
+        idle, self._idle = self._idle, []
+        for engine in idle:
+            engine.close()
+
+    def _start_epoch(self) -> tuple[Engine, Progress]:
+        length = self._dataset_length()
         if length == 0 and self.sampler is None and self.batch_sampler is None:
             raise ValueError("the dataset is empty: there is nothing to load")
-        if self._engine is not None and not self._engine.usable(length):
-            self._engine.close()
-            self._engine = None
-        if self._engine is None:
-            self._engine = _Engine(self, length)
-        epoch = self._next_epoch
-        self._next_epoch += 1
-        self._engine.start_epoch(epoch)
-        return self._engine
+        resume, self._resume = self._resume, None
+        if self._follows_torch:
+            drawn = draw_torch_seed(self._torch_generator)
+            if self.seed is None:
+                self.seed = drawn
+        engine = None
+        while engine is None and self._idle:
+            engine = self._idle.pop()
+            if not engine.usable(length):
+                engine.close()
+                engine = None
+        if engine is None:
+            engine = Engine(self)
+        epoch, batch = self._next_epoch, 0
+        if resume is not None:
+            batch = resume["batch"]
+        self._next_epoch = epoch + 1
+        try:
+            engine.start_epoch(epoch, batch, None if resume is None else resume.get("plan"))
+        except BaseException:
+            engine.close()
+            raise
+        self._progress = Progress(epoch, batch, engine)
+        return engine, self._progress
 
-    def _feed(self, queue: _core.LoDTensorBlockingQueue) -> _Feed:
+    def _release(self, engine: Engine) -> None:
+        """Takes an engine back whose iteration is over."""
+        if not self.persistent_workers or self._idle or not engine.usable(engine.length):
+            engine.close()
+        else:
+            self._idle.append(engine)
+
+    def _feed(self, queue: _core.LoDTensorBlockingQueue) -> Feed:
         """Starts the next epoch and a C++ thread that moves its batches into ``queue``; used by
         ``py_reader.decorate_loader``.
         """
-        feed = _Feed(self._start_epoch(), queue)
-        self._feeding = weakref.ref(feed)
+        engine, progress = self._start_epoch()
+        progress.feeding = True
+        feed = Feed(engine, queue, functools.partial(_give_back, weakref.ref(self), engine))
+        self._running.add(feed)
         return feed
 
-    def _stop_feeding(self, reason: str) -> None:
-        feed = self._feeding() if self._feeding is not None else None
-        if feed is not None:
-            feed.stop(reason)
-        self._feeding = None
+    def _dataset_length(self) -> int:
+        return 0 if self._iterable else min(len(self._source), _MAX_LENGTH)
+
+    def _positions(self) -> int:
+        """Samples per epoch, of all loaders of the group together."""
+        return self._dataset_length() if self._order_sampler is None else len(self._order_sampler)  # type: ignore[arg-type]
+
+    def _order_name(self) -> str:
+        if self.order is not None:
+            return self.order
+        if self.batch_sampler is not None or self.sampler is not None:
+            return type(self.batch_sampler or self.sampler).__name__
+        if self.shuffle and self._follows_torch:
+            return "torch"
+        return "shuffled" if self.shuffle else "sequential"
+
+    def _batch_type(self) -> str | None:
+        return "torch" if self.to is None and is_torch_dataset(self.dataset) else self.to
+
+    def _grain_plan(self, length: int) -> GrainPlan:
+        size = self.batch_size
+        assert size is not None
+        if isinstance(self._order_sampler, SeekableSampler):
+            index_at = sampled(self._order_sampler)
+        elif self.shuffle:
+            index_at = permuted(length, self.seed or 0)
+        else:
+            index_at = _same
+        return GrainPlan(length, size, self.drop_last, max(1, self.num_workers), *self.shard, index_at)
+
+    def _make_plan(self, length: int) -> tuple[str, BatchPlan | None]:
+        """The order that the scheduler is told, and what supplies the indices if it is "explicit".
+
+        A plan does not refer to the loader, which would keep its workers alive.
+        """
+        size, drop_last = self.batch_size or 1, self.drop_last
+        rank, world = self.shard
+        sampler, batch_sampler = self._order_sampler, self.batch_sampler
+        if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
+            return "explicit", SeekingBatchPlan(batch_sampler)
+        if batch_sampler is not None:
+            return "explicit", ReplayPlan(lambda epoch: checked_batches(batch_sampler))
+        if self.order == "grain":
+            return "explicit", self._grain_plan(self._positions())
+        if sampler is None:
+            if self.shuffle and self._follows_torch:
+                return "explicit", TorchShufflePlan(length, size, drop_last, self._torch_generator)
+            return "shuffled" if self.shuffle else "sequential", None
+        if isinstance(sampler, SeekableSampler) and sampler.seekable:
+            return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
+        return "explicit", ReplayPlan(lambda epoch: iter_batches(sampler, size, drop_last, rank, world))
 
 
-class _Engine:
-    """What a loader has once it runs: scheduler, workers, and the indices under way. Ended by close, or with its
-    loader.
-    """
+class Progress:
+    """How far one iteration has come."""
 
-    def __init__(self, loader: DataLoader, length: int) -> None:
-        self._owner = os.getpid()
-        self._seed = loader.seed
-        self.timeout = loader.timeout if loader.timeout > 0 else -1.0
-        self._order = "shuffled" if loader.shuffle else "sequential"
-        if loader.batch_sampler is not None or loader.sampler is not None:
-            self._order = "explicit"
-        self.explicit = self._order == "explicit"
-        self._length = length
-        self._batch_size = loader.batch_size or 1
-        self._make_batches = _index_batches(loader)
-        self._batches: Iterator[list[Any]] | None = None
-        self._supplied: collections.OrderedDict[int, list[Any]] = collections.OrderedDict()
-        self._supplied_count = 0
-        self._prefetch = loader.prefetch_factor if loader.num_workers > 0 else 1
-        to = loader.to
-        self.scheduler = _core.BatchScheduler(
-            order=self._order,
-            dataset_length=self._length,
-            seed=loader.seed,
-            batch_size=self._batch_size,
-            drop_last=loader.drop_last,
-            prefetch=self._prefetch,
-            producers=max(1, loader.num_workers),
-            whole_batches=loader.collate_fn is not None,
-            cross_epochs=loader.num_workers > 0,
-            slot_count=self._prefetch + _HELD_SLOTS,
-            slot_bytes=_SLOT_BYTES,
-            decode_tree=lambda tree: decode_tree(tree, to),
-            # A bound method would make a cycle through C++, which the garbage collector cannot see.
-            decode_problem=_weakly(self, _Engine._decode_problem),
-            unpickle=pickle.loads,
-        )
-        self.pool: WorkerPool | None = None
-        self.server: ClaimServer | None = None
-        arena, completion = self.scheduler.arena_fd, self.scheduler.completion_fd
-        if loader.num_workers == 0:
-            self.server = ClaimServer(loader.dataset, loader.collate_fn, loader.seed, 0, arena, completion, local=True)
-            self._finalizer = weakref.finalize(self, self.scheduler.shutdown)
-            return
-        shared: dict[str, Any] = {
-            "dataset": loader.dataset,
-            "collate_fn": loader.collate_fn,
-            "worker_init_fn": loader.worker_init_fn,
-            "num_workers": loader.num_workers,
-            "seed": loader.seed,
-            "arena": SharedDescriptor(arena),
-            "completion": SharedDescriptor(completion),
-        }
-        self._make_setup: MakeSetup = lambda number, main: WorkerSetup(worker_id=number, main_process=main, **shared)
-        self.pool = WorkerPool(self.scheduler, loader.num_workers, loader._context, self._make_setup)
-        self._finalizer = weakref.finalize(self, self.pool.stop)
+    def __init__(self, epoch: int, batch: int, engine: Engine) -> None:
+        self.epoch = epoch
+        self.batch = batch
+        self.finished = False
+        self.feeding = False
+        self.engine: Engine | None = engine
+        self._plan_state = engine.plan_state()
 
-    def close(self) -> None:
-        self._finalizer()
-
-    def is_mine(self) -> bool:
-        """Whether this process made it, and not one that this is a fork of."""
-        return self._owner == os.getpid()
-
-    def usable(self, length: int) -> bool:
-        """Whether a new epoch of a dataset of that length can run."""
-        return self._finalizer.alive and self.is_mine() and self._length == length
-
-    def start_epoch(self, epoch: int) -> None:
-        if self.server is not None:
-            self.server.forget_errors()
-        self.scheduler.start_epoch(epoch)
-        if self.explicit:
-            self._supplied.clear()
-            self._supplied_count = 0
-            self._batches = self._make_batches()
-            self.supply()
-
-    def next(self) -> Any:
-        """The next batch. Raises StopIteration at the epoch's end."""
-        while True:
-            if self._batches is not None:
-                self.supply()
-            if self.server is not None:
-                result = self._next_here(self.server)
-            else:
-                result = self.scheduler.next(self.timeout)
-            if type(result) is not WaitOutcome:
-                return result
-            if result == WaitOutcome.END_OF_EPOCH:
-                raise StopIteration
-            if result == WaitOutcome.PRODUCER_DIED:
-                self.replace_dead()
-            elif result == WaitOutcome.TIMED_OUT:
-                raise RuntimeError(f"DataLoader timed out after {self.timeout:g} seconds")
-            elif result == WaitOutcome.STOPPED:
-                raise RuntimeError("the loader was shut down during the iteration")
-
-    def _next_here(self, server: ClaimServer) -> Any:
-        while True:
-            result = self.scheduler.next(0)
-            if type(result) is not WaitOutcome or result != WaitOutcome.TIMED_OUT:
-                return result
-            claim = server.producer.try_claim()
-            if claim is None:
-                # An interrupt came between a claim and its end, and the user went on.
-                self.scheduler.reclaim(0)
-            else:
-                server.serve(claim)
-
-    def supply(self) -> None:
-        """Explicit order: hands the scheduler the index lists that it wants."""
-        for _ in range(self.scheduler.wanted_supply()):
-            assert self._batches is not None
-            indices = next(self._batches, None)
-            if indices is None:
-                self.scheduler.end_supply()
-                return
-            packed = _pack(indices)
-            self.scheduler.supply(len(indices), dumps(indices) if packed is None else packed, packed is None)
-            self._supplied[self._supplied_count] = indices
-            self._supplied_count += 1
-            while len(self._supplied) > self._prefetch + 1:  # in flight, and the one just taken
-                self._supplied.popitem(last=False)
-
-    def replace_dead(self) -> None:
-        """Starts workers for those that died, with a warning each; if that fails, the loader is shut down."""
-        if self.pool is None:
-            return
-        try:
-            reports = self.pool.replace_dead(
-                self.scheduler.take_deaths(),
-                self._make_setup,
-                lambda death: self._index(death.epoch, death.batch, death.row),
-            )
-        except BaseException:
-            self.close()
-            raise
-        for report in reports:
-            warnings.warn(report, RuntimeWarning, stacklevel=4)
-
-    def _index(self, epoch: int, batch: int, row: int) -> Any:
-        """The dataset index of a row."""
-        if self.explicit:
-            indices = self._supplied.get(batch)
-            return None if indices is None else indices[row]
-        position = batch * self._batch_size + row
-        if self._order == "shuffled":
-            return _core.IndexPermutation(self._length, self._seed, epoch)[position]
+    def position(self, batches: int | None) -> dict[str, Any]:
+        """The part of a state that says where to go on."""
+        if self.finished and batches is None:
+            return {"epoch": self.epoch + 1, "batch": 0}
+        position: dict[str, Any] = {"epoch": self.epoch, "batch": self.batch if batches is None else batches}
+        if self._plan_state:
+            position["plan"] = self._plan_state
         return position
-
-    def _decode_problem(self, problem: _core.BatchProblem) -> BaseException:
-        if not problem.killed:
-            return decode_error(problem.message) if self.server is None else self.server.decode_error(problem.message)
-        self.replace_dead()  # the last death, which says the signal, may not have been looked at yet
-        index = self._index(problem.epoch, problem.batch, problem.row)
-        exit_text = self.pool.last_exit if self.pool is not None else describe_exit(None)
-        return RuntimeError(
-            f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. "
-            "With num_workers=0 the sample is made in this process, where a debugger can see it."
-        )
 
 
 class _Iterator(Iterator[Any]):
     """One epoch of a loader."""
 
-    def __init__(self, loader: DataLoader, engine: _Engine, iteration: int) -> None:
+    def __init__(self, loader: DataLoader, engine: Engine, progress: Progress) -> None:
         self._loader = loader
-        self._engine = engine
-        self._iteration = iteration
-        self._done = False
+        self._engine: Engine | None = engine
+        self._next = engine.next
+        self._progress = progress
+        self._ended: str | None = None
+        self._give_back = weakref.finalize(self, _give_back, weakref.ref(loader), engine)
 
     def __len__(self) -> int:
         return len(self._loader)
 
     def __next__(self) -> Any:
-        if self._done:
+        if self._engine is None:
+            if self._ended is not None:
+                raise RuntimeError(self._ended)
             raise StopIteration
-        if self._loader._iteration != self._iteration:
-            raise RuntimeError("this iterator was ended by a newer iteration of the same loader; use a loader for each")
         try:
-            return self._engine.next()
+            batch = self._next()
         except StopIteration:
-            self._done = True
+            self._progress.finished = True
+            self._let_go()
             raise
+        except BaseException:
+            if self._engine.took_failed_batch():
+                self._progress.batch += 1
+            raise
+        self._progress.batch += 1
+        return batch
+
+    def end(self, reason: str) -> None:
+        """Every further batch is an error."""
+        if self._engine is not None:
+            self._ended = reason
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._engine = None
+        del self._next
+        self._give_back()
 
 
-class _Feed:
-    """A loader's epoch on its way into a queue.
-
-    ``stop`` may be called at any time, also twice. Dropping the object stops the feeding, too, and fails the queue.
-    """
-
-    def __init__(self, engine: _Engine, queue: _core.LoDTensorBlockingQueue) -> None:
-        # The feeder's hooks keep the engine alive while it works.
-        on_supply = _hook(engine.supply) if engine.explicit else None
-        feeder = engine.scheduler.feed(queue, _hook(engine.replace_dead), on_supply, engine.timeout)
-        stopping = threading.Event()
-        thread: threading.Thread | None = None
-        if engine.server is not None:
-            # Without workers a thread of this process makes the samples. It must not refer to this object.
-            thread = threading.Thread(
-                target=_serve_until, args=(engine.server, stopping), daemon=True, name="headrace-feed"
-            )
-            thread.start()
-        self._parts: _FeedParts | None = (feeder, stopping, thread, os.getpid())
-        self._finalizer = weakref.finalize(self, _stop_feed, self._parts, "whoever fed the queue is gone")
-
-    def stop(self, reason: str = "") -> None:
-        """Ends the feeding. If the epoch is not over and there is a ``reason``, the queue fails with it."""
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            self._finalizer.detach()
-            _stop_feed(parts, reason)
+def _give_back(loader: weakref.ref[DataLoader], engine: Engine) -> None:
+    alive = loader()
+    if alive is None:
+        engine.close()
+    elif engine.is_mine():
+        alive._release(engine)
 
 
-# The feeder, what tells the thread that makes the samples to end, that thread, and the process that they belong to.
-_FeedParts = tuple[_core.QueueFeeder, threading.Event, Optional[threading.Thread], int]
+def _same(epoch: int, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return positions
 
 
-def _stop_feed(parts: _FeedParts, reason: str) -> None:
-    feeder, stopping, thread, owner = parts
-    if os.getpid() != owner:
-        return
-    stopping.set()
-    feeder.stop(reason)
-    if thread is not None and thread is not threading.current_thread():
-        thread.join()
+def _is_torch_generator(generator: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(generator, torch.Generator)
 
 
-def _hook(function: Callable[[], None]) -> Callable[[], BaseException | None]:
-    """What calls ``function`` and returns its exception, if it raises one, without the frames of this module.
-
-    A queue may keep the exception for long, and must not keep the loader with it.
-    """
-
-    def call() -> BaseException | None:
-        try:
-            function()
-        except BaseException as error:
-            trace = error.__traceback__
-            while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-                trace = trace.tb_next
-            return error.with_traceback(trace)
-        return None
-
-    return call
-
-
-def _serve_until(server: ClaimServer, stopping: threading.Event) -> None:
-    while not stopping.is_set() and not server.producer.stopped:
-        claim = server.producer.wait(0.05)
-        if claim is not None:
-            server.serve(claim)
-
-
-def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-    reference = weakref.ref(owner)
-
-    def call(*args: Any) -> Any:
-        alive = reference()
-        if alive is None:
-            return RuntimeError("the loader is gone")
-        return method(alive, *args)
-
-    return call
+def _callable(name: str, value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
+    return value
 
 
 def _integer(name: str, value: Any, low: int, high: int) -> int:
@@ -479,6 +614,13 @@ def _seconds(name: str, value: Any) -> float:
     return seconds
 
 
+def _shard(shard: Any) -> tuple[int, int]:
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise TypeError(f"shard must be (rank, world), got {shard!r}")
+    world = _integer("the world of shard", shard[1], 1, 1 << 20)
+    return _integer("the rank of shard", shard[0], 0, world - 1), world
+
+
 def _context(context: Any) -> Any:
     if context is None or isinstance(context, str):
         try:
@@ -490,47 +632,6 @@ def _context(context: Any) -> Any:
     if not hasattr(context, "Process"):
         raise TypeError(f"multiprocessing_context must be a start method's name or a context, got {context!r}")
     return context
-
-
-def _index_batches(loader: DataLoader) -> Callable[[], Iterator[list[Any]]]:
-    """What gives an epoch's index lists, for a sampler or batch sampler. None of them is empty."""
-    if loader.batch_sampler is not None:
-        batch_sampler = loader.batch_sampler
-        return lambda: map(_checked_batch, batch_sampler)
-    sampler, batch_size, drop_last = loader.sampler, loader.batch_size, loader.drop_last
-    assert batch_size is not None
-
-    def batches() -> Iterator[list[Any]]:
-        indices = iter(sampler if sampler is not None else ())
-        while batch := list(itertools.islice(indices, batch_size)):
-            if len(batch) < batch_size and drop_last:
-                return
-            yield batch
-
-    return batches
-
-
-def _checked_batch(batch: Any) -> list[Any]:
-    if not isinstance(batch, Iterable) or isinstance(batch, (str, bytes)):
-        raise TypeError(f"batch_sampler must give lists of indices, got {batch!r}")
-    indices = list(batch)
-    if not indices:
-        raise ValueError("batch_sampler gave an empty list of indices")
-    return indices
-
-
-def _pack(indices: list[Any]) -> bytes | None:
-    """The indices as int64, if that is what they are and none is negative."""
-    try:
-        array = np.asarray(indices)
-    except ValueError:  # of different lengths
-        return None
-    if array.ndim != 1 or array.dtype.kind not in "iu" or array.dtype.itemsize > 8:
-        return None
-    if array.dtype.kind == "u" and array.size and int(array.max()) > _MAX_INDEX:
-        return None
-    packed = array.astype(np.int64)
-    return None if (packed < 0).any() else packed.tobytes()
 
 
 __all__ = ["DataLoader"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import operator
+import random
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -38,3 +42,30 @@ def record_generator(seed: int, epoch: int, index: Any) -> np.random.Generator:
     """
     key = np.array([_epoch_key(seed, epoch), _record_key(index)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))
+
+
+@contextlib.contextmanager
+def seeded(seed: int, epoch: int, index: Any, restore: bool) -> Iterator[None]:
+    """The global generators of :mod:`random`, :mod:`numpy.random` and torch, if imported, seeded for one record.
+
+    Args:
+        seed, epoch, index: as of :func:`record_generator`.
+        restore: put the generators back as they were at the end.
+    """
+    torch = sys.modules.get("torch")
+    before: Any = None
+    if restore:
+        before = (random.getstate(), np.random.get_state(), torch.get_rng_state() if torch is not None else None)
+    words = np.random.SeedSequence([_epoch_key(seed, epoch), _record_key(index)]).generate_state(4)
+    random.seed(words[:2].tobytes())
+    np.random.seed(words[2:])
+    if torch is not None:
+        torch.manual_seed(int(words[0]) << 31 ^ int(words[1]))
+    try:
+        yield
+    finally:
+        if restore:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            if torch is not None:
+                torch.set_rng_state(before[2])

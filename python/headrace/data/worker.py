@@ -8,6 +8,7 @@ import pickle
 import random
 import signal
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from headrace import _core
-from headrace.data.collation import collate_in_place, describe, dumps, flatten_batch
+from headrace.data.collation import default_collate, describe, dumps, flatten_batch
 from headrace.data.dataset import Fetcher
+from headrace.data.random import seeded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,15 +33,17 @@ class WorkerInfo:
     dataset: Any
 
 
-_worker_info: WorkerInfo | None = None
+_process_info: WorkerInfo | None = None
+_thread_info = threading.local()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """In a worker process: its number, how many there are, the loader's seed and this process's copy of the dataset.
+    """In a worker: its number, how many there are, its seed and its copy of the dataset.
 
     In the main process: None.
     """
-    return _worker_info
+    info: WorkerInfo | None = getattr(_thread_info, "info", None)
+    return info if info is not None else _process_info
 
 
 class SharedDescriptor:
@@ -60,58 +64,99 @@ def _receive_descriptor(duplicate: Any) -> SharedDescriptor:
 
 
 @dataclasses.dataclass(frozen=True)
+class WorkerTask:
+    """What all workers of a loader do.
+
+    Attributes:
+        collate: makes a batch from the list of its samples; None: the default, which writes each sample to its row.
+        convert: a batch is one sample; ``collate`` gets it alone.
+        seed_records: seed the global generators for each sample.
+    """
+
+    dataset: Any
+    collate: Callable[[Any], Any] | None
+    convert: bool
+    seed: int
+    seed_records: bool
+    num_workers: int
+    worker_init_fn: Callable[[int], None] | None
+
+
+@dataclasses.dataclass(frozen=True)
 class WorkerSetup:
     """All that a worker process is told."""
 
-    dataset: Any
-    collate_fn: Callable[[list[Any]], Any] | None
-    worker_init_fn: Callable[[int], None] | None
+    task: WorkerTask
     worker_id: int
-    num_workers: int
-    seed: int
+    threads: int
     arena: SharedDescriptor
     completion: SharedDescriptor
     main_process: SharedDescriptor
+
+
+class KeptErrors:
+    """Exceptions that stay in this process while their numbers travel through the arena. Any thread."""
+
+    def __init__(self) -> None:
+        self._errors: dict[int, BaseException] = {}
+
+    def keep(self, error: BaseException) -> bytes:
+        self._errors[id(error)] = error
+        return dumps(id(error))
+
+    def pop(self, message: bytes) -> BaseException:
+        return self._errors.pop(int(pickle.loads(message)))
+
+    def clear(self) -> None:
+        """Drops the exceptions of batches that nobody wants any more."""
+        self._errors.clear()
 
 
 class ClaimServer:
     """Makes the rows of claims. One per worker thread.
 
     Args:
-        local: the consumer is in this process: it gets exceptions as they are.
+        producer_id: unique among the servers of the arena.
+        errors: the consumer is in this process and finds exceptions there, as they are; None: they are pickled.
     """
 
     def __init__(
-        self,
-        dataset: Any,
-        collate_fn: Callable[[list[Any]], Any] | None,
-        seed: int,
-        worker_id: int,
-        arena_fd: int,
-        completion_fd: int,
-        local: bool = False,
+        self, task: WorkerTask, producer_id: int, arena_fd: int, completion_fd: int, errors: KeptErrors | None = None
     ) -> None:
-        self._fetcher = Fetcher(dataset, seed)
-        self._collate_fn = collate_fn
+        self._task = task
+        self._fetcher = Fetcher(task.dataset, task.seed)
+        self._getitem = self._fetcher.getitem
+        if task.seed_records:
+            self._getitem = self._seeded_getitem
+        self._epoch = 0
         self._init_error: BaseException | None = None
         self._init_traceback: types.TracebackType | None = None
-        self._local = local
-        self._kept_errors: dict[int, BaseException] = {}
+        self._errors = errors
         # Whether an exception is the fault of the sample at hand, and else of what.
         self._culprit: str | None = None
-        self.producer = _core.BatchProducer(arena_fd, worker_id, completion_fd, describe, dumps)
+        self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe, dumps)
 
     def fail_all_with(self, error: BaseException) -> None:
         """Every claim from now on fails with ``error``, which ``worker_init_fn`` raised."""
         self._init_error = error
         self._init_traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
 
+    def share_failure(self, other: ClaimServer) -> None:
+        """Fails as ``other`` does, if its ``worker_init_fn`` has raised."""
+        self._init_error, self._init_traceback = other._init_error, other._init_traceback
+
+    def run(self) -> None:
+        """Serves until the loader is shut down."""
+        wait, serve = self.producer.wait, self.serve
+        while (claim := wait()) is not None:
+            serve(claim)
+
     def serve(self, claim: _core.Claim) -> None:
         """Makes the rows of a claim; an exception becomes the batch's."""
         try:
             self._serve(claim)
         except BaseException as error:  # whatever it is, it is the batch's affair, not the worker's
-            if self._local and isinstance(error, KeyboardInterrupt):
+            if self._errors is not None and isinstance(error, KeyboardInterrupt):
                 raise  # not the sample's doing
             self.producer.fail(claim, self._encode(error, claim))
 
@@ -121,24 +166,24 @@ class ClaimServer:
             self._culprit = "worker_init_fn failed"
             raise self._init_error.with_traceback(self._init_traceback)
         self._culprit = None
+        self._epoch = claim.epoch
         self._fetcher.set_epoch(claim.epoch)
         if not claim.whole and self._fetcher.bulk is None:
             keys = producer.indices(claim, pickle.loads) if producer.has_pickled_indices(claim) else None
-            producer.fill(claim, self._fetcher.getitem, keys)
+            producer.fill(claim, self._getitem, keys)
             return
         indices = producer.indices(claim, pickle.loads)
         samples = self._make(claim, indices)
         if claim.whole:
             self._culprit = f"The batch of the samples with indices {_shorten(indices)} could not be collated"
-            batch = collate_in_place(samples, indices) if self._collate_fn is None else self._collate_fn(samples)
-            producer.write_batch(claim, *flatten_batch(batch))
+            producer.write_batch(claim, *flatten_batch(self._collate(samples, indices)))
         else:
             producer.fill_from(claim, samples)
 
     def _make(self, claim: _core.Claim, indices: list[Any]) -> list[Any]:
         producer = self.producer
         producer.begin_row(claim, claim.begin)
-        if self._fetcher.bulk is not None:
+        if self._fetcher.bulk is not None and not self._task.convert:
             self._culprit = f"The samples with indices {_shorten(indices)} could not be made"
             samples = self._fetcher.bulk(indices)
             if len(samples) != len(indices):
@@ -148,8 +193,18 @@ class ClaimServer:
         samples = []
         for row, index in enumerate(indices, claim.begin):
             producer.begin_row(claim, row)
-            samples.append(self._fetcher.getitem(index))
+            samples.append(self._getitem(index))
         return samples
+
+    def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
+        collate = self._task.collate
+        if collate is None:
+            return default_collate(samples, indices)
+        return collate(samples[0]) if self._task.convert else collate(samples)
+
+    def _seeded_getitem(self, index: Any) -> Any:
+        with seeded(self._task.seed, self._epoch, index, restore=self._errors is not None):
+            return self._fetcher.getitem(index)
 
     def _encode(self, error: BaseException, claim: _core.Claim) -> bytes:
         index, culprit = None, self._culprit
@@ -159,20 +214,11 @@ class ClaimServer:
                 culprit = f"The sample with index {index!r} could not be made"
             except Exception:  # the indices may be what cannot be read
                 culprit = "A sample could not be made"
-        if self._local:
+        if self._errors is not None:
             if hasattr(error, "add_note"):
                 error.add_note(culprit + ".")
-            self._kept_errors[id(error)] = error
-            return dumps(id(error))
+            return self._errors.keep(error)
         return encode_error(error, culprit, index)
-
-    def decode_error(self, message: bytes) -> BaseException:
-        """The exception behind a message of ``local`` serving."""
-        return self._kept_errors.pop(int(pickle.loads(message)))
-
-    def forget_errors(self) -> None:
-        """Drops the exceptions of batches that nobody wants any more."""
-        self._kept_errors.clear()
 
 
 def _shorten(indices: list[Any]) -> str:
@@ -242,23 +288,58 @@ def _seed_generators(seed: int, worker_id: int) -> None:
         torch.set_num_threads(1)
 
 
+def _tell_torch(info: WorkerInfo) -> None:
+    """Has torch's get_worker_info answer in this process, for datasets that ask it."""
+    module: Any = sys.modules.get("torch.utils.data._utils.worker")
+    if module is not None:
+        with contextlib.suppress(Exception):  # an internal of torch's: without it only that question fails
+            module._worker_info = module.WorkerInfo(
+                id=info.id, num_workers=info.num_workers, seed=info.seed, dataset=info.dataset
+            )
+
+
+def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
+    """Who the worker of that number is."""
+    return WorkerInfo(worker_id, task.num_workers, (task.seed + worker_id) & _MAX_SEED, task.dataset)
+
+
+# Of a numpy or torch seed that torch's manual_seed takes.
+_MAX_SEED = (1 << 63) - 1
+
+
+def _initialize(server: ClaimServer, task: WorkerTask, worker_id: int) -> None:
+    if task.worker_init_fn is not None:
+        try:
+            task.worker_init_fn(worker_id)
+        except Exception as error:
+            server.fail_all_with(error)
+
+
+def serve_in_thread(server: ClaimServer, task: WorkerTask, worker_id: int) -> None:
+    """The whole life of a worker that is a thread of the main process."""
+    _thread_info.info = worker_info(task, worker_id)
+    _initialize(server, task, worker_id)
+    server.run()
+
+
 def worker_main(setup: WorkerSetup) -> None:
     """The whole life of a worker process."""
-    global _worker_info
+    global _process_info
     # Ctrl-C reaches every process of the terminal; the main process decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A handler that the main process installed would run its clean-up here, and only once the sample is made.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _core.exit_with(setup.main_process.fd)
-    _seed_generators(setup.seed, setup.worker_id)
-    _worker_info = WorkerInfo(setup.worker_id, setup.num_workers, setup.seed, setup.dataset)
-    server = ClaimServer(
-        setup.dataset, setup.collate_fn, setup.seed, setup.worker_id, setup.arena.fd, setup.completion.fd
-    )
-    if setup.worker_init_fn is not None:
-        try:
-            setup.worker_init_fn(setup.worker_id)
-        except Exception as error:
-            server.fail_all_with(error)
-    while (claim := server.producer.wait()) is not None:
-        server.serve(claim)
+    task = setup.task
+    _seed_generators(task.seed, setup.worker_id)
+    _process_info = worker_info(task, setup.worker_id)
+    _tell_torch(_process_info)
+    first = setup.worker_id * setup.threads
+    servers = [
+        ClaimServer(task, first + thread, setup.arena.fd, setup.completion.fd) for thread in range(setup.threads)
+    ]
+    _initialize(servers[0], task, setup.worker_id)
+    for server in servers[1:]:
+        server.share_failure(servers[0])
+        threading.Thread(target=server.run, daemon=True).start()
+    servers[0].run()

@@ -10,12 +10,20 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
-from headrace.data.worker import SharedDescriptor, WorkerSetup, worker_main
+from headrace.data.worker import (
+    ClaimServer,
+    SharedDescriptor,
+    WorkerSetup,
+    WorkerTask,
+    serve_in_thread,
+    worker_main,
+)
 
 # Workers that die this often in a row without being at a sample are not started again.
 _MAX_IDLE_DEATHS = 5
@@ -50,8 +58,11 @@ class WorkerPool:
             left running.
     """
 
-    def __init__(self, scheduler: _core.BatchScheduler, num_workers: int, context: Any, make_setup: MakeSetup) -> None:
+    def __init__(
+        self, scheduler: _core.BatchScheduler, num_workers: int, threads: int, context: Any, make_setup: MakeSetup
+    ) -> None:
         self._scheduler = scheduler
+        self._threads = threads
         self._context = context
         self._idle_deaths = 0
         self._samples = 0
@@ -83,10 +94,10 @@ class WorkerPool:
             pidfd = os.pidfd_open(process.pid)  # type: ignore[arg-type]
         except ProcessLookupError:
             # Gone and reaped already (by a forkserver): its sentinel says so.
-            self._scheduler.watch_producer(worker_id, process.sentinel)
-            return
+            pidfd = os.dup(process.sentinel)
         try:
-            self._scheduler.watch_producer(worker_id, pidfd)
+            for thread in range(self._threads):
+                self._scheduler.watch_producer(worker_id * self._threads + thread, pidfd)
         finally:
             os.close(pidfd)
 
@@ -106,15 +117,23 @@ class WorkerPool:
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
         reports = []
-        for death in deaths:
-            process = self._processes[death.producer]
+        of_workers: dict[int, list[_core.ProducerDeath]] = {}
+        for death in deaths:  # all threads of a process die with it
+            of_workers.setdefault(death.producer // self._threads, []).append(death)
+        for worker_id, together in of_workers.items():
+            process = self._processes[worker_id]
             _join(process, 5)
             self.last_exit = describe_exit(process.exitcode)
-            report = f"worker {death.producer} (pid {process.pid}) {self.last_exit}"
+            seen = {death.producer for death in together}
+            ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)
+            together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
+            report = f"worker {worker_id} (pid {process.pid}) {self.last_exit}"
             samples = self._scheduler.stats()["samples"]
-            if death.busy:
+            busy = [repr(index_of(death)) for death in together if death.busy]
+            if busy:
                 self._idle_deaths = 0
-                report += f" while it made the sample with index {index_of(death)!r}; another worker makes it again"
+                what = f"sample with index {busy[0]}" if len(busy) == 1 else f"samples with indices {', '.join(busy)}"
+                report += f" while it made the {what}; another worker makes it again"
             else:
                 self._idle_deaths = 1 if samples > self._samples else self._idle_deaths + 1
                 if self._idle_deaths >= _MAX_IDLE_DEATHS:
@@ -125,8 +144,8 @@ class WorkerPool:
                 report += " while it was idle; another worker takes its place"
             self._samples = samples
             _close(process)
-            self._processes[death.producer] = self._start(death.producer, make_setup)
-            self._watch(death.producer)
+            self._processes[worker_id] = self._start(worker_id, make_setup)
+            self._watch(worker_id)
             reports.append(report)
         return reports
 
@@ -160,3 +179,38 @@ def _join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
 def _close(process: multiprocessing.process.BaseProcess) -> None:
     with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes that it still runs
         process.close()
+
+
+class ThreadPool:
+    """Workers that are threads of this process; otherwise as :class:`WorkerPool`."""
+
+    def __init__(
+        self,
+        scheduler: _core.BatchScheduler,
+        task: WorkerTask,
+        num_workers: int,
+        make_server: Callable[[int], ClaimServer],
+    ) -> None:
+        self._scheduler = scheduler
+        self._owner = os.getpid()
+        self._threads = [
+            threading.Thread(
+                target=serve_in_thread,
+                args=(make_server(number), task, number),
+                name=f"headrace-worker-{number}",
+                daemon=True,
+            )
+            for number in range(num_workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ends the threads and waits for the samples that they are making. Does nothing in a forked child."""
+        if os.getpid() != self._owner:
+            return
+        self._scheduler.shutdown()
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()

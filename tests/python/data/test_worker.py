@@ -84,7 +84,7 @@ def test_a_bad_sample_is_reported_before_one_that_does_not_fit(num_workers: int)
         def __getitem__(self, index: int) -> Any:
             return super().__getitem__(index) if index % 2 else np.zeros(index)
 
-    loader = DataLoader(Mixed(40, 7), batch_size=40, num_workers=num_workers, multiprocessing_context="fork")
+    loader = DataLoader(Mixed(40, 7), batch_size=40, num_workers=num_workers)
     for _ in range(3):
         with pytest.raises(KeyError, match="no sample 7"):
             next(iter(loader))

@@ -1,0 +1,266 @@
+"""Which samples make which batch, where Python decides it: the plans from which the scheduler is supplied.
+
+Sequential and seeded random orders need no plan: the C++ scheduler computes their indices.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, Union
+
+import numpy as np
+
+from headrace import _core
+from headrace.data.grain import grain_batch_count, grain_positions
+from headrace.data.sampler import BatchSampler, SeekableSampler
+
+Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
+
+
+class BatchPlan(Protocol):
+    """The index lists of an epoch's batches, in order. One iteration at a time."""
+
+    def start(self, epoch: int, batch: int) -> None:
+        """The next list asked for is that of ``batch``, counted from 0 in ``epoch``."""
+
+    def next(self) -> Indices | None:
+        """The next list, never empty; None at the end of the epoch."""
+
+    def state(self) -> dict[str, Any]:
+        """What, beside epoch and batch, this epoch's order depends on; as JSON can hold it."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """The next :meth:`start` begins the epoch that ``state`` was taken in."""
+
+
+class SeekingPlan:
+    """Batches of a sampler that knows the index at any position: starts anywhere in O(1).
+
+    Args:
+        rank, world: the share of each global batch of ``batch_size * world`` positions: every ``world``-th, from
+            ``rank`` on.
+    """
+
+    def __init__(self, sampler: SeekableSampler, batch_size: int, drop_last: bool, rank: int, world: int) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self._rank, self._world = rank, world
+        self._batch = self._length = 0
+
+    def start(self, epoch: int, batch: int) -> None:
+        self._sampler.set_epoch(epoch)
+        self._length = len(self._sampler)
+        self._batch = batch
+
+    def next(self) -> Indices | None:
+        size = self._batch_size * self._world
+        start = self._batch * size
+        stop = min(start + size, self._length)
+        if stop - start < (size if self._drop_last else 1):
+            return None
+        self._batch += 1
+        indices = self._sampler.take(start, stop)[self._rank :: self._world]
+        return indices if len(indices) else None
+
+    def state(self) -> dict[str, Any]:
+        return {"sampler": self._sampler.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._sampler.load_state_dict(state["sampler"])
+
+
+class SeekingBatchPlan:
+    """As :class:`SeekingPlan`, of a batch sampler."""
+
+    def __init__(self, sampler: BatchSampler) -> None:
+        self._sampler = sampler
+        self._batch = 0
+
+    def start(self, epoch: int, batch: int) -> None:
+        self._sampler.set_epoch(epoch)
+        self._batch = batch
+
+    def next(self) -> Indices | None:
+        if self._batch >= len(self._sampler):
+            return None
+        self._batch += 1
+        return self._sampler.take(self._batch - 1, self._batch)[0]
+
+    def state(self) -> dict[str, Any]:
+        return {"sampler": self._sampler.sampler.state_dict()}  # type: ignore[attr-defined]
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._sampler.sampler.load_state_dict(state["sampler"])  # type: ignore[attr-defined]
+
+
+class ReplayPlan:
+    """Batches of anything that gives indices, or lists of them, when it is iterated over.
+
+    To begin in the middle of an epoch, the lists before are drawn and dropped.
+    """
+
+    def __init__(self, batches: Callable[[int], Iterator[Indices]]) -> None:
+        self._make = batches
+        self._batches: Iterator[Indices] = iter(())
+
+    def start(self, epoch: int, batch: int) -> None:
+        self._batches = self._make(epoch)
+        if batch:
+            next(itertools.islice(self._batches, batch - 1, batch), None)
+
+    def next(self) -> Indices | None:
+        return next(self._batches, None)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class TorchShufflePlan(ReplayPlan):
+    """The order in which torch's own loader would shuffle, drawn from torch's generator in the same way.
+
+    Args:
+        generator: a ``torch.Generator``; None: the global one.
+    """
+
+    def __init__(self, length: int, batch_size: int, drop_last: bool, generator: Any) -> None:
+        super().__init__(self._epoch_batches)
+        self._length, self._batch_size, self._drop_last = length, batch_size, drop_last
+        self._generator = generator
+        self._state: dict[str, Any] = {}
+        self._restored: dict[str, Any] | None = None
+
+    def _epoch_batches(self, epoch: int) -> Iterator[Indices]:
+        torch = importlib.import_module("torch")
+        restored, self._restored = self._restored, None
+        if self._generator is None:
+            seed = restored["torch_seed"] if restored is not None else draw_torch_seed(None)
+            self._state = {"torch_seed": seed}
+            generator = torch.Generator()
+            generator.manual_seed(seed)
+        else:
+            generator = self._generator
+            if restored is not None:
+                raw = base64.b64decode(restored["torch_generator"])
+                generator.set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+            raw = bytes(generator.get_state().numpy())
+            self._state = {"torch_generator": base64.b64encode(raw).decode("ascii")}
+        order = torch.randperm(self._length, generator=generator).numpy()
+        return iter_batches(order, self._batch_size, self._drop_last)
+
+    def state(self) -> dict[str, Any]:
+        return dict(self._state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if not {"torch_seed", "torch_generator"} & set(state):
+            raise ValueError("the state was not taken of a loader with torch's shuffling; give this one the same seed")
+        self._restored = state
+
+
+class GrainPlan:
+    """Batches in the order in which Grain's workers would make them; see :mod:`headrace.data.grain`.
+
+    Args:
+        index_at: the dataset's keys for an array of positions in an epoch.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        drop_last: bool,
+        workers: int,
+        rank: int,
+        world: int,
+        index_at: Callable[[int, np.ndarray[Any, Any]], Indices],
+    ) -> None:
+        self._arguments = (batch_size, length, workers, rank, world, drop_last)
+        self._count = grain_batch_count(*self._arguments)
+        self._index_at = index_at
+        self._epoch = self._batch = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def start(self, epoch: int, batch: int) -> None:
+        self._epoch, self._batch = epoch, batch
+
+    def next(self) -> Indices | None:
+        if self._batch >= self._count:
+            return None
+        positions = grain_positions(self._batch, *self._arguments)
+        self._batch += 1
+        return self._index_at(self._epoch, positions)
+
+    def state(self) -> dict[str, Any]:
+        return {"grain_workers": self._arguments[2]}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if state.get("grain_workers") != self._arguments[2]:
+            raise ValueError(
+                f'with order="grain" the order depends on num_workers: the state was taken with '
+                f"{state.get('grain_workers')}, this loader has {self._arguments[2]}"
+            )
+
+
+def draw_torch_seed(generator: Any) -> int:
+    """What torch's loader draws for an epoch: an int64 from its generator."""
+    torch = importlib.import_module("torch")
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def iter_batches(
+    indices: Iterable[Any], batch_size: int, drop_last: bool, rank: int = 0, world: int = 1
+) -> Iterator[Indices]:
+    """Cuts indices into batches; of each group of ``batch_size * world`` those from ``rank`` on, ``world`` apart."""
+    if isinstance(indices, np.ndarray):
+        size = batch_size * world
+        stop = len(indices) - len(indices) % size if drop_last else len(indices)
+        for start in range(0, stop, size):
+            share = indices[start : start + size][rank::world]
+            if len(share):
+                yield share
+        return
+    iterator = iter(indices)
+    while group := list(itertools.islice(iterator, batch_size * world)):
+        if len(group) < batch_size * world and drop_last:
+            return
+        if batch := group[rank::world]:
+            yield batch
+
+
+def permuted(length: int, seed: int) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
+    """The seeded random order of ``range(length)``, as :class:`GrainPlan` asks for it."""
+
+    def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
+        permutation = _core.IndexPermutation(length, seed, epoch)
+        return np.array([permutation[int(position)] for position in positions], np.int64)
+
+    return index_at
+
+
+def sampled(sampler: SeekableSampler) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
+    """The order of a seekable sampler, as :class:`GrainPlan` asks for it."""
+
+    def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
+        sampler.set_epoch(epoch)
+        return np.concatenate([sampler.take(int(position), int(position) + 1) for position in positions])
+
+    return index_at
+
+
+def checked_batches(batch_sampler: Iterable[Any]) -> Iterator[Indices]:
+    """The index lists of a batch sampler, each of them checked to be one."""
+    for batch in batch_sampler:
+        if not isinstance(batch, Iterable) or isinstance(batch, (str, bytes)):
+            raise TypeError(f"batch_sampler must give lists of indices, got {batch!r}")
+        indices = list(batch)
+        if not indices:
+            raise ValueError("batch_sampler gave an empty list of indices")
+        yield indices

@@ -1,0 +1,245 @@
+"""Taking a loader's state, and going on from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import Ints, Raising, Vectors, same
+
+from headrace import core, errors
+from headrace.data import DataLoader
+from headrace.data.sampler import (
+    BatchSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+
+class Foreign:
+    """A sampler that knows nothing of positions."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (7, 3, 9, 1, 2, 8, 8, 0, 4, 6, 5)
+
+    def __len__(self) -> int:
+        return 11
+
+
+LOADERS: dict[str, Callable[..., DataLoader]] = {
+    "sequential": lambda **more: DataLoader(Ints(23), batch_size=3, seed=5, **more),
+    "shuffled": lambda **more: DataLoader(Ints(23), batch_size=3, shuffle=True, seed=5, **more),
+    "drop_last": lambda **more: DataLoader(Ints(23), batch_size=3, shuffle=True, seed=5, drop_last=True, **more),
+    "sequential sampler": lambda **more: DataLoader(Ints(23), 3, sampler=SequentialSampler(Ints(20)), seed=5, **more),
+    "with replacement": lambda **more: DataLoader(
+        Ints(23), 3, sampler=RandomSampler(Ints(23), replacement=True, num_samples=17, generator=4), seed=5, **more
+    ),
+    "subset": lambda **more: DataLoader(
+        Ints(23), 3, sampler=SubsetRandomSampler([5, 3, 8, 22, 1, 0, 9], generator=4), seed=5, **more
+    ),
+    "weighted": lambda **more: DataLoader(
+        Ints(4), 2, sampler=WeightedRandomSampler([1, 2, 3, 4], 11, generator=4), seed=5, **more
+    ),
+    "batch sampler": lambda **more: DataLoader(
+        Ints(23), batch_sampler=BatchSampler(RandomSampler(Ints(23), generator=4), 4, False), seed=5, **more
+    ),
+    "foreign sampler": lambda **more: DataLoader(Ints(23), 2, sampler=Foreign(), seed=5, **more),
+    "foreign batch sampler": lambda **more: DataLoader(
+        Ints(9), batch_sampler=[[1, 2], [3], [4, 5, 6], [8]], seed=5, **more
+    ),
+    "no batches": lambda **more: DataLoader(Ints(11), None, True, seed=5, **more),
+    "Grain's order": lambda **more: DataLoader(Ints(23), 2, shuffle=True, seed=5, order="grain", **more),
+}
+
+
+def rows(batch: Any) -> list[int]:
+    return np.atleast_1d(np.asarray(batch)).tolist()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_restored_loader_goes_on_with_exactly_the_next_batch(kind: str, num_workers: int) -> None:
+    make = LOADERS[kind]
+    loader = make(num_workers=num_workers)
+    epochs = [[rows(batch) for batch in loader] for _ in range(3)]
+    assert epochs[0]
+    loader = make(num_workers=num_workers)
+    second = make(num_workers=num_workers)
+    for taken in range(len(epochs[1]) + 1):
+        loader.set_epoch(1)
+        iterator = iter(loader)
+        assert [rows(next(iterator)) for _ in range(taken)] == epochs[1][:taken]
+        state = json.loads(json.dumps(loader.state_dict()))
+        second.load_state_dict(state)
+        assert second.state_dict() == state
+        assert [rows(batch) for batch in second] == epochs[1][taken:]
+        assert [rows(batch) for batch in second] == epochs[2]
+        del iterator
+
+
+def test_the_state_is_small_whatever_the_dataset() -> None:
+    loader = DataLoader(Ints(1 << 40), batch_size=1 << 10, shuffle=True, seed=1)
+    next(iter(loader))
+    assert len(json.dumps(loader.state_dict())) < 300
+
+
+def test_restoring_takes_no_time_with_the_built_in_orders() -> None:
+    length = (1 << 33) + 1
+    for arguments in ({"shuffle": True}, {"sampler": RandomSampler(range(length), replacement=True, generator=3)}, {}):
+        loader = DataLoader(Ints(length), batch_size=4, seed=9, **arguments)  # type: ignore[arg-type]
+        state = {**loader.state_dict(), "batch": 1 << 30}
+        loader.load_state_dict(state)
+        here = rows(next(iter(loader)))
+        loader.load_state_dict({**state, "batch": (1 << 30) - 1})
+        iterator = iter(loader)
+        next(iterator)
+        assert rows(next(iterator)) == here
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 3), (3, 0), (1, 2), (2, 7)])
+def test_the_number_of_workers_may_change(before: int, after: int) -> None:
+    expected = [rows(batch) for batch in DataLoader(Ints(50), 4, shuffle=True, seed=2)]
+    loader = DataLoader(Ints(50), 4, shuffle=True, seed=2, num_workers=before)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    other = DataLoader(Ints(50), 4, shuffle=True, seed=2, num_workers=after)
+    other.load_state_dict(loader.state_dict())
+    assert [rows(batch) for batch in other] == expected[5:]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 4), (4, 2)])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_number_of_hosts_may_change(before: int, after: int, num_workers: int) -> None:
+    def group(world: int) -> list[DataLoader]:
+        return [
+            DataLoader(Ints(61), 8 // world, shuffle=True, seed=2, shard=(rank, world), num_workers=num_workers)
+            for rank in range(world)
+        ]
+
+    def global_batches(loaders: list[DataLoader]) -> list[set[int]]:
+        shares = [[rows(batch) for batch in loader] for loader in loaders]
+        return [
+            {i for share in shares for i in (share[batch] if batch < len(share) else [])}
+            for batch in range(max(map(len, shares)))
+        ]
+
+    everything = global_batches(group(1))
+    assert [len(batch) for batch in everything] == [8] * 7 + [5]
+    old = group(before)
+    iterators = [iter(loader) for loader in old]
+    for iterator in iterators:
+        for _ in range(3):
+            next(iterator)
+    states = [loader.state_dict() for loader in old]
+    assert all(state == states[0] for state in states)
+    new = group(after)
+    for loader in new:
+        loader.load_state_dict(states[0])
+    assert global_batches(new) == everything[3:]
+
+
+def test_a_state_taken_at_the_end_begins_the_next_epoch() -> None:
+    loader = DataLoader(Ints(4), 2, seed=1)
+    assert loader.state_dict()["epoch"] == 0
+    for _ in loader:
+        pass
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
+
+
+def test_a_state_taken_after_the_last_batch_has_nothing_left_of_the_epoch() -> None:
+    loader = DataLoader(Ints(4), 2, seed=1, shuffle=True)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    state = loader.state_dict()
+    other = DataLoader(Ints(4), 2, seed=1, shuffle=True)
+    other.load_state_dict(state)
+    assert list(other) == []
+    assert [rows(batch) for batch in other] == [rows(batch) for batch in loader]
+
+
+def test_a_state_taken_after_breaking_off_is_that_place() -> None:
+    loader = DataLoader(Ints(10), 2, seed=1, num_workers=1)
+    for number, _ in enumerate(loader):
+        if number == 2:
+            break
+    other = DataLoader(Ints(10), 2, seed=1)
+    other.load_state_dict(loader.state_dict())
+    assert [rows(batch) for batch in other] == [[6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_that_failed_counts_as_taken(num_workers: int) -> None:
+    loader = DataLoader(Raising(10, 5), 2, seed=1, num_workers=num_workers)
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    with pytest.raises(KeyError):
+        next(iterator)
+    assert loader.state_dict()["batch"] == 3
+    assert rows(next(iterator)) == [6, 7]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_loading_during_an_iteration_ends_it(num_workers: int) -> None:
+    loader = DataLoader(Ints(10), 2, seed=1, num_workers=num_workers)
+    state = loader.state_dict()
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict({**state, "batch": 3})
+    with pytest.raises(RuntimeError, match="given another state"):
+        next(iterator)
+    assert [rows(batch) for batch in loader] == [[6, 7], [8, 9]]
+
+
+def test_without_a_seed_the_state_brings_its_own() -> None:
+    loader = DataLoader(Ints(30), 3, shuffle=True, num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    other = DataLoader(Ints(30), 3, shuffle=True)
+    other.load_state_dict(loader.state_dict())
+    assert all(same(a, b) for a, b in zip(other, iterator))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"version": 99}, "version 99"),
+        ({"length": 11}, "length=11"),
+        ({"seed": 2}, "seed=2"),
+        ({"order": "sequential"}, "order='sequential'"),
+        ({"global_batch_size": 3}, "global_batch_size=3"),
+        ({"batch": -1}, "batch must be from 0"),
+        ({"epoch": "x"}, "epoch must be an integer"),
+    ],
+    ids=str,
+)
+def test_a_state_of_another_loader_is_a_clear_error(change: dict[str, Any], words: str) -> None:
+    loader = DataLoader(Ints(10), 2, shuffle=True, seed=1)
+    with pytest.raises((ValueError, TypeError), match=words):
+        loader.load_state_dict({**loader.state_dict(), **change})
+
+
+@pytest.mark.parametrize("state", [{}, None, [1], {"epoch": 1}])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(TypeError, match="not a state of a loader"):
+        DataLoader(Ints(10)).load_state_dict(state)
+
+
+def test_a_feeding_loader_is_told_how_far_the_program_is() -> None:
+    loader = DataLoader(Vectors(20), 2, seed=1, num_workers=1)
+    queue = core.init_lod_tensor_blocking_queue(core.Scope().var("queue"), 4, [[-1, 3, 4], [-1]])
+    feed = loader._feed(queue)
+    for _ in range(3):
+        queue.pop(timeout=20)
+    with pytest.raises(errors.FailedPrecondition, match="batches=n"):
+        loader.state_dict()
+    state = loader.state_dict(batches=3)
+    feed.stop()
+    other = DataLoader(Vectors(20), 2, seed=1)
+    other.load_state_dict(state)
+    assert next(iter(other))[1].tolist() == [6, 7]
