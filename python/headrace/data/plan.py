@@ -152,7 +152,12 @@ class TorchShufflePlan(ReplayPlan):
             raw = bytes(generator.get_state().numpy())
             self._state = {"torch_generator": base64.b64encode(raw).decode("ascii")}
         order = torch.randperm(self._length, generator=generator).numpy()
-        return iter_batches(order, self._batch_size, self._drop_last)
+
+        def batches() -> Iterator[Indices]:
+            yield from iter_batches(order, self._batch_size, self._drop_last)
+            torch.randperm(self._length, generator=generator)  # torch's sampler draws once more at its end
+
+        return batches()
 
     def state(self) -> dict[str, Any]:
         return dict(self._state)
