@@ -228,6 +228,17 @@ class ComposedDataset:
     def _get_many(self, indices: list[Any]) -> list[Any]:
         raise NotImplementedError
 
+    def _gather(self, places: list[tuple[int, Any]]) -> list[Any]:
+        """The samples at places (number of the part, index there), with one call for each part."""
+        rows_of: dict[int, list[int]] = {}
+        for row, (number, _) in enumerate(places):
+            rows_of.setdefault(number, []).append(row)
+        samples: list[Any] = [None] * len(places)
+        for number, rows in rows_of.items():
+            for row, sample in zip(rows, self._parts[number].get_many([places[row][1] for row in rows])):
+                samples[row] = sample
+        return samples
+
     @property
     def sample_spec(self) -> Any:
         """The first part's."""
@@ -335,15 +346,7 @@ class ConcatDataset(ComposedDataset):
         return self._parts[number].get(inner, rng, out)
 
     def _get_many(self, indices: list[Any]) -> list[Any]:
-        places = [self._locate(index) for index in indices]
-        of_part: dict[int, list[int]] = {}  # rows by part: one call for each part
-        for row, (number, _) in enumerate(places):
-            of_part.setdefault(number, []).append(row)
-        samples: list[Any] = [None] * len(indices)
-        for number, rows in of_part.items():
-            for row, sample in zip(rows, self._parts[number].get_many([places[row][1] for row in rows])):
-                samples[row] = sample
-        return samples
+        return self._gather([self._locate(index) for index in indices])
 
     def _locate(self, index: Any) -> tuple[int, int]:
         index = _in_range(index, len(self))

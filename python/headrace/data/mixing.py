@@ -1,0 +1,387 @@
+"""Mixtures: several datasets in given proportions, as one.
+
+The proportions are exact at every point: among the first n samples each dataset has n times its weight, to within less
+than one sample. The order of the datasets is a fixed, periodic schedule, so that the n-th sample is known without those
+before it.
+"""
+
+from __future__ import annotations
+
+import fractions
+import functools
+import heapq
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace import _core
+from headrace.data.dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
+from headrace.data.sampler import Int64Array, SeekableSampler, _pass_seed, _seed
+
+# The longest period of a schedule. Weights that need a longer one are rounded to multiples of its inverse.
+_MAX_PERIOD = 1 << 18
+_MAX_DATASETS = 1 << 12
+_END = object()
+
+
+class Schedule:
+    """Which of several datasets the n-th sample is from.
+
+    At each step those datasets are considered that would not be a whole sample ahead of their share, and of these the
+    one is taken that would be a whole sample behind the soonest: with this rule no dataset is ever a whole sample off
+    (Tijdeman, "The chairman assignment problem", 1980; Steiner and Yeomans, "Level schedules for mixed-model,
+    just-in-time processes", 1993).
+
+    Args:
+        weights: positive numbers. Integers and fractions are taken exactly, floats as the simplest fractions that they
+            may have been meant as. Where the smallest common multiple of it all is above 2**18, the shares are rounded
+            to multiples of 2**-18.
+
+    Raises:
+        TypeError, ValueError: no weights, too many, or one that is not a positive number.
+
+    Attributes:
+        counts: how many samples of each dataset a period has.
+        period: how many samples a period has.
+        weights: the exact shares, as fractions whose sum is 1.
+    """
+
+    def __init__(self, weights: Sequence[Any]) -> None:
+        self.counts = _whole_shares(weights)
+        self.period = sum(self.counts)
+        self.weights = tuple(fractions.Fraction(count, self.period) for count in self.counts)
+
+    def __reduce__(self) -> Any:
+        return Schedule, (list(self.counts),)  # the table is made anew
+
+    @functools.cached_property
+    def _table(self) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
+        """For each position of a period: the dataset, and how many samples of it came before."""
+        counts, period = self.counts, self.period
+        which = np.empty(period, np.uint16)
+        before = np.empty(period, np.uint32)
+        # Sample j of a dataset may be taken once j < (n + 1) * share, and is late if it is not among the first n for
+        # n * share >= j + 1. All datasets' first samples may be taken at once.
+        waiting: list[tuple[int, int, int]] = []  # (first position allowed, dataset, j)
+        ready = [((period - 1) // count, number, 0) for number, count in enumerate(counts)]
+        heapq.heapify(ready)
+        for position in range(period):
+            while waiting and waiting[0][0] <= position:
+                _, number, j = heapq.heappop(waiting)
+                heapq.heappush(ready, (((j + 1) * period - 1) // counts[number], number, j))
+            _, number, j = heapq.heappop(ready)
+            which[position] = number
+            before[position] = j
+            if j + 1 < counts[number]:
+                heapq.heappush(waiting, ((j + 1) * period // counts[number], number, j + 1))
+        return which, before
+
+    @functools.cached_property
+    def _positions(self) -> list[Int64Array]:
+        """The positions of each dataset's samples in a period."""
+        order = np.argsort(self._table[0], kind="stable")
+        return np.split(order, np.cumsum(self.counts)[:-1])
+
+    def __getitem__(self, position: int) -> tuple[int, int]:
+        """Which dataset the sample at ``position`` is of, and how many of that came before it."""
+        number, rest = divmod(position, self.period)
+        dataset = int(self._table[0][rest])
+        return dataset, number * self.counts[dataset] + int(self._table[1][rest])
+
+    def at(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """:meth:`__getitem__` of many positions at once."""
+        number, rest = np.divmod(positions, self.period)
+        dataset = self._table[0][rest].astype(np.int64)
+        return dataset, number * np.asarray(self.counts, np.int64)[dataset] + self._table[1][rest]
+
+    def position_of(self, dataset: int, sample: int) -> int:
+        """The position of a dataset's ``sample``-th sample, counted from 0."""
+        number, rest = divmod(sample, self.counts[dataset])
+        return number * self.period + int(self._positions[dataset][rest])
+
+
+def _whole_shares(weights: Sequence[Any]) -> list[int]:
+    if not 0 < len(weights) <= _MAX_DATASETS:
+        raise ValueError(f"a mixture needs 1 to {_MAX_DATASETS} weights, got {len(weights)}")
+    exact = []
+    for weight in weights:
+        try:
+            if isinstance(weight, (bool, str)):
+                raise TypeError
+            if isinstance(weight, (float, np.floating)):
+                # 0.1 is meant as 1/10, not as the binary fraction next to it.
+                share = fractions.Fraction(float(weight))
+                simple = share.limit_denominator(_MAX_PERIOD)
+                share = simple if float(simple) == float(weight) else share
+            else:
+                share = fractions.Fraction(operator.index(weight) if hasattr(weight, "__index__") else weight)
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(f"weights must be positive numbers, got {weight!r}") from None
+        if share <= 0:
+            raise ValueError(f"weights must be positive, got {weight!r}")
+        exact.append(share)
+    multiple = math.lcm(*[share.denominator for share in exact])
+    counts = [int(share * multiple) for share in exact]
+    divisor = math.gcd(*counts)
+    counts = [count // divisor for count in counts]
+    return counts if sum(counts) <= _MAX_PERIOD else _rounded(counts)
+
+
+def _rounded(counts: list[int]) -> list[int]:
+    """Shares in proportion to ``counts`` whose sum is the longest period; none is zero."""
+    total = sum(counts)
+    shares = [count * _MAX_PERIOD // total for count in counts]
+    lost = sorted(range(len(counts)), key=lambda i: -(counts[i] * _MAX_PERIOD % total))
+    for i in lost[: _MAX_PERIOD - sum(shares)]:
+        shares[i] += 1
+    for i in range(len(shares)):
+        if shares[i] == 0:
+            shares[shares.index(max(shares))] -= 1
+            shares[i] = 1
+    return shares
+
+
+def _schedule(datasets: Sequence[Any], weights: Sequence[Any] | None) -> Schedule:
+    if weights is None:
+        weights = [1] * len(datasets)
+    if len(weights) != len(datasets):
+        raise ValueError(f"a mixture needs a weight for each dataset: got {len(datasets)} and {len(weights)} weights")
+    return Schedule(weights)
+
+
+def _length(schedule: Schedule, lengths: Sequence[int], length: int | str) -> int:
+    """How many samples a mixture has, for one of the ways to say it."""
+    if any(count == 0 for count in lengths):
+        raise ValueError(f"dataset {list(lengths).index(0)} of the mixture is empty")
+    if length == "first_exhausted":
+        return min(schedule.position_of(number, count) for number, count in enumerate(lengths))
+    if length == "all_exhausted":
+        return 1 + max(schedule.position_of(number, count - 1) for number, count in enumerate(lengths))
+    if isinstance(length, str):
+        raise ValueError(f'length must be a number, "first_exhausted" or "all_exhausted", got {length!r}')
+    if operator.index(length) < 0:
+        raise ValueError(f"length must be at least 0, got {length}")
+    return operator.index(length)
+
+
+class MixtureDataset(ComposedDataset):
+    """Map-style datasets mixed in exact proportions.
+
+    Each dataset is read from its beginning, and once more when it ends. To mix in exact proportions read the mixture in
+    order, and let it shuffle by its ``seed``; or let the loader shuffle, and the proportions are exact for an epoch as
+    a whole. For a new order in each epoch see :class:`MixtureSampler`.
+
+    Args:
+        datasets: map-style datasets.
+        weights: of each dataset, in any unit; see :class:`Schedule`. Default: all the same.
+        length: how many samples: a number; "first_exhausted": as many as there are before a dataset would be read a
+            second time; "all_exhausted": until all have been read once.
+        seed: reads each dataset in a random order, another one each time around. Default: in its own order.
+
+    Raises:
+        TypeError, ValueError: no datasets, empty or iterable ones, or weights or a length that are of no use.
+    """
+
+    def __init__(
+        self,
+        datasets: Iterable[Any],
+        weights: Sequence[Any] | None = None,
+        length: int | str = "first_exhausted",
+        seed: int | None = None,
+    ) -> None:
+        self.datasets = list(datasets)
+        for dataset in self.datasets:
+            if is_iterable_dataset(dataset):
+                raise TypeError(f"{type(dataset).__name__} is iterable; IterableMixture mixes these")
+        self.schedule = _schedule(self.datasets, weights)
+        self.seed = None if seed is None else _seed(seed)
+        self._lengths = [len(dataset) for dataset in self.datasets]
+        self._length = _length(self.schedule, self._lengths, length)
+        self._parts = list(map(_Part, self.datasets))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Which dataset sample ``index`` is of, and its index there."""
+        number, sample = self.schedule[_in_range(index, self._length)]
+        time, position = divmod(sample, self._lengths[number])
+        if self.seed is None:
+            return number, position
+        permutation = _core.IndexPermutation(self._lengths[number], _pass_seed(self.seed, number), time)
+        return number, permutation[position]
+
+    @passes_on
+    def __getitem__(self, index: Any, *, rng: np.random.Generator | None = None, out: Any = None) -> Any:
+        number, inner = self.locate(index)
+        return self._parts[number].get(inner, rng, out)
+
+    def _get_many(self, indices: list[Any]) -> list[Any]:
+        return self._gather([self.locate(index) for index in indices])
+
+
+class MixtureSampler(SeekableSampler):
+    """Indices of a :class:`ConcatDataset`, so that its parts are mixed in exact proportions, anew in each epoch.
+
+    Args:
+        data_source: a :class:`ConcatDataset`, ours or torch's; or the lengths of its parts.
+        weights: as in :class:`MixtureDataset`.
+        length: indices per epoch, as in :class:`MixtureDataset`.
+        shuffle: reads each part in a random order.
+        generator: a seed, or a NumPy generator to draw it from. Default: fresh entropy, readable as ``seed``.
+
+    Raises:
+        TypeError, ValueError: as for :class:`MixtureDataset`.
+    """
+
+    def __init__(
+        self,
+        data_source: Any,
+        weights: Sequence[Any] | None = None,
+        length: int | str = "first_exhausted",
+        shuffle: bool = True,
+        generator: Any = None,
+    ) -> None:
+        parts = getattr(data_source, "datasets", None)
+        self._lengths = list(map(operator.index, data_source if parts is None else map(len, parts)))
+        self._starts = np.cumsum([0, *self._lengths[:-1]], dtype=np.int64)
+        self.schedule = _schedule(self._lengths, weights)
+        self.shuffle = bool(shuffle)
+        self.seed = _seed(generator)
+        self._length = _length(self.schedule, self._lengths, length)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def order(self, epoch: int, start: int, stop: int) -> Int64Array:
+        which, sample = self.schedule.at(np.arange(start, stop, dtype=np.int64))
+        times, position = np.divmod(sample, np.asarray(self._lengths, np.int64)[which])
+        if self.shuffle:
+            for number, time in {*zip(which.tolist(), times.tolist())}:
+                seed = _pass_seed(self.seed, time * len(self._lengths) + number)
+                permutation = _core.IndexPermutation(self._lengths[number], seed, epoch)
+                rows = np.flatnonzero((which == number) & (times == time))
+                position[rows] = [permutation[i] for i in position[rows].tolist()]
+        return self._starts[which] + position
+
+
+class IterableMixture(IterableDataset[Any]):
+    """Iterable datasets mixed in exact proportions.
+
+    Its state is that of the datasets that have one; of the others, the samples read before are read again and dropped.
+
+    Args:
+        datasets: iterable datasets.
+        weights: of each dataset, in any unit; see :class:`Schedule`. Default: all the same.
+        stop: when to end: "first_exhausted": when a dataset has nothing left at its turn; "all_exhausted": when each
+            has had nothing left at its turn once; "never". Datasets that end before are begun anew.
+
+    Raises:
+        TypeError, ValueError: no datasets, ones that are not iterable, or weights that are of no use. While iterating,
+            ValueError: a dataset that is to be begun anew is empty.
+    """
+
+    def __init__(
+        self, datasets: Iterable[Any], weights: Sequence[Any] | None = None, stop: str = "first_exhausted"
+    ) -> None:
+        self.datasets = list(datasets)
+        for dataset in self.datasets:
+            if not is_iterable_dataset(dataset):
+                raise TypeError(f"{type(dataset).__name__} is not iterable; MixtureDataset mixes such datasets")
+        self.schedule = _schedule(self.datasets, weights)
+        if stop not in ("first_exhausted", "all_exhausted", "never"):
+            raise ValueError(f'stop must be "first_exhausted", "all_exhausted" or "never", got {stop!r}')
+        self.stop = stop
+        self._resumed: dict[str, Any] | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._position = 0  # samples given
+        self._samples = [0] * len(self.datasets)  # of each dataset, since it was begun
+        self._times = [0] * len(self.datasets)  # that each has ended
+        self._ended = False
+        self._states: list[Any] = [None] * len(self.datasets)  # that datasets have yet to be put into
+
+    def __iter__(self) -> Iterator[Any]:
+        resumed, self._resumed = self._resumed, None
+        self._begin()
+        if resumed is not None:
+            self._position, self._ended = resumed["position"], resumed["ended"]
+            self._samples, self._times = list(resumed["samples"]), list(resumed["times"])
+            self._states = list(resumed["states"])
+        return self._iterate()
+
+    def _iterate(self) -> Iterator[Any]:
+        iterators: list[Iterator[Any] | None] = [None] * len(self.datasets)
+        while not self._ended:
+            number = self.schedule[self._position][0]
+            iterator = iterators[number]
+            if iterator is None:
+                iterator = iterators[number] = self._resume(number)
+            sample = next(iterator, _END)
+            if sample is _END:
+                self._times[number] += 1
+                if self.stop == "first_exhausted" or (self.stop == "all_exhausted" and all(self._times)):
+                    self._ended = True
+                elif self._samples[number] == 0:
+                    raise ValueError(f"dataset {number} of the mixture is empty")
+                self._samples[number] = 0
+                iterators[number] = iter(self.datasets[number])
+                continue
+            self._position += 1
+            self._samples[number] += 1
+            yield sample
+
+    def _resume(self, number: int) -> Iterator[Any]:
+        """A dataset's iterator, past the samples read before."""
+        dataset, state = self.datasets[number], self._states[number]
+        if state is None:
+            return itertools.islice(dataset, self._samples[number], None)
+        self._states[number] = None
+        dataset.load_state_dict(state)
+        return iter(dataset)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hands the epoch to the datasets that count them."""
+        for dataset in self.datasets:
+            if hasattr(dataset, "set_epoch"):
+                dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration stands."""
+        if self._resumed is not None:
+            return self._resumed
+        return {
+            "position": self._position,
+            "ended": self._ended,
+            "samples": list(self._samples),
+            "times": list(self._times),
+            "states": list(map(self._state_of, range(len(self.datasets)))),
+        }
+
+    def _state_of(self, number: int) -> Any:
+        dataset, state = self.datasets[number], self._states[number]
+        if state is None and self._samples[number] and hasattr(dataset, "state_dict"):
+            return dataset.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on where ``state`` was taken.
+
+        Raises:
+            ValueError: the state is of another number of datasets.
+        """
+        if len(state["samples"]) != len(self.datasets):
+            raise ValueError(
+                f"the state is of a mixture of {len(state['samples'])} datasets, and this is one of "
+                f"{len(self.datasets)}"
+            )
+        self._resumed = dict(state)
+
+
+__all__ = ["IterableMixture", "MixtureDataset", "MixtureSampler", "Schedule"]
