@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,13 @@ Problem ProblemOf(const ReadyBatch& batch) {
   return {batch.problem, batch.problem_row, batch.problem_message, batch.epoch, batch.batch};
 }
 
+// What came with the batch that the consumer has asked for last.
+struct LastBatch {
+  uint64_t epoch;
+  uint64_t batch;
+  uint64_t rows;
+};
+
 // The scheduler and what turns its batches into Python objects. Used by one thread at a time, except Shutdown and
 // stats.
 class Consumer {
@@ -75,6 +83,7 @@ class Consumer {
       return py::cast(outcome);
     }
     ReadyBatch batch = scheduler_->Take();
+    last_ = {batch.epoch, batch.batch, batch.rows};
     if (batch.problem != shared_memory::kNoProblem) {
       const Problem problem = ProblemOf(batch);
       batch.memory.reset();
@@ -82,6 +91,8 @@ class Consumer {
     }
     return Build(batch);
   }
+
+  const std::optional<LastBatch>& last() const { return last_; }
 
   // The shared memory is the creator's: a forked child that went on with it would write into the parent's batches.
   void RequireOwner() const {
@@ -232,6 +243,7 @@ class Consumer {
   py::object decode_problem_;
   py::object unpickle_;
   std::map<std::string, Decoder, std::less<>> decoders_;
+  std::optional<LastBatch> last_;
 };
 
 IndexOrder OrderFromName(const std::string& name) {
@@ -268,6 +280,10 @@ void BindLoaderConsumer(py::module_& m) {
       .def_property_readonly("message", [](const Problem& self) { return py::bytes(self.message); })
       .def_readonly("epoch", &Problem::epoch)
       .def_readonly("batch", &Problem::batch);
+  py::class_<LastBatch>(m, "LastBatch", "Which batch it is that a loader has given last.")
+      .def_readonly("epoch", &LastBatch::epoch)
+      .def_readonly("batch", &LastBatch::batch)
+      .def_readonly("rows", &LastBatch::rows);
   py::class_<QueueFeeder, std::shared_ptr<QueueFeeder>>(m, "QueueFeeder",
                                                         "A C++ thread that feeds a queue from a loader.")
       .def("stop", &QueueFeeder::Stop, py::arg("reason") = "", py::call_guard<GilReleased>(),
@@ -278,7 +294,7 @@ void BindLoaderConsumer(py::module_& m) {
       .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size,
                        bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
                        uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
-                       py::object unpickle, uint32_t rank, uint32_t world) {
+                       py::object unpickle, uint32_t rank, uint32_t world, bool in_order) {
              SchedulerOptions options;
              options.arena.order = OrderFromName(order);
              options.arena.dataset_length = dataset_length;
@@ -293,13 +309,15 @@ void BindLoaderConsumer(py::module_& m) {
              options.cross_epochs = cross_epochs;
              options.rank = rank;
              options.world = world;
+             options.in_order = in_order;
              return std::make_unique<Consumer>(options, std::move(decode_tree), std::move(decode_problem),
                                                std::move(unpickle));
            }),
            py::kw_only(), py::arg("order"), py::arg("dataset_length"), py::arg("seed"), py::arg("batch_size"),
            py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches"),
            py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
-           py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1)
+           py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1,
+           py::arg("in_order") = true)
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
       .def_property_readonly("batches_per_epoch",
@@ -323,6 +341,9 @@ void BindLoaderConsumer(py::module_& m) {
       .def("next", &Consumer::Next, py::arg("timeout") = -1.0,
            "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds "
            "(negative: no limit).")
+      .def_property_readonly(
+          "last", &Consumer::last,
+          "Which batch `next` gave last, also if it raised the batch's error; None before the first.")
       .def("feed", &Consumer::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
            py::arg("timeout") = -1.0,
            "Starts a C++ thread that moves this epoch's batches into `queue`. The functions return None, or an "
@@ -331,6 +352,12 @@ void BindLoaderConsumer(py::module_& m) {
       .def(
           "watch_producer", [](Consumer& self, uint32_t id, int pidfd) { self.scheduler()->WatchProducer(id, pidfd); },
           py::arg("id"), py::arg("pidfd"))
+      .def(
+          "retire_producer", [](Consumer& self, uint32_t id) { self.scheduler()->RetireProducer(id); }, py::arg("id"),
+          "Asks a worker to end: its `wait` gives None after the claim at hand. Its death is not reported.")
+      .def(
+          "set_producers", [](Consumer& self, uint32_t producers) { self.scheduler()->SetProducers(producers); },
+          py::arg("producers"), "For how many workers batches are cut from now on.")
       .def("take_deaths", [](Consumer& self) { return self.scheduler()->TakeDeaths(); })
       .def(
           "reclaim", [](Consumer& self, uint32_t id) { return self.scheduler()->Reclaim(id); }, py::arg("id"))

@@ -37,7 +37,7 @@ enum class IndexOrder : uint32_t {
   kExplicit = 2,  // the slot carries the indices
 };
 
-// What one producer is doing. Written by that producer alone, read by the scheduler.
+// What one producer is doing. Written by that producer alone, read by the scheduler, except `retired`.
 struct alignas(kCacheLine) ProducerRecord {
   std::atomic<uint64_t> sequence;  // the batch of the sample at hand
   std::atomic<uint32_t> row;       // its row
@@ -46,7 +46,13 @@ struct alignas(kCacheLine) ProducerRecord {
   std::atomic<uint64_t> work_ns;   // spent on claimed chunks
   std::atomic<uint64_t> wait_ns;   // spent waiting for work
   std::atomic<uint64_t> claims;
+  std::atomic<uint32_t> retirement;  // kServes, …
 };
+
+// States of ProducerRecord::retirement.
+inline constexpr uint32_t kServes = 0;
+inline constexpr uint32_t kToRetire = 1;  // by the scheduler: end after the claim at hand
+inline constexpr uint32_t kRetired = 2;   // by the producer: it holds no claim and will make none
 
 struct ControlBlock {
   // Written once by the scheduler before any producer starts.
@@ -56,9 +62,10 @@ struct ControlBlock {
   uint32_t order;  // IndexOrder
   uint64_t dataset_length;
   uint64_t seed;
-  uint64_t stride;  // from the position of a row to that of the next
-  // How long to wait awake, at most, before going to sleep.
-  int64_t spin_ns;
+  uint64_t stride;    // from the position of a row to that of the next
+  uint32_t in_order;  // 0: the consumer waits for any batch, not for the oldest
+  // How long to wait awake, at most, before going to sleep. Written by the scheduler at any time.
+  std::atomic<int64_t> spin_ns;
 
   // Futex: grows whenever there may be work, or a reason to stop. Producers sleep on it.
   alignas(kCacheLine) std::atomic<uint32_t> work_signal;

@@ -27,6 +27,7 @@ struct SchedulerOptions {
   uint32_t prefetch = 2;       // batches opened ahead of the consumer, the one it waits for included
   uint32_t producers = 1;      // how many are going to fill them: decides how finely a batch is cut
   bool whole_batches = false;  // a batch is never cut: its maker needs all samples at once
+  bool in_order = true;        // hand out batches in the order of their numbers, else as they are complete
   bool cross_epochs = true;    // open the next epoch's first batches while this one ends
 };
 

@@ -92,11 +92,11 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
 
 std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
   const uint64_t begin = MonotonicNanoseconds();
-  const int64_t awake_ns = spin_.Start(control_->spin_ns);
+  const int64_t awake_ns = spin_.Start(control_->spin_ns.load(std::memory_order_relaxed));
   for (;;) {
     // The signal first: whatever is said before it grows once more, a stop included, is seen below.
     const uint32_t signal = control_->work_signal.load(std::memory_order_acquire);
-    if (stopped()) {
+    if (stopped() || Retired()) {
       return std::nullopt;
     }
     if (std::optional<Claim> claim = TryClaim()) {
@@ -120,6 +120,14 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
     }
     control_->work_sleepers.fetch_sub(1);
   }
+}
+
+bool BatchProducer::Retired() {
+  if (record_->retirement.load(std::memory_order_relaxed) != kToRetire) {
+    return false;
+  }
+  record_->retirement.store(kRetired, std::memory_order_release);
+  return true;
 }
 
 uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
@@ -208,10 +216,11 @@ void BatchProducer::MarkDone(const Claim& claim) {
   record_->work_ns.fetch_add(MonotonicNanoseconds() - claim.start_ns, std::memory_order_relaxed);
   record_->busy.store(0, std::memory_order_relaxed);
   slot.done[claim.chunk / 64].fetch_or(uint64_t{1} << (claim.chunk % 64), std::memory_order_seq_cst);
-  // From here on the slot may be reused. Who completes the batch that the consumer waits for wakes it. If another was
-  // the oldest just now, the consumer looks at this one after it has taken that one, before it sleeps. A wake too many
-  // is harmless, and one that a kill prevents is made up for by the consumer's watch on the process.
-  if (AllDone(slot) && claim.sequence <= control_->oldest.load() && control_->consumer_sleeps.exchange(0) != 0) {
+  // From here on the slot may be reused. Who completes a batch that the consumer waits for wakes it. If, in order,
+  // another was the oldest just now, the consumer looks at this one after it has taken that one, before it sleeps. A
+  // wake too many is harmless, and one that a kill prevents is made up for by the consumer's watch on the process.
+  if (AllDone(slot) && (control_->in_order == 0 || claim.sequence <= control_->oldest.load()) &&
+      control_->consumer_sleeps.exchange(0) != 0) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
   }

@@ -53,8 +53,8 @@ class HEADRACE_API BatchProducer {
   // The next free rows of the oldest open batch, or nothing if there are none now.
   std::optional<Claim> TryClaim();
 
-  // As TryClaim, but sleeps until there are some; nothing once the scheduler has stopped, or after `timeout_ns`
-  // (negative: no limit).
+  // As TryClaim, but sleeps until there are some; nothing once the scheduler has stopped or has retired this producer,
+  // or after `timeout_ns` (negative: no limit).
   std::optional<Claim> WaitForClaim(int64_t timeout_ns = -1);
   bool stopped() const;
 
@@ -91,6 +91,8 @@ class HEADRACE_API BatchProducer {
  private:
   std::optional<Claim> TryClaimBatch(uint64_t sequence);
   void MarkDone(const Claim& claim);
+  // Whether the scheduler has asked this producer to end; true only once.
+  bool Retired();
 
   std::shared_ptr<Arena> arena_;
   ControlBlock* control_;

@@ -1,14 +1,11 @@
 #include "reader/shared_memory/batch_scheduler.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -24,10 +21,6 @@ namespace {
 // workers end a batch together.
 constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 300'000;
-// How often a producer may die at one row before the row is given up.
-constexpr uint32_t kMaxDeathsPerRow = 4;
-// How long to wait awake, at most, where there are more processors than producers (spin.h).
-constexpr int64_t kSpinNs = 50'000;
 
 }  // namespace
 
@@ -46,12 +39,10 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
   HR_ENFORCE(completion_fd_ >= 0, IoError, "eventfd failed: ", std::strerror(errno));
   ControlBlock& control = arena_->control();
   control.stride = options.world;
+  control.in_order = options.in_order ? 1 : 0;
   control.oldest.store(next_sequence_, std::memory_order_relaxed);
   control.next.store(next_sequence_, std::memory_order_relaxed);
-  cpu_set_t cpus;
-  const bool spare_cpu =
-      sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && static_cast<uint32_t>(CPU_COUNT(&cpus)) > options.producers;
-  control.spin_ns = spare_cpu ? kSpinNs : 0;
+  SetProducers(options.producers);
 }
 
 BatchScheduler::~BatchScheduler() {
@@ -71,7 +62,9 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
   const uint64_t epoch = start.epoch;
   bool continues =
       started_ && options_.arena.order != IndexOrder::kExplicit && start.skip.empty() && !plan_.Skips(epoch);
-  if (continues) {
+  if (continues && !options_.in_order && epoch == consumer_epoch_) {
+    continues = false;  // further batches than those before the first may have been taken
+  } else if (continues) {
     continues = in_flight_.empty() ? plan_.IsAt(epoch, start.first_batch)
                                    : in_flight_.front().epoch == epoch && in_flight_.front().batch == start.first_batch;
   }
@@ -119,7 +112,10 @@ void BatchScheduler::OpenBatches() {
     return;
   }
   uint32_t opened_chunks = 0;
-  while (in_flight_.size() < options_.prefetch && plan_.HasNext(consumer_epoch_)) {
+  // The ring has no room for batches further apart; only a batch that others have overtaken for long gets so far
+  // behind.
+  while (in_flight_.size() < options_.prefetch && plan_.HasNext(consumer_epoch_) &&
+         (in_flight_.empty() || next_sequence_ - in_flight_.front().sequence < kMaxSlots)) {
     const std::optional<uint32_t> slot = slots_.Acquire();
     if (!slot) {
       break;
@@ -139,7 +135,7 @@ uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
   const ControlBlock& control = arena_->control();
   uint64_t work_ns = 0;
   uint64_t samples = 0;
-  for (uint32_t i = 0; i < options_.producers; ++i) {
+  for (uint32_t i = 0; i < producers_end_; ++i) {
     work_ns += control.producers[i].work_ns.load(std::memory_order_relaxed);
     samples += control.producers[i].samples.load(std::memory_order_relaxed);
   }
@@ -150,8 +146,7 @@ uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
     sampled_count_ = samples;
   }
   // Two claims for each producer in what is open.
-  const double share_ns =
-      sample_ns_ * static_cast<double>(rows) * options_.prefetch / (2.0 * std::max(options_.producers, 1U));
+  const double share_ns = sample_ns_ * static_cast<double>(rows) * options_.prefetch / (2.0 * std::max(producers_, 1U));
   const double claim_ns = std::clamp(share_ns, kLeastClaimNs, kClaimNs);
   // Before the first sample is made: one at a time, so that all producers work on the first batch.
   uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(claim_ns / sample_ns_, 2e9));
@@ -234,44 +229,56 @@ void BatchScheduler::WithdrawAll() {
   slots_.FreeDrained();
 }
 
-bool BatchScheduler::FrontReady(WaitOutcome* outcome) {
-  if (stopped_) {
-    *outcome = WaitOutcome::kStopped;
-    return true;
-  }
-  HR_ENFORCE(started_, FailedPrecondition, "no epoch was started");
-  if (in_flight_.empty()) {
-    OpenBatches();  // a draining slot may have become free
-  }
-  if (in_flight_.empty()) {
-    if (!plan_.Exhausted(consumer_epoch_)) {
-      return false;  // waits for a draining slot
-    }
-    *outcome = options_.arena.order == IndexOrder::kExplicit && !plan_.supply_ended() ? WaitOutcome::kNeedsIndices
-                                                                                      : WaitOutcome::kEndOfEpoch;
-    return true;
-  }
-  const Flight flight = in_flight_.front();
-  if (flight.epoch != consumer_epoch_) {
-    *outcome = WaitOutcome::kEndOfEpoch;
-    return true;
-  }
+bool BatchScheduler::ReopenIfMismatched(const Flight& flight) {
   const SlotHeader& header = arena_->slot(flight.slot);
-  if (!AllDone(header)) {
-    return false;
-  }
   const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
   bool mismatch = false;
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     mismatch = mismatch || header.problems[chunk].kind == kMismatch;
   }
-  if (mismatch && header.whole == 0) {
-    // Which of two layouts came first depends on the producers' speed, and so does which rows were tried and may have
-    // failed besides. Made anew by one of them, row by row, the batch depends on nothing but its samples.
-    Reopen(flight);
+  if (!mismatch || header.whole != 0) {
     return false;
   }
-  *outcome = WaitOutcome::kBatch;
+  // Which of two layouts came first depends on the producers' speed, and so does which rows were tried and may have
+  // failed besides. Made anew by one of them, row by row, the batch depends on nothing but its samples.
+  Reopen(flight);
+  return true;
+}
+
+std::deque<BatchScheduler::Flight>::iterator BatchScheduler::FindReady() {
+  for (auto flight = in_flight_.begin(); flight != in_flight_.end(); ++flight) {
+    if (flight->epoch != consumer_epoch_) {
+      break;
+    }
+    if (AllDone(arena_->slot(flight->slot)) && !ReopenIfMismatched(*flight)) {
+      return flight;
+    }
+    if (options_.in_order) {
+      break;
+    }
+  }
+  return in_flight_.end();
+}
+
+bool BatchScheduler::Decided(WaitOutcome* outcome) {
+  if (stopped_) {
+    *outcome = WaitOutcome::kStopped;
+    return true;
+  }
+  HR_ENFORCE(started_, FailedPrecondition, "no epoch was started");
+  if (FindReady() != in_flight_.end()) {
+    *outcome = WaitOutcome::kBatch;
+    return true;
+  }
+  if (in_flight_.empty()) {
+    OpenBatches();  // a draining slot may have become free
+  }
+  // Batches of the next epoch are opened after all of this one.
+  if (in_flight_.empty() ? !plan_.Exhausted(consumer_epoch_) : in_flight_.front().epoch == consumer_epoch_) {
+    return false;
+  }
+  *outcome = options_.arena.order == IndexOrder::kExplicit && !plan_.supply_ended() ? WaitOutcome::kNeedsIndices
+                                                                                    : WaitOutcome::kEndOfEpoch;
   return true;
 }
 
@@ -279,19 +286,19 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   WaitOutcome outcome{};
   {
     const std::lock_guard lock(mutex_);
-    if (FrontReady(&outcome)) {
+    if (Decided(&outcome)) {
       return outcome;
     }
   }
   ControlBlock& control = arena_->control();
   const uint64_t begin = MonotonicNanoseconds();
-  const int64_t awake_ns = spin_.Start(control.spin_ns);
+  const int64_t awake_ns = spin_.Start(control.spin_ns.load(std::memory_order_relaxed));
   bool announced = false;
   bool slept = false;
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (FrontReady(&outcome)) {
+      if (Decided(&outcome)) {
         break;
       }
       if (!deaths_.empty()) {
@@ -367,7 +374,7 @@ bool BatchScheduler::Sleep(int64_t timeout_ns) {
     const auto watch =
         std::find_if(watches_.begin(), watches_.end(), [&](const Watch& w) { return w.serial == serials[i - 1]; });
     if (watch != watches_.end()) {
-      deaths_.push_back(ReclaimLocked(watch->id));
+      NoteDeath(watch->id);
     }
   }
   return true;
@@ -388,11 +395,10 @@ void BatchScheduler::WakeConsumer() {
 
 ReadyBatch BatchScheduler::Take() {
   const std::lock_guard lock(mutex_);
-  HR_ENFORCE(!in_flight_.empty() && in_flight_.front().epoch == consumer_epoch_ &&
-                 AllDone(arena_->slot(in_flight_.front().slot)),
-             FailedPrecondition, "no batch is ready");
-  const Flight flight = in_flight_.front();
-  in_flight_.pop_front();
+  const auto found = FindReady();
+  HR_ENFORCE(found != in_flight_.end(), FailedPrecondition, "no batch is ready");
+  const Flight flight = *found;
+  in_flight_.erase(found);
   const SlotHeader& header = arena_->slot(flight.slot);
   ReadyBatch ready;
   ready.epoch = flight.epoch;
@@ -419,7 +425,7 @@ ReadyBatch BatchScheduler::Take() {
   ++stats_.batches;
   std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
   // Sequentially consistent with MarkDone, as is all that Wait does afterwards.
-  arena_->control().oldest.store(flight.sequence + 1);
+  arena_->control().oldest.store(in_flight_.empty() ? next_sequence_ : in_flight_.front().sequence);
   OpenBatches();
   return ready;
 }
@@ -431,95 +437,6 @@ void BatchScheduler::ReleaseSlot(uint32_t slot) {
   const std::lock_guard lock(mutex_);
   slots_.Free(slot);
   OpenBatches();
-}
-
-void BatchScheduler::WatchProducer(uint32_t id, int pidfd) {
-  HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
-  const std::lock_guard lock(mutex_);
-  for (const Watch& watch : watches_) {
-    HR_ENFORCE(watch.id != id, AlreadyExists, "producer ", id, " is watched already");
-  }
-  const int copy = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
-  HR_ENFORCE(copy >= 0, IoError, "cannot duplicate file descriptor ", pidfd, ": ", std::strerror(errno));
-  watches_.push_back({id, copy, next_watch_++});
-  WakeConsumer();  // to watch it too
-}
-
-std::vector<ProducerDeath> BatchScheduler::TakeDeaths() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(deaths_, {});
-}
-
-ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
-  HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
-  const std::lock_guard lock(mutex_);
-  const ProducerDeath death = ReclaimLocked(id);
-  WakeConsumer();  // a row given up may complete a batch
-  return death;
-}
-
-ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
-  const auto watch = std::find_if(watches_.begin(), watches_.end(), [id](const Watch& w) { return w.id == id; });
-  if (watch != watches_.end()) {
-    close(watch->pidfd);
-    watches_.erase(watch);
-  }
-  ProducerRecord& record = arena_->control().producers[id];
-  ProducerDeath death;
-  death.producer = id;
-  for (uint32_t slot = 0; slot < slots_.end(); ++slot) {
-    if (!slots_.IsOpen(slot) && !slots_.IsDraining(slot)) {
-      continue;
-    }
-    SlotHeader& header = arena_->slot(slot);
-    uint32_t writing = kLayoutWriting + id;
-    header.layout_state.compare_exchange_strong(writing, kLayoutEmpty);
-    const uint64_t sequence = header.sequence.load(std::memory_order_relaxed);
-    const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
-    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      const uint64_t bit = uint64_t{1} << (chunk % 64);
-      if (header.claims[chunk].load(std::memory_order_acquire) != ClaimWord(sequence, id + 1) ||
-          (header.done[chunk / 64].load(std::memory_order_acquire) & bit) != 0) {
-        continue;
-      }
-      // A producer that dies between its claim and its first note died at the chunk's first row.
-      uint32_t row = chunk * header.chunk_rows;
-      if (record.sequence.load(std::memory_order_relaxed) == sequence) {
-        row = std::clamp(record.row.load(std::memory_order_relaxed), row,
-                         std::min(row + header.chunk_rows, header.rows) - 1);
-      }
-      death.busy = true;
-      death.epoch = header.epoch;
-      death.batch = header.batch;
-      death.row = row;
-      if (slots_.IsDraining(slot)) {
-        header.done[chunk / 64].fetch_or(bit);
-        continue;
-      }
-      auto loss = std::find_if(losses_.begin(), losses_.end(),
-                               [&](const Loss& l) { return l.sequence == sequence && l.row == row; });
-      if (loss == losses_.end()) {
-        losses_.push_back({sequence, row, 0});
-        loss = losses_.end() - 1;
-      }
-      death.attempts = ++loss->count;
-      if (loss->count >= kMaxDeathsPerRow) {
-        header.problems[chunk] = {0, 0, row, kKilled};
-        header.done[chunk / 64].fetch_or(bit);
-        continue;
-      }
-      if (header.whole != 0) {
-        // The only author of this layout is dead; the next one writes its own.
-        header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
-      }
-      header.cursor.store(0, std::memory_order_relaxed);
-      header.claims[chunk].store(ClaimWord(sequence, kUnclaimed), std::memory_order_release);
-    }
-  }
-  record.busy.store(0, std::memory_order_relaxed);
-  // Even if it held nothing: the dead one may have been woken for work that others sleep through.
-  SignalRescan();
-  return death;
 }
 
 void BatchScheduler::Shutdown() {
@@ -534,24 +451,6 @@ void BatchScheduler::Shutdown() {
   control.work_signal.fetch_add(1);
   FutexWake(control.work_signal);
   WakeConsumer();
-}
-
-SchedulerStats BatchScheduler::stats() const {
-  const std::lock_guard lock(mutex_);
-  SchedulerStats stats = stats_;
-  const ControlBlock& control = arena_->control();
-  for (uint32_t i = 0; i < std::max(options_.producers, 1U); ++i) {
-    const ProducerRecord& record = control.producers[i];
-    stats.samples += record.samples.load(std::memory_order_relaxed);
-    stats.work_ns += record.work_ns.load(std::memory_order_relaxed);
-    stats.producer_wait_ns += record.wait_ns.load(std::memory_order_relaxed);
-    stats.claims += record.claims.load(std::memory_order_relaxed);
-  }
-  stats.open_batches = static_cast<uint32_t>(in_flight_.size());
-  stats.held_slots = slots_.held();
-  stats.slots_used = slots_.with_memory();
-  stats.resident_bytes = arena_->ResidentBytes();
-  return stats;
 }
 
 }  // namespace headrace::shared_memory

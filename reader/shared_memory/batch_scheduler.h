@@ -1,5 +1,5 @@
-// The main process's end of the arena: opens batches for the producers to fill, hands them to the consumer in order,
-// takes their slots back, and repairs what a killed producer leaves behind.
+// The main process's end of the arena: opens batches for the producers to fill, hands them to the consumer, takes
+// their slots back, and repairs what a killed producer leaves behind.
 //
 // What is opened, and in which order, depends only on the options and on StartEpoch/Supply: never on the number of
 // producers or their speed. At most `prefetch` batches are open and not yet taken; the slots of batches that the
@@ -120,11 +120,18 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   WaitOutcome Wait(int64_t timeout_ns);
   // Makes the Wait under way, or else the next one that would sleep, return kInterrupted.
   void Interrupt();
-  // The next batch, after Wait has said kBatch.
+  // The next batch, after Wait has said kBatch; without in_order the oldest that is complete.
   ReadyBatch Take();
 
-  // Watches a producer by its pidfd, which is duplicated. A producer of that id must not be watched already.
+  // Watches a producer by its pidfd, which is duplicated. Throws AlreadyExists if a producer of that id is watched,
+  // FailedPrecondition if it was retired and has not ended yet, or was killed before it could end of its own accord and
+  // not reclaimed.
   void WatchProducer(uint32_t id, int pidfd);
+  // Asks a producer to end: its WaitForClaim gives nothing, once, when it has completed the claim that it holds. Its
+  // death, then or earlier, is repaired as any other, but not reported.
+  void RetireProducer(uint32_t id);
+  // For how many producers batches are cut from now on.
+  void SetProducers(uint32_t producers);
   // Deaths seen by Wait since the last call. Their claims are free again.
   std::vector<ProducerDeath> TakeDeaths();
   // Frees the claims of a producer that is known to be gone, as Wait does when it sees a death.
@@ -146,6 +153,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
     uint32_t id;
     int pidfd;
     uint64_t serial;  // tells it from a later watch with the same id or descriptor
+    bool retired;
   };
   struct Loss {
     uint64_t sequence;
@@ -165,7 +173,14 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void SignalWork(uint32_t chunks);
   void SignalRescan();
   uint32_t ChunkRows(uint64_t rows);
-  bool FrontReady(WaitOutcome* outcome);
+  bool ReopenIfMismatched(const Flight& flight);
+  // The batch to be taken next, if it is complete; else in_flight_.end().
+  std::deque<Flight>::iterator FindReady();
+  // Whether Wait need not wait, and what it is to say.
+  bool Decided(WaitOutcome* outcome);
+  std::vector<Watch>::iterator FindWatch(uint32_t id);
+  // Of a watched producer.
+  void NoteDeath(uint32_t id);
 
   // Sleeps until somebody wakes the consumer or a producer dies; false if a signal handler ran.
   bool Sleep(int64_t timeout_ns);
@@ -189,6 +204,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   bool started_ = false;
   bool stopped_ = false;
   bool interrupted_ = false;
+  uint32_t producers_ = 0;
+  uint32_t producers_end_ = 1;  // ids of all producers that there ever were are below
   std::vector<Watch> watches_;
   uint64_t next_watch_ = 0;
   std::vector<ProducerDeath> deaths_;

@@ -103,6 +103,8 @@ class Crew {
   ReadyBatch Expect();
   // Starts the producers anew whose deaths the scheduler has seen.
   void ReplaceDead();
+  // Starts a producer that was retired and has ended.
+  void Restart(uint32_t id) { Start(id); }
 
  private:
   void Start(uint32_t id);
