@@ -1,0 +1,336 @@
+"""Packing: records of different lengths, laid one behind the other into rows of one length.
+
+A row says which record each of its places belongs to, and the place's number in that record, so that attention can be
+kept inside of the records. Rows look as those of Grain's packing: next to each feature ``x`` of the samples are
+``x_segment_ids``, counted from 1, with 0 where nothing is, and ``x_positions``, counted from 0; both are int32.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from headrace.data.dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
+from headrace.data.sampler import Int64Array
+
+# The length of a row: one for all features, or by feature.
+RowLength = Union[int, Mapping[Any, int]]
+
+# The feature's name where samples are arrays.
+_VALUES = "values"
+
+
+class _Features:
+    """What is packed: names of features, and the lengths of their rows."""
+
+    def __init__(self, row_length: RowLength) -> None:
+        self.single = not isinstance(row_length, Mapping)
+        lengths = dict(row_length) if isinstance(row_length, Mapping) else {_VALUES: row_length}
+        if not lengths:
+            raise ValueError("row_length must name at least one feature")
+        for length in lengths.values():
+            if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
+                raise ValueError(f"row_length must be a positive integer, or one for each feature, got {row_length!r}")
+        self.row_lengths = {name: int(length) for name, length in lengths.items()}
+
+    def of(self, sample: Any, index: Any) -> dict[Any, npt.NDArray[Any]]:
+        """A sample's features as arrays; a number counts as an array of one."""
+        if self.single:
+            if isinstance(sample, Mapping):
+                raise TypeError(
+                    f"sample {index!r} is a {type(sample).__name__}: row_length has to be a dict, with a length for "
+                    "each feature to pack"
+                )
+            return {_VALUES: np.atleast_1d(np.asarray(sample))}
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"row_length names features, and sample {index!r} is a {type(sample).__name__}, not a dict")
+        missing = [name for name in self.row_lengths if name not in sample]
+        if missing:
+            raise KeyError(f"sample {index!r} has no feature {missing[0]!r}")
+        return {name: np.atleast_1d(np.asarray(sample[name])) for name in self.row_lengths}
+
+    def lengths(self, features: dict[Any, npt.NDArray[Any]], index: Any) -> list[int]:
+        return self.checked([len(values) for values in features.values()], index)
+
+    def checked(self, lengths: list[int], index: Any) -> list[int]:
+        for (name, row_length), length in zip(self.row_lengths.items(), lengths):
+            if length > row_length:
+                what = "" if self.single else f" in feature {name!r}"
+                raise ValueError(
+                    f"sample {index!r} has a length of {length}{what}, and a row has {row_length}: cut it, or make the "
+                    "rows longer"
+                )
+        return lengths
+
+    def row(self, samples: Sequence[dict[Any, npt.NDArray[Any]]], out: Any = None) -> Any:
+        """A row made of samples; in ``out``, if that is given."""
+        row = out if out is not None else self._empty(samples)
+        for name in self.row_lengths:
+            values, segments, positions = row[name], row[f"{name}_segment_ids"], row[f"{name}_positions"]
+            end = 0
+            for number, sample in enumerate(samples, 1):
+                part = sample[name]
+                if len(part) == 0:
+                    continue
+                if part.dtype != values.dtype or part.shape[1:] != values.shape[1:]:
+                    raise ValueError(
+                        f"records that go into one row must be of one kind: feature {name!r} has {values.dtype} of "
+                        f"shape {values.shape[1:]} and {part.dtype} of shape {part.shape[1:]}"
+                    )
+                start, end = end, end + len(part)
+                values[start:end] = part
+                segments[start:end] = number
+                positions[start:end] = np.arange(end - start)
+            for array in (values, segments, positions):
+                array[end:] = np.zeros((), array.dtype)
+        return row
+
+    def _empty(self, samples: Sequence[dict[Any, npt.NDArray[Any]]]) -> dict[Any, npt.NDArray[Any]]:
+        row: dict[Any, npt.NDArray[Any]] = {}
+        for name, length in self.row_lengths.items():
+            # An empty list does not tell its dtype.
+            typical = next((sample[name] for sample in samples if len(sample[name])), samples[0][name])
+            row[name] = np.empty((length, *typical.shape[1:]), typical.dtype)
+            row[f"{name}_segment_ids"] = np.empty(length, np.int32)
+            row[f"{name}_positions"] = np.empty(length, np.int32)
+        return row
+
+
+class _FirstFit:
+    """Rows, and how much room they have; finds the first that has enough in O(log n).
+
+    A binary tree over the rows holds, for each feature, the most room below each node.
+    """
+
+    def __init__(self, row_lengths: Sequence[int]) -> None:
+        self._row_lengths = row_lengths
+        self._size = 1
+        self._trees = [[0, length] for length in row_lengths]  # node i has the children 2 i and 2 i + 1
+
+    def place(self, lengths: Sequence[int]) -> int:
+        """Puts a sample into the first row where it fits, and says which."""
+        row = self._find(lengths)
+        if row is None:
+            row = self._size
+            self._grow()
+        for tree, length in zip(self._trees, lengths):
+            node = row + self._size
+            tree[node] -= length
+            node //= 2
+            while node:
+                most = max(tree[2 * node], tree[2 * node + 1])
+                if tree[node] == most:
+                    break
+                tree[node] = most
+                node //= 2
+        return row
+
+    def _find(self, lengths: Sequence[int]) -> int | None:
+        size, trees = self._size, self._trees
+        # One tree never leads astray; what is best in several need not be so in any one row.
+        nodes = [1]
+        while nodes:
+            node = nodes.pop()
+            while all(tree[node] >= length for tree, length in zip(trees, lengths)):
+                if node >= size:
+                    return node - size
+                nodes.append(2 * node + 1)
+                node *= 2
+        return None
+
+    def _grow(self) -> None:
+        """Doubles the rows."""
+        for i, (tree, length) in enumerate(zip(self._trees, self._row_lengths)):
+            grown = [0, length]
+            width = 1
+            while width <= self._size:
+                grown += tree[width : 2 * width] + [length] * width
+                width *= 2
+            self._trees[i] = grown
+        self._size *= 2
+
+
+class PackedDataset(ComposedDataset):
+    """Records of a map-style dataset, packed into rows: each record goes into the first row where it fits.
+
+    The rows are planned once, when this object is made, from the lengths of all records.
+
+    Args:
+        dataset: a map-style dataset whose samples are arrays or sequences of numbers, or dicts of these.
+        row_length: places in a row. With samples that are dicts, a dict: the features to pack, and their rows' lengths;
+            other features are left out.
+        lengths: of the records, in order: a sequence of integers, or, with features, a dict of these. Default: every
+            record is read to find out, which may take long.
+
+    Raises:
+        ValueError: a record that is longer than a row; ``lengths`` of another number of records.
+        TypeError: an iterable dataset: :class:`PackedIterableDataset` is for these.
+    """
+
+    def __init__(self, dataset: Any, row_length: RowLength, lengths: Any = None) -> None:
+        if is_iterable_dataset(dataset):
+            raise TypeError(f"{type(dataset).__name__} is iterable; PackedIterableDataset packs these")
+        self.dataset = dataset
+        self._features = _Features(row_length)
+        self._parts = [_Part(dataset)]
+        table = self._measured() if lengths is None else self._given(lengths)
+        packer = _FirstFit(list(self._features.row_lengths.values()))
+        place = packer.place
+        rows = np.array([place(self._features.checked(item, i)) for i, item in enumerate(table)], dtype=np.int64)
+        # The records by row, and where each row's begin.
+        self._records = np.argsort(rows, kind="stable")
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(rows))]).astype(np.int64)
+
+    def _measured(self) -> Iterator[list[int]]:
+        part, features = self._parts[0], self._features
+        if part.wants_rng or part.wants_out:
+            raise TypeError("the records depend on what a loader gives the dataset: give their lengths")
+        for index in range(len(self.dataset)):
+            yield [len(values) for values in features.of(self.dataset[index], index).values()]
+
+    def _given(self, lengths: Any) -> Iterator[list[int]]:
+        names = list(self._features.row_lengths)
+        columns = [lengths] if self._features.single else [lengths[name] for name in names]
+        arrays = [np.asarray(column) for column in columns]
+        for array in arrays:
+            if array.shape != (len(self.dataset),) or (array.size and array.dtype.kind not in "iu"):
+                raise ValueError(
+                    f"lengths must be an integer for each of the {len(self.dataset)} records, got "
+                    f"{array.dtype} of shape {array.shape}"
+                )
+            if array.size and array.min() < 0:
+                raise ValueError(f"lengths must be at least 0, got {array.min()}")
+        return map(list, zip(*[array.tolist() for array in arrays]))
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def records(self, row: int) -> Int64Array:
+        """The indices of the records in a row, in the order in which they lie there."""
+        row = _in_range(row, len(self))
+        return self._records[self._starts[row] : self._starts[row + 1]]
+
+    @passes_on
+    def __getitem__(self, index: Any, *, rng: np.random.Generator | None = None, out: Any = None) -> Any:
+        records = self.records(index).tolist()
+        part = self._parts[0]
+        if part.bulk is not None:
+            samples = part.get_many(records)
+        else:
+            samples = [part.get(record, rng, None) for record in records]
+        return self._row(records, samples, out)
+
+    @property
+    def sample_spec(self) -> Any:
+        raise AttributeError("what a row looks like is seen when there is one")
+
+    def _row(self, records: list[int], samples: list[Any], out: Any = None) -> Any:
+        features = [self._features.of(sample, record) for record, sample in zip(records, samples)]
+        ends = [0] * len(self._features.row_lengths)
+        for record, feature in zip(records, features):
+            ends = [end + length for end, length in zip(ends, self._features.lengths(feature, record))]
+            if any(end > length for end, length in zip(ends, self._features.row_lengths.values())):
+                raise ValueError(f"sample {record} does not fit into its row: it is longer than was said")
+        return self._features.row(features, out)
+
+    def _get_many(self, indices: list[Any]) -> list[Any]:
+        rows = [self.records(index).tolist() for index in indices]
+        samples = iter(self._parts[0].get_many(list(itertools.chain.from_iterable(rows))))
+        return [self._row(records, list(itertools.islice(samples, len(records)))) for records in rows]
+
+
+class PackedIterableDataset(IterableDataset[Any]):
+    """Records of an iterable dataset, packed into rows.
+
+    ``bins`` rows are filled at a time: each record goes into the first where it fits, and when one fits nowhere the
+    rows are given out, in order, and it begins the next ones. More rows at a time leave fewer places empty.
+
+    Its state is where the rows under way began: to go on from there, their records are read and packed again, and the
+    records before are read and dropped unless the dataset has a state of its own.
+
+    Args:
+        dataset: an iterable dataset; its samples as for :class:`PackedDataset`.
+        row_length: as for :class:`PackedDataset`.
+        bins: rows that are filled at a time.
+
+    Raises:
+        TypeError, ValueError: arguments of no use; while iterating, a record that is longer than a row.
+    """
+
+    def __init__(self, dataset: Any, row_length: RowLength, bins: int = 64) -> None:
+        if not is_iterable_dataset(dataset):
+            raise TypeError(f"{type(dataset).__name__} is not iterable; PackedDataset packs such datasets")
+        if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or bins < 1:
+            raise ValueError(f"bins must be a positive integer, got {bins!r}")
+        self.dataset = dataset
+        self.bins = int(bins)
+        self._features = _Features(row_length)
+        self._resumed: dict[str, Any] | None = None
+        # Where the rows under way began, how many records before, and how many of the rows were given.
+        self._state: Any = None
+        self._records = 0
+        self._rows = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        resumed, self._resumed = self._resumed, None
+        self._state, self._records, self._rows = None, 0, 0
+        if resumed is not None:
+            self._state, self._records, self._rows = resumed["state"], resumed["records"], resumed["rows"]
+        if self._state is not None:
+            self.dataset.load_state_dict(self._state)
+            return self._iterate(iter(self.dataset))
+        return self._iterate(itertools.islice(self.dataset, self._records, None))
+
+    def _iterate(self, samples: Iterator[Any]) -> Iterator[Any]:
+        features, capacity = self._features, list(self._features.row_lengths.values())
+        stateful = hasattr(self.dataset, "state_dict")
+        record = self._records
+        bins: list[list[dict[Any, npt.NDArray[Any]]]] = []
+        room: list[list[int]] = []
+        skipped = self._rows
+        while True:
+            # Before the record is read: should it be the first of the next rows, they begin here.
+            state = self.dataset.state_dict() if stateful and record > 0 else None
+            sample = next(samples, _END)
+            if sample is not _END:
+                arrays = features.of(sample, record)
+                lengths = features.lengths(arrays, record)
+                row = next((i for i, free in enumerate(room) if all(map(int.__le__, lengths, free))), len(room))
+            if sample is _END or row == self.bins:
+                for number in range(skipped, len(bins)):
+                    self._rows = number + 1
+                    yield features.row(bins[number])
+                self._state, self._records, self._rows = state, record, 0
+                bins, room, row, skipped = [], [], 0, 0
+                if sample is _END:
+                    return
+            if row == len(room):
+                bins.append([])
+                room.append(list(capacity))
+            bins[row].append(arrays)
+            room[row] = [free - length for free, length in zip(room[row], lengths)]
+            record += 1
+
+    def set_epoch(self, epoch: int) -> None:
+        """Hands the epoch to the dataset, if that counts them."""
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the last iteration stands."""
+        if self._resumed is not None:
+            return self._resumed
+        return {"state": self._state, "records": self._records, "rows": self._rows}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration goes on where ``state`` was taken."""
+        self._resumed = dict(state)
+
+
+_END = object()
+
+__all__ = ["PackedDataset", "PackedIterableDataset", "RowLength"]
