@@ -80,7 +80,8 @@ def is_torch_dataset(dataset: Any) -> bool:
         return False
     if isinstance(dataset, torch_data.Dataset):
         return True
-    parts = [getattr(dataset, "dataset", None), *(getattr(dataset, "datasets", None) or ())]
+    several = getattr(dataset, "datasets", None) or ()
+    parts = [getattr(dataset, "dataset", None), *(several.values() if isinstance(several, dict) else several)]
     return any(part is not None and part is not dataset and is_torch_dataset(part) for part in parts)
 
 

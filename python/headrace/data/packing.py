@@ -122,7 +122,8 @@ class _FirstFit:
             tree[node] -= length
             node //= 2
             while node:
-                most = max(tree[2 * node], tree[2 * node + 1])
+                left, right = tree[2 * node], tree[2 * node + 1]
+                most = left if left > right else right
                 if tree[node] == most:
                     break
                 tree[node] = most
@@ -131,7 +132,17 @@ class _FirstFit:
 
     def _find(self, lengths: Sequence[int]) -> int | None:
         size, trees = self._size, self._trees
-        # One tree never leads astray; what is best in several need not be so in any one row.
+        if len(trees) == 1:
+            tree, length = trees[0], lengths[0]
+            if tree[1] < length:
+                return None
+            node = 1
+            while node < size:
+                node *= 2
+                if tree[node] < length:
+                    node += 1
+            return node - size
+        # What is best in several trees need not be so in any one row: this may go astray, and has to come back.
         nodes = [1]
         while nodes:
             node = nodes.pop()
@@ -177,22 +188,27 @@ class PackedDataset(ComposedDataset):
         self.dataset = dataset
         self._features = _Features(row_length)
         self._parts = [_Part(dataset)]
-        table = self._measured() if lengths is None else self._given(lengths)
-        packer = _FirstFit(list(self._features.row_lengths.values()))
-        place = packer.place
-        rows = np.array([place(self._features.checked(item, i)) for i, item in enumerate(table)], dtype=np.int64)
+        columns = self._measured() if lengths is None else self._given(lengths)
+        for column, row_length in zip(columns, self._features.row_lengths.values()):
+            for index in np.flatnonzero(column > row_length)[:1].tolist():
+                self._features.checked([int(other[index]) for other in columns], index)
+        place = _FirstFit(list(self._features.row_lengths.values())).place
+        rows = np.array([place(sizes) for sizes in zip(*[column.tolist() for column in columns])], dtype=np.int64)
         # The records by row, and where each row's begin.
         self._records = np.argsort(rows, kind="stable")
         self._starts = np.concatenate([[0], np.cumsum(np.bincount(rows))]).astype(np.int64)
 
-    def _measured(self) -> Iterator[list[int]]:
+    def _measured(self) -> list[npt.NDArray[Any]]:
         part, features = self._parts[0], self._features
         if part.wants_rng or part.wants_out:
             raise TypeError("the records depend on what a loader gives the dataset: give their lengths")
-        for index in range(len(self.dataset)):
-            yield [len(values) for values in features.of(self.dataset[index], index).values()]
+        table = [
+            [len(values) for values in features.of(self.dataset[index], index).values()]
+            for index in range(len(self.dataset))
+        ]
+        return list(np.array(table, np.int64).reshape(-1, len(features.row_lengths)).T)
 
-    def _given(self, lengths: Any) -> Iterator[list[int]]:
+    def _given(self, lengths: Any) -> list[npt.NDArray[Any]]:
         names = list(self._features.row_lengths)
         columns = [lengths] if self._features.single else [lengths[name] for name in names]
         arrays = [np.asarray(column) for column in columns]
@@ -204,7 +220,7 @@ class PackedDataset(ComposedDataset):
                 )
             if array.size and array.min() < 0:
                 raise ValueError(f"lengths must be at least 0, got {array.min()}")
-        return map(list, zip(*[array.tolist() for array in arrays]))
+        return arrays
 
     def __len__(self) -> int:
         return len(self._starts) - 1
