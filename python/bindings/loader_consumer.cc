@@ -34,6 +34,7 @@ using shared_memory::LayoutView;
 using shared_memory::LeafKind;
 using shared_memory::LeafRecord;
 using shared_memory::ProducerDeath;
+using shared_memory::ProducerStats;
 using shared_memory::ReadyBatch;
 using shared_memory::SchedulerOptions;
 using shared_memory::SchedulerStats;
@@ -246,6 +247,18 @@ class Consumer {
   std::optional<LastBatch> last_;
 };
 
+double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
+
+void AddFigures(const ProducerStats& stats, const std::string& prefix, py::dict& out) {
+  out["samples"] = stats.samples;
+  out["claims"] = stats.claims;
+  out[py::str(prefix + "busy_s")] = Seconds(stats.work_ns);
+  out[py::str(prefix + "wait_s")] = Seconds(stats.wait_ns);
+  out["dataset_s"] = Seconds(stats.dataset_ns);
+  out["collate_s"] = Seconds(stats.collate_ns);
+  out["copy_s"] = Seconds(stats.copy_ns);
+}
+
 IndexOrder OrderFromName(const std::string& name) {
   if (name == "sequential") {
     return IndexOrder::kSequential;
@@ -369,20 +382,29 @@ void BindLoaderConsumer(py::module_& m) {
             }
           },
           "Ends producers and waits. Does nothing in a forked child.")
+      // Sums over all workers, those of each under "producers"; with worker_ before what the consumer has too.
       .def("stats", [](const Consumer& self) {
         const SchedulerStats stats = self.scheduler()->stats();
         py::dict result;
+        result["elapsed_s"] = Seconds(stats.elapsed_ns);
         result["batches"] = stats.batches;
-        result["samples"] = stats.samples;
-        result["consumer_wait_s"] = static_cast<double>(stats.wait_ns) * 1e-9;
+        result["bytes"] = stats.bytes;
+        result["consumer_wait_s"] = Seconds(stats.wait_ns);
         result["waits"] = stats.waits;
-        result["worker_busy_s"] = static_cast<double>(stats.work_ns) * 1e-9;
-        result["worker_wait_s"] = static_cast<double>(stats.producer_wait_ns) * 1e-9;
-        result["claims"] = stats.claims;
+        result["prefetch"] = stats.prefetch;
         result["open_batches"] = stats.open_batches;
+        result["ready_batches"] = stats.ready_batches;
         result["held_slots"] = stats.held_slots;
         result["slots_used"] = stats.slots_used;
         result["resident_bytes"] = stats.resident_bytes;
+        AddFigures(stats.all, "worker_", result);
+        py::list producers;
+        for (const ProducerStats& producer : stats.producers) {
+          py::dict figures;
+          AddFigures(producer, "", figures);
+          producers.append(figures);
+        }
+        result["producers"] = producers;
         return result;
       });
   py::class_<IndexPermutation>(m, "IndexPermutation", "A pseudo-random permutation of range(length), O(1) per index.")

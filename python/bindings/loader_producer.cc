@@ -19,6 +19,7 @@
 #include "python/bindings/gil.h"
 #include "python/bindings/sample_writer.h"
 #include "reader/shared_memory/batch_producer.h"
+#include "reader/shared_memory/futex.h"
 
 namespace headrace::python {
 namespace py = pybind11;
@@ -31,6 +32,62 @@ using shared_memory::Claim;
 using shared_memory::LeafKind;
 using shared_memory::LeafSpec;
 using shared_memory::SideRecord;
+
+// Notes for a claim how its time goes to making the samples and to writing them. Where a claim has many rows they are
+// cheap, and looking at the clock is not: some of them then stand for all.
+class RowTimer {
+ public:
+  RowTimer(BatchProducer* producer, const Claim& claim)
+      : producer_(producer), every_((claim.end - claim.begin + kTimedRows - 1) / kTimedRows) {}
+  ~RowTimer() {
+    if (timed_ != 0) {
+      producer_->AddTime(dataset_ns_ * rows_ / timed_, 0, copy_ns_ * rows_ / timed_);
+    }
+  }
+  RowTimer(const RowTimer&) = delete;
+  RowTimer& operator=(const RowTimer&) = delete;
+
+  void Begin() {
+    timing_ = rows_++ % every_ == 0;
+    if (timing_) {
+      ++timed_;
+      begin_ns_ = shared_memory::MonotonicNanoseconds();
+    }
+  }
+  void Made() { Note(&dataset_ns_); }
+  void Written() { Note(&copy_ns_); }
+
+ private:
+  static constexpr uint32_t kTimedRows = 16;
+
+  void Note(uint64_t* sum) {
+    if (timing_) {
+      const uint64_t now = shared_memory::MonotonicNanoseconds();
+      *sum += now - begin_ns_;
+      begin_ns_ = now;
+    }
+  }
+
+  BatchProducer* const producer_;
+  const uint32_t every_;
+  uint32_t rows_ = 0;
+  uint32_t timed_ = 0;
+  bool timing_ = false;
+  uint64_t begin_ns_ = 0;
+  uint64_t dataset_ns_ = 0;
+  uint64_t copy_ns_ = 0;
+};
+
+// Notes the time until Stop as spent on writing.
+class CopyTimer {
+ public:
+  explicit CopyTimer(BatchProducer* producer) : producer_(producer), begin_ns_(shared_memory::MonotonicNanoseconds()) {}
+  void Stop() const { producer_->AddTime(0, 0, shared_memory::MonotonicNanoseconds() - begin_ns_); }
+
+ private:
+  BatchProducer* const producer_;
+  const uint64_t begin_ns_;
+};
 
 // One per worker thread; not to be shared by two threads.
 class Producer {
@@ -68,7 +125,9 @@ class Producer {
   // Makes the rows of the claim with getitem(index) and ends it.
   void Fill(const Claim& claim, const py::object& getitem, const py::object& keys) {
     writer_.Begin(claim);
+    std::optional<RowTimer> timer(std::in_place, &producer_, claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      timer->Begin();
       BeginRow(claim, row);
       const py::object index = keys.is_none() ? py::object(py::int_(producer_.IndexAt(claim, row)))
                                               : py::object(keys[py::int_(row - claim.begin)]);
@@ -76,16 +135,20 @@ class Producer {
       if (!sample) {
         throw py::error_already_set();
       }
+      timer->Made();
       if (!writer_.Write(sample.ptr(), row)) {
         producer_.Fail(claim, row, shared_memory::kMismatch, {});
         return;
       }
+      timer->Written();
     }
+    timer.reset();
     producer_.Complete(claim);
   }
 
   // Writes samples that were made already and ends the claim.
   void FillFrom(const Claim& claim, const py::sequence& samples) {
+    const CopyTimer timer(&producer_);
     writer_.Begin(claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       BeginRow(claim, row);
@@ -95,12 +158,14 @@ class Producer {
         return;
       }
     }
+    timer.Stop();
     producer_.Complete(claim);
   }
 
   // Writes a whole batch, collated already, and ends the claim. A leaf is an array, a list of objects, or an array that
   // is made in its place: it has shape, dtype, meaning and fill(array), as headrace.data.batch_tree.Planned.
   void WriteBatch(const Claim& claim, const py::bytes& tree, const py::list& leaves) {
+    const CopyTimer timer(&producer_);
     std::vector<LeafSpec> specs;
     for (const py::handle leaf : leaves) {
       LeafSpec spec;
@@ -150,11 +215,16 @@ class Producer {
         place += sizeof(record);
       }
     }
+    timer.Stop();
     producer_.Complete(claim);
   }
 
   void Fail(const Claim& claim, const py::bytes& message) {
     producer_.Fail(claim, row_, shared_memory::kFailed, static_cast<std::string_view>(message));
+  }
+
+  void AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns) {
+    producer_.AddTime(dataset_ns, collate_ns, copy_ns);
   }
 
   std::optional<Claim> TryClaim() { return producer_.TryClaim(); }
@@ -213,6 +283,9 @@ void BindLoaderProducer(py::module_& m) {
            "Writes a batch that is collated already and ends the claim.")
       .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"),
            "Ends the claim: its rows, from the one at hand on, could not be made.")
+      .def("add_time", &Producer::AddTime, py::kw_only(), py::arg("dataset_ns") = 0, py::arg("collate_ns") = 0,
+           py::arg("copy_ns") = 0,
+           "Notes what the time of a claim was spent on; fill, fill_from and write_batch note theirs.")
       .def_property_readonly("stopped", &Producer::stopped, "Whether the loader is shut down.")
       .def_property_readonly("row", &Producer::row, "The row at hand.")
       .def_property_readonly("id", &Producer::id);

@@ -46,6 +46,10 @@ struct alignas(kCacheLine) ProducerRecord {
   std::atomic<uint64_t> work_ns;   // spent on claimed chunks
   std::atomic<uint64_t> wait_ns;   // spent waiting for work
   std::atomic<uint64_t> claims;
+  // Of work_ns: in the dataset, collating, writing to the slot.
+  std::atomic<uint64_t> dataset_ns;
+  std::atomic<uint64_t> collate_ns;
+  std::atomic<uint64_t> copy_ns;
   std::atomic<uint32_t> retirement;  // kServes, …
 };
 

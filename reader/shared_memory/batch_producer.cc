@@ -190,6 +190,12 @@ SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t 
   return {arena_->slot_bytes() - used, bytes};
 }
 
+void BatchProducer::AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns) {
+  record_->dataset_ns.fetch_add(dataset_ns, std::memory_order_relaxed);
+  record_->collate_ns.fetch_add(collate_ns, std::memory_order_relaxed);
+  record_->copy_ns.fetch_add(copy_ns, std::memory_order_relaxed);
+}
+
 void BatchProducer::Complete(const Claim& claim) {
   arena_->slot(claim.slot).problems[claim.chunk].kind = kNoProblem;
   record_->samples.fetch_add(claim.end - claim.begin, std::memory_order_relaxed);

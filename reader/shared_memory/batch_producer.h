@@ -83,6 +83,9 @@ class HEADRACE_API BatchProducer {
   // claimants may call it at the same time; what a killed one took is lost until the slot is used again.
   SideRecord AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end);
 
+  // Notes what the time of a claim was spent on, before it is ended.
+  void AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns);
+
   // Ends a claim. The claim must not be used afterwards.
   void Complete(const Claim& claim);
   // Ends a claim whose rows could not be made, from `row` on; `message` is copied into the slot.

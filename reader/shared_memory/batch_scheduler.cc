@@ -33,6 +33,7 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
       arena_(Arena::Create(options.arena)),
       owner_(getpid()),
       batches_per_epoch_(plan.batches_per_epoch()),
+      begin_ns_(MonotonicNanoseconds()),
       plan_(std::move(plan)),
       slots_(*arena_) {
   completion_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -423,6 +424,10 @@ ReadyBatch BatchScheduler::Take() {
       Allocation::Foreign(arena_->slot_data(flight.slot), arena_->slot_bytes(),
                           [self = shared_from_this(), slot = flight.slot](void*) { self->ReleaseSlot(slot); });
   ++stats_.batches;
+  if (ready.problem == kNoProblem) {
+    stats_.bytes +=
+        ready.layout().end() - kDataOffset - header.indices_bytes + header.side_bytes.load(std::memory_order_relaxed);
+  }
   std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
   // Sequentially consistent with MarkDone, as is all that Wait does afterwards.
   arena_->control().oldest.store(in_flight_.empty() ? next_sequence_ : in_flight_.front().sequence);

@@ -71,18 +71,30 @@ struct ProducerDeath {
   uint32_t attempts = 0;  // how many producers have died at this row so far
 };
 
-struct SchedulerStats {
-  uint64_t batches = 0;  // taken
-  uint64_t wait_ns = 0;  // spent in Wait
-  uint64_t waits = 0;    // calls of Wait that found no batch ready
-  uint64_t samples = 0;  // made by the producers
-  uint64_t work_ns = 0;  // spent by the producers on samples, summed over them
-  uint64_t producer_wait_ns = 0;
+struct ProducerStats {
+  uint64_t samples = 0;
   uint64_t claims = 0;
+  uint64_t work_ns = 0;  // spent on claims; of it:
+  uint64_t dataset_ns = 0;
+  uint64_t collate_ns = 0;
+  uint64_t copy_ns = 0;
+  uint64_t wait_ns = 0;  // spent waiting for work
+};
+
+struct SchedulerStats {
+  uint64_t elapsed_ns = 0;  // since the scheduler was made
+  uint64_t batches = 0;     // taken
+  uint64_t bytes = 0;       // in them: leaves and what stands beside them
+  uint64_t wait_ns = 0;     // spent in Wait
+  uint64_t waits = 0;       // calls of Wait that found no batch ready
+  uint32_t prefetch = 0;
   uint32_t open_batches = 0;
+  uint32_t ready_batches = 0;  // of those, complete
   uint32_t held_slots = 0;
   uint32_t slots_used = 0;  // slots that have memory
   uint64_t resident_bytes = 0;
+  ProducerStats all;                     // the sum of
+  std::vector<ProducerStats> producers;  // each that there ever was, by its id
 };
 
 class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchScheduler> {
@@ -194,6 +206,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   int completion_fd_ = -1;
   const pid_t owner_;
   const uint64_t batches_per_epoch_;
+  const uint64_t begin_ns_;
 
   mutable std::mutex mutex_;
   BatchPlan plan_;

@@ -12,6 +12,7 @@
 #include "framework/errors.h"
 #include "reader/shared_memory/batch_producer.h"
 #include "reader/shared_memory/batch_scheduler.h"
+#include "reader/shared_memory/futex.h"
 
 namespace headrace::shared_memory {
 namespace {
@@ -175,15 +176,26 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
 SchedulerStats BatchScheduler::stats() const {
   const std::lock_guard lock(mutex_);
   SchedulerStats stats = stats_;
-  const ControlBlock& control = arena_->control();
-  for (uint32_t i = 0; i < producers_end_; ++i) {
-    const ProducerRecord& record = control.producers[i];
-    stats.samples += record.samples.load(std::memory_order_relaxed);
-    stats.work_ns += record.work_ns.load(std::memory_order_relaxed);
-    stats.producer_wait_ns += record.wait_ns.load(std::memory_order_relaxed);
-    stats.claims += record.claims.load(std::memory_order_relaxed);
+  for (uint32_t id = 0; id < producers_end_; ++id) {
+    const ProducerRecord& record = arena_->control().producers[id];
+    ProducerStats& producer = stats.producers.emplace_back();
+    const auto add = [&](uint64_t ProducerStats::* figure, const std::atomic<uint64_t>& value) {
+      producer.*figure = value.load(std::memory_order_relaxed);
+      stats.all.*figure += producer.*figure;
+    };
+    add(&ProducerStats::samples, record.samples);
+    add(&ProducerStats::claims, record.claims);
+    add(&ProducerStats::work_ns, record.work_ns);
+    add(&ProducerStats::dataset_ns, record.dataset_ns);
+    add(&ProducerStats::collate_ns, record.collate_ns);
+    add(&ProducerStats::copy_ns, record.copy_ns);
+    add(&ProducerStats::wait_ns, record.wait_ns);
   }
+  stats.elapsed_ns = MonotonicNanoseconds() - begin_ns_;
+  stats.prefetch = options_.prefetch;
   stats.open_batches = static_cast<uint32_t>(in_flight_.size());
+  stats.ready_batches = static_cast<uint32_t>(std::count_if(
+      in_flight_.begin(), in_flight_.end(), [&](const Flight& flight) { return AllDone(arena_->slot(flight.slot)); }));
   stats.held_slots = slots_.held();
   stats.slots_used = slots_.with_memory();
   stats.resident_bytes = arena_->ResidentBytes();

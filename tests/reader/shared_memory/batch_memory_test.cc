@@ -205,9 +205,9 @@ TEST(BatchSlotsTest, StatsCountWhatWasDone) {
   const SchedulerStats stats = scheduler->stats();
   EXPECT_EQ(stats.batches, 1U);
   EXPECT_EQ(stats.held_slots, 1U);
-  EXPECT_EQ(stats.samples, 15U);
-  EXPECT_GT(stats.work_ns, 0U);
-  EXPECT_GE(stats.claims, 3U);
+  EXPECT_EQ(stats.all.samples, 15U);
+  EXPECT_GT(stats.all.work_ns, 0U);
+  EXPECT_GE(stats.all.claims, 3U);
 }
 
 }  // namespace

@@ -130,13 +130,13 @@ TEST(BatchRetireTest, MoreProducersCutBatchesFiner) {
   BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
   scheduler->StartEpoch(0);
   const auto claims_of_ten = [&] {
-    const uint64_t before = scheduler->stats().claims;
+    const uint64_t before = scheduler->stats().all.claims;
     for (int i = 0; i < 10; ++i) {
       MakeAll(producer, {.cost_ns = 20'000});
       EXPECT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
       scheduler->Take();
     }
-    return scheduler->stats().claims - before;
+    return scheduler->stats().all.claims - before;
   };
   claims_of_ten();  // learns what a sample costs
   const uint64_t one = claims_of_ten();

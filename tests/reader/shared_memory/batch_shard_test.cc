@@ -118,7 +118,7 @@ TEST(BatchShardTest, SkippedBatchesAreNotMade) {
   Local local(SmallOptions(40, 4));
   local.scheduler().StartEpoch({5, 2, {9, 2, 3, 6, 6}});
   EXPECT_EQ(local.Rest(), (std::vector<uint64_t>{4, 5, 7, 8}));
-  EXPECT_EQ(local.scheduler().stats().samples, 16U + 4 * 3) << "four batches, and three opened of the next epoch";
+  EXPECT_EQ(local.scheduler().stats().all.samples, 16U + 4 * 3) << "four batches, and three opened of the next epoch";
   local.scheduler().StartEpoch(6);
   EXPECT_EQ(local.Rest(), Range(0, 10)) << "the next epoch has all";
 }
