@@ -280,7 +280,7 @@ class WeightedRandomSampler(SeekableSampler):
         self.num_samples = _positive("num_samples", num_samples)
         if not isinstance(replacement, bool):
             raise ValueError(f"replacement must be True or False, got {replacement!r}")
-        self.weights = np.array(weights, dtype=np.float64)
+        self.weights = np.asarray(weights, dtype=np.float64).copy()
         if self.weights.ndim != 1:
             raise ValueError(f"weights must be a sequence of numbers, got an array of shape {self.weights.shape}")
         if not np.isfinite(self.weights).all() or (self.weights < 0).any():
