@@ -122,15 +122,18 @@ class Producer {
     producer_.BeginRow(claim, row);
   }
 
-  // Makes the rows of the claim with getitem(index) and ends it.
-  void Fill(const Claim& claim, const py::object& getitem, const py::object& keys) {
+  // Makes the rows of the claim with getitem(index), or getitem(index, place), and ends it.
+  void Fill(const Claim& claim, const py::object& getitem, const py::object& keys, bool out) {
+    if (out) {
+      FillInPlace(claim, getitem, keys);
+      return;
+    }
     writer_.Begin(claim);
     std::optional<RowTimer> timer(std::in_place, &producer_, claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       timer->Begin();
       BeginRow(claim, row);
-      const py::object index = keys.is_none() ? py::object(py::int_(producer_.IndexAt(claim, row)))
-                                              : py::object(keys[py::int_(row - claim.begin)]);
+      const py::object index = IndexOf(claim, keys, row);
       const auto sample = py::reinterpret_steal<py::object>(PyObject_CallOneArg(getitem.ptr(), index.ptr()));
       if (!sample) {
         throw py::error_already_set();
@@ -227,12 +230,47 @@ class Producer {
     producer_.AddTime(dataset_ns, collate_ns, copy_ns);
   }
 
+  void Expect(const py::object& prototype) { writer_.Expect(prototype); }
+
   std::optional<Claim> TryClaim() { return producer_.TryClaim(); }
   bool stopped() const { return producer_.stopped(); }
   uint32_t row() const { return row_; }
   uint32_t id() const { return producer_.id(); }
 
  private:
+  py::object IndexOf(const Claim& claim, const py::object& keys, uint32_t row) {
+    return keys.is_none() ? py::object(py::int_(producer_.IndexAt(claim, row)))
+                          : py::object(keys[py::int_(row - claim.begin)]);
+  }
+
+  void FillInPlace(const Claim& claim, const py::object& getitem, const py::object& keys) {
+    writer_.Begin(claim);
+    std::optional<RowTimer> timer(std::in_place, &producer_, claim);
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      timer->Begin();
+      BeginRow(claim, row);
+      bool fits = true;
+      const py::object place = writer_.Place(row, &fits);
+      if (fits) {
+        const py::object sample = getitem(IndexOf(claim, keys, row), place);
+        timer->Made();
+        if (!place.is_none() && (sample.is_none() || sample.is(place))) {
+          writer_.RequireFilled();
+        } else {
+          fits = writer_.Write(sample.ptr(), row);
+        }
+      }
+      if (!fits) {
+        writer_.Forget();  // or every batch to come would be given the wrong places, too
+        producer_.Fail(claim, row, shared_memory::kMismatch, {});
+        return;
+      }
+      timer->Written();
+    }
+    timer.reset();
+    producer_.Complete(claim);
+  }
+
   BatchProducer producer_;
   py::object pickle_;
   SampleWriter writer_;
@@ -274,9 +312,14 @@ void BindLoaderProducer(py::module_& m) {
            "Whether the claim's indices are not plain integers.")
       .def("begin_row", &Producer::BeginRow, py::arg("claim"), py::arg("row"),
            "Notes the row at hand, for reports of a death.")
-      .def("fill", &Producer::Fill, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
-           "Makes the claim's rows with getitem(index) and ends the claim. If getitem raises, the claim is still the "
-           "caller's: call fail.")
+      .def(
+          "fill", &Producer::Fill, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
+          py::arg("out") = false,
+          "Makes the claim's rows with getitem(index) and ends the claim. With `out`, getitem(index, place): the row's "
+          "place as a sample of writable arrays, to be used during the call only, or None while it is not known what "
+          "samples look like; if it returns the place, or None for it, the row is filled. If getitem raises, the claim "
+          "is still the caller's: call fail.")
+      .def("expect", &Producer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
       .def("fill_from", &Producer::FillFrom, py::arg("claim"), py::arg("samples"),
            "As fill, with the samples made already.")
       .def("write_batch", &Producer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),

@@ -184,6 +184,24 @@ SampleTemplate::SampleTemplate(const py::handle& description) {
   const auto pair = py::cast<py::tuple>(description);
   tree_ = py::cast<std::string>(pair[0]);
   root_ = Compile(pair[1]);
+  place_ = pair[2];
+}
+
+py::object SampleTemplate::Place(const BatchLayout& layout, std::byte* data, uint32_t row) const {
+  if (whole_) {
+    return py::none();
+  }
+  py::list arrays(leaves_.size());
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    const LeafSpec& leaf = leaves_[i];
+    if (leaf.kind == LeafKind::kObject) {
+      arrays[i] = py::none();
+      continue;
+    }
+    arrays[i] = UnownedArray(dtypes_[i], {leaf.dims.begin(), leaf.dims.end()},
+                             data + layout.leaf(i).offset + row * row_bytes_[i]);
+  }
+  return place_(arrays);
 }
 
 SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
@@ -192,6 +210,7 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
   node.kind = static_cast<NodeKind>(py::cast<int>(fields[0]));
   node.type = fields[1];
   if (node.kind == NodeKind::kWhole) {
+    whole_ = true;
     return node;
   }
   if (HasChildren(node.kind)) {
@@ -209,6 +228,7 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
   LeafSpec leaf;
   if (node.kind == NodeKind::kObject) {
     leaf.kind = LeafKind::kObject;
+    has_objects_ = true;
     node.row_bytes = sizeof(SideRecord);
   } else {
     node.dtype = py::dtype::from_args(py::cast<py::object>(fields[2]));
@@ -234,6 +254,8 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
   }
   node.leaf = leaves_.size();
   leaves_.push_back(std::move(leaf));
+  dtypes_.push_back(node.dtype);
+  row_bytes_.push_back(node.row_bytes);
   return node;
 }
 
@@ -294,23 +316,52 @@ bool SampleWriter::Write(PyObject* sample, uint32_t row) {
     if (template_ == nullptr || !Fits(template_->root(), sample)) {
       template_ = std::make_unique<SampleTemplate>(describe_(py::reinterpret_borrow<py::object>(sample)));
     }
-    const BatchLayout& layout =
-        template_->LayoutFor(claim_.rows, producer_->DataOffset(claim_), producer_->arena().slot_bytes());
-    if (!producer_->PublishLayout(claim_, layout.bytes())) {
+    if (!Publish()) {
       return false;
     }
-    layout_ = &layout;
   }
   return WriteNode(template_->root(), sample, row);
 }
 
+bool SampleWriter::Publish() {
+  const BatchLayout& layout =
+      template_->LayoutFor(claim_.rows, producer_->DataOffset(claim_), producer_->arena().slot_bytes());
+  if (!producer_->PublishLayout(claim_, layout.bytes())) {
+    return false;
+  }
+  layout_ = &layout;
+  return true;
+}
+
+py::object SampleWriter::Place(uint32_t row, bool* fits) {
+  *fits = true;
+  if (template_ == nullptr) {
+    return py::none();
+  }
+  if (layout_ == nullptr && !Publish()) {
+    *fits = false;
+    return py::none();
+  }
+  return template_->Place(*layout_, producer_->Data(claim_), row);
+}
+
+void SampleWriter::RequireFilled() const {
+  if (template_->has_objects()) {
+    throw py::type_error(
+        "__getitem__ returned out, or None, for samples that do not consist of arrays and numbers alone: return the "
+        "whole sample, with the parts of out that are filled");
+  }
+}
+
 bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample, uint32_t row) {
   if (node.kind == NodeKind::kArray) {
-    return IsArray(sample) &&
-           WriteArray(node, sample, producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes);
+    return IsArray(sample) && WriteArray(node, sample, RowOf(node, row));
   }
   if (!SameType(node, sample)) {
-    return false;
+    // A number or tensor may come as the array that is its place.
+    const bool placed = !HasChildren(node.kind) && node.kind != NodeKind::kWhole && node.kind != NodeKind::kObject;
+    return placed && IsArray(sample) && ArrayFits(node, sample) &&
+           py::detail::array_proxy(sample)->data == reinterpret_cast<const char*>(RowOf(node, row));
   }
   if (node.kind == NodeKind::kSequence) {
     return ForEachItem(node.children.size(), sample,
@@ -327,7 +378,7 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
   if (node.kind == NodeKind::kWhole) {
     return false;
   }
-  std::byte* place = producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes;
+  std::byte* place = RowOf(node, row);
   switch (node.kind) {
     case NodeKind::kFloat: {
       const double value = PyFloat_AS_DOUBLE(sample);
@@ -373,6 +424,9 @@ bool SampleWriter::WriteArray(const SampleTemplate::Node& node, PyObject* array,
     return false;
   }
   const auto* proxy = py::detail::array_proxy(array);
+  if (proxy->data == reinterpret_cast<const char*>(place)) {  // made there
+    return true;
+  }
   if ((proxy->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0) {
     UnownedArray(node.dtype, node.shape, place)[py::ellipsis()] = py::reinterpret_borrow<py::object>(array);
   } else if (node.row_bytes < kLongCopy) {

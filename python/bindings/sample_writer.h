@@ -40,7 +40,8 @@ enum class NodeKind : int {
 // A compiled description. Immutable.
 class SampleTemplate {
  public:
-  // `description` is (tree bytes, root node). Throws Python's TypeError or ValueError for a malformed one.
+  // `description` is (tree bytes, root node, place function). Throws Python's TypeError or ValueError for a malformed
+  // one.
   explicit SampleTemplate(const pybind11::handle& description);
 
   struct Node {
@@ -57,6 +58,11 @@ class SampleTemplate {
   };
 
   const Node& root() const { return root_; }
+  // The place of row `row` in a batch of that layout at `data`: a sample's structure of arrays over it, or None if rows
+  // are not written by themselves. Objects, which have no such place, are None in it.
+  pybind11::object Place(const shared_memory::BatchLayout& layout, std::byte* data, uint32_t row) const;
+  // Whether there are such objects.
+  bool has_objects() const { return has_objects_; }
   // The layout of a batch of `rows` such samples. Throws as BatchLayout does.
   const shared_memory::BatchLayout& LayoutFor(uint32_t rows, size_t data_offset, size_t slot_bytes);
 
@@ -71,6 +77,11 @@ class SampleTemplate {
 
   std::string tree_;
   std::vector<shared_memory::LeafSpec> leaves_;  // without the batch dimension
+  std::vector<pybind11::dtype> dtypes_;          // of the leaves
+  std::vector<size_t> row_bytes_;
+  pybind11::object place_;
+  bool has_objects_ = false;
+  bool whole_ = false;
   Node root_;
   std::vector<CachedLayout> layouts_;
 };
@@ -96,11 +107,24 @@ class SampleWriter {
     claim_ = claim;
     layout_ = nullptr;
   }
+  // Samples look like `prototype`, until others come.
+  void Expect(const pybind11::object& prototype) { template_ = std::make_unique<SampleTemplate>(describe_(prototype)); }
+  // What Expect or a sample has said is no longer so.
+  void Forget() { template_.reset(); }
+  // Where one row of the claim goes; None if it is not known yet what samples look like. False in `fits` if this batch
+  // looks different already.
+  pybind11::object Place(uint32_t row, bool* fits);
+  // The row was made in its place. Throws TypeError if that cannot be all of it.
+  void RequireFilled() const;
   // Writes one row of the claim. False if the sample does not look like the others of its batch. Throws what Python
   // throws.
   bool Write(PyObject* sample, uint32_t row);
 
  private:
+  bool Publish();
+  std::byte* RowOf(const SampleTemplate::Node& node, uint32_t row) const {
+    return producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes;
+  }
   bool WriteNode(const SampleTemplate::Node& node, PyObject* sample, uint32_t row);
   bool WriteArray(const SampleTemplate::Node& node, PyObject* array, std::byte* place);
   void WriteObject(const SampleTemplate::Node& node, PyObject* object, std::byte* place);

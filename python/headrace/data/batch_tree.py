@@ -22,7 +22,7 @@ import dataclasses
 import enum
 import io
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -146,8 +146,9 @@ def _dumps(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def describe(sample: Any) -> tuple[bytes, tuple[Any, ...]]:
-    """What a sample looks like: the tree that the consumer gets, pickled, and the description that the writer compiles.
+def describe(sample: Any) -> tuple[bytes, tuple[Any, ...], Callable[[list[Any]], Any]]:
+    """What a sample looks like: the tree that the consumer gets, pickled, the description that the writer compiles, and
+    what makes a sample of a list of its leaves (arrays; objects as they are).
 
     The rules are those of :func:`headrace.data.collation.default_collate`.
     """
@@ -206,7 +207,44 @@ def describe(sample: Any) -> tuple[bytes, tuple[Any, ...]]:
         return leaf(None), (NodeKind.OBJECT, kind)
 
     structure, node = visit(sample)
-    return _dumps((structure, dtypes)), node
+    return _dumps((structure, dtypes)), node, lambda leaves: _sample_of(node, iter(leaves))
+
+
+def _sample_of(node: tuple[Any, ...], leaves: Iterator[Any]) -> Any:
+    kind, cls = node[:2]
+    if kind == NodeKind.SEQUENCE:
+        elements = [_sample_of(child, leaves) for child in node[2]]
+        return elements if cls is list else cls(*elements) if hasattr(cls, "_fields") else cls(elements)
+    if kind in (NodeKind.MAPPING, NodeKind.FIELDS):
+        items = {key: _sample_of(child, leaves) for key, child in zip(node[2], node[3])}
+        return make_mapping(cls, None, items) if kind == NodeKind.MAPPING else make_dataclass(cls, items)
+    if kind == NodeKind.TENSOR:
+        _, _, dtype, _, meaning, converter = node
+        return (converter[1] if converter is not None else to_torch(dtype, meaning or None))(next(leaves))
+    return next(leaves)
+
+
+def sample_prototype(spec: Any) -> Any:
+    """A sample that looks as ``spec`` says: a nested structure of (shape, dtype) pairs and of examples.
+
+    Raises:
+        TypeError, ValueError: a shape or dtype that is none.
+    """
+    if isinstance(spec, Mapping):
+        return make_mapping(type(spec), None, {key: sample_prototype(spec[key]) for key in spec})
+    if is_namedtuple(spec):
+        return type(spec)(*map(sample_prototype, spec))
+    if type(spec) is tuple and len(spec) == 2 and _is_shape(spec[0]) and isinstance(spec[1], (str, type, np.dtype)):
+        return np.zeros(*spec)
+    if is_dataclass(spec):
+        return make_dataclass(type(spec), {name: sample_prototype(getattr(spec, name)) for name in field_names(spec)})
+    if isinstance(spec, (list, tuple)):
+        return type(spec)(map(sample_prototype, spec))
+    return spec
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, (tuple, list)) and all(isinstance(n, int) for n in value))
 
 
 def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:

@@ -6,6 +6,7 @@ makes the batches that need more: samples that differ, a collate function of the
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pickle
 import sys
@@ -28,6 +29,7 @@ from headrace.data.batch_tree import (
     make_dataclass,
     make_mapping,
     make_sequence,
+    sample_prototype,
     shell_of,
 )
 from headrace.data.ragged import Ragged
@@ -75,6 +77,16 @@ def collate_in_place(samples: Sequence[Any], indices: Sequence[Any] | None = Non
     in the batch.
     """
     return _collate_all(samples, indices, ragged, planned=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class DefaultCollate:
+    """The collate function of a loader with rules for ragged arrays; see :func:`collate_in_place`."""
+
+    ragged: RaggedRule
+
+    def __call__(self, samples: Sequence[Any], indices: Sequence[Any] | None = None) -> Any:
+        return collate_in_place(samples, indices, self.ragged)
 
 
 def _collate_all(samples: Sequence[Any], indices: Sequence[Any] | None, ragged: RaggedRule, planned: bool) -> Any:
@@ -315,6 +327,7 @@ def _describe_short(value: Any) -> str:
 
 
 __all__ = [
+    "DefaultCollate",
     "NodeKind",
     "Ragged",
     "check_ragged_rule",
@@ -327,4 +340,5 @@ __all__ = [
     "dumps_sample",
     "flatten_batch",
     "loads_sample",
+    "sample_prototype",
 ]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from headrace import _core
-from headrace.data.collation import default_collate, describe, dumps, flatten_batch
+from headrace.data.collation import DefaultCollate, collate_in_place, describe, dumps, flatten_batch, sample_prototype
 from headrace.data.dataset import Fetcher
 from headrace.data.random import seeded
 
@@ -128,6 +128,7 @@ class ClaimServer:
         self._getitem = self._fetcher.getitem
         if task.seed_records:
             self._getitem = self._seeded_getitem
+        self._spec = getattr(task.dataset, "sample_spec", None) if self._fetcher.wants_out else None
         self._epoch = 0
         self._init_error: BaseException | None = None
         self._init_traceback: types.TracebackType | None = None
@@ -170,7 +171,8 @@ class ClaimServer:
         self._fetcher.set_epoch(claim.epoch)
         if not claim.whole and self._fetcher.bulk is None:
             keys = producer.indices(claim, pickle.loads) if producer.has_pickled_indices(claim) else None
-            producer.fill(claim, self._getitem, keys)
+            self._expect_spec()
+            producer.fill(claim, self._getitem, keys, self._fetcher.wants_out)
             return
         indices = producer.indices(claim, pickle.loads)
         samples = self._make(claim, indices)
@@ -199,12 +201,21 @@ class ClaimServer:
     def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
         collate = self._task.collate
         if collate is None:
-            return default_collate(samples, indices)
+            return collate_in_place(samples, indices)
+        if isinstance(collate, DefaultCollate):
+            return collate(samples, indices)
         return collate(samples[0]) if self._task.convert else collate(samples)
 
-    def _seeded_getitem(self, index: Any) -> Any:
+    def _expect_spec(self) -> None:
+        """Says once what the dataset's ``sample_spec`` says, so that the first sample has its place, too."""
+        if self._spec is not None:
+            self._culprit = "The dataset's sample_spec is not one"
+            self.producer.expect(sample_prototype(self._spec))
+            self._culprit = self._spec = None
+
+    def _seeded_getitem(self, index: Any, *out: Any) -> Any:
         with seeded(self._task.seed, self._epoch, index, restore=self._errors is not None):
-            return self._fetcher.getitem(index)
+            return self._fetcher.getitem(index, *out)
 
     def _encode(self, error: BaseException, claim: _core.Claim) -> bytes:
         index, culprit = None, self._culprit

@@ -218,3 +218,18 @@ def test_in_a_queue_a_ragged_is_one_tensor(num_workers: int) -> None:
     assert [batch[0].lod() for batch in batches] == [[[0, 2, 2]], [[0, 3, 4]]]
     assert [np.asarray(batch[0]).tolist() for batch in batches] == [[1, 1], [3, 3, 3, 4]]
     assert [np.asarray(batch[1]).tolist() for batch in batches] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loader_has_a_rule(num_workers: int) -> None:
+    samples = words(2, 0, 3, 1)
+    loader = DataLoader(Samples(samples), batch_size=2, num_workers=num_workers, ragged="lod")
+    assert [[row.tolist() for row in batch] for batch in loader] == [[[1, 1], []], [[3, 3, 3], [4]]]
+    loader = DataLoader(Samples(samples), batch_size=2, num_workers=num_workers, ragged=("pad", -1))
+    assert [batch.tolist() for batch in loader] == [[[1, 1], [-1, -1]], [[3, 3, 3], [4, -1, -1]]]
+
+
+def test_what_cannot_be_ragged_is_named_by_its_index() -> None:
+    samples = [np.zeros(2)] * 5 + [np.zeros((2, 1))]
+    with pytest.raises(ValueError, match="sample 5 does not go into one batch with sample 3"):
+        list(DataLoader(Samples(samples), batch_size=3, ragged="pad"))

@@ -301,7 +301,14 @@ def test_tensors_that_cannot_be_stacked_are_a_clear_error(make: Any, words: str,
     torch = pytest.importorskip("torch")
     samples = [torch.ones(2, 2), make(torch)]
     with pytest.raises(TypeError, match=words):
-        list(DataLoader(Samples(samples), batch_size=2, num_workers=num_workers, multiprocessing_context="fork"))
+        list(
+            DataLoader(
+                Samples(samples),
+                batch_size=2,
+                num_workers=num_workers,
+                multiprocessing_context="fork" if num_workers else None,
+            )
+        )
 
 
 def test_tensors_are_arrays_or_tensors_as_asked() -> None:
@@ -344,7 +351,7 @@ def test_bfloat16_of_ml_dtypes() -> None:
         batch = load(samples, to="torch")
         assert batch.dtype == torch.bfloat16
         assert batch[:, 0].tolist() == [0, 1, 2, 3]
-        (from_tensors,) = DataLoader(Samples([torch.ones(2, dtype=torch.bfloat16)]), num_workers=1)
+        (from_tensors,) = DataLoader(Samples([torch.ones(2, dtype=torch.bfloat16)]), num_workers=1, to="numpy")
         assert from_tensors.dtype == ml_dtypes.bfloat16
 
 
