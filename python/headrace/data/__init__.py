@@ -12,7 +12,10 @@ from headrace.data.dataset import (
     TensorDataset,
     random_split,
 )
-from headrace.data.grain import GrainSampler, grain_batch_count, grain_positions
+from headrace.data.frozen_list import FrozenList
+from headrace.data.grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions
+from headrace.data.mixing import IterableMixture, MixtureDataset, MixtureSampler
+from headrace.data.packing import PackedDataset, PackedIterableDataset
 from headrace.data.random import record_generator
 from headrace.data.sampler import (
     BatchSampler,
@@ -33,9 +36,16 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "DistributedSampler",
+    "FrozenList",
     "GrainSampler",
     "IterableDataset",
+    "IterableMixture",
+    "MixtureDataset",
+    "MixtureSampler",
+    "PackedDataset",
+    "PackedIterableDataset",
     "RandomSampler",
+    "SampledDataset",
     "Sampler",
     "SeekableSampler",
     "SequentialSampler",
