@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data.random import record_generator
-from headrace.data.sampler import PermutedRange, _is_torch_generator, _seed, _torch_data
+from headrace.data.sampler import PermutedRange, _fresh_seed, _is_torch_generator, _seed, _torch_data
 
 Sample = TypeVar("Sample", covariant=True)
 Getitem = TypeVar("Getitem", bound=Callable[..., Any])
@@ -510,7 +510,8 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Any = 
     if _is_torch_generator(generator):
         torch_parts = _torch_data().random_split(range(total), sizes, generator)
         return [Subset(dataset, np.array(list(part.indices), np.int64)) for part in torch_parts]
-    order = PermutedRange(total, _seed(generator))
+    seed = _seed(generator)
+    order = PermutedRange(total, _fresh_seed() if seed is None else seed)
     ends = itertools.accumulate(sizes)
     return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
 

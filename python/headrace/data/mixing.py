@@ -199,7 +199,7 @@ class MixtureDataset(ComposedDataset):
             if is_iterable_dataset(dataset):
                 raise TypeError(f"{type(dataset).__name__} is iterable; IterableMixture mixes these")
         self.schedule = _schedule(self.datasets, weights)
-        self.seed = None if seed is None else _seed(seed)
+        self.seed = _seed(seed)
         self._lengths = [len(dataset) for dataset in self.datasets]
         self._length = _length(self.schedule, self._lengths, length)
         self._parts = list(map(_Part, self.datasets))
@@ -233,7 +233,7 @@ class MixtureSampler(SeekableSampler):
         weights: as in :class:`MixtureDataset`.
         length: indices per epoch, as in :class:`MixtureDataset`.
         shuffle: reads each part in a random order.
-        generator: a seed, or a NumPy generator to draw it from. Default: fresh entropy, readable as ``seed``.
+        generator: as in :class:`headrace.data.RandomSampler`, without torch's generators.
 
     Raises:
         TypeError, ValueError: as for :class:`MixtureDataset`.
@@ -252,7 +252,7 @@ class MixtureSampler(SeekableSampler):
         self._starts = np.cumsum([0, *self._lengths[:-1]], dtype=np.int64)
         self.schedule = _schedule(self._lengths, weights)
         self.shuffle = bool(shuffle)
-        self.seed = _seed(generator)
+        self._seed = _seed(generator)
         self._length = _length(self.schedule, self._lengths, length)
 
     def __len__(self) -> int:

@@ -58,13 +58,12 @@ class SeekableSampler(Sampler[int]):
 
     Thread-safety: reading is safe from several threads, ``set_epoch`` and ``iter`` are not.
 
-    Attributes:
-        seed: what the order depends on, besides the epoch.
     """
 
-    seed: int = 0
+    _seed: int | None = 0  # None: not drawn yet
     _epoch = 0
     _begun = False
+    _chosen: int | None = None
     # torch's own sampler, where one of torch's generators decides; and its order of this epoch, once it is needed.
     _delegate: Any = None
     _listed: Int64Array | None = None
@@ -81,11 +80,36 @@ class SeekableSampler(Sampler[int]):
         """The indices at positions ``start`` to ``stop`` of an epoch, ``0 <= start <= stop <= len(self)``."""
         raise NotImplementedError(f"{type(self).__name__} must define order")
 
+    @property
+    def seed(self) -> int:
+        """What the order depends on, besides the epoch. Without a generator it is drawn when it is first needed."""
+        if self._seed is None:
+            self._seed = _fresh_seed()
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed = _checked_seed(seed)
+        self._listed = None
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration, and what :meth:`take` gives, is of ``epoch``, counted from 0.
 
         With a torch generator the next epoch is what the generator draws next.
         """
+        self.begin_epoch(epoch)
+        self._chosen = self._epoch
+
+    def chosen_epoch(self) -> int | None:
+        """The epoch that was chosen with :meth:`set_epoch` since this was last called; None: none was.
+
+        For loaders, whose own epoch follows that choice.
+        """
+        chosen, self._chosen = self._chosen, None
+        return chosen
+
+    def begin_epoch(self, epoch: int) -> None:
+        """As :meth:`set_epoch`, for loaders: it is not the user who chooses the epoch."""
         epoch = operator.index(epoch)
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
@@ -131,8 +155,7 @@ class SeekableSampler(Sampler[int]):
         """
         if state["length"] != len(self):
             raise ValueError(f"the state is of a sampler of {state['length']} indices, this one has {len(self)}")
-        self.seed = _seed(state["seed"])
-        self._listed = None
+        self.seed = state["seed"]
 
 
 class SequentialSampler(SeekableSampler):
@@ -163,7 +186,8 @@ class RandomSampler(SeekableSampler):
         replacement: whether an index may come several times.
         num_samples: indices per epoch. Default: the length of ``data_source``.
         generator: a seed; or a NumPy generator, which one seed is drawn from; or a torch generator: then the order
-            is exactly that of torch's sampler. Default: fresh entropy, readable as ``seed``.
+            is exactly that of torch's sampler. Default: a fresh seed, readable as ``seed``; in a program that has
+            imported torch it comes from torch's global generator, so that ``torch.manual_seed`` decides it.
 
     Raises:
         TypeError, ValueError: arguments that are of the wrong kind or out of range; ``num_samples`` that is not
@@ -190,7 +214,7 @@ class RandomSampler(SeekableSampler):
         if _is_torch_generator(generator):
             self._delegate = _torch_data().RandomSampler(data_source, replacement, num_samples, generator)
         else:
-            self.seed = _seed(generator)
+            self._seed = _seed(generator)
 
     @property
     def num_samples(self) -> int:
@@ -227,7 +251,7 @@ class SubsetRandomSampler(SeekableSampler):
         if _is_torch_generator(generator):
             self._delegate = _torch_data().SubsetRandomSampler(indices, generator)
         else:
-            self.seed = _seed(generator)
+            self._seed = _seed(generator)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -297,7 +321,7 @@ class WeightedRandomSampler(SeekableSampler):
         if _is_torch_generator(generator):
             self._delegate = _torch_data().WeightedRandomSampler(weights, num_samples, replacement, generator)
         else:
-            self.seed = _seed(generator)
+            self._seed = _seed(generator)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -353,9 +377,19 @@ class BatchSampler(Sampler["list[Any]"]):
 
     def set_epoch(self, epoch: int) -> None:
         """Hands the epoch to the sampler, if that counts them."""
-        set_epoch = getattr(self.sampler, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(epoch)
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
+
+    def chosen_epoch(self) -> int | None:
+        """The sampler's; see :meth:`SeekableSampler.chosen_epoch`."""
+        return self.sampler.chosen_epoch() if isinstance(self.sampler, SeekableSampler) else None
+
+    def begin_epoch(self, epoch: int) -> None:
+        """The sampler's; see :meth:`SeekableSampler.begin_epoch`."""
+        if isinstance(self.sampler, SeekableSampler):
+            self.sampler.begin_epoch(epoch)
+        else:
+            self.set_epoch(epoch)
 
     def take(self, start: int, stop: int) -> list[Int64Array]:
         """The index lists of batches ``start`` to ``stop`` of the current epoch.
@@ -386,8 +420,8 @@ class DistributedSampler(SeekableSampler):
     All processes get equally many: unless ``drop_last``, indices from the beginning of the order are read again at the
     end of the last processes. A loader's own ``shard=(rank, world)`` does without these.
 
-    As with torch's class the epoch stays the same until ``set_epoch`` is called. The order of ``shuffle`` is not
-    torch's.
+    As with torch's class the epoch stays the same until ``set_epoch`` is called, by the user or by a loader of
+    headrace. The order of ``shuffle`` is not torch's.
 
     Args:
         dataset: has a length.
@@ -423,7 +457,7 @@ class DistributedSampler(SeekableSampler):
         self.dataset = dataset
         self.shuffle = bool(shuffle)
         self.drop_last = bool(drop_last)
-        self.seed = _seed(seed)
+        self.seed = seed
 
     @property
     def epoch(self) -> int:
@@ -523,23 +557,37 @@ def _torch_data() -> Any:
     return importlib.import_module("torch.utils.data")
 
 
-def _seed(generator: Any) -> int:
-    """The seed that a ``generator`` argument stands for."""
+def _seed(generator: Any) -> int | None:
+    """The seed that a ``generator`` argument stands for; None for a fresh one."""
     if generator is None:
-        return int.from_bytes(os.urandom(8), "little") >> 1
+        return None
     if isinstance(generator, np.random.Generator):
         return int(generator.integers(0, 1 << 63))
+    return _checked_seed(generator)
+
+
+def _checked_seed(seed: Any) -> int:
     try:
-        if isinstance(generator, bool):
+        if isinstance(seed, bool):
             raise TypeError
-        seed = operator.index(generator)
+        number = operator.index(seed)
     except TypeError:
         raise TypeError(
-            f"generator must be a seed, a NumPy generator or a torch generator, got {type(generator).__name__}"
+            f"generator must be a seed, a NumPy generator or a torch generator, got {type(seed).__name__}"
         ) from None
-    if not 0 <= seed < 1 << 64:
-        raise ValueError(f"a seed must be from 0 to 2**64 - 1, got {seed}")
-    return seed
+    if not 0 <= number < 1 << 64:
+        raise ValueError(f"a seed must be from 0 to 2**64 - 1, got {number}")
+    return number
+
+
+def _fresh_seed() -> int:
+    """A seed that nobody chose: in a program that uses torch it is torch's to choose, so that ``torch.manual_seed``
+    decides it.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return int(torch.empty((), dtype=torch.int64).random_().item())
+    return int.from_bytes(os.urandom(8), "little") >> 1
 
 
 def _of_group(name: str, function: str, variable: str) -> int:

@@ -146,6 +146,21 @@ def test_without_a_generator_each_sampler_has_a_seed_of_its_own() -> None:
     assert list(first) == list(RandomSampler(range(100), generator=first.seed))
 
 
+def test_the_epoch_that_was_chosen_is_told_once() -> None:
+    for sampler in (RandomSampler(range(9), generator=1), BatchSampler(RandomSampler(range(9), generator=1), 2, False)):
+        assert sampler.chosen_epoch() is None
+        sampler.set_epoch(4)
+        chosen = list(sampler)
+        assert sampler.chosen_epoch() == 4
+        assert sampler.chosen_epoch() is None
+        sampler.begin_epoch(4)
+        assert sampler.chosen_epoch() is None
+        assert list(sampler) == chosen
+    batches = BatchSampler([1, 2], 2, False)
+    batches.begin_epoch(3)
+    assert batches.chosen_epoch() is None
+
+
 def test_a_numpy_generator_gives_the_seed() -> None:
     orders = [list(RandomSampler(range(100), generator=np.random.default_rng(3))) for _ in range(2)]
     assert orders[0] == orders[1]

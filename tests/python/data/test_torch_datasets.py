@@ -340,3 +340,14 @@ def test_a_torch_generator_goes_on_from_sampler_to_sampler() -> None:
     mine, other = samplers.RandomSampler(range(9), generator=shared), theirs.RandomSampler(range(9), generator=shared)
     alone = theirs.RandomSampler(range(9), generator=generator(9))
     assert [list(mine), list(other), list(mine)] == [list(alone) for _ in range(3)]
+
+
+def test_torchs_seed_decides_where_nobody_else_does() -> None:
+    def orders(seed: int) -> list[Any]:
+        torch.manual_seed(seed)
+        drawn = [samplers.RandomSampler(range(30)), samplers.WeightedRandomSampler(WEIGHTS, 30)]
+        split = ours.random_split(range(30), [15, 15], None)
+        return [*map(list, drawn), *(list(part.indices) for part in split)]
+
+    assert orders(1) == orders(1)
+    assert orders(1) != orders(2)
