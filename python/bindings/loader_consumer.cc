@@ -29,6 +29,7 @@ namespace py = pybind11;
 namespace {
 
 using shared_memory::BatchScheduler;
+using shared_memory::EpochStart;
 using shared_memory::IndexOrder;
 using shared_memory::LayoutView;
 using shared_memory::LeafKind;
@@ -59,6 +60,9 @@ struct LastBatch {
   uint64_t epoch;
   uint64_t batch;
   uint64_t rows;
+  uint32_t stream;
+  uint64_t stream_batch;
+  std::string attachment;
 };
 
 // The scheduler and what turns its batches into Python objects. Used by one thread at a time, except Shutdown and
@@ -84,7 +88,7 @@ class Consumer {
       return py::cast(outcome);
     }
     ReadyBatch batch = scheduler_->Take();
-    last_ = {batch.epoch, batch.batch, batch.rows};
+    last_ = {batch.epoch, batch.batch, batch.rows, batch.stream, batch.stream_batch, std::move(batch.attachment)};
     if (batch.problem != shared_memory::kNoProblem) {
       const Problem problem = ProblemOf(batch);
       batch.memory.reset();
@@ -266,6 +270,9 @@ IndexOrder OrderFromName(const std::string& name) {
   if (name == "shuffled") {
     return IndexOrder::kShuffled;
   }
+  if (name == "stream") {
+    return IndexOrder::kStream;
+  }
   HR_ENFORCE(name == "explicit", InvalidArgument, "unknown order '", name, "'");
   return IndexOrder::kExplicit;
 }
@@ -296,7 +303,10 @@ void BindLoaderConsumer(py::module_& m) {
   py::class_<LastBatch>(m, "LastBatch", "Which batch it is that a loader has given last.")
       .def_readonly("epoch", &LastBatch::epoch)
       .def_readonly("batch", &LastBatch::batch)
-      .def_readonly("rows", &LastBatch::rows);
+      .def_readonly("rows", &LastBatch::rows)
+      .def_readonly("stream", &LastBatch::stream)
+      .def_readonly("stream_batch", &LastBatch::stream_batch)
+      .def_property_readonly("attachment", [](const LastBatch& self) { return py::bytes(self.attachment); });
   py::class_<QueueFeeder, std::shared_ptr<QueueFeeder>>(m, "QueueFeeder",
                                                         "A C++ thread that feeds a queue from a loader.")
       .def("stop", &QueueFeeder::Stop, py::arg("reason") = "", py::call_guard<GilReleased>(),
@@ -307,7 +317,7 @@ void BindLoaderConsumer(py::module_& m) {
       .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size,
                        bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
                        uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
-                       py::object unpickle, uint32_t rank, uint32_t world, bool in_order) {
+                       py::object unpickle, uint32_t rank, uint32_t world, bool in_order, uint32_t streams) {
              SchedulerOptions options;
              options.arena.order = OrderFromName(order);
              options.arena.dataset_length = dataset_length;
@@ -323,6 +333,7 @@ void BindLoaderConsumer(py::module_& m) {
              options.rank = rank;
              options.world = world;
              options.in_order = in_order;
+             options.streams = streams;
              return std::make_unique<Consumer>(options, std::move(decode_tree), std::move(decode_problem),
                                                std::move(unpickle));
            }),
@@ -330,19 +341,26 @@ void BindLoaderConsumer(py::module_& m) {
            py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches"),
            py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
            py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1,
-           py::arg("in_order") = true)
+           py::arg("in_order") = true, py::arg("streams") = 0)
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
       .def_property_readonly("batches_per_epoch",
                              [](const Consumer& self) { return self.scheduler()->batches_per_epoch(); })
       .def(
           "start_epoch",
-          [](Consumer& self, uint64_t epoch, uint64_t first_batch, std::vector<uint64_t> skip) {
+          [](Consumer& self, uint64_t epoch, uint64_t first_batch, std::vector<uint64_t> skip,
+             const std::vector<std::pair<uint64_t, bool>>& streams, uint32_t next_stream) {
             self.RequireOwner();
-            self.scheduler()->StartEpoch({epoch, first_batch, std::move(skip)});
+            EpochStart start{epoch, first_batch, std::move(skip), {}, next_stream};
+            for (const auto& [next, ended] : streams) {
+              start.streams.push_back({next, ended});
+            }
+            self.scheduler()->StartEpoch(start);
           },
           py::arg("epoch"), py::arg("first_batch") = 0, py::arg("skip") = std::vector<uint64_t>(),
-          "The consumer wants `first_batch` of `epoch` next, and none of the batches in `skip`.")
+          py::arg("streams") = std::vector<std::pair<uint64_t, bool>>(), py::arg("next_stream") = 0,
+          "The consumer wants `first_batch` of `epoch` next, and none of the batches in `skip`. `streams`: of each of "
+          "several streams the next batch and whether it has ended; `next_stream`: whose turn it is.")
       .def(
           "supply",
           [](Consumer& self, uint64_t rows, const py::bytes& indices, bool pickled) {

@@ -29,9 +29,11 @@ using shared_memory::Arena;
 using shared_memory::BatchLayout;
 using shared_memory::BatchProducer;
 using shared_memory::Claim;
+using shared_memory::ClaimKind;
 using shared_memory::LeafKind;
 using shared_memory::LeafSpec;
 using shared_memory::SideRecord;
+using shared_memory::StreamEnd;
 
 // Notes for a claim how its time goes to making the samples and to writing them. Where a claim has many rows they are
 // cheap, and looking at the clock is not: some of them then stand for all.
@@ -149,25 +151,46 @@ class Producer {
     producer_.Complete(claim);
   }
 
-  // Writes samples that were made already and ends the claim.
-  void FillFrom(const Claim& claim, const py::sequence& samples) {
+  // Writes samples that were made already and ends the claim. A batch of a stream has fewer rows where the stream ends;
+  // if its samples do not fit each other, false: the claim is still the caller's, as it was.
+  bool FillFrom(const Claim& whole_claim, const py::sequence& samples, bool ended, const py::bytes& attachment) {
+    const Claim claim = OfSamples(whole_claim, py::len(samples), ended);
+    if (claim.rows == 0) {
+      EndStream(claim);
+      return true;
+    }
     const CopyTimer timer(&producer_);
     writer_.Begin(claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       BeginRow(claim, row);
       const py::object sample = samples[row - claim.begin];
       if (!writer_.Write(sample.ptr(), row)) {
+        if (claim.kind == ClaimKind::kStream) {
+          producer_.DropLayout(claim);
+          return false;
+        }
         producer_.Fail(claim, row, shared_memory::kMismatch, {});
-        return;
+        return true;
       }
     }
     timer.Stop();
+    Finish(claim, claim.rows, ended, attachment);
+    return true;
+  }
+
+  // The stream of the claim's batch is over, and the batch has no rows.
+  void EndStream(const Claim& claim) {
+    RequireStream(claim);
+    producer_.SetStreamEnd(claim, StreamEnd::kBefore);
     producer_.Complete(claim);
   }
 
   // Writes a whole batch, collated already, and ends the claim. A leaf is an array, a list of objects, or an array that
   // is made in its place: it has shape, dtype, meaning and fill(array), as headrace.data.batch_tree.Planned.
-  void WriteBatch(const Claim& claim, const py::bytes& tree, const py::list& leaves) {
+  void WriteBatch(const Claim& claim, const py::bytes& tree, const py::list& leaves, bool ended,
+                  const py::bytes& attachment, std::optional<uint32_t> rows) {
+    HR_ENFORCE(claim.kind == ClaimKind::kWhole || claim.kind == ClaimKind::kStream, FailedPrecondition,
+               "the claim is not a whole batch");
     const CopyTimer timer(&producer_);
     std::vector<LeafSpec> specs;
     for (const py::handle leaf : leaves) {
@@ -219,10 +242,11 @@ class Producer {
       }
     }
     timer.Stop();
-    producer_.Complete(claim);
+    Finish(claim, rows.value_or(claim.rows), ended, attachment);
   }
 
-  void Fail(const Claim& claim, const py::bytes& message) {
+  void Fail(const Claim& claim, const py::bytes& message, bool ended, const py::bytes& attachment) {
+    Describe(claim, ended, attachment);
     producer_.Fail(claim, row_, shared_memory::kFailed, static_cast<std::string_view>(message));
   }
 
@@ -271,11 +295,60 @@ class Producer {
     producer_.Complete(claim);
   }
 
+  static void RequireStream(const Claim& claim) {
+    HR_ENFORCE(claim.kind == ClaimKind::kStream, FailedPrecondition, "the claim is not a batch of a stream");
+  }
+
+  // The claim, with as many rows as there are samples.
+  static Claim OfSamples(Claim claim, size_t samples, bool ended) {
+    const uint32_t rows = claim.end - claim.begin;
+    if (claim.kind == ClaimKind::kStream && ended && samples < rows) {
+      claim.rows = claim.end = static_cast<uint32_t>(samples);
+      return claim;
+    }
+    HR_ENFORCE(samples == rows, InvalidArgument, "the claim has ", rows, " rows, got ", samples, " samples");
+    return claim;
+  }
+
+  // Says of a batch what travels with it.
+  void Describe(const Claim& claim, bool ended, const py::bytes& attachment) {
+    if (ended) {
+      RequireStream(claim);
+      producer_.SetStreamEnd(claim, StreamEnd::kAfter);
+    }
+    const auto bytes = static_cast<std::string_view>(attachment);
+    if (!bytes.empty()) {
+      HR_ENFORCE(claim.kind != ClaimKind::kRows, FailedPrecondition,
+                 "only the maker of a whole batch can attach something to it");
+      producer_.Attach(claim, bytes);
+    }
+  }
+
+  void Finish(const Claim& claim, uint32_t rows, bool ended, const py::bytes& attachment) {
+    Describe(claim, ended, attachment);
+    if (claim.kind != ClaimKind::kRows) {
+      producer_.SetRows(claim, rows);
+    }
+    producer_.Complete(claim);
+  }
+
   BatchProducer producer_;
   py::object pickle_;
   SampleWriter writer_;
   uint32_t row_ = 0;
 };
+
+const char* NameOf(ClaimKind kind) {
+  switch (kind) {
+    case ClaimKind::kRows:
+      return "rows";
+    case ClaimKind::kWhole:
+      return "whole";
+    case ClaimKind::kStream:
+      break;
+  }
+  return "stream";
+}
 
 // Ends this process as soon as the process behind `pidfd` has ended, whatever Python is doing. The descriptor is kept.
 void ExitWith(int pidfd) {
@@ -294,7 +367,10 @@ void BindLoaderProducer(py::module_& m) {
       .def_readonly("begin", &Claim::begin)
       .def_readonly("end", &Claim::end)
       .def_readonly("rows", &Claim::rows)
-      .def_readonly("whole", &Claim::whole)
+      .def_property_readonly("kind", [](const Claim& self) { return NameOf(self.kind); })
+      .def_property_readonly("whole", [](const Claim& self) { return self.kind == ClaimKind::kWhole; })
+      .def_readonly("stream", &Claim::stream)
+      .def_property_readonly("stream_batch", [](const Claim& self) { return self.batch; })
       .def_readonly("epoch", &Claim::epoch)
       .def_readonly("batch", &Claim::batch);
   py::class_<Producer>(m, "BatchProducer", "A worker's end of a loader's arena. Belongs to one thread.")
@@ -320,12 +396,18 @@ void BindLoaderProducer(py::module_& m) {
           "samples look like; if it returns the place, or None for it, the row is filled. If getitem raises, the claim "
           "is still the caller's: call fail.")
       .def("expect", &Producer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
-      .def("fill_from", &Producer::FillFrom, py::arg("claim"), py::arg("samples"),
-           "As fill, with the samples made already.")
-      .def("write_batch", &Producer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
-           "Writes a batch that is collated already and ends the claim.")
-      .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"),
-           "Ends the claim: its rows, from the one at hand on, could not be made.")
+      .def("fill_from", &Producer::FillFrom, py::arg("claim"), py::arg("samples"), py::arg("ended") = false,
+           py::arg("attachment") = py::bytes(),
+           "As fill, with the samples made already. `ended`: the stream is over after them. Of a stream's claim: False "
+           "if the samples do not fit each other; the claim is then still the caller's.")
+      .def("end_stream", &Producer::EndStream, py::arg("claim"),
+           "Ends the claim: its stream was over before this batch, which will not be delivered.")
+      .def(
+          "write_batch", &Producer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
+          py::arg("ended") = false, py::arg("attachment") = py::bytes(), py::arg("rows") = py::none(),
+          "Writes a batch that is collated already and ends the claim. `rows`: how many samples are in it, if not all.")
+      .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"), py::arg("ended") = false,
+           py::arg("attachment") = py::bytes(), "Ends the claim: its rows, from the one at hand on, could not be made.")
       .def("add_time", &Producer::AddTime, py::kw_only(), py::arg("dataset_ns") = 0, py::arg("collate_ns") = 0,
            py::arg("copy_ns") = 0,
            "Notes what the time of a claim was spent on; fill, fill_from and write_batch note theirs.")

@@ -35,6 +35,27 @@ enum class IndexOrder : uint32_t {
   kSequential = 0,
   kShuffled = 1,  // IndexPermutation(length, seed, epoch)
   kExplicit = 2,  // the slot carries the indices
+  kStream = 3,    // there are none: the producers iterate over streams
+};
+
+// What the claimant of a chunk has to do.
+enum class ClaimKind : uint32_t {
+  kRows = 0,    // make its rows, each in its place
+  kWhole = 1,   // make all samples of the batch and collate them: a collate function of the user's, or a mismatch
+  kStream = 4,  // make the next batch of a stream
+};
+
+// What a batch says of its stream.
+enum class StreamEnd : uint32_t {
+  kGoesOn = 0,
+  kAfter = 1,   // these are the last rows
+  kBefore = 2,  // the stream was over: there are no rows, and the batch is not delivered
+};
+
+// Bytes somewhere in a slot.
+struct SideRecord {
+  uint64_t offset;
+  uint64_t bytes;
 };
 
 // What one producer is doing. Written by that producer alone, read by the scheduler, except `retired`.
@@ -101,6 +122,9 @@ inline constexpr uint64_t kWithdrawn = 0xFFFF;  // by the scheduler: not to be m
 inline uint64_t ClaimWord(uint64_t sequence, uint64_t claimant) { return (sequence << kClaimantBits) | claimant; }
 inline uint64_t Claimant(uint64_t word) { return word & 0xFFFF; }
 
+// SlotHeader::maker where any producer may claim.
+inline constexpr uint32_t kAnybody = ~uint32_t{0};
+
 // Why a chunk did not give its rows.
 struct ChunkProblem {
   uint64_t offset;  // of a message in the slot; its meaning is the producer's and the consumer's affair
@@ -123,10 +147,11 @@ struct SlotHeader {
   std::atomic<uint32_t> chunks;
   uint32_t rows;
   uint32_t chunk_rows;
-  uint32_t whole;  // 1: one claimant makes the batch from all samples at once (a collate function of the user's, or a
-                   // mismatch)
+  std::atomic<uint32_t> kind;   // ClaimKind
+  std::atomic<uint32_t> maker;  // the only producer that may claim, or kAnybody
+  uint32_t stream;
   uint64_t epoch;
-  uint64_t batch;           // index of the batch in its epoch
+  uint64_t batch;           // index of the batch in its epoch; kStream: in its stream
   uint64_t first_position;  // of row 0 in the epoch
   uint64_t indices_bytes;   // kExplicit: indices at kDataOffset, as int64, or pickled when pickled_indices is 1
   uint32_t pickled_indices;
@@ -134,6 +159,10 @@ struct SlotHeader {
   std::atomic<uint32_t> cursor;      // hint: chunks before it are probably claimed
   uint32_t layout_bytes;             // written by the layout's author before kLayoutReady
   std::atomic<uint64_t> side_bytes;  // taken from the end of the slot for what has no fixed place
+  // Written by a batch's only claimant before its bit in done.
+  uint32_t made_rows;
+  uint32_t stream_end;  // StreamEnd
+  SideRecord attachment;
   std::atomic<uint64_t> done[kMaxChunks / 64];
   std::atomic<uint64_t> claims[kMaxChunks];
   ChunkProblem problems[kMaxChunks];  // entry c is written by the claimant of chunk c before its bit in done

@@ -27,12 +27,6 @@ enum class LeafKind : uint32_t {
   kOffsets = 2,
 };
 
-// Bytes somewhere in the slot.
-struct SideRecord {
-  uint64_t offset;
-  uint64_t bytes;
-};
-
 struct LeafRecord {
   uint32_t kind;  // LeafKind
   int32_t dtype;  // DataType, or -1 for an element type that only the tree describes

@@ -27,6 +27,10 @@ void Check(const SchedulerOptions& options) {
   HR_ENFORCE(options.world >= 1 && options.world <= kMaxWorld && options.rank < options.world, InvalidArgument,
              "rank must be 0 to world - 1, and world 1 to ", kMaxWorld, "; got rank ", options.rank, " of ",
              options.world);
+  HR_ENFORCE(options.streams == 0 || options.arena.order == IndexOrder::kStream, InvalidArgument,
+             "streams are for the order of streams only");
+  HR_ENFORCE(options.streams <= kMaxProducers, InvalidArgument, "at most ", kMaxProducers, " streams, got ",
+             options.streams);
 }
 
 // Positions of the epoch that are this loader's.
@@ -43,10 +47,30 @@ BatchPlan::BatchPlan(const SchedulerOptions& options) : options_(options) {
                                          : (ShardLength(options) + options.batch_size - 1) / options.batch_size;
 }
 
+void BatchPlan::StartStreams(const EpochStart& start) {
+  const uint32_t count = options_.streams;
+  HR_ENFORCE(start.streams.empty() || start.streams.size() == count, InvalidArgument, "there are ", count,
+             " streams, got the positions of ", start.streams.size());
+  HR_ENFORCE(start.next_stream < std::max(count, 1U), InvalidArgument, "stream ", start.next_stream,
+             " cannot be next, there are ", count);
+  HR_ENFORCE(count == 0 || start.skip.empty(), InvalidArgument, "batches of several streams cannot be skipped");
+  streams_.assign(std::max(count, 1U), {0, kEndless});
+  for (size_t i = 0; i < start.streams.size(); ++i) {
+    const StreamPosition& position = start.streams[i];
+    streams_[i] = {position.next, position.ended ? position.next : kEndless};
+  }
+  next_stream_ = start.next_stream;
+}
+
+void BatchPlan::EndStream(uint32_t stream, uint64_t end) { streams_[stream].end = std::min(streams_[stream].end, end); }
+
 void BatchPlan::Start(const EpochStart& start) {
   for (const uint64_t batch : start.skip) {
     HR_ENFORCE(batch >= start.first_batch, InvalidArgument, "batch ", batch,
                " cannot be skipped by an epoch that begins at batch ", start.first_batch);
+  }
+  if (options_.arena.order == IndexOrder::kStream) {
+    StartStreams(start);
   }
   epoch_ = start.epoch;
   batch_ = start.first_batch;
@@ -58,6 +82,9 @@ void BatchPlan::Start(const EpochStart& start) {
   supply_.clear();
   supply_ended_ = false;
   PassSkipped();
+  if (options_.arena.order == IndexOrder::kStream && options_.streams == 0) {
+    streams_[0].next = batch_;
+  }
 }
 
 void BatchPlan::PassSkipped() {
@@ -70,13 +97,16 @@ void BatchPlan::Supply(uint64_t rows, std::string_view indices, bool pickled) {
   HR_ENFORCE(rows >= 1 && rows <= kMaxRows, InvalidArgument, "a batch must have 1 to ", kMaxRows, " rows, got ", rows);
   HR_ENFORCE(pickled || indices.size() == rows * sizeof(int64_t), InvalidArgument, "a batch of ", rows,
              " rows needs as many indices of ", sizeof(int64_t), " bytes, got ", indices.size(), " bytes");
-  supply_.push_back({epoch_, batch_++, rows, 0, std::string(indices), pickled});
+  supply_.push_back({epoch_, batch_++, 0, rows, 0, std::string(indices), pickled});
   PassSkipped();
 }
 
 bool BatchPlan::HasNext(uint64_t consumer_epoch) const {
   if (options_.arena.order == IndexOrder::kExplicit) {
     return !supply_.empty();
+  }
+  if (options_.arena.order == IndexOrder::kStream) {
+    return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) { return stream.next < stream.end; });
   }
   return batch_ < batches_per_epoch_ || (options_.cross_epochs && batches_per_epoch_ != 0 && epoch_ == consumer_epoch);
 }
@@ -85,6 +115,23 @@ PlannedBatch BatchPlan::Next() {
   if (options_.arena.order == IndexOrder::kExplicit) {
     PlannedBatch planned = std::move(supply_.front());
     supply_.pop_front();
+    return planned;
+  }
+  if (options_.arena.order == IndexOrder::kStream) {
+    while (streams_[next_stream_].next >= streams_[next_stream_].end) {
+      next_stream_ = static_cast<uint32_t>((next_stream_ + 1) % streams_.size());
+    }
+    PlannedBatch planned;
+    planned.epoch = epoch_;
+    planned.stream = next_stream_;
+    planned.rows = options_.batch_size;
+    planned.batch = streams_[next_stream_].next++;
+    next_stream_ = static_cast<uint32_t>((next_stream_ + 1) % streams_.size());
+    if (options_.streams == 0) {
+      batch_ = streams_[0].next;
+      PassSkipped();
+      streams_[0].next = batch_;
+    }
     return planned;
   }
   if (batch_ >= batches_per_epoch_) {
@@ -104,6 +151,9 @@ PlannedBatch BatchPlan::Next() {
 bool BatchPlan::Exhausted(uint64_t epoch) const {
   if (options_.arena.order == IndexOrder::kExplicit) {
     return supply_.empty();
+  }
+  if (options_.arena.order == IndexOrder::kStream) {
+    return !HasNext(epoch);
   }
   return epoch_ > epoch || batch_ >= batches_per_epoch_;
 }

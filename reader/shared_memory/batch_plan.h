@@ -4,6 +4,11 @@
 // A batch is planned when it is about to be opened, so that an epoch costs nothing before it is walked through, at
 // whichever batch it begins.
 //
+// Streams (kStream) end when their makers say so, and not before. Several streams take turns, those that have ended
+// left out. Batches may be open beyond the end of their stream when that becomes known: they are not delivered. So the
+// order of what is delivered does not depend on when it becomes known. With one stream for all producers, each of them
+// iterates over the whole stream and passes over the batches that it has not claimed.
+//
 // Thread-safety: none; BatchScheduler guards its plan with its mutex.
 #pragma once
 
@@ -23,7 +28,8 @@ struct SchedulerOptions {
   uint64_t batch_size = 1;     // rows; for kExplicit each supplied batch says its own
   bool drop_last = false;      // leave out a last batch with fewer rows
   uint32_t rank = 0;           // this loader is one of `world` that share each epoch: row r of its batch b is
-  uint32_t world = 1;          // at position (b * batch_size + r) * world + rank. Not for kExplicit.
+  uint32_t world = 1;          // at position (b * batch_size + r) * world + rank. Not for kExplicit and kStream.
+  uint32_t streams = 0;        // kStream: stream s is made by producer s alone; 0: one stream, by all (BatchPlan)
   uint32_t prefetch = 2;       // batches opened ahead of the consumer, the one it waits for included
   uint32_t producers = 1;      // how many are going to fill them: decides how finely a batch is cut
   bool whole_batches = false;  // a batch is never cut: its maker needs all samples at once
@@ -31,16 +37,26 @@ struct SchedulerOptions {
   bool cross_epochs = true;    // open the next epoch's first batches while this one ends
 };
 
+// Where a stream is.
+struct StreamPosition {
+  uint64_t next = 0;   // its next batch
+  bool ended = false;  // it has none
+};
+
 // Where an epoch begins.
 struct EpochStart {
   uint64_t epoch = 0;
   uint64_t first_batch = 0;
-  std::vector<uint64_t> skip;  // batches, from first_batch on, that are left out
+  std::vector<uint64_t> skip = {};  // batches, from first_batch on, that are left out
+  // Several streams: where each of them is, and which is next; none: all at their begin.
+  std::vector<StreamPosition> streams = {};
+  uint32_t next_stream = 0;
 };
 
 struct PlannedBatch {
   uint64_t epoch = 0;
-  uint64_t batch = 0;
+  uint64_t batch = 0;  // kStream: in its stream
+  uint32_t stream = 0;
   uint64_t rows = 0;
   uint64_t first_position = 0;  // of row 0 in the epoch; that of the next row is `world` further
   std::string indices;          // kExplicit
@@ -68,6 +84,11 @@ class BatchPlan {
   bool supply_ended() const { return supply_ended_; }
   size_t supplied() const { return supply_.size(); }
 
+  // The last batch of a stream is the one before `end`, or earlier.
+  void EndStream(uint32_t stream, uint64_t end);
+  // Whether a batch is before the end of its stream, as far as that is known.
+  bool IsWithin(uint32_t stream, uint64_t batch) const { return batch < streams_[stream].end; }
+
   // Whether there is a batch to open while the consumer is in `consumer_epoch`.
   bool HasNext(uint64_t consumer_epoch) const;
   // That batch.
@@ -76,7 +97,14 @@ class BatchPlan {
   bool Exhausted(uint64_t epoch) const;
 
  private:
+  struct Stream {
+    uint64_t next;
+    uint64_t end;  // kEndless: not known
+  };
+  static constexpr uint64_t kEndless = ~uint64_t{0};
+
   void PassSkipped();
+  void StartStreams(const EpochStart& start);
 
   const SchedulerOptions options_;
   uint64_t batches_per_epoch_ = 0;
@@ -87,6 +115,8 @@ class BatchPlan {
   size_t skipped_ = 0;          // so many of them were passed
   std::deque<PlannedBatch> supply_;
   bool supply_ended_ = false;
+  std::vector<Stream> streams_;
+  uint32_t next_stream_ = 0;
 };
 
 }  // namespace headrace::shared_memory

@@ -54,6 +54,11 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
   if (slot.sequence.load(std::memory_order_acquire) != sequence) {
     return std::nullopt;  // taken by the consumer already
   }
+  // Of this batch or of a later one in the same slot: then all of its chunks are claimed, and no exchange succeeds.
+  const uint32_t maker = slot.maker.load(std::memory_order_relaxed);
+  if (maker != kAnybody && maker != id_) {
+    return std::nullopt;
+  }
   const uint32_t chunks = std::min(slot.chunks.load(std::memory_order_relaxed), kMaxChunks);
   const uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
   const uint32_t cursor = std::min(slot.cursor.load(std::memory_order_relaxed), chunks);
@@ -79,12 +84,19 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     claim.begin = chunk * slot.chunk_rows;
     claim.end = std::min(claim.begin + slot.chunk_rows, slot.rows);
     claim.rows = slot.rows;
-    claim.whole = slot.whole != 0;
+    claim.kind = static_cast<ClaimKind>(slot.kind.load(std::memory_order_relaxed));
+    claim.stream = slot.stream;
     claim.sequence = sequence;
     claim.epoch = slot.epoch;
     claim.batch = slot.batch;
     claim.first_position = slot.first_position;
     claim.start_ns = MonotonicNanoseconds();
+    if (slot.chunks.load(std::memory_order_relaxed) == 1) {
+      // A claimant that died may have said something of the batch.
+      slot.made_rows = slot.rows;
+      slot.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
+      slot.attachment = {0, 0};
+    }
     return claim;
   }
   return std::nullopt;
@@ -142,6 +154,7 @@ uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
       }
       return (*permutation_)(position);
     case IndexOrder::kSequential:
+    case IndexOrder::kStream:
       break;
   }
   return position;
@@ -190,6 +203,27 @@ SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t 
   return {arena_->slot_bytes() - used, bytes};
 }
 
+void BatchProducer::DropLayout(const Claim& claim) {
+  arena_->slot(claim.slot).layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
+}
+
+void BatchProducer::SetRows(const Claim& claim, uint32_t rows) { arena_->slot(claim.slot).made_rows = rows; }
+
+void BatchProducer::SetStreamEnd(const Claim& claim, StreamEnd end) {
+  arena_->slot(claim.slot).stream_end = static_cast<uint32_t>(end);
+}
+
+void BatchProducer::Attach(const Claim& claim, std::string_view bytes) {
+  const SideRecord place = AllocateSide(claim, bytes.size(), LeavesEnd(claim));
+  std::memcpy(Data(claim) + place.offset, bytes.data(), bytes.size());
+  arena_->slot(claim.slot).attachment = place;
+}
+
+size_t BatchProducer::LeavesEnd(const Claim& claim) const {
+  const bool has_layout = arena_->slot(claim.slot).layout_state.load(std::memory_order_acquire) == kLayoutReady;
+  return has_layout ? LayoutView(Data(claim)).end() : DataOffset(claim);
+}
+
 void BatchProducer::AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns) {
   record_->dataset_ns.fetch_add(dataset_ns, std::memory_order_relaxed);
   record_->collate_ns.fetch_add(collate_ns, std::memory_order_relaxed);
@@ -197,18 +231,22 @@ void BatchProducer::AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t c
 }
 
 void BatchProducer::Complete(const Claim& claim) {
-  arena_->slot(claim.slot).problems[claim.chunk].kind = kNoProblem;
-  record_->samples.fetch_add(claim.end - claim.begin, std::memory_order_relaxed);
+  SlotHeader& slot = arena_->slot(claim.slot);
+  slot.problems[claim.chunk].kind = kNoProblem;
+  uint32_t samples = claim.end - claim.begin;
+  if (claim.kind == ClaimKind::kStream) {
+    samples = slot.stream_end == static_cast<uint32_t>(StreamEnd::kBefore) ? 0 : slot.made_rows;
+  }
+  record_->samples.fetch_add(samples, std::memory_order_relaxed);
   MarkDone(claim);
 }
 
 void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message) {
   ChunkProblem& problem = arena_->slot(claim.slot).problems[claim.chunk];
   SideRecord place{0, 0};
-  // Other rows may be written while the message is there.
-  const bool has_layout = arena_->slot(claim.slot).layout_state.load(std::memory_order_acquire) == kLayoutReady;
   try {
-    place = AllocateSide(claim, message.size(), has_layout ? LayoutView(Data(claim)).end() : DataOffset(claim));
+    // Other rows may be written while the message is there.
+    place = AllocateSide(claim, message.size(), LeavesEnd(claim));
     std::memcpy(Data(claim) + place.offset, message.data(), message.size());
   } catch (const ResourceExhausted&) {
     place = {0, 0};  // the consumer reports a problem without details

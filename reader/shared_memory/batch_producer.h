@@ -34,10 +34,11 @@ struct Claim {
   uint32_t begin;
   uint32_t end;
   uint32_t rows;  // of the whole batch
-  bool whole;     // the claim is the whole batch, to be collated at once
+  ClaimKind kind;
+  uint32_t stream;
   uint64_t sequence;
   uint64_t epoch;
-  uint64_t batch;
+  uint64_t batch;  // kStream: in its stream
   uint64_t first_position;
   uint64_t start_ns;
 };
@@ -83,6 +84,17 @@ class HEADRACE_API BatchProducer {
   // claimants may call it at the same time; what a killed one took is lost until the slot is used again.
   SideRecord AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end);
 
+  // For the only claimant of its batch. What is said holds when the claim is ended, not if this process dies before.
+  //
+  // Forgets the layout that this claimant has published, to publish another.
+  void DropLayout(const Claim& claim);
+  // The batch has fewer rows than were planned; the layout has as many.
+  void SetRows(const Claim& claim, uint32_t rows);
+  // kStream: whether the stream has more batches. With kBefore this one is not delivered.
+  void SetStreamEnd(const Claim& claim, StreamEnd end);
+  // Bytes that travel with the batch. Throws ResourceExhausted if the slot is full. The layout must be there already.
+  void Attach(const Claim& claim, std::string_view bytes);
+
   // Notes what the time of a claim was spent on, before it is ended.
   void AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns);
 
@@ -94,6 +106,8 @@ class HEADRACE_API BatchProducer {
  private:
   std::optional<Claim> TryClaimBatch(uint64_t sequence);
   void MarkDone(const Claim& claim);
+  // Where side data must not reach.
+  size_t LeavesEnd(const Claim& claim) const;
   // Whether the scheduler has asked this producer to end; true only once.
   bool Retired();
 

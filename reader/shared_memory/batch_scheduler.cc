@@ -61,8 +61,9 @@ bool BatchScheduler::InOwner() const { return getpid() == owner_; }
 void BatchScheduler::StartEpoch(const EpochStart& start) {
   std::unique_lock lock(mutex_);
   const uint64_t epoch = start.epoch;
-  bool continues =
-      started_ && options_.arena.order != IndexOrder::kExplicit && start.skip.empty() && !plan_.Skips(epoch);
+  const bool planned_ahead =
+      options_.arena.order == IndexOrder::kSequential || options_.arena.order == IndexOrder::kShuffled;
+  bool continues = started_ && planned_ahead && start.skip.empty() && !plan_.Skips(epoch);
   if (continues && !options_.in_order && epoch == consumer_epoch_) {
     continues = false;  // further batches than those before the first may have been taken
   } else if (continues) {
@@ -75,6 +76,7 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
   }
   started_ = true;
   consumer_epoch_ = epoch;
+  consumer_batch_ = start.first_batch;
   OpenBatches();
   WakeConsumer();
 
@@ -124,13 +126,16 @@ void BatchScheduler::OpenBatches() {
     Open(*slot, plan_.Next());
     opened_chunks += arena_->slot(*slot).chunks.load(std::memory_order_relaxed);
   }
+  if (options_.streams != 0 && opened_chunks != 0) {
+    opened_chunks = kMaxProducers;  // whoever is woken may not be the one that it is for
+  }
   if (opened_chunks != 0) {
     SignalWork(opened_chunks);
   }
 }
 
 uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
-  if (options_.whole_batches) {
+  if (options_.whole_batches || options_.arena.order == IndexOrder::kStream) {
     return static_cast<uint32_t>(rows);
   }
   const ControlBlock& control = arena_->control();
@@ -173,7 +178,14 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   const uint64_t sequence = next_sequence_++;
   header.rows = static_cast<uint32_t>(plan.rows);
   header.chunk_rows = ChunkRows(plan.rows);
-  header.whole = options_.whole_batches ? 1 : 0;
+  const bool stream = options_.arena.order == IndexOrder::kStream;
+  const ClaimKind kind = stream ? ClaimKind::kStream : options_.whole_batches ? ClaimKind::kWhole : ClaimKind::kRows;
+  header.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
+  header.maker.store(options_.streams == 0 ? kAnybody : plan.stream, std::memory_order_relaxed);
+  header.stream = plan.stream;
+  header.made_rows = header.rows;
+  header.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
+  header.attachment = {0, 0};
   header.epoch = plan.epoch;
   header.batch = plan.batch;
   header.first_position = plan.first_position;
@@ -182,7 +194,7 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
   SetClaims(header, sequence, (header.rows + header.chunk_rows - 1) / header.chunk_rows);
   header.sequence.store(sequence, std::memory_order_release);
-  in_flight_.push_back({sequence, plan.epoch, plan.batch, slot});
+  in_flight_.push_back({sequence, plan.epoch, plan.batch, plan.stream, slot, false});
   ControlBlock& control = arena_->control();
   control.ring[sequence % kMaxSlots].store(slot, std::memory_order_relaxed);
   if (in_flight_.size() == 1) {
@@ -206,28 +218,67 @@ void BatchScheduler::SignalRescan() {
 
 void BatchScheduler::Reopen(const Flight& flight) {
   SlotHeader& header = arena_->slot(flight.slot);
-  header.whole = 1;
+  header.kind.store(static_cast<uint32_t>(ClaimKind::kWhole), std::memory_order_relaxed);
   header.chunk_rows = header.rows;
   SetClaims(header, flight.sequence, 1);
   SignalRescan();
 }
 
+void BatchScheduler::Withdraw(const Flight& flight) {
+  SlotHeader& header = arena_->slot(flight.slot);
+  const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
+  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    uint64_t expected = ClaimWord(flight.sequence, kUnclaimed);
+    if (header.claims[chunk].compare_exchange_strong(expected, ClaimWord(flight.sequence, kWithdrawn))) {
+      header.done[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64));
+    }
+  }
+  slots_.Drain(flight.slot);
+  std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
+}
+
 void BatchScheduler::WithdrawAll() {
   for (const Flight& flight : in_flight_) {
-    SlotHeader& header = arena_->slot(flight.slot);
-    const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
-    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
-      uint64_t expected = ClaimWord(flight.sequence, kUnclaimed);
-      if (header.claims[chunk].compare_exchange_strong(expected, ClaimWord(flight.sequence, kWithdrawn))) {
-        header.done[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64));
-      }
-    }
-    slots_.Drain(flight.slot);
+    Withdraw(flight);
   }
   in_flight_.clear();
-  losses_.clear();
-  arena_->control().oldest.store(next_sequence_);
+  PublishOldest();
   slots_.FreeDrained();
+}
+
+void BatchScheduler::PublishOldest() {
+  // Sequentially consistent with MarkDone, as is all that Wait does afterwards.
+  arena_->control().oldest.store(in_flight_.empty() ? next_sequence_ : in_flight_.front().sequence);
+}
+
+void BatchScheduler::SettleStreams() {
+  for (bool ended = true; ended;) {
+    ended = false;
+    for (Flight& flight : in_flight_) {
+      if (flight.settled || !AllDone(arena_->slot(flight.slot))) {
+        continue;
+      }
+      flight.settled = true;
+      const auto end = static_cast<StreamEnd>(arena_->slot(flight.slot).stream_end);
+      if (end != StreamEnd::kGoesOn) {
+        plan_.EndStream(flight.stream, flight.batch + (end == StreamEnd::kAfter ? 1 : 0));
+        ended = true;
+      }
+    }
+    if (ended) {
+      std::erase_if(in_flight_, [this](const Flight& flight) {
+        const bool beyond = !plan_.IsWithin(flight.stream, flight.batch);
+        if (beyond) {
+          Withdraw(flight);
+        }
+        return beyond;
+      });
+      slots_.FreeDrained();
+      // Another batch may be the oldest now: whoever completed it just before has not woken the consumer, so look anew.
+      PublishOldest();
+      OpenBatches();
+    }
+  }
 }
 
 bool BatchScheduler::ReopenIfMismatched(const Flight& flight) {
@@ -237,7 +288,7 @@ bool BatchScheduler::ReopenIfMismatched(const Flight& flight) {
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     mismatch = mismatch || header.problems[chunk].kind == kMismatch;
   }
-  if (!mismatch || header.whole != 0) {
+  if (!mismatch || header.kind.load(std::memory_order_relaxed) != static_cast<uint32_t>(ClaimKind::kRows)) {
     return false;
   }
   // Which of two layouts came first depends on the producers' speed, and so does which rows were tried and may have
@@ -247,11 +298,16 @@ bool BatchScheduler::ReopenIfMismatched(const Flight& flight) {
 }
 
 std::deque<BatchScheduler::Flight>::iterator BatchScheduler::FindReady() {
+  if (options_.arena.order == IndexOrder::kStream) {
+    SettleStreams();
+  }
   for (auto flight = in_flight_.begin(); flight != in_flight_.end(); ++flight) {
     if (flight->epoch != consumer_epoch_) {
       break;
     }
-    if (AllDone(arena_->slot(flight->slot)) && !ReopenIfMismatched(*flight)) {
+    const bool done =
+        options_.arena.order == IndexOrder::kStream ? flight->settled : AllDone(arena_->slot(flight->slot));
+    if (done && !ReopenIfMismatched(*flight)) {
       return flight;
     }
     if (options_.in_order) {
@@ -267,7 +323,7 @@ bool BatchScheduler::Decided(WaitOutcome* outcome) {
     return true;
   }
   HR_ENFORCE(started_, FailedPrecondition, "no epoch was started");
-  if (FindReady() != in_flight_.end()) {
+  if (const auto ready = FindReady(); ready != in_flight_.end()) {
     *outcome = WaitOutcome::kBatch;
     return true;
   }
@@ -403,8 +459,10 @@ ReadyBatch BatchScheduler::Take() {
   const SlotHeader& header = arena_->slot(flight.slot);
   ReadyBatch ready;
   ready.epoch = flight.epoch;
-  ready.batch = flight.batch;
-  ready.rows = header.rows;
+  ready.batch = options_.streams == 0 ? flight.batch : consumer_batch_++;
+  ready.rows = header.made_rows;
+  ready.stream = flight.stream;
+  ready.stream_batch = flight.batch;
   ready.slot = arena_->slot_data(flight.slot);
   const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -418,6 +476,8 @@ ReadyBatch BatchScheduler::Take() {
       break;
     }
   }
+  ready.attachment.assign(reinterpret_cast<const char*>(ready.slot + header.attachment.offset),
+                          header.attachment.bytes);
   slots_.Hold(flight.slot);
   ready.last_slots = slots_.held() + options_.prefetch >= arena_->slot_count();
   ready.memory =
@@ -429,8 +489,7 @@ ReadyBatch BatchScheduler::Take() {
         ready.layout().end() - kDataOffset - header.indices_bytes + header.side_bytes.load(std::memory_order_relaxed);
   }
   std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
-  // Sequentially consistent with MarkDone, as is all that Wait does afterwards.
-  arena_->control().oldest.store(in_flight_.empty() ? next_sequence_ : in_flight_.front().sequence);
+  PublishOldest();
   OpenBatches();
   return ready;
 }

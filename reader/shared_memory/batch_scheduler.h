@@ -48,6 +48,9 @@ struct ReadyBatch {
   uint64_t epoch = 0;
   uint64_t batch = 0;
   uint64_t rows = 0;
+  uint32_t stream = 0;                 // kStream
+  uint64_t stream_batch = 0;           // kStream: number of the batch in its stream
+  std::string attachment;              // what the batch's maker has given it to carry
   std::shared_ptr<Allocation> memory;  // the whole slot
   const std::byte* slot = nullptr;     // its start: a SlotHeader, the layout, the data
   uint32_t problem = kNoProblem;       // kFailed or kKilled: there are no rows
@@ -113,9 +116,10 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
 
   // The consumer wants batch `first_batch` of `epoch` next. Batches already open are kept if they are just those, else
   // withdrawn. Memory that the last epoch did not need any more is given back to the system.
-  void StartEpoch(uint64_t epoch, uint64_t first_batch = 0) { StartEpoch(EpochStart{epoch, first_batch, {}}); }
+  void StartEpoch(uint64_t epoch, uint64_t first_batch = 0) { StartEpoch(EpochStart{epoch, first_batch}); }
   // The same, without the batches to skip: those have no rows, slots or claims. For kExplicit their numbers are passed
-  // over by Supply. Throws InvalidArgument if one of them is before the first.
+  // over by Supply. Several streams: `first_batch` is the number of the next batch that is delivered. Throws
+  // InvalidArgument if a batch to skip is before the first, or for positions of streams that do not exist.
   void StartEpoch(const EpochStart& start);
 
   // kExplicit: appends a batch of `rows` rows to the current epoch. `indices` are rows × int64, or, if `pickled`, bytes
@@ -159,7 +163,9 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
     uint64_t sequence;
     uint64_t epoch;
     uint64_t batch;
+    uint32_t stream;
     uint32_t slot;
+    bool settled;  // kStream: it is complete, and what it says of its stream was noted
   };
   struct Watch {
     uint32_t id;
@@ -180,7 +186,11 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void Open(uint32_t slot, const PlannedBatch& plan);
   void SetClaims(SlotHeader& header, uint64_t sequence, uint32_t chunks);
   void Reopen(const Flight& flight);
+  void Withdraw(const Flight& flight);
   void WithdrawAll();
+  void PublishOldest();
+  // kStream: takes note of streams that have ended and drops what is open beyond their ends.
+  void SettleStreams();
   ProducerDeath ReclaimLocked(uint32_t id);
   void SignalWork(uint32_t chunks);
   void SignalRescan();
@@ -214,6 +224,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   std::deque<Flight> in_flight_;  // in the order in which they were opened
   uint64_t next_sequence_ = 1;
   uint64_t consumer_epoch_ = 0;
+  uint64_t consumer_batch_ = 0;  // several streams: the number of the next batch
   bool started_ = false;
   bool stopped_ = false;
   bool interrupted_ = false;

@@ -155,10 +155,13 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
       death.attempts = ++loss->count;
       if (loss->count >= kMaxDeathsPerRow) {
         header.problems[chunk] = {0, 0, row, kKilled};
+        // What follows in a stream is beyond what no producer gets past.
+        header.stream_end = static_cast<uint32_t>(StreamEnd::kAfter);
+        header.attachment = {0, 0};
         header.done[chunk / 64].fetch_or(bit);
         continue;
       }
-      if (header.whole != 0) {
+      if (header.kind.load(std::memory_order_relaxed) != static_cast<uint32_t>(ClaimKind::kRows)) {
         // The only author of this layout is dead; the next one writes its own.
         header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
       }

@@ -139,7 +139,8 @@ TEST(BatchAnyOrderTest, SamplesOfTwoShapesFailInAnyOrderToo) {
   scheduler->StartEpoch(0);
   const auto make = [&producer] {
     while (const std::optional<Claim> claim = producer.TryClaim()) {
-      MakeRows(producer, *claim, {.words = claim->whole || claim->begin != 1 || claim->batch != 1 ? 4U : 5U});
+      MakeRows(producer, *claim,
+               {.words = claim->kind == ClaimKind::kWhole || claim->begin != 1 || claim->batch != 1 ? 4U : 5U});
     }
   };
   std::vector<uint64_t> numbers;

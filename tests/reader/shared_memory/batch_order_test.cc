@@ -96,7 +96,7 @@ TEST_P(BatchOrderTest, WholeBatchesHaveOneMakerEach) {
   SchedulerOptions options = SmallOptions(64, 16);
   options.whole_batches = true;
   Crew crew(options, GetParam(), [](BatchProducer& producer, const Claim& claim) {
-    if (!claim.whole || claim.begin != 0 || claim.end != claim.rows) {
+    if (claim.kind != ClaimKind::kWhole || claim.begin != 0 || claim.end != claim.rows) {
       producer.Fail(claim, 0, kFailed, "not a whole batch");
       return;
     }

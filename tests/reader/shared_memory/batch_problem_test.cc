@@ -17,7 +17,7 @@ template <typename Wide>
 Crew::Work MixedWork(Wide wide) {
   return [wide](BatchProducer& producer, const Claim& claim) {
     const uint32_t words = wide(producer.IndexAt(claim, claim.begin)) ? 5 : 4;
-    for (uint32_t row = claim.begin; row < claim.end && !claim.whole; ++row) {
+    for (uint32_t row = claim.begin; row < claim.end && claim.kind != ClaimKind::kWhole; ++row) {
       if (wide(producer.IndexAt(claim, row)) != (words == 5)) {
         producer.Fail(claim, row, kMismatch, "");
         return;
@@ -51,14 +51,14 @@ TEST(BatchProblemTest, MismatchReopensTheBatchForOneMaker) {
     BatchProducer& producer = row % 2 == 0 ? one : two;
     const std::optional<Claim> claim = producer.TryClaim();
     ASSERT_TRUE(claim.has_value());
-    EXPECT_FALSE(claim->whole);
+    EXPECT_EQ(claim->kind, ClaimKind::kRows);
     MakeRows(producer, *claim, {.words = row == 1 ? 7U : 4U});
   }
   EXPECT_EQ(scheduler->Wait(0), WaitOutcome::kTimedOut);
   // Both had looked past this batch.
   const std::optional<Claim> claim = two.TryClaim();
   ASSERT_TRUE(claim.has_value());
-  EXPECT_TRUE(claim->whole);
+  EXPECT_EQ(claim->kind, ClaimKind::kWhole);
   EXPECT_EQ(claim->begin, 0U);
   EXPECT_EQ(claim->end, 4U);
   EXPECT_FALSE(one.TryClaim().has_value());
