@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from loader_datasets import Random, same
 
+from headrace.data import DataLoader
 from headrace.data.grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions, is_grain_sampler
 
 
@@ -202,12 +203,16 @@ def test_the_order_beside_grain_without_workers(grain: Any) -> None:
     [(8, 2, 2, 1, 0, False), (11, 3, 3, 1, 0, False), (11, 3, 3, 1, 0, True), (13, 2, 2, 2, 1, False)],
 )
 def test_the_order_beside_grain_with_workers(grain: Any, arguments: tuple[Any, ...]) -> None:
-    length, _, _, shards, shard, _ = arguments
+    length, size, workers, shards, shard, drop = arguments
     sampler = grain.IndexSampler(length, grain.ShardOptions(shard, shards), shuffle=True, num_epochs=1, seed=4)
     keys = SampledDataset(range(length), sampler)
     expected = [[keys[position] for position in batch] for batch in batches(*arguments)]
     assert is_grain_sampler(sampler)
     assert grain_batches(grain, sampler, arguments) == expected
+    loader = DataLoader(
+        range(length), size, sampler=sampler, drop_last=drop, num_workers=workers, shard=(shard, shards), order="grain"
+    )
+    assert [batch.tolist() for batch in loader] == expected
 
 
 def test_grains_generators_reach_the_records(grain: Any) -> None:
