@@ -270,6 +270,17 @@ class MixtureSampler(SeekableSampler):
         return self._starts[which] + position
 
 
+class _Place:
+    """Where an iteration over a mixture of so many datasets stands."""
+
+    def __init__(self, datasets: int) -> None:
+        self.position = 0  # samples given
+        self.samples = [0] * datasets  # of each dataset, since it was begun
+        self.times = [0] * datasets  # that each has ended
+        self.ended = False
+        self.states: list[Any] = [None] * datasets  # that datasets have yet to be put into
+
+
 class IterableMixture(IterableDataset[Any]):
     """Iterable datasets mixed in exact proportions.
 
@@ -298,51 +309,44 @@ class IterableMixture(IterableDataset[Any]):
             raise ValueError(f'stop must be "first_exhausted", "all_exhausted" or "never", got {stop!r}')
         self.stop = stop
         self._resumed: dict[str, Any] | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        self._position = 0  # samples given
-        self._samples = [0] * len(self.datasets)  # of each dataset, since it was begun
-        self._times = [0] * len(self.datasets)  # that each has ended
-        self._ended = False
-        self._states: list[Any] = [None] * len(self.datasets)  # that datasets have yet to be put into
+        self._latest = _Place(len(self.datasets))
 
     def __iter__(self) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
-        self._begin()
+        place = self._latest = _Place(len(self.datasets))
         if resumed is not None:
-            self._position, self._ended = resumed["position"], resumed["ended"]
-            self._samples, self._times = list(resumed["samples"]), list(resumed["times"])
-            self._states = list(resumed["states"])
-        return self._iterate()
+            place.position, place.ended = resumed["position"], resumed["ended"]
+            place.samples, place.times = list(resumed["samples"]), list(resumed["times"])
+            place.states = list(resumed["states"])
+        return self._iterate(place)
 
-    def _iterate(self) -> Iterator[Any]:
+    def _iterate(self, place: _Place) -> Iterator[Any]:
         iterators: list[Iterator[Any] | None] = [None] * len(self.datasets)
-        while not self._ended:
-            number = self.schedule[self._position][0]
+        while not place.ended:
+            number = self.schedule[place.position][0]
             iterator = iterators[number]
             if iterator is None:
-                iterator = iterators[number] = self._resume(number)
+                iterator = iterators[number] = self._resume(number, place)
             sample = next(iterator, _END)
             if sample is _END:
-                self._times[number] += 1
-                if self.stop == "first_exhausted" or (self.stop == "all_exhausted" and all(self._times)):
-                    self._ended = True
-                elif self._samples[number] == 0:
+                place.times[number] += 1
+                if self.stop == "first_exhausted" or (self.stop == "all_exhausted" and all(place.times)):
+                    place.ended = True
+                elif place.samples[number] == 0:
                     raise ValueError(f"dataset {number} of the mixture is empty")
-                self._samples[number] = 0
+                place.samples[number] = 0
                 iterators[number] = iter(self.datasets[number])
                 continue
-            self._position += 1
-            self._samples[number] += 1
+            place.position += 1
+            place.samples[number] += 1
             yield sample
 
-    def _resume(self, number: int) -> Iterator[Any]:
+    def _resume(self, number: int, place: _Place) -> Iterator[Any]:
         """A dataset's iterator, past the samples read before."""
-        dataset, state = self.datasets[number], self._states[number]
+        dataset, state = self.datasets[number], place.states[number]
         if state is None:
-            return itertools.islice(dataset, self._samples[number], None)
-        self._states[number] = None
+            return itertools.islice(dataset, place.samples[number], None)
+        place.states[number] = None
         dataset.load_state_dict(state)
         return iter(dataset)
 
@@ -356,17 +360,18 @@ class IterableMixture(IterableDataset[Any]):
         """Where the last iteration stands."""
         if self._resumed is not None:
             return self._resumed
+        place = self._latest
         return {
-            "position": self._position,
-            "ended": self._ended,
-            "samples": list(self._samples),
-            "times": list(self._times),
-            "states": list(map(self._state_of, range(len(self.datasets)))),
+            "position": place.position,
+            "ended": place.ended,
+            "samples": list(place.samples),
+            "times": list(place.times),
+            "states": [self._state_of(number, place) for number in range(len(self.datasets))],
         }
 
-    def _state_of(self, number: int) -> Any:
-        dataset, state = self.datasets[number], self._states[number]
-        if state is None and self._samples[number] and hasattr(dataset, "state_dict"):
+    def _state_of(self, number: int, place: _Place) -> Any:
+        dataset, state = self.datasets[number], place.states[number]
+        if state is None and place.samples[number] and hasattr(dataset, "state_dict"):
             return dataset.state_dict()
         return state
 

@@ -271,6 +271,11 @@ def test_an_iterable_mixture_goes_on_from_any_sample(kinds: tuple[Any, Any], sto
         assert list(other) == whole
 
 
+def test_iterations_of_one_mixture_do_not_disturb_each_other() -> None:
+    mixture = IterableMixture([Count(0, 9), Count(20, 29)], [2, 1])
+    assert [left for left, right in zip(mixture, mixture) if left == right] == list(mixture)
+
+
 def test_a_mixture_of_datasets_with_states_replays_nothing() -> None:
     mixture = IterableMixture([StatefulCount(0, 100), StatefulCount(0, 100)])
     list(itertools.islice(mixture, 60))
