@@ -191,6 +191,14 @@ class _Collation:
 
     def _arrays(self, samples: Sequence[Any], where: str, rule: Any) -> Any:
         """Arrays, tensors, scalars and numbers, in a type that holds them all."""
+        kind = type(samples[0])
+        if kind in (bool, int, float) and all(type(sample) is kind for sample in samples):
+            try:
+                return np.array(samples, dtype=_number_dtype(samples[0]))
+            except OverflowError:
+                pass  # which of them, comes out below
+        if kind is np.ndarray and rule is None and _alike(samples) and samples[0].ndim > 0:
+            return self._stacked(list(samples), None)
         pairs = [self._array(i, sample, samples[0], where) for i, sample in enumerate(samples)]
         forms = {form for _, form in pairs}
         form: Form = None
@@ -210,8 +218,18 @@ class _Collation:
                 raise ValueError(self._differs(i, where, got, f"shape {arrays[0].shape}") + hint)
         if arrays[0].ndim == 0 and form is None:
             return np.stack(arrays)
+        return self._stacked(arrays, form)
+
+    def _stacked(self, arrays: list[Array], form: Form) -> Any:
         shape = (len(arrays), *arrays[0].shape)
-        return self._planned_array(shape, arrays, form, lambda place: np.stack(arrays, out=place, casting="unsafe"))
+
+        def fill(place: Array) -> None:
+            if arrays[0].ndim == 0:
+                np.stack(arrays, out=place, casting="unsafe")
+            elif place.size:  # the same in one call
+                np.concatenate(arrays, out=place.reshape(-1, *shape[2:]), casting="unsafe")
+
+        return self._planned_array(shape, arrays, form, fill)
 
     def _array(self, i: int, sample: Any, first: Any, where: str) -> tuple[Array, Form]:
         if is_tensor(sample):
@@ -273,6 +291,12 @@ class _Collation:
 
 def _is_numeric(value: Any) -> bool:
     return is_plain_array(value) or is_tensor(value) or isinstance(value, (bool, int, float, complex))
+
+
+def _alike(samples: Sequence[Any]) -> bool:
+    """Whether all are arrays of one type and shape."""
+    shape, dtype = samples[0].shape, samples[0].dtype
+    return all(type(sample) is np.ndarray and sample.shape == shape and sample.dtype == dtype for sample in samples)
 
 
 def _number_dtype(value: Any) -> type[np.generic] | None:

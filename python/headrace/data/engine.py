@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace import _core
-from headrace.data.collation import DefaultCollate, decode_tree, default_convert, dumps
+from headrace.data.collation import DefaultCollate, decode_tree, default_collate, default_convert, dumps
 from headrace.data.plan import Indices
 from headrace.data.worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
 from headrace.data.worker_pool import MakeSetup, ThreadPool, WorkerPool, describe_exit
@@ -241,6 +241,8 @@ def _collate_of(loader: DataLoader) -> Callable[[Any], Any] | None:
     if loader.batch_size is None and loader.batch_sampler is None:
         return loader.collate_fn or default_convert
     collate: Callable[[Any], Any] | None = loader.collate_fn
+    if collate is default_collate:
+        return None  # which has the same result
     if collate is None and loader.ragged is not None:
         collate = DefaultCollate(loader.ragged)
     return collate

@@ -95,11 +95,15 @@ def equal(left: Any, right: Any) -> bool:
     return same(left, right)
 
 
+def collated_here(samples: list[Any]) -> Any:
+    return default_collate(samples)
+
+
 def load(samples: list[Any], **arguments: Any) -> Any:
     """The one batch of those samples, made without workers, with two, and by a collate function; all must agree."""
     (here,) = DataLoader(Samples(samples), batch_size=len(samples), **arguments)
     (there,) = DataLoader(Samples(samples), batch_size=len(samples), num_workers=2, **arguments)
-    (collated,) = DataLoader(Samples(samples), batch_size=len(samples), collate_fn=default_collate, **arguments)
+    (collated,) = DataLoader(Samples(samples), batch_size=len(samples), collate_fn=collated_here, **arguments)
     assert equal(here, there)
     assert equal(here, collated)
     return here
