@@ -16,6 +16,7 @@ from headrace.data.frozen_list import FrozenList
 from headrace.data.grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions
 from headrace.data.mixing import IterableMixture, MixtureDataset, MixtureSampler
 from headrace.data.packing import PackedDataset, PackedIterableDataset
+from headrace.data.ragged import Ragged
 from headrace.data.random import record_generator
 from headrace.data.sampler import (
     BatchSampler,
@@ -44,6 +45,7 @@ __all__ = [
     "MixtureSampler",
     "PackedDataset",
     "PackedIterableDataset",
+    "Ragged",
     "RandomSampler",
     "SampledDataset",
     "Sampler",
