@@ -138,6 +138,7 @@ class Fetcher:
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
+        dataset = _adopted(dataset)
         self._dataset = dataset
         self._seed = seed
         self._epoch = 0
@@ -168,7 +169,7 @@ class _Part:
     """A dataset that another one is made of: what it asks for, and how it is read."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+        self.dataset = dataset = _adopted(dataset)
         self.wants_rng = hasattr(dataset, "__getitem__") and wants_rng(dataset)
         self.wants_out = hasattr(dataset, "__getitem__") and wants_out(dataset)
 
@@ -400,6 +401,24 @@ class StackDataset(ComposedDataset):
     def sample_spec(self) -> Any:
         """The parts', side by side."""
         return self._joined([part.dataset.sample_spec for part in self._parts])
+
+
+def _adopted(dataset: Any) -> Any:
+    """What a dataset is read as: where torch's classes keep ``rng`` or ``out`` from a dataset inside, ours stand in."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return dataset
+    ours: ComposedDataset
+    if type(dataset) is torch_data.Subset:
+        ours = Subset(dataset.dataset, dataset.indices)
+    elif type(dataset) is torch_data.ConcatDataset:
+        ours = ConcatDataset(dataset.datasets)
+    elif type(dataset) is torch_data.StackDataset:
+        parts = dataset.datasets
+        ours = StackDataset(**parts) if isinstance(parts, dict) else StackDataset(*parts)
+    else:
+        return dataset
+    return ours if wants_rng(ours) or wants_out(ours) else dataset
 
 
 class TensorDataset:

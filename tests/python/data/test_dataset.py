@@ -122,12 +122,17 @@ def test_a_fetcher_reads_in_bulk_unless_records_get_something_of_their_own() -> 
         def __getitem__(self, index: int, rng: Any) -> Any:  # type: ignore[override]
             return rng
 
+    class FillingBulk(Bulk):
+        def __getitem__(self, index: int, out: Any) -> Any:  # type: ignore[override]
+            return out
+
     class NoBulk(Ints):
         __getitems__ = None
 
     assert Fetcher(Bulk(5), 0).bulk is not None
     assert Fetcher(Ints(5), 0).bulk is None
     assert Fetcher(RandomBulk(5), 0).bulk is None
+    assert Fetcher(FillingBulk(5), 0).bulk is None
     assert Fetcher(NoBulk(5), 0).bulk is None
 
 

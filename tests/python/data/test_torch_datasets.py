@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loader_datasets import Ints, Vectors
+from loader_datasets import Ints, Random, Vectors
 
 from headrace.data import DataLoader
 from headrace.data import dataset as ours
@@ -247,6 +247,22 @@ def test_bulk_reading_is_asked_for_by_torchs_loader() -> None:
 
 def test_a_dataset_without_bulk_reading_is_read_one_by_one_by_torchs_loader() -> None:
     assert epochs(theirs.DataLoader(ours.ConcatDataset([Ints(3), Ints(2)]), batch_size=5), 1) == [[[0, 1, 2, 0, 1]]]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lib, data: lib.Subset(data, [3, 1, 2, 0]),
+        lambda lib, data: lib.ConcatDataset([lib.Subset(data, [1, 2]), data]),
+        lambda lib, data: lib.StackDataset(data, lib.Subset(data, range(6))),
+        lambda lib, data: lib.StackDataset(left=data, right=lib.ConcatDataset([data])),
+    ],
+)
+def test_generators_reach_datasets_inside_of_torchs(make: Any) -> None:
+    expected = epochs(DataLoader(make(ours, Random(6)), batch_size=4, seed=1))
+    assert epochs(DataLoader(make(theirs, Random(6)), batch_size=4, seed=1)) == expected
+    mixed = ours.Subset(make(theirs, Random(6)), range(4))
+    assert epochs(DataLoader(mixed, batch_size=4, seed=1))[0][0] == expected[0][0]
 
 
 @pytest.mark.parametrize("lengths", [[6, 4], [0.5, 0.5], [0.34, 0.33, 0.33], [10, 0]])
