@@ -176,6 +176,8 @@ class DataLoader:
             multiprocessing_context, prefetch_factor, persistent_workers, workers, self.threads_per_worker
         )
         self.persistent_workers = self.num_workers > 0 if persistent_workers is None else bool(persistent_workers)
+        # As torch's loader, which draws its workers' seed when it starts them: only once, if they are to stay.
+        self._draws_each_epoch = not persistent_workers
         if num_workers_batches is None:
             num_workers_batches = max(1, self.num_workers)
         self.num_workers_batches = _integer("num_workers_batches", num_workers_batches, 1, _MAX_WORKERS)
@@ -414,7 +416,7 @@ class DataLoader:
         if length == 0 and self.sampler is None and self.batch_sampler is None:
             raise ValueError("the dataset is empty: there is nothing to load")
         resume, self._resume = self._resume, None
-        if self._follows_torch:
+        if self._follows_torch and (self.seed is None or self._draws_each_epoch):
             drawn = draw_torch_seed(self._torch_generator)
             if self.seed is None:
                 self.seed = drawn

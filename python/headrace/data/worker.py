@@ -288,13 +288,14 @@ def decode_error(message: bytes) -> BaseException:
 
 
 def _seed_generators(seed: int, worker_id: int) -> None:
-    """Forked workers would otherwise all draw the same numbers from the global generators."""
-    words = np.random.SeedSequence([seed, worker_id]).generate_state(4)
-    random.seed(words[:2].tobytes())
-    np.random.seed(words[2:])
+    """The global generators begin as in PyTorch's workers: forked ones would otherwise all draw the same numbers."""
+    own_seed = (seed + worker_id) & _MAX_SEED
+    random.seed(own_seed)
+    words = [worker_id, seed & 0xFFFF_FFFF, seed >> 32, 0]
+    np.random.seed(np.random.SeedSequence(words).generate_state(4))
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.manual_seed(int(words[0]))
+        torch.manual_seed(own_seed)
         # As torch's own workers: each is one of many, and a forked one must not use the parent's OpenMP threads.
         torch.set_num_threads(1)
 
