@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import multiprocessing
 import numbers
 import os
+import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -32,6 +34,8 @@ from headrace.data.plan import (
     sampled,
 )
 from headrace.data.sampler import BatchSampler, SeekableSampler
+from headrace.data.stats import summarize
+from headrace.data.stream import StreamPlace, StreamTask
 
 _MAX_WORKERS = 512
 _MAX_SECONDS = 10**9
@@ -63,7 +67,8 @@ class DataLoader:
         shuffle: a new random order each epoch, a function of the seed and the epoch.
         sampler: gives the indices instead; an iterable, iterated anew each epoch. Excludes ``shuffle``.
         batch_sampler: gives lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and ``drop_last``.
-        num_workers: worker processes; 0 makes the samples in this process, when they are asked for.
+        num_workers: worker processes; 0 makes the samples in this process, when they are asked for. "auto": begins
+            with one and finds a good number while it runs, at most one for each processor.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
             :func:`headrace.data.default_collate`.
         pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none.
@@ -94,6 +99,12 @@ class DataLoader:
         threads_per_worker: threads that make samples in each worker process, for datasets that wait for files or
             networks. The dataset must allow it.
         num_workers_batches: how many of the workers may run ``collate_fn``; default: all.
+        iterable_sharding: who shares an iterable dataset among the workers. "engine": all iterate over the same stream,
+            and each batch is made by one of them while the others pass over it; the order is that without workers.
+            "dataset": each worker iterates over a stream of its own, which the dataset makes of what
+            ``get_worker_info`` says, and makes batches of that; the loader takes a batch from each in turn. Default:
+            "dataset" for torch's ``IterableDataset``, else "engine".
+        progress: show a progress bar (needs tqdm).
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
             that datasets that draw from them do not depend on which worker runs them.
 
@@ -108,7 +119,7 @@ class DataLoader:
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Iterable[Any]] | None = None,
-        num_workers: int = 0,
+        num_workers: int | str = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -130,6 +141,8 @@ class DataLoader:
         threads_per_worker: int = 1,
         num_workers_batches: int | None = None,
         seed_records: bool = False,
+        iterable_sharding: str | None = None,
+        progress: bool = False,
     ) -> None:
         self.dataset = dataset
         self._iterable = is_iterable_dataset(dataset)
@@ -138,7 +151,8 @@ class DataLoader:
                 raise TypeError(
                     f"dataset must have __len__ and __getitem__, or __iter__; {type(dataset).__name__} has no {method}"
                 )
-        self.num_workers = _integer("num_workers", num_workers, 0, _MAX_WORKERS)
+        self._auto_workers = num_workers == "auto"
+        self.num_workers = 1 if self._auto_workers else _integer("num_workers", num_workers, 0, _MAX_WORKERS)
         self._check_order(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
         self.batch_size = (
             None
@@ -168,7 +182,7 @@ class DataLoader:
         self.workers = workers
         self.threads_per_worker = _integer("threads_per_worker", threads_per_worker, 1, 256)
         threads = self.num_workers * self.threads_per_worker
-        default_prefetch = min(max(2, 2 * threads), 8)
+        default_prefetch = 8 if self._auto_workers else min(max(2, 2 * threads), 8)
         self.prefetch_factor = (
             default_prefetch if prefetch_factor is None else _integer("prefetch_factor", prefetch_factor, 1, 512)
         )
@@ -195,6 +209,10 @@ class DataLoader:
                 raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
             if self.seed is None and self.shuffle:
                 raise ValueError("shard with shuffle needs a seed, the same in every loader of the group")
+        self.iterable_sharding = self._check_stream(iterable_sharding)
+        self.progress = bool(progress)
+        if self.progress:
+            _import_tqdm()
         self._next_epoch = 0
         self._resume: dict[str, Any] | None = None
         self._idle: list[Engine] = []
@@ -255,8 +273,28 @@ class DataLoader:
                 raise ValueError(
                     'with workers="thread" num_workers is the number of threads; leave out threads_per_worker'
                 )
+        if self._auto_workers and (workers == "thread" or self._iterable or self.order == "grain"):
+            raise ValueError(
+                'num_workers="auto" is for worker processes and orders that do not depend on their number: not for '
+                'workers="thread", iterable datasets and order="grain"'
+            )
         if self.num_workers * threads > _MAX_WORKERS:
             raise ValueError(f"num_workers * threads_per_worker must be at most {_MAX_WORKERS}")
+
+    def _check_stream(self, sharding: str | None) -> str | None:
+        if sharding not in (None, "engine", "dataset"):
+            raise ValueError(f'iterable_sharding must be "engine", "dataset" or None, got {sharding!r}')
+        if not self._iterable:
+            if sharding is not None:
+                raise ValueError("iterable_sharding is for iterable datasets: this one is read by index")
+            return None
+        if self.workers == "thread" or self.threads_per_worker > 1:
+            raise ValueError("an iterable dataset needs worker processes of one thread each: threads would share it")
+        if sharding is None:
+            sharding = "dataset" if is_torch_dataset(self.dataset) else "engine"
+        if sharding == "dataset" and self.shard[1] > 1:
+            raise ValueError('shard needs iterable_sharding="engine": the dataset shares itself among the workers only')
+        return sharding
 
     def _init_seed(self, seed: int | None, generator: Any) -> None:
         # Whether the order and the seed come from torch, whose generator is asked when an epoch begins.
@@ -293,7 +331,7 @@ class DataLoader:
         """Batches per epoch; of this loader's own, if it is one of several."""
         if self.batch_sampler is not None:
             return len(self.batch_sampler)  # type: ignore[arg-type]
-        samples = self._positions()
+        samples = len(self.dataset) if self._iterable else self._positions()
         rank, world = self.shard
         size = self.batch_size or 1
         if self.order == "grain":
@@ -307,6 +345,9 @@ class DataLoader:
         engine, progress = self._start_epoch()
         iterator = _Iterator(self, engine, progress)
         self._running.add(iterator)
+        if self.progress:
+            total = len(self) if hasattr(self.dataset, "__len__") or not self._iterable else None
+            return iter(_import_tqdm()(iterator, total=total, initial=progress.batch, unit="batch"))
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
@@ -343,7 +384,7 @@ class DataLoader:
             "version": _STATE_VERSION,
             **position,
             "seed": self.seed,
-            "length": self._dataset_length(),
+            "length": None if self._iterable else self._dataset_length(),
             "global_batch_size": None if self.batch_size is None else self.batch_size * self.shard[1],
             "order": self._order_name(),
         }
@@ -363,7 +404,7 @@ class DataLoader:
             raise ValueError(f"the state has version {state['version']!r}, this headrace reads {_STATE_VERSION}")
         size = None if self.batch_size is None else self.batch_size * self.shard[1]
         for name, mine in (
-            ("length", self._dataset_length()),
+            ("length", None if self._iterable else self._dataset_length()),
             ("global_batch_size", size),
             ("order", self._order_name()),
             *((("seed", self.seed),) if self._own_seed else ()),
@@ -385,11 +426,18 @@ class DataLoader:
         self._progress = None
 
     def stats(self) -> dict[str, Any]:
-        """What happened so far: batches, samples, seconds that this process and the workers waited, slots and bytes in
-        use.
+        """What the workers of the latest iteration have done since they started; empty before.
+
+        Returns:
+            Rates (``samples_per_s``, ``bytes_per_s``); totals (``batches``, ``samples``, ``bytes``); seconds that the
+            consumer and the workers waited (``consumer_wait_s``, ``worker_wait_s``), that the workers were busy, and
+            what with (``worker_busy_s``; ``dataset_s``, ``collate_s``, ``copy_s``), summed over them; slots and memory
+            in use (``held_slots``, ``slots_used``, ``resident_bytes``); and ``bottleneck``, a sentence.
         """
         engine = self._progress.engine if self._progress is not None else None
-        return {} if engine is None or not engine.is_mine() else engine.scheduler.stats()
+        if engine is None or not engine.is_mine():
+            return {}
+        return summarize(engine.scheduler.stats(), engine.workers, self.threads_per_worker)
 
     def shutdown(self) -> None:
         """Ends the workers. Batches stay valid; the next iteration starts workers again."""
@@ -420,28 +468,35 @@ class DataLoader:
             drawn = draw_torch_seed(self._torch_generator)
             if self.seed is None:
                 self.seed = drawn
+        if resume is not None and "streams" in resume:
+            self._close_idle()  # workers learn only when they start where their streams begin
         engine = None
         while engine is None and self._idle:
             engine = self._idle.pop()
             if not engine.usable(length):
                 engine.close()
                 engine = None
+        for sampler in (self.sampler, self.batch_sampler):
+            # Whoever calls sampler.set_epoch, as with torch's DistributedSampler, means this loader's epochs, too.
+            chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
+            if chosen is not None and resume is None:
+                self._next_epoch = chosen
+        epoch = self._next_epoch
         if engine is None:
-            engine = Engine(self)
-        epoch, batch = self._next_epoch, 0
-        if resume is not None:
-            batch = resume["batch"]
+            engine = Engine(self, epoch, resume or {})
         self._next_epoch = epoch + 1
         try:
-            engine.start_epoch(epoch, batch, None if resume is None else resume.get("plan"))
+            engine.start_epoch(epoch, resume or {})
         except BaseException:
             engine.close()
             raise
-        self._progress = Progress(epoch, batch, engine)
+        self._progress = Progress(epoch, engine, resume or {})
         return engine, self._progress
 
     def _release(self, engine: Engine) -> None:
         """Takes an engine back whose iteration is over."""
+        if self._auto_workers:
+            self.num_workers = engine.workers
         if not self.persistent_workers or self._idle or not engine.usable(engine.length):
             engine.close()
         else:
@@ -458,13 +513,16 @@ class DataLoader:
         return feed
 
     def _dataset_length(self) -> int:
-        return 0 if self._iterable else min(len(self._source), _MAX_LENGTH)
+        return _MAX_LENGTH if self._iterable else min(len(self._source), _MAX_LENGTH)
 
     def _positions(self) -> int:
         """Samples per epoch, of all loaders of the group together."""
         return self._dataset_length() if self._order_sampler is None else len(self._order_sampler)  # type: ignore[arg-type]
 
     def _order_name(self) -> str:
+        if self._iterable:
+            own = self.iterable_sharding == "dataset" and self.num_workers > 0
+            return f"{self.num_workers} streams" if own else "stream"
         if self.order is not None:
             return self.order
         if self.batch_sampler is not None or self.sampler is not None:
@@ -475,6 +533,17 @@ class DataLoader:
 
     def _batch_type(self) -> str | None:
         return "torch" if self.to is None and is_torch_dataset(self.dataset) else self.to
+
+    def _stream_task(self, epoch: int, resume: dict[str, Any]) -> StreamTask | None:
+        if not self._iterable:
+            return None
+        places = {
+            number: StreamPlace(epoch, count, state)
+            for number, (count, state) in enumerate(zip(resume.get("streams", ()), resume.get("states", ())))
+            if state is not None
+        }
+        own = self.iterable_sharding == "dataset" and self.num_workers > 0
+        return StreamTask(own, self.batch_size or 1, *self.shard, self.drop_last, places)
 
     def _grain_plan(self, length: int) -> GrainPlan:
         size = self.batch_size
@@ -511,15 +580,41 @@ class DataLoader:
 
 
 class Progress:
-    """How far one iteration has come."""
+    """How far one iteration has come.
 
-    def __init__(self, epoch: int, batch: int, engine: Engine) -> None:
+    Args:
+        resume: the position that it began with.
+    """
+
+    def __init__(self, epoch: int, engine: Engine, resume: dict[str, Any]) -> None:
         self.epoch = epoch
-        self.batch = batch
+        self.batch = int(resume.get("batch", 0))
         self.finished = False
         self.feeding = False
         self.engine: Engine | None = engine
         self._plan_state = engine.plan_state()
+        # Out of order: batches beyond ``batch`` that were taken.
+        self._ahead = set(resume.get("skip", ()))
+        # Iterable: batches taken of each stream and what the dataset said after them, pickled; whose turn it is.
+        self._streams: list[tuple[int, Any]] = []
+        self._next_stream = int(resume.get("next_stream", 0))
+        if engine.stream is not None:
+            places = list(zip(resume.get("streams", ()), resume.get("states", ())))
+            self._streams = places or [(0, None)] * engine.stream_count
+        self.detailed = engine.stream is not None or not engine.in_order
+
+    def note(self, last: Any) -> None:
+        """Another batch was taken, in an iteration that is ``detailed``: the scheduler's ``last``."""
+        if self._streams:
+            self.batch += 1
+            state = (last.attachment,) if last.attachment else None
+            self._streams[last.stream] = (last.stream_batch + 1, state)
+            self._next_stream = (last.stream + 1) % len(self._streams)
+            return
+        self._ahead.add(last.batch)
+        while self.batch in self._ahead:
+            self._ahead.remove(self.batch)
+            self.batch += 1
 
     def position(self, batches: int | None) -> dict[str, Any]:
         """The part of a state that says where to go on."""
@@ -528,6 +623,15 @@ class Progress:
         position: dict[str, Any] = {"epoch": self.epoch, "batch": self.batch if batches is None else batches}
         if self._plan_state:
             position["plan"] = self._plan_state
+        if self._ahead:
+            position["skip"] = sorted(self._ahead)
+        if self._streams:
+            position["streams"] = [count for count, _ in self._streams]
+            position["next_stream"] = self._next_stream
+            # Taken from workers as they are, and unpickled only for those who want them.
+            position["states"] = [
+                pickle.loads(state[0]) if isinstance(state, tuple) else state for _, state in self._streams
+            ]
         return position
 
 
@@ -539,6 +643,7 @@ class _Iterator(Iterator[Any]):
         self._engine: Engine | None = engine
         self._next = engine.next
         self._progress = progress
+        self._note = progress.note if progress.detailed else None
         self._ended: str | None = None
         self._give_back = weakref.finalize(self, _give_back, weakref.ref(loader), engine)
 
@@ -558,10 +663,19 @@ class _Iterator(Iterator[Any]):
             raise
         except BaseException:
             if self._engine.took_failed_batch():
-                self._progress.batch += 1
+                self._count()
             raise
-        self._progress.batch += 1
+        if self._note is None:
+            self._progress.batch += 1
+        else:
+            self._count()
         return batch
+
+    def _count(self) -> None:
+        if self._note is None or self._engine is None:
+            self._progress.batch += 1
+        else:
+            self._note(self._engine.last())
 
     def end(self, reason: str) -> None:
         """Every further batch is an error."""
@@ -590,6 +704,13 @@ def _same(epoch: int, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _is_torch_generator(generator: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(generator, torch.Generator)
+
+
+def _import_tqdm() -> Any:
+    try:
+        return importlib.import_module("tqdm.auto").tqdm
+    except ImportError:
+        raise ImportError("progress=True needs tqdm: pip install tqdm") from None
 
 
 def _callable(name: str, value: Any) -> Any:

@@ -6,6 +6,7 @@ import collections
 import functools
 import os
 import pickle
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace import _core
+from headrace.data.autotune import Tuning, most_workers
 from headrace.data.collation import DefaultCollate, decode_tree, default_collate, default_convert, dumps
 from headrace.data.plan import Indices
 from headrace.data.worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
@@ -34,22 +36,29 @@ _MAX_INDEX = (1 << 63) - 1
 class Engine:
     """Makes the batches of one iteration of a loader after the other.
 
+    Args:
+        epoch, resume: of the first iteration; where an iterable dataset's streams begin must be known early.
+
     Ended by ``close``, or with the last reference. Belongs to the process that made it; one thread at a time.
     """
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader: DataLoader, epoch: int, resume: dict[str, Any]) -> None:
         self._owner = os.getpid()
         self._seed = loader.seed or 0
         self.timeout = loader.timeout if loader.timeout > 0 else -1.0
         self.length = loader._dataset_length()
-        self._order, self._plan = loader._make_plan(self.length)
+        self.stream = loader._stream_task(epoch, resume)
+        self._order, self._plan = ("stream", None) if self.stream is not None else loader._make_plan(self.length)
         self._batch_size = loader.batch_size or 1
         self._rank, self._world = loader.shard
         self._supplying = False
         self._supplied: collections.OrderedDict[int, Indices] = collections.OrderedDict()
         self._supplied_count = 0
+        self._skip: set[int] = set()
         self._failed = False
         in_process = loader.num_workers == 0
+        self.workers = loader.num_workers
+        self._tuning = Tuning(most_workers()) if loader._auto_workers else None
         self._prefetch = 1 if in_process else loader.prefetch_factor
         producers = max(1, loader.num_workers * loader.threads_per_worker)
         task = WorkerTask(
@@ -60,7 +69,11 @@ class Engine:
             seed_records=loader.seed_records,
             num_workers=loader.num_workers,
             worker_init_fn=loader.worker_init_fn,
+            stream=self.stream,
         )
+        # Streams that the scheduler tells apart; a common one counts as one.
+        self.stream_count = loader.num_workers if self.stream is not None and self.stream.own else 1
+        self.in_order = loader.in_order or self.stream is not None
         self.scheduler = _core.BatchScheduler(
             order=self._order,
             dataset_length=self.length,
@@ -73,6 +86,8 @@ class Engine:
             producers=producers,
             whole_batches=task.collate is not None or task.convert,
             cross_epochs=not in_process and loader.persistent_workers,
+            **({"streams": self.stream_count if self.stream.own else 0} if self.stream is not None else {}),
+            in_order=self.in_order,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,
             decode_tree=functools.partial(decode_tree, to=loader._batch_type()),
@@ -119,19 +134,31 @@ class Engine:
         """Whether a new epoch of a dataset of that length can run."""
         return self._finalizer.alive and self.is_mine() and self.length == length
 
-    def start_epoch(self, epoch: int, batch: int, plan_state: dict[str, Any] | None) -> None:
-        """The next batch asked for is number ``batch`` of ``epoch``."""
+    def start_epoch(self, epoch: int, resume: dict[str, Any]) -> None:
+        """Begins an epoch, or goes on with one where the ``position`` of a :class:`Progress` says."""
         self._errors.clear()
-        self.scheduler.start_epoch(epoch, batch)
+        batch, skip = resume.get("batch", 0), resume.get("skip", [])
         self._supplying = False
-        if self._plan is not None:
+        if self.stream is not None:
+            places = [(count, False) for count in resume.get("streams", ())] if self.stream.own else []
+            more: dict[str, Any] = {"streams": places, "next_stream": resume.get("next_stream", 0)}
+            self.scheduler.start_epoch(epoch, batch, **more)
+        elif self._plan is None:
+            self.scheduler.start_epoch(epoch, batch, skip)
+        else:
+            self.scheduler.start_epoch(epoch, batch, skip)
             self._supplied.clear()
             self._supplied_count = batch
-            if plan_state is not None:
-                self._plan.restore(plan_state)
+            if "plan" in resume:
+                self._plan.restore(resume["plan"])
             self._plan.start(epoch, batch)
+            self._skip = set(skip)
             self._supplying = True
             self.supply()
+
+    def last(self) -> Any:
+        """Which batch :meth:`next` took last."""
+        return self.scheduler.last
 
     def plan_state(self) -> dict[str, Any]:
         """What the order of the current epoch depends on, beside epoch and seed."""
@@ -147,6 +174,8 @@ class Engine:
         while True:
             if self._supplying:
                 self.supply()
+            if self._tuning is not None and time.monotonic() >= self._tuning.due:
+                self.tune()
             if self.server is None:
                 result = self.scheduler.next(self.timeout)
             else:
@@ -183,6 +212,9 @@ class Engine:
         """Hands the scheduler the index lists that it wants."""
         assert self._plan is not None
         for _ in range(self.scheduler.wanted_supply()):
+            while self._supplied_count in self._skip:
+                self._plan.next()
+                self._supplied_count += 1
             indices = self._plan.next()
             if indices is None:
                 self.scheduler.end_supply()
@@ -209,6 +241,18 @@ class Engine:
             raise
         for report in reports:
             warnings.warn(report, RuntimeWarning, stacklevel=4)
+
+    def tune(self) -> None:
+        """Adapts the number of workers to what happened since the last time (``num_workers="auto"``)."""
+        if self._tuning is not None and isinstance(self.pool, WorkerPool):
+            wanted = self._tuning.propose(self.workers, self.scheduler.stats())
+            if wanted != self.workers:
+                self.workers = self.pool.resize(wanted, self._make_setup)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the number of workers changes while it runs."""
+        return self._tuning is not None
 
     def _index(self, epoch: int, batch: int, row: int) -> Any:
         """The dataset index of a row."""

@@ -34,6 +34,10 @@ class Feed:
                 target=_serve_until, args=(engine.server, stopping), daemon=True, name="headrace-feed"
             )
             thread.start()
+        if engine.tunes:
+            threading.Thread(
+                target=_tune_until, args=(weakref.ref(engine), stopping), daemon=True, name="headrace-tune"
+            ).start()
         self._parts: _FeedParts | None = (feeder, stopping, thread, os.getpid(), give_back)
         self._finalizer = weakref.finalize(self, _stop_feed, self._parts, "whoever fed the queue is gone")
 
@@ -88,3 +92,13 @@ def _serve_until(server: ClaimServer, stopping: threading.Event) -> None:
         claim = server.producer.wait(0.05)
         if claim is not None:
             server.serve(claim)
+
+
+def _tune_until(engine: weakref.ref[Engine], stopping: threading.Event) -> None:
+    """While C++ moves the batches, nobody else would look at the number of workers."""
+    while not stopping.wait(0.5):
+        alive = engine()
+        if alive is None:
+            return
+        alive.tune()
+        del alive

@@ -52,7 +52,7 @@ class SeekingPlan:
         self._batch = self._length = 0
 
     def start(self, epoch: int, batch: int) -> None:
-        self._sampler.set_epoch(epoch)
+        self._sampler.begin_epoch(epoch)
         self._length = len(self._sampler)
         self._batch = batch
 
@@ -81,7 +81,7 @@ class SeekingBatchPlan:
         self._batch = 0
 
     def start(self, epoch: int, batch: int) -> None:
-        self._sampler.set_epoch(epoch)
+        self._sampler.begin_epoch(epoch)
         self._batch = batch
 
     def next(self) -> Indices | None:
@@ -254,7 +254,7 @@ def sampled(sampler: SeekableSampler) -> Callable[[int, np.ndarray[Any, Any]], I
     """The order of a seekable sampler, as :class:`GrainPlan` asks for it."""
 
     def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
-        sampler.set_epoch(epoch)
+        sampler.begin_epoch(epoch)
         return np.concatenate([sampler.take(int(position), int(position) + 1) for position in positions])
 
     return index_at

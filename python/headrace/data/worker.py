@@ -21,6 +21,7 @@ from headrace import _core
 from headrace.data.collation import DefaultCollate, collate_in_place, describe, dumps, flatten_batch, sample_prototype
 from headrace.data.dataset import Fetcher
 from headrace.data.random import seeded
+from headrace.data.stream import StreamReader, StreamTask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +72,7 @@ class WorkerTask:
         collate: makes a batch from the list of its samples; None: the default, which writes each sample to its row.
         convert: a batch is one sample; ``collate`` gets it alone.
         seed_records: seed the global generators for each sample.
+        stream: how to read ``dataset`` if it is an iterable one.
     """
 
     dataset: Any
@@ -80,6 +82,7 @@ class WorkerTask:
     seed_records: bool
     num_workers: int
     worker_init_fn: Callable[[int], None] | None
+    stream: StreamTask | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,10 +127,9 @@ class ClaimServer:
         self, task: WorkerTask, producer_id: int, arena_fd: int, completion_fd: int, errors: KeptErrors | None = None
     ) -> None:
         self._task = task
-        self._fetcher = Fetcher(task.dataset, task.seed)
-        self._getitem = self._fetcher.getitem
-        if task.seed_records:
-            self._getitem = self._seeded_getitem
+        self._reader = None if task.stream is None else StreamReader(task.dataset, task.stream, producer_id)
+        self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
+        self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
         self._spec = getattr(task.dataset, "sample_spec", None) if self._fetcher.wants_out else None
         self._epoch = 0
         self._init_error: BaseException | None = None
@@ -167,6 +169,9 @@ class ClaimServer:
             self._culprit = "worker_init_fn failed"
             raise self._init_error.with_traceback(self._init_traceback)
         self._culprit = None
+        if self._reader is not None:
+            self._serve_stream(claim, self._reader)
+            return
         self._epoch = claim.epoch
         self._fetcher.set_epoch(claim.epoch)
         if not claim.whole and self._fetcher.bulk is None:
@@ -181,6 +186,21 @@ class ClaimServer:
             producer.write_batch(claim, *flatten_batch(self._collate(samples, indices)))
         else:
             producer.fill_from(claim, samples)
+
+    def _serve_stream(self, claim: _core.Claim, reader: StreamReader) -> None:
+        producer = self.producer
+        self._culprit = "The iterable dataset could not be read"
+        samples, ended = reader.read(claim.epoch, claim.stream_batch)
+        if not samples:
+            producer.end_stream(claim)
+            return
+        state = reader.state()
+        self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
+        if claim.whole or self._task.collate is not None:
+            batch = self._collate(samples, list(range(len(samples))))
+            producer.write_batch(claim, *flatten_batch(batch), ended=ended, attachment=state)
+        else:
+            producer.fill_from(claim, samples, ended=ended, attachment=state)
 
     def _make(self, claim: _core.Claim, indices: list[Any]) -> list[Any]:
         producer = self.producer
@@ -311,7 +331,13 @@ def _tell_torch(info: WorkerInfo) -> None:
 
 
 def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
-    """Who the worker of that number is."""
+    """Who the worker of that number is.
+
+    Where all workers iterate over one stream, each is told that it is the only one: an iterable dataset that leaves to
+    others what is theirs must not do so twice.
+    """
+    if task.stream is not None and not task.stream.own:
+        return WorkerInfo(0, 1, task.seed & _MAX_SEED, task.dataset)
     return WorkerInfo(worker_id, task.num_workers, (task.seed + worker_id) & _MAX_SEED, task.dataset)
 
 

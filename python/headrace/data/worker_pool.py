@@ -69,6 +69,8 @@ class WorkerPool:
         self._owner = os.getpid()
         self._main_pidfd = os.pidfd_open(self._owner)
         self._processes: list[multiprocessing.process.BaseProcess] = []
+        # By worker: processes that have been told to end and may still be at a sample.
+        self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
         self.last_exit = describe_exit(None)
         try:
             # Start all, then watch all: the processes come up in parallel.
@@ -121,6 +123,8 @@ class WorkerPool:
         for death in deaths:  # all threads of a process die with it
             of_workers.setdefault(death.producer // self._threads, []).append(death)
         for worker_id, together in of_workers.items():
+            if worker_id >= len(self._processes):
+                continue  # it had been let go
             process = self._processes[worker_id]
             _join(process, 5)
             self.last_exit = describe_exit(process.exitcode)
@@ -149,12 +153,36 @@ class WorkerPool:
             reports.append(report)
         return reports
 
+    def resize(self, workers: int, make_setup: MakeSetup) -> int:
+        """Starts workers, or lets some end once they have made what they are at.
+
+        Returns:
+            How many there are now: fewer than asked for while one that was let go has not ended.
+        """
+        while len(self._processes) < workers:
+            worker_id = len(self._processes)
+            leaving = self._leaving.get(worker_id)
+            if leaving is not None:
+                if leaving.is_alive():
+                    break
+                _close(self._leaving.pop(worker_id))
+            self._processes.append(self._start(worker_id, make_setup))
+            self._watch(worker_id)
+        while len(self._processes) > workers:
+            worker_id = len(self._processes) - 1
+            for thread in range(self._threads):
+                self._scheduler.retire_producer(worker_id * self._threads + thread)
+            self._leaving[worker_id] = self._processes.pop()
+        self._scheduler.set_producers(len(self._processes) * self._threads)
+        return len(self._processes)
+
     def stop(self) -> None:
         """Ends the workers: asks them to, then kills them. Does nothing in a forked child. Idempotent."""
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
-        processes, self._processes = self._processes, []
+        processes, self._processes = [*self._processes, *self._leaving.values()], []
+        self._leaving.clear()
         deadline = time.monotonic() + _GRACE
         try:
             for process in processes:

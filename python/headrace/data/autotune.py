@@ -1,0 +1,100 @@
+"""How many workers a loader should have: found by trying, while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from typing import Any
+
+# Shares of the time below which waiting for data does not matter, and above which workers have enough to do.
+_NO_WAIT = 0.02
+_BUSY = 0.75
+# What one more worker must bring to be kept.
+_WORTHWHILE = 1.03
+# Decisions to wait before something that did not help is tried again.
+_PATIENCE = 20
+# Seconds from one decision to the next.
+_INTERVAL = 0.4
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """What happened during a short while.
+
+    Attributes:
+        samples: made, per second.
+        consumer_wait: the share of the time that the consumer waited.
+        busy: the share of the time that a worker was at a sample, on average.
+    """
+
+    samples: float
+    consumer_wait: float
+    busy: float
+
+
+class WorkerTuner:
+    """Decides from one window to the next whether to add a worker or to take one away.
+
+    Hill climbing: while the consumer waits and the workers are busy, another worker is tried, and kept if more samples
+    are made; while the consumer never waits and one worker less would still keep up, one is taken away.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._before: tuple[int, float] | None = None
+        self._hold = 0
+
+    def decide(self, workers: int, window: Window) -> int:
+        """The number of workers for the next window."""
+        before, self._before = self._before, None
+        if before is not None and window.samples < before[1] * _WORTHWHILE and window.consumer_wait > _NO_WAIT:
+            self._hold = _PATIENCE
+            return before[0]
+        if self._hold > 0:
+            self._hold -= 1
+            return workers
+        if window.consumer_wait > _NO_WAIT:
+            if window.busy > _BUSY and workers < self._most:
+                self._before = (workers, window.samples)
+                return workers + 1
+            return workers
+        if workers > 1 and window.busy * workers < (workers - 1) * _BUSY:
+            return workers - 1
+        return workers
+
+
+class Tuning:
+    """Watches the counters of a scheduler and says now and then how many workers there should be.
+
+    Not thread-safe.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._tuner = WorkerTuner(most)
+        self._last: dict[str, Any] | None = None
+        # When it is worth looking again, of time.monotonic.
+        self.due = 0.0
+
+    def propose(self, workers: int, counters: dict[str, Any]) -> int:
+        """The number of workers to go on with, given the counters of now."""
+        self.due = time.monotonic() + _INTERVAL
+        before, self._last = self._last, counters
+        if before is None:
+            return workers
+        elapsed = counters["elapsed_s"] - before["elapsed_s"]
+        claims = counters["claims"] - before["claims"]
+        if counters["batches"] == before["batches"] or claims < 2 * workers or elapsed <= 0:
+            self._last = before if claims else counters  # too little has happened, or nobody wants batches
+            return workers
+        window = Window(
+            samples=(counters["samples"] - before["samples"]) / elapsed,
+            consumer_wait=(counters["consumer_wait_s"] - before["consumer_wait_s"]) / elapsed,
+            busy=(counters["worker_busy_s"] - before["worker_busy_s"]) / (elapsed * workers),
+        )
+        return self._tuner.decide(workers, window)
+
+
+def most_workers() -> int:
+    """As many as this process may use processors."""
+    return max(1, len(os.sched_getaffinity(0)))

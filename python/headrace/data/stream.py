@@ -1,0 +1,110 @@
+"""Reading an iterable dataset batch by batch, from any batch on."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from headrace.data.collation import dumps
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamPlace:
+    """A place in a stream: after so many batches of an epoch, where the dataset said this of its state."""
+
+    epoch: int
+    batches: int
+    state: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamTask:
+    """How the workers read an iterable dataset.
+
+    Attributes:
+        own: each worker has a stream of its own; else all iterate over the same one, and each batch is one worker's.
+        batch_size: rows of this loader's batches.
+        rank, world: of each ``batch_size * world`` elements every ``world``-th, from ``rank`` on, is this loader's.
+        drop_last: leave out a last batch that is not full.
+        places: where streams begin, by worker (if ``own``; else one for all).
+    """
+
+    own: bool
+    batch_size: int
+    rank: int
+    world: int
+    drop_last: bool
+    places: dict[int, StreamPlace]
+
+
+class StreamReader:
+    """Gives the samples of any batch of a stream; cheap as long as they are asked for in order.
+
+    A batch behind the place that has been reached makes it iterate anew; those in between are read and dropped. So a
+    worker can take over from one that died, and several can share a stream of which each makes some batches.
+
+    Not thread-safe: one per worker.
+    """
+
+    def __init__(self, dataset: Any, task: StreamTask, worker_id: int) -> None:
+        self._dataset = dataset
+        self._task = task
+        self._place = task.places.get(worker_id if task.own else 0)
+        self._group = task.batch_size * task.world
+        self._epoch = -1
+        self._batch = 0
+        self._ended = False
+        self._elements: Iterator[Any] = iter(())
+        self._latest: tuple[int, int, tuple[list[Any], bool]] | None = None
+
+    def read(self, epoch: int, batch: int) -> tuple[list[Any], bool]:
+        """The rows of a batch, and whether the stream has ended with them. Raises what the dataset raises."""
+        if self._latest is not None and self._latest[:2] == (epoch, batch):
+            return self._latest[2]  # the same once more: its samples did not go together
+        self._latest = None
+        if epoch != self._epoch or batch < self._batch:
+            self._restart(epoch, batch)
+        while self._batch < batch and not self._ended:
+            self._skip()
+        if self._ended:
+            return [], True
+        self._batch += 1  # also if the dataset raises: an error consumes its batch
+        elements = list(itertools.islice(self._elements, self._group))
+        self._ended = len(elements) < self._group
+        task = self._task
+        rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
+        self._latest = (epoch, batch, (rows, self._ended))
+        return rows, self._ended
+
+    def state(self) -> bytes:
+        """The dataset's state now, pickled; empty if it has none."""
+        for holder in (self._elements, self._dataset):
+            if hasattr(holder, "state_dict"):
+                return dumps(holder.state_dict())
+        return b""
+
+    def _restart(self, epoch: int, batch: int) -> None:
+        self._ended = True  # unless an iterator comes of it
+        self._epoch, self._batch = epoch, 0
+        state, place = None, self._place
+        if place is not None and place.epoch == epoch and place.batches <= batch:
+            self._batch, state = place.batches, place.state
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(epoch)
+        on_dataset = state is not None and hasattr(self._dataset, "load_state_dict")
+        if on_dataset:
+            self._dataset.load_state_dict(state)
+        self._elements = iter(self._dataset)
+        if state is not None and not on_dataset:
+            self._elements.load_state_dict(state)  # type: ignore[attr-defined]
+        self._ended = False
+
+    def _skip(self) -> None:
+        self._batch += 1
+        try:
+            skipped = sum(1 for _ in itertools.islice(self._elements, self._group))
+        except Exception:  # that batch was, or will be, somebody's error
+            return
+        self._ended = skipped < self._group
