@@ -86,7 +86,7 @@ class Engine:
             producers=producers,
             whole_batches=task.collate is not None or task.convert,
             cross_epochs=not in_process and loader.persistent_workers,
-            **({"streams": self.stream_count if self.stream.own else 0} if self.stream is not None else {}),
+            streams=self.stream_count if self.stream is not None and self.stream.own else 0,
             in_order=self.in_order,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,
@@ -141,8 +141,7 @@ class Engine:
         self._supplying = False
         if self.stream is not None:
             places = [(count, False) for count in resume.get("streams", ())] if self.stream.own else []
-            more: dict[str, Any] = {"streams": places, "next_stream": resume.get("next_stream", 0)}
-            self.scheduler.start_epoch(epoch, batch, **more)
+            self.scheduler.start_epoch(epoch, batch, streams=places, next_stream=resume.get("next_stream", 0))
         elif self._plan is None:
             self.scheduler.start_epoch(epoch, batch, skip)
         else:

@@ -57,13 +57,9 @@ class StreamReader:
         self._batch = 0
         self._ended = False
         self._elements: Iterator[Any] = iter(())
-        self._latest: tuple[int, int, tuple[list[Any], bool]] | None = None
 
     def read(self, epoch: int, batch: int) -> tuple[list[Any], bool]:
         """The rows of a batch, and whether the stream has ended with them. Raises what the dataset raises."""
-        if self._latest is not None and self._latest[:2] == (epoch, batch):
-            return self._latest[2]  # the same once more: its samples did not go together
-        self._latest = None
         if epoch != self._epoch or batch < self._batch:
             self._restart(epoch, batch)
         while self._batch < batch and not self._ended:
@@ -75,7 +71,6 @@ class StreamReader:
         self._ended = len(elements) < self._group
         task = self._task
         rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
-        self._latest = (epoch, batch, (rows, self._ended))
         return rows, self._ended
 
     def state(self) -> bytes:

@@ -196,11 +196,9 @@ class ClaimServer:
             return
         state = reader.state()
         self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
-        if claim.whole or self._task.collate is not None:
+        if self._task.collate is not None or not producer.fill_from(claim, samples, ended, state):
             batch = self._collate(samples, list(range(len(samples))))
-            producer.write_batch(claim, *flatten_batch(batch), ended=ended, attachment=state)
-        else:
-            producer.fill_from(claim, samples, ended=ended, attachment=state)
+            producer.write_batch(claim, *flatten_batch(batch), ended, state, rows=len(samples))
 
     def _make(self, claim: _core.Claim, indices: list[Any]) -> list[Any]:
         producer = self.producer

@@ -1,0 +1,314 @@
+"""Iterable datasets."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
+
+
+class Count(IterableDataset[Any]):
+    """0 to length, whoever iterates."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from range(self.length)
+
+
+class Shared(Count):
+    """Leaves to the other workers what is theirs."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        yield from range(worker, self.length, workers)
+
+
+class Uneven(Count):
+    """Worker w has w + 1 times ``length`` elements."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        worker = info.id if info is not None else 0
+        yield from range(100 * worker, 100 * worker + self.length * (worker + 1))
+
+
+class Stateful(Count):
+    """Knows where it is, and says how often it read an element."""
+
+    def __init__(self, length: int, log: Path | None = None) -> None:
+        super().__init__(length)
+        self.at = 0
+        self.log = log
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.at < self.length:
+            if self.log is not None:
+                with self.log.open("a") as file:
+                    file.write(f"{self.at}\n")
+            self.at += 1
+            yield self.at - 1
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class Arrays(Count):
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(self.length):
+            yield {"x": np.full((2, 3), i, np.float32), "name": f"sample {i}"}
+
+
+class Broken(Count):
+    """Raises once, at 5, and has more after that."""
+
+    class Elements(Iterator[int]):
+        def __init__(self, length: int) -> None:
+            self.at, self.length = -1, length
+
+        def __next__(self) -> int:
+            self.at += 1
+            if self.at == 5:
+                raise LookupError("no element 5")
+            if self.at >= self.length:
+                raise StopIteration
+            return self.at
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.Elements(self.length)
+
+
+class Deadly(Count):
+    """Kills its worker at 7, the first time."""
+
+    def __init__(self, length: int, mark: Path) -> None:
+        super().__init__(length)
+        self.mark = mark
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(self.length):
+            if i == 7 and get_worker_info() is not None and not self.mark.exists():
+                self.mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield i
+
+
+def lists(loader: Any) -> list[list[int]]:
+    return [np.atleast_1d(np.asarray(batch)).tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2, 5])
+@pytest.mark.parametrize("dataset", [Count(23), Shared(23)], ids=lambda dataset: type(dataset).__name__)
+def test_the_order_is_that_without_workers(dataset: Any, num_workers: int) -> None:
+    loader = DataLoader(dataset, 4, num_workers=num_workers)
+    expected = [list(range(i, min(i + 4, 23))) for i in range(0, 23, 4)]
+    for _ in range(3):
+        assert lists(loader) == expected
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 8, 9])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_ends_of_every_kind(length: int, drop_last: bool) -> None:
+    for num_workers in (0, 2):
+        loader = DataLoader(Count(length), 4, num_workers=num_workers, drop_last=drop_last)
+        stop = length // 4 * 4 if drop_last else length
+        assert lists(loader) == [list(range(i, min(i + 4, stop))) for i in range(0, stop, 4)]
+
+
+def test_a_generator_of_any_kind_is_a_dataset() -> None:
+    class Plain:
+        def __iter__(self) -> Iterator[Any]:
+            return iter([(1, "a"), (2, "b"), (3, "c")])
+
+    got = list(DataLoader(Plain(), 2, num_workers=1))
+    assert [(batch[0].tolist(), batch[1]) for batch in got] == [([1, 2], ["a", "b"]), ([3], ["c"])]
+
+
+def test_each_worker_may_have_a_stream_of_its_own() -> None:
+    loader = DataLoader(Shared(10), 2, num_workers=2, iterable_sharding="dataset")
+    for _ in range(2):
+        assert lists(loader) == [[0, 2], [1, 3], [4, 6], [5, 7], [8], [9]]
+
+
+def test_a_worker_that_is_exhausted_leaves_the_others_working() -> None:
+    loader = DataLoader(Uneven(2), 2, num_workers=3, iterable_sharding="dataset")
+    for _ in range(2):
+        assert lists(loader) == [[0, 1], [100, 101], [200, 201], [102, 103], [202, 203], [204, 205]]
+
+
+def test_without_batches_each_element_arrives() -> None:
+    for num_workers in (0, 2):
+        assert lists(DataLoader(Count(5), None, num_workers=num_workers)) == [[0], [1], [2], [3], [4]]
+    got = list(DataLoader(Arrays(3), None, num_workers=2))
+    assert [sample["name"] for sample in got] == ["sample 0", "sample 1", "sample 2"]
+    assert got[2]["x"].shape == (2, 3)
+
+
+def test_collate_fn_sees_the_samples() -> None:
+    loader = DataLoader(Count(7), 3, num_workers=2, collate_fn=lambda samples: {"sum": sum(samples), "n": len(samples)})
+    assert list(loader) == [{"sum": 3, "n": 3}, {"sum": 12, "n": 3}, {"sum": 6, "n": 1}]
+
+
+def test_samples_of_different_kinds_in_one_batch_are_an_error_that_consumes_it() -> None:
+    class Mixed(Count):
+        def __iter__(self) -> Iterator[Any]:
+            for i in range(self.length):
+                yield np.zeros(3 if i == 4 else 2)
+
+    for num_workers in (0, 1):
+        iterator = iter(DataLoader(Mixed(9), 3, num_workers=num_workers))
+        assert next(iterator).shape == (3, 2)
+        with pytest.raises(ValueError, match="sample 1 "):
+            next(iterator)
+        assert next(iterator).shape == (3, 2)
+        assert list(iterator) == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_an_error_consumes_its_batch_and_iteration_goes_on(num_workers: int) -> None:
+    iterator = iter(DataLoader(Broken(12), 2, num_workers=num_workers))
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(LookupError, match="no element 5"):
+        next(iterator)
+    assert lists(iterator) == [[6, 7], [8, 9], [10, 11]]
+
+
+def test_a_dataset_that_cannot_be_iterated_over_ends() -> None:
+    class Never(Count):
+        def __iter__(self) -> Iterator[Any]:
+            raise OSError("no stream today")
+
+    for num_workers in (0, 2):
+        iterator = iter(DataLoader(Never(3), 2, num_workers=num_workers))
+        with pytest.raises(OSError, match="no stream today"):
+            next(iterator)
+        failures = 0
+        while True:  # a failure for each worker at most
+            try:
+                next(iterator)
+            except StopIteration:
+                break
+            except OSError:
+                failures += 1
+        assert failures <= num_workers
+
+
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.filterwarnings("ignore:worker")
+def test_a_worker_that_dies_is_replaced_and_the_stream_goes_on(sharding: str, tmp_path: Path) -> None:
+    loader = DataLoader(Deadly(20, tmp_path / "died"), 2, num_workers=1, iterable_sharding=sharding)
+    assert lists(loader) == [[i, i + 1] for i in range(0, 20, 2)]
+
+
+def test_hosts_share_a_stream() -> None:
+    for num_workers in (0, 2):
+        loaders = [DataLoader(Count(21), 2, shard=(rank, 3), num_workers=num_workers) for rank in range(3)]
+        got = [lists(loader) for loader in loaders]
+        assert got[0] == [[0, 3], [6, 9], [12, 15], [18]]
+        assert sorted(i for batches in got for batch in batches for i in batch) == list(range(21))
+    with pytest.raises(ValueError, match='iterable_sharding="engine"'):
+        DataLoader(Count(21), shard=(0, 2), num_workers=1, iterable_sharding="dataset")
+
+
+@pytest.mark.parametrize("dataset", [Count, Stateful])
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_resuming_in_the_middle(dataset: Any, num_workers: int) -> None:
+    expected = [list(range(i, min(i + 2, 21))) for i in range(0, 21, 2)]
+    for taken in (0, 1, 4, 10, 11):
+        loader = DataLoader(dataset(21), 2, num_workers=num_workers, seed=1)
+        iterator = iter(loader)
+        for _ in range(taken):
+            next(iterator)
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.shutdown()
+        other = DataLoader(dataset(21), 2, num_workers=num_workers, seed=1)
+        other.load_state_dict(state)
+        assert lists(other) == expected[taken:]
+        assert lists(other) == expected
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_resuming_streams_of_the_workers_own(num_workers: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Shared(25), 2, num_workers=num_workers, iterable_sharding="dataset", seed=1)
+
+    expected = lists(make())
+    for taken in range(len(expected) + 1):
+        loader = make()
+        iterator = iter(loader)
+        for _ in range(taken):
+            next(iterator)
+        other = make()
+        other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        assert lists(other) == expected[taken:]
+        assert lists(other) == expected
+    with pytest.raises(ValueError, match="streams"):
+        DataLoader(Shared(25), 2, num_workers=4, iterable_sharding="dataset").load_state_dict(make().state_dict())
+
+
+def test_the_datasets_own_state_saves_reading_again(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    loader = DataLoader(Stateful(100), 2, num_workers=1, seed=1)
+    iterator = iter(loader)
+    for _ in range(30):
+        next(iterator)
+    state = loader.state_dict()
+    other = DataLoader(Stateful(100, log), 2, num_workers=1, seed=1)
+    other.load_state_dict(state)
+    assert next(iter(other)).tolist() == [60, 61]
+    other.shutdown()
+    assert log.read_text().split()[0] == "60"
+
+
+def test_chained_datasets_follow_each_other() -> None:
+    loader = DataLoader(ChainDataset([Count(3), Count(4)]), 2, num_workers=2)
+    assert lists(loader) == [[0, 1], [2, 0], [1, 2], [3]]
+
+
+def test_a_length_is_the_datasets() -> None:
+    class Sized(Count):
+        def __len__(self) -> int:
+            return self.length
+
+    assert len(DataLoader(Sized(7), 2)) == 4
+    assert len(DataLoader(Sized(7), 2, drop_last=True)) == 3
+    with pytest.raises(TypeError, match=r"__len__|no len"):
+        len(DataLoader(Count(7), 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"shuffle": True}, "shuffle must be left out"),
+        ({"sampler": [1]}, "sampler must be left out"),
+        ({"batch_sampler": [[1]]}, "batch_sampler must be left out"),
+        ({"workers": "thread", "num_workers": 1}, "one thread each"),
+        ({"threads_per_worker": 2, "num_workers": 1}, "one thread each"),
+        ({"iterable_sharding": "both"}, "iterable_sharding must be"),
+        ({"num_workers": "auto"}, "auto"),
+        ({"order": "grain"}, "map-style"),
+    ],
+    ids=str,
+)
+def test_what_an_iterable_dataset_excludes_is_a_clear_error(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        DataLoader(Count(4), **arguments)
+
+
+def test_only_iterable_datasets_are_sharded() -> None:
+    with pytest.raises(ValueError, match="read by index"):
+        DataLoader([1, 2], iterable_sharding="engine")
