@@ -7,7 +7,6 @@ import importlib
 import multiprocessing
 import numbers
 import os
-import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +34,7 @@ from headrace.data.plan import (
 )
 from headrace.data.sampler import BatchSampler, SeekableSampler
 from headrace.data.stats import summarize
-from headrace.data.stream import StreamPlace, StreamTask
+from headrace.data.stream import StreamPlace, StreamTask, decode_place
 
 _MAX_WORKERS = 512
 _MAX_SECONDS = 10**9
@@ -538,9 +537,9 @@ class DataLoader:
         if not self._iterable:
             return None
         places = {
-            number: StreamPlace(epoch, count, state)
-            for number, (count, state) in enumerate(zip(resume.get("streams", ()), resume.get("states", ())))
-            if state is not None
+            number: StreamPlace(epoch, batches, state, ended)
+            for number, (batches, state, ended) in enumerate(resume.get("streams", ()))
+            if ended or state is not None  # else the worker reads up to there
         }
         own = self.iterable_sharding == "dataset" and self.num_workers > 0
         return StreamTask(own, self.batch_size or 1, *self.shard, self.drop_last, places)
@@ -595,20 +594,19 @@ class Progress:
         self._plan_state = engine.plan_state()
         # Out of order: batches beyond ``batch`` that were taken.
         self._ahead = set(resume.get("skip", ()))
-        # Iterable: batches taken of each stream and what the dataset said after them, pickled; whose turn it is.
-        self._streams: list[tuple[int, Any]] = []
+        # Iterable: how far each stream has been taken, as batches, state and end, the latter still to be decoded or
+        # not; and whose turn it is.
+        self._streams: list[tuple[int, bytes] | list[Any]] = []
         self._next_stream = int(resume.get("next_stream", 0))
         if engine.stream is not None:
-            places = list(zip(resume.get("streams", ()), resume.get("states", ())))
-            self._streams = places or [(0, None)] * engine.stream_count
+            self._streams = list(resume.get("streams", ())) or [(0, b"")] * engine.stream_count
         self.detailed = engine.stream is not None or not engine.in_order
 
     def note(self, last: Any) -> None:
         """Another batch was taken, in an iteration that is ``detailed``: the scheduler's ``last``."""
         if self._streams:
             self.batch += 1
-            state = (last.attachment,) if last.attachment else None
-            self._streams[last.stream] = (last.stream_batch + 1, state)
+            self._streams[last.stream] = (last.stream_batch + 1, last.attachment)
             self._next_stream = (last.stream + 1) % len(self._streams)
             return
         self._ahead.add(last.batch)
@@ -626,11 +624,10 @@ class Progress:
         if self._ahead:
             position["skip"] = sorted(self._ahead)
         if self._streams:
-            position["streams"] = [count for count, _ in self._streams]
             position["next_stream"] = self._next_stream
-            # Taken from workers as they are, and unpickled only for those who want them.
-            position["states"] = [
-                pickle.loads(state[0]) if isinstance(state, tuple) else state for _, state in self._streams
+            position["streams"] = [
+                [stream[0], *decode_place(stream[1])] if isinstance(stream, tuple) else stream
+                for stream in self._streams
             ]
         return position
 

@@ -140,7 +140,7 @@ class Engine:
         batch, skip = resume.get("batch", 0), resume.get("skip", [])
         self._supplying = False
         if self.stream is not None:
-            places = [(count, False) for count in resume.get("streams", ())] if self.stream.own else []
+            places = [(batches, ended) for batches, _, ended in resume.get("streams", ())] if self.stream.own else []
             self.scheduler.start_epoch(epoch, batch, streams=places, next_stream=resume.get("next_stream", 0))
         elif self._plan is None:
             self.scheduler.start_epoch(epoch, batch, skip)

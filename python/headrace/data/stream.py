@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +13,12 @@ from headrace.data.collation import dumps
 
 @dataclasses.dataclass(frozen=True)
 class StreamPlace:
-    """A place in a stream: after so many batches of an epoch, where the dataset said this of its state."""
+    """A place in a stream: after so many batches of an epoch, where the dataset said this of its state, if anything."""
 
     epoch: int
     batches: int
     state: Any
+    ended: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +75,13 @@ class StreamReader:
         rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
         return rows, self._ended
 
-    def state(self) -> bytes:
-        """The dataset's state now, pickled; empty if it has none."""
+    def place(self) -> bytes:
+        """What is worth knowing of the place that has been reached, for :func:`decode_place`; may be empty."""
+        if self._ended:
+            return dumps((None, True))
         for holder in (self._elements, self._dataset):
             if hasattr(holder, "state_dict"):
-                return dumps(holder.state_dict())
+                return dumps((holder.state_dict(), False))
         return b""
 
     def _restart(self, epoch: int, batch: int) -> None:
@@ -86,6 +90,8 @@ class StreamReader:
         state, place = None, self._place
         if place is not None and place.epoch == epoch and place.batches <= batch:
             self._batch, state = place.batches, place.state
+            if place.ended:
+                return
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
         on_dataset = state is not None and hasattr(self._dataset, "load_state_dict")
@@ -103,3 +109,9 @@ class StreamReader:
         except Exception:  # that batch was, or will be, somebody's error
             return
         self._ended = skipped < self._group
+
+
+def decode_place(message: bytes) -> tuple[Any, bool]:
+    """The dataset's state, None if it has none, and whether the stream has ended."""
+    state, ended = pickle.loads(message) if message else (None, False)
+    return state, ended

@@ -194,11 +194,11 @@ class ClaimServer:
         if not samples:
             producer.end_stream(claim)
             return
-        state = reader.state()
+        place = reader.place()
         self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
-        if self._task.collate is not None or not producer.fill_from(claim, samples, ended, state):
+        if self._task.collate is not None or not producer.fill_from(claim, samples, ended, place):
             batch = self._collate(samples, list(range(len(samples))))
-            producer.write_batch(claim, *flatten_batch(batch), ended, state, rows=len(samples))
+            producer.write_batch(claim, *flatten_batch(batch), ended, place, rows=len(samples))
 
     def _make(self, claim: _core.Claim, indices: list[Any]) -> list[Any]:
         producer = self.producer
