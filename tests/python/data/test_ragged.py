@@ -233,3 +233,17 @@ def test_what_cannot_be_ragged_is_named_by_its_index() -> None:
     samples = [np.zeros(2)] * 5 + [np.zeros((2, 1))]
     with pytest.raises(ValueError, match="sample 5 does not go into one batch with sample 3"):
         list(DataLoader(Samples(samples), batch_size=3, ragged="pad"))
+
+
+def test_in_a_queue_bfloat16_is_itself() -> None:
+    torch = pytest.importorskip("torch")
+    samples = [torch.full((n,), n, dtype=torch.bfloat16) for n in (1, 2)]
+    for rule, shape in (("lod", [3]), ("pad", [2, 2])):
+        queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, [[-1] * len(shape)])
+        feed = DataLoader(Samples(samples), batch_size=2, ragged=rule)._feed(queue)
+        (tensor,) = queue.pop(timeout=20)
+        feed.stop()
+        assert (tensor.dtype(), tensor.shape()) == ("bfloat16", shape)
+        bits = np.asarray(tensor).view(np.int16)
+        expected = [1, 2, 2] if rule == "lod" else [1, 0, 2, 2]
+        assert torch.from_numpy(bits.ravel()).view(torch.bfloat16).tolist() == expected
