@@ -1,0 +1,71 @@
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "framework/errors.h"
+#include "gtest/gtest.h"
+#include "reader/queue_feeder.h"
+#include "reader/shared_memory/batch_layout.h"
+
+namespace headrace {
+namespace {
+
+using shared_memory::BatchLayout;
+using shared_memory::kDataOffset;
+using shared_memory::kLayoutOffset;
+using shared_memory::LeafKind;
+using shared_memory::LeafSpec;
+using shared_memory::ReadyBatch;
+
+constexpr size_t kSlotBytes = kDataOffset + 4096;
+
+LeafSpec Values(int64_t rows) { return {LeafKind::kArray, static_cast<int32_t>(DataType::kFloat32), 4, {rows, 2}}; }
+LeafSpec Offsets(int64_t count) { return {LeafKind::kOffsets, static_cast<int32_t>(DataType::kInt64), 8, {count}}; }
+
+// A batch of leaves; those that are offsets have those given.
+ReadyBatch Batch(const std::vector<LeafSpec>& leaves, const std::vector<int64_t>& offsets) {
+  ReadyBatch batch;
+  batch.memory = Allocation::OnHeap(kSlotBytes);
+  auto* slot = static_cast<std::byte*>(batch.memory->data());
+  std::memset(slot, 0, kSlotBytes);
+  batch.slot = slot;
+  const BatchLayout layout(leaves, "", kDataOffset, kSlotBytes);
+  std::memcpy(slot + kLayoutOffset, layout.bytes().data(), layout.bytes().size());
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (leaves[i].kind == LeafKind::kOffsets && !offsets.empty()) {
+      std::memcpy(slot + layout.leaf(i).offset, offsets.data(), offsets.size() * sizeof(int64_t));
+    }
+  }
+  return batch;
+}
+
+TEST(TensorsOfTest, OffsetsAreTheLodOfTheTensorBeforeThem) {
+  const LoDTensorArray tensors = TensorsOf(Batch({Values(3), Values(5), Offsets(4), Values(2)}, {0, 2, 2, 5}));
+  ASSERT_EQ(tensors.size(), 3U);
+  EXPECT_TRUE(tensors[0].lod().empty());
+  EXPECT_EQ(tensors[1].lod(), LoD({{0, 2, 2, 5}}));
+  EXPECT_EQ(tensors[1].dims(), DDim({5, 2}));
+  EXPECT_TRUE(tensors[2].lod().empty());
+}
+
+TEST(TensorsOfTest, CopiesOfTheLastSlotsHaveTheirLod) {
+  ReadyBatch batch = Batch({Values(5), Offsets(2)}, {0, 5});
+  batch.last_slots = true;
+  const LoDTensorArray tensors = TensorsOf(batch);
+  EXPECT_NE(tensors[0].allocation(), batch.memory);
+  EXPECT_EQ(tensors[0].lod(), LoD({{0, 5}}));
+}
+
+TEST(TensorsOfTest, OffsetsOfOtherValuesAreRefused) {
+  EXPECT_THROW(TensorsOf(Batch({Values(5), Offsets(2)}, {0, 4})), InvalidArgument);
+  EXPECT_THROW(TensorsOf(Batch({Values(5), Offsets(3)}, {0, 7, 5})), InvalidArgument);
+  EXPECT_THROW(TensorsOf(Batch({Values(5), Offsets(2)}, {1, 5})), InvalidArgument);
+  EXPECT_THROW(TensorsOf(Batch({Values(5), Offsets(0)}, {})), InvalidArgument);
+}
+
+TEST(TensorsOfTest, OffsetsOfNothingAreRefused) {
+  EXPECT_THROW(TensorsOf(Batch({Offsets(2), Values(5)}, {0, 5})), TypeMismatch);
+}
+
+}  // namespace
+}  // namespace headrace
