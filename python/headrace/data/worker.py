@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import itertools
 import pickle
 import random
 import signal
 import sys
 import threading
+import time
 import traceback
 import types
 from collections.abc import Callable
@@ -102,10 +105,12 @@ class KeptErrors:
 
     def __init__(self) -> None:
         self._errors: dict[int, BaseException] = {}
+        self._numbers = itertools.count()  # the same error may befall several batches
 
     def keep(self, error: BaseException) -> bytes:
-        self._errors[id(error)] = error
-        return dumps(id(error))
+        number = next(self._numbers)
+        self._errors[number] = error
+        return dumps(number)
 
     def pop(self, message: bytes) -> BaseException:
         return self._errors.pop(int(pickle.loads(message)))
@@ -167,7 +172,8 @@ class ClaimServer:
         producer = self.producer
         if self._init_error is not None:
             self._culprit = "worker_init_fn failed"
-            raise self._init_error.with_traceback(self._init_traceback)
+            # One for each batch: what catches it in this process must not be kept alive by the worker.
+            raise copy.copy(self._init_error).with_traceback(self._init_traceback)
         self._culprit = None
         if self._reader is not None:
             self._serve_stream(claim, self._reader)
@@ -180,7 +186,9 @@ class ClaimServer:
             producer.fill(claim, self._getitem, keys, self._fetcher.wants_out)
             return
         indices = producer.indices(claim, pickle.loads)
+        begin = time.perf_counter_ns()
         samples = self._make(claim, indices)
+        producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
         if claim.whole:
             self._culprit = f"The batch of the samples with indices {_shorten(indices)} could not be collated"
             producer.write_batch(claim, *flatten_batch(self._collate(samples, indices)))
@@ -190,7 +198,9 @@ class ClaimServer:
     def _serve_stream(self, claim: _core.Claim, reader: StreamReader) -> None:
         producer = self.producer
         self._culprit = "The iterable dataset could not be read"
+        begin = time.perf_counter_ns()
         samples, ended = reader.read(claim.epoch, claim.stream_batch)
+        producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
         if not samples:
             producer.end_stream(claim)
             return
@@ -217,12 +227,16 @@ class ClaimServer:
         return samples
 
     def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
+        begin = time.perf_counter_ns()
         collate = self._task.collate
         if collate is None:
-            return collate_in_place(samples, indices)
-        if isinstance(collate, DefaultCollate):
-            return collate(samples, indices)
-        return collate(samples[0]) if self._task.convert else collate(samples)
+            batch = collate_in_place(samples, indices)
+        elif isinstance(collate, DefaultCollate):
+            batch = collate(samples, indices)
+        else:
+            batch = collate(samples[0]) if self._task.convert else collate(samples)
+        self.producer.add_time(collate_ns=time.perf_counter_ns() - begin)
+        return batch
 
     def _expect_spec(self) -> None:
         """Says once what the dataset's ``sample_spec`` says, so that the first sample has its place, too."""

@@ -521,7 +521,7 @@ def test_a_dataset_that_refers_to_its_loader_is_collected() -> None:
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("workers", [1, 2, 8, 32])
 def test_shared_memory_is_bounded_by_the_batches_in_flight(workers: int) -> None:
     size, prefetch = 1 << 20, 3
     loader = DataLoader(Memory(40, size), batch_size=2, num_workers=workers, prefetch_factor=prefetch)
