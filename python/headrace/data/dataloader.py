@@ -69,7 +69,8 @@ class DataLoader:
         num_workers: worker processes; 0 makes the samples in this process, when they are asked for. "auto": begins
             with one and finds a good number while it runs, at most one for each processor.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
-            :func:`headrace.data.default_collate`.
+            :func:`headrace.data.default_collate`. The samples may have been made by several workers; then their arrays
+            lie in shared memory, and what it wants to keep beyond the call it must copy.
         pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none.
         drop_last: leave out a last batch that is not full.
         timeout: seconds that a batch may take; 0: any time.
@@ -496,7 +497,8 @@ class DataLoader:
         """Takes an engine back whose iteration is over."""
         if self._auto_workers:
             self.num_workers = engine.workers
-        if not self.persistent_workers or self._idle or not engine.usable(engine.length):
+        ends = self.num_workers > 0 and not self.persistent_workers
+        if ends or self._idle or not engine.usable(engine.length):
             engine.close()
         else:
             self._idle.append(engine)
