@@ -29,6 +29,7 @@ namespace py = pybind11;
 namespace {
 
 using shared_memory::BatchScheduler;
+using shared_memory::Collation;
 using shared_memory::EpochStart;
 using shared_memory::IndexOrder;
 using shared_memory::LayoutView;
@@ -277,6 +278,14 @@ IndexOrder OrderFromName(const std::string& name) {
   return IndexOrder::kExplicit;
 }
 
+Collation CollationFromName(const std::optional<std::string>& name) {
+  if (!name) {
+    return Collation::kNone;
+  }
+  HR_ENFORCE(*name == "whole" || *name == "split", InvalidArgument, "unknown collate '", *name, "'");
+  return *name == "whole" ? Collation::kWhole : Collation::kSplit;
+}
+
 }  // namespace
 
 void BindLoaderConsumer(py::module_& m) {
@@ -317,7 +326,8 @@ void BindLoaderConsumer(py::module_& m) {
       .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size,
                        bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
                        uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
-                       py::object unpickle, uint32_t rank, uint32_t world, bool in_order, uint32_t streams) {
+                       py::object unpickle, uint32_t rank, uint32_t world, bool in_order, uint32_t streams,
+                       const std::optional<std::string>& collate, std::optional<uint32_t> collators) {
              SchedulerOptions options;
              options.arena.order = OrderFromName(order);
              options.arena.dataset_length = dataset_length;
@@ -328,7 +338,8 @@ void BindLoaderConsumer(py::module_& m) {
              options.drop_last = drop_last;
              options.prefetch = prefetch;
              options.producers = producers;
-             options.whole_batches = whole_batches;
+             options.collation = whole_batches ? Collation::kWhole : CollationFromName(collate);
+             options.collators = collators.value_or(options.collators);
              options.cross_epochs = cross_epochs;
              options.rank = rank;
              options.world = world;
@@ -338,10 +349,11 @@ void BindLoaderConsumer(py::module_& m) {
                                                std::move(unpickle));
            }),
            py::kw_only(), py::arg("order"), py::arg("dataset_length"), py::arg("seed"), py::arg("batch_size"),
-           py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches"),
+           py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches") = false,
            py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
            py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1,
-           py::arg("in_order") = true, py::arg("streams") = 0)
+           py::arg("in_order") = true, py::arg("streams") = 0, py::arg("collate") = py::none(),
+           py::arg("collators") = py::none())
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
       .def_property_readonly("batches_per_epoch",

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -30,6 +31,7 @@ using shared_memory::BatchLayout;
 using shared_memory::BatchProducer;
 using shared_memory::Claim;
 using shared_memory::ClaimKind;
+using shared_memory::KeptSample;
 using shared_memory::LeafKind;
 using shared_memory::LeafSpec;
 using shared_memory::SideRecord;
@@ -95,7 +97,8 @@ class CopyTimer {
 class Producer {
  public:
   Producer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd, py::object describe, py::object pickle)
-      : producer_(std::move(arena), id, completion_fd),
+      : arena_(std::move(arena)),
+        producer_(arena_, id, completion_fd),
         pickle_(pickle),
         writer_(&producer_, std::move(describe), std::move(pickle)) {}
 
@@ -178,6 +181,66 @@ class Producer {
     return true;
   }
 
+  // Keeps a sample for the collation of its batch: bytes and buffers, which are copied.
+  void Keep(const Claim& claim, uint32_t row, const py::bytes& message, const py::list& buffers) {
+    RequireItems(claim);
+    HR_ENFORCE(row >= claim.begin && row < claim.end, OutOfRange, "row ", row, " is not one of the claim's, ",
+               claim.begin, " to ", claim.end);
+    const CopyTimer timer(&producer_);
+    struct Release {
+      void operator()(Py_buffer* view) const {
+        PyBuffer_Release(view);
+        delete view;
+      }
+    };
+    std::vector<std::unique_ptr<Py_buffer, Release>> views;
+    std::vector<std::string_view> contents;
+    for (const py::handle buffer : buffers) {
+      auto view = std::make_unique<Py_buffer>();
+      if (PyObject_GetBuffer(buffer.ptr(), view.get(), PyBUF_SIMPLE) != 0) {
+        throw py::error_already_set();
+      }
+      contents.emplace_back(static_cast<const char*>(view->buf), static_cast<size_t>(view->len));
+      views.emplace_back(view.release());
+    }
+    producer_.Keep(claim, row, static_cast<std::string_view>(message), contents);
+    timer.Stop();
+  }
+
+  // For each row what was kept: bytes and buffers in the slot, which stay mapped for as long as anybody has them.
+  py::list Kept(const Claim& claim) {
+    HR_ENFORCE(claim.kind == ClaimKind::kCollate, FailedPrecondition, "the claim is not a collation");
+    const py::capsule owner(new std::shared_ptr<Arena>(arena_),
+                            [](void* pointer) { delete static_cast<std::shared_ptr<Arena>*>(pointer); });
+    const auto view = [&owner](std::span<std::byte> bytes) {
+      const py::array_t<uint8_t> array(static_cast<py::ssize_t>(bytes.size()),
+                                       reinterpret_cast<const uint8_t*>(bytes.data()), owner);
+      return py::memoryview(array);
+    };
+    py::list rows(claim.rows);
+    for (uint32_t row = 0; row < claim.rows; ++row) {
+      const KeptSample sample = producer_.Kept(claim, row);
+      py::list buffers;
+      for (const std::span<std::byte> buffer : sample.buffers) {
+        buffers.append(view(buffer));
+      }
+      rows[row] = py::make_tuple(view(sample.message), buffers);
+    }
+    return rows;
+  }
+
+  // Ends a claim whose samples were kept.
+  void Complete(const Claim& claim) {
+    RequireItems(claim);
+    producer_.Complete(claim);
+  }
+
+  // Ends a claim whose samples cannot be kept: the batch is made anew, by one worker.
+  void Mismatch(const Claim& claim) {
+    RequireItems(claim);
+    producer_.Fail(claim, row_, shared_memory::kMismatch, {});
+  }
+
   // The stream of the claim's batch is over, and the batch has no rows.
   void EndStream(const Claim& claim) {
     RequireStream(claim);
@@ -189,8 +252,7 @@ class Producer {
   // is made in its place: it has shape, dtype, meaning and fill(array), as headrace.data.batch_tree.Planned.
   void WriteBatch(const Claim& claim, const py::bytes& tree, const py::list& leaves, bool ended,
                   const py::bytes& attachment, std::optional<uint32_t> rows) {
-    HR_ENFORCE(claim.kind == ClaimKind::kWhole || claim.kind == ClaimKind::kStream, FailedPrecondition,
-               "the claim is not a whole batch");
+    HR_ENFORCE(shared_memory::MakesBatch(claim.kind), FailedPrecondition, "the claim is not a whole batch");
     const CopyTimer timer(&producer_);
     std::vector<LeafSpec> specs;
     for (const py::handle leaf : leaves) {
@@ -214,7 +276,7 @@ class Producer {
       specs.push_back(std::move(spec));
     }
     const BatchLayout layout(specs, static_cast<std::string_view>(tree), producer_.DataOffset(claim),
-                             producer_.arena().slot_bytes());
+                             producer_.LeavesLimit(claim));
     HR_ENFORCE(producer_.PublishLayout(claim, layout.bytes()), FailedPrecondition,
                "the batch has a layout from somebody else");
     std::byte* slot = producer_.Data(claim);
@@ -295,6 +357,10 @@ class Producer {
     producer_.Complete(claim);
   }
 
+  static void RequireItems(const Claim& claim) {
+    HR_ENFORCE(claim.kind == ClaimKind::kItems, FailedPrecondition, "the claim's samples are not to be kept");
+  }
+
   static void RequireStream(const Claim& claim) {
     HR_ENFORCE(claim.kind == ClaimKind::kStream, FailedPrecondition, "the claim is not a batch of a stream");
   }
@@ -318,7 +384,7 @@ class Producer {
     }
     const auto bytes = static_cast<std::string_view>(attachment);
     if (!bytes.empty()) {
-      HR_ENFORCE(claim.kind != ClaimKind::kRows, FailedPrecondition,
+      HR_ENFORCE(shared_memory::MakesBatch(claim.kind), FailedPrecondition,
                  "only the maker of a whole batch can attach something to it");
       producer_.Attach(claim, bytes);
     }
@@ -326,12 +392,13 @@ class Producer {
 
   void Finish(const Claim& claim, uint32_t rows, bool ended, const py::bytes& attachment) {
     Describe(claim, ended, attachment);
-    if (claim.kind != ClaimKind::kRows) {
+    if (shared_memory::MakesBatch(claim.kind)) {
       producer_.SetRows(claim, rows);
     }
     producer_.Complete(claim);
   }
 
+  const std::shared_ptr<Arena> arena_;
   BatchProducer producer_;
   py::object pickle_;
   SampleWriter writer_;
@@ -344,6 +411,10 @@ const char* NameOf(ClaimKind kind) {
       return "rows";
     case ClaimKind::kWhole:
       return "whole";
+    case ClaimKind::kItems:
+      return "items";
+    case ClaimKind::kCollate:
+      return "collate";
     case ClaimKind::kStream:
       break;
   }
@@ -400,6 +471,14 @@ void BindLoaderProducer(py::module_& m) {
            py::arg("attachment") = py::bytes(),
            "As fill, with the samples made already. `ended`: the stream is over after them. Of a stream's claim: False "
            "if the samples do not fit each other; the claim is then still the caller's.")
+      .def("keep", &Producer::Keep, py::arg("claim"), py::arg("row"), py::arg("data"), py::arg("buffers"),
+           "Of a claim of items: keeps a sample for the collation, as bytes and buffers, which are copied.")
+      .def("complete", &Producer::Complete, py::arg("claim"), "Ends a claim of items, all of which are kept.")
+      .def("mismatch", &Producer::Mismatch, py::arg("claim"),
+           "Ends a claim of items that cannot be kept: the batch is made anew by one worker, as a whole.")
+      .def("kept", &Producer::Kept, py::arg("claim"),
+           "Of a collation: for each row the bytes and the buffers that were kept, writable memoryviews over the slot. "
+           "They hold until the claim is ended; afterwards other batches are written there.")
       .def("end_stream", &Producer::EndStream, py::arg("claim"),
            "Ends the claim: its stream was over before this batch, which will not be delivered.")
       .def(

@@ -40,10 +40,15 @@ enum class IndexOrder : uint32_t {
 
 // What the claimant of a chunk has to do.
 enum class ClaimKind : uint32_t {
-  kRows = 0,    // make its rows, each in its place
-  kWhole = 1,   // make all samples of the batch and collate them: a collate function of the user's, or a mismatch
-  kStream = 4,  // make the next batch of a stream
+  kRows = 0,     // make its rows, each in its place
+  kWhole = 1,    // make all samples of the batch and collate them: a collate function of the user's, or a mismatch
+  kItems = 2,    // make its rows and keep them for the batch's collation
+  kCollate = 3,  // collate what was kept
+  kStream = 4,   // make the next batch of a stream
 };
+
+// Whether the claimant makes the batch as it will be delivered, alone.
+constexpr bool MakesBatch(ClaimKind kind) { return kind != ClaimKind::kRows && kind != ClaimKind::kItems; }
 
 // What a batch says of its stream.
 enum class StreamEnd : uint32_t {
@@ -87,8 +92,9 @@ struct ControlBlock {
   uint32_t order;  // IndexOrder
   uint64_t dataset_length;
   uint64_t seed;
-  uint64_t stride;    // from the position of a row to that of the next
-  uint32_t in_order;  // 0: the consumer waits for any batch, not for the oldest
+  uint64_t stride;     // from the position of a row to that of the next
+  uint32_t collators;  // producers with a lower id may claim collations
+  uint32_t in_order;   // 0: the consumer waits for any batch, not for the oldest
   // How long to wait awake, at most, before going to sleep. Written by the scheduler at any time.
   std::atomic<int64_t> spin_ns;
 
@@ -142,12 +148,16 @@ inline constexpr uint32_t kMismatch = 2;  // the sample does not fit the layout 
 // A chunk goes Unclaimed → claimed (one compare-and-swap of its word, which names batch and claimant at once) → done
 // (one fetch_or). So at every instant, wherever a producer is killed, the words say exactly which chunks are lost:
 // those whose claimant is dead and whose bit is not set.
+//
+// A batch of kind kItems has one chunk more than its rows need, the last: its collation. That can be claimed once the
+// others are done and none of them has failed; if one has, it is not needed. Both follow from `done` and items_failed
+// alone, which do not change any more then, so that nobody has to see to it and nothing is lost with whoever would.
 struct SlotHeader {
   std::atomic<uint64_t> sequence;
   std::atomic<uint32_t> chunks;
   uint32_t rows;
   uint32_t chunk_rows;
-  std::atomic<uint32_t> kind;   // ClaimKind
+  std::atomic<uint32_t> kind;   // ClaimKind; kItems: of all chunks but the last, which is kCollate
   std::atomic<uint32_t> maker;  // the only producer that may claim, or kAnybody
   uint32_t stream;
   uint64_t epoch;
@@ -156,13 +166,15 @@ struct SlotHeader {
   uint64_t indices_bytes;   // kExplicit: indices at kDataOffset, as int64, or pickled when pickled_indices is 1
   uint32_t pickled_indices;
   std::atomic<uint32_t> layout_state;
-  std::atomic<uint32_t> cursor;      // hint: chunks before it are probably claimed
-  uint32_t layout_bytes;             // written by the layout's author before kLayoutReady
-  std::atomic<uint64_t> side_bytes;  // taken from the end of the slot for what has no fixed place
-  // Written by a batch's only claimant before its bit in done.
+  std::atomic<uint32_t> cursor;        // hint: chunks before it are probably claimed
+  uint32_t layout_bytes;               // written by the layout's author before kLayoutReady
+  std::atomic<uint64_t> side_bytes;    // taken from the end of the slot for what has no fixed place
+  std::atomic<uint32_t> items_failed;  // kItems: 1 if a chunk has a problem; set before its bit in done
+  // Written by the one claimant that makes the batch (MakesBatch) before its bit in done.
   uint32_t made_rows;
   uint32_t stream_end;  // StreamEnd
   SideRecord attachment;
+  uint64_t kept_bytes;  // so many of side_bytes, from the slot's end on, are of use until the collation only
   std::atomic<uint64_t> done[kMaxChunks / 64];
   std::atomic<uint64_t> claims[kMaxChunks];
   ChunkProblem problems[kMaxChunks];  // entry c is written by the claimant of chunk c before its bit in done

@@ -23,18 +23,26 @@
 
 namespace headrace::shared_memory {
 
+// Who makes a batch of samples.
+enum class Collation : uint32_t {
+  kNone = 0,   // each row is written to its place by whoever makes it
+  kWhole = 1,  // one producer makes all samples and collates them
+  kSplit = 2,  // the samples are made by several, and collated by one
+};
+
 struct SchedulerOptions {
-  ArenaOptions arena;          // order, dataset_length and seed included
-  uint64_t batch_size = 1;     // rows; for kExplicit each supplied batch says its own
-  bool drop_last = false;      // leave out a last batch with fewer rows
-  uint32_t rank = 0;           // this loader is one of `world` that share each epoch: row r of its batch b is
-  uint32_t world = 1;          // at position (b * batch_size + r) * world + rank. Not for kExplicit and kStream.
-  uint32_t streams = 0;        // kStream: stream s is made by producer s alone; 0: one stream, by all (BatchPlan)
-  uint32_t prefetch = 2;       // batches opened ahead of the consumer, the one it waits for included
-  uint32_t producers = 1;      // how many are going to fill them: decides how finely a batch is cut
-  bool whole_batches = false;  // a batch is never cut: its maker needs all samples at once
-  bool in_order = true;        // hand out batches in the order of their numbers, else as they are complete
-  bool cross_epochs = true;    // open the next epoch's first batches while this one ends
+  ArenaOptions arena;       // order, dataset_length and seed included
+  uint64_t batch_size = 1;  // rows; for kExplicit each supplied batch says its own
+  bool drop_last = false;   // leave out a last batch with fewer rows
+  uint32_t rank = 0;        // this loader is one of `world` that share each epoch: row r of its batch b is
+  uint32_t world = 1;       // at position (b * batch_size + r) * world + rank. Not for kExplicit and kStream.
+  uint32_t streams = 0;     // kStream: stream s is made by producer s alone; 0: one stream, by all (BatchPlan)
+  uint32_t prefetch = 2;    // batches opened ahead of the consumer, the one it waits for included
+  uint32_t producers = 1;   // how many are going to fill them: decides how finely a batch is cut
+  Collation collation = Collation::kNone;  // not for kStream
+  uint32_t collators = kMaxProducers;      // kSplit: producers with a lower id collate
+  bool in_order = true;                    // hand out batches in the order of their numbers, else as they are complete
+  bool cross_epochs = true;                // open the next epoch's first batches while this one ends
 };
 
 // Where a stream is.

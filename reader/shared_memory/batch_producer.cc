@@ -12,8 +12,11 @@
 
 namespace headrace::shared_memory {
 
-bool AllDone(const SlotHeader& slot) {
-  const uint32_t chunks = slot.chunks.load(std::memory_order_relaxed);
+namespace {
+
+constexpr size_t Aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+bool FirstDone(const SlotHeader& slot, uint32_t chunks) {
   for (uint32_t base = 0; base < chunks; base += 64) {
     const uint32_t count = std::min(chunks - base, 64U);
     const uint64_t full = count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
@@ -22,6 +25,21 @@ bool AllDone(const SlotHeader& slot) {
     }
   }
   return true;
+}
+
+bool IsSplit(const SlotHeader& slot) {
+  return slot.kind.load(std::memory_order_relaxed) == static_cast<uint32_t>(ClaimKind::kItems);
+}
+
+}  // namespace
+
+bool AllDone(const SlotHeader& slot) {
+  const uint32_t chunks = slot.chunks.load(std::memory_order_relaxed);
+  if (!IsSplit(slot)) {
+    return FirstDone(slot, chunks);
+  }
+  return FirstDone(slot, chunks - 1) &&
+         (slot.items_failed.load(std::memory_order_relaxed) != 0 || FirstDone(slot, chunks));
 }
 
 BatchProducer::BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd)
@@ -60,6 +78,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     return std::nullopt;
   }
   const uint32_t chunks = std::min(slot.chunks.load(std::memory_order_relaxed), kMaxChunks);
+  const bool collatable = !IsSplit(slot) || MayCollate(slot, chunks);
   const uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
   const uint32_t cursor = std::min(slot.cursor.load(std::memory_order_relaxed), chunks);
   // The cursor is a hint: chunks of a producer that died are before it.
@@ -67,7 +86,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     const uint32_t chunk = cursor + step < chunks ? cursor + step : cursor + step - chunks;
     std::atomic<uint64_t>& word = slot.claims[chunk];
     uint64_t expected = unclaimed;
-    if (word.load(std::memory_order_relaxed) != unclaimed ||
+    if (word.load(std::memory_order_relaxed) != unclaimed || (!collatable && chunk + 1 == chunks) ||
         !word.compare_exchange_strong(expected, ClaimWord(sequence, id_ + 1), std::memory_order_acq_rel,
                                       std::memory_order_relaxed)) {
       continue;
@@ -75,23 +94,29 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     // The batch cannot be closed before this chunk is done: from here on the header is stable.
     slot.cursor.store(chunk + 1, std::memory_order_relaxed);
     record_->sequence.store(sequence, std::memory_order_relaxed);
-    record_->row.store(chunk * slot.chunk_rows, std::memory_order_relaxed);
-    record_->busy.store(1, std::memory_order_release);
-    record_->claims.fetch_add(1, std::memory_order_relaxed);
     Claim claim{};
     claim.slot = index;
     claim.chunk = chunk;
+    claim.kind = static_cast<ClaimKind>(slot.kind.load(std::memory_order_relaxed));
     claim.begin = chunk * slot.chunk_rows;
     claim.end = std::min(claim.begin + slot.chunk_rows, slot.rows);
+    if (claim.kind == ClaimKind::kItems && chunk + 1 == slot.chunks.load(std::memory_order_relaxed)) {
+      claim.kind = ClaimKind::kCollate;
+      claim.begin = 0;
+      claim.end = slot.rows;
+      slot.kept_bytes = slot.side_bytes.load(std::memory_order_relaxed);
+    }
+    record_->row.store(claim.begin, std::memory_order_relaxed);
+    record_->busy.store(1, std::memory_order_release);
+    record_->claims.fetch_add(1, std::memory_order_relaxed);
     claim.rows = slot.rows;
-    claim.kind = static_cast<ClaimKind>(slot.kind.load(std::memory_order_relaxed));
     claim.stream = slot.stream;
     claim.sequence = sequence;
     claim.epoch = slot.epoch;
     claim.batch = slot.batch;
     claim.first_position = slot.first_position;
     claim.start_ns = MonotonicNanoseconds();
-    if (slot.chunks.load(std::memory_order_relaxed) == 1) {
+    if (MakesBatch(claim.kind)) {
       // A claimant that died may have said something of the batch.
       slot.made_rows = slot.rows;
       slot.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
@@ -100,6 +125,11 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     return claim;
   }
   return std::nullopt;
+}
+
+bool BatchProducer::MayCollate(const SlotHeader& slot, uint32_t chunks) const {
+  return id_ < control_->collators && FirstDone(slot, chunks - 1) &&
+         slot.items_failed.load(std::memory_order_relaxed) == 0;
 }
 
 std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
@@ -139,6 +169,7 @@ bool BatchProducer::Retired() {
     return false;
   }
   record_->retirement.store(kRetired, std::memory_order_release);
+  SignalRescan();  // what only this one was going to look at
   return true;
 }
 
@@ -196,11 +227,58 @@ bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
 
 SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end) {
   SlotHeader& slot = arena_->slot(claim.slot);
-  const uint64_t taken = (bytes + 63) / 64 * 64;
+  const uint64_t taken = Aligned(bytes);
   const uint64_t used = slot.side_bytes.fetch_add(taken, std::memory_order_relaxed) + taken;
   HR_ENFORCE(used + leaves_end <= arena_->slot_bytes(), ResourceExhausted, "a batch with ", used,
              " bytes beside its arrays does not fit into a slot of ", arena_->slot_bytes(), " bytes");
   return {arena_->slot_bytes() - used, bytes};
+}
+
+SideRecord* BatchProducer::KeptTable(const Claim& claim) const {
+  return reinterpret_cast<SideRecord*>(Data(claim) + arena_->slot_bytes() - KeptTableBytes(claim.rows));
+}
+
+// A kept sample: the number of bytes of the message, the number of buffers, the number of bytes of each; the message;
+// the buffers.
+void BatchProducer::Keep(const Claim& claim, uint32_t row, std::string_view message,
+                         const std::vector<std::string_view>& buffers) {
+  const size_t head = (2 + buffers.size()) * sizeof(uint64_t);
+  size_t bytes = Aligned(head + message.size());
+  for (const std::string_view buffer : buffers) {
+    bytes += Aligned(buffer.size());
+  }
+  const SideRecord place = AllocateSide(claim, bytes, DataOffset(claim));
+  std::byte* out = Data(claim) + place.offset;
+  auto* sizes = reinterpret_cast<uint64_t*>(out);
+  *sizes++ = message.size();
+  *sizes++ = buffers.size();
+  for (const std::string_view buffer : buffers) {
+    *sizes++ = buffer.size();
+  }
+  std::memcpy(out + head, message.data(), message.size());
+  out += Aligned(head + message.size());
+  for (const std::string_view buffer : buffers) {
+    std::memcpy(out, buffer.data(), buffer.size());
+    out += Aligned(buffer.size());
+  }
+  KeptTable(claim)[row] = place;
+}
+
+KeptSample BatchProducer::Kept(const Claim& claim, uint32_t row) const {
+  std::byte* in = Data(claim) + KeptTable(claim)[row].offset;
+  const auto* sizes = reinterpret_cast<const uint64_t*>(in);
+  const size_t head = (2 + sizes[1]) * sizeof(uint64_t);
+  KeptSample sample{{in + head, sizes[0]}, {}};
+  in += Aligned(head + sizes[0]);
+  for (uint64_t i = 0; i < sizes[1]; ++i) {
+    sample.buffers.emplace_back(in, sizes[2 + i]);
+    in += Aligned(sizes[2 + i]);
+  }
+  return sample;
+}
+
+size_t BatchProducer::LeavesLimit(const Claim& claim) const {
+  return arena_->slot_bytes() - arena_->slot(claim.slot).side_bytes.load(std::memory_order_relaxed);
 }
 
 void BatchProducer::DropLayout(const Claim& claim) {
@@ -234,7 +312,9 @@ void BatchProducer::Complete(const Claim& claim) {
   SlotHeader& slot = arena_->slot(claim.slot);
   slot.problems[claim.chunk].kind = kNoProblem;
   uint32_t samples = claim.end - claim.begin;
-  if (claim.kind == ClaimKind::kStream) {
+  if (claim.kind == ClaimKind::kCollate) {
+    samples = 0;  // counted by those who made them
+  } else if (claim.kind == ClaimKind::kStream) {
     samples = slot.stream_end == static_cast<uint32_t>(StreamEnd::kBefore) ? 0 : slot.made_rows;
   }
   record_->samples.fetch_add(samples, std::memory_order_relaxed);
@@ -252,6 +332,9 @@ void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::s
     place = {0, 0};  // the consumer reports a problem without details
   }
   problem = {place.offset, place.bytes, row, kind};
+  if (claim.kind == ClaimKind::kItems) {
+    arena_->slot(claim.slot).items_failed.store(1, std::memory_order_relaxed);
+  }
   MarkDone(claim);
 }
 
@@ -260,13 +343,30 @@ void BatchProducer::MarkDone(const Claim& claim) {
   record_->work_ns.fetch_add(MonotonicNanoseconds() - claim.start_ns, std::memory_order_relaxed);
   record_->busy.store(0, std::memory_order_relaxed);
   slot.done[claim.chunk / 64].fetch_or(uint64_t{1} << (claim.chunk % 64), std::memory_order_seq_cst);
-  // From here on the slot may be reused. Who completes a batch that the consumer waits for wakes it. If, in order,
-  // another was the oldest just now, the consumer looks at this one after it has taken that one, before it sleeps. A
-  // wake too many is harmless, and one that a kill prevents is made up for by the consumer's watch on the process.
+  // From here on the slot may be reused: what is read of it may be another batch's, and a wake too many is harmless.
+  if (claim.kind == ClaimKind::kItems && FirstDone(slot, slot.chunks.load(std::memory_order_relaxed) - 1)) {
+    // The collation can be claimed. This producer may have passed it over, and so may all the others.
+    if (id_ < control_->collators) {
+      scan_from_ = std::min(scan_from_, claim.sequence);
+    } else {
+      SignalRescan();
+    }
+  }
+  // Who completes a batch that the consumer waits for wakes it. If, in order, another was the oldest just now, the
+  // consumer looks at this one after it has taken that one, before it sleeps. A wake that a kill prevents is made up
+  // for by the consumer's watch on the process.
   if (AllDone(slot) && (control_->in_order == 0 || claim.sequence <= control_->oldest.load()) &&
       control_->consumer_sleeps.exchange(0) != 0) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
+  }
+}
+
+void BatchProducer::SignalRescan() {
+  control_->rescan.fetch_add(1, std::memory_order_release);
+  control_->work_signal.fetch_add(1);
+  if (control_->work_sleepers.load() != 0) {
+    FutexWake(control_->work_signal);
   }
 }
 

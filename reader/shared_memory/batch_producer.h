@@ -17,7 +17,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <vector>
 
 #include "framework/export.h"
 #include "reader/index_permutation.h"
@@ -41,6 +43,12 @@ struct Claim {
   uint64_t batch;  // kStream: in its stream
   uint64_t first_position;
   uint64_t start_ns;
+};
+
+// In the slot.
+struct KeptSample {
+  std::span<std::byte> message;
+  std::vector<std::span<std::byte>> buffers;
 };
 
 class HEADRACE_API BatchProducer {
@@ -84,7 +92,16 @@ class HEADRACE_API BatchProducer {
   // claimants may call it at the same time; what a killed one took is lost until the slot is used again.
   SideRecord AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end);
 
-  // For the only claimant of its batch. What is said holds when the claim is ended, not if this process dies before.
+  // kItems: keeps a sample for the collation: a message and buffers, which are copied. Throws ResourceExhausted if the
+  // slot is full.
+  void Keep(const Claim& claim, uint32_t row, std::string_view message, const std::vector<std::string_view>& buffers);
+  // kCollate: a sample that was kept. It lies in the slot, buffers aligned to 64, and is the claimant's to change.
+  KeptSample Kept(const Claim& claim, uint32_t row) const;
+  // Where leaves must end so that they do not overwrite what stands at the slot's end now.
+  size_t LeavesLimit(const Claim& claim) const;
+
+  // For the one that makes its batch (MakesBatch). What is said holds when the claim is ended, not if this process dies
+  // before.
   //
   // Forgets the layout that this claimant has published, to publish another.
   void DropLayout(const Claim& claim);
@@ -108,6 +125,12 @@ class HEADRACE_API BatchProducer {
   void MarkDone(const Claim& claim);
   // Where side data must not reach.
   size_t LeavesEnd(const Claim& claim) const;
+  // Whether the collation of a batch with so many chunks can be claimed, and by this producer.
+  bool MayCollate(const SlotHeader& slot, uint32_t chunks) const;
+  // Where a row's sample is kept: a table of SideRecords at the slot's end.
+  SideRecord* KeptTable(const Claim& claim) const;
+  // Has all producers look at the oldest batches once more.
+  void SignalRescan();
   // Whether the scheduler has asked this producer to end; true only once.
   bool Retired();
 
@@ -123,7 +146,10 @@ class HEADRACE_API BatchProducer {
   uint64_t permutation_epoch_ = 0;
 };
 
-// Whether every chunk of the batch in `slot` is done. Any thread of any process, while the batch is open.
+// Bytes of the table in which a batch of kind kItems has its samples.
+constexpr size_t KeptTableBytes(uint64_t rows) { return (rows * sizeof(SideRecord) + 63) / 64 * 64; }
+
+// Whether all that the batch in `slot` needs is done. Any thread of any process, while the batch is open.
 HEADRACE_API bool AllDone(const SlotHeader& slot);
 
 }  // namespace headrace::shared_memory

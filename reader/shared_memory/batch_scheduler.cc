@@ -21,6 +21,32 @@ namespace {
 // workers end a batch together.
 constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 300'000;
+// The samples from which a batch was collated stay in its slot, for their pages to be used again; but not in those of
+// a consumer that keeps more batches than this.
+constexpr uint32_t kHeldWithSamples = 2;
+
+// Of a batch that is complete. Its collation, if it was not needed, must not be claimed by anybody who still takes the
+// slot for that batch when it is another's.
+void WithdrawLast(SlotHeader& header, uint64_t sequence) {
+  uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
+  header.claims[header.chunks.load(std::memory_order_relaxed) - 1].compare_exchange_strong(
+      unclaimed, ClaimWord(sequence, kWithdrawn));
+}
+
+ClaimKind PlannedKind(const SchedulerOptions& options) {
+  if (options.arena.order == IndexOrder::kStream) {
+    return ClaimKind::kStream;
+  }
+  switch (options.collation) {
+    case Collation::kWhole:
+      return ClaimKind::kWhole;
+    case Collation::kSplit:
+      return ClaimKind::kItems;
+    case Collation::kNone:
+      break;
+  }
+  return ClaimKind::kRows;
+}
 
 }  // namespace
 
@@ -41,6 +67,7 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
   ControlBlock& control = arena_->control();
   control.stride = options.world;
   control.in_order = options.in_order ? 1 : 0;
+  control.collators = options.collators;
   control.oldest.store(next_sequence_, std::memory_order_relaxed);
   control.next.store(next_sequence_, std::memory_order_relaxed);
   SetProducers(options.producers);
@@ -135,7 +162,7 @@ void BatchScheduler::OpenBatches() {
 }
 
 uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
-  if (options_.whole_batches || options_.arena.order == IndexOrder::kStream) {
+  if (options_.collation == Collation::kWhole || options_.arena.order == IndexOrder::kStream) {
     return static_cast<uint32_t>(rows);
   }
   const ControlBlock& control = arena_->control();
@@ -156,19 +183,29 @@ uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
   const double claim_ns = std::clamp(share_ns, kLeastClaimNs, kClaimNs);
   // Before the first sample is made: one at a time, so that all producers work on the first batch.
   uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(claim_ns / sample_ns_, 2e9));
-  chunk = std::max(chunk, (rows + kMaxChunks - 1) / kMaxChunks);
+  const uint64_t max_chunks = options_.collation == Collation::kSplit ? kMaxChunks - 1 : kMaxChunks;
+  chunk = std::max(chunk, (rows + max_chunks - 1) / max_chunks);
   return static_cast<uint32_t>(std::clamp<uint64_t>(chunk, 1, rows));
 }
 
-void BatchScheduler::SetClaims(SlotHeader& header, uint64_t sequence, uint32_t chunks) {
+void BatchScheduler::SetClaims(SlotHeader& header, uint64_t sequence, ClaimKind kind) {
+  const bool split = kind == ClaimKind::kItems;
+  const uint32_t chunks = (header.rows + header.chunk_rows - 1) / header.chunk_rows + (split ? 1 : 0);
+  header.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
   header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
-  header.side_bytes.store(0, std::memory_order_relaxed);
+  header.side_bytes.store(split ? KeptTableBytes(header.rows) : 0, std::memory_order_relaxed);
+  header.items_failed.store(0, std::memory_order_relaxed);
   header.cursor.store(0, std::memory_order_relaxed);
   for (std::atomic<uint64_t>& word : header.done) {
     word.store(0, std::memory_order_relaxed);
   }
   header.chunks.store(chunks, std::memory_order_relaxed);
+  header.made_rows = header.rows;
+  header.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
+  header.attachment = {0, 0};
+  header.kept_bytes = 0;
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+    header.problems[chunk].kind = kNoProblem;
     header.claims[chunk].store(ClaimWord(sequence, kUnclaimed), std::memory_order_release);
   }
 }
@@ -178,21 +215,15 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   const uint64_t sequence = next_sequence_++;
   header.rows = static_cast<uint32_t>(plan.rows);
   header.chunk_rows = ChunkRows(plan.rows);
-  const bool stream = options_.arena.order == IndexOrder::kStream;
-  const ClaimKind kind = stream ? ClaimKind::kStream : options_.whole_batches ? ClaimKind::kWhole : ClaimKind::kRows;
-  header.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
   header.maker.store(options_.streams == 0 ? kAnybody : plan.stream, std::memory_order_relaxed);
   header.stream = plan.stream;
-  header.made_rows = header.rows;
-  header.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
-  header.attachment = {0, 0};
   header.epoch = plan.epoch;
   header.batch = plan.batch;
   header.first_position = plan.first_position;
   header.indices_bytes = plan.indices.size();
   header.pickled_indices = plan.pickled ? 1 : 0;
   std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
-  SetClaims(header, sequence, (header.rows + header.chunk_rows - 1) / header.chunk_rows);
+  SetClaims(header, sequence, PlannedKind(options_));
   header.sequence.store(sequence, std::memory_order_release);
   in_flight_.push_back({sequence, plan.epoch, plan.batch, plan.stream, slot, false});
   ControlBlock& control = arena_->control();
@@ -218,16 +249,16 @@ void BatchScheduler::SignalRescan() {
 
 void BatchScheduler::Reopen(const Flight& flight) {
   SlotHeader& header = arena_->slot(flight.slot);
-  header.kind.store(static_cast<uint32_t>(ClaimKind::kWhole), std::memory_order_relaxed);
+  WithdrawLast(header, flight.sequence);
   header.chunk_rows = header.rows;
-  SetClaims(header, flight.sequence, 1);
+  SetClaims(header, flight.sequence, ClaimKind::kWhole);
   SignalRescan();
 }
 
 void BatchScheduler::Withdraw(const Flight& flight) {
   SlotHeader& header = arena_->slot(flight.slot);
-  const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
-  for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+  // From the last on: a collation becomes claimable when all before it is done.
+  for (uint32_t chunk = header.chunks.load(std::memory_order_relaxed); chunk-- > 0;) {
     uint64_t expected = ClaimWord(flight.sequence, kUnclaimed);
     if (header.claims[chunk].compare_exchange_strong(expected, ClaimWord(flight.sequence, kWithdrawn))) {
       header.done[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64));
@@ -288,7 +319,7 @@ bool BatchScheduler::ReopenIfMismatched(const Flight& flight) {
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     mismatch = mismatch || header.problems[chunk].kind == kMismatch;
   }
-  if (!mismatch || header.kind.load(std::memory_order_relaxed) != static_cast<uint32_t>(ClaimKind::kRows)) {
+  if (!mismatch || MakesBatch(static_cast<ClaimKind>(header.kind.load(std::memory_order_relaxed)))) {
     return false;
   }
   // Which of two layouts came first depends on the producers' speed, and so does which rows were tried and may have
@@ -451,12 +482,13 @@ void BatchScheduler::WakeConsumer() {
 }
 
 ReadyBatch BatchScheduler::Take() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const auto found = FindReady();
   HR_ENFORCE(found != in_flight_.end(), FailedPrecondition, "no batch is ready");
   const Flight flight = *found;
   in_flight_.erase(found);
-  const SlotHeader& header = arena_->slot(flight.slot);
+  SlotHeader& header = arena_->slot(flight.slot);
+  WithdrawLast(header, flight.sequence);
   ReadyBatch ready;
   ready.epoch = flight.epoch;
   ready.batch = options_.streams == 0 ? flight.batch : consumer_batch_++;
@@ -485,12 +517,16 @@ ReadyBatch BatchScheduler::Take() {
                           [self = shared_from_this(), slot = flight.slot](void*) { self->ReleaseSlot(slot); });
   ++stats_.batches;
   if (ready.problem == kNoProblem) {
-    stats_.bytes +=
-        ready.layout().end() - kDataOffset - header.indices_bytes + header.side_bytes.load(std::memory_order_relaxed);
+    stats_.bytes += ready.layout().end() - kDataOffset - header.indices_bytes +
+                    header.side_bytes.load(std::memory_order_relaxed) - header.kept_bytes;
   }
   std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
   PublishOldest();
   OpenBatches();
+  if (header.kept_bytes != 0 && slots_.held() > kHeldWithSamples) {
+    lock.unlock();  // the slot is the consumer's
+    arena_->Release(flight.slot, arena_->slot_bytes() - header.kept_bytes);
+  }
   return ready;
 }
 

@@ -176,6 +176,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   struct Loss {
     uint64_t sequence;
     uint32_t row;
+    ClaimKind kind;
     uint32_t count;
   };
 
@@ -184,7 +185,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // All of these are called with mutex_ held.
   void OpenBatches();
   void Open(uint32_t slot, const PlannedBatch& plan);
-  void SetClaims(SlotHeader& header, uint64_t sequence, uint32_t chunks);
+  void SetClaims(SlotHeader& header, uint64_t sequence, ClaimKind kind);
   void Reopen(const Flight& flight);
   void Withdraw(const Flight& flight);
   void WithdrawAll();

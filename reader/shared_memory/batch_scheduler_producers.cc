@@ -132,11 +132,17 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
           (header.done[chunk / 64].load(std::memory_order_acquire) & bit) != 0) {
         continue;
       }
-      // A producer that dies between its claim and its first note died at the chunk's first row.
+      auto kind = static_cast<ClaimKind>(header.kind.load(std::memory_order_relaxed));
       uint32_t row = chunk * header.chunk_rows;
+      uint32_t end = std::min(row + header.chunk_rows, header.rows);
+      if (kind == ClaimKind::kItems && chunk + 1 == chunks) {
+        kind = ClaimKind::kCollate;
+        row = 0;
+        end = header.rows;
+      }
+      // A producer that dies between its claim and its first note died at the chunk's first row.
       if (record.sequence.load(std::memory_order_relaxed) == sequence) {
-        row = std::clamp(record.row.load(std::memory_order_relaxed), row,
-                         std::min(row + header.chunk_rows, header.rows) - 1);
+        row = std::clamp(record.row.load(std::memory_order_relaxed), row, end - 1);
       }
       death.busy = true;
       death.epoch = header.epoch;
@@ -147,9 +153,9 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
         continue;
       }
       auto loss = std::find_if(losses_.begin(), losses_.end(),
-                               [&](const Loss& l) { return l.sequence == sequence && l.row == row; });
+                               [&](const Loss& l) { return l.sequence == sequence && l.row == row && l.kind == kind; });
       if (loss == losses_.end()) {
-        losses_.push_back({sequence, row, 0});
+        losses_.push_back({sequence, row, kind, 0});
         loss = losses_.end() - 1;
       }
       death.attempts = ++loss->count;
@@ -158,10 +164,11 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
         // What follows in a stream is beyond what no producer gets past.
         header.stream_end = static_cast<uint32_t>(StreamEnd::kAfter);
         header.attachment = {0, 0};
+        header.items_failed.store(kind == ClaimKind::kItems ? 1 : 0, std::memory_order_relaxed);
         header.done[chunk / 64].fetch_or(bit);
         continue;
       }
-      if (header.kind.load(std::memory_order_relaxed) != static_cast<uint32_t>(ClaimKind::kRows)) {
+      if (MakesBatch(kind)) {
         // The only author of this layout is dead; the next one writes its own.
         header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
       }

@@ -131,6 +131,7 @@ class MemoryWatch {
     for (uint32_t slot = 0; slot < 2; ++slot) {
       compare(arena_.slot_data(slot), kLayoutOffset + 256);
       compare(arena_.slot_data(slot) + kDataOffset, 256);
+      compare(arena_.slot_data(slot) + arena_.slot_bytes() - 512, 512);
     }
     return changed;
   }
@@ -142,8 +143,9 @@ class MemoryWatch {
 
 // Steps a producer, instruction by instruction, to the `moment`-th change that it makes to shared memory and kills it
 // there; false if it makes fewer. Afterwards everything is made right by another.
-bool KillAtMoment(int moment) {
+bool KillAtMoment(int moment, Collation collation) {
   SchedulerOptions options = SmallOptions(4, 2);
+  options.collation = collation;
   options.prefetch = 2;
   options.cross_epochs = false;
   const auto scheduler = BatchScheduler::Create(options);
@@ -158,11 +160,19 @@ bool KillAtMoment(int moment) {
       _exit(2);
     }
     raise(SIGSTOP);
-    for (int row = 0; row < 2; ++row) {
+    for (int i = 0; i < (collation == Collation::kSplit ? 3 : 2); ++i) {
       const std::optional<Claim> claim = producer.TryClaim();
+      if (claim->kind == ClaimKind::kItems) {
+        producer.BeginRow(*claim, claim->begin);
+        producer.Keep(*claim, claim->begin, "kept", {});
+        producer.Complete(*claim);
+        continue;
+      }
       producer.PublishLayout(*claim, layout.bytes());
       producer.BeginRow(*claim, claim->begin);
-      WriteRow(producer, *claim, claim->begin, 2);
+      for (uint32_t row = claim->begin; row < claim->end; ++row) {
+        WriteRow(producer, *claim, row, 2);
+      }
       producer.Complete(*claim);
     }
     _exit(0);
@@ -193,7 +203,17 @@ bool KillAtMoment(int moment) {
     WaitOutcome outcome = WaitOutcome::kTimedOut;
     for (int round = 0; round < 4 && outcome != WaitOutcome::kBatch; ++round) {
       outcome = scheduler->Wait(0);
-      MakeAll(other, {.words = 2});
+      while (const std::optional<Claim> claim = other.TryClaim()) {
+        if (claim->kind == ClaimKind::kItems) {
+          other.Keep(*claim, claim->begin, "kept", {});
+          other.Complete(*claim);
+          continue;
+        }
+        for (uint32_t row = 0; claim->kind == ClaimKind::kCollate && row < claim->rows; ++row) {
+          EXPECT_EQ(std::memcmp(other.Kept(*claim, row).message.data(), "kept", 4), 0);
+        }
+        MakeRows(other, *claim, {.words = 2});
+      }
     }
     EXPECT_EQ(outcome, WaitOutcome::kBatch) << "killed at change " << moment;
     if (outcome != WaitOutcome::kBatch) {
@@ -206,12 +226,14 @@ bool KillAtMoment(int moment) {
 
 TEST(BatchKillTest, ClaimSurvivesAKillAtEveryStep) {
   SKIP_WITHOUT_FORK();
-  int moment = 0;
-  while (KillAtMoment(moment)) {
-    ++moment;
+  for (const Collation collation : {Collation::kNone, Collation::kSplit}) {
+    int moment = 0;
+    while (KillAtMoment(moment, collation)) {
+      ++moment;
+    }
+    // Claims, notes, the layout, the rows, the completions: far fewer would mean that the steps were not seen.
+    EXPECT_GE(moment, 20);
   }
-  // Claims, notes, the layout, the rows, the completions: far fewer would mean that the steps were not seen.
-  EXPECT_GE(moment, 20);
 }
 
 TEST(BatchKillTest, KillWhileTheLayoutIsWrittenHoldsUpNobody) {
@@ -290,7 +312,7 @@ INSTANTIATE_TEST_SUITE_P(WholeBatches, DeadlyRowTest, ::testing::Bool());
 TEST_P(DeadlyRowTest, IsGivenUpAfterFourDeathsAndNamed) {
   SKIP_WITHOUT_FORK();
   SchedulerOptions options = SmallOptions(40, 8);
-  options.whole_batches = GetParam();
+  options.collation = GetParam() ? Collation::kWhole : Collation::kNone;
   options.cross_epochs = false;  // the next epoch has that row too
   Crew crew(options, 2, [](BatchProducer& producer, const Claim& claim) {
     for (uint32_t row = claim.begin; row < claim.end; ++row) {

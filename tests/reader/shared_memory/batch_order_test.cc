@@ -94,7 +94,7 @@ TEST_P(BatchOrderTest, EpochsAbandonedWhileProducersAreInsideLeaveNoTrace) {
 TEST_P(BatchOrderTest, WholeBatchesHaveOneMakerEach) {
   SKIP_WITHOUT_FORK();
   SchedulerOptions options = SmallOptions(64, 16);
-  options.whole_batches = true;
+  options.collation = Collation::kWhole;
   Crew crew(options, GetParam(), [](BatchProducer& producer, const Claim& claim) {
     if (claim.kind != ClaimKind::kWhole || claim.begin != 0 || claim.end != claim.rows) {
       producer.Fail(claim, 0, kFailed, "not a whole batch");

@@ -69,7 +69,7 @@ TEST(BatchProblemTest, MismatchReopensTheBatchForOneMaker) {
 
 TEST(BatchProblemTest, MismatchWithinAWholeBatchIsAFailure) {
   SchedulerOptions options = SmallOptions(4, 4);
-  options.whole_batches = true;
+  options.collation = Collation::kWhole;
   const auto scheduler = BatchScheduler::Create(options);
   BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
   scheduler->StartEpoch(0);

@@ -9,55 +9,11 @@
 #include <thread>
 #include <vector>
 
-#include "framework/errors.h"
 #include "gtest/gtest.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {
 namespace {
-
-class ThreadCrew {
- public:
-  ThreadCrew(const SchedulerOptions& options, uint32_t producers, bool attach, Crew::Work work) {
-    SchedulerOptions complete = options;
-    complete.producers = producers;
-    scheduler_ = BatchScheduler::Create(complete);
-    for (uint32_t id = 0; id < producers; ++id) {
-      threads_.emplace_back([this, id, attach, work] {
-        BatchProducer producer(attach ? Arena::Attach(scheduler_->arena()->fd()) : scheduler_->arena(), id,
-                               scheduler_->completion_fd());
-        try {
-          while (const std::optional<Claim> claim = producer.WaitForClaim()) {
-            work(producer, *claim);
-          }
-        } catch (const FailedPrecondition&) {
-          EXPECT_TRUE(producer.stopped()) << "shut down while another producer was writing the layout";
-        }
-      });
-    }
-  }
-  ~ThreadCrew() {
-    scheduler_->Shutdown();
-    for (std::thread& thread : threads_) {
-      thread.join();
-    }
-  }
-  ThreadCrew(const ThreadCrew&) = delete;
-  ThreadCrew& operator=(const ThreadCrew&) = delete;
-
-  BatchScheduler& scheduler() { return *scheduler_; }
-
-  ReadyBatch Expect() {
-    if (scheduler_->Wait(kPatience) != WaitOutcome::kBatch) {
-      throw std::runtime_error("no batch");
-    }
-    return scheduler_->Take();
-  }
-
- private:
-  std::shared_ptr<BatchScheduler> scheduler_;
-  std::vector<std::thread> threads_;
-};
 
 Crew::Work Samples(const SampleOptions& options = {}) {
   return [options](BatchProducer& producer, const Claim& claim) { MakeRows(producer, claim, options); };
@@ -213,6 +169,97 @@ TEST_P(BatchThreadTest, ShutdownInTheMiddleEndsEverybody) {
     }
     other.join();
     EXPECT_EQ(crew.scheduler().Wait(kPatience), WaitOutcome::kStopped);
+  }
+}
+
+TEST_P(BatchThreadTest, BatchesAreCollatedFromKeptSamples) {
+  for (const bool in_order : {true, false}) {
+    SchedulerOptions options = SmallOptions(400, 4);
+    options.collation = Collation::kSplit;
+    options.collators = 2;
+    options.in_order = in_order;
+    ThreadCrew crew(options, GetParam().producers, GetParam().attach, [](BatchProducer& producer, const Claim& claim) {
+      if (claim.kind == ClaimKind::kItems && claim.batch % 16 == 3) {
+        producer.Fail(claim, claim.begin, claim.batch % 32 == 3 ? kMismatch : kFailed, "for once");
+        return;
+      }
+      MakeSplit(producer, claim);
+    });
+    for (uint64_t epoch = 0; epoch < 3; ++epoch) {
+      crew.scheduler().StartEpoch(epoch);
+      uint64_t sum = 0;
+      for (uint64_t taken = 0; taken < 100; ++taken) {
+        const ReadyBatch batch = crew.Expect();
+        sum += batch.batch;
+        if (batch.batch % 32 == 19) {
+          ASSERT_EQ(batch.problem, kFailed);
+        } else {
+          ASSERT_TRUE(HasSamples(batch, Range(batch.batch * 4, 4)));
+        }
+      }
+      ASSERT_EQ(sum, 4950U);
+    }
+  }
+}
+
+TEST_P(BatchThreadTest, StreamsEndAndBeginAnew) {
+  for (const uint32_t streams : {0U, GetParam().producers}) {
+    for (const bool in_order : {true, false}) {
+      SchedulerOptions options = SmallOptions(0, 4);
+      options.arena.order = IndexOrder::kStream;
+      options.streams = streams;
+      options.in_order = in_order;
+      options.prefetch = 6;
+      ThreadCrew crew(options, GetParam().producers, GetParam().attach,
+                      [](BatchProducer& producer, const Claim& claim) {
+                        if (claim.batch >= 20) {
+                          producer.SetStreamEnd(claim, StreamEnd::kBefore);
+                          producer.Complete(claim);
+                          return;
+                        }
+                        if (claim.batch == 19 && claim.stream % 2 == 0) {
+                          producer.SetStreamEnd(claim, StreamEnd::kAfter);
+                        }
+                        MakeRows(producer, claim);
+                      });
+      for (uint64_t epoch = 0; epoch < 5; ++epoch) {
+        crew.scheduler().StartEpoch(epoch);
+        for (uint64_t taken = 0; taken < 20 * std::max(streams, 1U); ++taken) {
+          ASSERT_EQ(crew.Expect().epoch, epoch);
+        }
+        ASSERT_EQ(crew.scheduler().Wait(kPatience), WaitOutcome::kEndOfEpoch);
+      }
+    }
+  }
+}
+
+TEST_P(BatchThreadTest, BatchesComeInAnyOrder) {
+  SchedulerOptions options = SmallOptions(400, 4);
+  options.in_order = false;
+  ThreadCrew crew(options, GetParam().producers, GetParam().attach, [](BatchProducer& producer, const Claim& claim) {
+    MakeRows(producer, claim, {.cost_ns = claim.batch % 7 == 0 ? 100'000 : 0});
+  });
+  for (uint64_t epoch = 0; epoch < 3; ++epoch) {
+    crew.scheduler().StartEpoch(epoch);
+    uint64_t sum = 0;
+    for (uint64_t taken = 0; taken < 100; ++taken) {
+      const ReadyBatch batch = crew.Expect();
+      ASSERT_TRUE(HasSamples(batch, Range(batch.batch * 4, 4)));
+      sum += batch.batch;
+    }
+    ASSERT_EQ(sum, 4950U);
+  }
+}
+
+TEST_P(BatchThreadTest, ProducersRetireWhileOthersWork) {
+  ThreadCrew crew(SmallOptions(400, 4), GetParam().producers, GetParam().attach, Samples());
+  crew.scheduler().StartEpoch(0);
+  for (uint64_t batch = 0; batch < 100; ++batch) {
+    if (batch != 0 && batch < GetParam().producers) {
+      crew.scheduler().RetireProducer(static_cast<uint32_t>(batch));
+      crew.scheduler().SetProducers(GetParam().producers - static_cast<uint32_t>(batch));
+    }
+    ASSERT_TRUE(HasSamples(crew.Expect(), Range(batch * 4, 4)));
   }
 }
 

@@ -7,11 +7,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
+#include "framework/errors.h"
 #include "reader/index_permutation.h"
 #include "reader/shared_memory/futex.h"
 
@@ -109,6 +112,47 @@ void MakeRows(BatchProducer& producer, const Claim& claim, const SampleOptions& 
   producer.Complete(claim);
 }
 
+void MakeSplit(BatchProducer& producer, const Claim& claim, const SampleOptions& options) {
+  const std::string odd = "odd";
+  switch (claim.kind) {
+    case ClaimKind::kItems:
+      for (uint32_t row = claim.begin; row < claim.end; ++row) {
+        producer.BeginRow(claim, row);
+        const uint64_t begin = MonotonicNanoseconds();
+        while (MonotonicNanoseconds() - begin < static_cast<uint64_t>(options.cost_ns)) {
+        }
+        const uint64_t index = producer.IndexAt(claim, row);
+        std::vector<uint64_t> words(options.words);
+        for (uint32_t word = 0; word < options.words; ++word) {
+          words[word] = SampleWord(claim.epoch, index, word);
+        }
+        const std::string_view bytes(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint64_t));
+        producer.Keep(claim, row, std::to_string(index), {odd, bytes});
+      }
+      producer.Complete(claim);
+      return;
+    case ClaimKind::kCollate:
+      producer.PublishLayout(claim, SampleLayout(producer, claim, options.words).bytes());
+      for (uint32_t row = 0; row < claim.rows; ++row) {
+        const KeptSample sample = producer.Kept(claim, row);
+        const std::string message(reinterpret_cast<const char*>(sample.message.data()), sample.message.size());
+        if (message != std::to_string(producer.IndexAt(claim, row)) || sample.buffers.size() != 2 ||
+            std::memcmp(sample.buffers[0].data(), "odd", 3) != 0 ||
+            sample.buffers[1].size() != options.words * sizeof(uint64_t) ||
+            reinterpret_cast<uintptr_t>(sample.buffers[1].data()) % 64 != 0) {
+          producer.Fail(claim, row, kFailed, "not what was kept");
+          return;
+        }
+        std::byte* leaf = producer.Data(claim) + LayoutView(producer.Data(claim)).leaf(0).offset;
+        std::memcpy(leaf + row * sample.buffers[1].size(), sample.buffers[1].data(), sample.buffers[1].size());
+      }
+      producer.Complete(claim);
+      return;
+    default:
+      MakeRows(producer, claim, options);
+  }
+}
+
 int MakeAll(BatchProducer& producer, const SampleOptions& options) {
   int claims = 0;
   while (const std::optional<Claim> claim = producer.TryClaim()) {
@@ -158,6 +202,39 @@ SchedulerOptions SmallOptions(uint64_t dataset_length, uint64_t batch_size) {
   options.batch_size = batch_size;
   options.prefetch = 3;
   return options;
+}
+
+ThreadCrew::ThreadCrew(const SchedulerOptions& options, uint32_t producers, bool attach, Work work) {
+  SchedulerOptions complete = options;
+  complete.producers = producers;
+  scheduler_ = BatchScheduler::Create(complete);
+  for (uint32_t id = 0; id < producers; ++id) {
+    threads_.emplace_back([this, id, attach, work] {
+      BatchProducer producer(attach ? Arena::Attach(scheduler_->arena()->fd()) : scheduler_->arena(), id,
+                             scheduler_->completion_fd());
+      try {
+        while (const std::optional<Claim> claim = producer.WaitForClaim()) {
+          work(producer, *claim);
+        }
+      } catch (const FailedPrecondition&) {
+        EXPECT_TRUE(producer.stopped()) << "shut down while another producer was writing the layout";
+      }
+    });
+  }
+}
+
+ThreadCrew::~ThreadCrew() {
+  scheduler_->Shutdown();
+  for (std::thread& thread : threads_) {
+    thread.join();
+  }
+}
+
+ReadyBatch ThreadCrew::Expect() {
+  if (scheduler_->Wait(kPatience) != WaitOutcome::kBatch) {
+    throw std::runtime_error("no batch");
+  }
+  return scheduler_->Take();
 }
 
 Crew::Crew(const SchedulerOptions& options, uint32_t producers, const SampleOptions& samples)

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -67,6 +68,8 @@ BatchLayout SampleLayout(const BatchProducer& producer, const Claim& claim, uint
 void WriteRow(BatchProducer& producer, const Claim& claim, uint32_t row, uint32_t words);
 // Makes the claimed rows and completes the claim.
 void MakeRows(BatchProducer& producer, const Claim& claim, const SampleOptions& options = {});
+// The same where samples are kept and collated.
+void MakeSplit(BatchProducer& producer, const Claim& claim, const SampleOptions& options = {});
 // Makes all rows that can be claimed now; returns the number of claims.
 int MakeAll(BatchProducer& producer, const SampleOptions& options = {});
 
@@ -79,6 +82,25 @@ std::vector<uint64_t> Range(uint64_t first, uint64_t count);
 
 // Small slots, so that sanitizers and limits do not mind.
 SchedulerOptions SmallOptions(uint64_t dataset_length, uint64_t batch_size);
+
+// A scheduler and producers in threads of this process, which use its mapping or attach their own.
+class ThreadCrew {
+ public:
+  using Work = std::function<void(BatchProducer&, const Claim&)>;
+
+  ThreadCrew(const SchedulerOptions& options, uint32_t producers, bool attach, Work work);
+  ~ThreadCrew();
+  ThreadCrew(const ThreadCrew&) = delete;
+  ThreadCrew& operator=(const ThreadCrew&) = delete;
+
+  BatchScheduler& scheduler() { return *scheduler_; }
+  // The next batch. Throws if none comes.
+  ReadyBatch Expect();
+
+ private:
+  std::shared_ptr<BatchScheduler> scheduler_;
+  std::vector<std::thread> threads_;
+};
 
 // A scheduler and its producer processes.
 class Crew {
