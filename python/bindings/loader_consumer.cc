@@ -41,6 +41,8 @@ using shared_memory::ReadyBatch;
 using shared_memory::SchedulerOptions;
 using shared_memory::SchedulerStats;
 using shared_memory::SideRecord;
+using shared_memory::TraceEvent;
+using shared_memory::TraceKind;
 using shared_memory::WaitOutcome;
 
 // A batch whose samples could not be made, on its way to Python's `decode_problem`.
@@ -278,6 +280,42 @@ IndexOrder OrderFromName(const std::string& name) {
   return IndexOrder::kExplicit;
 }
 
+const char* NameOf(TraceKind kind) {
+  switch (kind) {
+    case TraceKind::kRows:
+      return "rows";
+    case TraceKind::kWhole:
+      return "whole";
+    case TraceKind::kItems:
+      return "items";
+    case TraceKind::kCollate:
+      return "collate";
+    case TraceKind::kStream:
+      return "stream";
+    case TraceKind::kOpened:
+      return "opened";
+    case TraceKind::kReady:
+      return "ready";
+    case TraceKind::kTaken:
+      return "taken";
+    case TraceKind::kReleased:
+      return "released";
+    case TraceKind::kWait:
+      break;
+  }
+  return "wait";
+}
+
+py::list TraceOf(const Consumer& consumer) {
+  py::list events;
+  for (const TraceEvent& event : consumer.scheduler()->Trace()) {
+    const int64_t producer = event.producer == TraceEvent::kScheduler ? -1 : static_cast<int64_t>(event.producer);
+    events.append(py::make_tuple(NameOf(event.kind), producer, event.begin_ns, event.end_ns, event.epoch, event.batch,
+                                 event.slot, event.begin_row, event.end_row, event.stream));
+  }
+  return events;
+}
+
 Collation CollationFromName(const std::optional<std::string>& name) {
   if (!name) {
     return Collation::kNone;
@@ -327,11 +365,13 @@ void BindLoaderConsumer(py::module_& m) {
                        bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
                        uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
                        py::object unpickle, uint32_t rank, uint32_t world, bool in_order, uint32_t streams,
-                       const std::optional<std::string>& collate, std::optional<uint32_t> collators) {
+                       const std::optional<std::string>& collate, std::optional<uint32_t> collators,
+                       uint32_t trace_events) {
              SchedulerOptions options;
              options.arena.order = OrderFromName(order);
              options.arena.dataset_length = dataset_length;
              options.arena.seed = seed;
+             options.arena.trace_events = trace_events;
              options.arena.slot_count = slot_count;
              options.arena.slot_bytes = slot_bytes;
              options.batch_size = batch_size;
@@ -353,7 +393,7 @@ void BindLoaderConsumer(py::module_& m) {
            py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
            py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1,
            py::arg("in_order") = true, py::arg("streams") = 0, py::arg("collate") = py::none(),
-           py::arg("collators") = py::none())
+           py::arg("collators") = py::none(), py::arg("trace_events") = 0)
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
       .def_property_readonly("batches_per_epoch",
@@ -412,6 +452,12 @@ void BindLoaderConsumer(py::module_& m) {
             }
           },
           "Ends producers and waits. Does nothing in a forked child.")
+      .def("trace", &TraceOf,
+           "What has happened, by begin: tuples (kind, worker, begin_ns, end_ns, epoch, batch, slot, begin_row, "
+           "end_row, "
+           "stream). The clock is CLOCK_MONOTONIC. Of workers (\"rows\", \"whole\", \"items\", \"collate\", "
+           "\"stream\"): their claims. Of worker -1: the moments at which a batch was \"opened\", \"ready\", "
+           "\"taken\", \"released\", and each \"wait\" of the consumer.")
       // Sums over all workers, those of each under "producers"; with worker_ before what the consumer has too.
       .def("stats", [](const Consumer& self) {
         const SchedulerStats stats = self.scheduler()->stats();

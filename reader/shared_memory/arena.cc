@@ -20,7 +20,11 @@ constexpr size_t kSmallestSlot = size_t{1} << 20;
 constexpr size_t kLargestSlot = size_t{1} << 40;
 
 constexpr size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
-constexpr size_t kSlotsOffset = RoundUp(sizeof(ControlBlock), kPage);
+constexpr size_t kTraceOffset = RoundUp(sizeof(ControlBlock), kPage);
+
+size_t SlotsOffset(uint32_t trace_events) {
+  return RoundUp(kTraceOffset + (kMaxProducers + 1) * TraceRing::Bytes(trace_events), kPage);
+}
 
 bool HasAddressSpace(size_t bytes) {
   void* probe = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -34,16 +38,18 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
              "the number of slots must be 1 to ", kMaxSlots, ", got ", options.slot_count);
   HR_ENFORCE(options.slot_bytes >= kSmallestSlot && options.slot_bytes <= kLargestSlot, InvalidArgument,
              "a slot must have ", kSmallestSlot, " to ", kLargestSlot, " bytes, got ", options.slot_bytes);
+  HR_ENFORCE(options.trace_events <= kMaxTraceEvents, InvalidArgument, "a trace has at most ", kMaxTraceEvents,
+             " events, got ", options.trace_events);
   std::shared_ptr<Arena> arena(new Arena);
   arena->fd_ = memfd_create("headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   HR_ENFORCE(arena->fd_ >= 0, IoError, "memfd_create failed: ", std::strerror(errno));
-  arena->slots_offset_ = kSlotsOffset;
+  arena->slots_offset_ = SlotsOffset(options.trace_events);
   arena->slot_count_ = options.slot_count;
   arena->slot_bytes_ = RoundUp(options.slot_bytes, kPage);
   // Address space may be limited (ulimit -v, a sanitizer); the wish for sparse slots is not worth failing for. As much
   // again must be left, or the rest of the process would have nothing to go on with.
   for (;; arena->slot_bytes_ = RoundUp(arena->slot_bytes_ / 2, kPage)) {
-    const size_t bytes = kSlotsOffset + arena->slot_bytes_ * arena->slot_count_;
+    const size_t bytes = arena->slots_offset_ + arena->slot_bytes_ * arena->slot_count_;
     if (ftruncate(arena->fd_, static_cast<off_t>(bytes)) == 0 && HasAddressSpace(2 * bytes) && arena->Map(bytes)) {
       break;
     }
@@ -58,6 +64,7 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   control->order = static_cast<uint32_t>(options.order);
   control->dataset_length = options.dataset_length;
   control->seed = options.seed;
+  control->trace_events = options.trace_events;
   control->magic = kMagic;
   return arena;
 }
@@ -69,16 +76,17 @@ std::shared_ptr<Arena> Arena::Attach(int fd) {
   struct stat status{};
   HR_ENFORCE(fstat(arena->fd_, &status) == 0, IoError, "fstat failed: ", std::strerror(errno));
   const auto bytes = static_cast<size_t>(status.st_size);
-  HR_ENFORCE(S_ISREG(status.st_mode) && bytes >= kSlotsOffset && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, DataLoss,
+  HR_ENFORCE(S_ISREG(status.st_mode) && bytes >= kTraceOffset && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, DataLoss,
              "file descriptor ", fd, " of ", bytes, " bytes is not an arena");
-  arena->slots_offset_ = kSlotsOffset;
   HR_ENFORCE(arena->Map(bytes), ResourceExhausted, "cannot map ", bytes,
              " bytes of shared memory: ", std::strerror(errno));
   const ControlBlock& control = arena->control();
   HR_ENFORCE(control.magic == kMagic && control.slot_count >= 1 && control.slot_count <= kMaxSlots &&
                  control.slot_bytes >= kSmallestSlot && control.slot_bytes <= kLargestSlot &&
-                 kSlotsOffset + control.slot_bytes * control.slot_count == bytes,
+                 control.trace_events <= kMaxTraceEvents &&
+                 SlotsOffset(control.trace_events) + control.slot_bytes * control.slot_count == bytes,
              DataLoss, "the file of ", bytes, " bytes is not an arena of this version");
+  arena->slots_offset_ = SlotsOffset(control.trace_events);
   arena->slot_count_ = control.slot_count;
   arena->slot_bytes_ = control.slot_bytes;
   return arena;
@@ -103,6 +111,11 @@ Arena::~Arena() {
   if (fd_ >= 0) {
     close(fd_);
   }
+}
+
+TraceRing Arena::trace(uint32_t producer) const {
+  const uint32_t events = control().trace_events;
+  return {base_ + kTraceOffset + producer * TraceRing::Bytes(events), events};
 }
 
 size_t Arena::ResidentBytes() const {

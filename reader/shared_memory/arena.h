@@ -1,4 +1,5 @@
-// One shared mapping for the life of a loader: a control block and a row of slots, each holding one batch.
+// One shared mapping for the life of a loader: a control block, the rings of a trace, and a row of slots,
+// each holding one batch.
 //
 // The memory is a memfd: it has no name, is not bound by the size of /dev/shm and vanishes with the last process that
 // maps it. It is sparse: a slot reserves `slot_bytes` of address space and uses only the pages that a batch has
@@ -19,6 +20,7 @@
 #include <memory>
 
 #include "framework/export.h"
+#include "reader/shared_memory/trace.h"
 
 namespace headrace::shared_memory {
 
@@ -90,6 +92,7 @@ struct ControlBlock {
   uint64_t slot_bytes;
   uint32_t slot_count;
   uint32_t order;  // IndexOrder
+  uint32_t trace_events;
   uint64_t dataset_length;
   uint64_t seed;
   uint64_t stride;     // from the position of a row to that of the next
@@ -174,7 +177,8 @@ struct SlotHeader {
   uint32_t made_rows;
   uint32_t stream_end;  // StreamEnd
   SideRecord attachment;
-  uint64_t kept_bytes;  // so many of side_bytes, from the slot's end on, are of use until the collation only
+  std::atomic<uint64_t> done_ns;  // if there is a trace: when the last chunk was done
+  uint64_t kept_bytes;            // so many of side_bytes, from the slot's end on, are of use until the collation only
   std::atomic<uint64_t> done[kMaxChunks / 64];
   std::atomic<uint64_t> claims[kMaxChunks];
   ChunkProblem problems[kMaxChunks];  // entry c is written by the claimant of chunk c before its bit in done
@@ -194,6 +198,7 @@ struct ArenaOptions {
   IndexOrder order = IndexOrder::kSequential;
   uint64_t dataset_length = 0;
   uint64_t seed = 0;
+  uint32_t trace_events = 0;  // remembered of each producer, at most kMaxTraceEvents; 0: there is no trace
 };
 
 class HEADRACE_API Arena {
@@ -220,6 +225,9 @@ class HEADRACE_API Arena {
   std::byte* slot_data(uint32_t index) const {
     return base_ + slots_offset_ + static_cast<size_t>(index) * slot_bytes_;
   }
+
+  // The ring of a producer, or of the scheduler (kMaxProducers). Without a trace it takes no notes.
+  TraceRing trace(uint32_t producer) const;
 
   // Bytes of memory in use by all processes together.
   size_t ResidentBytes() const;

@@ -46,6 +46,7 @@ BatchProducer::BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int comp
     : arena_(std::move(arena)), control_(&arena_->control()), record_(nullptr), id_(id), completion_fd_(completion_fd) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
   record_ = &control_->producers[id];
+  trace_ = arena_->trace(id);
 }
 
 bool BatchProducer::stopped() const { return control_->stop.load(std::memory_order_relaxed) != 0; }
@@ -340,7 +341,13 @@ void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::s
 
 void BatchProducer::MarkDone(const Claim& claim) {
   SlotHeader& slot = arena_->slot(claim.slot);
-  record_->work_ns.fetch_add(MonotonicNanoseconds() - claim.start_ns, std::memory_order_relaxed);
+  const uint64_t now = MonotonicNanoseconds();
+  record_->work_ns.fetch_add(now - claim.start_ns, std::memory_order_relaxed);
+  if (trace_) {
+    trace_.Write({static_cast<TraceKind>(claim.kind), id_, claim.start_ns, now, claim.epoch, claim.batch, claim.stream,
+                  claim.slot, claim.begin, claim.end});
+    slot.done_ns.store(now, std::memory_order_relaxed);
+  }
   record_->busy.store(0, std::memory_order_relaxed);
   slot.done[claim.chunk / 64].fetch_or(uint64_t{1} << (claim.chunk % 64), std::memory_order_seq_cst);
   // From here on the slot may be reused: what is read of it may be another batch's, and a wake too many is harmless.

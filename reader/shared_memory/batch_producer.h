@@ -142,6 +142,7 @@ class HEADRACE_API BatchProducer {
   uint64_t scan_from_ = 0;  // batches before it have no free chunk, as far as this producer knows
   uint32_t rescan_seen_ = 0;
   SpinBudget spin_;
+  TraceRing trace_;
   std::optional<IndexPermutation> permutation_;
   uint64_t permutation_epoch_ = 0;
 };

@@ -62,6 +62,7 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
       begin_ns_(MonotonicNanoseconds()),
       plan_(std::move(plan)),
       slots_(*arena_) {
+  trace_ = arena_->trace(kMaxProducers);
   completion_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   HR_ENFORCE(completion_fd_ >= 0, IoError, "eventfd failed: ", std::strerror(errno));
   ControlBlock& control = arena_->control();
@@ -204,6 +205,7 @@ void BatchScheduler::SetClaims(SlotHeader& header, uint64_t sequence, ClaimKind 
   header.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
   header.attachment = {0, 0};
   header.kept_bytes = 0;
+  header.done_ns.store(0, std::memory_order_relaxed);
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     header.problems[chunk].kind = kNoProblem;
     header.claims[chunk].store(ClaimWord(sequence, kUnclaimed), std::memory_order_release);
@@ -231,7 +233,15 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   if (in_flight_.size() == 1) {
     control.oldest.store(sequence);
   }
+  if (trace_) {
+    Note(TraceKind::kOpened, slot, MonotonicNanoseconds());
+  }
   control.next.store(next_sequence_, std::memory_order_release);
+}
+
+void BatchScheduler::Note(TraceKind kind, uint32_t slot, uint64_t ns) {
+  const SlotHeader& header = arena_->slot(slot);
+  trace_.Write({kind, TraceEvent::kScheduler, ns, ns, header.epoch, header.batch, header.stream, slot, 0, header.rows});
 }
 
 void BatchScheduler::SignalWork(uint32_t chunks) {
@@ -429,6 +439,7 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   const uint64_t waited = MonotonicNanoseconds() - begin;
   stats_.wait_ns += waited;
   spin_.Finish(static_cast<int64_t>(waited));
+  trace_.Write({.kind = TraceKind::kWait, .begin_ns = begin, .end_ns = begin + waited, .epoch = consumer_epoch_});
   return outcome;
 }
 
@@ -511,6 +522,12 @@ ReadyBatch BatchScheduler::Take() {
   ready.attachment.assign(reinterpret_cast<const char*>(ready.slot + header.attachment.offset),
                           header.attachment.bytes);
   slots_.Hold(flight.slot);
+  if (trace_) {
+    const uint64_t now = MonotonicNanoseconds();
+    const uint64_t done_ns = header.done_ns.load(std::memory_order_relaxed);
+    Note(TraceKind::kReady, flight.slot, done_ns == 0 ? now : done_ns);
+    Note(TraceKind::kTaken, flight.slot, now);
+  }
   ready.last_slots = slots_.held() + options_.prefetch >= arena_->slot_count();
   ready.memory =
       Allocation::Foreign(arena_->slot_data(flight.slot), arena_->slot_bytes(),
@@ -535,6 +552,9 @@ void BatchScheduler::ReleaseSlot(uint32_t slot) {
     return;
   }
   const std::lock_guard lock(mutex_);
+  if (trace_) {
+    Note(TraceKind::kReleased, slot, MonotonicNanoseconds());
+  }
   slots_.Free(slot);
   OpenBatches();
 }

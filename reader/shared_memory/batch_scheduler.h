@@ -157,6 +157,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void Shutdown();
 
   SchedulerStats stats() const;
+  // What has happened, as far as it is remembered (ArenaOptions::trace_events), by the time of its begin.
+  std::vector<TraceEvent> Trace() const;
 
  private:
   struct Flight {
@@ -211,6 +213,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void WakeConsumer();
   void ReleaseSlot(uint32_t slot);
   bool InOwner() const;
+  // With mutex_ held; does nothing where there is no trace.
+  void Note(TraceKind kind, uint32_t slot, uint64_t ns);
 
   const SchedulerOptions options_;
   const std::shared_ptr<Arena> arena_;
@@ -239,6 +243,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   uint64_t sampled_ns_ = 0;
   uint64_t sampled_count_ = 0;
   SpinBudget spin_;  // the consumer's
+  TraceRing trace_;
   SchedulerStats stats_;
 };
 

@@ -212,4 +212,20 @@ SchedulerStats BatchScheduler::stats() const {
   return stats;
 }
 
+std::vector<TraceEvent> BatchScheduler::Trace() const {
+  std::vector<TraceEvent> events;
+  arena_->trace(kMaxProducers).Read(TraceEvent::kScheduler, &events);
+  uint32_t end = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    end = producers_end_;
+  }
+  for (uint32_t id = 0; id < end; ++id) {
+    arena_->trace(id).Read(id, &events);
+  }
+  std::stable_sort(events.begin(), events.end(),
+                   [](const TraceEvent& a, const TraceEvent& b) { return a.begin_ns < b.begin_ns; });
+  return events;
+}
+
 }  // namespace headrace::shared_memory
