@@ -34,6 +34,7 @@ from headrace.data.tensors import (
     Form,
     array_of_tensor,
     converters,
+    is_plain_tensor,
     is_tensor,
     to_numpy,
     to_torch,
@@ -260,11 +261,13 @@ def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
         return len(leaves) - 1
 
     def leaf(value: Any) -> Structure | None:
-        """That of an array, however it comes; None for anything else."""
+        """That of an array, however it comes; None for anything else, which is pickled."""
         if isinstance(value, Planned):
             return ("leaf", add(value, value.dtype), value.form)
         form: Form = None
         if is_tensor(value):
+            if not is_plain_tensor(value):
+                return None
             value, form = array_of_tensor(value)
         elif not isinstance(value, np.ndarray) or not is_plain_array(value):
             return None
@@ -317,7 +320,7 @@ def _copying(source: Array) -> Callable[[Array], None]:
 
 def _pieces(values: list[Any]) -> tuple[Planned, Array] | None:
     """A list of arrays as one leaf and their shapes, if they are of one type and number of dimensions."""
-    if all(map(is_tensor, values)):
+    if all(is_tensor(value) and is_plain_tensor(value) for value in values):
         pairs: list[tuple[Array, Form]] = [array_of_tensor(value) for value in values]
     elif all(isinstance(value, np.ndarray) and is_plain_array(value) for value in values):
         pairs = [(value, None) for value in values]

@@ -8,9 +8,10 @@ import multiprocessing
 import numbers
 import os
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -146,7 +147,9 @@ class DataLoader:
     ) -> None:
         self.dataset = dataset
         self._iterable = is_iterable_dataset(dataset)
-        for method in ("__iter__",) if self._iterable else ("__len__", "__getitem__"):
+        # Whoever says which samples there are need not count them.
+        indexed = ("__getitem__",) if sampler is not None or batch_sampler is not None else ("__len__", "__getitem__")
+        for method in ("__iter__",) if self._iterable else indexed:
             if not hasattr(dataset, method):
                 raise TypeError(
                     f"dataset must have __len__ and __getitem__, or __iter__; {type(dataset).__name__} has no {method}"
@@ -326,6 +329,9 @@ class DataLoader:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._running = weakref.WeakSet()
+
+    # As torch's: type hints may say of what the batches are.
+    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)
 
     def __len__(self) -> int:
         """Batches per epoch; of this loader's own, if it is one of several."""
@@ -514,7 +520,10 @@ class DataLoader:
         return feed
 
     def _dataset_length(self) -> int:
-        return _MAX_LENGTH if self._iterable else min(len(self._source), _MAX_LENGTH)
+        """0, if the dataset does not say; then a sampler does."""
+        if self._iterable:
+            return _MAX_LENGTH
+        return min(len(self._source), _MAX_LENGTH) if hasattr(self._source, "__len__") else 0
 
     def _positions(self) -> int:
         """Samples per epoch, of all loaders of the group together."""

@@ -84,7 +84,7 @@ class Engine:
             world=self._world,
             prefetch=self._prefetch,
             producers=producers,
-            whole_batches=task.collate is not None or task.convert,
+            whole_batches=(task.collate is not None or task.convert) and self._order != "stream",
             cross_epochs=not in_process and loader.persistent_workers,
             streams=self.stream_count if self.stream is not None and self.stream.own else 0,
             in_order=self.in_order,

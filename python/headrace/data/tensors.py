@@ -34,6 +34,13 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_plain_tensor(value: Any) -> bool:
+    """Whether a tensor is its elements and no more: no subclass, which may say more, nor one that NumPy cannot view."""
+    if type(value) is not sys.modules["torch"].Tensor:
+        return False
+    return str(value.layout) == "torch.strided" and not value.is_nested and not value.is_quantized
+
+
 def array_of_tensor(tensor: Any) -> tuple[Array, str]:
     """The elements of a tensor as an array over the same memory, and its form.
 

@@ -166,6 +166,9 @@ class ClaimServer:
         except BaseException as error:  # whatever it is, it is the batch's affair, not the worker's
             if self._errors is not None and isinstance(error, KeyboardInterrupt):
                 raise  # not the sample's doing
+            if isinstance(error, StopIteration):
+                # It would end the consumer's loop without a word.
+                error = _caused_by(RuntimeError("a dataset or collate_fn raised StopIteration"), error)
             self.producer.fail(claim, self._encode(error, claim))
 
     def _serve(self, claim: _core.Claim) -> None:
@@ -262,6 +265,11 @@ class ClaimServer:
                 error.add_note(culprit + ".")
             return self._errors.keep(error)
         return encode_error(error, culprit, index)
+
+
+def _caused_by(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error.with_traceback(cause.__traceback__)
 
 
 def _shorten(indices: list[Any]) -> str:

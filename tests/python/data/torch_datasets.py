@@ -105,6 +105,42 @@ class Bulk(Items):
         return [("together", self.make(index)) for index in indices]
 
 
+class Labelled(torch.Tensor):
+    """A tensor with more to it than its elements."""
+
+    label = ""
+
+
+def sparse(index: int) -> torch.Tensor:
+    return (torch.eye(3) * index).to_sparse()
+
+
+def nested_tensor(index: int) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.ones(index + 1), torch.zeros(2)])
+
+
+def labelled(index: int) -> torch.Tensor:
+    tensor = torch.ones(index).as_subclass(Labelled)
+    tensor.label = str(index)
+    return tensor
+
+
+unusual = {"sparse": sparse, "nested": nested_tensor, "subclass": labelled}
+
+
+class Endless(Dataset[Any]):
+    """Has every index."""
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+def stop_at_1(index: int) -> int:
+    if index == 1:
+        raise StopIteration
+    return index
+
+
 class Backwards(Sampler[int]):
     """From the end to the start."""
 
