@@ -320,8 +320,14 @@ Collation CollationFromName(const std::optional<std::string>& name) {
   if (!name) {
     return Collation::kNone;
   }
-  HR_ENFORCE(*name == "whole" || *name == "split", InvalidArgument, "unknown collate '", *name, "'");
-  return *name == "whole" ? Collation::kWhole : Collation::kSplit;
+  if (*name == "whole") {
+    return Collation::kWhole;
+  }
+  if (*name == "split") {
+    return Collation::kSplit;
+  }
+  HR_ENFORCE(*name == "adaptive", InvalidArgument, "unknown collate '", *name, "'");
+  return Collation::kAdaptive;
 }
 
 }  // namespace

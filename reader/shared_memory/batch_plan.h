@@ -28,6 +28,9 @@ enum class Collation : uint32_t {
   kNone = 0,   // each row is written to its place by whoever makes it
   kWhole = 1,  // one producer makes all samples and collates them
   kSplit = 2,  // the samples are made by several, and collated by one
+  // Split where it pays: where the producers are more than the batches in flight, or a batch takes one of them long,
+  // and a sample takes longer than to hand it over. What is in the batches does not depend on it.
+  kAdaptive = 3,
 };
 
 struct SchedulerOptions {
@@ -40,7 +43,7 @@ struct SchedulerOptions {
   uint32_t prefetch = 2;    // batches opened ahead of the consumer, the one it waits for included
   uint32_t producers = 1;   // how many are going to fill them: decides how finely a batch is cut
   Collation collation = Collation::kNone;  // not for kStream
-  uint32_t collators = kMaxProducers;      // kSplit: producers with a lower id collate
+  uint32_t collators = kMaxProducers;      // kSplit, kAdaptive: producers with a lower id collate
   bool in_order = true;                    // hand out batches in the order of their numbers, else as they are complete
   bool cross_epochs = true;                // open the next epoch's first batches while this one ends
 };

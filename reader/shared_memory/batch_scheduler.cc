@@ -21,6 +21,10 @@ namespace {
 // workers end a batch together.
 constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 300'000;
+// Kept samples are pickled and copied once more.
+constexpr double kWorthKeepingNs = 50'000;
+// So long a batch may take one producer while the others make the next ones.
+constexpr double kLongBatchNs = 20'000'000;
 // The samples from which a batch was collated stay in its slot, for their pages to be used again; but not in those of
 // a consumer that keeps more batches than this.
 constexpr uint32_t kHeldWithSamples = 2;
@@ -31,21 +35,6 @@ void WithdrawLast(SlotHeader& header, uint64_t sequence) {
   uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
   header.claims[header.chunks.load(std::memory_order_relaxed) - 1].compare_exchange_strong(
       unclaimed, ClaimWord(sequence, kWithdrawn));
-}
-
-ClaimKind PlannedKind(const SchedulerOptions& options) {
-  if (options.arena.order == IndexOrder::kStream) {
-    return ClaimKind::kStream;
-  }
-  switch (options.collation) {
-    case Collation::kWhole:
-      return ClaimKind::kWhole;
-    case Collation::kSplit:
-      return ClaimKind::kItems;
-    case Collation::kNone:
-      break;
-  }
-  return ClaimKind::kRows;
 }
 
 }  // namespace
@@ -162,29 +151,56 @@ void BatchScheduler::OpenBatches() {
   }
 }
 
-uint32_t BatchScheduler::ChunkRows(uint64_t rows) {
-  if (options_.collation == Collation::kWhole || options_.arena.order == IndexOrder::kStream) {
-    return static_cast<uint32_t>(rows);
-  }
+void BatchScheduler::MeasureSamples() {
   const ControlBlock& control = arena_->control();
   uint64_t work_ns = 0;
+  uint64_t collate_ns = 0;  // noted before the claim's end, and work_ns at it: for a while this may be more
   uint64_t samples = 0;
   for (uint32_t i = 0; i < producers_end_; ++i) {
     work_ns += control.producers[i].work_ns.load(std::memory_order_relaxed);
+    collate_ns += control.producers[i].collate_ns.load(std::memory_order_relaxed);
     samples += control.producers[i].samples.load(std::memory_order_relaxed);
   }
-  if (samples > sampled_count_) {
+  work_ns -= std::min(work_ns, collate_ns);
+  if (samples > sampled_count_ && work_ns > sampled_ns_) {
     const double recent = static_cast<double>(work_ns - sampled_ns_) / static_cast<double>(samples - sampled_count_);
     sample_ns_ = sample_ns_ == 0 ? recent : 0.75 * sample_ns_ + 0.25 * recent;
     sampled_ns_ = work_ns;
     sampled_count_ = samples;
+  }
+}
+
+ClaimKind BatchScheduler::PlannedKind(uint64_t rows) const {
+  if (options_.arena.order == IndexOrder::kStream) {
+    return ClaimKind::kStream;
+  }
+  switch (options_.collation) {
+    case Collation::kNone:
+      return ClaimKind::kRows;
+    case Collation::kWhole:
+      return ClaimKind::kWhole;
+    case Collation::kSplit:
+      return ClaimKind::kItems;
+    case Collation::kAdaptive:
+      break;
+  }
+  const bool first = sample_ns_ == 0;  // early, by all together
+  const bool few_collators = options_.collators < producers_;
+  const bool worth_it = sample_ns_ >= kWorthKeepingNs &&
+                        (producers_ > options_.prefetch || sample_ns_ * static_cast<double>(rows) >= kLongBatchNs);
+  return first || few_collators || worth_it ? ClaimKind::kItems : ClaimKind::kWhole;
+}
+
+uint32_t BatchScheduler::ChunkRows(ClaimKind kind, uint64_t rows) const {
+  if (MakesBatch(kind)) {
+    return static_cast<uint32_t>(rows);
   }
   // Two claims for each producer in what is open.
   const double share_ns = sample_ns_ * static_cast<double>(rows) * options_.prefetch / (2.0 * std::max(producers_, 1U));
   const double claim_ns = std::clamp(share_ns, kLeastClaimNs, kClaimNs);
   // Before the first sample is made: one at a time, so that all producers work on the first batch.
   uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(claim_ns / sample_ns_, 2e9));
-  const uint64_t max_chunks = options_.collation == Collation::kSplit ? kMaxChunks - 1 : kMaxChunks;
+  const uint64_t max_chunks = kind == ClaimKind::kItems ? kMaxChunks - 1 : kMaxChunks;
   chunk = std::max(chunk, (rows + max_chunks - 1) / max_chunks);
   return static_cast<uint32_t>(std::clamp<uint64_t>(chunk, 1, rows));
 }
@@ -216,7 +232,9 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   SlotHeader& header = arena_->slot(slot);
   const uint64_t sequence = next_sequence_++;
   header.rows = static_cast<uint32_t>(plan.rows);
-  header.chunk_rows = ChunkRows(plan.rows);
+  MeasureSamples();
+  const ClaimKind kind = PlannedKind(plan.rows);
+  header.chunk_rows = ChunkRows(kind, plan.rows);
   header.maker.store(options_.streams == 0 ? kAnybody : plan.stream, std::memory_order_relaxed);
   header.stream = plan.stream;
   header.epoch = plan.epoch;
@@ -225,7 +243,7 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   header.indices_bytes = plan.indices.size();
   header.pickled_indices = plan.pickled ? 1 : 0;
   std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
-  SetClaims(header, sequence, PlannedKind(options_));
+  SetClaims(header, sequence, kind);
   header.sequence.store(sequence, std::memory_order_release);
   in_flight_.push_back({sequence, plan.epoch, plan.batch, plan.stream, slot, false});
   ControlBlock& control = arena_->control();

@@ -197,7 +197,10 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   ProducerDeath ReclaimLocked(uint32_t id);
   void SignalWork(uint32_t chunks);
   void SignalRescan();
-  uint32_t ChunkRows(uint64_t rows);
+  // How long a sample takes by now.
+  void MeasureSamples();
+  ClaimKind PlannedKind(uint64_t rows) const;
+  uint32_t ChunkRows(ClaimKind kind, uint64_t rows) const;
   bool ReopenIfMismatched(const Flight& flight);
   // The batch to be taken next, if it is complete; else in_flight_.end().
   std::deque<Flight>::iterator FindReady();

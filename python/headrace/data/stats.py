@@ -46,6 +46,8 @@ def bottleneck(counters: dict[str, Any], workers: int) -> str:
         "collation": (counters["collate_s"], "a faster collate_fn, or the default one"),
         "copying": (counters["copy_s"], "samples that fill their row themselves (`out`), or smaller dtypes"),
     }
+    rest = counters["worker_busy_s"] - sum(spent for spent, _ in stages.values())
+    stages["the handling of single samples"] = (rest, "a __getitems__ that makes many in one call")
     name, (seconds, remedy) = max(stages.items(), key=lambda stage: stage[1][0])
     if busy < _MUCH:
         return (

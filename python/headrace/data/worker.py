@@ -24,6 +24,7 @@ from headrace import _core
 from headrace.data.collation import DefaultCollate, collate_in_place, describe, dumps, flatten_batch, sample_prototype
 from headrace.data.dataset import Fetcher
 from headrace.data.random import seeded
+from headrace.data.sample_pickle import dumps_sample, loads_sample
 from headrace.data.stream import StreamReader, StreamTask
 
 
@@ -176,14 +177,17 @@ class ClaimServer:
         if self._init_error is not None:
             self._culprit = "worker_init_fn failed"
             # One for each batch: what catches it in this process must not be kept alive by the worker.
-            raise copy.copy(self._init_error).with_traceback(self._init_traceback)
+            raise _copied(self._init_error).with_traceback(self._init_traceback)
         self._culprit = None
         if self._reader is not None:
             self._serve_stream(claim, self._reader)
             return
         self._epoch = claim.epoch
         self._fetcher.set_epoch(claim.epoch)
-        if not claim.whole and self._fetcher.bulk is None:
+        if claim.kind == "collate":
+            self._serve_collation(claim)
+            return
+        if claim.kind == "rows" and self._fetcher.bulk is None:
             keys = producer.indices(claim, pickle.loads) if producer.has_pickled_indices(claim) else None
             self._expect_spec()
             producer.fill(claim, self._getitem, keys, self._fetcher.wants_out)
@@ -192,11 +196,33 @@ class ClaimServer:
         begin = time.perf_counter_ns()
         samples = self._make(claim, indices)
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
-        if claim.whole:
-            self._culprit = f"The batch of the samples with indices {_shorten(indices)} could not be collated"
-            producer.write_batch(claim, *flatten_batch(self._collate(samples, indices)))
+        if claim.kind == "whole":
+            self._write_batch(claim, samples, indices)
+        elif claim.kind == "items":
+            self._keep(claim, samples)
         else:
             producer.fill_from(claim, samples)
+
+    def _keep(self, claim: _core.Claim, samples: list[Any]) -> None:
+        """Leaves samples in the slot for whoever collates the batch."""
+        try:
+            kept = [dumps_sample(sample) for sample in samples]
+        except Exception:  # what cannot be pickled can be collated by who made it
+            self.producer.mismatch(claim)
+            return
+        for row, (data, buffers) in enumerate(kept, claim.begin):
+            self.producer.keep(claim, row, data, buffers)
+        self.producer.complete(claim)
+
+    def _serve_collation(self, claim: _core.Claim) -> None:
+        indices = self.producer.indices(claim, pickle.loads)
+        self._culprit = f"The samples with indices {_shorten(indices)} could not be unpickled"
+        samples = [loads_sample(data, buffers) for data, buffers in self.producer.kept(claim)]
+        self._write_batch(claim, samples, indices)
+
+    def _write_batch(self, claim: _core.Claim, samples: list[Any], indices: list[Any]) -> None:
+        self._culprit = f"The batch of the samples with indices {_shorten(indices)} could not be collated"
+        self.producer.write_batch(claim, *flatten_batch(self._collate(samples, indices)))
 
     def _serve_stream(self, claim: _core.Claim, reader: StreamReader) -> None:
         producer = self.producer
@@ -270,6 +296,13 @@ class ClaimServer:
 def _caused_by(error: BaseException, cause: BaseException) -> BaseException:
     error.__cause__ = cause
     return error.with_traceback(cause.__traceback__)
+
+
+def _copied(error: BaseException) -> BaseException:
+    try:
+        return copy.copy(error)
+    except Exception:  # its constructor wants something else
+        return error
 
 
 def _shorten(indices: list[Any]) -> str:
