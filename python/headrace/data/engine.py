@@ -84,7 +84,7 @@ class Engine:
             world=self._world,
             prefetch=self._prefetch,
             producers=producers,
-            collate=None if task.collate is None else "adaptive" if producers > 1 and not task.convert else "whole",
+            collate=_collation(task, producers),
             collators=loader.num_workers_batches * loader.threads_per_worker,
             cross_epochs=not in_process and loader.persistent_workers,
             streams=self.stream_count if self.stream is not None and self.stream.own else 0,
@@ -278,6 +278,13 @@ class Engine:
             f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. "
             "With num_workers=0 the sample is made in this process, where a debugger can see it."
         )
+
+
+def _collation(task: WorkerTask, producers: int) -> str | None:
+    """Whether, in the scheduler's words, one worker makes a batch with all its samples, or several make these."""
+    if task.stream is not None or task.collate is None:
+        return None
+    return "adaptive" if producers > 1 and not task.convert else "whole"
 
 
 def _collate_of(loader: DataLoader) -> Callable[[Any], Any] | None:

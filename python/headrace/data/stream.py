@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import pickle
@@ -59,6 +60,11 @@ class StreamReader:
         self._batch = 0
         self._ended = False
         self._elements: Iterator[Any] = iter(())
+        # To begin anew after an iteration that was given up in the middle, which a dataset with a state may go on with.
+        self._initial = None
+        if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
+            with contextlib.suppress(Exception):  # it may have none before it has begun
+                self._initial = dataset.state_dict()
 
     def read(self, epoch: int, batch: int) -> tuple[list[Any], bool]:
         """The rows of a batch, and whether the stream has ended with them. Raises what the dataset raises."""
@@ -85,6 +91,7 @@ class StreamReader:
         return b""
 
     def _restart(self, epoch: int, batch: int) -> None:
+        given_up = self._epoch >= 0 and not self._ended
         self._ended = True  # unless an iterator comes of it
         self._epoch, self._batch = epoch, 0
         state, place = None, self._place
@@ -94,6 +101,8 @@ class StreamReader:
                 return
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(epoch)
+        if state is None and given_up and self._initial is not None:
+            state = self._initial
         on_dataset = state is not None and hasattr(self._dataset, "load_state_dict")
         if on_dataset:
             self._dataset.load_state_dict(state)
