@@ -36,6 +36,7 @@ from headrace.data.plan import (
 from headrace.data.sampler import BatchSampler, SeekableSampler
 from headrace.data.stats import summarize
 from headrace.data.stream import StreamPlace, StreamTask, decode_place
+from headrace.data.timeline import write_timeline
 
 _MAX_WORKERS = 512
 _MAX_SECONDS = 10**9
@@ -106,6 +107,7 @@ class DataLoader:
             ``get_worker_info`` says, and makes batches of that; the loader takes a batch from each in turn. Default:
             "dataset" for torch's ``IterableDataset``, else "engine".
         progress: show a progress bar (needs tqdm).
+        trace: remember what workers, slots and consumer did when, for :meth:`write_trace`.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
             that datasets that draw from them do not depend on which worker runs them.
 
@@ -144,6 +146,7 @@ class DataLoader:
         seed_records: bool = False,
         iterable_sharding: str | None = None,
         progress: bool = False,
+        trace: bool = False,
     ) -> None:
         self.dataset = dataset
         self._iterable = is_iterable_dataset(dataset)
@@ -213,6 +216,7 @@ class DataLoader:
             if self.seed is None and self.shuffle:
                 raise ValueError("shard with shuffle needs a seed, the same in every loader of the group")
         self.iterable_sharding = self._check_stream(iterable_sharding)
+        self.trace = bool(trace)
         self.progress = bool(progress)
         if self.progress:
             _import_tqdm()
@@ -444,6 +448,20 @@ class DataLoader:
         if engine is None or not engine.is_mine():
             return {}
         return summarize(engine.scheduler.stats(), engine.workers, self.threads_per_worker)
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes what the workers of the latest iteration, the slots and the consumer did when: a JSON file in the
+        Trace Event Format, which https://ui.perfetto.dev shows as a timeline.
+
+        Of each worker the newest 16,384 events are there.
+
+        Raises:
+            FailedPrecondition: the loader has no ``trace=True``, or has not been iterated over.
+        """
+        engine = self._progress.engine if self._progress is not None else None
+        if not self.trace or engine is None or not engine.is_mine():
+            raise errors.FailedPrecondition("a trace needs a loader with trace=True that has been iterated over")
+        write_timeline(path, engine.scheduler.trace(), self.threads_per_worker)
 
     def shutdown(self) -> None:
         """Ends the workers. Batches stay valid; the next iteration starts workers again."""

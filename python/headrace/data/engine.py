@@ -30,6 +30,8 @@ WaitOutcome = _core.WaitOutcome
 _HELD_SLOTS = 256
 # Address space, not memory: a slot takes what its batch needs.
 _SLOT_BYTES = 4 << 30
+# Of each worker, the newest.
+_TRACE_EVENTS = 1 << 14
 _MAX_INDEX = (1 << 63) - 1
 
 
@@ -89,6 +91,7 @@ class Engine:
             cross_epochs=not in_process and loader.persistent_workers,
             streams=self.stream_count if self.stream is not None and self.stream.own else 0,
             in_order=self.in_order,
+            trace_events=_TRACE_EVENTS if loader.trace else 0,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,
             decode_tree=functools.partial(decode_tree, to=loader._batch_type()),

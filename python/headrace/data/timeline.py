@@ -1,0 +1,85 @@
+"""A loader's trace as a timeline that Perfetto (https://ui.perfetto.dev) and chrome://tracing open."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+# Of ``_core.BatchScheduler.trace``: kind, worker, begin, end, epoch, batch, slot, begin row, end row, stream.
+Event = tuple[str, int, int, int, int, int, int, int, int, int]
+
+_CONSUMER, _WORKERS, _SLOTS = 1, 2, 3
+_MOMENTS = {"opened": "in the making", "ready": "ready", "taken": "held by the consumer"}
+_WORK = {"rows": "samples", "items": "samples", "whole": "batch", "collate": "collation", "stream": "stream"}
+
+
+def trace_events(events: Iterable[Event], threads: int) -> list[dict[str, Any]]:
+    """The events in the Trace Event Format, with tracks for the consumer, each worker and each slot.
+
+    Args:
+        events: in the order of their begin; nanoseconds.
+        threads: threads of each worker process.
+    """
+    result: list[dict[str, Any]] = [
+        _name("process_name", pid, 0, name)
+        for pid, name in ((_CONSUMER, "consumer"), (_WORKERS, "workers"), (_SLOTS, "slots"))
+    ]
+    result.append(_name("thread_name", _CONSUMER, 0, "iteration"))
+    named: set[tuple[int, int]] = set()
+    # Per slot: since when it is in which state, and of which batch.
+    states: dict[int, tuple[int, str, dict[str, int]]] = {}
+    for kind, producer, begin, end, epoch, batch, slot, begin_row, end_row, stream in events:
+        about = {"epoch": epoch, "batch": batch, "slot": slot}
+        if producer >= 0:
+            worker, thread = divmod(producer, threads)
+            label = f"worker {worker}" if threads == 1 else f"worker {worker}, thread {thread}"
+            if (_WORKERS, producer) not in named:
+                named.add((_WORKERS, producer))
+                result.append(_name("thread_name", _WORKERS, producer, label))
+            if kind == "stream":
+                about["stream"] = stream
+            rows = {"rows": f"{begin_row} to {end_row - 1}"} if end_row > begin_row else {}
+            name = f"{_WORK.get(kind, kind)} of batch {batch}"
+            result.append(_span(name, _WORKERS, producer, begin, end, {**about, **rows}))
+        elif kind == "wait":
+            result.append(_span("waits for data", _CONSUMER, 0, begin, end, {}))
+        else:
+            if (_SLOTS, slot) not in named:
+                named.add((_SLOTS, slot))
+                result.append(_name("thread_name", _SLOTS, slot, f"slot {slot}"))
+            since = states.pop(slot, None)
+            if since is not None:
+                result.append(_span(since[1], _SLOTS, slot, since[0], begin, since[2]))
+            if kind in _MOMENTS:
+                states[slot] = (begin, f"batch {batch} {_MOMENTS[kind]}", about)
+            if kind == "taken":
+                result.append(
+                    {
+                        "name": f"takes batch {batch}",
+                        "ph": "i",
+                        "s": "t",
+                        "pid": _CONSUMER,
+                        "tid": 0,
+                        "ts": begin / 1000,
+                        "args": about,
+                    }
+                )
+    return result
+
+
+def write_timeline(path: str | os.PathLike[str], events: Iterable[Event], threads: int) -> None:
+    """Writes :func:`trace_events` to a JSON file."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"traceEvents": trace_events(events, threads), "displayTimeUnit": "ms"}, file)
+
+
+def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _span(name: str, pid: int, tid: int, begin: int, end: int, about: dict[str, Any]) -> dict[str, Any]:
+    # Microseconds, as the format wants.
+    span = {"name": name, "ph": "X", "pid": pid, "tid": tid, "ts": begin / 1000, "dur": (end - begin) / 1000}
+    return {**span, "args": about}
