@@ -372,7 +372,7 @@ void BindLoaderConsumer(py::module_& m) {
                        uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
                        py::object unpickle, uint32_t rank, uint32_t world, bool in_order, uint32_t streams,
                        const std::optional<std::string>& collate, std::optional<uint32_t> collators,
-                       uint32_t trace_events) {
+                       uint32_t trace_events, bool pin_memory) {
              SchedulerOptions options;
              options.arena.order = OrderFromName(order);
              options.arena.dataset_length = dataset_length;
@@ -381,6 +381,7 @@ void BindLoaderConsumer(py::module_& m) {
              options.arena.slot_count = slot_count;
              options.arena.slot_bytes = slot_bytes;
              options.batch_size = batch_size;
+             options.pin_memory = pin_memory;
              options.drop_last = drop_last;
              options.prefetch = prefetch;
              options.producers = producers;
@@ -399,7 +400,7 @@ void BindLoaderConsumer(py::module_& m) {
            py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
            py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1,
            py::arg("in_order") = true, py::arg("streams") = 0, py::arg("collate") = py::none(),
-           py::arg("collators") = py::none(), py::arg("trace_events") = 0)
+           py::arg("collators") = py::none(), py::arg("trace_events") = 0, py::arg("pin_memory") = false)
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
       .def_property_readonly("batches_per_epoch",
@@ -458,6 +459,9 @@ void BindLoaderConsumer(py::module_& m) {
             }
           },
           "Ends producers and waits. Does nothing in a forked child.")
+      .def_property_readonly(
+          "pinning", [](const Consumer& self) { return self.scheduler()->pinning_problem(); },
+          "Why batches are not locked for CUDA though pin_memory is on; \"\" if nothing keeps them from it.")
       .def("trace", &TraceOf,
            "What has happened, by begin: tuples (kind, worker, begin_ns, end_ns, epoch, batch, slot, begin_row, "
            "end_row, "
@@ -479,6 +483,7 @@ void BindLoaderConsumer(py::module_& m) {
         result["held_slots"] = stats.held_slots;
         result["slots_used"] = stats.slots_used;
         result["resident_bytes"] = stats.resident_bytes;
+        result["pinned_bytes"] = stats.pinned_bytes;
         AddFigures(stats.all, "worker_", result);
         py::list producers;
         for (const ProducerStats& producer : stats.producers) {

@@ -45,6 +45,7 @@ struct SchedulerOptions {
   Collation collation = Collation::kNone;  // not for kStream
   uint32_t collators = kMaxProducers;      // kSplit, kAdaptive: producers with a lower id collate
   bool in_order = true;                    // hand out batches in the order of their numbers, else as they are complete
+  bool pin_memory = false;                 // lock the batches that are taken for CUDA (pinned_memory.h)
   bool cross_epochs = true;                // open the next epoch's first batches while this one ends
 };
 

@@ -49,6 +49,7 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
       owner_(getpid()),
       batches_per_epoch_(plan.batches_per_epoch()),
       begin_ns_(MonotonicNanoseconds()),
+      pinned_(options.pin_memory ? std::make_unique<PinnedMemory>() : nullptr),
       plan_(std::move(plan)),
       slots_(*arena_) {
   trace_ = arena_->trace(kMaxProducers);
@@ -100,6 +101,9 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
   const std::vector<uint32_t> idle = slots_.TakeIdle();
   lock.unlock();
   for (const uint32_t slot : idle) {
+    if (pinned_ != nullptr) {
+      pinned_->Unpin(PinnedBegin(slot));  // it keeps the pages, which would not be the slot's any more
+    }
     arena_->Release(slot, 0);
   }
   lock.lock();
@@ -558,9 +562,17 @@ ReadyBatch BatchScheduler::Take() {
   std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
   PublishOldest();
   OpenBatches();
-  if (header.kept_bytes != 0 && slots_.held() > kHeldWithSamples) {
-    lock.unlock();  // the slot is the consumer's
-    arena_->Release(flight.slot, arena_->slot_bytes() - header.kept_bytes);
+  const bool many_held = slots_.held() > kHeldWithSamples;
+  lock.unlock();  // the slot is the consumer's
+  const size_t kept_begin = arena_->slot_bytes() - header.kept_bytes;
+  size_t pinned_end = 0;
+  if (pinned_ != nullptr && ready.problem == kNoProblem && !ready.last_slots) {
+    std::byte* begin = PinnedBegin(flight.slot);
+    pinned_->Pin(begin, ready.layout().end() - kDataOffset, arena_->slot_bytes() - kDataOffset);
+    pinned_end = kDataOffset + pinned_->PinnedBytes(begin);
+  }
+  if (header.kept_bytes != 0 && many_held && pinned_end <= kept_begin) {
+    arena_->Release(flight.slot, kept_begin);
   }
   return ready;
 }

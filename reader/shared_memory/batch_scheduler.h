@@ -27,6 +27,7 @@
 #include "reader/shared_memory/arena.h"
 #include "reader/shared_memory/batch_layout.h"
 #include "reader/shared_memory/batch_plan.h"
+#include "reader/shared_memory/pinned_memory.h"
 #include "reader/shared_memory/slot_pool.h"
 #include "reader/shared_memory/spin.h"
 
@@ -96,6 +97,7 @@ struct SchedulerStats {
   uint32_t held_slots = 0;
   uint32_t slots_used = 0;  // slots that have memory
   uint64_t resident_bytes = 0;
+  uint64_t pinned_bytes = 0;
   ProducerStats all;                     // the sum of
   std::vector<ProducerStats> producers;  // each that there ever was, by its id
 };
@@ -155,6 +157,10 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
 
   // Tells the producers to end, and Wait to return. Batches already taken stay valid. Idempotent.
   void Shutdown();
+
+  // Why batches are not locked for CUDA though pin_memory is on; empty if nothing keeps them from it, as far as is
+  // known before the first is taken.
+  std::string pinning_problem() const { return pinned_ == nullptr ? std::string() : pinned_->problem(); }
 
   SchedulerStats stats() const;
   // What has happened, as far as it is remembered (ArenaOptions::trace_events), by the time of its begin.
@@ -216,6 +222,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void WakeConsumer();
   void ReleaseSlot(uint32_t slot);
   bool InOwner() const;
+  // Where what is locked of a slot begins: the leaves, and the indices before them.
+  std::byte* PinnedBegin(uint32_t slot) const { return arena_->slot_data(slot) + kDataOffset; }
   // With mutex_ held; does nothing where there is no trace.
   void Note(TraceKind kind, uint32_t slot, uint64_t ns);
 
@@ -225,6 +233,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   const pid_t owner_;
   const uint64_t batches_per_epoch_;
   const uint64_t begin_ns_;
+  const std::unique_ptr<PinnedMemory> pinned_;  // null without pin_memory
 
   mutable std::mutex mutex_;
   BatchPlan plan_;

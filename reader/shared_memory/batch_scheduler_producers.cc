@@ -209,6 +209,7 @@ SchedulerStats BatchScheduler::stats() const {
   stats.held_slots = slots_.held();
   stats.slots_used = slots_.with_memory();
   stats.resident_bytes = arena_->ResidentBytes();
+  stats.pinned_bytes = pinned_ == nullptr ? 0 : pinned_->pinned_bytes();
   return stats;
 }
 
