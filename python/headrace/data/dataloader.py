@@ -326,6 +326,18 @@ class DataLoader:
             seed = int.from_bytes(os.urandom(8), "little") >> 1  # fits an int64, for those who keep it in one
         self.seed: int | None = None if seed is None else _integer("seed", seed, 0, (1 << 64) - 1)
 
+    def __repr__(self) -> str:
+        shown = {
+            "batch_size": 1,
+            "shuffle": False,
+            "num_workers": 0,
+            "drop_last": False,
+            "shard": (0, 1),
+            "order": None,
+        }
+        given = [f"{name}={getattr(self, name)!r}" for name, usual in shown.items() if getattr(self, name) != usual]
+        return f"DataLoader({', '.join([type(self.dataset).__name__, *given, f'seed={self.seed}'])})"
+
     def __getstate__(self) -> dict[str, Any]:
         """A copy, in this process or another, runs on its own."""
         return {**self.__dict__, "_idle": [], "_progress": None, "_running": None}

@@ -121,9 +121,13 @@ class Engine:
                 "completion": SharedDescriptor(completion),
             }
             self._make_setup = lambda number, main: WorkerSetup(worker_id=number, main_process=main, **shared)
-            self.pool = WorkerPool(
-                self.scheduler, loader.num_workers, loader.threads_per_worker, loader._context, self._make_setup
-            )
+            try:
+                self.pool = WorkerPool(
+                    self.scheduler, loader.num_workers, loader.threads_per_worker, loader._context, self._make_setup
+                )
+            except Exception as error:
+                _explain_pickling(loader, error)
+                raise
         self._finalizer = weakref.finalize(self, self.pool.stop)
 
     def close(self) -> None:
@@ -300,6 +304,21 @@ def _collate_of(loader: DataLoader) -> Callable[[Any], Any] | None:
     if collate is None and loader.ragged is not None:
         collate = DefaultCollate(loader.ragged)
     return collate
+
+
+def _explain_pickling(loader: DataLoader, error: Exception) -> None:
+    """Raises an error that says which of the arguments cannot be sent to workers, if ``error`` comes of that."""
+    for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
+        try:
+            pickle.dumps(getattr(loader, name))
+        except Exception as reason:
+            if str(reason) != str(error):
+                continue
+            method = loader._context.get_start_method()
+            raise pickle.PicklingError(
+                f'{name} cannot be pickled, as it must be for worker processes that "{method}" starts: {reason}. '
+                'Define it at the top level of a module, or use multiprocessing_context="fork" or workers="thread".'
+            ) from error
 
 
 def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -654,3 +654,7 @@ def test_tensors_of_torch_are_collated_like_arrays() -> None:
     assert batch[1].tolist() == [0, 1, 2, 3]
     assert batch[0].shape == (4, 3, 2)
     assert batch[0][:, 1, 1].tolist() == [0, 1, 2, 3]
+
+
+def test_a_loader_says_what_it_is() -> None:
+    assert repr(DataLoader(Ints(4), 2, shuffle=True, seed=3)) == "DataLoader(Ints, batch_size=2, shuffle=True, seed=3)"
