@@ -62,7 +62,7 @@ class RowTimer {
   void Written() { Note(&copy_ns_); }
 
  private:
-  static constexpr uint32_t kTimedRows = 16;
+  static constexpr uint32_t kTimedRows = 8;
 
   void Note(uint64_t* sum) {
     if (timing_) {

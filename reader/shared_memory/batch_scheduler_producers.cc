@@ -224,8 +224,8 @@ std::vector<TraceEvent> BatchScheduler::Trace() const {
   for (uint32_t id = 0; id < end; ++id) {
     arena_->trace(id).Read(id, &events);
   }
-  std::stable_sort(events.begin(), events.end(),
-                   [](const TraceEvent& a, const TraceEvent& b) { return a.begin_ns < b.begin_ns; });
+  std::sort(events.begin(), events.end(),
+            [](const TraceEvent& a, const TraceEvent& b) { return a.begin_ns < b.begin_ns; });
   return events;
 }
 
