@@ -9,6 +9,7 @@ import numbers
 import os
 import sys
 import types
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
@@ -682,6 +683,7 @@ class _Iterator(Iterator[Any]):
         self._next = engine.next
         self._progress = progress
         self._note = progress.note if progress.detailed else None
+        self._unsure_of_pinning = loader.pin_memory
         self._ended: str | None = None
         self._give_back = weakref.finalize(self, _give_back, weakref.ref(loader), engine)
 
@@ -707,6 +709,11 @@ class _Iterator(Iterator[Any]):
             self._progress.batch += 1
         else:
             self._count()
+        if self._unsure_of_pinning:
+            self._unsure_of_pinning = False
+            problem = self._engine.scheduler.pinning
+            if problem:
+                warnings.warn(f"pin_memory has no effect: {problem}", RuntimeWarning, stacklevel=2)
         return batch
 
     def _count(self) -> None:

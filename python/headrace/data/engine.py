@@ -91,6 +91,7 @@ class Engine:
             cross_epochs=not in_process and loader.persistent_workers,
             streams=self.stream_count if self.stream is not None and self.stream.own else 0,
             in_order=self.in_order,
+            pin_memory=loader.pin_memory,
             trace_events=_TRACE_EVENTS if loader.trace else 0,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,

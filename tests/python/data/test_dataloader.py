@@ -10,6 +10,7 @@ import pickle
 import signal
 import threading
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -658,3 +659,15 @@ def test_tensors_of_torch_are_collated_like_arrays() -> None:
 
 def test_a_loader_says_what_it_is() -> None:
     assert repr(DataLoader(Ints(4), 2, shuffle=True, seed=3)) == "DataLoader(Ints, batch_size=2, shuffle=True, seed=3)"
+
+
+def test_pinned_memory_without_cuda_is_said_once_and_changes_nothing() -> None:
+    loader = DataLoader(Ints(10), 2, num_workers=1, pin_memory=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert [batch.tolist() for batch in loader] == [[i, i + 1] for i in range(0, 10, 2)]
+    if caught:  # there is no GPU
+        assert len(caught) == 1
+        assert "pin_memory has no effect" in str(caught[0].message)
+    else:
+        assert loader.stats()["pinned_bytes"] > 0
