@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import multiprocessing
 import numbers
 import os
 import sys
 import types
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
@@ -17,10 +14,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headrace import _core, errors
+from headrace.data.arguments import (
+    function,
+    import_tqdm,
+    integer,
+    is_torch_generator,
+    rank_and_world,
+    seconds,
+    start_context,
+)
 from headrace.data.dataset import is_iterable_dataset, is_torch_dataset
 from headrace.data.engine import Engine
 from headrace.data.feed import Feed
 from headrace.data.grain import SampledDataset, is_grain_sampler
+from headrace.data.iteration import BatchIterator, Progress, give_back
 from headrace.data.plan import (
     BatchPlan,
     GrainPlan,
@@ -36,11 +43,10 @@ from headrace.data.plan import (
 )
 from headrace.data.sampler import BatchSampler, SeekableSampler
 from headrace.data.stats import summarize
-from headrace.data.stream import StreamPlace, StreamTask, decode_place
+from headrace.data.stream import StreamPlace, StreamTask
 from headrace.data.timeline import write_timeline
 
 _MAX_WORKERS = 512
-_MAX_SECONDS = 10**9
 # Of a dataset: an index is a signed 64-bit number, of which two bits are for the arithmetic.
 _MAX_LENGTH = 1 << 62
 _STATE_VERSION = 1
@@ -159,12 +165,12 @@ class DataLoader:
                     f"dataset must have __len__ and __getitem__, or __iter__; {type(dataset).__name__} has no {method}"
                 )
         self._auto_workers = num_workers == "auto"
-        self.num_workers = 1 if self._auto_workers else _integer("num_workers", num_workers, 0, _MAX_WORKERS)
+        self.num_workers = 1 if self._auto_workers else integer("num_workers", num_workers, 0, _MAX_WORKERS)
         self._check_order(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
         self.batch_size = (
             None
             if batch_sampler is not None or batch_size is None
-            else _integer("batch_size", batch_size, 1, (1 << 31) - 1)
+            else integer("batch_size", batch_size, 1, (1 << 31) - 1)
         )
         self.sampler = sampler
         # What the workers read: one of Grain's samplers says at which position there is which record.
@@ -175,23 +181,23 @@ class DataLoader:
         self.shuffle = bool(shuffle)
         self.drop_last = bool(drop_last)
         self.order = order
-        self.collate_fn = _callable("collate_fn", collate_fn)
+        self.collate_fn = function("collate_fn", collate_fn)
         self.ragged = ragged
         if ragged is not None and collate_fn is not None:
             raise ValueError("collate_fn excludes ragged: the function decides what a batch is")
-        self.worker_init_fn = _callable("worker_init_fn", worker_init_fn)
-        self.timeout = _seconds("timeout", timeout)
+        self.worker_init_fn = function("worker_init_fn", worker_init_fn)
+        self.timeout = seconds("timeout", timeout)
         self.pin_memory = bool(pin_memory)
         self.pin_memory_device = pin_memory_device
         self.in_order = bool(in_order)
         self.multiprocessing_context = multiprocessing_context
-        self._context = _context(multiprocessing_context)
+        self._context = start_context(multiprocessing_context)
         self.workers = workers
-        self.threads_per_worker = _integer("threads_per_worker", threads_per_worker, 1, 256)
+        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1, 256)
         threads = self.num_workers * self.threads_per_worker
         default_prefetch = 8 if self._auto_workers else min(max(2, 2 * threads), 8)
         self.prefetch_factor = (
-            default_prefetch if prefetch_factor is None else _integer("prefetch_factor", prefetch_factor, 1, 512)
+            default_prefetch if prefetch_factor is None else integer("prefetch_factor", prefetch_factor, 1, 512)
         )
         self._check_workers(
             multiprocessing_context, prefetch_factor, persistent_workers, workers, self.threads_per_worker
@@ -201,7 +207,7 @@ class DataLoader:
         self._draws_each_epoch = not persistent_workers
         if num_workers_batches is None:
             num_workers_batches = max(1, self.num_workers)
-        self.num_workers_batches = _integer("num_workers_batches", num_workers_batches, 1, _MAX_WORKERS)
+        self.num_workers_batches = integer("num_workers_batches", num_workers_batches, 1, _MAX_WORKERS)
         self.seed_records = bool(seed_records)
         if self.seed_records and self.workers == "thread":
             raise ValueError("seed_records needs worker processes: threads share the global generators")
@@ -210,7 +216,7 @@ class DataLoader:
         self.to = to
         self.generator = generator
         self._init_seed(seed, generator)
-        self.shard = _shard(shard)
+        self.shard = rank_and_world(shard)
         if self.shard[1] > 1:
             if batch_sampler is not None:
                 raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
@@ -220,12 +226,12 @@ class DataLoader:
         self.trace = bool(trace)
         self.progress = bool(progress)
         if self.progress:
-            _import_tqdm()
+            import_tqdm()
         self._next_epoch = 0
         self._resume: dict[str, Any] | None = None
         self._idle: list[Engine] = []
         self._progress: Progress | None = None
-        self._running: weakref.WeakSet[Feed | _Iterator] = weakref.WeakSet()
+        self._running: weakref.WeakSet[Feed | BatchIterator] = weakref.WeakSet()
 
     def _check_order(
         self,
@@ -316,7 +322,7 @@ class DataLoader:
                 seed = int(generator.integers(1 << 63))
             elif isinstance(generator, numbers.Integral):
                 seed, self._own_seed = int(generator), True
-            elif _is_torch_generator(generator):
+            elif is_torch_generator(generator):
                 self._torch_generator = generator
                 self._follows_torch = True
             else:
@@ -325,7 +331,7 @@ class DataLoader:
             self._follows_torch = "torch" in sys.modules
         if seed is None and not self._follows_torch:
             seed = int.from_bytes(os.urandom(8), "little") >> 1  # fits an int64, for those who keep it in one
-        self.seed: int | None = None if seed is None else _integer("seed", seed, 0, (1 << 64) - 1)
+        self.seed: int | None = None if seed is None else integer("seed", seed, 0, (1 << 64) - 1)
 
     def __repr__(self) -> str:
         shown = {
@@ -366,16 +372,16 @@ class DataLoader:
     def __iter__(self) -> Iterator[Any]:
         """Starts the next epoch."""
         engine, progress = self._start_epoch()
-        iterator = _Iterator(self, engine, progress)
+        iterator = BatchIterator(self, engine, progress)
         self._running.add(iterator)
         if self.progress:
             total = len(self) if hasattr(self.dataset, "__len__") or not self._iterable else None
-            return iter(_import_tqdm()(iterator, total=total, initial=progress.batch, unit="batch"))
+            return iter(import_tqdm()(iterator, total=total, initial=progress.batch, unit="batch"))
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is that of ``epoch``, counted from 0; those after it count on from there."""
-        self._next_epoch = _integer("epoch", epoch, 0, (1 << 62) - 1)
+        self._next_epoch = integer("epoch", epoch, 0, (1 << 62) - 1)
         self._resume = None
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
@@ -391,7 +397,7 @@ class DataLoader:
         """
         progress = self._progress
         if batches is not None:
-            batches = _integer("batches", batches, 0, (1 << 62) - 1)
+            batches = integer("batches", batches, 0, (1 << 62) - 1)
         if progress is None:
             if self._resume is not None:
                 return dict(self._resume)
@@ -437,8 +443,8 @@ class DataLoader:
                     f"the state was taken of a loader with {name}={state.get(name)!r}, this one has {mine!r}: the "
                     "batches that follow would not be those that are missing"
                 )
-        epoch = _integer("epoch", state["epoch"], 0, (1 << 62) - 1)
-        _integer("batch", state["batch"], 0, (1 << 62) - 1)
+        epoch = integer("epoch", state["epoch"], 0, (1 << 62) - 1)
+        integer("batch", state["batch"], 0, (1 << 62) - 1)
         if not self._own_seed:
             if state["seed"] != self.seed:
                 self._close_idle()  # their workers have the other seed
@@ -530,7 +536,7 @@ class DataLoader:
         self._progress = Progress(epoch, engine, resume or {})
         return engine, self._progress
 
-    def _release(self, engine: Engine) -> None:
+    def release(self, engine: Engine) -> None:
         """Takes an engine back whose iteration is over."""
         if self._auto_workers:
             self.num_workers = engine.workers
@@ -546,7 +552,7 @@ class DataLoader:
         """
         engine, progress = self._start_epoch()
         progress.feeding = True
-        feed = Feed(engine, queue, functools.partial(_give_back, weakref.ref(self), engine))
+        feed = Feed(engine, queue, functools.partial(give_back, weakref.ref(self), engine))
         self._running.add(feed)
         return feed
 
@@ -620,186 +626,8 @@ class DataLoader:
         return "explicit", ReplayPlan(lambda epoch: iter_batches(sampler, size, drop_last, rank, world))
 
 
-class Progress:
-    """How far one iteration has come.
-
-    Args:
-        resume: the position that it began with.
-    """
-
-    def __init__(self, epoch: int, engine: Engine, resume: dict[str, Any]) -> None:
-        self.epoch = epoch
-        self.batch = int(resume.get("batch", 0))
-        self.finished = False
-        self.feeding = False
-        self.engine: Engine | None = engine
-        self._plan_state = engine.plan_state()
-        # Out of order: batches beyond ``batch`` that were taken.
-        self._ahead = set(resume.get("skip", ()))
-        # Iterable: how far each stream has been taken, as batches, state and end, the latter still to be decoded or
-        # not; and whose turn it is.
-        self._streams: list[tuple[int, bytes] | list[Any]] = []
-        self._next_stream = int(resume.get("next_stream", 0))
-        if engine.stream is not None:
-            self._streams = list(resume.get("streams", ())) or [(0, b"")] * engine.stream_count
-        self.detailed = engine.stream is not None or not engine.in_order
-
-    def note(self, last: Any) -> None:
-        """Another batch was taken, in an iteration that is ``detailed``: the scheduler's ``last``."""
-        if self._streams:
-            self.batch += 1
-            self._streams[last.stream] = (last.stream_batch + 1, last.attachment)
-            self._next_stream = (last.stream + 1) % len(self._streams)
-            return
-        self._ahead.add(last.batch)
-        while self.batch in self._ahead:
-            self._ahead.remove(self.batch)
-            self.batch += 1
-
-    def position(self, batches: int | None) -> dict[str, Any]:
-        """The part of a state that says where to go on."""
-        if self.finished and batches is None:
-            return {"epoch": self.epoch + 1, "batch": 0}
-        position: dict[str, Any] = {"epoch": self.epoch, "batch": self.batch if batches is None else batches}
-        if self._plan_state:
-            position["plan"] = self._plan_state
-        if self._ahead:
-            position["skip"] = sorted(self._ahead)
-        if self._streams:
-            position["next_stream"] = self._next_stream
-            position["streams"] = [
-                [stream[0], *decode_place(stream[1])] if isinstance(stream, tuple) else stream
-                for stream in self._streams
-            ]
-        return position
-
-
-class _Iterator(Iterator[Any]):
-    """One epoch of a loader."""
-
-    def __init__(self, loader: DataLoader, engine: Engine, progress: Progress) -> None:
-        self._loader = loader
-        self._engine: Engine | None = engine
-        self._next = engine.next
-        self._progress = progress
-        self._note = progress.note if progress.detailed else None
-        self._unsure_of_pinning = loader.pin_memory
-        self._ended: str | None = None
-        self._give_back = weakref.finalize(self, _give_back, weakref.ref(loader), engine)
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __next__(self) -> Any:
-        if self._engine is None:
-            if self._ended is not None:
-                raise RuntimeError(self._ended)
-            raise StopIteration
-        try:
-            batch = self._next()
-        except StopIteration:
-            self._progress.finished = True
-            self._let_go()
-            raise
-        except BaseException:
-            if self._engine.took_failed_batch():
-                self._count()
-            raise
-        if self._note is None:
-            self._progress.batch += 1
-        else:
-            self._count()
-        if self._unsure_of_pinning:
-            self._unsure_of_pinning = False
-            problem = self._engine.scheduler.pinning
-            if problem:
-                warnings.warn(f"pin_memory has no effect: {problem}", RuntimeWarning, stacklevel=2)
-        return batch
-
-    def _count(self) -> None:
-        if self._note is None or self._engine is None:
-            self._progress.batch += 1
-        else:
-            self._note(self._engine.last())
-
-    def end(self, reason: str) -> None:
-        """Every further batch is an error."""
-        if self._engine is not None:
-            self._ended = reason
-            self._let_go()
-
-    def _let_go(self) -> None:
-        self._engine = None
-        del self._next
-        self._give_back()
-
-
-def _give_back(loader: weakref.ref[DataLoader], engine: Engine) -> None:
-    alive = loader()
-    if alive is None:
-        engine.close()
-    elif engine.is_mine():
-        alive._release(engine)
-
-
 def _same(epoch: int, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return positions
-
-
-def _is_torch_generator(generator: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(generator, torch.Generator)
-
-
-def _import_tqdm() -> Any:
-    try:
-        return importlib.import_module("tqdm.auto").tqdm
-    except ImportError:
-        raise ImportError("progress=True needs tqdm: pip install tqdm") from None
-
-
-def _callable(name: str, value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} must be callable, got {type(value).__name__}")
-    return value
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    number = int(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
-    return number
-
-
-def _seconds(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number of seconds, got {value!r}")
-    seconds = float(value)
-    if not 0 <= seconds <= _MAX_SECONDS:
-        raise ValueError(f"{name} must be from 0 to {_MAX_SECONDS} seconds, got {value!r}")
-    return seconds
-
-
-def _shard(shard: Any) -> tuple[int, int]:
-    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
-        raise TypeError(f"shard must be (rank, world), got {shard!r}")
-    world = _integer("the world of shard", shard[1], 1, 1 << 20)
-    return _integer("the rank of shard", shard[0], 0, world - 1), world
-
-
-def _context(context: Any) -> Any:
-    if context is None or isinstance(context, str):
-        try:
-            return multiprocessing.get_context(context)
-        except ValueError:
-            raise ValueError(
-                f"multiprocessing_context must be one of {multiprocessing.get_all_start_methods()}, got {context!r}"
-            ) from None
-    if not hasattr(context, "Process"):
-        raise TypeError(f"multiprocessing_context must be a start method's name or a context, got {context!r}")
-    return context
 
 
 __all__ = ["DataLoader"]

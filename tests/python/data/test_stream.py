@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace import core, errors
 from headrace.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
 
 
@@ -312,3 +313,27 @@ def test_what_an_iterable_dataset_excludes_is_a_clear_error(arguments: dict[str,
 def test_only_iterable_datasets_are_sharded() -> None:
     with pytest.raises(ValueError, match="read by index"):
         DataLoader([1, 2], iterable_sharding="engine")
+
+
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_may_feed_a_queue(sharding: str, num_workers: int) -> None:
+    loader = DataLoader(Shared(11), 2, num_workers=num_workers, iterable_sharding=sharding, seed=1)
+    expected = lists(loader)
+    queue = core.init_lod_tensor_blocking_queue(core.Scope().var("queue"), 4, [[-1]])
+    for _ in range(2):
+        feed = loader._feed(queue)
+        got = []
+        with pytest.raises(core.EOFException):
+            while True:
+                got.append(np.asarray(queue.pop(timeout=20)[0]).tolist())
+        assert got == expected
+        if sharding == "engine" or num_workers == 0:
+            other = DataLoader(Shared(11), 2, num_workers=num_workers, iterable_sharding=sharding, seed=1)
+            other.load_state_dict(loader.state_dict(batches=2))
+            assert lists(other) == expected[2:]
+        else:
+            with pytest.raises(errors.FailedPrecondition, match="only the loader knows"):
+                loader.state_dict(batches=2)
+        feed.stop()
+        queue.reopen()
