@@ -52,10 +52,13 @@ struct Problem {
   std::string message;
   uint64_t epoch;
   uint64_t batch;
+  uint32_t stream;
+  uint64_t stream_batch;
 };
 
 Problem ProblemOf(const ReadyBatch& batch) {
-  return {batch.problem, batch.problem_row, batch.problem_message, batch.epoch, batch.batch};
+  return {batch.problem, batch.problem_row, batch.problem_message, batch.epoch,
+          batch.batch,   batch.stream,      batch.stream_batch};
 }
 
 // What came with the batch that the consumer has asked for last.
@@ -352,7 +355,9 @@ void BindLoaderConsumer(py::module_& m) {
       .def_readonly("row", &Problem::row)
       .def_property_readonly("message", [](const Problem& self) { return py::bytes(self.message); })
       .def_readonly("epoch", &Problem::epoch)
-      .def_readonly("batch", &Problem::batch);
+      .def_readonly("batch", &Problem::batch)
+      .def_readonly("stream", &Problem::stream)
+      .def_readonly("stream_batch", &Problem::stream_batch);
   py::class_<LastBatch>(m, "LastBatch", "Which batch it is that a loader has given last.")
       .def_readonly("epoch", &LastBatch::epoch)
       .def_readonly("batch", &LastBatch::batch)

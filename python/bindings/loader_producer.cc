@@ -129,6 +129,7 @@ class Producer {
 
   // Makes the rows of the claim with getitem(index), or getitem(index, place), and ends it.
   void Fill(const Claim& claim, const py::object& getitem, const py::object& keys, bool out) {
+    RequirePlaces(claim);
     if (out) {
       FillInPlace(claim, getitem, keys);
       return;
@@ -157,6 +158,7 @@ class Producer {
   // Writes samples that were made already and ends the claim. A batch of a stream has fewer rows where the stream ends;
   // if its samples do not fit each other, false: the claim is still the caller's, as it was.
   bool FillFrom(const Claim& whole_claim, const py::sequence& samples, bool ended, const py::bytes& attachment) {
+    RequirePlaces(whole_claim);
     const Claim claim = OfSamples(whole_claim, py::len(samples), ended);
     if (claim.rows == 0) {
       EndStream(claim);
@@ -355,6 +357,11 @@ class Producer {
     }
     timer.reset();
     producer_.Complete(claim);
+  }
+
+  static void RequirePlaces(const Claim& claim) {
+    HR_ENFORCE(claim.kind != ClaimKind::kItems && claim.kind != ClaimKind::kCollate, FailedPrecondition,
+               "the claim's samples are to be kept, or were, not to be written to their places");
   }
 
   static void RequireItems(const Claim& claim) {

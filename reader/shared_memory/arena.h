@@ -65,6 +65,9 @@ struct SideRecord {
   uint64_t bytes;
 };
 
+// The bit by which a producer sleeps: some work is for certain ones only. Those that share a bit are woken together.
+constexpr uint32_t SleeperBit(uint32_t producer) { return uint32_t{1} << producer % 32; }
+
 // What one producer is doing. Written by that producer alone, read by the scheduler, except `retired`.
 struct alignas(kCacheLine) ProducerRecord {
   std::atomic<uint64_t> sequence;  // the batch of the sample at hand

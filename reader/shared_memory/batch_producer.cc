@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "framework/errors.h"
@@ -159,7 +160,7 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
     // Sequentially consistent with the scheduler's "signal, then look for sleepers": one of the two sees the other.
     control_->work_sleepers.fetch_add(1);
     if (control_->work_signal.load() == signal) {
-      FutexWait(control_->work_signal, signal, left);
+      FutexWait(control_->work_signal, signal, left, SleeperBit(id_));
     }
     control_->work_sleepers.fetch_sub(1);
   }
@@ -170,7 +171,7 @@ bool BatchProducer::Retired() {
     return false;
   }
   record_->retirement.store(kRetired, std::memory_order_release);
-  SignalRescan();  // what only this one was going to look at
+  SignalRescan(kAllSleepers);  // what only this one was going to look at
   return true;
 }
 
@@ -356,7 +357,7 @@ void BatchProducer::MarkDone(const Claim& claim) {
     if (id_ < control_->collators) {
       scan_from_ = std::min(scan_from_, claim.sequence);
     } else {
-      SignalRescan();
+      SignalRescan(control_->collators < 32 ? SleeperBit(control_->collators) - 1 : kAllSleepers);
     }
   }
   // Who completes a batch that the consumer waits for wakes it. If, in order, another was the oldest just now, the
@@ -369,11 +370,11 @@ void BatchProducer::MarkDone(const Claim& claim) {
   }
 }
 
-void BatchProducer::SignalRescan() {
+void BatchProducer::SignalRescan(uint32_t sleepers) {
   control_->rescan.fetch_add(1, std::memory_order_release);
   control_->work_signal.fetch_add(1);
   if (control_->work_sleepers.load() != 0) {
-    FutexWake(control_->work_signal);
+    FutexWake(control_->work_signal, INT_MAX, sleepers);
   }
 }
 

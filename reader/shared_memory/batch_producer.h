@@ -129,8 +129,8 @@ class HEADRACE_API BatchProducer {
   bool MayCollate(const SlotHeader& slot, uint32_t chunks) const;
   // Where a row's sample is kept: a table of SideRecords at the slot's end.
   SideRecord* KeptTable(const Claim& claim) const;
-  // Has all producers look at the oldest batches once more.
-  void SignalRescan();
+  // Has all producers look at the oldest batches once more, and wakes those of `sleepers`.
+  void SignalRescan(uint32_t sleepers);
   // Whether the scheduler has asked this producer to end; true only once.
   bool Retired();
 

@@ -136,6 +136,7 @@ void BatchScheduler::OpenBatches() {
     return;
   }
   uint32_t opened_chunks = 0;
+  uint32_t makers = 0;
   // The ring has no room for batches further apart; only a batch that others have overtaken for long gets so far
   // behind.
   while (in_flight_.size() < options_.prefetch && plan_.HasNext(consumer_epoch_) &&
@@ -145,13 +146,13 @@ void BatchScheduler::OpenBatches() {
       break;
     }
     Open(*slot, plan_.Next());
-    opened_chunks += arena_->slot(*slot).chunks.load(std::memory_order_relaxed);
-  }
-  if (options_.streams != 0 && opened_chunks != 0) {
-    opened_chunks = kMaxProducers;  // whoever is woken may not be the one that it is for
+    const SlotHeader& header = arena_->slot(*slot);
+    opened_chunks += header.chunks.load(std::memory_order_relaxed);
+    makers |= options_.streams == 0 ? kAllSleepers : SleeperBit(header.stream);
   }
   if (opened_chunks != 0) {
-    SignalWork(opened_chunks);
+    // Of several that share a bit it may be the last one that is meant.
+    SignalWork(options_.streams == 0 ? opened_chunks : kMaxProducers, makers);
   }
 }
 
@@ -266,17 +267,17 @@ void BatchScheduler::Note(TraceKind kind, uint32_t slot, uint64_t ns) {
   trace_.Write({kind, TraceEvent::kScheduler, ns, ns, header.epoch, header.batch, header.stream, slot, 0, header.rows});
 }
 
-void BatchScheduler::SignalWork(uint32_t chunks) {
+void BatchScheduler::SignalWork(uint32_t producers, uint32_t sleepers) {
   ControlBlock& control = arena_->control();
   control.work_signal.fetch_add(1);
   if (control.work_sleepers.load() != 0) {
-    FutexWake(control.work_signal, static_cast<int>(chunks));
+    FutexWake(control.work_signal, static_cast<int>(producers), sleepers);
   }
 }
 
 void BatchScheduler::SignalRescan() {
   arena_->control().rescan.fetch_add(1, std::memory_order_release);
-  SignalWork(kMaxProducers);
+  SignalWork(kMaxProducers, kAllSleepers);
 }
 
 void BatchScheduler::Reopen(const Flight& flight) {

@@ -201,7 +201,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // kStream: takes note of streams that have ended and drops what is open beyond their ends.
   void SettleStreams();
   ProducerDeath ReclaimLocked(uint32_t id);
-  void SignalWork(uint32_t chunks);
+  // Wakes as many producers, of those of `sleepers`.
+  void SignalWork(uint32_t producers, uint32_t sleepers);
   void SignalRescan();
   // How long a sample takes by now.
   void MeasureSamples();

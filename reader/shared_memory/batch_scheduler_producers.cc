@@ -73,7 +73,7 @@ void BatchScheduler::RetireProducer(uint32_t id) {
     watch->retired = true;
   }
   arena_->control().producers[id].retirement.store(kToRetire);
-  SignalWork(kMaxProducers);
+  SignalWork(kMaxProducers, SleeperBit(id));
 }
 
 std::vector<BatchScheduler::Watch>::iterator BatchScheduler::FindWatch(uint32_t id) {

@@ -17,27 +17,32 @@ namespace headrace::shared_memory {
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<uint32_t>) == 4);
 
-// Sleeps while `word` is `expected`, at most `timeout_ns` (negative: without limit). May return early for no reason.
-inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns) {
-  timespec limit{};
-  timespec* limit_pointer = nullptr;
-  if (timeout_ns >= 0) {
-    limit.tv_sec = timeout_ns / 1'000'000'000;
-    limit.tv_nsec = timeout_ns % 1'000'000'000;
-    limit_pointer = &limit;
-  }
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, expected, limit_pointer, nullptr, 0);
-}
-
-// Wakes up to `count` sleepers.
-inline void FutexWake(std::atomic<uint32_t>& word, int count = INT_MAX) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, count, nullptr, nullptr, 0);
-}
-
 inline uint64_t MonotonicNanoseconds() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Sleepers may be told apart by bits: a wake reaches those that have one of its bits.
+inline constexpr uint32_t kAllSleepers = FUTEX_BITSET_MATCH_ANY;
+
+// Sleeps while `word` is `expected`, at most `timeout_ns` (negative: without limit). May return early for no reason.
+inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns,
+                      uint32_t bits = kAllSleepers) {
+  timespec limit{};
+  timespec* limit_pointer = nullptr;
+  if (timeout_ns >= 0) {
+    const uint64_t end = MonotonicNanoseconds() + static_cast<uint64_t>(timeout_ns);
+    limit.tv_sec = static_cast<time_t>(end / 1'000'000'000);
+    limit.tv_nsec = static_cast<long>(end % 1'000'000'000);
+    limit_pointer = &limit;
+  }
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT_BITSET, expected, limit_pointer, nullptr, bits);
+}
+
+// Wakes up to `count` sleepers.
+inline void FutexWake(std::atomic<uint32_t>& word, int count = INT_MAX, uint32_t bits = kAllSleepers) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE_BITSET, count, nullptr, nullptr, bits);
 }
 
 }  // namespace headrace::shared_memory

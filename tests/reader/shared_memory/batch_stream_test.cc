@@ -162,6 +162,17 @@ TEST(BatchStreamTest, AStreamIsMadeByItsProducerAlone) {
   ExpectRest(crew, {50, 50, 50}, RoundRobin({50, 50, 50}));
 }
 
+TEST(BatchStreamTest, ManySleepingProducersAreWokenForTheirStreams) {
+  SKIP_WITHOUT_FORK();
+  const std::vector<uint64_t> lengths(40, 6);
+  Crew crew(Streams(40), 40, Makers(lengths));
+  for (uint32_t id = 0; id < 40; ++id) {
+    crew.producer(id).AwaitSleep();
+  }
+  crew.scheduler().StartEpoch(0);
+  ExpectRest(crew, lengths, RoundRobin(lengths));
+}
+
 TEST(BatchStreamTest, ResumesAtAnyPosition) {
   SKIP_WITHOUT_FORK();
   const std::vector<uint64_t> lengths{9, 40, 17};
