@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import importlib.util
 import multiprocessing
 import os
 import signal
@@ -28,11 +27,6 @@ from headrace import data as hr_data  # noqa: E402
 
 Arguments = dict[str, Any]
 Loaders = Callable[..., Any]
-
-
-STREAMS = pytest.mark.skipif(
-    importlib.util.find_spec("headrace.data.stream") is None, reason="this version has neither streams nor in_order"
-)
 
 
 def assert_equal(got: Any, expected: Any, where: str = "batch") -> None:
@@ -158,9 +152,7 @@ INDEX_ARGUMENTS: dict[str, Callable[[], Arguments]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "arguments"), [*((0, name) for name in ARGUMENTS), (2, "shuffle"), (2, "batch_size=None")]
-)
+@pytest.mark.parametrize(("num_workers", "arguments"), [*((0, name) for name in ARGUMENTS), (2, "shuffle")])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_same_batches(dataset: str, arguments: str, num_workers: int) -> None:
     assert compare(DATASETS[dataset](), ARGUMENTS[arguments], num_workers)
@@ -191,6 +183,11 @@ def test_the_same_batches_as_from_workers_of_pytorch(more: Arguments) -> None:
     torch.manual_seed(9)
     ours = epochs(hr.DataLoader(td.Items(20, td.pair), **arguments))
     assert_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("dataset", ["nested", "every dtype", "bulk", "ConcatDataset"])
+def test_the_same_samples_without_batches(dataset: str) -> None:
+    assert compare(DATASETS[dataset](), ARGUMENTS["batch_size=None, shuffle"], 2)
 
 
 def test_keys_that_are_no_numbers() -> None:
@@ -494,7 +491,6 @@ def test_the_dataset_of_a_persistent_worker_is_not_reset(cls: Loaders) -> None:
     assert reads == list(range(1, 31))
 
 
-@STREAMS
 def test_batches_as_they_become_ready() -> None:
     dataset = td.Sleepy(8, 1, 0)
     arguments: Arguments = {"num_workers": 2, "prefetch_factor": 4, "batch_size": 1, "in_order": False}
@@ -555,7 +551,6 @@ def test_a_proper_exit(context: str, end: str, tmp_path: Path) -> None:
     assert_no_process(workers)
 
 
-@STREAMS
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(
     "arguments",
@@ -585,7 +580,6 @@ def test_the_same_batches_of_a_stream(dataset: Any, arguments: Arguments, num_wo
     assert_equal(epochs(loader), [theirs, theirs])
 
 
-@STREAMS
 def test_a_stream_that_several_workers_would_repeat() -> None:
     """PyTorch's own streams are repeated, as there; our kind is shared by the engine."""
 
@@ -597,7 +591,6 @@ def test_a_stream_that_several_workers_would_repeat() -> None:
     assert sorted(int(i) for batch in loader for i in batch) == list(range(10))
 
 
-@STREAMS
 def test_len_of_a_stream() -> None:
     for arguments in ({"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}):
         for cls in (torch_data.DataLoader, hr.DataLoader):
