@@ -185,3 +185,21 @@ def test_sources_of_grains_and_its_range() -> None:
     ours = list(hr_data.DataLoader(source, 4, sampler=sampler, order="grain", num_workers=1))
     assert len(ours) == len(theirs)
     assert all(np.array_equal(mine, their) for mine, their in zip(ours, theirs))
+
+
+def test_array_records_are_a_dataset(tmp_path: Any) -> None:
+    module = pytest.importorskip("array_record.python.array_record_module", reason="array_record is not installed")
+    path = str(tmp_path / "data.array_record")
+    writer = module.ArrayRecordWriter(path, "group_size:1")
+    for i in range(20):
+        writer.write(np.full(4, i, np.float32).tobytes())
+    writer.close()
+    sources: Any = importlib.import_module("array_record.python.array_record_data_source")
+    loader = hr_data.DataLoader(
+        sources.ArrayRecordDataSource([path]), 4, True, seed=3, num_workers=2, multiprocessing_context="spawn"
+    )
+    for _ in range(2):
+        got = [np.frombuffer(record, np.float32).tolist() for batch in loader for record in batch]
+        assert sorted(got) == [[float(i)] * 4 for i in range(20)]
+    state = loader.state_dict()
+    assert state["epoch"] == 2
