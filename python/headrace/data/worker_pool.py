@@ -165,6 +165,8 @@ class WorkerPool:
             if leaving is not None:
                 if leaving.is_alive():
                     break
+                for thread in range(self._threads):  # if it was killed before it could end of its own accord
+                    self._scheduler.reclaim(worker_id * self._threads + thread)
                 _close(self._leaving.pop(worker_id))
             self._processes.append(self._start(worker_id, make_setup))
             self._watch(worker_id)
