@@ -23,6 +23,7 @@ from headrace.data.arguments import (
     seconds,
     start_context,
 )
+from headrace.data.collation import DefaultCollate, default_collate, default_convert
 from headrace.data.dataset import is_iterable_dataset, is_torch_dataset
 from headrace.data.engine import Engine
 from headrace.data.feed import Feed
@@ -41,7 +42,7 @@ from headrace.data.plan import (
     permuted,
     sampled,
 )
-from headrace.data.sampler import BatchSampler, SeekableSampler
+from headrace.data.sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
 from headrace.data.stats import summarize
 from headrace.data.stream import StreamPlace, StreamTask
 from headrace.data.timeline import write_timeline
@@ -50,6 +51,17 @@ _MAX_WORKERS = 512
 # Of a dataset: an index is a signed 64-bit number, of which two bits are for the arithmetic.
 _MAX_LENGTH = 1 << 62
 _STATE_VERSION = 1
+
+
+# Attributes that say with which arguments a loader was made.
+_ARGUMENTS = frozenset(
+    (
+        *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"),
+        *("drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor"),
+        *("persistent_workers", "in_order", "to", "shard", "order", "ragged", "workers", "threads_per_worker"),
+        *("num_workers_batches", "seed_records", "iterable_sharding", "trace"),
+    )
+)
 
 
 class DataLoader:
@@ -172,16 +184,16 @@ class DataLoader:
             if batch_sampler is not None or batch_size is None
             else integer("batch_size", batch_size, 1, (1 << 31) - 1)
         )
-        self.sampler = sampler
+        self._sampler = sampler
         # What the workers read: one of Grain's samplers says at which position there is which record.
         grain_sampler = sampler is not None and is_grain_sampler(sampler)
         self._source = SampledDataset(dataset, sampler) if grain_sampler else dataset
         self._order_sampler = None if grain_sampler else sampler
-        self.batch_sampler = batch_sampler
+        self._batch_sampler = batch_sampler
         self.shuffle = bool(shuffle)
         self.drop_last = bool(drop_last)
         self.order = order
-        self.collate_fn = function("collate_fn", collate_fn)
+        self._collate_fn = function("collate_fn", collate_fn)
         self.ragged = ragged
         if ragged is not None and collate_fn is not None:
             raise ValueError("collate_fn excludes ragged: the function decides what a batch is")
@@ -232,6 +244,38 @@ class DataLoader:
         self._idle: list[Engine] = []
         self._progress: Progress | None = None
         self._running: weakref.WeakSet[Feed | BatchIterator] = weakref.WeakSet()
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """What a loader was made with stays: its workers would not notice."""
+        if name in _ARGUMENTS and "_made" in self.__dict__:
+            raise ValueError(f"{name} cannot be changed once the loader is made: make another one")
+        super().__setattr__(name, value)
+
+    @property
+    def sampler(self) -> Any:
+        """What gives the indices: as given, or one of :mod:`headrace.data` with the same order where it is ours."""
+        if self._sampler is not None or self._iterable:
+            return self._sampler
+        if self.shuffle:
+            return RandomSampler(self.dataset, generator=self._torch_generator or self.seed)
+        return SequentialSampler(self.dataset)
+
+    @property
+    def batch_sampler(self) -> Any:
+        """What gives the lists of indices: as given, or made of ``sampler``; None where there are no such lists."""
+        if self._batch_sampler is not None or self._iterable or self.batch_size is None:
+            return self._batch_sampler
+        return BatchSampler(self.sampler, self.batch_size, self.drop_last)
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any]:
+        """What makes a batch of samples."""
+        if self._collate_fn is not None:
+            return self._collate_fn  # type: ignore[no-any-return]
+        if self.batch_size is None and self._batch_sampler is None:
+            return default_convert
+        return default_collate if self.ragged is None else DefaultCollate(self.ragged)
 
     def _check_order(
         self,
@@ -358,8 +402,8 @@ class DataLoader:
 
     def __len__(self) -> int:
         """Batches per epoch; of this loader's own, if it is one of several."""
-        if self.batch_sampler is not None:
-            return len(self.batch_sampler)  # type: ignore[arg-type]
+        if self._batch_sampler is not None:
+            return len(self._batch_sampler)  # type: ignore[arg-type]
         samples = len(self.dataset) if self._iterable else self._positions()
         rank, world = self.shard
         size = self.batch_size or 1
@@ -504,8 +548,6 @@ class DataLoader:
 
     def _start_epoch(self) -> tuple[Engine, Progress]:
         length = self._dataset_length()
-        if length == 0 and self.sampler is None and self.batch_sampler is None:
-            raise ValueError("the dataset is empty: there is nothing to load")
         resume, self._resume = self._resume, None
         if self._follows_torch and (self.seed is None or self._draws_each_epoch):
             drawn = draw_torch_seed(self._torch_generator)
@@ -519,7 +561,7 @@ class DataLoader:
             if not engine.usable(length):
                 engine.close()
                 engine = None
-        for sampler in (self.sampler, self.batch_sampler):
+        for sampler in (self._sampler, self._batch_sampler):
             # Whoever calls sampler.set_epoch, as with torch's DistributedSampler, means this loader's epochs, too.
             chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
             if chosen is not None and resume is None:
@@ -539,7 +581,7 @@ class DataLoader:
     def release(self, engine: Engine) -> None:
         """Takes an engine back whose iteration is over."""
         if self._auto_workers:
-            self.num_workers = engine.workers
+            self.__dict__["num_workers"] = engine.workers
         ends = self.num_workers > 0 and not self.persistent_workers
         if ends or self._idle or not engine.usable(engine.length):
             engine.close()
@@ -572,8 +614,9 @@ class DataLoader:
             return f"{self.num_workers} streams" if own else "stream"
         if self.order is not None:
             return self.order
-        if self.batch_sampler is not None or self.sampler is not None:
-            return type(self.batch_sampler or self.sampler).__name__
+        for given in (self._batch_sampler, self._sampler):
+            if given is not None:
+                return type(given).__name__
         if self.shuffle and self._follows_torch:
             return "torch"
         return "shuffled" if self.shuffle else "sequential"
@@ -610,7 +653,7 @@ class DataLoader:
         """
         size, drop_last = self.batch_size or 1, self.drop_last
         rank, world = self.shard
-        sampler, batch_sampler = self._order_sampler, self.batch_sampler
+        sampler, batch_sampler = self._order_sampler, self._batch_sampler
         if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
             return "explicit", SeekingBatchPlan(batch_sampler)
         if batch_sampler is not None:

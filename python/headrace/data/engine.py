@@ -16,7 +16,7 @@ import numpy as np
 
 from headrace import _core
 from headrace.data.autotune import Tuning, most_workers
-from headrace.data.collation import DefaultCollate, decode_tree, default_collate, default_convert, dumps
+from headrace.data.collation import decode_tree, default_collate, dumps
 from headrace.data.plan import Indices
 from headrace.data.worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
 from headrace.data.worker_pool import MakeSetup, ThreadPool, WorkerPool, describe_exit
@@ -66,7 +66,7 @@ class Engine:
         task = WorkerTask(
             dataset=loader._source,
             collate=_collate_of(loader),
-            convert=loader.batch_size is None,
+            convert=loader.batch_size is None and loader.batch_sampler is None,
             seed=self._seed,
             seed_records=loader.seed_records,
             num_workers=loader.num_workers,
@@ -297,14 +297,8 @@ def _collation(task: WorkerTask, producers: int) -> str | None:
 
 def _collate_of(loader: DataLoader) -> Callable[[Any], Any] | None:
     """What makes a batch from all of its samples; None: the default, which writes them row by row."""
-    if loader.batch_size is None and loader.batch_sampler is None:
-        return loader.collate_fn or default_convert
-    collate: Callable[[Any], Any] | None = loader.collate_fn
-    if collate is default_collate:
-        return None  # which has the same result
-    if collate is None and loader.ragged is not None:
-        collate = DefaultCollate(loader.ragged)
-    return collate
+    collate = loader.collate_fn
+    return None if collate is default_collate else collate  # whose result is the same
 
 
 def _explain_pickling(loader: DataLoader, error: Exception) -> None:

@@ -34,8 +34,7 @@ from loader_datasets import (
     same,
 )
 
-from headrace.data import DataLoader, Dataset, get_worker_info
-from headrace.data.collation import default_collate
+from headrace.data import DataLoader, Dataset, default_collate, default_convert, get_worker_info
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
 
@@ -376,11 +375,13 @@ def test_lambdas_work_under_fork() -> None:
     assert [batch.tolist() for batch in loader] == [[1, 2], [5, 10]]
 
 
-def test_an_empty_dataset_is_refused() -> None:
-    for num_workers in (0, 1):
-        with pytest.raises(ValueError, match="empty"):
-            iter(DataLoader(Ints(0), num_workers=num_workers))
-    assert len(DataLoader(Ints(0))) == 0
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_empty_dataset_gives_no_batch(num_workers: int, shuffle: bool) -> None:
+    loader = DataLoader(Ints(0), num_workers=num_workers, shuffle=shuffle)
+    assert len(loader) == 0
+    for _ in range(3):
+        assert list(loader) == []
 
 
 def test_an_empty_sampler_gives_no_batch() -> None:
@@ -671,3 +672,21 @@ def test_pinned_memory_without_cuda_is_said_once_and_changes_nothing() -> None:
         assert "pin_memory has no effect" in str(caught[0].message)
     else:
         assert loader.stats()["pinned_bytes"] > 0
+
+
+def test_what_was_not_given_can_be_read() -> None:
+    loader = DataLoader(Ints(10), 4, shuffle=True, seed=3)
+    assert [list(indices) for indices in loader.batch_sampler] == [batch.tolist() for batch in loader]
+    assert len(loader.sampler) == 10
+    assert loader.collate_fn is default_collate
+    assert DataLoader(Ints(10), None).collate_fn is default_convert
+    assert DataLoader(Ints(10), None).batch_sampler is None
+    given = [3, 1]
+    assert DataLoader(Ints(10), sampler=given).sampler is given
+
+
+@pytest.mark.parametrize("name", ["batch_size", "dataset", "sampler", "drop_last", "num_workers", "collate_fn"])
+def test_arguments_cannot_be_changed_later(name: str) -> None:
+    loader = DataLoader(Ints(10), 4)
+    with pytest.raises(ValueError, match=f"{name} cannot be changed"):
+        setattr(loader, name, 3)
