@@ -1,9 +1,9 @@
 // The main process's end of the arena: opens batches for the producers to fill, hands them to the consumer, takes
 // their slots back, and repairs what a killed producer leaves behind.
 //
-// What is opened, and in which order, depends only on the options and on StartEpoch/Supply: never on the number of
-// producers or their speed. At most `prefetch` batches are open and not yet taken; the slots of batches that the
-// consumer keeps come on top of them.
+// Which batches there are, and in which order they are opened, depends only on the options and on StartEpoch/Supply:
+// never on the number of producers or their speed (batch_plan.h). At most `prefetch` batches are open and not yet
+// taken; the slots of batches that the consumer keeps come on top of them.
 //
 // Thread-safety: Wait and Take belong to one consumer thread at a time; everything else may be called from any thread.
 // `mutex_` guards all members that change; it is held for microseconds, never while waiting and never while calling
@@ -146,7 +146,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // not reclaimed.
   void WatchProducer(uint32_t id, int pidfd);
   // Asks a producer to end: its WaitForClaim gives nothing, once, when it has completed the claim that it holds. Its
-  // death, then or earlier, is repaired as any other, but not reported.
+  // death, then or earlier, is repaired as any other, but not reported, or not any more.
   void RetireProducer(uint32_t id);
   // For how many producers batches are cut from now on.
   void SetProducers(uint32_t producers);

@@ -72,6 +72,7 @@ void BatchScheduler::RetireProducer(uint32_t id) {
   if (watch != watches_.end()) {
     watch->retired = true;
   }
+  std::erase_if(deaths_, [id](const ProducerDeath& death) { return death.producer == id; });
   arena_->control().producers[id].retirement.store(kToRetire);
   SignalWork(kMaxProducers, SleeperBit(id));
 }

@@ -1,13 +1,16 @@
 // Pools that shrink and grow while batches are made.
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <random>
 
 #include "framework/errors.h"
 #include "gtest/gtest.h"
+#include "reader/shared_memory/futex.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {
@@ -121,6 +124,61 @@ TEST(BatchRetireTest, AnIdIsNotGivenTwiceWhileItsProducerLives) {
   scheduler->Reclaim(0);
   scheduler->WatchProducer(0, young.pidfd());
   EXPECT_THROW(scheduler->RetireProducer(kMaxProducers), OutOfRange);
+}
+
+TEST(BatchRetireTest, ADeathThatWasNotAskedForYetIsNotReportedAnyMore) {
+  SKIP_WITHOUT_FORK();
+  Crew crew(SmallOptions(4, 4), 2, [](BatchProducer&, const Claim&) { pause(); });
+  crew.scheduler().StartEpoch(0);
+  crew.producer(1).Kill();
+  crew.producer(1).Join();
+  ASSERT_EQ(crew.scheduler().Wait(kPatience), WaitOutcome::kProducerDied);
+  crew.scheduler().RetireProducer(1);
+  EXPECT_TRUE(crew.scheduler().TakeDeaths().empty());
+}
+
+// Producers are killed and retired at random, and killed while they retire; each row of each batch is right
+// nevertheless, and nothing hangs.
+TEST(BatchRetireTest, PoolsMayChangeInAStorm) {
+  SKIP_WITHOUT_FORK();
+  SchedulerOptions options = SmallOptions(uint64_t{1} << 40, 4);
+  options.collation = Collation::kSplit;
+  options.prefetch = 6;
+  Crew crew(options, 3,
+            [](BatchProducer& producer, const Claim& claim) { MakeSplit(producer, claim, {.cost_ns = 5'000}); });
+  crew.scheduler().StartEpoch(0);
+  std::mt19937_64 random(5);
+  uint64_t number = 0;
+  uint64_t next_change = MonotonicNanoseconds();
+  for (int changes = 0; changes < 60 || number < 20;) {
+    const WaitOutcome outcome = crew.scheduler().Wait(kMillisecond);
+    if (outcome == WaitOutcome::kBatch) {
+      ASSERT_TRUE(HasSamples(crew.scheduler().Take(), Range(number * 4, 4)));
+      ++number;
+    } else if (outcome == WaitOutcome::kProducerDied) {
+      crew.ReplaceDead();
+    } else {
+      ASSERT_EQ(outcome, WaitOutcome::kTimedOut);
+      ASSERT_LT(MonotonicNanoseconds(), next_change + kPatience);
+    }
+    if (changes < 60 && MonotonicNanoseconds() >= next_change) {
+      const auto id = static_cast<uint32_t>(random() % crew.size());
+      const uint64_t kind = random() % 3;
+      if (kind != 0) {
+        crew.scheduler().RetireProducer(id);
+      }
+      if (kind != 1) {
+        crew.producer(id).Kill();
+      }
+      if (kind != 0) {
+        crew.producer(id).Join();
+        crew.scheduler().Reclaim(id);
+        crew.Restart(id);
+      }
+      ++changes;
+      next_change = MonotonicNanoseconds() + random() % (5 * kMillisecond);
+    }
+  }
 }
 
 TEST(BatchRetireTest, MoreProducersCutBatchesFiner) {
