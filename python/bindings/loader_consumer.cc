@@ -3,7 +3,6 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -23,6 +22,7 @@
 #include "reader/index_permutation.h"
 #include "reader/queue_feeder.h"
 #include "reader/shared_memory/batch_scheduler.h"
+#include "reader/shared_memory/process_id.h"
 
 namespace headrace::python {
 namespace py = pybind11;
@@ -111,7 +111,7 @@ class Consumer {
         InOwner(), FailedPrecondition,
         "this iteration belongs to the process in which it was started; iterate over the loader anew in this one");
   }
-  bool InOwner() const { return getpid() == owner_; }
+  bool InOwner() const { return shared_memory::ProcessId() == owner_; }
 
   std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
                                     py::object on_supply, double timeout) {
@@ -248,7 +248,7 @@ class Consumer {
     return objects;
   }
 
-  const pid_t owner_ = getpid();
+  const pid_t owner_ = shared_memory::ProcessId();
   std::shared_ptr<BatchScheduler> scheduler_;
   py::object decode_tree_;
   py::object decode_problem_;

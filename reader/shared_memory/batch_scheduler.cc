@@ -13,6 +13,7 @@
 #include "framework/errors.h"
 #include "reader/shared_memory/batch_producer.h"
 #include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/process_id.h"
 
 namespace headrace::shared_memory {
 namespace {
@@ -32,6 +33,9 @@ constexpr uint32_t kHeldWithSamples = 2;
 // Of a batch that is complete. Its collation, if it was not needed, must not be claimed by anybody who still takes the
 // slot for that batch when it is another's.
 void WithdrawLast(SlotHeader& header, uint64_t sequence) {
+  if (header.kind.load(std::memory_order_relaxed) != static_cast<uint32_t>(ClaimKind::kItems)) {
+    return;
+  }
   uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
   header.claims[header.chunks.load(std::memory_order_relaxed) - 1].compare_exchange_strong(
       unclaimed, ClaimWord(sequence, kWithdrawn));
@@ -46,7 +50,7 @@ std::shared_ptr<BatchScheduler> BatchScheduler::Create(const SchedulerOptions& o
 BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
     : options_(options),
       arena_(Arena::Create(options.arena)),
-      owner_(getpid()),
+      owner_(ProcessId()),
       batches_per_epoch_(plan.batches_per_epoch()),
       begin_ns_(MonotonicNanoseconds()),
       pinned_(options.pin_memory ? std::make_unique<PinnedMemory>() : nullptr),
@@ -74,7 +78,7 @@ BatchScheduler::~BatchScheduler() {
   close(completion_fd_);
 }
 
-bool BatchScheduler::InOwner() const { return getpid() == owner_; }
+bool BatchScheduler::InOwner() const { return ProcessId() == owner_; }
 
 void BatchScheduler::StartEpoch(const EpochStart& start) {
   std::unique_lock lock(mutex_);
@@ -520,7 +524,11 @@ ReadyBatch BatchScheduler::Take() {
   const auto found = FindReady();
   HR_ENFORCE(found != in_flight_.end(), FailedPrecondition, "no batch is ready");
   const Flight flight = *found;
-  in_flight_.erase(found);
+  if (found == in_flight_.begin()) {
+    in_flight_.pop_front();
+  } else {
+    in_flight_.erase(found);
+  }
   SlotHeader& header = arena_->slot(flight.slot);
   WithdrawLast(header, flight.sequence);
   ReadyBatch ready;
@@ -542,8 +550,10 @@ ReadyBatch BatchScheduler::Take() {
       break;
     }
   }
-  ready.attachment.assign(reinterpret_cast<const char*>(ready.slot + header.attachment.offset),
-                          header.attachment.bytes);
+  if (header.attachment.bytes != 0) {
+    ready.attachment.assign(reinterpret_cast<const char*>(ready.slot + header.attachment.offset),
+                            header.attachment.bytes);
+  }
   slots_.Hold(flight.slot);
   if (trace_) {
     const uint64_t now = MonotonicNanoseconds();

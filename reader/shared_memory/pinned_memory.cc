@@ -1,9 +1,10 @@
 #include "reader/shared_memory/pinned_memory.h"
 
 #include <dlfcn.h>
-#include <unistd.h>
 
 #include <algorithm>
+
+#include "reader/shared_memory/process_id.h"
 
 namespace headrace::shared_memory {
 namespace {
@@ -61,10 +62,10 @@ struct PinnedMemory::Driver {
 };
 
 PinnedMemory::PinnedMemory(const char* library)
-    : owner_(getpid()), driver_(std::make_unique<Driver>(library)), problem_(driver_->problem) {}
+    : owner_(ProcessId()), driver_(std::make_unique<Driver>(library)), problem_(driver_->problem) {}
 
 PinnedMemory::~PinnedMemory() {
-  if (getpid() != owner_) {
+  if (ProcessId() != owner_) {
     return;
   }
   while (!pinned_.empty()) {
@@ -117,7 +118,7 @@ void PinnedMemory::Pin(std::byte* begin, size_t bytes, size_t limit) {
   const std::lock_guard lock(mutex_);
   const auto found = pinned_.find(begin);
   const size_t before = found == pinned_.end() ? 0 : found->second;
-  if (bytes <= before || !problem_.empty() || getpid() != owner_) {
+  if (bytes <= before || !problem_.empty() || ProcessId() != owner_) {
     return;
   }
   // Room to grow, so that batches of slowly rising sizes do not have it locked anew each time.
@@ -138,7 +139,7 @@ void PinnedMemory::Pin(std::byte* begin, size_t bytes, size_t limit) {
 
 void PinnedMemory::Unpin(std::byte* begin) {
   const std::lock_guard lock(mutex_);
-  if (getpid() == owner_ && pinned_.count(begin) != 0) {
+  if (ProcessId() == owner_ && pinned_.count(begin) != 0) {
     UnpinLocked(begin);
   }
 }

@@ -14,6 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/process_id.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {
@@ -259,6 +260,14 @@ TEST(BatchWaitTest, WakeUpThatAProducerTookToItsGraveIsRepeated) {
   }
   ASSERT_EQ(outcome, WaitOutcome::kBatch);
   EXPECT_TRUE(HasSamples(scheduler->Take(), {0}));
+}
+
+TEST(BatchForkTest, AChildKnowsItsOwnId) {
+  SKIP_WITHOUT_FORK();
+  EXPECT_EQ(ProcessId(), getpid());
+  ChildProcess child([] { _exit(ProcessId() == getpid() && ProcessId() == getpid() ? 0 : 3); });
+  EXPECT_EQ(child.Join(), 0);
+  EXPECT_EQ(ProcessId(), getpid());
 }
 
 TEST(BatchForkTest, ChildThatDropsSchedulerAndBatchesChangesNothing) {
