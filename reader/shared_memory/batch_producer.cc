@@ -15,6 +15,13 @@ namespace headrace::shared_memory {
 
 namespace {
 
+// Also of nothing, from nowhere.
+void Copy(std::string_view bytes, std::byte* out) {
+  if (!bytes.empty()) {
+    std::memcpy(out, bytes.data(), bytes.size());
+  }
+}
+
 constexpr size_t Aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 bool FirstDone(const SlotHeader& slot, uint32_t chunks) {
@@ -257,10 +264,10 @@ void BatchProducer::Keep(const Claim& claim, uint32_t row, std::string_view mess
   for (const std::string_view buffer : buffers) {
     *sizes++ = buffer.size();
   }
-  std::memcpy(out + head, message.data(), message.size());
+  Copy(message, out + head);
   out += Aligned(head + message.size());
   for (const std::string_view buffer : buffers) {
-    std::memcpy(out, buffer.data(), buffer.size());
+    Copy(buffer, out);
     out += Aligned(buffer.size());
   }
   KeptTable(claim)[row] = place;
@@ -295,7 +302,7 @@ void BatchProducer::SetStreamEnd(const Claim& claim, StreamEnd end) {
 
 void BatchProducer::Attach(const Claim& claim, std::string_view bytes) {
   const SideRecord place = AllocateSide(claim, bytes.size(), LeavesEnd(claim));
-  std::memcpy(Data(claim) + place.offset, bytes.data(), bytes.size());
+  Copy(bytes, Data(claim) + place.offset);
   arena_->slot(claim.slot).attachment = place;
 }
 
@@ -329,7 +336,7 @@ void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::s
   try {
     // Other rows may be written while the message is there.
     place = AllocateSide(claim, message.size(), LeavesEnd(claim));
-    std::memcpy(Data(claim) + place.offset, message.data(), message.size());
+    Copy(message, Data(claim) + place.offset);
   } catch (const ResourceExhausted&) {
     place = {0, 0};  // the consumer reports a problem without details
   }
