@@ -373,9 +373,9 @@ void BindLoaderConsumer(py::module_& m) {
            "called twice.");
   py::class_<Consumer>(m, "BatchScheduler", "The main process's end of a loader's arena.")
       .def(py::init([](const std::string& order, uint64_t dataset_length, uint64_t seed, uint64_t batch_size,
-                       bool drop_last, uint32_t prefetch, uint32_t producers, bool whole_batches, bool cross_epochs,
-                       uint32_t slot_count, uint64_t slot_bytes, py::object decode_tree, py::object decode_problem,
-                       py::object unpickle, uint32_t rank, uint32_t world, bool in_order, uint32_t streams,
+                       bool drop_last, uint32_t prefetch, uint32_t producers, bool cross_epochs, uint32_t slot_count,
+                       uint64_t slot_bytes, py::object decode_tree, py::object decode_problem, py::object unpickle,
+                       uint32_t rank, uint32_t world, bool in_order, uint32_t streams,
                        const std::optional<std::string>& collate, std::optional<uint32_t> collators,
                        uint32_t trace_events, bool pin_memory) {
              SchedulerOptions options;
@@ -390,7 +390,7 @@ void BindLoaderConsumer(py::module_& m) {
              options.drop_last = drop_last;
              options.prefetch = prefetch;
              options.producers = producers;
-             options.collation = whole_batches ? Collation::kWhole : CollationFromName(collate);
+             options.collation = CollationFromName(collate);
              options.collators = collators.value_or(options.collators);
              options.cross_epochs = cross_epochs;
              options.rank = rank;
@@ -401,11 +401,11 @@ void BindLoaderConsumer(py::module_& m) {
                                                std::move(unpickle));
            }),
            py::kw_only(), py::arg("order"), py::arg("dataset_length"), py::arg("seed"), py::arg("batch_size"),
-           py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("whole_batches") = false,
-           py::arg("cross_epochs"), py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"),
-           py::arg("decode_problem"), py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1,
-           py::arg("in_order") = true, py::arg("streams") = 0, py::arg("collate") = py::none(),
-           py::arg("collators") = py::none(), py::arg("trace_events") = 0, py::arg("pin_memory") = false)
+           py::arg("drop_last"), py::arg("prefetch"), py::arg("producers"), py::arg("cross_epochs"),
+           py::arg("slot_count"), py::arg("slot_bytes"), py::arg("decode_tree"), py::arg("decode_problem"),
+           py::arg("unpickle"), py::arg("rank") = 0, py::arg("world") = 1, py::arg("in_order") = true,
+           py::arg("streams") = 0, py::arg("collate") = py::none(), py::arg("collators") = py::none(),
+           py::arg("trace_events") = 0, py::arg("pin_memory") = false)
       .def_property_readonly("arena_fd", [](const Consumer& self) { return self.scheduler()->arena()->fd(); })
       .def_property_readonly("completion_fd", [](const Consumer& self) { return self.scheduler()->completion_fd(); })
       .def_property_readonly("batches_per_epoch",

@@ -215,7 +215,6 @@ class BatchScheduler:
         drop_last: bool,
         prefetch: int,
         producers: int,
-        whole_batches: bool = False,
         cross_epochs: bool,
         slot_count: int,
         slot_bytes: int,
