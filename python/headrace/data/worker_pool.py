@@ -236,11 +236,15 @@ class ThreadPool:
             thread.start()
 
     def stop(self) -> None:
-        """Ends the threads and waits for the samples that they are making. Does nothing in a forked child."""
+        """Ends the threads once they have made the samples that they are at; waits for that, but not long.
+
+        Does nothing in a forked child. Idempotent.
+        """
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
         threads, self._threads = self._threads, []
+        deadline = time.monotonic() + _GRACE
         for thread in threads:
             if thread is not threading.current_thread():
-                thread.join()
+                thread.join(max(0.0, deadline - time.monotonic()))

@@ -107,3 +107,21 @@ def test_an_error_in_worker_init_fn_is_that_of_every_batch() -> None:
         for _ in range(2):
             with pytest.raises(OSError, match="no start today"):
                 next(iterator)
+
+
+def test_a_sample_that_takes_forever_does_not_hold_up_the_end() -> None:
+    release = threading.Event()
+
+    class Stuck(Ints):
+        def __getitem__(self, index: int) -> Any:
+            if index == 3:
+                release.wait(30)
+            return index
+
+    loader = DataLoader(Stuck(8), 1, num_workers=2, workers="thread")
+    iterator = iter(loader)
+    assert [int(next(iterator)[0]) for _ in range(3)] == [0, 1, 2]
+    begin = time.monotonic()
+    loader.shutdown()
+    assert time.monotonic() - begin < 10
+    release.set()
