@@ -106,7 +106,6 @@ def test_time_in_collate_fn_is_collation() -> None:
 
 
 def test_a_progress_bar_counts_batches(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tqdm")
     loader = DataLoader(Ints(20), 2, num_workers=1, progress=True)
     assert len(list(loader)) == 10
     assert "10/10" in capsys.readouterr().err
