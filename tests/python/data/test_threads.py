@@ -34,16 +34,25 @@ def test_threads_run_in_this_process_and_know_their_numbers() -> None:
     assert get_worker_info() is None
 
 
-def test_threads_wait_at_the_same_time() -> None:
-    def seconds(**arguments: Any) -> float:
-        loader = DataLoader(Where(100), 10, **arguments)
-        begin = time.perf_counter()
-        list(loader)
-        return time.perf_counter() - begin
+class Meeting(Ints):
+    """The first four samples are made at the same time, by threads of one process, or never."""
 
-    alone = seconds()
-    assert seconds(num_workers=8, workers="thread") < alone / 2
-    assert seconds(num_workers=1, threads_per_worker=8) < alone / 2
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.barrier = threading.Barrier(4)
+
+    def __getitem__(self, index: int) -> Any:
+        if index < 4:
+            self.barrier.wait(20)
+        return index
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"num_workers": 4, "workers": "thread"}, {"num_workers": 1, "threads_per_worker": 4}], ids=str
+)
+def test_threads_wait_at_the_same_time(arguments: dict[str, Any]) -> None:
+    loader = DataLoader(Meeting(100), 10, **arguments)
+    assert [i for batch in loader for i in batch.tolist()] == list(range(100))
 
 
 def test_each_process_may_have_several_threads() -> None:
