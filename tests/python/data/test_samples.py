@@ -141,7 +141,11 @@ def column(*values: Any, dtype: Any = np.int64) -> Any:
         ([collections.Counter(a=1)] * 2, collections.Counter(a=column(1, 1))),
         ([types.MappingProxyType({"a": 1})] * 2, types.MappingProxyType({"a": column(1, 1)})),
         ([collections.UserDict(a=1)] * 2, collections.UserDict(a=column(1, 1))),
-        ([array.array("i", [1, 2])] * 2, [column(1, 1), column(2, 2)]),
+        pytest.param(
+            [array.array("i", [1, 2])] * 2,
+            [column(1, 1), column(2, 2)],
+            marks=pytest.mark.skipif(sys.version_info < (3, 10), reason="no Sequence for Python 3.9"),
+        ),
         ([Color.RED, Color.BLUE], column(1, 2)),
         ([1j, 2.0], np.array([1j, 2])),
         ([b"a", b"bc"], [b"a", b"bc"]),
