@@ -1,8 +1,8 @@
 """The feeding engine: datasets in, batches in shared memory out."""
 
-from headrace.data.collation import default_collate, default_convert
-from headrace.data.dataloader import DataLoader
-from headrace.data.dataset import (
+from headrace.data._collation import default_collate, default_convert
+from headrace.data._dataloader import DataLoader
+from headrace.data._dataset import (
     ChainDataset,
     ConcatDataset,
     Dataset,
@@ -12,13 +12,13 @@ from headrace.data.dataset import (
     TensorDataset,
     random_split,
 )
-from headrace.data.frozen_list import FrozenList
-from headrace.data.grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions
-from headrace.data.mixing import IterableMixture, MixtureDataset, MixtureSampler
-from headrace.data.packing import PackedDataset, PackedIterableDataset
-from headrace.data.ragged import Ragged
-from headrace.data.random import record_generator
-from headrace.data.sampler import (
+from headrace.data._frozen_list import FrozenList
+from headrace.data._grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions
+from headrace.data._mixing import IterableMixture, MixtureDataset, MixtureSampler
+from headrace.data._packing import PackedDataset, PackedIterableDataset
+from headrace.data._ragged import Ragged
+from headrace.data._random import record_generator
+from headrace.data._sampler import (
     BatchSampler,
     DistributedSampler,
     RandomSampler,
@@ -28,7 +28,7 @@ from headrace.data.sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from headrace.data.worker import WorkerInfo, get_worker_info
+from headrace.data._worker import WorkerInfo, get_worker_info
 
 __all__ = [
     "BatchSampler",

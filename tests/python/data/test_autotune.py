@@ -10,7 +10,7 @@ import pytest
 from loader_datasets import Ints, Random, same
 
 from headrace.data import DataLoader
-from headrace.data.autotune import Tuning, Window, WorkerTuner
+from headrace.data._autotune import Tuning, Window, WorkerTuner
 
 
 def settle(tuner: WorkerTuner, throughput: Any, consumer: float, steps: int = 60) -> list[int]:
@@ -65,8 +65,8 @@ class Waiting(Random):
 
 
 def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data.autotune._INTERVAL", 0.05)
-    monkeypatch.setattr("headrace.data.engine.most_workers", lambda: 4)
+    monkeypatch.setattr("headrace.data._autotune._INTERVAL", 0.05)
+    monkeypatch.setattr("headrace.data._engine.most_workers", lambda: 4)
     loader = DataLoader(Waiting(800), 4, shuffle=True, seed=3, num_workers="auto")
     seen = set()
     got = []

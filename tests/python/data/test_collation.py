@@ -1,4 +1,4 @@
-"""headrace.data.collation: how samples become a batch, and how a batch is taken apart and put together."""
+"""headrace.data._collation: how samples become a batch, and how a batch is taken apart and put together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from loader_datasets import Everything, KeyOrder, Point, Samples, same
 
 from headrace.data import DataLoader
-from headrace.data.collation import decode_tree, default_collate, describe, flatten_batch
+from headrace.data._collation import decode_tree, default_collate, describe, flatten_batch
 
 
 def load(samples: list[Any], **arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""headrace.data.dataset: what a dataset asks for, and datasets made of others."""
+"""headrace.data._dataset: what a dataset asks for, and datasets made of others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from loader_datasets import Bulk, Ints, Random, ShortBulk, same
 
-from headrace.data.dataset import (
+from headrace.data._dataset import (
     ChainDataset,
     ConcatDataset,
     Fetcher,
@@ -22,7 +22,7 @@ from headrace.data.dataset import (
     is_iterable_dataset,
     random_split,
 )
-from headrace.data.random import record_generator
+from headrace.data._random import record_generator
 
 
 class Filling(Ints):

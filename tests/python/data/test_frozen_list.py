@@ -1,4 +1,4 @@
-"""headrace.data.frozen_list: a list that processes share."""
+"""headrace.data._frozen_list: a list that processes share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.data import DataLoader
-from headrace.data.frozen_list import FrozenList
+from headrace.data._frozen_list import FrozenList
 
 CASES: list[list[Any]] = [
     [],

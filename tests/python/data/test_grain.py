@@ -1,4 +1,4 @@
-"""headrace.data.grain: the order of Grain 0.2, as seen by running it, and data sources and samplers like Grain's."""
+"""headrace.data._grain: the order of Grain 0.2, as seen by running it, and data sources and samplers like Grain's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from loader_datasets import Random, same
 
 from headrace.data import DataLoader
-from headrace.data.grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions, is_grain_sampler
+from headrace.data._grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions, is_grain_sampler
 
 
 def batches(length: int, size: int, workers: int, shards: int, shard: int, drop: bool) -> list[list[int]]:

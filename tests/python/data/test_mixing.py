@@ -1,4 +1,4 @@
-"""headrace.data.mixing: exact proportions at every point, and the same samples however one gets there."""
+"""headrace.data._mixing: exact proportions at every point, and the same samples however one gets there."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from loader_datasets import Bulk, Ints, Random, same
 from test_dataset import Count, Filling, StatefulCount
 
-from headrace.data.dataset import ConcatDataset, Fetcher
-from headrace.data.mixing import IterableMixture, MixtureDataset, MixtureSampler, Schedule
-from headrace.data.random import record_generator
+from headrace.data._dataset import ConcatDataset, Fetcher
+from headrace.data._mixing import IterableMixture, MixtureDataset, MixtureSampler, Schedule
+from headrace.data._random import record_generator
 
 WEIGHTS = [
     [1],

@@ -1,4 +1,4 @@
-"""headrace.data.packing: every record once, whole, in the first row where it fits."""
+"""headrace.data._packing: every record once, whole, in the first row where it fits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from loader_datasets import Ints, Samples, same
 
 from headrace.data import DataLoader
-from headrace.data.dataset import Fetcher
-from headrace.data.packing import PackedDataset, PackedIterableDataset
+from headrace.data._dataset import Fetcher
+from headrace.data._packing import PackedDataset, PackedIterableDataset
 
 
 class Texts(Ints):

@@ -12,13 +12,13 @@ from loader_datasets import Point, Samples, same
 import headrace as fluid
 from headrace import core
 from headrace.data import DataLoader
-from headrace.data.collation import (
+from headrace.data._collation import (
     collate_in_place,
     decode_tree,
     default_collate,
     flatten_batch,
 )
-from headrace.data.ragged import Ragged
+from headrace.data._ragged import Ragged
 
 
 def words(*lengths: int, dtype: Any = np.int64) -> list[Any]:

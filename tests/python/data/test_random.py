@@ -1,4 +1,4 @@
-"""headrace.data.random: a record's generator is a function of seed, epoch and index."""
+"""headrace.data._random: a record's generator is a function of seed, epoch and index."""
 
 from __future__ import annotations
 

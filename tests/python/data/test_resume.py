@@ -12,7 +12,7 @@ from loader_datasets import Ints, Raising, Vectors, same
 
 from headrace import core, errors
 from headrace.data import DataLoader
-from headrace.data.sampler import (
+from headrace.data._sampler import (
     BatchSampler,
     RandomSampler,
     SequentialSampler,

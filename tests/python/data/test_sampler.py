@@ -1,4 +1,4 @@
-"""headrace.data.sampler: orders that are functions of seed, epoch and position."""
+"""headrace.data._sampler: orders that are functions of seed, epoch and position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headrace import _core
-from headrace.data.sampler import (
+from headrace.data._sampler import (
     BatchSampler,
     DistributedSampler,
     PermutedRange,

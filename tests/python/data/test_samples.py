@@ -18,7 +18,7 @@ import pytest
 from loader_datasets import Point, Samples, same
 
 from headrace.data import DataLoader
-from headrace.data.collation import (
+from headrace.data._collation import (
     collate_in_place,
     decode_tree,
     default_collate,
@@ -117,7 +117,7 @@ def rebuilt(tree: bytes, leaves: list[Any], to: str | None) -> Any:
 
 
 def _bits(tensor: Any) -> Any:
-    from headrace.data.tensors import array_of_tensor
+    from headrace.data._tensors import array_of_tensor
 
     return array_of_tensor(tensor)[0]
 

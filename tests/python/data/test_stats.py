@@ -11,7 +11,7 @@ import pytest
 from loader_datasets import Ints
 
 from headrace.data import DataLoader
-from headrace.data.stats import bottleneck
+from headrace.data._stats import bottleneck
 
 
 class Arrays(Ints):

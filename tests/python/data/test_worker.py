@@ -1,4 +1,4 @@
-"""headrace.data.worker: what goes wrong in a worker, and how it arrives."""
+"""headrace.data._worker: what goes wrong in a worker, and how it arrives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loader_datasets import (
 )
 
 from headrace.data import DataLoader
-from headrace.data.worker import WorkerTraceback, decode_error, encode_error
+from headrace.data._worker import WorkerTraceback, decode_error, encode_error
 
 
 def run(loader: DataLoader) -> list[Any]:

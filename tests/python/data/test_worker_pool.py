@@ -1,4 +1,4 @@
-"""headrace.data.worker_pool: workers that die, and loaders that do."""
+"""headrace.data._worker_pool: workers that die, and loaders that do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unpicklable, die_at_start, same
 
 from headrace.data import DataLoader
-from headrace.data.worker_pool import describe_exit
+from headrace.data._worker_pool import describe_exit
 
 
 def workers() -> list[int]:

@@ -14,8 +14,8 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from headrace import _core
-from headrace.data.grain import grain_batch_count, grain_positions
-from headrace.data.sampler import BatchSampler, SeekableSampler
+from headrace.data._grain import grain_batch_count, grain_positions
+from headrace.data._sampler import BatchSampler, SeekableSampler
 
 Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
 
@@ -169,7 +169,7 @@ class TorchShufflePlan(ReplayPlan):
 
 
 class GrainPlan:
-    """Batches in the order in which Grain's workers would make them; see :mod:`headrace.data.grain`.
+    """Batches in the order in which Grain's workers would make them; see :mod:`headrace.data._grain`.
 
     Args:
         index_at: the dataset's keys for an array of positions in an epoch.

@@ -20,7 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.dataset import wants_rng
+from headrace.data._dataset import wants_rng
 
 
 def grain_batch_count(batch_size: int, length: int, workers: int, shard: int, shards: int, drop_last: bool) -> int:

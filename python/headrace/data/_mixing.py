@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace.data.dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
-from headrace.data.sampler import Int64Array, SeekableSampler, _pass_seed, _seed
+from headrace.data._dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
+from headrace.data._sampler import Int64Array, SeekableSampler, _pass_seed, _seed
 
 # The longest period of a schedule. Weights that need a longer one are rounded to multiples of its inverse.
 _MAX_PERIOD = 1 << 18

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Optional
 
 from headrace import _core
-from headrace.data.engine import Engine
-from headrace.data.worker import ClaimServer
+from headrace.data._engine import Engine
+from headrace.data._worker import ClaimServer
 
 
 class Feed:
@@ -84,7 +84,7 @@ def _hook(function: Callable[[], None]) -> Callable[[], BaseException | None]:
     return call
 
 
-_OWN_FILES = (__file__, os.path.join(os.path.dirname(__file__), "engine.py"))
+_OWN_FILES = (__file__, os.path.join(os.path.dirname(__file__), "_engine.py"))
 
 
 def _serve_until(server: ClaimServer, stopping: threading.Event) -> None:

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.random import record_generator
-from headrace.data.sampler import PermutedRange, _fresh_seed, _is_torch_generator, _seed, _torch_data
+from headrace.data._random import record_generator
+from headrace.data._sampler import PermutedRange, _fresh_seed, _is_torch_generator, _seed, _torch_data
 
 Sample = TypeVar("Sample", covariant=True)
 Getitem = TypeVar("Getitem", bound=Callable[..., Any])

@@ -1,6 +1,6 @@
 """How a batch lies in shared memory and how it comes out again: its tree, and its leaves.
 
-A tree is a nested tuple. Its leaves are numbered in order; ``form`` is that of :mod:`headrace.data.tensors`.
+A tree is a nested tuple. Its leaves are numbered in order; ``form`` is that of :mod:`headrace.data._tensors`.
 
     ("leaf", i, form)                            an array; a list of objects, if the leaf has no dtype
     ("object", i)                                the one object of a leaf
@@ -27,8 +27,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from headrace.data.ragged import Ragged
-from headrace.data.tensors import (
+from headrace.data._ragged import Ragged
+from headrace.data._tensors import (
     EXTENSION_TYPES,
     Array,
     Form,
@@ -151,7 +151,7 @@ def describe(sample: Any) -> tuple[bytes, tuple[Any, ...], Callable[[list[Any]],
     """What a sample looks like: the tree that the consumer gets, pickled, the description that the writer compiles, and
     what makes a sample of a list of its leaves (arrays; objects as they are).
 
-    The rules are those of :func:`headrace.data.collation.default_collate`.
+    The rules are those of :func:`headrace.data.default_collate`.
     """
     dtypes: _Dtypes = []
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headrace import _core, errors
-from headrace.data.arguments import (
+from headrace.data._arguments import (
     function,
     import_tqdm,
     integer,
@@ -23,13 +23,13 @@ from headrace.data.arguments import (
     seconds,
     start_context,
 )
-from headrace.data.collation import DefaultCollate, default_collate, default_convert
-from headrace.data.dataset import is_iterable_dataset, is_torch_dataset
-from headrace.data.engine import Engine
-from headrace.data.feed import Feed
-from headrace.data.grain import SampledDataset, is_grain_sampler
-from headrace.data.iteration import BatchIterator, Progress, give_back
-from headrace.data.plan import (
+from headrace.data._collation import DefaultCollate, default_collate, default_convert
+from headrace.data._dataset import is_iterable_dataset, is_torch_dataset
+from headrace.data._engine import Engine
+from headrace.data._feed import Feed
+from headrace.data._grain import SampledDataset, is_grain_sampler
+from headrace.data._iteration import BatchIterator, Progress, give_back
+from headrace.data._plan import (
     BatchPlan,
     GrainPlan,
     ReplayPlan,
@@ -42,10 +42,10 @@ from headrace.data.plan import (
     permuted,
     sampled,
 )
-from headrace.data.sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
-from headrace.data.stats import summarize
-from headrace.data.stream import StreamPlace, StreamTask
-from headrace.data.timeline import write_timeline
+from headrace.data._sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
+from headrace.data._stats import summarize
+from headrace.data._stream import StreamPlace, StreamTask
+from headrace.data._timeline import write_timeline
 
 _MAX_WORKERS = 512
 # Of a dataset: an index is a signed 64-bit number, of which two bits are for the arithmetic.

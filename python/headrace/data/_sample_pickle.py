@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.data.tensors import EXTENSION_TYPES, Form, array_of_tensor, is_tensor, to_torch
+from headrace.data._tensors import EXTENSION_TYPES, Form, array_of_tensor, is_tensor, to_torch
 
 
 class _SamplePickler(pickle.Pickler):

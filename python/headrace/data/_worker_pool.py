@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
-from headrace.data.worker import (
+from headrace.data._worker import (
     ClaimServer,
     SharedDescriptor,
     WorkerSetup,

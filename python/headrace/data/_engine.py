@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace import _core
-from headrace.data.autotune import Tuning, most_workers
-from headrace.data.collation import decode_tree, default_collate, dumps
-from headrace.data.plan import Indices
-from headrace.data.worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
-from headrace.data.worker_pool import MakeSetup, ThreadPool, WorkerPool, describe_exit
+from headrace.data._autotune import Tuning, most_workers
+from headrace.data._collation import decode_tree, default_collate, dumps
+from headrace.data._plan import Indices
+from headrace.data._worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
+from headrace.data._worker_pool import MakeSetup, ThreadPool, WorkerPool, describe_exit
 
 if TYPE_CHECKING:
-    from headrace.data.dataloader import DataLoader
+    from headrace.data._dataloader import DataLoader
 
 WaitOutcome = _core.WaitOutcome
 

@@ -15,7 +15,7 @@ from typing import Any, Union
 
 import numpy as np
 
-from headrace.data.batch_tree import (
+from headrace.data._batch_tree import (
     NodeKind,
     Planned,
     decode_tree,
@@ -32,9 +32,9 @@ from headrace.data.batch_tree import (
     sample_prototype,
     shell_of,
 )
-from headrace.data.ragged import Ragged
-from headrace.data.sample_pickle import dumps_sample, loads_sample
-from headrace.data.tensors import EXTENSION_TYPES, Array, Form, array_of_tensor, is_tensor
+from headrace.data._ragged import Ragged
+from headrace.data._sample_pickle import dumps_sample, loads_sample
+from headrace.data._tensors import EXTENSION_TYPES, Array, Form, array_of_tensor, is_tensor
 
 # None, "pad", ("pad", value), "list", "lod", or a mapping from keys (positions, fields) to these.
 RaggedRule = Union[None, str, tuple[str, Any], Mapping[Any, Any]]

@@ -14,8 +14,8 @@ from typing import Any, Union
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data.dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
-from headrace.data.sampler import Int64Array
+from headrace.data._dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
+from headrace.data._sampler import Int64Array
 
 # The length of a row: one for all features, or by feature.
 RowLength = Union[int, Mapping[Any, int]]

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace import errors
-from headrace.data.engine import Engine
-from headrace.data.stream import decode_place
+from headrace.data._engine import Engine
+from headrace.data._stream import decode_place
 
 if TYPE_CHECKING:
-    from headrace.data.dataloader import DataLoader
+    from headrace.data._dataloader import DataLoader
 
 
 class Progress:
