@@ -22,6 +22,7 @@ __all__ = [
     "Timeout",
     "TypeMismatch",
     "Unimplemented",
+    "WorkerDied",
 ]
 
 
@@ -80,8 +81,12 @@ class IoError(HeadraceError, OSError):
     """A system call failed."""
 
 
-class Timeout(HeadraceError, TimeoutError):
-    """Something took longer than allowed."""
+class Timeout(HeadraceError, TimeoutError, RuntimeError):
+    """Something took longer than allowed. A RuntimeError, too, as PyTorch's loader raises."""
+
+
+class WorkerDied(HeadraceError, RuntimeError):
+    """A loader's workers died, and starting new ones did not help."""
 
 
 class QueueClosedError(HeadraceError, RuntimeError):

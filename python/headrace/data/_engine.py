@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace import _core
+from headrace import _core, errors
 from headrace.data._autotune import Tuning, most_workers
 from headrace.data._collation import decode_tree, default_collate, dumps
 from headrace.data._plan import Indices
@@ -195,9 +195,9 @@ class Engine:
             if result == WaitOutcome.PRODUCER_DIED:
                 self.replace_dead()
             elif result == WaitOutcome.TIMED_OUT:
-                raise RuntimeError(f"DataLoader timed out after {self.timeout:g} seconds")
+                raise errors.Timeout(f"DataLoader timed out after {self.timeout:g} seconds")
             elif result == WaitOutcome.STOPPED:
-                raise RuntimeError("the loader was shut down during the iteration")
+                raise errors.FailedPrecondition("the loader was shut down during the iteration")
 
     def took_failed_batch(self) -> bool:
         """Whether the exception that :meth:`next` just raised is that of a batch, which it consumed."""
@@ -282,10 +282,12 @@ class Engine:
         self.replace_dead()  # the last death, which says the signal, may not have been looked at yet
         index = self._index(problem.epoch, problem.batch, problem.row)
         exit_text = self.pool.last_exit if isinstance(self.pool, WorkerPool) else describe_exit(None)
-        return RuntimeError(
+        error = errors.WorkerDied(
             f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. "
             "With num_workers=0 the sample is made in this process, where a debugger can see it."
         )
+        error.sample_index = index
+        return error
 
 
 def _collation(task: WorkerTask, producers: int) -> str | None:

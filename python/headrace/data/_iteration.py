@@ -95,7 +95,7 @@ class BatchIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._engine is None:
             if self._ended is not None:
-                raise RuntimeError(self._ended)
+                raise errors.FailedPrecondition(self._ended)
             raise StopIteration
         try:
             batch = self._next()

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from headrace import _core
+from headrace import _core, errors
 from headrace.data._worker import (
     ClaimServer,
     SharedDescriptor,
@@ -115,7 +115,7 @@ class WorkerPool:
             What happened, for the user.
 
         Raises:
-            RuntimeError: workers die again and again before they come to a sample.
+            errors.WorkerDied: workers die again and again before they come to a sample.
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
         reports = []
@@ -141,7 +141,7 @@ class WorkerPool:
             else:
                 self._idle_deaths = 1 if samples > self._samples else self._idle_deaths + 1
                 if self._idle_deaths >= _MAX_IDLE_DEATHS:
-                    raise RuntimeError(
+                    raise errors.WorkerDied(
                         f"the worker processes die before they make a sample: {report}. See what they printed; "
                         "with num_workers=0 the dataset runs in this process."
                     )

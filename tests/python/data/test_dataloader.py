@@ -34,6 +34,7 @@ from loader_datasets import (
     same,
 )
 
+from headrace import errors
 from headrace.data import DataLoader, Dataset, default_collate, default_convert, get_worker_info
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
@@ -469,8 +470,10 @@ def test_a_timeout_is_an_error_and_iteration_goes_on() -> None:
     loader = DataLoader(Slow(3, 0.6, 1), num_workers=1, timeout=0.2)
     iterator = iter(loader)
     assert next(iterator).tolist() == [0]
-    with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
+    with pytest.raises(errors.Timeout, match=r"timed out after 0\.2 seconds") as caught:
         next(iterator)
+    assert isinstance(caught.value, RuntimeError)  # as PyTorch users expect
+    assert isinstance(caught.value, TimeoutError)
     rest = []
     while len(rest) < 2:
         try:

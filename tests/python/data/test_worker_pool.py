@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unpicklable, die_at_start, same
 
+from headrace import errors
 from headrace.data import DataLoader
 from headrace.data._worker_pool import describe_exit
 
@@ -76,8 +77,9 @@ def test_a_sample_that_always_kills_its_worker_is_named_and_iteration_goes_on(nu
     assert 5 not in good
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        with pytest.raises(RuntimeError, match="index 5"):
+        with pytest.raises(errors.WorkerDied, match="index 5") as caught:
             list(loader)
+    assert caught.value.sample_index == 5
 
 
 def test_a_worker_killed_while_idle_is_replaced() -> None:
@@ -106,7 +108,7 @@ def test_workers_that_die_at_their_start_are_a_clear_error(num_workers: int) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for _ in range(2):
-            with pytest.raises(RuntimeError, match=r"die before they make a sample: worker .* exited with status 7"):
+            with pytest.raises(errors.WorkerDied, match=r"die before they make a sample: worker .* exited with status 7"):
                 list(loader)
             assert not workers()
 
