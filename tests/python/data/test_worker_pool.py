@@ -108,7 +108,9 @@ def test_workers_that_die_at_their_start_are_a_clear_error(num_workers: int) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for _ in range(2):
-            with pytest.raises(errors.WorkerDied, match=r"die before they make a sample: worker .* exited with status 7"):
+            with pytest.raises(
+                errors.WorkerDied, match=r"die before they make a sample: worker .* exited with status 7"
+            ):
                 list(loader)
             assert not workers()
 
