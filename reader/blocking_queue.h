@@ -1,11 +1,10 @@
-// A bounded first-in-first-out queue between threads whose ends can be told apart:
+// A bounded first-in-first-out queue between threads. Its three ends can be told apart:
 //
-//   closed   the normal end: what was accepted is still delivered, then Receive says kClosed. Until ReOpen.
-//   failed   an error was put in: what was accepted before it is still delivered, in order, then Receive throws the
-//   error, every time,
-//            until ReOpen. The first error is kept; it wins over a Close that came earlier or comes later.
-//   killed   for good: what is queued is dropped, Receive says kKilled (or throws the error if there was one), ReOpen
-//   throws.
+//   closed   The normal end. What was accepted is still delivered, then Receive returns kClosed, until ReOpen.
+//   failed   An error ended the pass. What was accepted before it is still delivered, in order; then Receive throws
+//            the error, every time, until ReOpen. The first error is kept, and wins over any Close.
+//   killed   The end for good. What is queued is dropped, Receive returns kKilled (or throws the error if there is
+//            one), ReOpen throws.
 //
 // The time between two ReOpens is an epoch. A producer asks for epoch() when it starts and passes it along: once the
 // queue has been reopened, a producer of an older epoch can neither send nor close nor fail the queue, and a Receive or

@@ -27,9 +27,6 @@ class HEADRACE_API BufferedReader final : public DecoratedReader {
   explicit BufferedReader(const std::shared_ptr<ReaderBase>& below);
   ~BufferedReader() override;
 
-  // How long the thread and the consumers waited for each other.
-  QueueStats buffer_stats() const { return buffer_.stats(); }
-
  private:
   void ReadNextImpl(LoDTensorArray* out) override;
   void Interrupt() override;

@@ -1,10 +1,12 @@
-// The joint between whoever makes batches and the program that reads them: a bounded queue of batches, a batch being
-// one LoDTensor per declared variable. It lives in a scope variable, inside a Holder:
+// The joint between the producers of batches and the program that reads them: a bounded queue of batches. A batch is
+// one LoDTensor per declared variable. The queue lives in a scope variable, inside a Holder:
 //
 //   auto* holder = scope.Var("queue")->GetMutable<LoDTensorBlockingQueueHolder>();
-//   holder->InitOnce(/*capacity=*/8, {{{-1, 784}, DataType::kFloat32}, {{-1, 1}, DataType::kInt64}}, {.name =
-//   "queue"}); std::jthread feeder([queue = holder->GetQueue(), epoch = holder->GetQueue()->epoch()] {
-//     while (queue->Push(MakeBatch(), epoch)) {}
+//   const std::vector<TensorSpec> specs = {{{-1, 784}, DataType::kFloat32}, {{-1, 1}, DataType::kInt64}};
+//   holder->InitOnce(/*capacity=*/8, specs, {.name = "queue"});
+//   std::jthread feeder([queue = holder->GetQueue(), epoch = holder->GetQueue()->epoch()] {
+//     while (queue->Push(MakeBatch(), epoch)) {
+//     }
 //   });
 //
 // How it ends (closed, failed, killed) and what an epoch is: see blocking_queue.h.

@@ -1,6 +1,6 @@
-// Readers: what yields batches to the `read` operator. A source (PyReader, say) gets them from somewhere; a decorated
-// reader gets them from another reader and does something to them or to the way they come. Together they form a chain,
-// or a tree if several readers decorate the same one:
+// Readers yield batches to the `read` operator. A source (PyReader, say) gets them from outside; a decorated reader
+// gets them from another reader and changes them or their order. Together they form a chain, or a tree if several
+// readers decorate the same one:
 //
 //   auto source = std::make_shared<PyReader>(queue);
 //   auto reader = DecoratedReader::Make<BufferedReader>(source);
@@ -32,9 +32,8 @@ struct ReaderStats {
 // A reader is Running, from its creation on, or Stopped, between Shutdown and Start.
 //
 // Thread-safety: any public method from any thread. Two kinds of lock, always taken in this order:
-//   1. the chain's mutex, shared by all readers of a tree, held during Shutdown, Start and ResetAll, so that one sees
-//   the tree's state
-//      change as a whole;
+//   1. the chain's mutex, shared by all readers of a tree and held during Shutdown, Start and ResetAll: the tree's
+//      state changes as a whole;
 //   2. each reader's read mutex, held during ReadNext, outer reader before inner.
 // Shutdown does not wait for a ReadNext to end by itself: it first marks the reader as Stopped and interrupts what
 // ReadNext may wait for (Interrupt), then takes the read mutex, and so returns when no ReadNext is inside any more.

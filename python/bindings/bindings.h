@@ -12,8 +12,15 @@ void BindProgram(pybind11::module_& m);
 void BindRegistry(pybind11::module_& m);
 void BindBackward(pybind11::module_& m);
 void BindExecutor(pybind11::module_& m);
-void BindQueue(pybind11::module_& m);
-void BindLoaderConsumer(pybind11::module_& m);
-void BindLoaderProducer(pybind11::module_& m);
+void BindLoDTensorBlockingQueue(pybind11::module_& m);
+void BindWaitOutcome(pybind11::module_& m);
+void BindProducerDeath(pybind11::module_& m);
+void BindReadyBatch(pybind11::module_& m);
+void BindQueueFeeder(pybind11::module_& m);
+void BindBatchScheduler(pybind11::module_& m);
+void BindClaim(pybind11::module_& m);
+void BindBatchProducer(pybind11::module_& m);
+void BindIndexPermutation(pybind11::module_& m);
+void BindExitWith(pybind11::module_& m);
 
 }  // namespace headrace::python

@@ -1,14 +1,12 @@
-// Everything that deals with Python's global interpreter lock (GIL). No other file of the bindings calls the lock's
-// API.
+// Everything that deals with Python's global interpreter lock (GIL). No other file of the bindings calls its API.
 //
-// Rules, which the bindings keep so that the GIL never takes part in a deadlock:
-//  1. Whoever calls into a type that has a lock of its own (queue, reader, prepared program) gives the GIL up first,
-//  even for a quick
-//     question: a thread that holds the inner lock may be waiting for the GIL to drop a Python object.
-//  2. C++ threads touch Python only inside GilHeld, and ask whether they got it: at the end of the process the gate is
-//  closed, and
-//     what they wanted to drop is left to the operating system.
-//  3. Objects that cross threads do so as SharedObject.
+// The bindings keep three rules, so that the GIL never takes part in a deadlock:
+//
+//  1. Give the GIL up before a call into a type that has a lock of its own (queue, reader, prepared program), however
+//     short the call: a thread that holds that lock may be waiting for the GIL to drop a Python object.
+//  2. C++ threads touch Python only inside GilHeld, and ask whether they hold it: when the process ends the gate is
+//     closed, and what they wanted to drop is left to the operating system.
+//  3. An object that crosses threads does so as a SharedObject.
 //
 // Subinterpreters are not supported.
 #pragma once

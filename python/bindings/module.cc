@@ -14,9 +14,16 @@ PYBIND11_MODULE(_core, m) {
   BindProgram(m);
   BindBackward(m);
   BindExecutor(m);
-  BindQueue(m);
-  BindLoaderConsumer(m);
-  BindLoaderProducer(m);
+  BindLoDTensorBlockingQueue(m);
+  BindWaitOutcome(m);
+  BindProducerDeath(m);
+  BindReadyBatch(m);
+  BindQueueFeeder(m);
+  BindBatchScheduler(m);
+  BindClaim(m);
+  BindBatchProducer(m);
+  BindIndexPermutation(m);
+  BindExitWith(m);
 
   // atexit calls its functions last in, first out: registered on import, this one runs after those that stop our
   // threads.

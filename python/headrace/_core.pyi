@@ -155,6 +155,7 @@ class WaitOutcome:
     NEEDS_INDICES: ClassVar[WaitOutcome]
     PRODUCER_DIED: ClassVar[WaitOutcome]
     TIMED_OUT: ClassVar[WaitOutcome]
+    INTERRUPTED: ClassVar[WaitOutcome]
     STOPPED: ClassVar[WaitOutcome]
 
 class ProducerDeath:
@@ -171,23 +172,7 @@ class ProducerDeath:
     @property
     def attempts(self) -> int: ...
 
-class BatchProblem:
-    @property
-    def killed(self) -> bool: ...
-    @property
-    def row(self) -> int: ...
-    @property
-    def message(self) -> bytes: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def stream(self) -> int: ...
-    @property
-    def stream_batch(self) -> int: ...
-
-class LastBatch:
+class ReadyBatch:
     @property
     def epoch(self) -> int: ...
     @property
@@ -200,6 +185,12 @@ class LastBatch:
     def stream_batch(self) -> int: ...
     @property
     def attachment(self) -> bytes: ...
+    @property
+    def killed(self) -> bool: ...
+    @property
+    def row(self) -> int: ...
+    @property
+    def message(self) -> bytes: ...
 
 class QueueFeeder:
     def stop(self, reason: str = "") -> None: ...
@@ -208,27 +199,27 @@ class BatchScheduler:
     def __init__(
         self,
         *,
-        order: str,
-        dataset_length: int,
-        seed: int,
-        batch_size: int,
-        drop_last: bool,
-        prefetch: int,
-        producers: int,
-        cross_epochs: bool,
-        slot_count: int,
-        slot_bytes: int,
         decode_tree: Callable[[bytes], tuple[Any, list[Any]]],
-        decode_problem: Callable[[BatchProblem], BaseException],
+        decode_problem: Callable[[ReadyBatch], BaseException],
         unpickle: Callable[[bytes], Any],
-        rank: int = 0,
-        world: int = 1,
-        in_order: bool = True,
-        streams: int = 0,
-        collate: str | None = None,
-        collators: int | None = None,
-        trace_events: int = 0,
-        pin_memory: bool = False,
+        order: str = ...,
+        dataset_length: int = ...,
+        seed: int = ...,
+        slot_count: int = ...,
+        slot_bytes: int = ...,
+        trace_events: int = ...,
+        batch_size: int = ...,
+        drop_last: bool = ...,
+        rank: int = ...,
+        world: int = ...,
+        streams: int = ...,
+        prefetch: int = ...,
+        producers: int = ...,
+        collate: str | None = ...,
+        collators: int | None = ...,
+        in_order: bool = ...,
+        pin_memory: bool = ...,
+        cross_epochs: bool = ...,
     ) -> None: ...
     @property
     def arena_fd(self) -> int: ...
@@ -249,7 +240,7 @@ class BatchScheduler:
     def wanted_supply(self) -> int: ...
     def next(self, timeout: float = -1.0) -> Any: ...
     @property
-    def last(self) -> LastBatch | None: ...
+    def last(self) -> ReadyBatch | None: ...
     def feed(
         self,
         queue: LoDTensorBlockingQueue,
@@ -277,8 +268,6 @@ class Claim:
     def rows(self) -> int: ...
     @property
     def kind(self) -> str: ...
-    @property
-    def whole(self) -> bool: ...
     @property
     def stream(self) -> int: ...
     @property

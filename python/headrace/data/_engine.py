@@ -275,7 +275,7 @@ class Engine:
             return _core.IndexPermutation(self.length, self._seed, epoch)[position]
         return position
 
-    def _decode_problem(self, problem: _core.BatchProblem) -> BaseException:
+    def _decode_problem(self, problem: _core.ReadyBatch) -> BaseException:
         self._failed = True
         if not problem.killed:
             return self._errors.pop(problem.message) if self._local else decode_error(problem.message)

@@ -1,4 +1,6 @@
 // headrace._core.LoDTensorBlockingQueue.
+#include "reader/lod_tensor_blocking_queue.h"
+
 #include <pybind11/stl.h>
 
 #include <chrono>
@@ -16,7 +18,6 @@
 #include "python/bindings/numpy_interop.h"
 #include "python/bindings/python_error.h"
 #include "python/bindings/scope.h"
-#include "reader/lod_tensor_blocking_queue.h"
 #include "reader/wait_hook.h"
 
 // Every call gives the GIL up, however short it is: see rule 1 of gil.h.
@@ -130,7 +131,7 @@ std::shared_ptr<Queue> InitQueue(const VariableRef& variable, int64_t capacity, 
 
 }  // namespace
 
-void BindQueue(py::module_& m) {
+void BindLoDTensorBlockingQueue(py::module_& m) {
   const auto no_gil = py::call_guard<GilReleased>();
   py::class_<Queue, std::shared_ptr<Queue>>(m, "LoDTensorBlockingQueue",
                                             "A bounded queue of batches. Any thread may call any method; those that "

@@ -1,102 +1,39 @@
-// The worker's end of a loader: _core.BatchProducer, _core.Claim and _core.exit_with.
-#include <poll.h>
+// _core.BatchProducer.
+#include "reader/shared_memory/batch_producer.h"
+
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "framework/errors.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/claim_timers.h"
+#include "python/bindings/collated_batch.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/sample_writer.h"
-#include "reader/shared_memory/batch_producer.h"
-#include "reader/shared_memory/futex.h"
 
 namespace headrace::python {
 namespace py = pybind11;
 namespace {
 
 using shared_memory::Arena;
-using shared_memory::BatchLayout;
-using shared_memory::BatchProducer;
 using shared_memory::Claim;
 using shared_memory::ClaimKind;
 using shared_memory::KeptSample;
-using shared_memory::LeafKind;
-using shared_memory::LeafSpec;
-using shared_memory::SideRecord;
 using shared_memory::StreamEnd;
 
-// Notes for a claim how its time goes to making the samples and to writing them. Where a claim has many rows they are
-// cheap, and looking at the clock is not: some of them then stand for all.
-class RowTimer {
- public:
-  RowTimer(BatchProducer* producer, const Claim& claim)
-      : producer_(producer), every_((claim.end - claim.begin + kTimedRows - 1) / kTimedRows) {}
-  ~RowTimer() {
-    if (timed_ != 0) {
-      producer_->AddTime(dataset_ns_ * rows_ / timed_, 0, copy_ns_ * rows_ / timed_);
-    }
-  }
-  RowTimer(const RowTimer&) = delete;
-  RowTimer& operator=(const RowTimer&) = delete;
-
-  void Begin() {
-    timing_ = rows_++ % every_ == 0;
-    if (timing_) {
-      ++timed_;
-      begin_ns_ = shared_memory::MonotonicNanoseconds();
-    }
-  }
-  void Made() { Note(&dataset_ns_); }
-  void Written() { Note(&copy_ns_); }
-
- private:
-  static constexpr uint32_t kTimedRows = 8;
-
-  void Note(uint64_t* sum) {
-    if (timing_) {
-      const uint64_t now = shared_memory::MonotonicNanoseconds();
-      *sum += now - begin_ns_;
-      begin_ns_ = now;
-    }
-  }
-
-  BatchProducer* const producer_;
-  const uint32_t every_;
-  uint32_t rows_ = 0;
-  uint32_t timed_ = 0;
-  bool timing_ = false;
-  uint64_t begin_ns_ = 0;
-  uint64_t dataset_ns_ = 0;
-  uint64_t copy_ns_ = 0;
-};
-
-// Notes the time until Stop as spent on writing.
-class CopyTimer {
- public:
-  explicit CopyTimer(BatchProducer* producer) : producer_(producer), begin_ns_(shared_memory::MonotonicNanoseconds()) {}
-  void Stop() const { producer_->AddTime(0, 0, shared_memory::MonotonicNanoseconds() - begin_ns_); }
-
- private:
-  BatchProducer* const producer_;
-  const uint64_t begin_ns_;
-};
-
 // One per worker thread; not to be shared by two threads.
-class Producer {
+class BatchProducer {
  public:
-  Producer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd, py::object describe, py::object pickle)
+  BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd, py::object describe, py::object pickle)
       : arena_(std::move(arena)),
         producer_(arena_, id, completion_fd),
         pickle_(pickle),
@@ -256,55 +193,7 @@ class Producer {
                   const py::bytes& attachment, std::optional<uint32_t> rows) {
     HR_ENFORCE(shared_memory::MakesBatch(claim.kind), FailedPrecondition, "the claim is not a whole batch");
     const CopyTimer timer(&producer_);
-    std::vector<LeafSpec> specs;
-    for (const py::handle leaf : leaves) {
-      LeafSpec spec;
-      if (py::isinstance<py::array>(leaf)) {
-        const auto array = py::reinterpret_borrow<py::array>(leaf);
-        spec.item_bytes = static_cast<uint32_t>(array.itemsize());
-        spec.dims.assign(array.shape(), array.shape() + array.ndim());
-        spec.dtype = TensorDtype(array.dtype());
-      } else if (py::isinstance<py::list>(leaf)) {
-        spec.kind = LeafKind::kObject;
-        spec.dims = {static_cast<int64_t>(py::len(leaf))};
-      } else {
-        const auto dtype = py::dtype::from_args(leaf.attr("dtype"));
-        const auto meaning = py::cast<std::string>(leaf.attr("meaning"));
-        spec.kind = meaning == "offsets" ? LeafKind::kOffsets : LeafKind::kArray;
-        spec.item_bytes = static_cast<uint32_t>(dtype.itemsize());
-        spec.dims = py::cast<DDim>(leaf.attr("shape"));
-        spec.dtype = TensorDtype(dtype, spec.kind == LeafKind::kOffsets ? std::string() : meaning);
-      }
-      specs.push_back(std::move(spec));
-    }
-    const BatchLayout layout(specs, static_cast<std::string_view>(tree), producer_.DataOffset(claim),
-                             producer_.LeavesLimit(claim));
-    HR_ENFORCE(producer_.PublishLayout(claim, layout.bytes()), FailedPrecondition,
-               "the batch has a layout from somebody else");
-    std::byte* slot = producer_.Data(claim);
-    for (size_t i = 0; i < specs.size(); ++i) {
-      std::byte* place = slot + layout.leaf(i).offset;
-      if (py::isinstance<py::array>(leaves[i])) {
-        const auto array = py::reinterpret_borrow<py::array>(leaves[i]);
-        UnownedArray(array.dtype(), {array.shape(), array.shape() + array.ndim()}, place)[py::ellipsis()] = array;
-        continue;
-      }
-      if (specs[i].kind != LeafKind::kObject) {
-        const py::object planned = leaves[i];
-        planned.attr("fill")(UnownedArray(py::dtype::from_args(planned.attr("dtype")),
-                                          {specs[i].dims.begin(), specs[i].dims.end()}, place));
-        continue;
-      }
-      const auto objects = py::cast<py::list>(leaves[i]);
-      for (const py::handle object : objects) {
-        const auto bytes = py::cast<py::bytes>(pickle_(object));
-        const std::string_view view = bytes;
-        const SideRecord record = producer_.AllocateSide(claim, view.size(), shared_memory::LayoutView(slot).end());
-        std::memcpy(slot + record.offset, view.data(), view.size());
-        std::memcpy(place, &record, sizeof(record));
-        place += sizeof(record);
-      }
-    }
+    WriteCollated(producer_, claim, tree, leaves, pickle_);
     timer.Stop();
     Finish(claim, rows.value_or(claim.rows), ended, attachment);
   }
@@ -392,7 +281,7 @@ class Producer {
     const auto bytes = static_cast<std::string_view>(attachment);
     if (!bytes.empty()) {
       HR_ENFORCE(shared_memory::MakesBatch(claim.kind), FailedPrecondition,
-                 "only the maker of a whole batch can attach something to it");
+                 "only the producer of a whole batch can attach something to it");
       producer_.Attach(claim, bytes);
     }
   }
@@ -406,102 +295,64 @@ class Producer {
   }
 
   const std::shared_ptr<Arena> arena_;
-  BatchProducer producer_;
+  shared_memory::BatchProducer producer_;
   py::object pickle_;
   SampleWriter writer_;
   uint32_t row_ = 0;
 };
 
-const char* NameOf(ClaimKind kind) {
-  switch (kind) {
-    case ClaimKind::kRows:
-      return "rows";
-    case ClaimKind::kWhole:
-      return "whole";
-    case ClaimKind::kItems:
-      return "items";
-    case ClaimKind::kCollate:
-      return "collate";
-    case ClaimKind::kStream:
-      break;
-  }
-  return "stream";
-}
-
-// Ends this process as soon as the process behind `pidfd` has ended, whatever Python is doing. The descriptor is kept.
-void ExitWith(int pidfd) {
-  std::thread([pidfd] {
-    pollfd descriptor{pidfd, POLLIN, 0};
-    while (poll(&descriptor, 1, -1) < 0 && errno == EINTR) {
-    }
-    _exit(1);
-  }).detach();
-}
-
 }  // namespace
 
-void BindLoaderProducer(py::module_& m) {
-  py::class_<Claim>(m, "Claim", "Rows of a batch that a worker has undertaken to make.")
-      .def_readonly("begin", &Claim::begin)
-      .def_readonly("end", &Claim::end)
-      .def_readonly("rows", &Claim::rows)
-      .def_property_readonly("kind", [](const Claim& self) { return NameOf(self.kind); })
-      .def_property_readonly("whole", [](const Claim& self) { return self.kind == ClaimKind::kWhole; })
-      .def_readonly("stream", &Claim::stream)
-      .def_property_readonly("stream_batch", [](const Claim& self) { return self.batch; })
-      .def_readonly("epoch", &Claim::epoch)
-      .def_readonly("batch", &Claim::batch);
-  py::class_<Producer>(m, "BatchProducer", "A worker's end of a loader's arena. Belongs to one thread.")
+void BindBatchProducer(py::module_& m) {
+  py::class_<BatchProducer>(m, "BatchProducer", "A producer's end of a loader's arena. Belongs to one thread.")
       .def(py::init([](int arena_fd, uint32_t id, int completion_fd, py::object describe, py::object pickle) {
-             return std::make_unique<Producer>(Arena::Attach(arena_fd), id, completion_fd, std::move(describe),
-                                               std::move(pickle));
+             return std::make_unique<BatchProducer>(Arena::Attach(arena_fd), id, completion_fd, std::move(describe),
+                                                    std::move(pickle));
            }),
            py::arg("arena_fd"), py::arg("id"), py::arg("completion_fd"), py::arg("describe"), py::arg("pickle"))
-      .def("wait", &Producer::Wait, py::arg("timeout") = -1.0,
+      .def("wait", &BatchProducer::Wait, py::arg("timeout") = -1.0,
            "The next claim; None once the loader is shut down, or after `timeout` seconds (negative: no limit).")
-      .def("try_claim", &Producer::TryClaim, "The next claim, or None if there is nothing to do now.")
-      .def("indices", &Producer::Indices, py::arg("claim"), py::arg("unpickle"),
+      .def("try_claim", &BatchProducer::TryClaim, "The next claim, or None if there is nothing to do now.")
+      .def("indices", &BatchProducer::Indices, py::arg("claim"), py::arg("unpickle"),
            "The dataset indices of the claim's rows.")
-      .def("has_pickled_indices", &Producer::HasPickledIndices, py::arg("claim"),
+      .def("has_pickled_indices", &BatchProducer::HasPickledIndices, py::arg("claim"),
            "Whether the claim's indices are not plain integers.")
-      .def("begin_row", &Producer::BeginRow, py::arg("claim"), py::arg("row"),
+      .def("begin_row", &BatchProducer::BeginRow, py::arg("claim"), py::arg("row"),
            "Notes the row at hand, for reports of a death.")
       .def(
-          "fill", &Producer::Fill, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
+          "fill", &BatchProducer::Fill, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
           py::arg("out") = false,
           "Makes the claim's rows with getitem(index) and ends the claim. With `out`, getitem(index, place): the row's "
           "place as a sample of writable arrays, to be used during the call only, or None while it is not known what "
           "samples look like; if it returns the place, or None for it, the row is filled. If getitem raises, the claim "
           "is still the caller's: call fail.")
-      .def("expect", &Producer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
-      .def("fill_from", &Producer::FillFrom, py::arg("claim"), py::arg("samples"), py::arg("ended") = false,
+      .def("expect", &BatchProducer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
+      .def("fill_from", &BatchProducer::FillFrom, py::arg("claim"), py::arg("samples"), py::arg("ended") = false,
            py::arg("attachment") = py::bytes(),
            "As fill, with the samples made already. `ended`: the stream is over after them. Of a stream's claim: False "
            "if the samples do not fit each other; the claim is then still the caller's.")
-      .def("keep", &Producer::Keep, py::arg("claim"), py::arg("row"), py::arg("data"), py::arg("buffers"),
+      .def("keep", &BatchProducer::Keep, py::arg("claim"), py::arg("row"), py::arg("data"), py::arg("buffers"),
            "Of a claim of items: keeps a sample for the collation, as bytes and buffers, which are copied.")
-      .def("complete", &Producer::Complete, py::arg("claim"), "Ends a claim of items, all of which are kept.")
-      .def("mismatch", &Producer::Mismatch, py::arg("claim"),
+      .def("complete", &BatchProducer::Complete, py::arg("claim"), "Ends a claim of items, all of which are kept.")
+      .def("mismatch", &BatchProducer::Mismatch, py::arg("claim"),
            "Ends a claim of items that cannot be kept: the batch is made anew by one worker, as a whole.")
-      .def("kept", &Producer::Kept, py::arg("claim"),
+      .def("kept", &BatchProducer::Kept, py::arg("claim"),
            "Of a collation: for each row the bytes and the buffers that were kept, writable memoryviews over the slot. "
            "They hold until the claim is ended; afterwards other batches are written there.")
-      .def("end_stream", &Producer::EndStream, py::arg("claim"),
+      .def("end_stream", &BatchProducer::EndStream, py::arg("claim"),
            "Ends the claim: its stream was over before this batch, which will not be delivered.")
       .def(
-          "write_batch", &Producer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
+          "write_batch", &BatchProducer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
           py::arg("ended") = false, py::arg("attachment") = py::bytes(), py::arg("rows") = py::none(),
           "Writes a batch that is collated already and ends the claim. `rows`: how many samples are in it, if not all.")
-      .def("fail", &Producer::Fail, py::arg("claim"), py::arg("message"), py::arg("ended") = false,
+      .def("fail", &BatchProducer::Fail, py::arg("claim"), py::arg("message"), py::arg("ended") = false,
            py::arg("attachment") = py::bytes(), "Ends the claim: its rows, from the one at hand on, could not be made.")
-      .def("add_time", &Producer::AddTime, py::kw_only(), py::arg("dataset_ns") = 0, py::arg("collate_ns") = 0,
+      .def("add_time", &BatchProducer::AddTime, py::kw_only(), py::arg("dataset_ns") = 0, py::arg("collate_ns") = 0,
            py::arg("copy_ns") = 0,
            "Notes what the time of a claim was spent on; fill, fill_from and write_batch note theirs.")
-      .def_property_readonly("stopped", &Producer::stopped, "Whether the loader is shut down.")
-      .def_property_readonly("row", &Producer::row, "The row at hand.")
-      .def_property_readonly("id", &Producer::id);
-  m.def("exit_with", &ExitWith, py::arg("pidfd"),
-        "Ends this process as soon as the process behind the pidfd has ended.");
+      .def_property_readonly("stopped", &BatchProducer::stopped, "Whether the loader is shut down.")
+      .def_property_readonly("row", &BatchProducer::row, "The row at hand.")
+      .def_property_readonly("id", &BatchProducer::id);
 }
 
 }  // namespace headrace::python

@@ -1,0 +1,201 @@
+// _core.BatchScheduler.
+#include "reader/shared_memory/batch_scheduler.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "framework/errors.h"
+#include "python/bindings/bindings.h"
+#include "python/bindings/gil.h"
+#include "python/bindings/python_error.h"
+#include "python/bindings/queue_feeder.h"
+#include "python/bindings/ready_batch.h"
+#include "python/bindings/scheduler_options.h"
+#include "python/bindings/scheduler_stats.h"
+#include "reader/shared_memory/process_id.h"
+
+namespace headrace::python {
+namespace py = pybind11;
+namespace {
+
+using shared_memory::EpochStart;
+using shared_memory::ReadyBatch;
+using shared_memory::SchedulerOptions;
+using shared_memory::WaitOutcome;
+
+// A signal may arrive just before the wait begins, or on another thread: how long Python may not notice.
+constexpr int64_t kSignalCheckNs = 100'000'000;
+
+int64_t Nanoseconds(double seconds) { return seconds < 0 ? -1 : static_cast<int64_t>(seconds * 1e9); }
+
+// The scheduler and what turns its batches into Python objects. Used by one thread at a time, except for Shutdown and
+// stats. Belongs to the process that made it.
+class BatchScheduler {
+ public:
+  // `decode_problem(batch)` gives the exception to raise for a batch that could not be made; the others as for
+  // BatchBuilder.
+  BatchScheduler(const SchedulerOptions& options, py::object decode_tree, py::object decode_problem,
+                 py::object unpickle)
+      : scheduler_(shared_memory::BatchScheduler::Create(options)),
+        builder_(std::move(decode_tree), std::move(unpickle)),
+        decode_problem_(std::move(decode_problem)) {}
+
+  shared_memory::BatchScheduler& scheduler() const { return *scheduler_; }
+
+  // The next batch, or a WaitOutcome that says what to do first. Python's signal handlers run meanwhile.
+  py::object Next(double timeout) {
+    RequireOwner();
+    const WaitOutcome outcome = Wait(Nanoseconds(timeout));
+    if (outcome != WaitOutcome::kBatch) {
+      return py::cast(outcome);
+    }
+    ReadyBatch batch = scheduler_->Take();
+    last_ = WithoutMemory(batch);
+    if (batch.problem != shared_memory::kNoProblem) {
+      batch.memory.reset();
+      throw PythonError(decode_problem_(*last_));
+    }
+    return builder_.Build(batch);
+  }
+
+  const std::optional<ReadyBatch>& last() const { return last_; }
+
+  // The shared memory is the creator's: a forked child that went on with it would write into the parent's batches.
+  void RequireOwner() const {
+    HR_ENFORCE(
+        InOwner(), FailedPrecondition,
+        "this iteration belongs to the process in which it was started; iterate over the loader anew in this one");
+  }
+  bool InOwner() const { return shared_memory::ProcessId() == owner_; }
+
+  std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
+                                    py::object on_supply, double timeout) {
+    RequireOwner();
+    return StartFeeder(scheduler_, queue, std::move(on_death), std::move(on_supply), decode_problem_,
+                       Nanoseconds(timeout));
+  }
+
+ private:
+  WaitOutcome Wait(int64_t timeout_ns) {
+    if (timeout_ns == 0) {
+      return scheduler_->Wait(0);
+    }
+    const GilReleased released;
+    const auto begin = std::chrono::steady_clock::now();
+    for (;;) {
+      int64_t left = kSignalCheckNs;
+      if (timeout_ns > 0) {
+        const auto waited = std::chrono::steady_clock::now() - begin;
+        left = std::min(left, timeout_ns - std::chrono::nanoseconds(waited).count());
+        if (left <= 0) {
+          return WaitOutcome::kTimedOut;
+        }
+      }
+      const WaitOutcome outcome = scheduler_->Wait(left);
+      if (outcome != WaitOutcome::kInterrupted && outcome != WaitOutcome::kTimedOut) {
+        return outcome;
+      }
+      CheckSignals();
+    }
+  }
+
+  const pid_t owner_ = shared_memory::ProcessId();
+  const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
+  BatchBuilder builder_;
+  py::object decode_problem_;
+  std::optional<ReadyBatch> last_;  // without its memory
+};
+
+}  // namespace
+
+void BindBatchScheduler(py::module_& m) {
+  py::class_<BatchScheduler>(m, "BatchScheduler", "The main process's end of a loader's arena.")
+      .def(py::init(
+               [](py::object decode_tree, py::object decode_problem, py::object unpickle, const py::kwargs& options) {
+                 return std::make_unique<BatchScheduler>(SchedulerOptionsOf(options), std::move(decode_tree),
+                                                         std::move(decode_problem), std::move(unpickle));
+               }),
+           py::kw_only(), py::arg("decode_tree"), py::arg("decode_problem"), py::arg("unpickle"))
+      .def_property_readonly("arena_fd", [](const BatchScheduler& self) { return self.scheduler().arena()->fd(); })
+      .def_property_readonly("completion_fd",
+                             [](const BatchScheduler& self) { return self.scheduler().completion_fd(); })
+      .def_property_readonly("batches_per_epoch",
+                             [](const BatchScheduler& self) { return self.scheduler().batches_per_epoch(); })
+      .def(
+          "start_epoch",
+          [](BatchScheduler& self, uint64_t epoch, uint64_t first_batch, std::vector<uint64_t> skip,
+             const std::vector<std::pair<uint64_t, bool>>& streams, uint32_t next_stream) {
+            self.RequireOwner();
+            EpochStart start{epoch, first_batch, std::move(skip), {}, next_stream};
+            for (const auto& [next, ended] : streams) {
+              start.streams.push_back({next, ended});
+            }
+            self.scheduler().StartEpoch(start);
+          },
+          py::arg("epoch"), py::arg("first_batch") = 0, py::arg("skip") = std::vector<uint64_t>(),
+          py::arg("streams") = std::vector<std::pair<uint64_t, bool>>(), py::arg("next_stream") = 0,
+          "The consumer wants `first_batch` of `epoch` next, and none of the batches in `skip`. `streams`: of each of "
+          "several streams the next batch and whether it has ended; `next_stream`: whose turn it is.")
+      .def(
+          "supply",
+          [](BatchScheduler& self, uint64_t rows, const py::bytes& indices, bool pickled) {
+            self.scheduler().Supply(rows, static_cast<std::string_view>(indices), pickled);
+          },
+          py::arg("rows"), py::arg("indices"), py::arg("pickled"))
+      .def("end_supply", [](BatchScheduler& self) { self.scheduler().EndSupply(); })
+      .def("wanted_supply", [](const BatchScheduler& self) { return self.scheduler().WantedSupply(); })
+      .def("next", &BatchScheduler::Next, py::arg("timeout") = -1.0,
+           "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds "
+           "(negative: no limit).")
+      .def_property_readonly(
+          "last", &BatchScheduler::last,
+          "Which batch `next` gave last, also if it raised the batch's error; None before the first.")
+      .def("feed", &BatchScheduler::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
+           py::arg("timeout") = -1.0,
+           "Starts a C++ thread that moves this epoch's batches into `queue`. The functions return None, or an "
+           "exception, "
+           "with which the queue then fails.")
+      .def(
+          "watch_producer",
+          [](BatchScheduler& self, uint32_t id, int pidfd) { self.scheduler().WatchProducer(id, pidfd); },
+          py::arg("id"), py::arg("pidfd"))
+      .def(
+          "retire_producer", [](BatchScheduler& self, uint32_t id) { self.scheduler().RetireProducer(id); },
+          py::arg("id"),
+          "Asks a worker to end: its `wait` gives None after the claim at hand. Its death is not reported.")
+      .def(
+          "set_producers", [](BatchScheduler& self, uint32_t producers) { self.scheduler().SetProducers(producers); },
+          py::arg("producers"), "For how many workers batches are cut from now on.")
+      .def("take_deaths", [](BatchScheduler& self) { return self.scheduler().TakeDeaths(); })
+      .def(
+          "reclaim", [](BatchScheduler& self, uint32_t id) { return self.scheduler().Reclaim(id); }, py::arg("id"))
+      .def(
+          "shutdown",
+          [](BatchScheduler& self) {
+            if (self.InOwner()) {
+              self.scheduler().Shutdown();
+            }
+          },
+          "Ends producers and waits. Does nothing in a forked child.")
+      .def_property_readonly(
+          "pinning", [](const BatchScheduler& self) { return self.scheduler().pinning_problem(); },
+          "Why batches are not locked for CUDA though pin_memory is on; \"\" if nothing keeps them from it.")
+      .def(
+          "trace", [](const BatchScheduler& self) { return TraceList(self.scheduler().Trace()); },
+          "What has happened, by begin: tuples (kind, producer, begin_ns, end_ns, epoch, batch, slot, begin_row, "
+          "end_row, stream). The clock is CLOCK_MONOTONIC. Of producers (\"rows\", \"whole\", \"items\", "
+          "\"collate\", \"stream\"): their claims. Of producer -1: the moments at which a batch was \"opened\", "
+          "\"ready\", \"taken\", \"released\", and each \"wait\" of the consumer.")
+      .def("stats", [](const BatchScheduler& self) { return StatsDict(self.scheduler().stats()); });
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,44 @@
+// _core.Claim.
+#include <pybind11/pybind11.h>
+
+#include "python/bindings/bindings.h"
+#include "reader/shared_memory/batch_producer.h"
+
+namespace headrace::python {
+namespace py = pybind11;
+namespace {
+
+using shared_memory::Claim;
+using shared_memory::ClaimKind;
+
+const char* NameOf(ClaimKind kind) {
+  switch (kind) {
+    case ClaimKind::kRows:
+      return "rows";
+    case ClaimKind::kWhole:
+      return "whole";
+    case ClaimKind::kItems:
+      return "items";
+    case ClaimKind::kCollate:
+      return "collate";
+    case ClaimKind::kStream:
+      break;
+  }
+  return "stream";
+}
+
+}  // namespace
+
+void BindClaim(py::module_& m) {
+  py::class_<Claim>(m, "Claim", "A producer's hold on rows of a batch.")
+      .def_readonly("begin", &Claim::begin)
+      .def_readonly("end", &Claim::end)
+      .def_readonly("rows", &Claim::rows)
+      .def_property_readonly("kind", [](const Claim& self) { return NameOf(self.kind); })
+      .def_readonly("stream", &Claim::stream)
+      .def_property_readonly("stream_batch", [](const Claim& self) { return self.batch; })
+      .def_readonly("epoch", &Claim::epoch)
+      .def_readonly("batch", &Claim::batch);
+}
+
+}  // namespace headrace::python

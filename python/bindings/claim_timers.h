@@ -1,0 +1,70 @@
+// What the time of a claim is spent on, as the loader's stats report it.
+//
+// Thread-safety: one thread per object.
+#pragma once
+
+#include <cstdint>
+
+#include "reader/shared_memory/batch_producer.h"
+#include "reader/shared_memory/futex.h"
+
+namespace headrace::python {
+
+// Notes for a claim how its time goes to making the samples and to writing them. Where a claim has many rows they are
+// cheap, and looking at the clock is not: some of them then stand for all.
+class RowTimer {
+ public:
+  RowTimer(shared_memory::BatchProducer* producer, const shared_memory::Claim& claim)
+      : producer_(producer), every_((claim.end - claim.begin + kTimedRows - 1) / kTimedRows) {}
+  ~RowTimer() {
+    if (timed_ != 0) {
+      producer_->AddTime(dataset_ns_ * rows_ / timed_, 0, copy_ns_ * rows_ / timed_);
+    }
+  }
+  RowTimer(const RowTimer&) = delete;
+  RowTimer& operator=(const RowTimer&) = delete;
+
+  void Begin() {
+    timing_ = rows_++ % every_ == 0;
+    if (timing_) {
+      ++timed_;
+      begin_ns_ = shared_memory::MonotonicNanoseconds();
+    }
+  }
+  void Made() { Note(&dataset_ns_); }
+  void Written() { Note(&copy_ns_); }
+
+ private:
+  static constexpr uint32_t kTimedRows = 8;
+
+  void Note(uint64_t* sum) {
+    if (timing_) {
+      const uint64_t now = shared_memory::MonotonicNanoseconds();
+      *sum += now - begin_ns_;
+      begin_ns_ = now;
+    }
+  }
+
+  shared_memory::BatchProducer* const producer_;
+  const uint32_t every_;
+  uint32_t rows_ = 0;
+  uint32_t timed_ = 0;
+  bool timing_ = false;
+  uint64_t begin_ns_ = 0;
+  uint64_t dataset_ns_ = 0;
+  uint64_t copy_ns_ = 0;
+};
+
+// Notes the time until Stop as spent on writing.
+class CopyTimer {
+ public:
+  explicit CopyTimer(shared_memory::BatchProducer* producer)
+      : producer_(producer), begin_ns_(shared_memory::MonotonicNanoseconds()) {}
+  void Stop() const { producer_->AddTime(0, 0, shared_memory::MonotonicNanoseconds() - begin_ns_); }
+
+ private:
+  shared_memory::BatchProducer* const producer_;
+  const uint64_t begin_ns_;
+};
+
+}  // namespace headrace::python

@@ -1,0 +1,18 @@
+// Writes a batch that Python has collated into the slot of its claim.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "reader/shared_memory/batch_producer.h"
+
+namespace headrace::python {
+
+// Lays the leaves out in the slot of `claim`, which makes its batch alone, publishes the layout with the pickled
+// `tree`, and copies the leaves in. A leaf is an array, a list of objects, which `pickle(object)` turns into bytes, or
+// an array that is made in its place: it has shape, dtype, meaning and fill(array), as
+// headrace.data.batch_tree.Planned. The claim stays open. Needs the GIL. Throws ResourceExhausted if the batch is
+// larger than the slot, FailedPrecondition if the batch has another layout already, and what Python throws.
+void WriteCollated(shared_memory::BatchProducer& producer, const shared_memory::Claim& claim,
+                   const pybind11::bytes& tree, const pybind11::list& leaves, const pybind11::object& pickle);
+
+}  // namespace headrace::python

@@ -1,0 +1,113 @@
+// _core.ReadyBatch.
+#include "python/bindings/ready_batch.h"
+
+#include <pybind11/numpy.h>
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "framework/allocation.h"
+#include "python/bindings/bindings.h"
+
+namespace headrace::python {
+namespace py = pybind11;
+
+using shared_memory::LayoutView;
+using shared_memory::LeafKind;
+using shared_memory::LeafRecord;
+using shared_memory::ReadyBatch;
+using shared_memory::SideRecord;
+
+namespace {
+
+// Shapes are no part of a tree, so a loader meets few of them.
+constexpr size_t kMaxDecoders = 4096;
+
+}  // namespace
+
+ReadyBatch WithoutMemory(const ReadyBatch& batch) {
+  ReadyBatch description = batch;
+  description.memory.reset();
+  description.slot = nullptr;
+  return description;
+}
+
+BatchBuilder::BatchBuilder(py::object decode_tree, py::object unpickle)
+    : decode_tree_(std::move(decode_tree)), unpickle_(std::move(unpickle)) {}
+
+const BatchBuilder::Decoder& BatchBuilder::DecoderOf(const LayoutView& layout) {
+  const std::string_view tree = layout.tree();
+  const auto found = decoders_.find(tree);
+  if (found != decoders_.end()) {
+    return found->second;
+  }
+  if (decoders_.size() >= kMaxDecoders) {
+    decoders_.clear();
+  }
+  const auto pair = py::cast<py::tuple>(decode_tree_(py::bytes(tree.data(), tree.size())));
+  Decoder decoder{pair[0], {}};
+  for (const py::handle dtype : py::cast<py::list>(pair[1])) {
+    decoder.dtypes.push_back(py::reinterpret_borrow<py::object>(dtype));
+  }
+  return decoders_.emplace(std::string(tree), std::move(decoder)).first->second;
+}
+
+py::object BatchBuilder::Build(const ReadyBatch& batch) {
+  const LayoutView layout = batch.layout();
+  const Decoder& decoder = DecoderOf(layout);
+  std::byte* base = static_cast<std::byte*>(batch.memory->data());
+  std::shared_ptr<Allocation> memory = batch.memory;
+  if (batch.last_slots) {
+    // The consumer keeps so many batches that the arena would run dry: this one becomes a copy.
+    const size_t begin = layout.leaf_count() == 0 ? layout.end() : layout.leaf(0).offset;
+    memory = Allocation::OnHeap(layout.end() - begin + 1);
+    std::memcpy(memory->data(), base + begin, layout.end() - begin);
+    base = static_cast<std::byte*>(memory->data()) - begin;
+  }
+  // All arrays of a batch share one owner: the slot goes back with the last of them.
+  const py::capsule owner(new std::shared_ptr<Allocation>(std::move(memory)),
+                          [](void* pointer) { delete static_cast<std::shared_ptr<Allocation>*>(pointer); });
+  py::list leaves(layout.leaf_count());
+  for (size_t i = 0; i < layout.leaf_count(); ++i) {
+    const LeafRecord& leaf = layout.leaf(i);
+    if (leaf.kind == static_cast<uint32_t>(LeafKind::kObject)) {
+      leaves[i] = Objects(leaf, batch);
+      continue;
+    }
+    leaves[i] = py::array(py::reinterpret_borrow<py::dtype>(decoder.dtypes.at(i)),
+                          std::vector<py::ssize_t>(leaf.dims, leaf.dims + leaf.ndim), base + leaf.offset, owner);
+  }
+  return decoder.build(leaves);
+}
+
+py::list BatchBuilder::Objects(const LeafRecord& leaf, const ReadyBatch& batch) {
+  py::list objects(leaf.dims[0]);
+  for (size_t row = 0; row < leaf.dims[0]; ++row) {
+    SideRecord record;
+    std::memcpy(&record, batch.slot + leaf.offset + row * sizeof(record), sizeof(record));
+    objects[row] = unpickle_(py::bytes(reinterpret_cast<const char*>(batch.slot + record.offset), record.bytes));
+  }
+  return objects;
+}
+
+void BindReadyBatch(py::module_& m) {
+  py::class_<ReadyBatch>(m, "ReadyBatch", "Which batch it was that a loader has given, or could not make.")
+      .def_readonly("epoch", &ReadyBatch::epoch)
+      .def_readonly("batch", &ReadyBatch::batch)
+      .def_readonly("rows", &ReadyBatch::rows)
+      .def_readonly("stream", &ReadyBatch::stream)
+      .def_readonly("stream_batch", &ReadyBatch::stream_batch)
+      .def_property_readonly("attachment", [](const ReadyBatch& self) { return py::bytes(self.attachment); })
+      .def_property_readonly(
+          "killed", [](const ReadyBatch& self) { return self.problem == shared_memory::kKilled; },
+          "Whether it could not be made because its producers died at one row, again and again.")
+      .def_readonly("row", &ReadyBatch::problem_row, "The row that could not be made.")
+      .def_property_readonly(
+          "message", [](const ReadyBatch& self) { return py::bytes(self.problem_message); },
+          "What the producer said of it.");
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,45 @@
+// Turns the batches that the scheduler hands over into Python's.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/batch_scheduler.h"
+
+namespace headrace::python {
+
+// What is known of a batch apart from its contents, which stay the caller's to release.
+shared_memory::ReadyBatch WithoutMemory(const shared_memory::ReadyBatch& batch);
+
+// Makes Python batches over the memory of slots. Keeps one decoder for each kind of batch it has met.
+// Thread-safety: needs the GIL.
+class BatchBuilder {
+ public:
+  // `decode_tree(bytes)` gives (build, dtypes): build(leaves) makes the batch, dtypes[i] is the leaf's dtype, None for
+  // a list of objects. `unpickle(bytes)` gives an object.
+  BatchBuilder(pybind11::object decode_tree, pybind11::object unpickle);
+
+  // The batch, whose arrays share the slot: it goes back with the last of them. Where the consumer holds nearly all
+  // slots the arrays share a copy. Throws what Python throws.
+  pybind11::object Build(const shared_memory::ReadyBatch& batch);
+
+ private:
+  struct Decoder {
+    pybind11::object build;
+    std::vector<pybind11::object> dtypes;
+  };
+
+  const Decoder& DecoderOf(const shared_memory::LayoutView& layout);
+  pybind11::list Objects(const shared_memory::LeafRecord& leaf, const shared_memory::ReadyBatch& batch);
+
+  pybind11::object decode_tree_;
+  pybind11::object unpickle_;
+  std::map<std::string, Decoder, std::less<>> decoders_;  // by the batch's tree
+};
+
+}  // namespace headrace::python

@@ -1,0 +1,169 @@
+#include "python/bindings/sample_template.h"
+
+#include <pybind11/stl.h>
+
+#include <utility>
+
+#include "framework/data_type.h"
+#include "framework/errors.h"
+#include "python/bindings/numpy_interop.h"
+#include "python/bindings/sample_visit.h"
+
+namespace headrace::python {
+namespace py = pybind11;
+
+using shared_memory::BatchLayout;
+using shared_memory::LeafKind;
+using shared_memory::LeafSpec;
+using shared_memory::SideRecord;
+
+int32_t TensorDtype(const py::dtype& dtype, const std::string& meaning) {
+  if (!meaning.empty()) {
+    try {
+      return static_cast<int32_t>(DataTypeFromName(meaning));
+    } catch (const InvalidArgument&) {
+      return -1;
+    }
+  }
+  if (!py::cast<bool>(dtype.attr("isnative"))) {
+    return -1;
+  }
+  try {
+    return static_cast<int32_t>(DataTypeOfNumpy(dtype));
+  } catch (const TypeMismatch&) {
+    return -1;
+  }
+}
+
+SampleTemplate::SampleTemplate(const py::handle& description) {
+  const auto pair = py::cast<py::tuple>(description);
+  tree_ = py::cast<std::string>(pair[0]);
+  root_ = Compile(pair[1]);
+  place_ = pair[2];
+}
+
+py::object SampleTemplate::Place(const BatchLayout& layout, std::byte* data, uint32_t row) const {
+  if (whole_) {
+    return py::none();
+  }
+  py::list arrays(leaves_.size());
+  for (size_t i = 0; i < leaves_.size(); ++i) {
+    const LeafSpec& leaf = leaves_[i];
+    if (leaf.kind == LeafKind::kObject) {
+      arrays[i] = py::none();
+      continue;
+    }
+    arrays[i] = UnownedArray(dtypes_[i], {leaf.dims.begin(), leaf.dims.end()},
+                             data + layout.leaf(i).offset + row * row_bytes_[i]);
+  }
+  return place_(arrays);
+}
+
+SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
+  const auto fields = py::cast<py::tuple>(description);
+  Node node;
+  node.kind = static_cast<NodeKind>(py::cast<int>(fields[0]));
+  node.type = fields[1];
+  if (node.kind == NodeKind::kWhole) {
+    whole_ = true;
+    return node;
+  }
+  if (HasChildren(node.kind)) {
+    const bool keyed = node.kind != NodeKind::kSequence;
+    if (keyed) {
+      for (const py::handle key : py::cast<py::tuple>(fields[2])) {
+        node.keys.push_back(py::reinterpret_borrow<py::object>(key));
+      }
+    }
+    for (const py::handle child : py::cast<py::tuple>(fields[keyed ? 3 : 2])) {
+      node.children.push_back(Compile(child));
+    }
+    return node;
+  }
+  LeafSpec leaf;
+  if (node.kind == NodeKind::kObject) {
+    leaf.kind = LeafKind::kObject;
+    has_objects_ = true;
+    node.row_bytes = sizeof(SideRecord);
+  } else {
+    node.dtype = py::dtype::from_args(py::cast<py::object>(fields[2]));
+    if (fields.size() > 3) {
+      node.shape = py::cast<std::vector<py::ssize_t>>(fields[3]);
+    }
+    leaf.item_bytes = static_cast<uint32_t>(node.dtype.itemsize());
+    node.row_bytes = leaf.item_bytes;
+    for (const py::ssize_t extent : node.shape) {
+      node.row_bytes *= static_cast<size_t>(extent);
+    }
+    std::string meaning;
+    if (node.kind == NodeKind::kTensor) {
+      meaning = py::cast<std::string>(fields[4]);
+      if (!fields[5].is_none()) {
+        node.to_array = py::cast<py::tuple>(fields[5])[0];
+      }
+    }
+    leaf.dtype = TensorDtype(node.dtype, meaning);
+    const char kind = node.dtype.kind();
+    node.flexible = kind == 'V' || kind == 'M' || kind == 'm';
+    leaf.dims.assign(node.shape.begin(), node.shape.end());
+  }
+  node.leaf = leaves_.size();
+  leaves_.push_back(std::move(leaf));
+  dtypes_.push_back(node.dtype);
+  row_bytes_.push_back(node.row_bytes);
+  return node;
+}
+
+const BatchLayout& SampleTemplate::LayoutFor(uint32_t rows, size_t data_offset, size_t slot_bytes) {
+  for (const CachedLayout& cached : layouts_) {
+    if (cached.rows == rows && cached.data_offset == data_offset) {
+      return cached.layout;
+    }
+  }
+  std::vector<LeafSpec> leaves = leaves_;
+  for (LeafSpec& leaf : leaves) {
+    leaf.dims.insert(leaf.dims.begin(), static_cast<int64_t>(rows));
+  }
+  BatchLayout layout(leaves, tree_, data_offset, slot_bytes);
+  if (layouts_.size() >= 8) {  // full, last and a few odd batch sizes
+    layouts_.clear();
+  }
+  layouts_.push_back({rows, data_offset, std::move(layout)});
+  return layouts_.back().layout;
+}
+
+py::array UnownedArray(const py::dtype& dtype, std::vector<py::ssize_t> shape, std::byte* data) {
+  // Any base keeps pybind11 from copying; this one owns nothing.
+  const py::object base = py::int_(0);
+  return {dtype, std::move(shape), data, base};
+}
+
+bool Fits(const SampleTemplate::Node& node, PyObject* sample) {
+  if (node.kind == NodeKind::kArray) {
+    return IsArray(sample) && ArrayFits(node, sample);
+  }
+  if (!SameType(node, sample)) {
+    return false;
+  }
+  switch (node.kind) {
+    case NodeKind::kSequence:
+      return ForEachItem(node.children.size(), sample,
+                         [&](size_t i, PyObject* item) { return Fits(node.children[i], item); });
+    case NodeKind::kMapping:
+      return ForEachValue(node.keys, sample, [&](size_t i, PyObject* value) { return Fits(node.children[i], value); });
+    case NodeKind::kFields:
+      return ForEachField(node.keys, sample, [&](size_t i, PyObject* value) { return Fits(node.children[i], value); });
+    case NodeKind::kTensor: {
+      const py::object array = TensorToArray(node, sample);
+      return IsArray(array.ptr()) && ArrayFits(node, array.ptr());
+    }
+    case NodeKind::kWhole:
+      return false;
+    case NodeKind::kScalar:
+      return !node.flexible || ArrayFits(node, ScalarToArray(sample).ptr());
+    default:
+      return true;
+  }
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,157 @@
+// Walks over a sample as a template describes it: what SampleTemplate (does it fit?) and SampleWriter (copy it) share.
+//
+// Thread-safety: all functions need the GIL.
+#pragma once
+
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "python/bindings/sample_template.h"
+
+namespace headrace::python {
+
+inline bool IsArray(PyObject* object) { return pybind11::detail::npy_api::get().PyArray_Check_(object); }
+
+inline bool SameType(const SampleTemplate::Node& node, PyObject* sample) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(sample)) == node.type.ptr();
+}
+
+inline bool ArrayFits(const SampleTemplate::Node& node, PyObject* array) {
+  const auto* proxy = pybind11::detail::array_proxy(array);
+  if (static_cast<size_t>(proxy->nd) != node.shape.size()) {
+    return false;
+  }
+  for (size_t i = 0; i < node.shape.size(); ++i) {
+    if (proxy->dimensions[i] != node.shape[i]) {
+      return false;
+    }
+  }
+  return proxy->descr == node.dtype.ptr() ||
+         pybind11::detail::npy_api::get().PyArray_EquivTypes_(proxy->descr, node.dtype.ptr());
+}
+
+// None for a tensor that has no array of its own: Python collates those, or says what is wrong with them.
+inline pybind11::object TensorToArray(const SampleTemplate::Node& node, PyObject* tensor) {
+  pybind11::object object = pybind11::reinterpret_borrow<pybind11::object>(tensor);
+  try {
+    if (node.to_array) {
+      return node.to_array(object);
+    }
+    if (pybind11::hasattr(object, "detach")) {
+      object = object.attr("detach")();
+    }
+    return object.attr("numpy")();
+  } catch (const pybind11::error_already_set& error) {
+    if (error.matches(PyExc_Exception)) {
+      return pybind11::none();
+    }
+    throw;
+  }
+}
+
+inline pybind11::array ScalarToArray(PyObject* scalar) {
+  return pybind11::array(
+      pybind11::module_::import("numpy").attr("asarray")(pybind11::reinterpret_borrow<pybind11::object>(scalar)));
+}
+
+// The element at `index` of a list or tuple (or subclass), borrowed.
+inline PyObject* SequenceItem(PyObject* sequence, size_t index) {
+  return PyList_Check(sequence) ? PyList_GET_ITEM(sequence, static_cast<Py_ssize_t>(index))
+                                : PyTuple_GET_ITEM(sequence, static_cast<Py_ssize_t>(index));
+}
+
+inline size_t SequenceSize(PyObject* sequence) {
+  return static_cast<size_t>(PyList_Check(sequence) ? PyList_GET_SIZE(sequence) : PyTuple_GET_SIZE(sequence));
+}
+
+inline bool SameKey(PyObject* key, const pybind11::object& expected) {
+  if (key == expected.ptr()) {
+    return true;
+  }
+  const int equal = PyObject_RichCompareBool(key, expected.ptr(), Py_EQ);
+  if (equal < 0) {
+    throw pybind11::error_already_set();
+  }
+  return equal == 1;
+}
+
+// Calls visit(i, value) for the values of a mapping. False if visit says so, or if the keys are not those expected: in
+// the same order, because the first sample's order decides that of the batch, whoever writes it.
+template <typename Visit>
+bool ForEachValue(const std::vector<pybind11::object>& keys, PyObject* mapping, const Visit& visit) {
+  if (!PyDict_Check(mapping)) {
+    const pybind11::list items = pybind11::reinterpret_borrow<pybind11::object>(mapping).attr("items")();
+    if (items.size() != keys.size()) {
+      return false;
+    }
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const pybind11::tuple item = items[i];
+      const pybind11::object key = item[0];
+      const pybind11::object value = item[1];
+      if (!SameKey(key.ptr(), keys[i]) || !visit(i, value.ptr())) {
+        return false;
+      }
+    }
+    return true;
+  }
+  PyObject* borrowed_key = nullptr;
+  PyObject* borrowed_value = nullptr;
+  Py_ssize_t position = 0;
+  size_t i = 0;
+  while (PyDict_Next(mapping, &position, &borrowed_key, &borrowed_value) != 0) {
+    // Comparing and writing may run Python code, which could drop them.
+    const auto key = pybind11::reinterpret_borrow<pybind11::object>(borrowed_key);
+    const auto value = pybind11::reinterpret_borrow<pybind11::object>(borrowed_value);
+    if (i >= keys.size() || !SameKey(key.ptr(), keys[i]) || !visit(i, value.ptr())) {
+      return false;
+    }
+    ++i;
+  }
+  return i == keys.size();
+}
+
+// As ForEachValue, for a list or tuple of `size` elements.
+template <typename Visit>
+bool ForEachItem(size_t size, PyObject* sequence, const Visit& visit) {
+  if (SequenceSize(sequence) != size) {
+    return false;
+  }
+  for (size_t i = 0; i < size; ++i) {
+    if (i >= SequenceSize(sequence)) {  // visiting may run Python code
+      return false;
+    }
+    const auto item = pybind11::reinterpret_borrow<pybind11::object>(SequenceItem(sequence, i));
+    if (!visit(i, item.ptr())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// As ForEachValue, for the attributes of an object.
+template <typename Visit>
+bool ForEachField(const std::vector<pybind11::object>& names, PyObject* sample, const Visit& visit) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto value = pybind11::reinterpret_steal<pybind11::object>(PyObject_GetAttr(sample, names[i].ptr()));
+    if (!value) {
+      if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) {
+        throw pybind11::error_already_set();
+      }
+      PyErr_Clear();
+      return false;
+    }
+    if (!visit(i, value.ptr())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+inline bool HasChildren(NodeKind kind) {
+  return kind == NodeKind::kSequence || kind == NodeKind::kMapping || kind == NodeKind::kFields;
+}
+
+}  // namespace headrace::python
