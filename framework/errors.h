@@ -88,8 +88,8 @@ HEADRACE_DECLARE_ERROR(DataLoss);            // ValueError: a corrupt program or
 HEADRACE_DECLARE_ERROR(IoError);             // OSError: a system call failed
 HEADRACE_DECLARE_ERROR(Timeout);             // TimeoutError: something took longer than allowed
 HEADRACE_DECLARE_ERROR(
-    QueueClosed);  // headrace.core.QueueClosedError (RuntimeError): a queue that takes nothing any more
-HEADRACE_DECLARE_ERROR(EndOfData);  // headrace.core.EOFException: a pass over the data has ended
+    QueueClosed);  // headrace.errors.QueueClosedError (RuntimeError): a queue that takes nothing any more
+HEADRACE_DECLARE_ERROR(EndOfData);  // headrace.errors.EOFException: a pass over the data has ended
 
 #undef HEADRACE_DECLARE_ERROR
 

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-import headrace as fluid
+import headrace.fluid as fluid
+from headrace import DataLoader
 
 SIZE = 16  # the digits are sampled up to SIZE x SIZE pixels
 CLASSES = 10
@@ -153,7 +154,7 @@ def main() -> int:
     arguments = parser.parse_args()
 
     train_lines, test_lines = load_digits()
-    train_loader = fluid.DataLoader(
+    train_loader = DataLoader(
         Digits(train_lines, augment=True),
         batch_size=arguments.batch_size,
         shuffle=True,
@@ -161,7 +162,7 @@ def main() -> int:
         num_workers=arguments.workers,
         seed=arguments.seed,
     )
-    test_loader = fluid.DataLoader(
+    test_loader = DataLoader(
         Digits(test_lines, augment=False), batch_size=90, num_workers=min(arguments.workers, 1), seed=arguments.seed
     )
     test_sizes = [min(90, len(test_lines) - first) for first in range(0, len(test_lines), 90)]

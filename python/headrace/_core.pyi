@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from headrace.core import VarType as _VarType
+from headrace.fluid.core import VarType as _VarType
 
 class LoDTensor:
     def __init__(self) -> None: ...

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 import headrace as hr
-from headrace import core
+from headrace.fluid import core
 
 POOL_BYTES = 64 << 20
 
@@ -161,7 +161,7 @@ def feed_contestant(case: Case, arguments: argparse.Namespace) -> Contestant:
         seed=1,
     )
     shapes = [[-1, case.sample_bytes // 4]] + [[-1]] * case.label
-    queue = core.init_lod_tensor_blocking_queue(hr.Scope().var("queue"), 4, shapes)
+    queue = core.init_lod_tensor_blocking_queue(core.Scope().var("queue"), 4, shapes)
 
     def epoch() -> Iterator[Any]:
         queue.reopen()

@@ -1,10 +1,13 @@
-"""Importing: on the wrong processor, beside other libraries, and what a wheel brings along."""
+"""Importing: what it costs, who imports whom, other libraries beside it, and what a wheel brings along."""
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,17 +34,126 @@ def test_a_processor_without_what_the_kernels_need_is_told_how_to_rebuild() -> N
     assert "cmake.define.HEADRACE_MARCH=x86-64" in last
 
 
-def test_the_names_are_there() -> None:
-    for module in (headrace, headrace.layers, headrace.io, headrace.core, headrace.optimizer, headrace.initializer):
-        for name in module.__all__:
-            assert getattr(module, name) is not None
-    assert headrace.__version__
-
-
 def test_importing_is_quiet_and_light() -> None:
-    script = "import sys, headrace; print(sorted({'torch', 'jax', 'tensorflow', 'paddle', 'scipy'} & set(sys.modules)))"
-    done = run(script)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    done = run(
+        "import sys, headrace\n"
+        "print(sorted({'torch', 'jax', 'tensorflow', 'paddle', 'scipy'} & set(sys.modules)))\n"
+        "print([name for name in sys.modules if name.startswith('headrace.fluid')])\n"
+        "print(headrace.DataLoader.__name__, headrace.__version__)\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["[]", "[]", f"DataLoader {headrace.__version__}"]
+
+
+def test_a_subpackage_is_imported_when_it_is_first_used() -> None:
+    done = run(
+        "import sys, headrace\n"
+        "print('fluid' in dir(headrace), 'headrace.fluid' in sys.modules)\n"
+        "print(headrace.fluid is sys.modules['headrace.fluid'])\n"
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (["True False", "True"], "")
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'headrace' has no attribute 'layers'"):
+        _ = headrace.layers
+
+
+def installed() -> Path:
+    return Path(headrace.__file__).parent
+
+
+def modules_under(root: Path) -> dict[str, Path]:
+    """The modules of the package in the folder ``root``, by name. Of extension modules there is a stub."""
+    modules = {}
+    for path in [*root.rglob("*.py"), *root.rglob("*.pyi")]:
+        parts = (root.name, *path.relative_to(root).with_suffix("").parts)
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
+
+
+def import_statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """All but those that only type checkers see; those in functions, too."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield child
+        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for statement in child.orelse:
+                yield from import_statements(ast.Module([statement], []))
+        else:
+            yield from import_statements(child)
+
+
+def import_graph(root: Path) -> dict[str, set[str]]:
+    """What each module of the package in ``root`` imports of that package. A sub-module stands for itself alone, not
+    for the packages around it, which Python has imported before.
+    """
+    modules = modules_under(root)
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        if path.suffix == ".pyi":
+            continue
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        for statement in import_statements(ast.parse(path.read_text("utf-8"))):
+            if isinstance(statement, ast.Import):
+                found = {alias.name for alias in statement.names}
+            else:
+                source = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
+                found = {
+                    joined if (joined := f"{source}.{alias.name}") in modules else source for alias in statement.names
+                }
+            graph[name] |= found & set(modules)
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that import one another in a circle; empty if there are none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize(
+    ("b", "found"),
+    [
+        ("import package.a", True),
+        ("from package import a", True),
+        ("from . import a", True),
+        ("from package.a import name", True),
+        ("def function():\n    from package import a", True),
+        ("try:\n    import package.a\nexcept ImportError:\n    pass", True),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    from package import a", True),
+        ("if TYPE_CHECKING:\n    from package import a", False),
+        ("if typing.TYPE_CHECKING:\n    from package import a", False),
+        ("from package import c", False),
+        ("import a", False),
+    ],
+)
+def test_a_circle_is_found(tmp_path: Path, b: str, found: bool) -> None:
+    root = tmp_path / "package"
+    root.mkdir()
+    for name, text in {"__init__": "", "a": "from package.b import name", "b": b, "c": ""}.items():
+        (root / f"{name}.py").write_text(text)
+    assert bool(circle(import_graph(root))) == found
+
+
+@pytest.mark.parametrize("package", ["headrace.data", "headrace.fluid"])
+def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
+    graph = import_graph(installed())
+    inside = {name for name in graph if f"{name}.".startswith(f"{package}.")}
+    assert package in inside
+    assert circle({name: graph[name] & inside for name in inside}) == []
+
+
+@pytest.mark.parametrize("package", ["headrace.data", "headrace.fluid"])
+def test_packages_import_only_what_both_share(package: str) -> None:
+    graph = import_graph(installed())
+    own = {name for name in graph if f"{name}.".startswith(f"{package}.")}
+    imported = set().union(*(graph[name] for name in own)) - own
+    assert imported <= {"headrace._core", "headrace.errors"}
+    assert "headrace._core" in imported
 
 
 # Each alone, and all together (paddle before tensorflow: the other way round they crash without us).
@@ -56,7 +168,7 @@ def test_it_works_beside_others_in_any_order_of_import(order: list[str]) -> None
     done = run(
         f"{imports}\n"
         "import numpy as np\n"
-        "import headrace as fluid\n"
+        "import headrace.fluid as fluid\n"
         "x = fluid.layers.data('x', [2])\n"
         "out = fluid.layers.fc(x, 1, bias_attr=False)\n"
         "exe = fluid.Executor()\n"
@@ -67,10 +179,6 @@ def test_it_works_beside_others_in_any_order_of_import(order: list[str]) -> None
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines()[-1] == "(3, 1)"
-
-
-def installed() -> Path:
-    return Path(headrace.__file__).parent
 
 
 @pytest.mark.skipif(not (installed() / "include").exists(), reason="not installed from a wheel")
@@ -96,7 +204,7 @@ def test_a_wheel_brings_headers_that_compile_and_a_library_to_link(tmp_path: Pat
     link = [f"-L{installed()}", "-lheadrace"]
     subprocess.run(["g++", *flags, str(source), "-o", str(library), *link], check=True, timeout=110)
     done = run(
-        "import numpy as np, headrace as fluid\n"
+        "import numpy as np, headrace.fluid as fluid\n"
         f"print(fluid.load_op_library({str(library)!r}))\n"
         "x = fluid.layers.data('x', [2])\n"
         "block = fluid.default_main_program().global_block()\n"

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from loader_datasets import Deadly, Everything, Ints, Memory, Raising, Random, Samples, Slow, Vectors
 
-import headrace as fluid
-from headrace import core
+import headrace.fluid as fluid
 from headrace.data import DataLoader
+from headrace.fluid import core
 
 
 def make_queue(capacity: int = 3, *shapes: list[int]) -> core.LoDTensorBlockingQueue:
@@ -313,8 +313,8 @@ def test_a_forked_child_may_drop_a_feed_that_is_running() -> None:
 def test_a_program_may_end_while_it_feeds(num_workers: int) -> None:
     script = f"""
 import time
-import headrace as fluid
-from headrace import core
+import headrace.fluid as fluid
+from headrace.fluid import core
 from headrace.data import DataLoader
 from loader_datasets import Slow
 queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, [[-1]])

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from loader_datasets import Point, Samples, same
 
-import headrace as fluid
-from headrace import core
+import headrace.fluid as fluid
 from headrace.data import DataLoader
 from headrace.data._collation import (
     collate_in_place,
@@ -19,6 +18,7 @@ from headrace.data._collation import (
     flatten_batch,
 )
 from headrace.data._ragged import Ragged
+from headrace.fluid import core
 
 
 def words(*lengths: int, dtype: Any = np.int64) -> list[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from loader_datasets import Ints, Raising, Vectors, same
 
-from headrace import core, errors
+from headrace import errors
 from headrace.data import DataLoader
 from headrace.data._sampler import (
     BatchSampler,
@@ -19,6 +19,7 @@ from headrace.data._sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from headrace.fluid import core
 
 
 class Foreign:

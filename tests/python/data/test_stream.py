@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace import core, errors
+from headrace import errors
 from headrace.data import ChainDataset, DataLoader, IterableDataset, get_worker_info
+from headrace.fluid import core
 
 
 class Count(IterableDataset[Any]):

@@ -1,0 +1,279 @@
+"""What a program consists of, as Python sees it: variables, parameters and operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Union
+
+from headrace import errors
+from headrace.fluid import core, unique_name
+from headrace.fluid.core import VarType
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeGuard
+
+    from headrace.fluid.framework import Block
+    from headrace.fluid.regularizer import WeightDecayRegularizer
+
+__all__ = ["Operator", "Parameter", "Variable", "grad_var_name"]
+
+_GRAD_SUFFIX = "@GRAD"
+
+_INTEGERS = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+
+
+def grad_var_name(name: str) -> str:
+    """Name of the gradient of the variable ``name``."""
+    return name + _GRAD_SUFFIX
+
+
+class Variable:
+    """A variable of a program: a name with a type, a shape and a dtype. Its value lives in the scope in which the
+    program is run.
+
+    ``+ - * /`` and the unary ``-`` add the operators that compute them to the current block of the variable's program;
+    the other side may be a number. ``==`` compares the variables themselves, not their values.
+    """
+
+    def __init__(self, block: Block, name: str) -> None:
+        self.block = block
+        self._name = name
+        desc = block.desc.find_var(name)
+        if desc is None:
+            raise errors.NotFound(f"block {block.idx} and its ancestors declare no variable '{name}'")
+        self.desc = desc
+        #: Whether the value comes from outside the program.
+        self.is_data = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dimensions; -1 is known only at run time."""
+        return tuple(self.desc.shape)
+
+    @property
+    def dtype(self) -> VarType:
+        """The element type; ``core.dtype_name`` gives NumPy's name."""
+        return VarType(self.desc.dtype)
+
+    @property
+    def lod_level(self) -> int:
+        """How many levels of sequences the first dimension packs."""
+        return self.desc.lod_level
+
+    @property
+    def type(self) -> VarType:
+        """What it holds: VarType.LOD_TENSOR, READER, …"""
+        return VarType(self.desc.kind)
+
+    @property
+    def persistable(self) -> bool:
+        """Whether the value lives in the scope that the program is run in, and survives the run."""
+        return self.desc.persistable
+
+    @persistable.setter
+    def persistable(self, value: bool) -> None:
+        self.desc.persistable = value
+
+    @property
+    def stop_gradient(self) -> bool:
+        """Whether gradients stop here."""
+        return self.desc.stop_gradient
+
+    @stop_gradient.setter
+    def stop_gradient(self, value: bool) -> None:
+        self.desc.stop_gradient = value
+
+    def astype(self, dtype: Any) -> Variable:
+        """The same values in another dtype (a ``cast`` operator)."""
+        target = core.convert_dtype(dtype)
+        attrs = {"in_dtype": int(self.dtype), "out_dtype": int(target)}
+        return _append_op("cast", {"X": self}, attrs, dtype=target)
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """A line about the variable. The arguments are Fluid's and make no difference."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        if self.type == VarType.READER:
+            return f"{type(self).__name__}({self.name}, reader)"
+        return f"{type(self).__name__}({self.name}, shape={self.shape}, dtype={core.dtype_name(self.dtype)})"
+
+    def __neg__(self) -> Variable:
+        return _scale(self, -1.0, 0.0)
+
+    def __add__(self, other: Operand) -> Variable:
+        return _scale(self, 1.0, other) if _is_number(other) else _elementwise("elementwise_add", self, other)
+
+    def __radd__(self, other: float) -> Variable:
+        return self + other
+
+    def __sub__(self, other: Operand) -> Variable:
+        return _scale(self, 1.0, -other) if _is_number(other) else _elementwise("elementwise_sub", self, other)
+
+    def __rsub__(self, other: float) -> Variable:
+        return _scale(self, -1.0, other) if _is_number(other) else _elementwise("elementwise_sub", self, other)
+
+    def __mul__(self, other: Operand) -> Variable:
+        return _scale(self, other, 0.0) if _is_number(other) else _elementwise("elementwise_mul", self, other)
+
+    def __rmul__(self, other: float) -> Variable:
+        return self * other
+
+    def __truediv__(self, other: Operand) -> Variable:
+        if not _is_number(other):
+            return _elementwise("elementwise_div", self, other)
+        if other == 0:
+            raise errors.InvalidArgument(f"'{self.name}' cannot be divided by 0")
+        return _scale(self, 1.0 / other, 0.0)
+
+    def __rtruediv__(self, other: float) -> Variable:
+        if not _is_number(other):
+            return _elementwise("elementwise_div", self, other)
+        zeros = _append_op("fill_zeros_like", {"X": self}, stop_gradient=True)
+        numerator = _scale(zeros, 1.0, other)
+        numerator.stop_gradient = True
+        return _elementwise("elementwise_div", numerator, self)
+
+    def __bool__(self) -> bool:
+        raise errors.TypeMismatch(
+            f"variable '{self.name}' has no value while the program is being built; fetch it from a run"
+        )
+
+
+#: The other side of an arithmetic operator.
+Operand = Union[Variable, float]
+
+
+def _is_number(value: Operand) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _append_op(
+    op_type: str,
+    inputs: Mapping[str, Variable],
+    attrs: Mapping[str, Any] | None = None,
+    dtype: VarType | None = None,
+    stop_gradient: bool = False,
+) -> Variable:
+    """Adds an operator to the current block of the program of its first input. Returns its output, which has that
+    input's dtype unless another is given.
+    """
+    first = next(iter(inputs.values()))
+    block = first.block.program.current_block()
+    out = block.create_var(
+        name=unique_name.generate(f"{unique_name.generate(op_type)}.tmp"),
+        dtype=first.dtype if dtype is None else dtype,
+        stop_gradient=stop_gradient,
+    )
+    block.append_op(op_type, inputs, {"Out": out}, attrs)
+    return out
+
+
+def _scale(x: Variable, scale: float, bias: float) -> Variable:
+    dtype = core.dtype_name(x.dtype)
+    if dtype in _INTEGERS and not (float(scale).is_integer() and float(bias).is_integer()):
+        raise errors.TypeMismatch(f"'{x.name}' holds integers ({dtype}): cast it before arithmetic with fractions")
+    return _append_op("scale", {"X": x}, {"scale": float(scale), "bias": float(bias)})
+
+
+def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
+    if not isinstance(y, Variable):
+        raise errors.TypeMismatch(f"arithmetic with '{x.name}' takes a Variable or a number, got {type(y).__name__}")
+    if len(x.shape) < len(y.shape) and op_type in ("elementwise_add", "elementwise_mul"):
+        x, y = y, x  # the larger one comes first; these two commute
+    return _append_op(op_type, {"X": x, "Y": y})
+
+
+class Parameter(Variable):
+    """A variable that optimizers train."""
+
+    def __init__(
+        self,
+        block: Block,
+        name: str,
+        trainable: bool = True,
+        regularizer: WeightDecayRegularizer | None = None,
+        learning_rate: float = 1.0,
+    ) -> None:
+        super().__init__(block, name)
+        self.trainable = trainable
+        self.regularizer = regularizer
+        #: Factor on the optimizer's learning rate, under the key "learning_rate".
+        self.optimize_attr = {"learning_rate": learning_rate}
+
+
+class Operator:
+    """An operator of a block, as it was when it was added."""
+
+    def __init__(self, block: Block, desc: core.OpDesc, is_backward: bool, namescope: str) -> None:
+        self.block = block
+        self.desc = desc
+        #: Whether a backward pass or an optimizer added it: ``clone(for_test=True)`` leaves it out.
+        self.is_backward = is_backward
+        #: The name scopes it was added in: "/encoder/layer_0/".
+        self.namescope = namescope
+
+    @property
+    def type(self) -> str:
+        return self.desc.type
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the input slots."""
+        return self.desc.input_names()
+
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the output slots."""
+        return self.desc.output_names()
+
+    @property
+    def input_arg_names(self) -> list[str]:
+        """Names of all input variables."""
+        return self.desc.input_arg_names()
+
+    @property
+    def output_arg_names(self) -> list[str]:
+        """Names of all output variables."""
+        return self.desc.output_arg_names()
+
+    def input(self, slot: str) -> list[str]:
+        """Names of the variables in an input slot."""
+        return self.desc.input(slot)
+
+    def output(self, slot: str) -> list[str]:
+        """Names of the variables in an output slot."""
+        return self.desc.output(slot)
+
+    @property
+    def attr_names(self) -> list[str]:
+        return list(self.desc.attrs())
+
+    def has_attr(self, name: str) -> bool:
+        return name in self.desc.attrs()
+
+    def attr(self, name: str) -> Any:
+        """The value of an attribute. NotFound if there is none of that name."""
+        attrs = self.desc.attrs()
+        if name not in attrs:
+            raise errors.NotFound(f"operator '{self.type}' has no attribute '{name}'; it has {', '.join(attrs)}")
+        return attrs[name]
+
+    def all_attrs(self) -> dict[str, Any]:
+        return self.desc.attrs()
+
+    def _set_attr(self, name: str, value: Any) -> None:
+        position = next(i for i, op in enumerate(self.block.ops) if op is self)
+        self.block.desc.set_attr(position, name, value)
+        self.desc = self.block.desc.ops()[position]
+
+    def to_string(self, throw_on_error: bool = False) -> str:
+        """A line about the operator. The argument is Fluid's and makes no difference."""
+        return str(self)
+
+    def __repr__(self) -> str:
+        return str(self.desc)

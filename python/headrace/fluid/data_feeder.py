@@ -1,0 +1,157 @@
+"""Turns samples into tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.core import CPUPlace, LoDTensor
+from headrace.fluid.framework import Program, Variable, default_main_program
+
+__all__ = ["DataFeeder"]
+
+
+class _Column:
+    """Gathers one variable's part of the samples of a batch."""
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: Any, lod_level: int) -> None:
+        self.name = name
+        self.shape = list(shape)
+        self.dtype = core.dtype_name(dtype)
+        self.lod_level = lod_level
+
+    def convert(self, values: list[Any], place: CPUPlace | None) -> LoDTensor:
+        lengths: list[list[int]] = [[] for _ in range(self.lod_level)]
+        rows: list[np.ndarray] = []
+        for index, value in enumerate(values):
+            self._flatten(value, 0, lengths, rows, index)
+        array = self._pack(rows)
+        tensor = LoDTensor()
+        tensor.set(array, place)
+        if self.lod_level > 0:
+            tensor.set_recursive_sequence_lengths(lengths)
+        return tensor
+
+    def _flatten(self, value: Any, level: int, lengths: list[list[int]], rows: list[np.ndarray], index: int) -> None:
+        if level == self.lod_level:
+            rows.append(self._row(value, index))
+            return
+        if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
+            raise errors.TypeMismatch(
+                f"variable '{self.name}' has {self.lod_level} levels of sequences; "
+                f"sample {index} has at level {level} a {type(value).__name__}, not a sequence"
+            )
+        lengths[level].append(len(value))
+        for item in value:
+            self._flatten(item, level + 1, lengths, rows, index)
+
+    def _row(self, value: Any, index: int) -> np.ndarray:
+        """The value in the declared shape. It may come flat, or as a number without its dimension of 1."""
+        try:
+            row = np.asarray(value, dtype=self.dtype)
+        except (TypeError, ValueError) as error:
+            raise errors.InvalidArgument(
+                f"variable '{self.name}': sample {index} cannot be made an array of {self.dtype}: {error}"
+            ) from error
+        wanted = self.shape[1:]
+        if len(row.shape) == len(wanted) and all(w in (-1, g) for w, g in zip(wanted, row.shape)):
+            return row
+        if -1 not in wanted and row.size == math.prod(wanted):
+            return row.reshape(wanted)
+        raise errors.InvalidArgument(
+            f"variable '{self.name}' takes values of shape {wanted} (-1 is any), "
+            f"but sample {index} has {list(row.shape)}"
+        )
+
+    def _pack(self, rows: list[np.ndarray]) -> np.ndarray:
+        """The rows on top of one another."""
+        if not rows:
+            return np.zeros([0, *(max(d, 0) for d in self.shape[1:])], dtype=self.dtype)
+        for index, row in enumerate(rows):
+            if row.shape != rows[0].shape:
+                raise errors.InvalidArgument(
+                    f"variable '{self.name}': the samples of a batch need the same shape, "
+                    f"but sample 0 has {list(rows[0].shape)} and sample {index} {list(row.shape)}"
+                )
+        return np.stack(rows)
+
+
+class DataFeeder:
+    """Makes batches of a program's input variables out of lists of samples.
+
+    A sample is a tuple with a value for each variable of ``feed_list``. The value of a variable without LoD is a
+    number, or a nested list or array of its shape without the first dimension (or flat). With a LoD level of n it is n
+    times nested sequences of such values.
+
+    Thread-safety: immutable; any thread may use it.
+
+    Args:
+        feed_list: variables, or their names in ``program``.
+        place: where the tensors live.
+        program: None: the default main program.
+    """
+
+    def __init__(
+        self, feed_list: Sequence[Variable | str], place: CPUPlace | None = None, program: Program | None = None
+    ) -> None:
+        block = (default_main_program() if program is None else program).global_block()
+        self.place = place
+        self._columns = []
+        for item in feed_list:
+            variable = block.var(item) if isinstance(item, str) else item
+            if not isinstance(variable, Variable):
+                raise errors.TypeMismatch(f"feed_list takes Variables or their names, got {type(item).__name__}")
+            self._columns.append(_Column(variable.name, variable.shape, variable.dtype, variable.lod_level))
+
+    @classmethod
+    def _of_specs(cls, specs: Iterable[tuple[str, Sequence[int], Any, int]]) -> DataFeeder:
+        """A feeder for (name, shape, dtype, LoD level) of each variable."""
+        feeder = cls([])
+        feeder._columns = [_Column(*spec) for spec in specs]
+        return feeder
+
+    def feed(self, iterable: Iterable[Sequence[Any]]) -> dict[str, LoDTensor]:
+        """The batch of the given samples, to be used as ``Executor.run(feed=…)``.
+
+        Raises:
+            InvalidArgument: there are no samples, or a sample has the wrong number of values or a value of the wrong
+                shape.
+            TypeMismatch: a value is no sequence where the LoD wants one.
+        """
+        return dict(zip((column.name for column in self._columns), self._tensors(iterable)))
+
+    def _tensors(self, iterable: Iterable[Sequence[Any]]) -> list[LoDTensor]:
+        columns: list[list[Any]] = [[] for _ in self._columns]
+        for index, sample in enumerate(iterable):
+            if not isinstance(sample, (Sequence, np.ndarray)) or isinstance(sample, (str, bytes)):
+                raise errors.TypeMismatch(
+                    f"sample {index} has to be a tuple with a value for each variable, got {type(sample).__name__}"
+                )
+            if len(sample) != len(columns):
+                names = ", ".join(column.name for column in self._columns)
+                raise errors.InvalidArgument(
+                    f"sample {index} has {len(sample)} values, but there are {len(columns)} variables: {names}"
+                )
+            for column, value in zip(columns, sample):
+                column.append(value)
+        if not columns or not columns[0]:
+            raise errors.InvalidArgument("a batch needs at least one sample")
+        return [column.convert(values, self.place) for column, values in zip(self._columns, columns)]
+
+    def decorate_reader(
+        self, reader: Callable[[], Iterable[Iterable[Sequence[Any]]]], multi_devices: bool = False
+    ) -> Callable[[], Iterator[dict[str, LoDTensor]]]:
+        """A reader that yields what ``feed`` makes of the batches of ``reader``."""
+        if multi_devices:
+            raise errors.Unimplemented("there is one device")
+
+        def decorated() -> Iterator[dict[str, LoDTensor]]:
+            for batch in reader():
+                yield self.feed(batch)
+
+        return decorated

@@ -1,0 +1,165 @@
+"""Runs programs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.core import CPUPlace, LoDTensor, Scope
+from headrace.fluid.framework import Program, Variable, default_main_program
+
+__all__ = ["Executor", "as_numpy", "global_scope", "scope_guard"]
+
+FetchList = Union[Variable, str, Sequence[Union[Variable, str]], None]
+
+_scope = Scope()
+
+
+def global_scope() -> Scope:
+    """The scope in which programs run unless another is given."""
+    return _scope
+
+
+@contextlib.contextmanager
+def scope_guard(scope: Scope) -> Iterator[None]:
+    """Within it, ``scope`` is the global scope, for all threads."""
+    global _scope
+    if not isinstance(scope, Scope):
+        raise errors.TypeMismatch(f"scope_guard takes a Scope, got {type(scope).__name__}")
+    before, _scope = _scope, scope
+    try:
+        yield
+    finally:
+        _scope = before
+
+
+def as_numpy(tensor: LoDTensor) -> np.ndarray:
+    """The elements as an array, without a copy.
+
+    Raises:
+        FailedPrecondition: the tensor has a LoD, which an array would lose.
+    """
+    if tensor.lod():
+        raise errors.FailedPrecondition(
+            f"{tensor!r} has a LoD, which an array cannot hold: fetch it with return_numpy=False"
+        )
+    return np.asarray(tensor)
+
+
+class _Cache:
+    """Prepared programs, by what they depend on. Keeps neither programs nor scopes alive, and of each program and fetch
+    list only the latest revision. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: weakref.WeakKeyDictionary[
+            Program, weakref.WeakKeyDictionary[Scope, dict[tuple[str, ...], tuple[int, core.PreparedProgram]]]
+        ] = weakref.WeakKeyDictionary()
+
+    def get(self, program: Program, fetches: tuple[str, ...], scope: Scope) -> core.PreparedProgram:
+        with self._lock:
+            of_program = self._entries.get(program)
+            if of_program is None:
+                of_program = self._entries.setdefault(program, weakref.WeakKeyDictionary())
+            of_scope = of_program.setdefault(scope, {})
+            revision = program.desc.revision
+            found = of_scope.get(fetches)
+            if found is not None and found[0] == revision:
+                return found[1]
+            prepared = core.PreparedProgram(program.desc, list(fetches), scope)
+            of_scope[fetches] = (revision, prepared)
+            return prepared
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+class Executor:
+    """Runs programs on a place.
+
+    A program is prepared when it is first run with a fetch list on a scope, and again after it has been changed;
+    otherwise what was prepared is used again.
+
+    Thread-safety: any number of threads may use one Executor. The same program with the same fetch list on the same
+    scope is run by one thread at a time, the others wait; different ones run at the same time, as far as they do not
+    write the same variables.
+    """
+
+    def __init__(self, place: CPUPlace | None = None) -> None:
+        if place is not None and not isinstance(place, CPUPlace):
+            raise errors.TypeMismatch(f"an Executor runs on a CPUPlace, got {type(place).__name__}")
+        self.place = CPUPlace() if place is None else place
+        self._cache = _Cache()
+        self._closed = False
+
+    def run(
+        self,
+        program: Program | None = None,
+        feed: Mapping[str, Any] | None = None,
+        fetch_list: FetchList = None,
+        feed_var_name: str = "feed",
+        fetch_var_name: str = "fetch",
+        scope: Scope | None = None,
+        return_numpy: bool = True,
+        use_program_cache: bool = True,
+    ) -> list[Any]:
+        """Runs a program once, without the GIL.
+
+        Args:
+            program: None: the default main program.
+            feed: values of variables: LoDTensors, or arrays (not copied where that is possible), which must fit the
+                variables' shapes and dtypes.
+            fetch_list: variables, or their names, whose values are wanted.
+            scope: where persistable variables live; None: the global scope.
+            return_numpy: give the values as arrays, else as LoDTensors.
+            feed_var_name, fetch_var_name, use_program_cache: Fluid's; they make no difference.
+
+        Returns:
+            The fetched values in order. They are the caller's: later runs do not change them.
+
+        Raises:
+            EOFException: a reader has no next batch; no persistable variable has been changed.
+            FailedPrecondition: a reader was not started; the Executor was closed.
+            NotFound, InvalidArgument, TypeMismatch: a feed or a fetch does not fit the program.
+            Whatever the source of a reader raised, as it was raised.
+        """
+        if self._closed:
+            raise errors.FailedPrecondition("the Executor has been closed")
+        program = default_main_program() if program is None else program
+        scope = global_scope() if scope is None else scope
+        if not isinstance(program, Program):
+            raise errors.TypeMismatch(f"an Executor runs a Program, got {type(program).__name__}")
+        if not isinstance(scope, Scope):
+            raise errors.TypeMismatch(f"a program runs on a Scope, got {type(scope).__name__}")
+        if feed is not None and not isinstance(feed, Mapping):
+            raise errors.TypeMismatch(f"feed has to map names to values, got {type(feed).__name__}")
+        prepared = self._cache.get(program, _fetch_names(fetch_list), scope)
+        for source in program._feed_sources.values():
+            source.check_fed(program, scope)
+        tensors = prepared.run(dict(feed or {}))
+        return [as_numpy(tensor) for tensor in tensors] if return_numpy else tensors
+
+    def close(self) -> None:
+        """Lets go of what has been prepared. The Executor runs nothing any more."""
+        self._closed = True
+        self._cache.clear()
+
+
+def _fetch_names(fetch_list: FetchList) -> tuple[str, ...]:
+    if fetch_list is None:
+        return ()
+    if isinstance(fetch_list, (Variable, str)):
+        fetch_list = [fetch_list]
+    names = []
+    for item in fetch_list:
+        if not isinstance(item, (Variable, str)):
+            raise errors.TypeMismatch(f"fetch_list takes Variables or their names, got {type(item).__name__}")
+        names.append(item.name if isinstance(item, Variable) else item)
+    return tuple(names)

@@ -1,0 +1,468 @@
+"""Programs as Python sees them: Program, Block, Operator and Variable over the descriptions that C++ keeps.
+
+The C++ side is the truth: shapes and dtypes are inferred and checked there when an operator is added. Building a
+program is one thread's work; a finished one may be run by any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+from headrace import errors
+from headrace.fluid import core, unique_name
+from headrace.fluid._variable import Operator, Parameter, Variable, grad_var_name
+from headrace.fluid.core import VarType
+
+if TYPE_CHECKING:
+    from headrace.fluid.reader_variable import FeedSource
+    from headrace.fluid.regularizer import WeightDecayRegularizer
+
+__all__ = [
+    "Block",
+    "Operator",
+    "Parameter",
+    "Program",
+    "Variable",
+    "default_main_program",
+    "default_startup_program",
+    "grad_var_name",
+    "name_scope",
+    "program_guard",
+    "switch_main_program",
+    "switch_startup_program",
+]
+
+#: What an operator's slot may be given: one variable or several, by name or as they are.
+SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
+
+
+def _names(items: Iterable[Variable | str]) -> list[str]:
+    return [item.name if isinstance(item, Variable) else item for item in items]
+
+
+def _slots(slots: Mapping[str, SlotValue] | None, op_type: str) -> dict[str, list[str]]:
+    out = {}
+    for slot, value in (slots or {}).items():
+        items: Sequence[Any] = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+        for item in items:
+            if not isinstance(item, (Variable, str)):
+                raise errors.TypeMismatch(
+                    f"slot '{slot}' of operator '{op_type}' takes variables or their names, got {type(item).__name__}"
+                )
+        if items:
+            out[slot] = _names(items)
+    return out
+
+
+class Block:
+    """A list of operators and the variables that they use."""
+
+    def __init__(self, program: Program, idx: int) -> None:
+        self.program = program
+        self.idx = idx
+        self.desc = program.desc.block(idx)
+        #: The variables of this very block, in order of creation.
+        self.vars: dict[str, Variable] = {}
+        #: The operators in the order in which they run.
+        self.ops: list[Operator] = []
+
+    @property
+    def parent_idx(self) -> int:
+        """Index of the block around this one, -1 for the root."""
+        return self.desc.parent
+
+    def has_var(self, name: str) -> bool:
+        """Whether this very block declares ``name``."""
+        return name in self.vars
+
+    def var(self, name: str) -> Variable:
+        """The variable ``name`` of this very block. NotFound if there is none."""
+        if name not in self.vars:
+            raise errors.NotFound(f"block {self.idx} declares no variable '{name}'")
+        return self.vars[name]
+
+    def _find_var_recursive(self, name: str) -> Variable | None:
+        block: Block | None = self
+        while block is not None:
+            if name in block.vars:
+                return block.vars[name]
+            block = self.program.blocks[block.parent_idx] if block.parent_idx >= 0 else None
+        return None
+
+    def _var_recursive(self, name: str) -> Variable:
+        found = self._find_var_recursive(name)
+        if found is None:
+            raise errors.NotFound(f"block {self.idx} and its ancestors declare no variable '{name}'")
+        return found
+
+    def all_parameters(self) -> list[Parameter]:
+        return [var for var in self.vars.values() if isinstance(var, Parameter)]
+
+    def create_var(
+        self,
+        name: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        lod_level: int | None = None,
+        persistable: bool | None = None,
+        stop_gradient: bool | None = None,
+        type: VarType = VarType.LOD_TENSOR,
+        is_data: bool = False,
+    ) -> Variable:
+        """Declares a variable. What is not given is left to shape inference.
+
+        Raises:
+            AlreadyExists: ``name`` is declared already and differs.
+        """
+        name = unique_name.generate("_generated_var") if name is None else name
+        exists = self.desc.has_var(name)
+        desc = self.desc.var(name)
+        given = {
+            "kind": int(type),
+            "shape": None if shape is None else [-1 if d is None else int(d) for d in shape],
+            "dtype": None if dtype is None else int(core.convert_dtype(dtype)),
+            "lod_level": lod_level,
+            "persistable": persistable,
+            "stop_gradient": stop_gradient,
+        }
+        for key, value in given.items():
+            if value is None:
+                continue
+            if exists and key in ("kind", "shape", "dtype", "lod_level") and getattr(desc, key) != value:
+                raise errors.AlreadyExists(
+                    f"variable '{name}' is declared already, with {key} {getattr(desc, key)}; now {value} was asked for"
+                )
+            setattr(desc, key, value)
+        variable = Variable(self, name)
+        variable.is_data = is_data
+        self.vars[name] = variable
+        return variable
+
+    def create_parameter(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: Any,
+        trainable: bool = True,
+        regularizer: WeightDecayRegularizer | None = None,
+        learning_rate: float = 1.0,
+        stop_gradient: bool = False,
+    ) -> Parameter:
+        """Declares a parameter in the root block. AlreadyExists if the name is taken by something that differs."""
+        block = self.program.global_block()
+        if any(d is None or d <= 0 for d in shape):
+            raise errors.InvalidArgument(f"the shape of parameter '{name}' has to be known, got {list(shape)}")
+        block.create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=stop_gradient)
+        block.vars[name].desc.is_parameter = True
+        parameter = Parameter(block, name, trainable, regularizer, learning_rate)
+        block.vars[name] = parameter
+        return parameter
+
+    def append_op(
+        self,
+        type: str,
+        inputs: Mapping[str, SlotValue] | None = None,
+        outputs: Mapping[str, SlotValue] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        """Adds an operator at the end and infers the shapes and dtypes of its outputs.
+
+        Raises:
+            NotFound: there is no such operator, or a variable or attribute does not exist.
+            InvalidArgument, TypeMismatch: slots, attributes, shapes or dtypes do not fit.
+        """
+        return self._insert_op(len(self.ops), type, inputs, outputs, attrs)
+
+    def _prepend_op(
+        self,
+        type: str,
+        inputs: Mapping[str, SlotValue] | None = None,
+        outputs: Mapping[str, SlotValue] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        return self._insert_op(0, type, inputs, outputs, attrs)
+
+    def _insert_op(
+        self,
+        index: int,
+        type: str,
+        inputs: Mapping[str, SlotValue] | None = None,
+        outputs: Mapping[str, SlotValue] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+    ) -> Operator:
+        given = {}
+        for name, value in (attrs or {}).items():
+            if value is not None:
+                given[name] = value.desc if isinstance(value, Block) else value
+        desc = self.desc.insert_op(index, type, _slots(inputs, type), _slots(outputs, type), given)
+        op = Operator(self, desc, self.program._building_backward, _current_name_scope())
+        self.ops.insert(index, op)
+        return op
+
+    def _remove_op(self, index: int) -> None:
+        self.desc.remove_ops(index, index + 1)
+        del self.ops[index]
+
+    def _remove_var(self, name: str) -> None:
+        self.desc.remove_var(name)
+        del self.vars[name]
+
+    def _sync_with_desc(self) -> None:
+        """Takes in what C++ has added: new variables, and operators at the end."""
+        for desc in self.desc.vars():
+            if desc.name not in self.vars:
+                cls = Parameter if desc.is_parameter else Variable
+                self.vars[desc.name] = cls(self, desc.name)
+        for op in self.desc.ops()[len(self.ops) :]:
+            self.ops.append(Operator(self, op, self.program._building_backward, _current_name_scope()))
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """A listing. The arguments are Fluid's and make no difference."""
+        lines = [f"block {self.idx} (parent {self.parent_idx})"]
+        lines += [f"  {var!r}" for var in self.vars.values()]
+        lines += [f"  {op!r}" for op in self.ops]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return self.to_string()
+
+
+class Program:
+    """What an Executor runs: blocks of operators and variables.
+
+    Attributes:
+        random_seed: 0, the default: random operators draw afresh in each process. Otherwise each operator that is added
+            afterwards gets a seed of its own that follows from this one, so that a run repeats.
+    """
+
+    def __init__(self) -> None:
+        self._start(core.ProgramDesc())
+
+    def _start(self, desc: core.ProgramDesc) -> None:
+        self.desc = desc
+        self.random_seed = 0
+        self._seeds_given = 0
+        self._building_backward = False
+        self.current_block_idx = 0
+        self.blocks = [Block(self, i) for i in range(desc.num_blocks())]
+        #: The readers that Python feeds, by the name of their queue.
+        self._feed_sources: dict[str, FeedSource] = {}
+        for block in self.blocks:
+            block._sync_with_desc()
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.blocks)
+
+    def global_block(self) -> Block:
+        """The root block, in which parameters live."""
+        return self.blocks[0]
+
+    def block(self, index: int) -> Block:
+        if not 0 <= index < len(self.blocks):
+            raise errors.OutOfRange(f"the program has {len(self.blocks)} blocks, there is no block {index}")
+        return self.blocks[index]
+
+    def current_block(self) -> Block:
+        """The block to which layers add their operators."""
+        return self.blocks[self.current_block_idx]
+
+    def _create_block(self, parent_idx: int | None = None) -> Block:
+        self.desc.append_block(self.current_block_idx if parent_idx is None else parent_idx)
+        block = Block(self, len(self.blocks))
+        self.blocks.append(block)
+        self.current_block_idx = block.idx
+        return block
+
+    def _rollback(self) -> None:
+        self.current_block_idx = self.current_block().parent_idx
+
+    def _next_seed(self) -> int:
+        """A seed for a random operator; 0 stands for a fresh one."""
+        if self.random_seed == 0:
+            return 0
+        self._seeds_given += 1
+        # splitmix64: neighbouring seeds and neighbouring operators get unrelated streams.
+        z = (int(self.random_seed) * 0x9E3779B97F4A7C15 + self._seeds_given * 0xD1B54A32D192ED03) & (2**64 - 1)
+        z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        return (z ^ (z >> 31)) % (2**31 - 1) + 1
+
+    @contextlib.contextmanager
+    def _backward_guard(self) -> Iterator[None]:
+        """Operators added within it belong to the backward pass and its consequences."""
+        before = self._building_backward
+        self._building_backward = True
+        try:
+            yield
+        finally:
+            self._building_backward = before
+
+    def list_vars(self) -> Iterator[Variable]:
+        for block in self.blocks:
+            yield from block.vars.values()
+
+    def all_parameters(self) -> list[Parameter]:
+        return [parameter for block in self.blocks for parameter in block.all_parameters()]
+
+    def clone(self, for_test: bool = False) -> Program:
+        """A copy that shares parameters and readers by name.
+
+        With ``for_test`` the copy computes as in inference (dropout and batch_norm know of it) and has neither the
+        backward pass nor the optimizer's operators.
+        """
+        program = Program.__new__(Program)
+        program._start(self.desc.copy())
+        program.random_seed = self.random_seed
+        program._seeds_given = self._seeds_given
+        program._feed_sources = dict(self._feed_sources)
+        for mine, copy in zip(self.blocks, program.blocks):
+            for op, copied in zip(mine.ops, copy.ops):
+                copied.is_backward = op.is_backward
+                copied.namescope = op.namescope
+            for name, var in mine.vars.items():
+                copy.vars[name] = var._copy_to(copy) if hasattr(var, "_copy_to") else _copy_variable(var, copy)
+        if for_test:
+            program._drop_backward()
+            for block in program.blocks:
+                for op in list(block.ops):
+                    if op.has_attr("is_test"):
+                        op._set_attr("is_test", True)
+        return program
+
+    def _drop_backward(self) -> None:
+        for block in self.blocks:
+            written: set[str] = set()
+            for index in range(len(block.ops) - 1, -1, -1):
+                if block.ops[index].is_backward:
+                    written.update(block.ops[index].output_arg_names)
+                    block._remove_op(index)
+            self._drop_unused(block, written)
+
+    def _drop_unused(self, block: Block, names: Iterable[str]) -> None:
+        """Removes those variables of ``block`` among ``names`` that no operator mentions and that do not persist."""
+        used = {name for b in self.blocks for op in b.ops for name in (*op.input_arg_names, *op.output_arg_names)}
+        for name in names:
+            if name in block.vars and name not in used and not block.vars[name].persistable:
+                block._remove_var(name)
+
+    def _prune(self, targets: Sequence[Variable | str], feeds: Sequence[str] = ()) -> Program:
+        """A copy with only the operators of the root block that ``targets`` need when ``feeds`` are given."""
+        program = self.clone()
+        block = program.global_block()
+        needed = {name for name in _names(targets) if name not in feeds}
+        for name in needed | set(feeds):
+            if not block.has_var(name):
+                raise errors.NotFound(f"the program declares no variable '{name}'")
+        for index in range(len(block.ops) - 1, -1, -1):
+            op = block.ops[index]
+            if needed.intersection(op.output_arg_names):
+                # An operator may write what it reads (a parameter, say), so what it writes stays needed.
+                needed.update(name for name in op.input_arg_names if name not in feeds)
+            else:
+                block._remove_op(index)
+        keep = needed | set(feeds) | {name for op in block.ops for name in op.output_arg_names}
+        for name in list(block.vars):
+            if name not in keep:
+                block._remove_var(name)
+        used = set(block.vars)
+        program._feed_sources = {
+            queue: source for queue, source in program._feed_sources.items() if used.intersection(source.reader_names)
+        }
+        return program
+
+    def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
+        """A listing. The arguments are Fluid's and make no difference."""
+        return "\n".join(block.to_string() for block in self.blocks)
+
+    def serialize_to_string(self) -> bytes:
+        """The program as bytes, in the format of framework.proto; equal programs give equal bytes."""
+        return self.desc.serialize_to_string()
+
+    @staticmethod
+    def parse_from_string(binary: bytes) -> Program:
+        """The program that ``serialize_to_string`` (of the program or of its ``desc``) wrote.
+
+        Raises:
+            DataLoss: the bytes are no program.
+            NotFound: the program uses an operator or a variable that does not exist.
+        """
+        program = Program.__new__(Program)
+        program._start(core.ProgramDesc.parse_from_string(binary))
+        return program
+
+    def __repr__(self) -> str:
+        return self.to_string()
+
+
+def _copy_variable(var: Variable, block: Block) -> Variable:
+    if isinstance(var, Parameter):
+        return Parameter(block, var.name, var.trainable, var.regularizer, var.optimize_attr["learning_rate"])
+    copy = Variable(block, var.name)
+    copy.is_data = var.is_data
+    return copy
+
+
+_main_program = Program()
+_startup_program = Program()
+_name_scopes: list[str] = []
+
+
+def default_main_program() -> Program:
+    """The program to which layers add their operators."""
+    return _main_program
+
+
+def default_startup_program() -> Program:
+    """The program to which layers add what has to run once: the initial values of parameters, the making of readers."""
+    return _startup_program
+
+
+def switch_main_program(program: Program) -> Program:
+    """Makes ``program`` the default main program; returns the one before."""
+    global _main_program
+    before, _main_program = _main_program, program
+    return before
+
+
+def switch_startup_program(program: Program) -> Program:
+    """Makes ``program`` the default startup program; returns the one before."""
+    global _startup_program
+    before, _startup_program = _startup_program, program
+    return before
+
+
+@contextlib.contextmanager
+def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
+    """Within it, the given programs are the default ones."""
+    for program in (main_program, startup_program):
+        if program is not None and not isinstance(program, Program):
+            raise errors.TypeMismatch(f"program_guard takes Programs, got {type(program).__name__}")
+    main = switch_main_program(main_program)
+    startup = None if startup_program is None else switch_startup_program(startup_program)
+    try:
+        yield
+    finally:
+        switch_main_program(main)
+        if startup is not None:
+            switch_startup_program(startup)
+
+
+@contextlib.contextmanager
+def name_scope(prefix: str) -> Iterator[None]:
+    """Groups the operators added within it under ``prefix`` (``Operator.namescope``). Names of variables do not
+    change.
+    """
+    if not prefix:
+        raise errors.InvalidArgument("a name scope needs a prefix")
+    _name_scopes.append(prefix)
+    try:
+        yield
+    finally:
+        _name_scopes.pop()
+
+
+def _current_name_scope() -> str:
+    return "/" + "".join(f"{prefix}/" for prefix in _name_scopes)

@@ -1,0 +1,167 @@
+"""Initial values of parameters: each initializer adds an operator to the startup program."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.core import VarType
+from headrace.fluid.framework import Block, Operator, Variable
+
+__all__ = [
+    "MSRA",
+    "Constant",
+    "ConstantInitializer",
+    "Initializer",
+    "MSRAInitializer",
+    "Normal",
+    "NormalInitializer",
+    "NumpyArrayInitializer",
+    "TruncatedNormal",
+    "TruncatedNormalInitializer",
+    "Uniform",
+    "UniformInitializer",
+    "Xavier",
+    "XavierInitializer",
+]
+
+
+class Initializer:
+    """Base of the initializers: callable with a variable and the block to which the operator is added."""
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        raise NotImplementedError
+
+    @staticmethod
+    def _seed(seed: int, block: Block) -> int:
+        return seed if seed != 0 else block.program._next_seed()
+
+    @staticmethod
+    def _fans(var: Variable) -> tuple[int, int]:
+        """How many inputs and outputs each element of the parameter connects."""
+        shape = var.shape
+        if len(shape) < 2:
+            fan = shape[0] if shape else 1
+            return fan, fan
+        if len(shape) == 2:
+            return shape[0], shape[1]
+        receptive = math.prod(shape[2:])
+        return shape[1] * receptive, shape[0] * receptive
+
+
+def _random(op_type: str, var: Variable, block: Block, attrs: dict[str, Any]) -> Operator:
+    return block.append_op(
+        op_type, outputs={"Out": var}, attrs={"shape": list(var.shape), "dtype": int(var.dtype), **attrs}
+    )
+
+
+class ConstantInitializer(Initializer):
+    """Every element is ``value``."""
+
+    def __init__(self, value: float = 0.0, force_cpu: bool = False) -> None:
+        self.value = value
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        attrs = {"shape": list(var.shape), "dtype": int(var.dtype), "value": float(self.value)}
+        return block.append_op("fill_constant", outputs={"Out": var}, attrs=attrs)
+
+
+class UniformInitializer(Initializer):
+    """Uniform in [low, high)."""
+
+    def __init__(self, low: float = -1.0, high: float = 1.0, seed: int = 0) -> None:
+        self.low, self.high, self.seed = low, high, seed
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        attrs = {"min": self.low, "max": self.high, "seed": self._seed(self.seed, block)}
+        return _random("uniform_random", var, block, attrs)
+
+
+class NormalInitializer(Initializer):
+    """Normally distributed with mean ``loc`` and standard deviation ``scale``."""
+
+    _op_type = "gaussian_random"
+
+    def __init__(self, loc: float = 0.0, scale: float = 1.0, seed: int = 0) -> None:
+        self.loc, self.scale, self.seed = loc, scale, seed
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        attrs = {"mean": self.loc, "std": self.scale, "seed": self._seed(self.seed, block)}
+        return _random(self._op_type, var, block, attrs)
+
+
+class TruncatedNormalInitializer(NormalInitializer):
+    """As NormalInitializer, but within two standard deviations of the mean."""
+
+    _op_type = "truncated_gaussian_random"
+
+
+class XavierInitializer(Initializer):
+    """Keeps the variance of activations and gradients (Glorot and Bengio, 2010).
+
+    Args:
+        uniform: draw uniformly, else normally.
+        fan_in, fan_out: connections of an element; None: from the parameter's shape.
+    """
+
+    def __init__(
+        self, uniform: bool = True, fan_in: float | None = None, fan_out: float | None = None, seed: int = 0
+    ) -> None:
+        self.uniform, self.fan_in, self.fan_out, self.seed = uniform, fan_in, fan_out, seed
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        fans = self._fans(var)
+        fan_in = fans[0] if self.fan_in is None else self.fan_in
+        fan_out = fans[1] if self.fan_out is None else self.fan_out
+        if self.uniform:
+            limit = math.sqrt(6.0 / (fan_in + fan_out))
+            return UniformInitializer(-limit, limit, self.seed)(var, block)
+        return NormalInitializer(0.0, math.sqrt(2.0 / (fan_in + fan_out)), self.seed)(var, block)
+
+
+class MSRAInitializer(Initializer):
+    """Keeps the variance of activations through rectifiers (He et al., 2015). Arguments as of XavierInitializer."""
+
+    def __init__(self, uniform: bool = True, fan_in: float | None = None, seed: int = 0) -> None:
+        self.uniform, self.fan_in, self.seed = uniform, fan_in, seed
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        fan_in = self._fans(var)[0] if self.fan_in is None else self.fan_in
+        if self.uniform:
+            limit = math.sqrt(6.0 / fan_in)
+            return UniformInitializer(-limit, limit, self.seed)(var, block)
+        return NormalInitializer(0.0, math.sqrt(2.0 / fan_in), self.seed)(var, block)
+
+
+class NumpyArrayInitializer(Initializer):
+    """The elements of an array, which becomes part of the startup program. float32, int32 and int64 variables."""
+
+    _ATTRS: ClassVar = {VarType.FP32: "fp32_values", VarType.INT32: "int32_values", VarType.INT64: "int64_values"}
+
+    def __init__(self, value: np.ndarray) -> None:
+        self.value = np.asarray(value)
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        if var.shape != self.value.shape:
+            raise errors.InvalidArgument(
+                f"variable '{var.name}' has shape {list(var.shape)}, its initial value {list(self.value.shape)}"
+            )
+        if var.dtype not in self._ATTRS:
+            raise errors.TypeMismatch(
+                f"an array can initialise float32, int32 and int64; '{var.name}' is {core.dtype_name(var.dtype)}"
+            )
+        values = self.value.astype(core.dtype_name(var.dtype)).ravel().tolist()
+        attrs = {"shape": list(var.shape), "dtype": int(var.dtype), self._ATTRS[var.dtype]: values}
+        return block.append_op("assign_value", outputs={"Out": var}, attrs=attrs)
+
+
+Constant = ConstantInitializer
+Uniform = UniformInitializer
+Normal = NormalInitializer
+TruncatedNormal = TruncatedNormalInitializer
+Xavier = XavierInitializer
+MSRA = MSRAInitializer

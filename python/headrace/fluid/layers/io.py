@@ -1,0 +1,261 @@
+"""What brings data into a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace import errors
+from headrace.fluid import core, unique_name
+from headrace.fluid.core import CPUPlace, VarType
+from headrace.fluid.executor import global_scope
+from headrace.fluid.framework import Variable, default_main_program, default_startup_program
+from headrace.fluid.reader_variable import FeedSource, ReaderVariable, init_queue
+
+__all__ = [
+    "batch",
+    "create_py_reader_by_data",
+    "data",
+    "double_buffer",
+    "multi_pass",
+    "py_reader",
+    "random_data_generator",
+    "read_file",
+    "shuffle",
+]
+
+
+#: Shape, dtype and LoD level of a tensor.
+Spec = tuple[list[int], int, int]
+
+
+def data(
+    name: str,
+    shape: Sequence[int],
+    append_batch_size: bool = True,
+    dtype: Any = "float32",
+    lod_level: int = 0,
+    type: VarType = VarType.LOD_TENSOR,
+    stop_gradient: bool = True,
+) -> Variable:
+    """A variable whose value is fed.
+
+    Args:
+        shape: with ``append_batch_size`` that of a sample: the batch's dimension, -1, is put before it unless it has a
+            -1 itself.
+    """
+    shape = [-1 if d is None else int(d) for d in shape]
+    if append_batch_size and all(d >= 0 for d in shape):
+        shape = [-1, *shape]
+    return (
+        default_main_program()
+        .global_block()
+        .create_var(
+            name=name,
+            shape=shape,
+            dtype=dtype,
+            lod_level=lod_level,
+            type=type,
+            stop_gradient=stop_gradient,
+            is_data=True,
+        )
+    )
+
+
+def py_reader(
+    capacity: int,
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[Any],
+    lod_levels: Sequence[int] | None = None,
+    name: str | None = None,
+    use_double_buffer: bool = True,
+) -> ReaderVariable:
+    """A reader that Python feeds.
+
+    Makes the queue in the present global scope; the startup program makes the reader, so it has to run, on that scope,
+    before the main program does.
+
+    Args:
+        capacity: how many batches the queue holds at most.
+        shapes: of the tensors of a batch; -1 fits anything.
+        dtypes: one for each shape.
+        lod_levels: one for each shape; None: 0 for all.
+        name: of the reader; None: numbered.
+        use_double_buffer: read ahead of the program, in a thread.
+
+    Raises:
+        InvalidArgument: the capacity is not positive, or the lists differ in length.
+        AlreadyExists: ``name`` is taken, in the program or in the scope.
+    """
+    return _py_reader(capacity, shapes, dtypes, lod_levels, name, use_double_buffer, [])
+
+
+def create_py_reader_by_data(
+    capacity: int, feed_list: Sequence[Variable], name: str | None = None, use_double_buffer: bool = True
+) -> ReaderVariable:
+    """A py_reader with the shapes, dtypes, LoD levels and names of the variables in ``feed_list``."""
+    for item in feed_list:
+        if not isinstance(item, Variable):
+            raise errors.TypeMismatch(f"feed_list takes Variables, got {type(item).__name__}")
+    return _py_reader(
+        capacity,
+        [item.shape for item in feed_list],
+        [item.dtype for item in feed_list],
+        [item.lod_level for item in feed_list],
+        name,
+        use_double_buffer,
+        [item.name for item in feed_list],
+    )
+
+
+def _py_reader(
+    capacity: int,
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[Any],
+    lod_levels: Sequence[int] | None,
+    name: str | None,
+    use_double_buffer: bool,
+    tensor_names: list[str],
+) -> ReaderVariable:
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity <= 0:
+        raise errors.InvalidArgument(f"the capacity of a py_reader is a positive number of batches, got {capacity!r}")
+    if lod_levels is None:
+        lod_levels = [0] * len(shapes)
+    if not shapes or not len(shapes) == len(dtypes) == len(lod_levels):
+        raise errors.InvalidArgument(
+            f"a py_reader needs a dtype and a LoD level for each shape, "
+            f"got {len(shapes)} shapes, {len(dtypes)} dtypes and {len(lod_levels)} LoD levels"
+        )
+    specs = [
+        ([-1 if d is None else int(d) for d in shape], int(core.convert_dtype(dtype)), int(lod_level))
+        for shape, dtype, lod_level in zip(shapes, dtypes, lod_levels)
+    ]
+    startup = default_startup_program()
+    main = default_main_program()
+    scope = global_scope()
+    base = unique_name.generate("create_py_reader") if name is None else name
+    reader_name = f"{base}.reader" if use_double_buffer else base
+    queue_name = f"{base}.queue"
+    for program in (startup, main):
+        for taken in (base, reader_name):
+            if program.global_block().has_var(taken):
+                raise errors.AlreadyExists(f"py_reader '{base}': the name is taken by another variable of the program")
+    if (existing := scope.find_var(queue_name)) is not None and existing.is_initialized():
+        raise errors.AlreadyExists(f"py_reader '{base}': there is one of this name in the scope already")
+    if not tensor_names:
+        tensor_names = [f"{base}.out_{i}" for i in range(len(specs))]
+
+    queue = init_queue(scope, queue_name, capacity, specs, tensor_names)
+    source = FeedSource(
+        base,
+        queue,
+        scope,
+        [(n, *spec) for n, spec in zip(tensor_names, specs)],
+    )
+    block = startup.global_block()
+    block.create_var(name=queue_name, type=VarType.RAW, persistable=True)
+    block.create_var(name=reader_name, type=VarType.READER, persistable=True)
+    block.append_op(
+        "create_py_reader",
+        {"blocking_queue": queue_name},
+        {"Out": reader_name},
+        _contract(specs),
+    )
+    reader = _reader_in_main(reader_name, specs, source)
+    return double_buffer(reader, name=base) if use_double_buffer else reader
+
+
+def _reader_in_main(name: str, specs: list[Spec], source: FeedSource | None) -> ReaderVariable:
+    """Declares in the main program the reader that the startup program makes."""
+    main = default_main_program()
+    block = main.global_block()
+    block.create_var(name=name, type=VarType.READER, persistable=True, stop_gradient=True).desc.reader_specs = specs
+    reader = ReaderVariable(block, name, source)
+    block.vars[name] = reader
+    if source is not None:
+        source.reader_names.append(name)
+        main._feed_sources[source.name] = source
+    return reader
+
+
+def double_buffer(reader: Variable, place: CPUPlace | None = None, name: str | None = None) -> ReaderVariable:
+    """A reader that reads ahead of the program, in a thread: two batches."""
+    return _decorated_reader("create_double_buffer_reader", reader, {}, name)
+
+
+def shuffle(reader: Variable, buffer_size: int) -> ReaderVariable:
+    """A reader of the batches of ``reader``, shuffled within runs of ``buffer_size``."""
+    return _decorated_reader("create_shuffle_reader", reader, {"buffer_size": buffer_size}, None)
+
+
+def batch(reader: Variable, batch_size: int) -> ReaderVariable:
+    """A reader that joins ``batch_size`` tensors of ``reader`` to one; the last one may have fewer."""
+    return _decorated_reader("create_batch_reader", reader, {"batch_size": batch_size}, None)
+
+
+def multi_pass(reader: Variable, pass_num: int) -> ReaderVariable:
+    """A reader that reads ``reader``, which must be able to begin again, ``pass_num`` times in each pass."""
+    return _decorated_reader("create_multi_pass_reader", reader, {"pass_num": pass_num}, None)
+
+
+def random_data_generator(
+    low: float,
+    high: float,
+    shapes: Sequence[Sequence[int]],
+    lod_levels: Sequence[int] | None = None,
+    for_parallel: bool = True,
+) -> ReaderVariable:
+    """A reader of float32 tensors of random numbers from [low, high), without end. ``for_parallel`` makes no
+    difference.
+    """
+    if lod_levels is not None and (len(lod_levels) != len(shapes) or any(level != 0 for level in lod_levels)):
+        raise errors.Unimplemented("layers.random_data_generator: the tensors have no LoD")
+    specs = [([int(d) for d in shape], int(VarType.FP32), 0) for shape in shapes]
+    name = unique_name.generate("create_random_data_generator")
+    block = default_startup_program().global_block()
+    block.create_var(name=name, type=VarType.READER, persistable=True)
+    attrs = {"low": float(low), "high": float(high), **_contract(specs)}
+    block.append_op("create_random_data_generator", outputs={"Out": name}, attrs=attrs)
+    return _reader_in_main(name, specs, None)
+
+
+def _contract(specs: Sequence[Spec]) -> dict[str, list[int]]:
+    """The attributes by which operators that make readers say what these yield."""
+    return {
+        "shape_concat": [d for shape, _, _ in specs for d in shape],
+        "ranks": [len(shape) for shape, _, _ in specs],
+        "dtypes": [dtype for _, dtype, _ in specs],
+        "lod_levels": [lod_level for _, _, lod_level in specs],
+    }
+
+
+def _decorated_reader(op_type: str, reader: Variable, attrs: dict[str, Any], name: str | None) -> ReaderVariable:
+    if not isinstance(reader, ReaderVariable):
+        raise errors.TypeMismatch(f"a reader was expected, got {reader!r}")
+    name = unique_name.generate(op_type) if name is None else name
+    block = default_main_program().global_block()
+    if block.has_var(name):
+        raise errors.AlreadyExists(f"reader '{name}': the name is taken by another variable of the program")
+    decorated = _reader_in_main(name, reader.specs, reader._source)
+    block.append_op(op_type, {"UnderlyingReader": reader}, {"Out": decorated}, attrs)
+    return decorated
+
+
+def read_file(reader: Variable) -> Any:
+    """Takes the next batch from ``reader`` in each run.
+
+    Returns:
+        The variable that is read, or a list if the reader yields several.
+    """
+    if not isinstance(reader, ReaderVariable):
+        raise errors.TypeMismatch(f"read_file takes a reader, got {reader!r}")
+    block = default_main_program().current_block()
+    base = unique_name.generate("read_file")
+    out = [
+        block.create_var(
+            name=f"{base}.tmp_{i}", shape=shape, dtype=dtype, lod_level=lod_level, stop_gradient=True, is_data=True
+        )
+        for i, (shape, dtype, lod_level) in enumerate(reader.specs)
+    ]
+    block.append_op("read", {"Reader": reader}, {"Out": out})
+    return out[0] if len(out) == 1 else out

@@ -1,0 +1,601 @@
+"""The layers of neural networks.
+
+Shapes are those of a batch: N is its size, -1 in a declared shape is known only at run time. A layer that cannot take
+    what it is given
+raises InvalidArgument or TypeMismatch with the operator's name when it is added to the program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Union
+
+from headrace import errors
+from headrace.fluid import initializer
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
+
+__all__ = [
+    "accuracy",
+    "argmax",
+    "batch_norm",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mul",
+    "elementwise_sub",
+    "embedding",
+    "fc",
+    "layer_norm",
+    "log_softmax",
+    "matmul",
+    "mean",
+    "mul",
+    "pool2d",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_sum",
+    "scale",
+    "sigmoid_cross_entropy_with_logits",
+    "softmax",
+    "softmax_with_cross_entropy",
+    "square_error_cost",
+    "topk",
+]
+
+#: Height and width; a number stands for both.
+Size2D = Union[int, Sequence[int]]
+
+
+def _pair(value: Size2D, what: str) -> list[int]:
+    pair = [value, value] if isinstance(value, int) else list(value)
+    if len(pair) == 1:
+        pair = pair * 2
+    if len(pair) != 2:
+        raise errors.InvalidArgument(f"{what} has a height and a width, got {value!r}")
+    return pair
+
+
+def _one_output(
+    op_type: str,
+    inputs: dict[str, Variable],
+    attrs: dict[str, Any] | None = None,
+    name: str | None = None,
+    act: str | None = None,
+    out_slot: str = "Out",
+) -> Variable:
+    """Adds an operator with one output, of the dtype of its first input, and perhaps an activation."""
+    for slot, value in inputs.items():
+        check_variable(value, slot, op_type)
+    helper = LayerHelper(op_type, name)
+    out = helper.create_variable(next(iter(inputs.values())).dtype)
+    helper.append_op(inputs, {out_slot: out}, attrs)
+    return helper.append_activation(out, act)
+
+
+def fc(
+    input: Variable | Sequence[Variable],
+    size: int,
+    num_flatten_dims: int = 1,
+    param_attr: ParamAttrLike | Sequence[ParamAttrLike] = None,
+    bias_attr: ParamAttrLike = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """A fully connected layer: the sum over the inputs of input · weight, plus a bias.
+
+    Args:
+        input: the dimensions from ``num_flatten_dims`` on are seen as one; their extents have to be known.
+        size: of the last dimension of the output.
+
+    Returns:
+        The first ``num_flatten_dims`` dimensions of the input, then ``size``.
+    """
+    inputs = [input] if isinstance(input, Variable) else list(input)
+    attrs: list[Any] = list(param_attr) if isinstance(param_attr, (list, tuple)) else [param_attr] * len(inputs)
+    if not inputs or len(attrs) != len(inputs):
+        raise errors.InvalidArgument(f"layers.fc: {len(inputs)} inputs need as many param_attrs, got {len(attrs)}")
+    helper = LayerHelper("fc", name)
+    products = []
+    for x, attr in zip(inputs, attrs):
+        rows = check_variable(x, "input", "fc").shape[num_flatten_dims:]
+        if not rows or any(d < 0 for d in rows):
+            raise errors.InvalidArgument(
+                f"layers.fc: the dimensions of '{x.name}' from {num_flatten_dims} on have to be known, "
+                f"got {list(x.shape)}"
+            )
+        weight = helper.create_parameter(attr, [math.prod(rows), size], x.dtype)
+        if weight is None:
+            raise errors.InvalidArgument("layers.fc: there is no layer without weights (param_attr=False)")
+        product = helper.create_variable(x.dtype)
+        helper.append_op(
+            {"X": x, "Y": weight},
+            {"Out": product},
+            {"x_num_col_dims": num_flatten_dims, "y_num_col_dims": 1},
+            type="mul",
+        )
+        products.append(product)
+    total = products[0]
+    if len(products) > 1:
+        total = helper.create_variable(total.dtype)
+        helper.append_op({"X": products}, {"Out": total}, type="sum")
+    biased = helper.append_bias(total, bias_attr, dim_start=num_flatten_dims, size=size)
+    return helper.append_activation(biased, act)
+
+
+def conv2d(
+    input: Variable,
+    num_filters: int,
+    filter_size: Size2D,
+    stride: Size2D = 1,
+    padding: Size2D = 0,
+    dilation: Size2D = 1,
+    groups: int | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Convolution of images [N, C, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` makes no
+    difference.
+    """
+    channels = check_variable(input, "input", "conv2d").shape[1] if len(input.shape) == 4 else -1
+    groups = 1 if groups is None else groups
+    if channels <= 0:
+        raise errors.InvalidArgument(
+            f"layers.conv2d: '{input.name}' has to be [N, C, H, W] with a known C, got {list(input.shape)}"
+        )
+    if groups <= 0 or channels % groups != 0:
+        raise errors.InvalidArgument(f"layers.conv2d: {channels} channels cannot be split into {groups} groups")
+    kernel = _pair(filter_size, "filter_size")
+    helper = LayerHelper("conv2d", name)
+    fan_in = kernel[0] * kernel[1] * channels
+    weight = helper.create_parameter(
+        param_attr,
+        [num_filters, channels // groups, *kernel],
+        input.dtype,
+        default_initializer=initializer.Normal(0.0, math.sqrt(2.0 / fan_in)),
+    )
+    if weight is None:
+        raise errors.InvalidArgument("layers.conv2d: there is no layer without filters (param_attr=False)")
+    out = helper.create_variable(input.dtype)
+    helper.append_op(
+        {"Input": input, "Filter": weight},
+        {"Output": out},
+        {
+            "strides": _pair(stride, "stride"),
+            "paddings": _pair(padding, "padding"),
+            "dilations": _pair(dilation, "dilation"),
+            "groups": groups,
+        },
+    )
+    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
+
+
+def pool2d(
+    input: Variable,
+    pool_size: Size2D = -1,
+    pool_type: str = "max",
+    pool_stride: Size2D = 1,
+    pool_padding: Size2D = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+) -> Variable:
+    """The maximum ("max") or average ("avg") of each window of images [N, C, H, W]. ``use_cudnn`` makes no difference.
+
+    Args:
+        global_pooling: the window is the whole image, and ``pool_size`` is not needed.
+        ceil_mode: a last window may hang over the border.
+        exclusive: averages leave the padding out.
+    """
+    if not global_pooling and pool_size == -1:
+        raise errors.InvalidArgument("layers.pool2d: a pool_size is needed unless global_pooling")
+    attrs = {
+        "pooling_type": pool_type,
+        "ksize": [1, 1] if global_pooling else _pair(pool_size, "pool_size"),
+        "strides": _pair(pool_stride, "pool_stride"),
+        "paddings": _pair(pool_padding, "pool_padding"),
+        "global_pooling": global_pooling,
+        "ceil_mode": ceil_mode,
+        "exclusive": exclusive,
+    }
+    return _one_output("pool2d", {"X": input}, attrs, name)
+
+
+def batch_norm(
+    input: Variable,
+    act: str | None = None,
+    is_test: bool = False,
+    momentum: float = 0.9,
+    epsilon: float = 1e-05,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = False,
+    use_global_stats: bool = False,
+) -> Variable:
+    """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
+
+    Args:
+        is_test: use the running statistics, which training gathers with the weight 1 - ``momentum``; so does
+            ``Program.clone(for_test=True)``.
+        use_global_stats: use them in training too.
+        in_place, do_model_average_for_mean_and_var: Fluid's; they make no difference.
+    """
+    channels = check_variable(input, "input", "batch_norm").shape[1] if len(input.shape) > 1 else -1
+    if channels <= 0:
+        raise errors.InvalidArgument(
+            f"layers.batch_norm: '{input.name}' has to be [N, C, ...] with a known C, got {list(input.shape)}"
+        )
+    helper = LayerHelper("batch_norm", name)
+    one, zero = initializer.Constant(1.0), initializer.Constant(0.0)
+
+    def parameter(attr: ParamAttrLike, is_bias: bool, default: initializer.Initializer) -> Variable:
+        made = helper.create_parameter(attr, [channels], input.dtype, is_bias, default, stop_gradient=attr is False)
+        if made is None:  # the operator needs one all the same
+            made = helper.create_parameter(ParamAttr(initializer=default, trainable=False), [channels], input.dtype)
+        assert made is not None
+        return made
+
+    scale = parameter(param_attr, False, one)
+    bias = parameter(bias_attr, True, zero)
+    mean = parameter(ParamAttr(moving_mean_name, zero, trainable=False), False, zero)
+    variance = parameter(ParamAttr(moving_variance_name, one, trainable=False), False, one)
+    mean.stop_gradient = variance.stop_gradient = True
+    out = helper.create_variable(input.dtype)
+    helper.append_op(
+        {"X": input, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance},
+        {
+            "Y": out,
+            "MeanOut": mean,
+            "VarianceOut": variance,
+            "SavedMean": helper.create_variable(input.dtype, stop_gradient=True),
+            "SavedVariance": helper.create_variable(input.dtype, stop_gradient=True),
+        },
+        {
+            "momentum": float(momentum),
+            "epsilon": float(epsilon),
+            "is_test": is_test,
+            "data_layout": data_layout,
+            "use_global_stats": use_global_stats,
+        },
+    )
+    return helper.append_activation(out, act)
+
+
+def layer_norm(
+    input: Variable,
+    scale: bool = True,
+    shift: bool = True,
+    begin_norm_axis: int = 1,
+    epsilon: float = 1e-05,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Normalises each row, made of the dimensions from ``begin_norm_axis`` on, then scales and shifts its elements."""
+    width = check_variable(input, "input", "layer_norm").shape[begin_norm_axis:]
+    if not width or any(d <= 0 for d in width):
+        raise errors.InvalidArgument(
+            f"layers.layer_norm: the dimensions of '{input.name}' from {begin_norm_axis} on have to be known, "
+            f"got {list(input.shape)}"
+        )
+    helper = LayerHelper("layer_norm", name)
+    size = [math.prod(width)]
+    one = initializer.Constant(1.0)
+    weights = {
+        "Scale": helper.create_parameter(param_attr, size, input.dtype, default_initializer=one) if scale else None,
+        "Bias": helper.create_parameter(bias_attr, size, input.dtype, is_bias=True) if shift else None,
+    }
+    out = helper.create_variable(input.dtype)
+    statistics = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
+    helper.append_op(
+        {"X": input, **weights},
+        {"Y": out, **statistics},
+        {"begin_norm_axis": begin_norm_axis, "epsilon": float(epsilon)},
+    )
+    return helper.append_activation(out, act)
+
+
+def dropout(
+    x: Variable,
+    dropout_prob: float,
+    is_test: bool = False,
+    seed: int | None = None,
+    name: str | None = None,
+    dropout_implementation: str = "downgrade_in_infer",
+) -> Variable:
+    """Sets elements to zero at random, in training.
+
+    Args:
+        dropout_prob: how probable that is.
+        is_test: drop nothing; so does ``Program.clone(for_test=True)``.
+        seed: if given, the same elements in each run. Otherwise others in each run: the same ones when training is
+            repeated if the program has a ``random_seed``.
+        dropout_implementation: "upscale_in_train": what stays is divided by 1 - dropout_prob. "downgrade_in_infer": in
+            a test everything is multiplied by it.
+    """
+    helper = LayerHelper("dropout", name)
+    inputs = {"X": check_variable(x, "x", "dropout")}
+    program = helper.main_program
+    counter = None
+    if seed is None:
+        seed = program._next_seed()
+        if seed != 0:
+            zero = initializer.Constant(0.0)
+            counter = helper.create_global_variable(f"{helper.name}.run", [1], "int64", zero)
+            inputs["Seed"] = counter
+    out = helper.create_variable(x.dtype)
+    mask = helper.create_variable("uint8", stop_gradient=True)
+    attrs = {
+        "dropout_prob": float(dropout_prob),
+        "is_test": is_test,
+        "seed": seed,
+        "dropout_implementation": dropout_implementation,
+    }
+    helper.append_op(inputs, {"Out": out, "Mask": mask}, attrs)
+    if counter is not None:
+        with program._backward_guard():  # a test must not count
+            helper.append_op({"X": counter}, {"Out": counter}, {"step": 1.0}, type="increment")
+    return out
+
+
+def embedding(
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool = False,
+    is_distributed: bool = False,
+    padding_idx: int | None = None,
+    param_attr: ParamAttrLike = None,
+    dtype: Any = "float32",
+) -> Variable:
+    """The rows of a table, a parameter of shape ``size`` [rows, width], with the numbers ``input`` (int64 [..., 1]).
+
+    Args:
+        padding_idx: the number whose row is zero and does not learn; negative ones count from the back.
+        is_sparse, is_distributed: Fluid's; the gradient is dense in any case.
+
+    Returns:
+        [..., width].
+    """
+    helper = LayerHelper("embedding")
+    table = helper.create_parameter(param_attr, size, dtype)
+    if table is None or len(size) != 2:
+        raise errors.InvalidArgument(f"layers.embedding: a table of [rows, width] is needed, got {list(size)}")
+    padding = -1 if padding_idx is None else padding_idx if padding_idx >= 0 else size[0] + padding_idx
+    out = helper.create_variable(dtype)
+    ids = check_variable(input, "input", "embedding")
+    helper.append_op({"W": table, "Ids": ids}, {"Out": out}, {"padding_idx": padding}, type="lookup_table")
+    return out
+
+
+def argmax(x: Variable, axis: int = 0) -> Variable:
+    """Where the greatest element is along ``axis``; int64."""
+    helper = LayerHelper("arg_max")
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"X": check_variable(x, "x", "argmax")}, {"Out": out}, {"axis": axis})
+    return out
+
+
+def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
+    """exp(input) divided by its sum over the last dimension. ``use_cudnn`` makes no difference."""
+    if axis not in (-1, len(check_variable(input, "input", "softmax").shape) - 1):
+        raise errors.Unimplemented(f"layers.softmax: over the last dimension only, got axis {axis}")
+    return _one_output("softmax", {"X": input}, name=name)
+
+
+def log_softmax(input: Variable, name: str | None = None) -> Variable:
+    """The logarithm of softmax."""
+    return _one_output("log_softmax", {"X": input}, name=name)
+
+
+def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100) -> Variable:
+    """-log(probability of the label) for each row.
+
+    Args:
+        input: [..., classes], probabilities.
+        label: int64 [..., 1]; with ``soft_label`` a probability for each class.
+        ignore_index: rows of this class have loss 0.
+
+    Returns:
+        [..., 1].
+    """
+    attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
+    return _one_output("cross_entropy", {"X": input, "Label": label}, attrs, out_slot="Y")
+
+
+def softmax_with_cross_entropy(
+    logits: Variable,
+    label: Variable,
+    soft_label: bool = False,
+    ignore_index: int = -100,
+    numeric_stable_mode: bool = True,
+    return_softmax: bool = False,
+) -> Any:
+    """cross_entropy of softmax, without overflow. ``numeric_stable_mode`` makes no difference.
+
+    Returns:
+        The loss, [..., 1]; with ``return_softmax`` (loss, softmax).
+    """
+    helper = LayerHelper("softmax_with_cross_entropy")
+    softmax_out = helper.create_variable(check_variable(logits, "logits", "softmax_with_cross_entropy").dtype)
+    loss = helper.create_variable(logits.dtype)
+    helper.append_op(
+        {"Logits": logits, "Label": label},
+        {"Softmax": softmax_out, "Loss": loss},
+        {"soft_label": soft_label, "ignore_index": ignore_index},
+    )
+    return (loss, softmax_out) if return_softmax else loss
+
+
+def sigmoid_cross_entropy_with_logits(
+    x: Variable, label: Variable, ignore_index: int = -100, name: str | None = None, normalize: bool = False
+) -> Variable:
+    """The cross entropy of sigmoid(x) with ``label``, element by element."""
+    attrs = {"ignore_index": ignore_index, "normalize": normalize}
+    return _one_output("sigmoid_cross_entropy_with_logits", {"X": x, "Label": label}, attrs, name)
+
+
+def square_error_cost(input: Variable, label: Variable) -> Variable:
+    """(input - label)², element by element."""
+    return _one_output("square_error_cost", {"X": input, "Y": label})
+
+
+def mean(x: Variable, name: str | None = None) -> Variable:
+    """The mean of all elements, [1]."""
+    return _one_output("mean", {"X": x}, name=name)
+
+
+def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
+    """The ``k`` greatest values of each row (the last dimension), in descending order, and their positions (int64)."""
+    helper = LayerHelper("top_k", name)
+    values = helper.create_variable(check_variable(input, "input", "topk").dtype)
+    indices = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"X": input}, {"Out": values, "Indices": indices}, {"k": k})
+    return values, indices
+
+
+def accuracy(
+    input: Variable,
+    label: Variable,
+    k: int = 1,
+    correct: Variable | None = None,
+    total: Variable | None = None,
+) -> Variable:
+    """The share of rows of ``input`` [N, classes] whose label (int64 [N, 1]) is among the ``k`` greatest; float32 [1].
+
+    ``correct`` and ``total`` receive the numbers of which it is the quotient, int32 [1].
+    """
+    values, indices = topk(input, k)
+    helper = LayerHelper("accuracy")
+    share = helper.create_variable("float32", stop_gradient=True)
+    correct = helper.create_variable("int32", stop_gradient=True) if correct is None else correct
+    total = helper.create_variable("int32", stop_gradient=True) if total is None else total
+    helper.append_op(
+        {"Out": values, "Indices": indices, "Label": label}, {"Accuracy": share, "Correct": correct, "Total": total}
+    )
+    return share
+
+
+def matmul(
+    x: Variable,
+    y: Variable,
+    transpose_x: bool = False,
+    transpose_y: bool = False,
+    alpha: float = 1.0,
+    name: str | None = None,
+) -> Variable:
+    """alpha · x · y for the matrices in the last two dimensions."""
+    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
+    return _one_output("matmul", {"X": x, "Y": y}, attrs, name)
+
+
+def mul(
+    x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
+) -> Variable:
+    """The product of two matrices: the first ``x_num_col_dims`` dimensions of ``x`` are its rows, and so on."""
+    return _one_output(
+        "mul", {"X": x, "Y": y}, {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}, name
+    )
+
+
+def scale(
+    x: Variable,
+    scale: float = 1.0,
+    bias: float = 0.0,
+    bias_after_scale: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """scale · x + bias, or scale · (x + bias)."""
+    attrs = {"scale": float(scale), "bias": float(bias), "bias_after_scale": bias_after_scale}
+    return _one_output("scale", {"X": x}, attrs, name, act)
+
+
+def _elementwise(op_type: str, x: Variable, y: Variable, axis: int, act: str | None, name: str | None) -> Variable:
+    return _one_output(op_type, {"X": x, "Y": y}, {"axis": axis}, name, act)
+
+
+def elementwise_add(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """x + y. The dimensions of ``y`` are those of ``x`` from ``axis`` on; -1: the last ones."""
+    return _elementwise("elementwise_add", x, y, axis, act, name)
+
+
+def elementwise_sub(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """x - y; see elementwise_add."""
+    return _elementwise("elementwise_sub", x, y, axis, act, name)
+
+
+def elementwise_mul(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """x · y; see elementwise_add."""
+    return _elementwise("elementwise_mul", x, y, axis, act, name)
+
+
+def elementwise_div(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """x / y; see elementwise_add."""
+    return _elementwise("elementwise_div", x, y, axis, act, name)
+
+
+def elementwise_max(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """The greater of x and y; see elementwise_add."""
+    return _elementwise("elementwise_max", x, y, axis, act, name)
+
+
+def elementwise_min(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """The smaller of x and y; see elementwise_add."""
+    return _elementwise("elementwise_min", x, y, axis, act, name)
+
+
+def _reduce(
+    op_type: str, input: Variable, dim: int | Sequence[int] | None, keep_dim: bool, name: str | None
+) -> Variable:
+    dims = [0] if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    return _one_output(op_type, {"X": input}, {"dim": dims, "keep_dim": keep_dim, "reduce_all": dim is None}, name)
+
+
+def reduce_sum(
+    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
+) -> Variable:
+    """The sum over the dimensions ``dim``; None: over all."""
+    return _reduce("reduce_sum", input, dim, keep_dim, name)
+
+
+def reduce_mean(
+    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
+) -> Variable:
+    """The mean over the dimensions ``dim``; None: over all."""
+    return _reduce("reduce_mean", input, dim, keep_dim, name)
+
+
+def reduce_max(
+    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
+) -> Variable:
+    """The maximum over the dimensions ``dim``; None: over all."""
+    return _reduce("reduce_max", input, dim, keep_dim, name)

@@ -1,0 +1,231 @@
+"""Layers that make tensors or change their form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import core, unique_name
+from headrace.fluid.framework import Parameter, Variable
+from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitializer
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
+
+__all__ = [
+    "assign",
+    "cast",
+    "concat",
+    "create_global_var",
+    "create_parameter",
+    "create_tensor",
+    "fill_constant",
+    "fill_constant_batch_size_like",
+    "flatten",
+    "increment",
+    "ones",
+    "reshape",
+    "split",
+    "squeeze",
+    "sums",
+    "transpose",
+    "unsqueeze",
+    "zeros",
+]
+
+
+def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
+    """A variable to be written to."""
+    helper = LayerHelper("create_tensor", name)
+    return helper.main_program.current_block().create_var(name=helper.name, dtype=dtype, persistable=persistable)
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: Any,
+    name: str | None = None,
+    attr: ParamAttrLike = None,
+    is_bias: bool = False,
+    default_initializer: Initializer | None = None,
+) -> Parameter:
+    """A parameter. An initializer of ``attr`` goes before ``default_initializer``."""
+    given = ParamAttr._to_attr(attr)
+    if given is None:
+        raise errors.InvalidArgument("layers.create_parameter: attr=False means that there is no parameter")
+    if name is not None:
+        given = ParamAttr(name, given.initializer, given.learning_rate, given.regularizer, given.trainable)
+    parameter = LayerHelper("create_parameter").create_parameter(given, shape, dtype, is_bias, default_initializer)
+    assert parameter is not None  # attr is not False
+    return parameter
+
+
+def create_global_var(
+    shape: Sequence[int],
+    value: float,
+    dtype: Any,
+    persistable: bool = False,
+    force_cpu: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """A variable that the startup program fills with ``value``. It survives a run in any case; the flags are
+    Fluid's.
+    """
+    name = unique_name.generate("global_var") if name is None else name
+    return LayerHelper("global_var", name).create_global_variable(name, shape, dtype, Constant(value))
+
+
+def cast(x: Variable, dtype: Any) -> Variable:
+    """The same values in another dtype."""
+    helper = LayerHelper("cast")
+    out = helper.create_variable(dtype)
+    in_dtype = check_variable(x, "x", "cast").dtype
+    helper.append_op({"X": x}, {"Out": out}, {"in_dtype": int(in_dtype), "out_dtype": int(core.convert_dtype(dtype))})
+    return out
+
+
+def sums(input: Sequence[Variable], out: Variable | None = None) -> Variable:
+    """The sum of variables of the same shape."""
+    helper = LayerHelper("sum")
+    items = [check_variable(item, "input", "sums") for item in input]
+    if not items:
+        raise errors.InvalidArgument("layers.sums: there is nothing to add")
+    out = helper.create_variable(items[0].dtype) if out is None else out
+    helper.append_op({"X": items}, {"Out": out})
+    return out
+
+
+def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Variable:
+    """A copy of a variable, or a constant from an array."""
+    helper = LayerHelper("assign")
+    if isinstance(input, Variable):
+        output = helper.create_variable(input.dtype) if output is None else output
+        helper.append_op({"X": input}, {"Out": output})
+        return output
+    array = np.asarray(input)
+    if output is None:
+        output = helper.create_variable(array.dtype, stop_gradient=True)
+    output.desc.shape = list(array.shape)
+    NumpyArrayInitializer(array)(output, helper.main_program.current_block())
+    return output
+
+
+def fill_constant(
+    shape: Sequence[int], dtype: Any, value: float, force_cpu: bool = False, out: Variable | None = None
+) -> Variable:
+    """A tensor of which every element is ``value``."""
+    helper = LayerHelper("fill_constant")
+    out = helper.create_variable(dtype, stop_gradient=True) if out is None else out
+    attrs = {"shape": [int(d) for d in shape], "dtype": int(core.convert_dtype(dtype)), "value": float(value)}
+    if float(value) != value or isinstance(value, int):
+        attrs["str_value"] = str(value)  # an integer may have more digits than a float holds
+    helper.append_op(outputs={"Out": out}, attrs=attrs)
+    return out
+
+
+def fill_constant_batch_size_like(
+    input: Variable, shape: Sequence[int], dtype: Any, value: float, input_dim_idx: int = 0, output_dim_idx: int = 0
+) -> Variable:
+    """As fill_constant, with dimension ``output_dim_idx`` taken from dimension ``input_dim_idx`` of ``input``."""
+    helper = LayerHelper("fill_constant_batch_size_like")
+    out = helper.create_variable(dtype, stop_gradient=True)
+    attrs = {
+        "shape": [int(d) for d in shape],
+        "dtype": int(core.convert_dtype(dtype)),
+        "value": float(value),
+        "input_dim_idx": input_dim_idx,
+        "output_dim_idx": output_dim_idx,
+    }
+    helper.append_op({"Input": check_variable(input, "input", "fill_constant_batch_size_like")}, {"Out": out}, attrs)
+    return out
+
+
+def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+    """A tensor of zeros."""
+    return fill_constant(shape, dtype, 0)
+
+
+def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
+    """A tensor of ones."""
+    return fill_constant(shape, dtype, 1)
+
+
+def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
+    """x + value for a single element."""
+    helper = LayerHelper("increment")
+    out = check_variable(x, "x", "increment") if in_place else helper.create_variable(x.dtype)
+    helper.append_op({"X": x}, {"Out": out}, {"step": float(value)})
+    return out
+
+
+def reshape(
+    x: Variable,
+    shape: Sequence[int],
+    actual_shape: Variable | None = None,
+    act: str | None = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Variable:
+    """The same elements in another shape: 0 keeps the dimension, -1 (once) is what is left. ``inplace`` makes no
+    difference.
+    """
+    if actual_shape is not None:
+        raise errors.Unimplemented("layers.reshape: the shape cannot be a variable")
+    out = _with_shape("reshape2", x, {"shape": [int(d) for d in shape]}, name)
+    return LayerHelper("reshape2", name).append_activation(out, act)
+
+
+def _with_shape(op_type: str, x: Variable, attrs: dict[str, Any], name: str | None) -> Variable:
+    """Adds one of the operators whose gradient needs no more of ``x`` than its shape."""
+    helper = LayerHelper(op_type, name)
+    out = helper.create_variable(check_variable(x, "x", op_type).dtype)
+    helper.append_op({"X": x}, {"Out": out, "XShape": helper.create_variable(x.dtype, stop_gradient=True)}, attrs)
+    return out
+
+
+def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """Without the dimensions ``axes``, which have to be 1; empty: without all that are."""
+    return _with_shape("squeeze2", input, {"axes": list(axes)}, name)
+
+
+def unsqueeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
+    """With dimensions of 1 put in at ``axes``, one after the other."""
+    return _with_shape("unsqueeze2", input, {"axes": list(axes)}, name)
+
+
+def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
+    """A matrix: the first ``axis`` dimensions make its rows."""
+    return _with_shape("flatten2", x, {"axis": axis}, name)
+
+
+def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Variable:
+    """The dimensions in another order: dimension i of the output is dimension ``perm[i]`` of ``x``."""
+    return _with_shape("transpose2", x, {"axis": list(perm)}, name)
+
+
+def split(
+    input: Variable, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None
+) -> list[Variable]:
+    """``input`` cut along ``dim`` into a number of equal sections, or into sections of the given extents."""
+    helper = LayerHelper("split", name)
+    equal = isinstance(num_or_sections, int)
+    sections = [] if isinstance(num_or_sections, int) else list(num_or_sections)
+    count = num_or_sections if isinstance(num_or_sections, int) else len(sections)
+    if count <= 0:
+        raise errors.InvalidArgument(f"layers.split: into a positive number of sections, got {num_or_sections!r}")
+    out = [helper.create_variable(check_variable(input, "input", "split").dtype) for _ in range(count)]
+    attrs = {"num": count if equal else 0, "sections": sections, "axis": dim}
+    helper.append_op({"X": input}, {"Out": out}, attrs)
+    return out
+
+
+def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
+    """Variables one after the other along ``axis``."""
+    helper = LayerHelper("concat", name)
+    items = [check_variable(item, "input", "concat") for item in input]
+    if not items:
+        raise errors.InvalidArgument("layers.concat: there is nothing to join")
+    out = helper.create_variable(items[0].dtype)
+    helper.append_op({"X": items}, {"Out": out}, {"axis": axis})
+    return out

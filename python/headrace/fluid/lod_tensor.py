@@ -1,0 +1,57 @@
+"""Makes LoDTensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid.core import CPUPlace, LoDTensor
+
+__all__ = ["create_lod_tensor", "create_random_int_lodtensor"]
+
+
+def create_lod_tensor(
+    data: np.ndarray | list[Any] | LoDTensor, recursive_seq_lens: Sequence[Sequence[int]], place: CPUPlace | None = None
+) -> LoDTensor:
+    """A LoDTensor of packed sequences.
+
+    Args:
+        data: the packed rows; or a list with one list of integers for each sequence, which become rows of one int64; or
+            a LoDTensor, whose elements are copied.
+        recursive_seq_lens: lengths of the sequences, the outermost level first.
+
+    Raises:
+        InvalidArgument: the lengths do not fit the data.
+    """
+    if isinstance(data, LoDTensor):
+        data = np.asarray(data)
+    if isinstance(data, list):
+        lengths = [len(sequence) for sequence in data]
+        if not recursive_seq_lens or list(recursive_seq_lens[-1]) != lengths:
+            raise errors.InvalidArgument(
+                f"the sequences have the lengths {lengths}, but the last level of recursive_seq_lens is "
+                f"{list(recursive_seq_lens[-1]) if recursive_seq_lens else 'missing'}"
+            )
+        data = np.concatenate([np.asarray(sequence, dtype=np.int64) for sequence in data]).reshape(-1, 1)
+    tensor = LoDTensor()
+    tensor.set(data, place)
+    tensor.set_recursive_sequence_lengths([list(level) for level in recursive_seq_lens])
+    return tensor
+
+
+def create_random_int_lodtensor(
+    recursive_seq_lens: Sequence[Sequence[int]],
+    base_shape: Sequence[int],
+    place: CPUPlace | None,
+    low: int,
+    high: int,
+) -> LoDTensor:
+    """A LoDTensor of int64 drawn from [low, high], both included, with rows of ``base_shape``."""
+    if not recursive_seq_lens:
+        raise errors.InvalidArgument("recursive_seq_lens needs a level")
+    rows = sum(recursive_seq_lens[-1])
+    data = np.random.randint(low, high + 1, size=[rows, *base_shape], dtype=np.int64)
+    return create_lod_tensor(data, recursive_seq_lens, place)

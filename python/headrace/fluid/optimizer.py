@@ -1,0 +1,325 @@
+"""Optimizers: they add the backward pass and the operators that change the parameters."""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from headrace import errors
+from headrace.fluid import initializer, unique_name
+from headrace.fluid.backward import append_backward
+from headrace.fluid.clip import GradientClipBase
+from headrace.fluid.framework import Operator, Parameter, Program, Variable, default_startup_program
+from headrace.fluid.layer_helper import create_initialized_var
+from headrace.fluid.regularizer import WeightDecayRegularizer
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "AdagradOptimizer",
+    "Adam",
+    "AdamOptimizer",
+    "Momentum",
+    "MomentumOptimizer",
+    "Optimizer",
+    "RMSProp",
+    "RMSPropOptimizer",
+    "SGDOptimizer",
+]
+
+ParamGrads = list[tuple[Parameter, Variable]]
+
+
+class Optimizer:
+    """Base of the optimizers.
+
+    Args:
+        learning_rate: a number, or a variable of one element that the program computes.
+        regularization: weight decay for the parameters that have none of their own.
+        grad_clip: clips the gradients before weight decay is added.
+        name: prefix of the names of what the optimizer creates.
+    """
+
+    _type = ""
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(learning_rate, (int, float, Variable)) or isinstance(learning_rate, bool):
+            raise errors.TypeMismatch(
+                f"the learning rate has to be a number or a Variable, got {type(learning_rate).__name__}"
+            )
+        self.regularization = regularization
+        self._learning_rate = learning_rate
+        self._grad_clip = grad_clip
+        self._name = name or self._type
+        self._rates: weakref.WeakKeyDictionary[Program, Variable] = weakref.WeakKeyDictionary()
+        self._accumulators: defaultdict[str, dict[str, Variable]] = defaultdict(dict)
+
+    def minimize(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> tuple[list[Operator], ParamGrads]:
+        """Adds the backward pass and an update of each parameter to the program of ``loss``.
+
+        Returns:
+            The operators that update, and (parameter, gradient) pairs.
+
+        Raises:
+            InvalidArgument: the loss is not a single element, or depends on no trainable parameter.
+        """
+        params_grads = self.backward(loss, startup_program, parameter_list, no_grad_set)
+        return self.apply_gradients(params_grads, startup_program), params_grads
+
+    def backward(
+        self,
+        loss: Variable,
+        startup_program: Program | None = None,
+        parameter_list: Sequence[Variable | str] | None = None,
+        no_grad_set: Collection[Variable | str] | None = None,
+    ) -> ParamGrads:
+        """The first half of ``minimize``."""
+        params_grads = append_backward(loss, parameter_list, no_grad_set)
+        if not params_grads:
+            raise errors.InvalidArgument(f"the loss '{loss.name}' depends on no trainable parameter")
+        return params_grads
+
+    def apply_gradients(self, params_grads: ParamGrads, startup_program: Program | None = None) -> list[Operator]:
+        """The second half of ``minimize``: clips, adds weight decay, updates."""
+        program = params_grads[0][0].block.program
+        startup = default_startup_program() if startup_program is None else startup_program
+        with program._backward_guard():
+            if self._grad_clip is not None:
+                params_grads = self._grad_clip(params_grads)
+            params_grads = self._regularize(params_grads)
+            return [self._update(parameter, gradient, program, startup) for parameter, gradient in params_grads]
+
+    def _regularize(self, params_grads: ParamGrads) -> ParamGrads:
+        out: ParamGrads = []
+        for parameter, gradient in params_grads:
+            regularizer = parameter.regularizer or self.regularization
+            if regularizer is not None:
+                block = gradient.block
+                decay = regularizer(parameter, block)
+                total = block.create_var(dtype=gradient.dtype, stop_gradient=True)
+                block.append_op("sum", {"X": [gradient, decay]}, {"Out": total})
+                gradient = total
+            out.append((parameter, gradient))
+        return out
+
+    def _rate(self, parameter: Parameter, program: Program, startup: Program) -> Variable:
+        """The learning rate of a parameter."""
+        rate = self._learning_rate
+        if not isinstance(rate, Variable):
+            if program not in self._rates:
+                self._rates[program] = create_initialized_var(
+                    program,
+                    startup,
+                    unique_name.generate("learning_rate"),
+                    [1],
+                    "float32",
+                    initializer.Constant(float(rate)),
+                )
+            rate = self._rates[program]
+        factor = parameter.optimize_attr["learning_rate"]
+        if factor == 1.0:
+            return rate
+        block = program.global_block()
+        scaled = block.create_var(dtype=rate.dtype, stop_gradient=True)
+        block.append_op("scale", {"X": rate}, {"Out": scaled}, {"scale": float(factor)})
+        return scaled
+
+    def _accumulator(
+        self,
+        kind: str,
+        parameter: Parameter,
+        program: Program,
+        startup: Program,
+        value: float = 0.0,
+        shape: Sequence[int] | None = None,
+    ) -> Variable:
+        """The persistable variable in which the optimizer keeps ``kind`` for ``parameter``."""
+        name = unique_name.generate(f"{parameter.name}_{self._name}_{kind}")
+        variable = create_initialized_var(
+            program,
+            startup,
+            name,
+            parameter.shape if shape is None else shape,
+            parameter.dtype,
+            initializer.Constant(value),
+        )
+        self._accumulators[kind][parameter.name] = variable
+        return variable
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        raise NotImplementedError
+
+
+class SGDOptimizer(Optimizer):
+    """parameter -= learning_rate · gradient."""
+
+    _type = "sgd"
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        rate = self._rate(parameter, program, startup)
+        return program.global_block().append_op(
+            "sgd", {"Param": parameter, "Grad": gradient, "LearningRate": rate}, {"ParamOut": parameter}
+        )
+
+
+class MomentumOptimizer(Optimizer):
+    """velocity = momentum · velocity + gradient; parameter -= learning_rate · velocity, or with Nesterov's
+    look-ahead.
+    """
+
+    _type = "momentum"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        momentum: float,
+        use_nesterov: bool = False,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._momentum = float(momentum)
+        self._use_nesterov = bool(use_nesterov)
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        velocity = self._accumulator("velocity", parameter, program, startup)
+        rate = self._rate(parameter, program, startup)
+        return program.global_block().append_op(
+            "momentum",
+            {"Param": parameter, "Grad": gradient, "Velocity": velocity, "LearningRate": rate},
+            {"ParamOut": parameter, "VelocityOut": velocity},
+            {"mu": self._momentum, "use_nesterov": self._use_nesterov},
+        )
+
+
+class AdagradOptimizer(Optimizer):
+    """moment += gradient²; parameter -= learning_rate · gradient / (√moment + epsilon) (Duchi et al., 2011)."""
+
+    _type = "adagrad"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        epsilon: float = 1.0e-6,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+        initial_accumulator_value: float = 0.0,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._epsilon = float(epsilon)
+        self._initial = float(initial_accumulator_value)
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        moment = self._accumulator("moment", parameter, program, startup, self._initial)
+        rate = self._rate(parameter, program, startup)
+        return program.global_block().append_op(
+            "adagrad",
+            {"Param": parameter, "Grad": gradient, "Moment": moment, "LearningRate": rate},
+            {"ParamOut": parameter, "MomentOut": moment},
+            {"epsilon": self._epsilon},
+        )
+
+
+class RMSPropOptimizer(Optimizer):
+    """square = rho · square + (1 - rho) · gradient²; moment = momentum · moment + learning_rate · gradient / √(square +
+    epsilon); parameter -= moment. ``centered`` takes the square of the mean gradient off the mean square.
+    """
+
+    _type = "rmsprop"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        rho: float = 0.95,
+        epsilon: float = 1.0e-6,
+        momentum: float = 0.0,
+        centered: bool = False,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._rho, self._epsilon, self._momentum = float(rho), float(epsilon), float(momentum)
+        self._centered = bool(centered)
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        kinds = {"Moment": "momentum", "MeanSquare": "mean_square"}
+        if self._centered:
+            kinds["MeanGrad"] = "mean_grad"
+        state = {slot: self._accumulator(kind, parameter, program, startup) for slot, kind in kinds.items()}
+        rate = self._rate(parameter, program, startup)
+        return program.global_block().append_op(
+            "rmsprop",
+            {"Param": parameter, "Grad": gradient, "LearningRate": rate, **state},
+            {"ParamOut": parameter, **{f"{slot}Out": variable for slot, variable in state.items()}},
+            {"decay": self._rho, "epsilon": self._epsilon, "momentum": self._momentum, "centered": self._centered},
+        )
+
+
+class AdamOptimizer(Optimizer):
+    """Adam (Kingma and Ba, 2015)."""
+
+    _type = "adam"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        regularization: WeightDecayRegularizer | None = None,
+        grad_clip: GradientClipBase | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._beta1, self._beta2, self._epsilon = float(beta1), float(beta2), float(epsilon)
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        moment1 = self._accumulator("moment1", parameter, program, startup)
+        moment2 = self._accumulator("moment2", parameter, program, startup)
+        power1 = self._accumulator("beta1_pow_acc", parameter, program, startup, self._beta1, [1])
+        power2 = self._accumulator("beta2_pow_acc", parameter, program, startup, self._beta2, [1])
+        rate = self._rate(parameter, program, startup)
+        block = program.global_block()
+        return block.append_op(
+            "adam",
+            {
+                "Param": parameter,
+                "Grad": gradient,
+                "Moment1": moment1,
+                "Moment2": moment2,
+                "Beta1Pow": power1,
+                "Beta2Pow": power2,
+                "LearningRate": rate,
+            },
+            {
+                "ParamOut": parameter,
+                "Moment1Out": moment1,
+                "Moment2Out": moment2,
+                "Beta1PowOut": power1,
+                "Beta2PowOut": power2,
+            },
+            {"beta1": self._beta1, "beta2": self._beta2, "epsilon": self._epsilon},
+        )
+
+
+SGD = SGDOptimizer
+Momentum = MomentumOptimizer
+Adagrad = AdagradOptimizer
+RMSProp = RMSPropOptimizer
+Adam = AdamOptimizer

@@ -1,0 +1,372 @@
+"""Readers that Python feeds: the variable that a program reads from, and what stands behind it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid._sample_readers import batch
+from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
+from headrace.fluid.data_feeder import DataFeeder
+from headrace.fluid.executor import global_scope
+from headrace.fluid.framework import Block, Program, Variable
+
+__all__ = ["ReaderVariable"]
+
+#: How long a reset waits for a generator before it says what it waits for, in seconds.
+_PATIENCE = 5.0
+
+_live_sources: weakref.WeakSet[FeedSource] = weakref.WeakSet()
+
+
+class FeedHandle(Protocol):
+    """A feeder at work."""
+
+    def stop(self) -> None:
+        """Ends and joins the feeder. May be called again."""
+
+
+class FeedingLoader(Protocol):
+    """What ``decorate_loader`` takes: something that feeds a queue without running Python for each batch."""
+
+    def _feed(self, queue: LoDTensorBlockingQueue) -> FeedHandle:
+        """Starts to feed ``queue`` in its present epoch; at the end of the data closes it, or fails it."""
+
+
+class _Feeder(threading.Thread):
+    """Feeds a source's queue from a Python iterable, for one epoch of the queue."""
+
+    def __init__(self, source: FeedSource, batches: Callable[[], Iterable[Any]]) -> None:
+        # A daemon: the interpreter joins other threads before it runs atexit's functions, and this one may be waiting
+        # for room.
+        super().__init__(name=f"headrace feeder of {source.name}", daemon=True)
+        self.source = source
+        self._batches = batches
+        self._epoch = source.queue.epoch
+        self.start()
+
+    def run(self) -> None:
+        queue, epoch, refused = self.source.queue, self._epoch, False
+        try:
+            iterator = iter(self._batches())
+            try:
+                for batch in iterator:
+                    if not queue.push(batch, epoch):
+                        refused = True
+                        return
+            finally:
+                # Runs the generator's own clean-up here and now, before whoever resets the reader goes on.
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+            queue.close(epoch)
+        except BaseException as error:
+            # Without this function's frame, which refers to the queue that is about to hold the error.
+            error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
+            if refused or not queue.fail(error, epoch):
+                # The pass is over and nobody will ask any more; but it should not be lost.
+                traceback.print_exception(type(error), error, error.__traceback__)
+
+    def stop(self) -> None:
+        """Waits for the thread, which the end of its epoch has told to stop."""
+        self.join(_PATIENCE)
+        if self.is_alive():
+            warnings.warn(
+                f"py_reader '{self.source.name}' is waiting for its generator, which has not come back for "
+                f"{_PATIENCE:.0f} s",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            self.join()
+
+
+class FeedSource:
+    """What stands behind a py_reader: its queue, and who fills it.
+
+    Each pass over the data is an epoch of the queue. Whoever feeds knows the epoch it was started in and can do nothing
+    to the queue once that is over; so ``reset`` is safe in any state, and nothing of an old pass gets into a new one.
+
+    Thread-safety: one lock guards start and reset; the queue has its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        queue: LoDTensorBlockingQueue,
+        scope: Scope,
+        specs: Sequence[tuple[str, Sequence[int], Any, int]],
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        #: The reader variables that read from the queue, the outermost last.
+        self.reader_names: list[str] = []
+        #: Where readers of the queue may be. A program refers to the source, and must not keep scopes alive.
+        self._scopes = weakref.WeakSet([scope])
+        self._specs = list(specs)
+        self._lock = threading.Lock()
+        self._begin: Callable[[], FeedHandle] | None = None
+        self._handle: FeedHandle | None = None
+        self._queue_taken = False
+        self._sent_before = 0
+        _live_sources.add(self)
+
+    def decorate(self, begin: Callable[[], FeedHandle]) -> None:
+        with self._lock:
+            if self._handle is not None:
+                raise errors.FailedPrecondition(
+                    f"py_reader '{self.name}' is started: its source can be changed after reset()"
+                )
+            self._begin = begin
+
+    def decorate_batches(self, batches: Callable[[], Iterable[Any]]) -> None:
+        """Feeds what the iterable that ``batches`` returns yields: sequences with a tensor or array for each
+        variable.
+        """
+        if not callable(batches):
+            raise errors.TypeMismatch(
+                f"py_reader '{self.name}' takes a function that returns an iterable, got {type(batches).__name__}"
+            )
+        self.decorate(lambda: _Feeder(self, batches))
+
+    def decorate_sample_lists(self, sample_lists: Callable[[], Iterable[Any]]) -> None:
+        """Feeds what DataFeeder makes of the lists of samples."""
+        if not callable(sample_lists):
+            raise errors.TypeMismatch(
+                f"py_reader '{self.name}' takes a function that returns an iterable, got {type(sample_lists).__name__}"
+            )
+        feeder = DataFeeder._of_specs(self._specs)
+
+        def batches() -> Iterator[list[LoDTensor]]:
+            for samples in sample_lists():
+                yield feeder._tensors(samples)
+
+        self.decorate_batches(batches)
+
+    def decorate_loader(self, loader: FeedingLoader) -> None:
+        if not callable(getattr(loader, "_feed", None)):
+            raise errors.TypeMismatch(f"decorate_loader takes a headrace.DataLoader, got {type(loader).__name__}")
+        self.decorate(lambda: loader._feed(self.queue))
+
+    def take_queue(self) -> LoDTensorBlockingQueue:
+        """The queue, for somebody who will push into it."""
+        self._queue_taken = True
+        return self.queue
+
+    def start(self) -> None:
+        with self._lock:
+            if self._handle is not None:
+                raise errors.FailedPrecondition(
+                    f"py_reader '{self.name}' is started already: reset() comes before start()"
+                )
+            if self._begin is None:
+                raise errors.FailedPrecondition(
+                    f"py_reader '{self.name}' has nothing to start: decorate it with a source, "
+                    "or push into its queue without start()"
+                )
+            if self.queue.is_closed():
+                raise errors.FailedPrecondition(
+                    f"py_reader '{self.name}' is at the end of a pass: reset() comes before start()"
+                )
+            self._handle = self._begin()
+
+    def reset(self) -> None:
+        current = threading.current_thread()
+        if isinstance(current, _Feeder) and current.source is self:
+            raise errors.FailedPrecondition(f"py_reader '{self.name}' cannot be reset by the generator that feeds it")
+        with self._lock:
+            epoch = self.queue.epoch
+            for scope in list(self._scopes):
+                self._reset_readers(scope)
+            if self.queue.epoch == epoch:
+                self.queue.reopen()  # no program has made a reader of it yet
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                handle.stop()
+            self._sent_before = self.queue.stats()["sent"]
+
+    def _reset_readers(self, scope: Scope) -> None:
+        for name in reversed(self.reader_names):
+            variable = scope.find_var(name)
+            if variable is not None and variable.is_initialized():
+                variable.reset_reader()  # the whole chain, and with it the queue
+                return
+
+    def check_fed(self, program: Program, scope: Scope) -> None:
+        """FailedPrecondition if ``program``, about to run on ``scope``, reads from the queue, which nobody fills or
+        ever will.
+
+        Somebody does if the reader is started. If it is not: somebody has pushed, or closed the queue; or, as long as
+        no source has been given, somebody has taken the queue in hand and may push from another thread at any time.
+        """
+        if scope not in self._scopes:
+            with self._lock:
+                self._scopes.add(scope)
+        if self._handle is not None or (self._queue_taken and self._begin is None):
+            return
+        if self.queue.is_closed() or self.queue.stats()["sent"] != self._sent_before:
+            return
+        if not self._is_read_by(program):
+            return
+        raise errors.FailedPrecondition(
+            f"py_reader '{self.name}' was not started: "
+            + (
+                "call start()"
+                if self._begin is not None
+                else "decorate it with a source and call start(), or push into its queue"
+            )
+        )
+
+    def _is_read_by(self, program: Program) -> bool:
+        return any(
+            op.type == "read" and op.input("Reader")[0] in self.reader_names
+            for block in program.blocks
+            for op in block.ops
+        )
+
+    def _kill(self) -> _Feeder | None:
+        """Ends the queue and the feeder for good; a thread is told, but not waited for."""
+        handle, self._handle = self._handle, None
+        self.queue.kill()
+        if handle is None or isinstance(handle, _Feeder):
+            return handle
+        handle.stop()
+        return None
+
+
+def _stop_all_at_exit() -> None:
+    """Ends the feeders while Python still works: afterwards their threads could not run to their end."""
+    threads = [source._kill() for source in list(_live_sources)]
+    deadline = time.monotonic() + _PATIENCE
+    for thread in threads:
+        if thread is not None:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_stop_all_at_exit)
+# A forked child has none of the threads, and locks in whatever state they were.
+os.register_at_fork(after_in_child=_live_sources.clear)
+
+
+class ReaderVariable(Variable):
+    """A variable that holds a reader.
+
+    If it is a py_reader, or a reader over one, its methods say what the reader reads, and begin and end a pass::
+
+        reader.decorate_sample_list_generator(batches)
+        for epoch in range(epochs):
+            reader.start()
+            try:
+                while True:
+                    executor.run(program)
+            except fluid.core.EOFException:
+                reader.reset()
+
+    An exception that a source raises reaches ``Executor.run`` as it was raised, after the batches that came before it;
+    then ``reset`` and ``start`` begin a new pass.
+
+    Thread-safety: start, reset and the queue's methods may be called by any thread.
+    """
+
+    def __init__(self, block: Block, name: str, source: FeedSource | None = None) -> None:
+        super().__init__(block, name)
+        self._source = source
+
+    def _copy_to(self, block: Block) -> ReaderVariable:
+        return ReaderVariable(block, self.name, self._source)
+
+    @property
+    def _feed_source(self) -> FeedSource:
+        if self._source is None:
+            raise errors.FailedPrecondition(f"reader '{self.name}' is not fed from Python")
+        return self._source
+
+    @property
+    def specs(self) -> list[tuple[list[int], int, int]]:
+        """Shape, dtype and LoD level of each tensor that the reader yields."""
+        return self.desc.reader_specs
+
+    @property
+    def queue(self) -> LoDTensorBlockingQueue:
+        """The queue, to push batches into it by hand, before or while the program runs; ``queue.close()`` ends the
+        pass.
+        """
+        return self._feed_source.take_queue()
+
+    def stats(self, scope: Scope | None = None) -> dict[str, Any]:
+        """Totals of the reader since its creation: ``batches`` given out, and ``wait_s``, the seconds that programs
+        waited for them.
+
+        ``scope`` is where the programs run, by default the current one; before they do, the totals are 0.
+        """
+        variable = (scope or global_scope()).find_var(self.name)
+        if variable is None or not variable.is_initialized():
+            return {"batches": 0, "wait_s": 0.0}
+        return variable.reader_stats()
+
+    def start(self) -> None:
+        """Begins to feed. FailedPrecondition without a source, or if it has been started since the last reset."""
+        self._feed_source.start()
+
+    def reset(self) -> None:
+        """Ends the pass and drops what is left of it. May be called at any time, also before a pass or twice.
+
+        Returns when the feeder has ended, so a generator has to come back from what it is doing.
+        """
+        self._feed_source.reset()
+
+    def decorate_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
+        """``reader()`` yields batches: sequences with a LoDTensor (which is shared) or an array (which is copied) for
+        each variable.
+        """
+        self._feed_source.decorate_batches(reader)
+
+    def decorate_sample_list_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
+        """``reader()`` yields lists of samples, of which a DataFeeder makes batches."""
+        self._feed_source.decorate_sample_lists(reader)
+
+    def decorate_sample_generator(
+        self,
+        sample_generator: Callable[[], Iterable[Any]],
+        batch_size: int,
+        drop_last: bool = True,
+        places: Any = None,
+    ) -> None:
+        """``sample_generator()`` yields samples; ``batch_size`` of them make a batch. ``drop_last``: leave out an
+        incomplete one.
+        """
+        if not callable(sample_generator):
+            raise errors.TypeMismatch(
+                "decorate_sample_generator takes a function that returns an iterable, "
+                f"got {type(sample_generator).__name__}"
+            )
+        self._feed_source.decorate_sample_lists(batch(sample_generator, batch_size, drop_last))
+
+    def decorate_loader(self, loader: FeedingLoader) -> None:
+        """The batches of a headrace.DataLoader, which C++ moves into the queue: no Python runs for each batch."""
+        self._feed_source.decorate_loader(loader)
+
+    decorate_tensor_provider = decorate_batch_generator
+    decorate_paddle_reader = decorate_sample_list_generator
+
+
+def init_queue(
+    scope: Scope, name: str, capacity: int, specs: Sequence[tuple[Sequence[int], int, int]], tensor_names: Sequence[str]
+) -> LoDTensorBlockingQueue:
+    """Makes the queue that the scope's variable ``name`` holds. AlreadyExists if there is one."""
+    return core.init_lod_tensor_blocking_queue(
+        scope.var(name),
+        capacity,
+        [list(shape) for shape, _, _ in specs],
+        dtypes=[int(dtype) for _, dtype, _ in specs],
+        lod_levels=[lod_level for _, _, lod_level in specs],
+        names=list(tensor_names),
+    )

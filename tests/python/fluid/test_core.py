@@ -1,0 +1,242 @@
+"""LoDTensor, Scope and the exceptions."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core
+
+DTYPES = [
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tensor_gives_back_what_was_set(dtype: str) -> None:
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    tensor = fluid.LoDTensor()
+    tensor.set(array, fluid.CPUPlace())
+    assert tensor.shape() == [2, 3, 4]
+    assert tensor.dtype() == dtype
+    back = np.array(tensor)
+    assert back.dtype == array.dtype
+    np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize("array", [np.float32(3).reshape(()), np.zeros((0, 4), np.int64), np.zeros((3, 0), np.float32)])
+def test_scalars_and_empty_arrays_keep_their_shape(array: np.ndarray) -> None:
+    for copy in (True, False):
+        back = np.asarray(fluid.LoDTensor.from_numpy(array, copy=copy))
+        assert back.shape == array.shape
+        np.testing.assert_array_equal(back, array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12).reshape(3, 4).T,
+        np.arange(12)[::-2],
+        np.arange(12, dtype=">i4"),
+        np.asfortranarray(np.arange(12).reshape(3, 4)),
+        np.frombuffer(b"x" + np.arange(4, dtype="<i4").tobytes(), dtype="<i4", offset=1),
+    ],
+    ids=["transposed", "strided", "big-endian", "fortran", "unaligned"],
+)
+def test_any_layout_can_be_set(array: np.ndarray) -> None:
+    for copy in (True, False):
+        np.testing.assert_array_equal(np.asarray(fluid.LoDTensor.from_numpy(array, copy=copy)), array)
+
+
+@pytest.mark.parametrize("array", [np.zeros(3, complex), np.array(["a"]), np.array([[1], [1, 2]], dtype=object)])
+def test_a_dtype_that_no_tensor_holds_is_refused(array: np.ndarray) -> None:
+    with pytest.raises(TypeError, match=array.dtype.name):
+        fluid.LoDTensor().set(array)
+
+
+def test_set_copies() -> None:
+    array = np.zeros(4, np.float32)
+    tensor = fluid.LoDTensor()
+    tensor.set(array)
+    array[:] = 1
+    assert np.asarray(tensor).sum() == 0
+
+
+def test_a_tensor_can_share_an_array_and_keeps_it_alive() -> None:
+    array = np.zeros(1000, np.float32)
+    tensor = fluid.LoDTensor.from_numpy(array, copy=False)
+    assert np.shares_memory(np.asarray(tensor), array)
+    count = sys.getrefcount(array)
+    del tensor
+    gc.collect()
+    assert sys.getrefcount(array) == count - 1
+
+
+def test_read_only_memory_is_not_shared() -> None:
+    array = np.zeros(4, np.float32)
+    array.setflags(write=False)
+    view = np.asarray(fluid.LoDTensor.from_numpy(array, copy=False))
+    view[0] = 1
+    assert array[0] == 0
+
+
+def test_a_view_outlives_its_tensor_and_what_the_tensor_holds_later() -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.arange(1000))
+    view, memory = np.asarray(tensor), memoryview(tensor)
+    tensor.set(np.zeros(1000, np.int64))
+    del tensor
+    gc.collect()
+    np.testing.assert_array_equal(view, np.arange(1000))
+    np.testing.assert_array_equal(np.frombuffer(memory, np.int64), np.arange(1000))
+
+
+def test_array_conversion_copies_only_when_asked() -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.arange(4, dtype=np.float32))
+    assert np.shares_memory(np.asarray(tensor), np.asarray(tensor))
+    assert not np.shares_memory(np.array(tensor), np.asarray(tensor))
+    assert np.asarray(tensor, dtype=np.float64).dtype == np.float64
+
+
+def test_dlpack_shares_the_memory() -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.arange(4, dtype=np.float32))
+    array = np.from_dlpack(tensor)
+    assert np.shares_memory(array, np.asarray(tensor))
+
+
+def test_an_empty_tensor_has_no_array() -> None:
+    assert not fluid.LoDTensor()._is_initialized()
+    with pytest.raises(RuntimeError):
+        np.asarray(fluid.LoDTensor().__array__())
+
+
+def test_lod_as_offsets_and_as_lengths() -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.zeros((9, 2), np.float32))
+    tensor.set_recursive_sequence_lengths([[2, 1], [3, 2, 4]])
+    assert tensor.lod() == [[0, 2, 3], [0, 3, 5, 9]]
+    assert tensor.recursive_sequence_lengths() == [[2, 1], [3, 2, 4]]
+    assert tensor.has_valid_recursive_sequence_lengths()
+    tensor.set(np.zeros((3, 2), np.float32))
+    assert not tensor.has_valid_recursive_sequence_lengths()
+
+
+@pytest.mark.parametrize("lengths", [[[1, 1]], [[2, 2]], [[2], [1, 1, 1]], [[-1, 4]]])
+def test_a_lod_that_does_not_fit_is_refused(lengths: list[list[int]]) -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.zeros((3, 2), np.float32))
+    with pytest.raises(ValueError, match=r"(?i)lod|negative"):
+        tensor.set_recursive_sequence_lengths(lengths)
+    assert tensor.lod() == []
+
+
+def test_create_lod_tensor_from_lists_arrays_and_tensors() -> None:
+    from_list = fluid.create_lod_tensor([[1, 2, 3], [4]], [[3, 1]], fluid.CPUPlace())
+    assert from_list.shape() == [4, 1]
+    assert from_list.dtype() == "int64"
+    from_array = fluid.create_lod_tensor(np.zeros((4, 2), np.float32), [[3, 1]], fluid.CPUPlace())
+    assert from_array.recursive_sequence_lengths() == [[3, 1]]
+    assert fluid.create_lod_tensor(from_array, [[2, 2]]).recursive_sequence_lengths() == [[2, 2]]
+    with pytest.raises(ValueError, match="lengths"):
+        fluid.create_lod_tensor([[1, 2], [3]], [[1, 2]])
+    drawn = fluid.create_random_int_lodtensor([[2, 3]], [4], fluid.CPUPlace(), 1, 3)
+    assert drawn.shape() == [5, 4]
+    assert set(np.unique(np.asarray(drawn))) <= {1, 2, 3}
+
+
+def test_a_tensor_array_holds_tensors_only() -> None:
+    array = fluid.LoDTensorArray()
+    array.append(fluid.LoDTensor())
+    assert len(array) == 1
+    with pytest.raises(TypeError, match="ndarray"):
+        array.append(np.zeros(3))
+
+
+def test_scopes_look_up_in_their_parents() -> None:
+    outer = fluid.Scope()
+    inner = outer.new_scope()
+    outer.var("x").get_tensor().set(np.ones(3, np.float32))
+    found = inner.find_var("x")
+    assert found is not None
+    assert np.asarray(found.get_tensor()).sum() == 3
+    assert inner.local_var_names() == []
+    inner.var("x")
+    assert not inner.find_var("x").is_initialized()
+    assert outer.find_var("y") is None
+
+
+def test_a_kid_scope_lives_as_long_as_somebody_refers_to_it() -> None:
+    outer = fluid.Scope()
+    kid = outer.new_scope()
+    tensor = kid.var("x").get_tensor()
+    tensor.set(np.ones(3, np.float32))
+    gone = weakref.ref(kid)
+    del kid, outer
+    gc.collect()
+    assert np.asarray(tensor).sum() == 3
+    assert gone() is None
+
+
+def test_a_variable_holds_one_type() -> None:
+    variable = fluid.Scope().var("x")
+    variable.get_tensor()
+    with pytest.raises(TypeError, match="x"):
+        variable.get_queue()
+
+
+def test_errors_are_the_built_in_ones_too() -> None:
+    expected = {
+        "InvalidArgument": ValueError,
+        "TypeMismatch": TypeError,
+        "OutOfRange": IndexError,
+        "NotFound": KeyError,
+        "AlreadyExists": ValueError,
+        "FailedPrecondition": RuntimeError,
+        "Unimplemented": NotImplementedError,
+        "ResourceExhausted": MemoryError,
+        "DataLoss": ValueError,
+        "IoError": OSError,
+        "Timeout": TimeoutError,
+        "QueueClosedError": RuntimeError,
+    }
+    for name, builtin in expected.items():
+        cls = getattr(errors, name)
+        assert issubclass(cls, builtin)
+        assert issubclass(cls, errors.HeadraceError)
+        assert str(cls("what went wrong")) == "what went wrong"
+        assert str(pickle.loads(pickle.dumps(cls("what went wrong")))) == "what went wrong"
+
+
+def test_errors_say_where_they_happened() -> None:
+    block = fluid.default_main_program().global_block()
+    block.create_var(name="x", shape=[2, 3], dtype="float32")
+    block.create_var(name="out")
+    with pytest.raises(errors.HeadraceError) as caught:
+        block.append_op("relu", {"Wrong": "x"}, {"Out": "out"})
+    assert caught.value.op_type == "relu"
+
+
+@pytest.mark.parametrize("dtype", ["float32", np.float32, np.dtype("float32"), core.VarType.FP32, 5])
+def test_dtypes_have_many_names(dtype: object) -> None:
+    assert core.convert_dtype(dtype) == core.VarDesc.VarType.FP32
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "nonsense", 7, True])
+def test_what_is_no_dtype_is_refused(dtype: object) -> None:
+    with pytest.raises(TypeError):
+        core.convert_dtype(dtype)

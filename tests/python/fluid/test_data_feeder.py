@@ -1,0 +1,92 @@
+"""Samples to tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+
+
+def feeder(shape: list[int], dtype: str = "float32", lod_level: int = 0) -> fluid.DataFeeder:
+    return fluid.DataFeeder([fluid.layers.data("x", shape, dtype=dtype, lod_level=lod_level)], fluid.CPUPlace())
+
+
+def test_samples_without_lod_are_stacked() -> None:
+    image = fluid.layers.data("image", [1, 2, 2])
+    label = fluid.layers.data("label", [1], dtype="int64")
+    batch = fluid.DataFeeder([image, label], fluid.CPUPlace()).feed([([1, 2, 3, 4], 7), (np.ones((1, 2, 2)), [8])])
+    assert batch["image"].shape() == [2, 1, 2, 2]
+    assert batch["image"].dtype() == "float32"
+    np.testing.assert_array_equal(np.asarray(batch["image"])[0], [[[1, 2], [3, 4]]])
+    np.testing.assert_array_equal(np.asarray(batch["label"]), [[7], [8]])
+    assert batch["label"].dtype() == "int64"
+
+
+def test_one_level_of_lod() -> None:
+    tensor = feeder([1], "int64", 1).feed([([1, 2, 3],), ([4],), ([],)])["x"]
+    assert tensor.recursive_sequence_lengths() == [[3, 1, 0]]
+    np.testing.assert_array_equal(np.asarray(tensor), [[1], [2], [3], [4]])
+
+
+def test_two_levels_of_lod() -> None:
+    tensor = feeder([1], "int64", 2).feed([([[1, 2, 3], [4, 5]],), ([[6, 7, 8, 9]],)])["x"]
+    assert tensor.recursive_sequence_lengths() == [[2, 1], [3, 2, 4]]
+    np.testing.assert_array_equal(np.asarray(tensor).ravel(), range(1, 10))
+
+
+def test_sequences_of_vectors() -> None:
+    tensor = feeder([2], "float32", 1).feed([([[1, 2], [3, 4]],), (np.ones((1, 2)),)])["x"]
+    assert tensor.shape() == [3, 2]
+    assert tensor.recursive_sequence_lengths() == [[2, 1]]
+
+
+def test_only_empty_sequences() -> None:
+    tensor = feeder([3], "float32", 1).feed([([],), ([],)])["x"]
+    assert tensor.shape() == [0, 3]
+    assert tensor.recursive_sequence_lengths() == [[0, 0]]
+
+
+def test_names_stand_for_variables() -> None:
+    fluid.layers.data("x", [1])
+    assert fluid.DataFeeder(["x"]).feed([(1,)])["x"].shape() == [1, 1]
+    with pytest.raises(KeyError, match="nothing"):
+        fluid.DataFeeder(["nothing"])
+    with pytest.raises(TypeError, match="int"):
+        fluid.DataFeeder([3])
+
+
+def test_any_extent_where_the_shape_leaves_it_open() -> None:
+    x = fluid.layers.data("x", [-1, -1, 2], append_batch_size=False)
+    assert fluid.DataFeeder([x]).feed([(np.zeros((5, 2)),)])["x"].shape() == [1, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("samples", "error", "match"),
+    [
+        ([], ValueError, "at least one"),
+        ([(1, 2)], ValueError, "2 values"),
+        ([3], TypeError, "int"),
+        (["text"], TypeError, "str"),
+        ([([1, 2, 3],)], ValueError, r"\[3\]"),
+        ([([1, 2],), ([1],)], ValueError, "sample 1"),
+        ([("text",)], ValueError, "sample 0"),
+        ([([[1], [1, 2]],)], ValueError, "sample 0"),
+    ],
+)
+def test_samples_that_do_not_fit_are_refused(samples: list[object], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        feeder([2]).feed(samples)
+
+
+def test_a_sample_without_the_sequences_that_the_lod_wants_is_refused() -> None:
+    with pytest.raises(TypeError, match="level 1"):
+        feeder([1], "int64", 2).feed([([1, 2],)])
+
+
+def test_a_decorated_reader_yields_batches(exe: fluid.Executor) -> None:
+    x = fluid.layers.data("x", [1])
+    out = fluid.layers.scale(x, 2.0)
+    reader = fluid.DataFeeder([x]).decorate_reader(fluid.io.batch(lambda: ((i,) for i in range(5)), 2))
+    values = [exe.run(feed=batch, fetch_list=[out])[0].ravel().tolist() for batch in reader()]
+    assert values == [[0, 2], [4, 6], [8]]

@@ -1,0 +1,309 @@
+"""Running programs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+from nets import fed_regression, number, number_reader, regression_batch
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.framework import Variable
+
+
+@pytest.fixture
+def doubled() -> tuple[Variable, Variable]:
+    x = fluid.layers.data("x", [2])
+    return x, fluid.layers.scale(x, 2.0)
+
+
+X = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+def test_fetches_come_in_order_as_arrays_or_tensors(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
+    _, out = doubled
+    a, b = exe.run(feed={"x": X}, fetch_list=[out, "x"])
+    np.testing.assert_array_equal(a, X * 2)
+    np.testing.assert_array_equal(b, X)
+    (tensor,) = exe.run(feed={"x": X}, fetch_list=out, return_numpy=False)
+    assert isinstance(tensor, fluid.LoDTensor)
+    assert exe.run(feed={"x": X}) == []
+
+
+def test_fetched_values_are_the_callers(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
+    _, out = doubled
+    (first,) = exe.run(feed={"x": X}, fetch_list=[out])
+    exe.run(feed={"x": X + 1}, fetch_list=[out])
+    np.testing.assert_array_equal(first, X * 2)
+    first[:] = 0
+    (again,) = exe.run(feed={"x": X}, fetch_list=[out])
+    np.testing.assert_array_equal(again, X * 2)
+
+
+def test_fed_arrays_are_not_written_to(exe: fluid.Executor) -> None:
+    x = fluid.layers.data("x", [1], append_batch_size=False)
+    fluid.layers.increment(x, 1.0, in_place=True)
+    fed = np.zeros(1, np.float32)
+    (out,) = exe.run(feed={"x": fed}, fetch_list=[x])
+    assert (out[0], fed[0]) == (1, 0)
+
+
+def test_a_view_of_a_parameter_does_not_disturb_training(exe: fluid.Executor) -> None:
+    _, _, loss = fed_regression()
+    fluid.optimizer.Adam(0.1).minimize(loss)
+    startup, main = fluid.default_startup_program(), fluid.default_main_program()
+    startup.global_block().ops[0]._set_attr("seed", 3)  # the weights
+
+    def train(hold_views: bool) -> np.ndarray:
+        scope = fluid.Scope()
+        exe.run(startup, scope=scope)
+        views = []
+        for step in range(5):
+            if hold_views:
+                views.append([np.asarray(scope.find_var(p.name).get_tensor()) for p in main.all_parameters()])
+            x, y = regression_batch(step)
+            (value,) = exe.run(main, feed={"x": x, "y": y}, fetch_list=[loss], scope=scope)
+        return value
+
+    np.testing.assert_array_equal(train(True), train(False))
+
+
+@pytest.mark.parametrize(
+    ("feed", "error"),
+    [
+        ({"x": X.astype(np.float64)}, TypeError),
+        ({"x": np.zeros((3, 3), np.float32)}, ValueError),
+        ({"x": np.zeros(3, np.float32)}, ValueError),
+        ({"y": X}, KeyError),
+        ({"x": fluid.LoDTensor()}, ValueError),
+        ({"x": None}, TypeError),
+        ({"x": [[1], [1, 2]]}, ValueError),
+        ({"x": fluid.create_lod_tensor(X, [[1, 2]])}, ValueError),
+        ([X], TypeError),
+    ],
+    ids=["dtype", "shape", "rank", "unknown", "empty", "none", "ragged", "lod", "no mapping"],
+)
+def test_a_feed_that_does_not_fit_is_refused(
+    exe: fluid.Executor, doubled: tuple[Variable, Variable], feed: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        exe.run(feed=feed, fetch_list=[doubled[1]])
+    exe.run(feed={"x": X}, fetch_list=[doubled[1]])
+
+
+def test_an_error_in_a_feed_names_the_variable(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
+    for wrong in (X.astype(np.float64), np.zeros((3, 3), np.float32), None):
+        with pytest.raises(errors.HeadraceError) as caught:
+            exe.run(feed={"x": wrong}, fetch_list=[doubled[1]])
+        assert caught.value.variable == "x"
+
+
+def test_a_forgotten_feed_and_an_unknown_fetch_are_refused(
+    exe: fluid.Executor, doubled: tuple[Variable, Variable]
+) -> None:
+    with pytest.raises(errors.FailedPrecondition, match="x"):
+        exe.run(fetch_list=[doubled[1]])
+    with pytest.raises(KeyError, match="nothing"):
+        exe.run(feed={"x": X}, fetch_list=["nothing"])
+    with pytest.raises(TypeError, match="int"):
+        exe.run(feed={"x": X}, fetch_list=[3])
+
+
+def test_a_forgotten_startup_program_is_noticed(exe: fluid.Executor) -> None:
+    _, _, loss = fed_regression()
+    x, y = regression_batch(0)
+    with pytest.raises(errors.FailedPrecondition, match=r"fc_0\.w_0"):
+        exe.run(feed={"x": x, "y": y}, fetch_list=[loss])
+
+
+def test_arguments_of_the_wrong_type_are_refused(exe: fluid.Executor) -> None:
+    with pytest.raises(TypeError, match="str"):
+        exe.run("program")
+    with pytest.raises(TypeError, match="Program"):
+        exe.run(fluid.Program(), scope=fluid.Program())
+    with pytest.raises(TypeError, match="int"):
+        fluid.Executor(0)
+
+
+def test_a_changed_program_is_prepared_again(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
+    _, out = doubled
+    exe.run(feed={"x": X}, fetch_list=[out])
+    fluid.default_main_program().global_block().ops[-1]._set_attr("scale", 3.0)
+    (value,) = exe.run(feed={"x": X}, fetch_list=[out])
+    np.testing.assert_array_equal(value, X * 3)
+    further = fluid.layers.scale(out, 2.0)
+    (value,) = exe.run(feed={"x": X}, fetch_list=[further])
+    np.testing.assert_array_equal(value, X * 6)
+
+
+def test_a_program_is_prepared_once(
+    exe: fluid.Executor, doubled: tuple[Variable, Variable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    class Counting(core.PreparedProgram):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)
+            made.append(self)
+
+    monkeypatch.setattr(core, "PreparedProgram", Counting)
+    for _ in range(3):
+        exe.run(feed={"x": X}, fetch_list=[doubled[1]])
+    assert len(made) == 1
+    exe.run(feed={"x": X}, fetch_list=[])
+    exe.run(feed={"x": X}, fetch_list=[doubled[1]], scope=fluid.Scope())
+    assert len(made) == 3
+
+
+def test_the_cache_keeps_neither_scopes_nor_programs_alive(exe: fluid.Executor) -> None:
+    scope, program = fluid.Scope(), fluid.Program()
+    with fluid.program_guard(program):
+        out = fluid.layers.fill_constant([2], "float32", 1.0)
+    exe.run(program, fetch_list=[out], scope=scope)
+    gone_scope, gone_program = weakref.ref(scope), weakref.ref(program)
+    del scope
+    gc.collect()
+    assert gone_scope() is None
+    del program, out
+    gc.collect()
+    assert gone_program() is None
+
+
+def test_many_scopes_one_after_the_other(exe: fluid.Executor) -> None:
+    _, _, loss = fed_regression()
+    x, y = regression_batch(0)
+    for _ in range(50):
+        scope = fluid.Scope()
+        exe.run(fluid.default_startup_program(), scope=scope)
+        exe.run(feed={"x": x, "y": y}, fetch_list=[loss], scope=scope)
+
+
+def test_scopes_keep_their_own_parameters(exe: fluid.Executor) -> None:
+    var = fluid.layers.create_global_var([1], 1.0, "float32", name="counter")
+    fluid.layers.increment(var, 1.0)
+    a, b = fluid.Scope(), fluid.Scope()
+    for scope in (a, b):
+        exe.run(fluid.default_startup_program(), scope=scope)
+    for _ in range(3):
+        exe.run(scope=a)
+    values = [float(np.asarray(s.find_var("counter").get_tensor())[0]) for s in (a, b)]
+    assert values == [4.0, 1.0]
+
+
+def test_scope_guard_changes_the_global_scope(exe: fluid.Executor) -> None:
+    scope = fluid.Scope()
+    fluid.layers.create_global_var([1], 1.0, "float32", name="v")
+    with fluid.scope_guard(scope):
+        exe.run(fluid.default_startup_program())
+    assert scope.find_var("v") is not None
+    assert fluid.global_scope().find_var("v") is None
+    with pytest.raises(TypeError), fluid.scope_guard("scope"):
+        pass
+
+
+def test_lod_cannot_be_fetched_as_an_array(exe: fluid.Executor) -> None:
+    x = fluid.layers.data("x", [2], lod_level=1)
+    out = fluid.layers.relu(x)
+    tensor = fluid.create_lod_tensor(X, [[1, 2]])
+    with pytest.raises(RuntimeError, match="return_numpy=False"):
+        exe.run(feed={"x": tensor}, fetch_list=[out])
+    (fetched,) = exe.run(feed={"x": tensor}, fetch_list=[out], return_numpy=False)
+    assert fetched.recursive_sequence_lengths() == [[1, 2]]
+
+
+def test_a_closed_executor_runs_nothing() -> None:
+    exe = fluid.Executor()
+    exe.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        exe.run(fluid.Program())
+
+
+def test_other_threads_go_on_while_a_program_waits_for_data(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    queue = reader.queue
+    progress = 0
+
+    def work() -> None:
+        nonlocal progress
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            progress += 1
+        queue.push(number(7))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    (value,) = exe.run(fetch_list=[out])
+    thread.join()
+    assert value[0, 0] == 7
+    assert progress > 1000
+
+
+@pytest.mark.parametrize("double_buffer", [False, True])
+def test_ctrl_c_ends_a_program_that_waits_for_data(exe: fluid.Executor, double_buffer: bool) -> None:
+    reader, out = number_reader(double_buffer=double_buffer)
+    exe.run(fluid.default_startup_program())
+    queue = reader.queue
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        exe.run(fetch_list=[out])
+    timer.join()
+    queue.push(number(3))
+    (value,) = exe.run(fetch_list=[out])
+    assert value[0, 0] == 3
+
+
+def test_threads_may_run_different_programs(exe: fluid.Executor) -> None:
+    results: dict[int, float] = {}
+
+    def work(index: int) -> None:
+        program = programs[index]
+        for _ in range(100):
+            (value,) = exe.run(program[0], feed={"x": X}, fetch_list=[program[1]])
+        results[index] = float(value.sum())
+
+    programs = []
+    for index in range(4):
+        program = fluid.Program()
+        with fluid.program_guard(program):
+            programs.append((program, fluid.layers.scale(fluid.layers.data("x", [2]), float(index))))
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: i * X.sum() for i in range(4)}
+
+
+def test_threads_that_run_the_same_program_take_turns(exe: fluid.Executor) -> None:
+    counter = fluid.layers.create_global_var([1], 0.0, "float32", name="counter")
+    fluid.layers.increment(counter, 1.0)
+    exe.run(fluid.default_startup_program())
+    main, scope = fluid.default_main_program(), fluid.global_scope()
+    threads = [threading.Thread(target=lambda: [exe.run(main, scope=scope) for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.asarray(scope.find_var("counter").get_tensor())[0] == 200
+
+
+def test_an_error_names_operator_and_can_be_survived(exe: fluid.Executor) -> None:
+    logits = fluid.layers.data("logits", [3])
+    label = fluid.layers.data("label", [1], dtype="int64")
+    loss = fluid.layers.softmax_with_cross_entropy(logits, label)
+    feed = {"logits": np.zeros((1, 3), np.float32), "label": np.array([[5]])}
+    with pytest.raises(errors.HeadraceError) as caught:
+        exe.run(feed=feed, fetch_list=[loss])
+    assert caught.value.op_type == "softmax_with_cross_entropy"
+    feed["label"] = np.array([[1]])
+    exe.run(feed=feed, fetch_list=[loss])

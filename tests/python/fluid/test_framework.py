@@ -1,0 +1,373 @@
+"""Programs, blocks, operators and variables."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from nets import fed_regression, number_reader
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.framework import Parameter
+
+
+def test_layers_go_into_the_default_programs() -> None:
+    fed_regression()
+    main, startup = fluid.default_main_program(), fluid.default_startup_program()
+    assert [op.type for op in main.global_block().ops] == ["mul", "elementwise_add", "square_error_cost", "mean"]
+    assert [op.type for op in startup.global_block().ops] == ["uniform_random", "fill_constant"]
+    assert [p.name for p in main.all_parameters()] == ["fc_0.w_0", "fc_0.b_0"]
+
+
+def test_program_guard_restores_what_was_before() -> None:
+    before = fluid.default_main_program(), fluid.default_startup_program()
+    inner = fluid.Program()
+    with pytest.raises(RuntimeError), fluid.program_guard(inner):
+        assert fluid.default_main_program() is inner
+        assert fluid.default_startup_program() is before[1]
+        raise RuntimeError
+    assert (fluid.default_main_program(), fluid.default_startup_program()) == before
+    with pytest.raises(TypeError), fluid.program_guard("not a program"):
+        pass
+
+
+def test_shapes_are_inferred_as_the_program_is_built() -> None:
+    x = fluid.layers.data("x", [4], dtype="float32")
+    out = fluid.layers.fc(x, 3)
+    assert x.shape == (-1, 4)
+    assert out.shape == (-1, 3)
+    assert out.dtype == core.VarDesc.VarType.FP32
+
+
+@pytest.mark.parametrize(
+    ("shape", "append", "expected"),
+    [([4], True, (-1, 4)), ([-1, 4], True, (-1, 4)), ([3, 4], False, (3, 4)), ([None, 4], True, (-1, 4))],
+)
+def test_data_adds_the_dimension_of_the_batch(shape: list[int], append: bool, expected: tuple[int, ...]) -> None:
+    assert fluid.layers.data("x", shape, append_batch_size=append).shape == expected
+
+
+def test_an_unknown_operator_is_refused_by_name() -> None:
+    with pytest.raises(KeyError, match="no_such_op"):
+        fluid.default_main_program().global_block().append_op("no_such_op")
+
+
+def test_an_operator_with_unknown_variables_slots_or_attributes_is_refused() -> None:
+    block = fluid.default_main_program().global_block()
+    block.create_var(name="x", shape=[2], dtype="float32")
+    block.create_var(name="out")
+    with pytest.raises(KeyError, match="missing"):
+        block.append_op("relu", {"X": "missing"}, {"Out": "out"})
+    with pytest.raises(errors.HeadraceError, match="Y"):
+        block.append_op("relu", {"X": "x", "Y": "x"}, {"Out": "out"})
+    with pytest.raises(errors.HeadraceError, match="factor"):
+        block.append_op("relu", {"X": "x"}, {"Out": "out"}, {"factor": 1.0})
+    with pytest.raises(TypeError, match="scale"):
+        block.append_op("scale", {"X": "x"}, {"Out": "out"}, {"scale": "large"})
+    with pytest.raises(TypeError, match="scale"):
+        block.append_op("scale", {"X": "x"}, {"Out": "out"}, {"scale": object()})
+    with pytest.raises(TypeError, match="X"):
+        block.append_op("relu", {"X": 3}, {"Out": "out"})
+    assert block.ops == []
+    assert block.desc.op_count() == 0
+
+
+def test_shapes_that_do_not_fit_are_refused_when_the_program_is_built() -> None:
+    x = fluid.layers.data("x", [2, 3], append_batch_size=False)
+    y = fluid.layers.data("y", [2, 3], append_batch_size=False)
+    with pytest.raises(ValueError, match="matmul") as caught:
+        fluid.layers.matmul(x, y)
+    assert isinstance(caught.value, errors.InvalidArgument)
+
+
+def test_a_name_means_one_variable() -> None:
+    block = fluid.default_main_program().global_block()
+    block.create_var(name="x", shape=[2], dtype="float32")
+    block.create_var(name="x", shape=[2])
+    with pytest.raises(ValueError, match="'x'"):
+        block.create_var(name="x", shape=[3])
+    with pytest.raises(KeyError, match="'y'"):
+        block.var("y")
+
+
+def test_operators_tell_their_slots_and_attributes() -> None:
+    x = fluid.layers.data("x", [4])
+    out = fluid.layers.scale(x, 2.0, bias=1.0)
+    op = fluid.default_main_program().global_block().ops[-1]
+    assert (op.type, op.input("X"), op.output("Out")) == ("scale", ["x"], [out.name])
+    assert (op.input_arg_names, op.output_arg_names) == (["x"], [out.name])
+    assert op.attr("scale") == 2.0
+    assert op.has_attr("bias_after_scale")
+    assert op.all_attrs()["bias"] == 1.0
+    with pytest.raises(KeyError, match="nothing"):
+        op.attr("nothing")
+    op._set_attr("scale", 3.0)
+    assert op.attr("scale") == 3.0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[0, 1], (0, 1), np.array([0, 1]), [np.int64(0), np.int32(1)]],
+    ids=["list", "tuple", "array", "NumPy scalars"],
+)
+def test_list_attributes_come_in_many_forms(value: object) -> None:
+    x = fluid.layers.data("x", [2, 3], append_batch_size=False)
+    block = fluid.default_main_program().global_block()
+    out = block.create_var(name="out")
+    block.append_op("reduce_sum", {"X": x}, {"Out": out}, {"dim": value})
+    assert block.ops[-1].attr("dim") == [0, 1]
+
+
+def test_arithmetic_of_variables(exe: fluid.Executor) -> None:
+    a = fluid.layers.data("a", [3], append_batch_size=False)
+    b = fluid.layers.data("b", [3], append_batch_size=False)
+    x, y = np.array([1, 2, 4], np.float32), np.array([4, 3, 8], np.float32)
+    cases = {
+        "a + b": (a + b, x + y),
+        "a - b": (a - b, x - y),
+        "a * b": (a * b, x * y),
+        "a / b": (a / b, x / y),
+        "-a": (-a, -x),
+        "a + 1": (a + 1, x + 1),
+        "1 + a": (1 + a, x + 1),
+        "a - 1": (a - 1, x - 1),
+        "1 - a": (1 - a, 1 - x),
+        "2 * a": (2 * a, 2 * x),
+        "a / 2": (a / 2, x / 2),
+        "2 / a": (2 / a, 2 / x),
+    }
+    values = exe.run(feed={"a": x, "b": y}, fetch_list=[var for var, _ in cases.values()])
+    for (name, (_, expected)), value in zip(cases.items(), values):
+        np.testing.assert_allclose(value, expected, err_msg=name)
+
+
+def test_arithmetic_with_the_wrong_things_is_refused() -> None:
+    a = fluid.layers.data("a", [3])
+    n = fluid.layers.data("n", [3], dtype="int64")
+    with pytest.raises(TypeError, match="str"):
+        a + "one"
+    with pytest.raises(ValueError, match="0"):
+        a / 0
+    with pytest.raises(TypeError, match="int64"):
+        n * 0.5
+    with pytest.raises(TypeError, match="no value"):
+        bool(a)
+
+
+def test_serialisation_gives_back_the_same_program(exe: fluid.Executor) -> None:
+    _, _, loss = fed_regression()
+    fluid.optimizer.Adam().minimize(loss)
+    exe.run(fluid.default_startup_program())
+    main = fluid.default_main_program()
+    binary = main.desc.serialize_to_string()
+    parsed = fluid.Program.parse_from_string(binary)
+    assert parsed.serialize_to_string() == binary
+    assert str(parsed.desc) == str(main.desc)
+    assert [p.name for p in parsed.all_parameters()] == [p.name for p in main.all_parameters()]
+    feed = {"x": np.ones((2, 4), np.float32), "y": np.ones((2, 1), np.float32)}
+    test = parsed.clone()
+    exe.run(test, feed=feed, fetch_list=[loss.name])
+
+
+@pytest.mark.parametrize("binary", [b"", b"nonsense", b"\x00" * 100])
+def test_bytes_that_are_no_program_are_refused(binary: bytes) -> None:
+    with pytest.raises(errors.DataLoss):
+        fluid.Program.parse_from_string(binary)
+
+
+def test_a_corrupted_program_is_refused_or_parsed_but_never_crashes() -> None:
+    fed_regression()
+    binary = fluid.default_main_program().serialize_to_string()
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        damaged = bytearray(binary)
+        for position in rng.integers(len(binary), size=3):
+            damaged[position] = rng.integers(256)
+        try:
+            fluid.Program.parse_from_string(bytes(damaged[: rng.integers(1, len(damaged) + 1)]))
+        except errors.HeadraceError:
+            pass
+
+
+def test_a_clone_is_independent() -> None:
+    fed_regression()
+    main = fluid.default_main_program()
+    clone = main.clone()
+    with fluid.program_guard(clone):
+        fluid.layers.data("z", [1])
+    assert not main.global_block().has_var("z")
+    assert clone.global_block().has_var("z")
+    assert isinstance(clone.global_block().var("fc_0.w_0"), Parameter)
+
+
+def test_a_clone_for_test_leaves_the_training_out() -> None:
+    _, _, loss = fed_regression()
+    forward = [op.type for op in fluid.default_main_program().global_block().ops]
+    fluid.optimizer.Momentum(0.1, 0.9, regularization=fluid.regularizer.L2Decay(0.1)).minimize(loss)
+    test = fluid.default_main_program().clone(for_test=True)
+    assert [op.type for op in test.global_block().ops] == forward
+    assert not any("@GRAD" in var.name for var in test.list_vars())
+
+
+def test_pruning_keeps_what_the_targets_need() -> None:
+    fed_regression()
+    main = fluid.default_main_program()
+    prediction = main.global_block().ops[1].output("Out")[0]
+    pruned = main._prune([prediction], ["x"])
+    assert [op.type for op in pruned.global_block().ops] == ["mul", "elementwise_add"]
+    assert not pruned.global_block().has_var("y")
+    with pytest.raises(KeyError, match="nothing"):
+        main._prune(["nothing"])
+
+
+def test_a_seed_makes_initial_values_repeat_but_not_each_other(exe: fluid.Executor) -> None:
+    def values(seed: int) -> list[np.ndarray]:
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = seed
+        with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
+            x = fluid.layers.data("x", [4])
+            fluid.layers.fc(fluid.layers.fc(x, 4), 4)
+            exe.run(startup)
+            return [np.array(fluid.global_scope().find_var(n).get_tensor()) for n in ("fc_0.w_0", "fc_1.w_0")]
+
+    first, again, other, fresh, fresher = values(1), values(1), values(2), values(0), values(0)
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], other[0])
+    assert not np.array_equal(fresh[0], fresher[0])
+
+
+def test_names_are_unique_and_can_be_counted_anew() -> None:
+    assert fluid.unique_name.generate("a") == "a_0"
+    assert fluid.unique_name.generate("a") == "a_1"
+    with fluid.unique_name.guard("prefix_"):
+        assert fluid.unique_name.generate("a") == "prefix_a_0"
+    assert fluid.unique_name.generate("a") == "a_2"
+
+
+def test_name_scopes_group_operators() -> None:
+    x = fluid.layers.data("x", [4])
+    with fluid.name_scope("outer"), fluid.name_scope("inner"):
+        fluid.layers.relu(x)
+    assert fluid.default_main_program().global_block().ops[-1].namescope == "/outer/inner/"
+
+
+def test_a_program_can_be_printed() -> None:
+    fed_regression()
+    text = fluid.default_main_program().to_string(throw_on_error=True)
+    assert "mul(" in text
+    assert "fc_0.w_0" in text
+
+
+def test_a_removed_variable_is_not_found() -> None:
+    block = fluid.default_main_program().global_block()
+    var = block.create_var(name="x", shape=[2])
+    block._remove_var("x")
+    with pytest.raises(KeyError, match="x"):
+        var.shape  # noqa: B018
+
+
+def test_a_variable_keeps_its_program(exe: fluid.Executor) -> None:
+    def build() -> fluid.Variable:
+        with fluid.program_guard(fluid.Program()):
+            return fed_regression()[2]
+
+    loss = build()
+    gc.collect()
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    assert loss.block.program.global_block().ops[-1].type == "sgd"
+
+
+def test_programs_are_freed(exe: fluid.Executor) -> None:
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        reader, out = number_reader()
+        reader.queue.push([np.zeros((1, 1), np.float32)])
+        exe.run(startup)
+        exe.run(main, fetch_list=[out])
+    gone = weakref.ref(main)
+    del main, startup, reader, out
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_registry_describes_operators() -> None:
+    assert {"relu", "mul", "read", "sgd"} <= set(core.op_types())
+    info = core.op_info("scale")
+    assert [slot["name"] for slot in info["inputs"]] == ["X"]
+    assert {attr["name"]: attr["default"] for attr in info["attrs"]}["scale"] == 1.0
+    assert "float32" in info["kernels"]
+    assert info["differentiable"]
+    assert "max" in (fluid.layers.relu.__doc__ or "")
+    with pytest.raises(KeyError, match="nothing"):
+        core.op_info("nothing")
+
+
+def test_a_missing_operator_library_is_an_os_error() -> None:
+    with pytest.raises(OSError, match="no_such_library"):
+        fluid.load_op_library("no_such_library.so")
+
+
+def test_data_takes_the_shape_as_it_is(exe: fluid.Executor) -> None:
+    """fluid.data, unlike layers.data, puts nothing in front of the shape."""
+    x = fluid.data("x", [None, 3], lod_level=1)
+    y = fluid.data("y", (2, 3), "int64")
+    old = fluid.layers.data("old", [2, 3])
+    assert (x.shape, x.dtype, x.lod_level) == ((-1, 3), core.VarType.FP32, 1)
+    assert (y.shape, y.dtype, y.lod_level) == ((2, 3), core.VarType.INT64, 0)
+    assert old.shape == (-1, 2, 3)
+    for var in (x, y):
+        assert (var.is_data, var.stop_gradient, var.persistable) == (True, True, False)
+    doubled = fluid.layers.scale(y, 2.0)
+    (value,) = exe.run(feed={"y": np.arange(6).reshape(2, 3)}, fetch_list=[doubled])
+    assert value.tolist() == [[0, 2, 4], [6, 8, 10]]
+
+
+@pytest.mark.parametrize("fed", [(4, 3), (3,), (2, 3, 1), (2, 4)])
+def test_data_checks_the_shape_of_what_is_fed(exe: fluid.Executor, fed: tuple[int, ...]) -> None:
+    y = fluid.data("y", [2, 3])
+    with pytest.raises(errors.InvalidArgument, match="'y'"):
+        exe.run(feed={"y": np.zeros(fed, np.float32)}, fetch_list=[y])
+
+
+@pytest.mark.parametrize("fed", [(0, 3), (1, 3), (7, 3)])
+def test_data_takes_any_extent_where_none_is_declared(exe: fluid.Executor, fed: tuple[int, ...]) -> None:
+    y = fluid.data("y", [None, 3])
+    (value,) = exe.run(feed={"y": np.zeros(fed, np.float32)}, fetch_list=[fluid.layers.scale(y, 1.0)])
+    assert value.shape == fed
+
+
+def test_data_checks_the_dtype_of_what_is_fed(exe: fluid.Executor) -> None:
+    y = fluid.data("y", [None], "int64")
+    with pytest.raises(errors.TypeMismatch, match="'y'"):
+        exe.run(feed={"y": np.zeros(2, np.float32)}, fetch_list=[y])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "error"),
+    [
+        (1, [2], errors.TypeMismatch),
+        ("x", 2, errors.TypeMismatch),
+        ("x", "ab", errors.TypeMismatch),
+        ("x", [2, -2], errors.InvalidArgument),
+        ("x", [2, "3"], errors.InvalidArgument),
+        ("x", [2.0], errors.InvalidArgument),
+        ("x", [True], errors.InvalidArgument),
+    ],
+)
+def test_data_refuses_what_is_no_shape(name: Any, shape: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"fluid\.data"):
+        fluid.data(name, shape)
+
+
+def test_arithmetic_is_added_to_the_variables_own_program(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [2])
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        out = (1 - x) / x
+    (value,) = exe.run(feed={"x": np.array([0.5, 2], np.float32)}, fetch_list=[out])
+    assert value.tolist() == [1, -0.5]

@@ -1,0 +1,408 @@
+"""Layers: what they compute, the shapes they declare, what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.framework import Variable
+
+RNG = np.random.default_rng(0)
+
+
+def constant(array: np.ndarray) -> Variable:
+    """A variable that is fed with ``array`` by ``run``."""
+    name = fluid.unique_name.generate("in")
+    variable = fluid.layers.data(name, list(array.shape), append_batch_size=False, dtype=array.dtype)
+    _feed[name] = array
+    return variable
+
+
+_feed: dict[str, np.ndarray] = {}
+
+
+@pytest.fixture(autouse=True)
+def no_feeds() -> None:
+    _feed.clear()
+
+
+def run(*fetches: Variable) -> list[np.ndarray]:
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    return exe.run(feed=dict(_feed), fetch_list=list(fetches))
+
+
+def parameter(name: str) -> np.ndarray:
+    return np.array(fluid.global_scope().find_var(name).get_tensor())
+
+
+def test_fc() -> None:
+    x = RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    out = fluid.layers.fc(constant(x), 5, act="relu", bias_attr=fluid.initializer.Constant(0.1))
+    assert out.shape == (2, 5)
+    (got,) = run(out)
+    expected = np.maximum(x.reshape(2, 12) @ parameter("fc_0.w_0") + 0.1, 0)
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_fc_over_the_last_dimension_and_of_several_inputs() -> None:
+    a = RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    b = RNG.standard_normal((2, 3, 6)).astype(np.float32)
+    out = fluid.layers.fc([constant(a), constant(b)], 5, num_flatten_dims=2, bias_attr=False)
+    assert out.shape == (2, 3, 5)
+    (got,) = run(out)
+    expected = a @ parameter("fc_0.w_0") + b @ parameter("fc_0.w_1")
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_parameters_of_a_name_are_shared() -> None:
+    x = constant(np.ones((1, 4), np.float32))
+    a, b = (fluid.layers.fc(x, 3, param_attr="w", bias_attr=False) for _ in range(2))
+    assert [p.name for p in fluid.default_main_program().all_parameters()] == ["w"]
+    np.testing.assert_array_equal(*run(a, b))
+    with pytest.raises(ValueError, match="'w'"):
+        fluid.layers.fc(x, 2, param_attr="w")
+
+
+@pytest.mark.parametrize(("stride", "padding", "groups"), [(1, 0, 1), (2, 1, 1), ([1, 2], [2, 0], 2)])
+def test_conv2d(stride: int | list[int], padding: int | list[int], groups: int) -> None:
+    x = RNG.standard_normal((2, 4, 7, 8)).astype(np.float32)
+    out = fluid.layers.conv2d(constant(x), 6, [3, 2], stride, padding, groups=groups, bias_attr=False)
+    (got,) = run(out)
+    assert got.shape == out.shape
+    filters = parameter("conv2d_0.w_0")
+    sy, sx = (stride, stride) if isinstance(stride, int) else stride
+    py, px = (padding, padding) if isinstance(padding, int) else padding
+    padded = np.pad(x, ((0, 0), (0, 0), (py, py), (px, px)))
+    expected = np.zeros_like(got)
+    for m in range(6):
+        channels = slice(m // (6 // groups) * (4 // groups), (m // (6 // groups) + 1) * (4 // groups))
+        for i in range(got.shape[2]):
+            for j in range(got.shape[3]):
+                window = padded[:, channels, i * sy : i * sy + 3, j * sx : j * sx + 2]
+                expected[:, m, i, j] = (window * filters[m]).sum((1, 2, 3))
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_conv2d_adds_a_bias_for_each_filter() -> None:
+    x = constant(np.zeros((1, 1, 3, 3), np.float32))
+    bias = fluid.initializer.NumpyArrayInitializer(np.array([1, -2], np.float32))
+    (got,) = run(fluid.layers.conv2d(x, 2, 3, bias_attr=bias, act="relu"))
+    assert got.ravel().tolist() == [1, 0]
+
+
+def test_pool2d() -> None:
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    biggest = fluid.layers.pool2d(constant(x), 2, "max", 2)
+    average = fluid.layers.pool2d(constant(x), 2, "avg", 2)
+    whole = fluid.layers.pool2d(constant(x), pool_type="avg", global_pooling=True)
+    assert biggest.shape == (1, 1, 2, 2)
+    got = run(biggest, average, whole)
+    assert got[0].ravel().tolist() == [5, 7, 13, 15]
+    assert got[1].ravel().tolist() == [2.5, 4.5, 10.5, 12.5]
+    assert got[2].ravel().tolist() == [7.5]
+
+
+def test_losses() -> None:
+    logits = RNG.standard_normal((4, 3)).astype(np.float32)
+    label = np.array([[0], [2], [1], [2]])
+    exp = np.exp(logits)
+    probabilities = exp / exp.sum(1, keepdims=True)
+    expected = -np.log(probabilities[np.arange(4), label.ravel()])[:, None]
+    x, y = constant(logits), constant(label)
+    loss, softmax = fluid.layers.softmax_with_cross_entropy(x, y, return_softmax=True)
+    two_steps = fluid.layers.cross_entropy(fluid.layers.softmax(x), y)
+    got = run(loss, softmax, two_steps, fluid.layers.log_softmax(x), fluid.layers.mean(loss))
+    for value, want in zip(got, (expected, probabilities, expected, np.log(probabilities), [expected.mean()])):
+        np.testing.assert_allclose(value, want, rtol=1e-5)
+
+
+def test_accuracy_and_topk() -> None:
+    scores = np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.3, 0.4, 0.3]], np.float32)
+    x, label = constant(scores), constant(np.array([[1], [0], [1], [0]]))
+    correct, total = fluid.layers.create_tensor("int32"), fluid.layers.create_tensor("int32")
+    values, indices = fluid.layers.topk(x, 2)
+    got = run(fluid.layers.accuracy(x, label, 1, correct, total), correct, total, values, indices)
+    assert [value.tolist() for value in got[:3]] == [[0.5], [2], [4]]
+    assert got[4][0].tolist() == [1, 2]
+    assert run(fluid.layers.accuracy(x, label, 2))[0][0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("layer", "function"),
+    [
+        (fluid.layers.relu, lambda x: np.maximum(x, 0)),
+        (fluid.layers.sigmoid, lambda x: 1 / (1 + np.exp(-x))),
+        (fluid.layers.tanh, np.tanh),
+        (fluid.layers.exp, np.exp),
+        (fluid.layers.abs, np.abs),
+        (fluid.layers.square, np.square),
+        (fluid.layers.leaky_relu, lambda x: np.where(x < 0, 0.02 * x, x)),
+    ],
+)
+def test_functions_of_one_variable(layer: object, function: object) -> None:
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    out = layer(constant(x))
+    np.testing.assert_allclose(run(out)[0], function(x), rtol=1e-5, atol=1e-6)
+
+
+def test_reductions_and_elementwise() -> None:
+    a = RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    b = RNG.standard_normal((3,)).astype(np.float32)
+    x, y = constant(a), constant(b)
+    cases = [
+        (fluid.layers.reduce_sum(x), [a.sum()]),
+        (fluid.layers.reduce_sum(x, dim=1), a.sum(1)),
+        (fluid.layers.reduce_mean(x, dim=[0, -1], keep_dim=True), a.mean((0, 2), keepdims=True)),
+        (fluid.layers.reduce_max(x, dim=-1), a.max(-1)),
+        (fluid.layers.elementwise_add(x, y, axis=1), a + b[:, None]),
+        (fluid.layers.elementwise_sub(x, y, axis=1, act="relu"), np.maximum(a - b[:, None], 0)),
+        (fluid.layers.elementwise_mul(x, x), a * a),
+        (fluid.layers.elementwise_max(x, y, axis=1), np.maximum(a, b[:, None])),
+        (fluid.layers.matmul(x, x, transpose_y=True, alpha=0.5), 0.5 * a @ a.transpose(0, 2, 1)),
+        (fluid.layers.scale(x, 2.0, 1.0, bias_after_scale=False), 2 * (a + 1)),
+        (fluid.layers.sums([x, x, x]), 3 * a),
+        (fluid.layers.reshape(x, [0, -1]), a.reshape(2, 12)),
+        (fluid.layers.cast(x, "int64"), a.astype(np.int64)),
+        (fluid.layers.assign(b), b),
+        (fluid.layers.fill_constant_batch_size_like(x, [-1, 2], "int64", 3), np.full((2, 2), 3)),
+        (fluid.layers.fill_constant([2], "int64", 2**40 + 1), [2**40 + 1] * 2),
+        (fluid.layers.ones([2], "float32"), [1, 1]),
+    ]
+    for (out, expected), value in zip(cases, run(*(out for out, _ in cases))):
+        assert value.shape == np.shape(expected), out
+        np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6, err_msg=str(out))
+
+
+def test_a_reshape_passes_gradients_on() -> None:
+    x = constant(np.ones((2, 4), np.float32))
+    w = fluid.layers.create_parameter([4, 1], "float32", name="w")
+    loss = fluid.layers.mean(fluid.layers.matmul(x, fluid.layers.reshape(w, [4, 1])))
+    ((_, gradient),) = fluid.backward.append_backward(loss)
+    np.testing.assert_allclose(run(gradient)[0], np.ones((4, 1)))
+
+
+def test_a_new_variable_takes_part_in_arithmetic_with_a_larger_one() -> None:
+    x = np.ones((2, 3), np.float32)
+    bias = fluid.layers.create_parameter([3], "float32", default_initializer=fluid.initializer.Constant(2.0))
+    np.testing.assert_array_equal(run(bias + constant(x))[0], x + 2)
+
+
+INITIALIZERS = [
+    (fluid.initializer.Constant(3.0), 3, 0, 3, 3),
+    (fluid.initializer.Uniform(-1.0, 3.0), 1, 4 / np.sqrt(12), -1, 3),
+    (fluid.initializer.Normal(2.0, 0.5), 2, 0.5, -np.inf, np.inf),
+    (fluid.initializer.TruncatedNormal(0.0, 1.0), 0, 0.88, -2, 2),
+    (fluid.initializer.Xavier(), 0, np.sqrt(2 / 400), -np.sqrt(6 / 400), np.sqrt(6 / 400)),
+    (fluid.initializer.Xavier(uniform=False), 0, np.sqrt(2 / 400), -np.inf, np.inf),
+    (fluid.initializer.MSRA(), 0, np.sqrt(2 / 100), -np.sqrt(6 / 100), np.sqrt(6 / 100)),
+    (fluid.initializer.MSRA(uniform=False), 0, np.sqrt(2 / 100), -np.inf, np.inf),
+]
+
+
+@pytest.mark.parametrize(("init", "mean", "std", "low", "high"), INITIALIZERS)
+def test_initial_values(init: fluid.initializer.Initializer, mean: float, std: float, low: float, high: float) -> None:
+    fluid.default_startup_program().random_seed = 7
+    fluid.layers.create_parameter([100, 300], "float32", name="w", attr=fluid.ParamAttr(initializer=init))
+    run()
+    w = parameter("w")
+    assert w.mean() == pytest.approx(mean, abs=0.02)
+    assert w.std() == pytest.approx(std, abs=0.01)
+    assert w.min() >= np.float32(low)
+    assert w.max() <= np.float32(high)
+
+
+def test_an_array_as_initial_value() -> None:
+    array = RNG.standard_normal((2, 3)).astype(np.float32)
+    init = fluid.initializer.NumpyArrayInitializer(array)
+    fluid.layers.create_parameter([2, 3], "float32", name="w", default_initializer=init)
+    run()
+    np.testing.assert_array_equal(parameter("w"), array)
+    with pytest.raises(ValueError, match="shape"):
+        fluid.layers.create_parameter([3, 2], "float32", default_initializer=init)
+
+
+def test_image_layers_in_one() -> None:
+    x = fluid.layers.data("x", [1, 28, 28])
+    out = fluid.nets.simple_img_conv_pool(x, 20, 5, 2, 2, act="relu")
+    assert out.shape == (-1, 20, 12, 12)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: fluid.layers.fc(x, 0),
+        lambda x: fluid.layers.fc(x, 3, num_flatten_dims=0),
+        lambda x: fluid.layers.fc(x, 3, num_flatten_dims=9),
+        lambda x: fluid.layers.fc([], 3),
+        lambda x: fluid.layers.fc(x, 3, param_attr=False),
+        lambda x: fluid.layers.conv2d(x, 3, 3),
+        lambda x: fluid.layers.conv2d(fluid.layers.data("i", [3, 8, 8]), 4, [3, 3, 3]),
+        lambda x: fluid.layers.conv2d(fluid.layers.data("i", [3, 8, 8]), 4, 3, groups=2),
+        lambda x: fluid.layers.conv2d(fluid.layers.data("i", [3, 8, 8]), 4, 9),
+        lambda x: fluid.layers.pool2d(fluid.layers.data("i", [3, 8, 8])),
+        lambda x: fluid.layers.pool2d(fluid.layers.data("i", [3, 8, 8]), 2, "median"),
+        lambda x: fluid.layers.reshape(x, [-1, -1]),
+        lambda x: fluid.layers.sums([]),
+        lambda x: fluid.layers.reduce_sum(x, dim=7),
+        lambda x: fluid.layers.create_parameter([-1], "float32"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(build: object) -> None:
+    x = fluid.layers.data("x", [4])
+    with pytest.raises(errors.InvalidArgument):
+        build(x)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda x: fluid.layers.fc("x", 3),
+        lambda x: fluid.layers.relu(3),
+        lambda x: fluid.layers.mean(None),
+        lambda x: fluid.layers.cast(x, "complex64"),
+        lambda x: fluid.layers.fc(x, 3, param_attr=3),
+        lambda x: fluid.layers.cross_entropy(x, "label"),
+        lambda x: fluid.layers.softmax(3),
+    ],
+)
+def test_arguments_of_the_wrong_type_are_refused(build: object) -> None:
+    x = fluid.layers.data("x", [4])
+    with pytest.raises(errors.TypeMismatch):
+        build(x)
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    x = fluid.layers.data("x", [4])
+    with pytest.raises(KeyError, match="swoosh"):
+        fluid.layers.fc(x, 3, act="swoosh")
+
+
+def test_dtypes_of_outputs() -> None:
+    x = fluid.layers.data("x", [4], dtype="float64")
+    label = fluid.layers.data("label", [1], dtype="int64")
+    out = fluid.layers.fc(x, 3)
+    assert out.dtype == core.VarDesc.VarType.FP64
+    assert fluid.layers.accuracy(out, label).dtype == core.VarDesc.VarType.FP32
+    assert fluid.layers.topk(out, 1)[1].dtype == core.VarDesc.VarType.INT64
+
+
+def test_batch_norm_learns_statistics_and_uses_them_in_tests() -> None:
+    x = RNG.standard_normal((8, 3, 2, 2)).astype(np.float32) * 2 + 5
+    out = fluid.layers.batch_norm(constant(x), momentum=0.5, moving_mean_name="mean", moving_variance_name="variance")
+    loss = fluid.layers.mean(out)
+    test = fluid.default_main_program().clone(for_test=True)
+    _, pairs = fluid.optimizer.SGD(0.0).minimize(loss)
+    assert sorted(p.name for p, _ in pairs) == ["batch_norm_0.b_0", "batch_norm_0.w_0"]
+    (got,) = run(out)
+    mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
+    expected = (x - mean[:, None, None]) / np.sqrt(variance + 1e-5)[:, None, None]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(parameter("mean"), mean / 2, rtol=1e-5)
+    np.testing.assert_allclose(parameter("variance"), 0.5 + variance / 2, rtol=1e-4)
+    (tested,) = fluid.Executor().run(test, feed=dict(_feed), fetch_list=[out])
+    by_statistics = (x - (mean / 2)[:, None, None]) / np.sqrt(0.5 + variance / 2 + 1e-5)[:, None, None]
+    np.testing.assert_allclose(tested, by_statistics, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(parameter("mean"), mean / 2, rtol=1e-5)
+
+
+def test_batch_norm_without_scale_and_bias() -> None:
+    x = RNG.standard_normal((8, 3)).astype(np.float32)
+    out = fluid.layers.batch_norm(constant(x), param_attr=False, bias_attr=False)
+    assert [p.name for p in fluid.default_main_program().all_parameters() if p.trainable] == []
+    np.testing.assert_allclose(run(out)[0], (x - x.mean(0)) / x.std(0), rtol=1e-3, atol=1e-3)
+
+
+def test_layer_norm() -> None:
+    x = RNG.standard_normal((4, 6)).astype(np.float32)
+    expected = (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+    plain = fluid.layers.layer_norm(constant(x), scale=False, shift=False)
+    scaled = fluid.layers.layer_norm(constant(x), bias_attr=fluid.initializer.Constant(3.0))
+    got = run(plain, scaled)
+    np.testing.assert_allclose(got[0], expected, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(got[1], expected + 3, rtol=1e-3, atol=1e-3)
+
+
+def test_dropout_differs_from_run_to_run_and_does_nothing_in_tests() -> None:
+    x = np.ones((100, 100), np.float32)
+    out = fluid.layers.dropout(constant(x), 0.25, dropout_implementation="upscale_in_train")
+    first, second = run(out)[0], run(out)[0]
+    assert set(np.unique(first)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert (first == 0).mean() == pytest.approx(0.25, abs=0.03)
+    assert not np.array_equal(first, second)
+    test = fluid.default_main_program().clone(for_test=True)
+    np.testing.assert_array_equal(fluid.Executor().run(test, feed=dict(_feed), fetch_list=[out])[0], x)
+
+
+def test_dropout_of_a_seeded_program_repeats_with_the_training() -> None:
+    x = np.ones((10, 10), np.float32)
+
+    def masks() -> list[np.ndarray]:
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = 3
+        with fluid.scope_guard(fluid.Scope()), fluid.program_guard(main, startup), fluid.unique_name.guard():
+            out = fluid.layers.dropout(fluid.layers.data("x", [10]), 0.5)
+            test = main.clone(for_test=True)
+            exe = fluid.Executor()
+            exe.run(startup)
+            values = []
+            for _ in range(3):
+                values.append(exe.run(main, feed={"x": x}, fetch_list=[out])[0])
+                exe.run(test, feed={"x": x}, fetch_list=[out])
+            return values
+
+    first, again = masks(), masks()
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first[0], first[1])
+
+
+def test_embedding() -> None:
+    ids = np.array([[1], [0], [4], [1]])
+    out = fluid.layers.embedding(constant(ids), [5, 3], is_sparse=True, padding_idx=-1, param_attr="table")
+    assert out.shape == (4, 3)
+    loss = fluid.layers.mean(out)
+    ((_, gradient),) = fluid.backward.append_backward(loss)
+    got, by_table = run(out, gradient)
+    table = parameter("table")
+    np.testing.assert_array_equal(got[:2], table[[1, 0]])
+    np.testing.assert_array_equal(got[2], np.zeros(3))
+    np.testing.assert_allclose(by_table[:, 0], np.array([1, 2, 0, 0, 0]) / 12, rtol=1e-6)
+
+
+def test_layout() -> None:
+    a = RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    x = constant(a)
+    halves = fluid.layers.split(x, 2, dim=2)
+    parts = fluid.layers.split(x, [1, 2], dim=1)
+    cases = [
+        (fluid.layers.transpose(x, [2, 0, 1]), a.transpose(2, 0, 1)),
+        (fluid.layers.concat([x, x], axis=1), np.concatenate([a, a], 1)),
+        (halves[1], a[:, :, 2:]),
+        (parts[0], a[:, :1]),
+        (parts[1], a[:, 1:]),
+        (fluid.layers.unsqueeze(x, [0]), a[None]),
+        (fluid.layers.squeeze(fluid.layers.unsqueeze(x, [1]), [1]), a),
+        (fluid.layers.flatten(x, axis=2), a.reshape(6, 4)),
+        (fluid.layers.argmax(x, axis=1), a.argmax(1)),
+    ]
+    for (out, expected), value in zip(cases, run(*(out for out, _ in cases))):
+        np.testing.assert_array_equal(value, expected, err_msg=str(out))
+        assert out.shape == expected.shape
+
+
+def test_sequences() -> None:
+    x = fluid.layers.data("x", [1], lod_level=1)
+    kinds = ["sum", "average", "max", "first", "last"]
+    outs = [fluid.layers.sequence_pool(x, kind) for kind in kinds]
+    outs += [fluid.layers.sequence_first_step(x), fluid.layers.sequence_last_step(x)]
+    tensor = fluid.create_lod_tensor(np.array([[1], [3], [2], [5]], np.float32), [[3, 1]])
+    exe = fluid.Executor()
+    got = [value.ravel().tolist() for value in exe.run(feed={"x": tensor}, fetch_list=outs)]
+    assert got == [[6, 5], [2, 5], [3, 5], [1, 5], [2, 5], [1, 5], [2, 5]]
+    softmax = fluid.layers.sequence_softmax(x)
+    (value,) = exe.run(feed={"x": tensor}, fetch_list=[softmax], return_numpy=False)
+    assert np.asarray(value)[3, 0] == 1
+    assert np.asarray(value)[:3].sum() == pytest.approx(1)

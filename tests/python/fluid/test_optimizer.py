@@ -1,0 +1,173 @@
+"""Optimizers against their definitions, on a single parameter whose gradient is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from nets import fed_regression
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid.optimizer import Optimizer
+
+START = np.array([1.0, -2.0, 3.0], np.float32)
+RATE = 0.1
+STEPS = 4
+
+
+def gradient(w: np.ndarray) -> np.ndarray:
+    """Of the sum of squares."""
+    return 2 * w
+
+
+def trained(optimizer: Optimizer, attr: fluid.ParamAttr | None = None) -> np.ndarray:
+    w = fluid.layers.create_parameter(
+        [3], "float32", name="w", attr=attr, default_initializer=fluid.initializer.NumpyArrayInitializer(START)
+    )
+    loss = fluid.layers.reduce_sum(fluid.layers.square(w))
+    optimizer.minimize(loss)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    for _ in range(STEPS):
+        exe.run()
+    return np.array(fluid.global_scope().find_var("w").get_tensor())
+
+
+def sgd(decay: float = 0.0, rate: float = RATE) -> np.ndarray:
+    w = START.copy()
+    for _ in range(STEPS):
+        w -= rate * (gradient(w) + decay * w)
+    return w
+
+
+def test_sgd() -> None:
+    np.testing.assert_allclose(trained(fluid.optimizer.SGD(RATE)), sgd(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum(nesterov: bool) -> None:
+    w, v = START.copy(), np.zeros(3, np.float32)
+    for _ in range(STEPS):
+        g = gradient(w)
+        v = 0.9 * v + g
+        w -= RATE * (g + 0.9 * v if nesterov else v)
+    np.testing.assert_allclose(trained(fluid.optimizer.Momentum(RATE, 0.9, nesterov)), w, rtol=1e-5)
+
+
+def test_adagrad() -> None:
+    w, m = START.copy(), np.full(3, 0.5, np.float32)
+    for _ in range(STEPS):
+        g = gradient(w)
+        m += g * g
+        w -= RATE * g / (np.sqrt(m) + 1e-6)
+    optimizer = fluid.optimizer.Adagrad(RATE, initial_accumulator_value=0.5)
+    np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
+
+
+def test_adam() -> None:
+    w, m, v = START.copy(), np.zeros(3), np.zeros(3)
+    for step in range(1, STEPS + 1):
+        g = gradient(w)
+        m = 0.8 * m + 0.2 * g
+        v = 0.9 * v + 0.1 * g * g
+        rate = RATE * np.sqrt(1 - 0.9**step) / (1 - 0.8**step)
+        w -= (rate * m / (np.sqrt(v) + 1e-8)).astype(np.float32)
+    np.testing.assert_allclose(trained(fluid.optimizer.Adam(RATE, 0.8, 0.9)), w, rtol=1e-5)
+
+
+@pytest.mark.parametrize("centered", [False, True])
+def test_rmsprop(centered: bool) -> None:
+    w, square, mean, moment = START.copy(), np.zeros(3), np.zeros(3), np.zeros(3)
+    for _ in range(STEPS):
+        g = gradient(w)
+        square = 0.9 * square + 0.1 * g * g
+        mean = 0.9 * mean + 0.1 * g
+        moment = 0.5 * moment + RATE * g / np.sqrt(square - (mean * mean if centered else 0) + 1e-6)
+        w -= moment.astype(np.float32)
+    optimizer = fluid.optimizer.RMSProp(RATE, rho=0.9, epsilon=1e-6, momentum=0.5, centered=centered)
+    np.testing.assert_allclose(trained(optimizer), w, rtol=1e-4)
+
+
+def test_the_rate_may_be_a_variable() -> None:
+    rate = fluid.layers.fill_constant([1], "float32", RATE)
+    np.testing.assert_allclose(trained(fluid.optimizer.SGD(rate)), sgd(), rtol=1e-5)
+
+
+def test_a_parameter_may_have_a_rate_of_its_own() -> None:
+    attr = fluid.ParamAttr(learning_rate=0.5)
+    np.testing.assert_allclose(trained(fluid.optimizer.SGD(RATE), attr), sgd(rate=RATE / 2), rtol=1e-5)
+
+
+def test_a_parameter_that_is_not_trainable_stays() -> None:
+    _, _, loss = fed_regression()
+    frozen = fluid.layers.create_parameter([1], "float32", attr=fluid.ParamAttr(name="frozen", trainable=False))
+    _, pairs = fluid.optimizer.SGD(RATE).minimize(fluid.layers.mean(loss * frozen))
+    assert [parameter.name for parameter, _ in pairs] == ["fc_0.w_0", "fc_0.b_0"]
+
+
+def test_weight_decay_from_the_optimizer_or_the_parameter() -> None:
+    decay = fluid.regularizer.L2Decay(0.5)
+    with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
+        np.testing.assert_allclose(trained(fluid.optimizer.SGD(RATE, decay)), sgd(0.5), rtol=1e-5)
+    attr = fluid.ParamAttr(regularizer=decay)
+    optimizer = fluid.optimizer.SGD(RATE, fluid.regularizer.L2Decay(0.1))
+    np.testing.assert_allclose(trained(optimizer, attr), sgd(0.5), rtol=1e-5)
+
+
+def test_clipping_by_global_norm() -> None:
+    w = START.copy()
+    for _ in range(STEPS):
+        g = gradient(w)
+        w -= RATE * g * min(1.0, 2.0 / float(np.linalg.norm(g)))
+    optimizer = fluid.optimizer.SGD(RATE, grad_clip=fluid.clip.GradientClipByGlobalNorm(2.0))
+    np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
+
+
+def test_clipping_by_value() -> None:
+    w = START.copy()
+    for _ in range(STEPS):
+        w -= RATE * np.clip(gradient(w), -1, 3)
+    optimizer = fluid.optimizer.SGD(RATE, grad_clip=fluid.clip.GradientClipByValue(3.0, -1.0))
+    np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
+
+
+def test_clipping_by_the_norm_of_each_gradient() -> None:
+    w = START.copy()
+    for _ in range(STEPS):
+        g = gradient(w)
+        w -= RATE * g * min(1.0, 2.0 / float(np.linalg.norm(g)))
+    optimizer = fluid.optimizer.SGD(RATE, grad_clip=fluid.clip.GradientClipByNorm(2.0))
+    np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
+
+
+def test_one_optimizer_may_serve_two_programs() -> None:
+    optimizer = fluid.optimizer.Momentum(RATE, 0.9)
+    for _ in range(2):
+        with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
+            trained(optimizer)
+
+
+def test_minimize_returns_operators_and_gradients() -> None:
+    _, _, loss = fed_regression()
+    ops, pairs = fluid.optimizer.SGD(RATE).minimize(loss)
+    assert [op.type for op in ops] == ["sgd", "sgd"]
+    assert [(p.name, g.name) for p, g in pairs] == [("fc_0.w_0", "fc_0.w_0@GRAD"), ("fc_0.b_0", "fc_0.b_0@GRAD")]
+
+
+def test_only_some_parameters() -> None:
+    _, _, loss = fed_regression()
+    _, pairs = fluid.optimizer.SGD(RATE).minimize(loss, parameter_list=["fc_0.b_0"])
+    assert [p.name for p, _ in pairs] == ["fc_0.b_0"]
+
+
+def test_a_loss_that_cannot_be_minimized_is_refused() -> None:
+    x = fluid.layers.data("x", [4])
+    with pytest.raises(ValueError, match="parameter"):
+        fluid.optimizer.SGD(RATE).minimize(fluid.layers.mean(x))
+    out = fluid.layers.fc(x, 2)
+    with pytest.raises(errors.InvalidArgument):
+        fluid.optimizer.SGD(RATE).minimize(out)
+    with pytest.raises(TypeError, match="str"):
+        fluid.optimizer.SGD(RATE).minimize("loss")
+    with pytest.raises(TypeError, match="learning rate"):
+        fluid.optimizer.SGD("fast")

@@ -1,0 +1,391 @@
+"""py_reader: what arrives, in which order, and how passes begin and end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from nets import number, number_reader, read_all
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core
+
+double_buffered = pytest.mark.parametrize("double_buffer", [False, True], ids=["plain", "double buffer"])
+
+
+def in_thread(function: object) -> threading.Thread:
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def numbers(count: int) -> Iterator[list[np.ndarray]]:
+    for i in range(count):
+        yield number(i)
+
+
+@double_buffered
+@pytest.mark.parametrize("threaded", [False, True], ids=["before the run", "in a thread"])
+def test_what_is_pushed_arrives_exactly(exe: fluid.Executor, double_buffer: bool, threaded: bool) -> None:
+    shapes = [(-1, 3, 5), (-1, 1)]
+    reader = fluid.layers.py_reader(10, shapes, ["float32", "int64"], use_double_buffer=double_buffer)
+    image, label = fluid.layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    rng = np.random.default_rng(0)
+    batches = []
+    for _ in range(10):
+        rows = int(rng.integers(1, 9))  # sizes of batches vary
+        batches.append([rng.standard_normal((rows, 3, 5)).astype(np.float32), rng.integers(0, 9, (rows, 1))])
+    queue = reader.queue
+
+    def push() -> None:
+        for arrays in batches:
+            batch = fluid.LoDTensorArray()
+            for array in arrays:
+                tensor = fluid.LoDTensor()
+                tensor.set(array, fluid.CPUPlace())
+                batch.append(tensor)
+            assert queue.push(batch)
+        queue.close()
+
+    if threaded:
+        in_thread(push)
+    else:
+        push()
+    for arrays in batches:
+        for got, expected in zip(exe.run(fetch_list=[image, label]), arrays):
+            assert got.dtype == expected.dtype
+            np.testing.assert_array_equal(got, expected)
+    with pytest.raises(core.EOFException, match=r"There is no next data\."):
+        exe.run(fetch_list=[image, label])
+
+
+@double_buffered
+@pytest.mark.parametrize("feed", ["batches", "sample lists", "samples", "by hand"])
+def test_a_hundred_passes_have_every_batch_in_order(exe: fluid.Executor, double_buffer: bool, feed: str) -> None:
+    reader, out = number_reader(3, double_buffer)
+    exe.run(fluid.default_startup_program())
+    if feed == "batches":
+        reader.decorate_batch_generator(lambda: numbers(7))
+    elif feed == "sample lists":
+        reader.decorate_paddle_reader(lambda: ([(i,)] for i in range(7)))
+    elif feed == "samples":
+        reader.decorate_sample_generator(lambda: ((i,) for i in range(7)), batch_size=1)
+    queue = reader.queue if feed == "by hand" else None
+
+    def push() -> None:
+        assert queue is not None
+        epoch = queue.epoch
+        for batch in numbers(7):
+            assert queue.push(batch, epoch)
+        queue.close(epoch)
+
+    for _ in range(100):
+        if queue is None:
+            reader.start()
+        else:
+            in_thread(push)
+        assert read_all(exe, out) == list(range(7))
+        reader.reset()
+
+
+@double_buffered
+def test_reset_in_the_middle_of_an_endless_pass(exe: fluid.Executor, double_buffer: bool) -> None:
+    reader, out = number_reader(3, double_buffer)
+    exe.run(fluid.default_startup_program())
+    running = []
+
+    def endless() -> Iterator[list[np.ndarray]]:
+        running.append(True)
+        try:
+            i = 0
+            while True:
+                yield number(i)
+                i += 1
+        finally:
+            running.pop()
+
+    reader.decorate_batch_generator(endless)
+    for _ in range(10):
+        reader.start()
+        for i in range(5):
+            (value,) = exe.run(fetch_list=[out])
+            assert value[0, 0] == i
+        reader.reset()
+        assert running == []  # the generator has been closed
+
+
+@double_buffered
+def test_reset_is_legal_at_any_time(exe: fluid.Executor, double_buffer: bool) -> None:
+    reader, out = number_reader(double_buffer=double_buffer)
+    reader.reset()
+    exe.run(fluid.default_startup_program())
+    reader.reset()
+    reader.reset()
+    reader.decorate_batch_generator(lambda: numbers(5))
+    reader.reset()
+    reader.start()
+    reader.reset()
+    reader.start()
+    assert read_all(exe, out) == list(range(5))
+    reader.reset()
+    reader.reset()
+    reader.start()
+    assert read_all(exe, out) == list(range(5))
+
+
+def test_a_pass_may_be_started_before_the_startup_program_runs(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    reader.decorate_batch_generator(lambda: numbers(5))
+    reader.start()
+    exe.run(fluid.default_startup_program())
+    assert read_all(exe, out) == list(range(5))
+
+
+def test_running_the_startup_program_again_does_no_harm(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    reader.decorate_batch_generator(lambda: numbers(5))
+    exe.run(fluid.default_startup_program())
+    reader.start()
+    exe.run(fluid.default_startup_program())
+    assert read_all(exe, out) == list(range(5))
+
+
+def test_the_end_comes_again_until_reset(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: numbers(1))
+    reader.start()
+    assert read_all(exe, out) == [0]
+    for _ in range(3):
+        with pytest.raises(core.EOFException):
+            exe.run(fetch_list=[out])
+    with pytest.raises(errors.FailedPrecondition, match="reset"):
+        reader.start()
+
+
+def test_a_slow_old_generator_cannot_touch_the_next_pass(exe: fluid.Executor) -> None:
+    reader, out = number_reader(1)
+    exe.run(fluid.default_startup_program())
+    passes = 0
+
+    def slow_first() -> Iterator[list[np.ndarray]]:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            yield number(100)
+            time.sleep(0.2)
+            yield number(101)
+        else:
+            yield from numbers(3)
+
+    reader.decorate_batch_generator(slow_first)
+    reader.start()
+    exe.run(fetch_list=[out])
+    reader.reset()
+    reader.start()
+    assert read_all(exe, out) == [0, 1, 2]
+
+
+def test_the_source_may_be_changed_between_passes(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    for count in (2, 3):
+        reader.decorate_tensor_provider(lambda count=count: numbers(count))
+        reader.start()
+        assert len(read_all(exe, out)) == count
+        reader.reset()
+
+
+def test_a_source_may_be_any_iterable(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: [number(1), tuple(number(2)), [fluid.LoDTensor.from_numpy(number(3)[0])]])
+    reader.start()
+    assert read_all(exe, out) == [1, 2, 3]
+
+
+def test_a_generator_may_use_its_buffer_again(exe: fluid.Executor) -> None:
+    reader, out = number_reader(8)
+    exe.run(fluid.default_startup_program())
+
+    def generator() -> Iterator[list[np.ndarray]]:
+        buffer = np.zeros((1, 1), np.float32)
+        for i in range(8):
+            buffer[:] = i
+            yield [buffer]
+
+    reader.decorate_batch_generator(generator)
+    reader.start()
+    assert read_all(exe, out) == list(range(8))
+
+
+def test_samples_make_batches(exe: fluid.Executor) -> None:
+    reader = fluid.layers.py_reader(4, [[-1, 2], [-1, 1]], ["float32", "int64"])
+    x, y = fluid.layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    for drop_last, sizes in ((True, [3, 3]), (False, [3, 3, 1])):
+        reader.decorate_sample_generator(
+            lambda: (([i, i], i) for i in range(7)), batch_size=3, drop_last=drop_last, places=fluid.CPUPlace()
+        )
+        reader.start()
+        got = []
+        with pytest.raises(core.EOFException):
+            while True:
+                got.append(exe.run(fetch_list=[x, y])[1])
+        reader.reset()
+        assert [len(labels) for labels in got] == sizes
+        assert np.concatenate(got).ravel().tolist() == list(range(sum(sizes)))
+
+
+@double_buffered
+def test_lod_passes_through(exe: fluid.Executor, double_buffer: bool) -> None:
+    shapes = [[-1, 1], [-1, 1]]
+    reader = fluid.layers.py_reader(4, shapes, ["int64"] * 2, lod_levels=[1, 2], use_double_buffer=double_buffer)
+    words, paragraphs = fluid.layers.read_file(reader)
+    assert (words.lod_level, paragraphs.lod_level) == (1, 2)
+    exe.run(fluid.default_startup_program())
+    reader.decorate_sample_list_generator(lambda: [[([1, 2], [[1], [2, 3]]), ([3], [[4]])]])
+    reader.start()
+    first, second = exe.run(fetch_list=[words, paragraphs], return_numpy=False)
+    assert first.recursive_sequence_lengths() == [[2, 1]]
+    assert second.recursive_sequence_lengths() == [[2, 1], [1, 2, 1]]
+    assert np.asarray(second).ravel().tolist() == [1, 2, 3, 4]
+
+
+def test_a_reader_made_from_variables(exe: fluid.Executor) -> None:
+    image = fluid.layers.data("image", [2])
+    label = fluid.layers.data("label", [1], dtype="int64")
+    reader = fluid.layers.create_py_reader_by_data(4, [image, label])
+    x, y = fluid.layers.read_file(reader)
+    assert (x.shape, y.dtype) == ((-1, 2), core.VarDesc.VarType.INT64)
+    exe.run(fluid.default_startup_program())
+    reader.decorate_paddle_reader(fluid.io.batch(lambda: iter([([1, 2], 3)]), 1))
+    reader.start()
+    got = exe.run(fetch_list=[x, y])
+    assert [value.tolist() for value in got] == [[[1, 2]], [[3]]]
+    with pytest.raises(TypeError, match="str"):
+        fluid.layers.create_py_reader_by_data(4, ["image"])
+
+
+def test_double_buffer_as_a_layer(exe: fluid.Executor) -> None:
+    reader, _ = number_reader(double_buffer=False)
+    buffered = fluid.layers.double_buffer(reader)
+    out = fluid.layers.read_file(buffered)
+    exe.run(fluid.default_startup_program())
+    main = fluid.default_main_program()
+    pruned = main._prune([out])
+    buffered.decorate_batch_generator(lambda: numbers(5))
+    buffered.start()
+    assert read_all(exe, out, pruned) == list(range(5))
+    reader.reset()
+    reader.start()
+    assert read_all(exe, out, pruned) == list(range(5))
+
+
+def test_decorated_readers(exe: fluid.Executor) -> None:
+    reader = fluid.layers.py_reader(8, [[-1, 1]], ["float32"], use_double_buffer=False)
+    joined = fluid.layers.batch(fluid.layers.shuffle(reader, 8), 4)
+    out = fluid.layers.read_file(fluid.layers.double_buffer(joined))
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: numbers(6))
+    for _ in range(2):
+        reader.start()
+        got = []
+        with pytest.raises(core.EOFException):
+            while True:
+                got.append(exe.run(fetch_list=[out])[0].ravel().tolist())
+        reader.reset()
+        assert [len(batch) for batch in got] == [4, 2]
+        assert sorted(value for batch in got for value in batch) == list(range(6))
+
+
+def test_random_data(exe: fluid.Executor) -> None:
+    reader = fluid.layers.random_data_generator(2.0, 3.0, [[2, 3], [1]])
+    x, y = fluid.layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    a, b = exe.run(fetch_list=[x, y])
+    assert (a.shape, b.shape) == ((2, 3), (1,))
+    assert (a >= 2).all()
+    assert (a < 3).all()
+    with pytest.raises(RuntimeError, match="Python"):
+        reader.start()
+
+
+def test_several_readers_in_a_program(exe: fluid.Executor) -> None:
+    first, a = number_reader(name="first")
+    second, b = number_reader(name="second")
+    total = a + b
+    exe.run(fluid.default_startup_program())
+    first.decorate_batch_generator(lambda: numbers(5))
+    second.decorate_batch_generator(lambda: numbers(7))
+    for _ in range(3):
+        first.start()
+        second.start()
+        assert read_all(exe, total) == [0, 2, 4, 6, 8]
+        first.reset()
+        second.reset()
+
+
+def test_training_and_testing_share_parameters(exe: fluid.Executor) -> None:
+    startup = fluid.default_startup_program()
+    programs = []
+    for name in ("train", "test"):
+        program = fluid.Program()
+        with fluid.program_guard(program, startup), fluid.unique_name.guard():
+            reader, x = number_reader(name=name)
+            programs.append((program, reader, fluid.layers.fc(x, 1, param_attr="shared_w", bias_attr=False)))
+    exe.run(startup)
+    fluid.global_scope().find_var("shared_w").get_tensor().set(np.full((1, 1), 3, np.float32))
+    for program, reader, out in programs:
+        reader.decorate_batch_generator(lambda: numbers(3))
+        reader.start()
+        assert read_all(exe, out, program) == [0, 3, 6]
+
+
+def test_a_clone_reads_from_the_same_reader(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    clone = fluid.default_main_program().clone(for_test=True)
+    with pytest.raises(errors.FailedPrecondition, match="not started"):
+        read_all(exe, out, clone)
+    reader.decorate_batch_generator(lambda: numbers(3))
+    reader.start()
+    assert read_all(exe, out, clone) == [0, 1, 2]
+
+
+def test_a_reader_works_in_a_scope_inside_its_own(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    kid = fluid.global_scope().new_scope()
+    exe.run(fluid.default_startup_program(), scope=kid)
+    reader.decorate_batch_generator(lambda: numbers(3))
+    main = fluid.default_main_program()
+    for _ in range(3):
+        reader.start()
+        with fluid.scope_guard(kid):
+            assert read_all(exe, out, main) == [0, 1, 2]
+        reader.reset()
+
+
+def test_a_parsed_program_reads_from_the_scopes_queue(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    parsed = fluid.Program.parse_from_string(fluid.default_main_program().serialize_to_string())
+    reader.decorate_batch_generator(lambda: numbers(3))
+    reader.start()
+    assert read_all(exe, out.name, parsed) == [0, 1, 2]
+
+
+def test_statistics(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    assert reader.stats()["batches"] == 0
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: numbers(3))
+    reader.start()
+    read_all(exe, out)
+    assert reader.stats()["batches"] == 3
+    assert reader.stats()["wait_s"] > 0

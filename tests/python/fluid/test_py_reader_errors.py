@@ -1,0 +1,379 @@
+"""py_reader: what goes wrong, and how it is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import time
+import traceback
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from nets import number, number_reader, read_all
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core
+
+double_buffered = pytest.mark.parametrize("double_buffer", [False, True], ids=["plain", "double buffer"])
+
+
+class OwnError(Exception):
+    pass
+
+
+def failing_generator() -> Iterator[list[np.ndarray]]:
+    yield number(0)
+    yield number(1)
+    raise OwnError("of the user's own making")
+
+
+@double_buffered
+def test_an_exception_of_the_generator_reaches_the_run_as_it_was_raised(
+    exe: fluid.Executor, double_buffer: bool
+) -> None:
+    reader, out = number_reader(double_buffer=double_buffer)
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(failing_generator)
+    for _ in range(3):
+        reader.start()
+        for expected in (0, 1):  # what came before it comes first
+            assert exe.run(fetch_list=[out])[0][0, 0] == expected
+        with pytest.raises(OwnError, match="own making") as caught:
+            exe.run(fetch_list=[out])
+        assert "failing_generator" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+        with pytest.raises(OwnError) as again:
+            exe.run(fetch_list=[out])
+        assert again.value is caught.value
+        reader.reset()
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("v"), KeyError("k"), StopAsyncIteration(), SystemExit(3), KeyboardInterrupt()]
+)
+def test_any_exception_is_carried(exe: fluid.Executor, error: BaseException) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+
+    def generator() -> Iterator[list[np.ndarray]]:
+        raise error
+        yield
+
+    reader.decorate_batch_generator(generator)
+    reader.start()
+    with pytest.raises(type(error)) as caught:
+        exe.run(fetch_list=[out])
+    assert caught.value is error
+
+
+def test_an_exception_before_the_first_batch(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+
+    def source() -> Iterator[list[np.ndarray]]:
+        raise OwnError
+
+    reader.decorate_batch_generator(source)
+    reader.start()
+    with pytest.raises(OwnError):
+        exe.run(fetch_list=[out])
+
+
+def test_a_reader_recovers_from_an_exception(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    sources = [failing_generator, lambda: iter([number(5)])]
+    for source in sources:
+        reader.decorate_batch_generator(source)
+        reader.start()
+        try:
+            values = read_all(exe, out)
+        except OwnError:
+            reader.reset()
+    assert values == [5]
+
+
+def test_an_exception_leaves_the_parameters_as_they_are(exe: fluid.Executor) -> None:
+    reader, x = number_reader()
+    counter = fluid.layers.create_global_var([1], 0.0, "float32", name="counter")
+    fluid.layers.increment(counter, 1.0)
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(failing_generator)
+    reader.start()
+    with pytest.raises(OwnError):
+        read_all(exe, x)
+    assert np.asarray(fluid.global_scope().find_var("counter").get_tensor())[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "match"),
+    [
+        ([np.zeros((1, 2), np.float32)], ValueError, r"\[-1, 1\].*\[1, 2\]"),
+        ([np.zeros((1, 1), np.float64)], TypeError, "float32.*float64"),
+        ([np.zeros((1, 1), np.float32)] * 2, ValueError, "1.*2"),
+        (np.zeros((1, 1), np.float32), TypeError, "ndarray"),
+        ([fluid.create_lod_tensor(np.zeros((1, 1), np.float32), [[1]])], ValueError, "(?i)lod"),
+        (None, TypeError, "NoneType"),
+    ],
+    ids=["shape", "dtype", "count", "no list", "lod", "none"],
+)
+def test_a_batch_that_does_not_fit_is_told_with_its_variable(
+    exe: fluid.Executor, batch: object, error: type[Exception], match: str
+) -> None:
+    reader, out = number_reader(name="reader")
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: iter([number(0), batch]))
+    reader.start()
+    assert exe.run(fetch_list=[out])[0][0, 0] == 0
+    with pytest.raises(error, match=match) as caught:
+        exe.run(fetch_list=[out])
+    assert isinstance(caught.value, errors.HeadraceError)
+    reader.reset()
+    reader.decorate_batch_generator(lambda: iter([number(4)]))
+    reader.start()
+    assert read_all(exe, out) == [4]
+
+
+def test_samples_that_do_not_fit_are_told(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    reader.decorate_sample_list_generator(lambda: iter([[(1,), (2, 3)]]))
+    reader.start()
+    with pytest.raises(ValueError, match="2 values"):
+        exe.run(fetch_list=[out])
+
+
+def test_a_run_without_a_source_is_refused(exe: fluid.Executor) -> None:
+    reader, out = number_reader(name="mine")
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.FailedPrecondition, match="py_reader 'mine' was not started"):
+        exe.run(fetch_list=[out])
+    reader.decorate_batch_generator(lambda: iter([number(0)]))
+    with pytest.raises(errors.FailedPrecondition, match=r"call start\(\)"):
+        exe.run(fetch_list=[out])
+    reader.start()
+    assert read_all(exe, out) == [0]
+    reader.reset()
+    with pytest.raises(errors.FailedPrecondition, match="mine"):
+        exe.run(fetch_list=[out])
+
+
+def test_start_needs_a_source_and_happens_once(exe: fluid.Executor) -> None:
+    reader, _ = number_reader(name="mine")
+    with pytest.raises(errors.FailedPrecondition, match="mine"):
+        reader.start()
+    reader.decorate_batch_generator(lambda: iter([number(0)]))
+    reader.start()
+    with pytest.raises(errors.FailedPrecondition, match="started already"):
+        reader.start()
+    with pytest.raises(errors.FailedPrecondition, match="reset"):
+        reader.decorate_batch_generator(lambda: iter([number(0)]))
+    reader.reset()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "decorate_batch_generator",
+        "decorate_sample_list_generator",
+        "decorate_paddle_reader",
+        "decorate_tensor_provider",
+    ],
+)
+def test_a_source_is_a_function(method: str) -> None:
+    reader, _ = number_reader()
+    with pytest.raises(TypeError, match="function"):
+        getattr(reader, method)([number(0)])
+    with pytest.raises(TypeError, match="function"):
+        reader.decorate_sample_generator([number(0)], 1)
+    with pytest.raises(TypeError, match="DataLoader"):
+        reader.decorate_loader([number(0)])
+
+
+def test_a_source_that_returns_no_iterable(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: 3)
+    reader.start()
+    with pytest.raises(TypeError, match="iterable"):
+        exe.run(fetch_list=[out])
+
+
+@pytest.mark.parametrize("capacity", [0, -3, 2.5, None, True])
+def test_the_capacity_is_a_positive_number(capacity: object) -> None:
+    with pytest.raises(ValueError, match="capacity"):
+        fluid.layers.py_reader(capacity, [[-1, 1]], ["float32"])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtypes", "lod_levels"),
+    [
+        ([[-1, 1]], ["float32", "int64"], None),
+        ([[-1, 1]], ["float32"], [0, 0]),
+        ([], [], None),
+        ([[-2, 1]], ["float32"], None),
+    ],
+)
+def test_a_declaration_that_contradicts_itself_is_refused(
+    shapes: list[list[int]], dtypes: list[str], lod_levels: list[int] | None
+) -> None:
+    with pytest.raises(ValueError, match=r"py_reader|dimension|-2"):
+        fluid.layers.py_reader(4, shapes, dtypes, lod_levels)
+    assert fluid.default_startup_program().global_block().ops == []
+
+
+def test_a_name_is_taken_once() -> None:
+    number_reader(name="mine")
+    with pytest.raises(ValueError, match="mine"):
+        number_reader(name="mine")
+    with fluid.program_guard(fluid.Program(), fluid.Program()), pytest.raises(ValueError, match="mine"):
+        number_reader(name="mine")  # the scope has it
+    fluid.layers.data("other", [1])
+    with pytest.raises(ValueError, match="other"):
+        number_reader(name="other")
+
+
+def test_a_run_without_the_startup_program_is_refused(exe: fluid.Executor) -> None:
+    reader, out = number_reader(name="mine")
+    reader.decorate_batch_generator(lambda: iter([number(0)]))
+    reader.start()
+    with pytest.raises(errors.FailedPrecondition, match="mine"):
+        exe.run(fetch_list=[out])
+
+
+def test_a_scope_without_the_queue_is_refused(exe: fluid.Executor) -> None:
+    number_reader(name="mine")
+    with pytest.raises(errors.FailedPrecondition, match="mine"):
+        exe.run(fluid.default_startup_program(), scope=fluid.Scope())
+
+
+def test_only_readers_can_be_read_and_decorated() -> None:
+    x = fluid.layers.data("x", [1])
+    with pytest.raises(TypeError, match="reader"):
+        fluid.layers.read_file(x)
+    with pytest.raises(TypeError, match="reader"):
+        fluid.layers.double_buffer(x)
+
+
+def test_a_generator_cannot_reset_its_own_reader(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+
+    def generator() -> Iterator[list[np.ndarray]]:
+        yield number(0)
+        reader.reset()
+
+    reader.decorate_batch_generator(generator)
+    reader.start()
+    with pytest.raises(errors.FailedPrecondition, match="cannot be reset"):
+        read_all(exe, out)
+
+
+def test_another_thread_may_reset_a_reader_that_is_waited_for(exe: fluid.Executor) -> None:
+    import threading
+
+    reader, out = number_reader()
+    exe.run(fluid.default_startup_program())
+    assert reader.queue.size() == 0
+    timer = threading.Timer(0.1, reader.reset)
+    timer.start()
+    with pytest.raises(core.EOFException):
+        exe.run(fetch_list=[out])
+    timer.join()
+
+
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    prelude = """
+        import sys, threading, time
+        import numpy as np
+        import headrace.fluid as fluid
+        reader = fluid.layers.py_reader(2, [[-1, 1]], ["float32"])
+        out = fluid.layers.read_file(reader)
+        exe = fluid.Executor()
+        exe.run(fluid.default_startup_program())
+        def number(i): return [np.full((1, 1), i, np.float32)]
+    """
+    source = textwrap.dedent(prelude) + textwrap.dedent(script)
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+
+
+ENDINGS: dict[str, str] = {
+    "a break": "",
+    "an exception": "raise SystemExit(7)",
+    "a reset": "reader.reset()",
+    "the end": "reader.reset(); del reader, out, exe",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
+def test_the_process_ends_while_a_generator_feeds(ending: str) -> None:
+    begin = time.monotonic()
+    script = """
+        def endless():
+            while True:
+                yield number(0)
+        reader.decorate_batch_generator(endless)
+        reader.start()
+        for _ in range(3):
+            exe.run(fetch_list=[out])
+        """
+    done = run_script(textwrap.dedent(script) + ending)
+    assert (done.returncode, done.stderr) == (7 if "7" in ending else 0, "")
+    assert time.monotonic() - begin < 10
+
+
+def test_the_process_ends_while_a_thread_waits_for_data() -> None:
+    done = run_script(
+        """
+        queue = reader.queue
+        def wait():
+            try:
+                exe.run(fetch_list=[out])
+            except RuntimeError:
+                pass
+        threading.Thread(target=wait, daemon=True).start()
+        threading.Thread(target=lambda: [queue.push(number(0)) for _ in range(9)], daemon=True).start()
+        time.sleep(0.2)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_exception_nobody_asks_for_is_printed_not_lost() -> None:
+    done = run_script(
+        """
+        def generator():
+            try:
+                while True:
+                    yield number(0)
+            finally:
+                raise ValueError("in the clean-up")
+        reader.decorate_batch_generator(generator)
+        reader.start()
+        exe.run(fetch_list=[out])
+        reader.reset()
+        """
+    )
+    assert done.returncode == 0
+    assert "in the clean-up" in done.stderr
+
+
+def test_ctrl_c_while_training_ends_the_process() -> None:
+    done = run_script(
+        """
+        import os, signal
+        def slow():
+            yield number(0)
+            time.sleep(1)
+            yield number(1)
+        reader.decorate_batch_generator(slow)
+        reader.start()
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        exe.run(fetch_list=[out])
+        exe.run(fetch_list=[out])
+        """
+    )
+    assert "KeyboardInterrupt" in done.stderr
+    assert done.returncode != 0
