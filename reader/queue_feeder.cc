@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -30,6 +32,13 @@ void SetOffsets(const ReadyBatch& batch, const LeafRecord& leaf, LoDTensor* tens
   tensor->set_lod(lod);
 }
 
+// The shape of a row, without its dimensions of 1.
+DDim SqueezedRow(const DDim& dims) {
+  DDim row;
+  std::copy_if(dims.begin() + 1, dims.end(), std::back_inserter(row), [](int64_t dim) { return dim != 1; });
+  return row;
+}
+
 }  // namespace
 
 LoDTensorArray TensorsOf(const ReadyBatch& batch) {
@@ -53,6 +62,22 @@ LoDTensorArray TensorsOf(const ReadyBatch& batch) {
     tensors.push_back(std::move(tensor));
   }
   return tensors;
+}
+
+void ShapeRowsAsDeclared(const BatchContract& contract, LoDTensorArray* batch) {
+  for (size_t i = 0; i < std::min(batch->size(), contract.specs.size()); ++i) {
+    LoDTensor& tensor = (*batch)[i];
+    const DDim& declared = contract.specs[i].dims;
+    const bool checked = contract.checked.empty() || contract.checked[i];
+    if (!checked || declared.empty() || tensor.dims().empty() || Matches(declared, tensor.dims())) {
+      continue;
+    }
+    if (SqueezedRow(declared) == SqueezedRow(tensor.dims())) {
+      DDim dims = declared;
+      dims[0] = tensor.dims()[0];
+      tensor.Resize(std::move(dims));
+    }
+  }
 }
 
 QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler,
@@ -129,6 +154,7 @@ bool QueueFeeder::FeedOne() {
       std::rethrow_exception(hooks_.batch_failed(batch));
     }
     tensors = TensorsOf(batch);
+    ShapeRowsAsDeclared(queue_->contract(), &tensors);
   }
   // With an explicit order the next indices are wanted before the queue has room again.
   if (scheduler_->WantedSupply() != 0 && hooks_.needs_indices) {

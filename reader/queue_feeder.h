@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "framework/export.h"
+#include "reader/batch_check.h"
 #include "reader/lod_tensor_blocking_queue.h"
 #include "reader/shared_memory/batch_scheduler.h"
 
@@ -35,6 +36,11 @@ struct FeederHooks {
 // The tensors of a batch, in the order of its leaves; offsets become the LoD of the tensor before them. Throws
 // TypeMismatch for a leaf that is not an array of a tensor's dtype, InvalidArgument for offsets that are none.
 HEADRACE_API LoDTensorArray TensorsOf(const shared_memory::ReadyBatch& batch);
+
+// Gives the rows of each tensor the declared shape where they differ from it by dimensions of 1 alone: labels of shape
+// [32] become [32, 1] where [-1, 1] is declared. The elements stay where they are. Other tensors are left for
+// CheckBatch to refuse.
+HEADRACE_API void ShapeRowsAsDeclared(const BatchContract& contract, LoDTensorArray* batch);
 
 class HEADRACE_API QueueFeeder {
  public:

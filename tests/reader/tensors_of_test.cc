@@ -67,5 +67,64 @@ TEST(TensorsOfTest, OffsetsOfNothingAreRefused) {
   EXPECT_THROW(TensorsOf(Batch({Offsets(2), Values(5)}, {0, 5})), TypeMismatch);
 }
 
+LoDTensor Floats(const DDim& dims) {
+  LoDTensor tensor;
+  tensor.Resize(dims);
+  tensor.mutable_data<float>();
+  return tensor;
+}
+
+// The shape that rows get where `declared` is what the queue takes; their elements must stay where they are.
+DDim Shaped(const DDim& declared, const DDim& dims) {
+  LoDTensorArray batch{Floats(dims)};
+  const float* data = batch[0].data<float>();
+  ShapeRowsAsDeclared({.specs = {{declared, DataType::kFloat32}}}, &batch);
+  EXPECT_EQ(batch[0].data<float>(), data);
+  return batch[0].dims();
+}
+
+TEST(ShapeRowsAsDeclaredTest, DimensionsOfOneComeAndGo) {
+  EXPECT_EQ(Shaped({-1, 1}, {3}), DDim({3, 1}));
+  EXPECT_EQ(Shaped({3, 1}, {3}), DDim({3, 1}));
+  EXPECT_EQ(Shaped({-1}, {3, 1}), DDim({3}));
+  EXPECT_EQ(Shaped({-1, 1, 4, 5}, {3, 4, 5}), DDim({3, 1, 4, 5}));
+  EXPECT_EQ(Shaped({-1, 4, 5}, {3, 1, 4, 1, 5}), DDim({3, 4, 5}));
+}
+
+TEST(ShapeRowsAsDeclaredTest, WhateverElseDiffersStays) {
+  EXPECT_EQ(Shaped({-1, 5, 4}, {3, 4, 5}), DDim({3, 4, 5}));
+  EXPECT_EQ(Shaped({-1, 20}, {3, 4, 5}), DDim({3, 4, 5}));
+  EXPECT_EQ(Shaped({-1, 1}, {3, 2}), DDim({3, 2}));
+  EXPECT_EQ(Shaped({-1, -1, 1}, {3, 4}), DDim({3, 4}));  // which of the two is any extent, and which 1?
+  EXPECT_EQ(Shaped({}, {3, 1}), DDim({3, 1}));
+  EXPECT_EQ(Shaped({-1, 1}, {}), DDim({}));
+}
+
+TEST(ShapeRowsAsDeclaredTest, WhatFitsStays) {
+  EXPECT_EQ(Shaped({-1, -1}, {3, 1}), DDim({3, 1}));
+  EXPECT_EQ(Shaped({-1, 1}, {3, 1}), DDim({3, 1}));
+}
+
+TEST(ShapeRowsAsDeclaredTest, PackedRowsKeepTheirLod) {
+  LoDTensorArray batch{Floats({5})};
+  batch[0].set_lod({{0, 2, 5}});
+  ShapeRowsAsDeclared({.specs = {{{-1, 1}, DataType::kFloat32, 1}}}, &batch);
+  EXPECT_EQ(batch[0].dims(), DDim({5, 1}));
+  EXPECT_EQ(batch[0].lod(), LoD({{0, 2, 5}}));
+}
+
+TEST(ShapeRowsAsDeclaredTest, ABatchOfAnotherLengthIsLeftToTheCheck) {
+  LoDTensorArray batch{Floats({2}), Floats({2})};
+  ShapeRowsAsDeclared({.specs = {{{-1, 1}, DataType::kFloat32}}}, &batch);
+  EXPECT_EQ(batch[0].dims(), DDim({2, 1}));
+  EXPECT_EQ(batch[1].dims(), DDim({2}));
+}
+
+TEST(ShapeRowsAsDeclaredTest, WhatIsNotCheckedStays) {
+  LoDTensorArray batch{Floats({2})};
+  ShapeRowsAsDeclared({.specs = {{{-1, 1}, DataType::kFloat32}}, .checked = {false}}, &batch);
+  EXPECT_EQ(batch[0].dims(), DDim({2}));
+}
+
 }  // namespace
 }  // namespace headrace

@@ -11,7 +11,7 @@ import pytest
 from nets import number, number_reader, read_all
 
 import headrace.fluid as fluid
-from headrace import errors
+from headrace import DataLoader, errors
 from headrace.fluid import core
 
 double_buffered = pytest.mark.parametrize("double_buffer", [False, True], ids=["plain", "double buffer"])
@@ -389,3 +389,47 @@ def test_statistics(exe: fluid.Executor) -> None:
     read_all(exe, out)
     assert reader.stats()["batches"] == 3
     assert reader.stats()["wait_s"] > 0
+
+
+class Labelled:
+    """Images without a channel, numbers as labels, and words of different lengths."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int, np.ndarray]:
+        return np.full((2, 3), index, np.float32), index, np.arange(index + 1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loaders_rows_get_the_declared_dimensions_of_one(exe: fluid.Executor, num_workers: int) -> None:
+    reader = fluid.layers.py_reader(
+        2, [[-1, 1, 2, 3], [-1, 1], [-1, 1]], ["float32", "int64", "int64"], lod_levels=[0, 0, 1]
+    )
+    read = fluid.layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    reader.decorate_loader(DataLoader(Labelled(), batch_size=3, num_workers=num_workers, ragged={2: "lod"}))
+    reader.start()
+    for first in (0, 3):
+        image, label, words = exe.run(fetch_list=read, return_numpy=False)
+        rows = range(first, first + 3)
+        assert np.asarray(image).tolist() == [np.full((1, 2, 3), i).tolist() for i in rows]
+        assert np.asarray(label).tolist() == [[i] for i in rows]
+        assert words.recursive_sequence_lengths() == [[i + 1 for i in rows]]
+        assert np.asarray(words).tolist() == [[word] for i in rows for word in range(i + 1)]
+    with pytest.raises(core.EOFException):
+        exe.run(fetch_list=read)
+    reader.reset()
+
+
+def test_a_loaders_rows_of_another_shape_are_refused(exe: fluid.Executor) -> None:
+    """Of as many elements, but in another arrangement: rearranging them would be wrong without a word."""
+    reader = fluid.layers.py_reader(2, [[-1, 3, 2], [-1]], ["float32", "int64"], use_double_buffer=False)
+    read = fluid.layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    samples = [(np.zeros((2, 3), np.float32), 0)] * 2
+    reader.decorate_loader(DataLoader(samples, batch_size=2))
+    reader.start()
+    with pytest.raises(errors.InvalidArgument, match=r"expected shape \[-1, 3, 2\], got \[2, 2, 3\]"):
+        exe.run(fetch_list=read)
+    reader.reset()
