@@ -50,7 +50,11 @@ class BatchProducer {
     const std::string_view pickled = producer_.PickledIndices(claim);
     if (!pickled.empty()) {
       const py::list keys = unpickle(py::bytes(pickled.data(), pickled.size()));
-      return keys[py::slice(static_cast<py::ssize_t>(claim.begin), static_cast<py::ssize_t>(claim.end), 1)];
+      py::list wanted(claim.end - claim.begin);
+      for (uint32_t row = claim.begin; row < claim.end; ++row) {
+        wanted[row - claim.begin] = keys[py::int_(producer_.PlannedRow(claim, row))];
+      }
+      return wanted;
     }
     py::list indices(claim.end - claim.begin);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {

@@ -166,8 +166,11 @@ void BindBatchScheduler(py::module_& m) {
            "with which the queue then fails.")
       .def(
           "watch_producer",
-          [](BatchScheduler& self, uint32_t id, int pidfd) { self.scheduler().WatchProducer(id, pidfd); },
-          py::arg("id"), py::arg("pidfd"))
+          [](BatchScheduler& self, uint32_t id, int pidfd, uint32_t threads) {
+            self.scheduler().WatchProducer(id, pidfd, threads);
+          },
+          py::arg("id"), py::arg("pidfd"), py::arg("threads") = 1,
+          "Watches the process behind the pidfd, in which producers `id` to `id + threads - 1` live.")
       .def(
           "retire_producer", [](BatchScheduler& self, uint32_t id) { self.scheduler().RetireProducer(id); },
           py::arg("id"),
@@ -178,6 +181,18 @@ void BindBatchScheduler(py::module_& m) {
       .def("take_deaths", [](BatchScheduler& self) { return self.scheduler().TakeDeaths(); })
       .def(
           "reclaim", [](BatchScheduler& self, uint32_t id) { return self.scheduler().Reclaim(id); }, py::arg("id"))
+      .def(
+          "abandon",
+          [](BatchScheduler& self, uint64_t sequence, uint32_t row) { return self.scheduler().Abandon(sequence, row); },
+          py::arg("sequence"), py::arg("row"),
+          "Makes the batch of a death fail, as `killed`, at that row. False if it is not open any more or the row is "
+          "made.")
+      .def(
+          "skip",
+          [](BatchScheduler& self, uint64_t sequence, uint32_t row) { return self.scheduler().Skip(sequence, row); },
+          py::arg("sequence"), py::arg("row"),
+          "Has the batch of a death made without that row. False as for `abandon`, for a batch of a stream, and where "
+          "too many rows are skipped already.")
       .def(
           "shutdown",
           [](BatchScheduler& self) {

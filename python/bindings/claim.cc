@@ -11,22 +11,6 @@ namespace {
 using shared_memory::Claim;
 using shared_memory::ClaimKind;
 
-const char* NameOf(ClaimKind kind) {
-  switch (kind) {
-    case ClaimKind::kRows:
-      return "rows";
-    case ClaimKind::kWhole:
-      return "whole";
-    case ClaimKind::kItems:
-      return "items";
-    case ClaimKind::kCollate:
-      return "collate";
-    case ClaimKind::kStream:
-      break;
-  }
-  return "stream";
-}
-
 }  // namespace
 
 void BindClaim(py::module_& m) {
@@ -34,7 +18,7 @@ void BindClaim(py::module_& m) {
       .def_readonly("begin", &Claim::begin)
       .def_readonly("end", &Claim::end)
       .def_readonly("rows", &Claim::rows)
-      .def_property_readonly("kind", [](const Claim& self) { return NameOf(self.kind); })
+      .def_property_readonly("kind", [](const Claim& self) { return shared_memory::NameOf(self.kind); })
       .def_readonly("stream", &Claim::stream)
       .def_property_readonly("stream_batch", [](const Claim& self) { return self.batch; })
       .def_readonly("epoch", &Claim::epoch)

@@ -16,7 +16,8 @@ void BindProducerDeath(py::module_& m) {
       .def_readonly("epoch", &ProducerDeath::epoch)
       .def_readonly("batch", &ProducerDeath::batch)
       .def_readonly("row", &ProducerDeath::row)
-      .def_readonly("attempts", &ProducerDeath::attempts);
+      .def_readonly("sequence", &ProducerDeath::sequence)
+      .def_property_readonly("kind", [](const ProducerDeath& self) { return shared_memory::NameOf(self.kind); });
 }
 
 }  // namespace headrace::python

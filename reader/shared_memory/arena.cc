@@ -33,6 +33,22 @@ bool HasAddressSpace(size_t bytes) {
 
 }  // namespace
 
+const char* NameOf(ClaimKind kind) {
+  switch (kind) {
+    case ClaimKind::kRows:
+      return "rows";
+    case ClaimKind::kWhole:
+      return "whole";
+    case ClaimKind::kItems:
+      return "items";
+    case ClaimKind::kCollate:
+      return "collate";
+    case ClaimKind::kStream:
+      break;
+  }
+  return "stream";
+}
+
 std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   HR_ENFORCE(options.slot_count >= 1 && options.slot_count <= kMaxSlots, InvalidArgument,
              "the number of slots must be 1 to ", kMaxSlots, ", got ", options.slot_count);

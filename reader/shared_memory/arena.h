@@ -49,6 +49,9 @@ enum class ClaimKind : uint32_t {
   kStream = 4,   // make the next batch of a stream
 };
 
+// "rows", "whole", …
+HEADRACE_API const char* NameOf(ClaimKind kind);
+
 // Whether the claimant makes the batch as it will be delivered, alone.
 constexpr bool MakesBatch(ClaimKind kind) { return kind != ClaimKind::kRows && kind != ClaimKind::kItems; }
 
@@ -127,6 +130,9 @@ inline constexpr uint32_t kLayoutEmpty = 0;
 inline constexpr uint32_t kLayoutReady = 1;
 inline constexpr uint32_t kLayoutWriting = 16;
 
+// A batch is made without at most so many of its rows (BatchScheduler::Skip).
+inline constexpr uint32_t kMaxExcluded = 64;
+
 // Bits of a chunk's claim word: the batch's sequence number above, the claimant below.
 inline constexpr uint32_t kClaimantBits = 16;
 inline constexpr uint64_t kUnclaimed = 0;       // claimants are producer + 1
@@ -171,6 +177,8 @@ struct SlotHeader {
   uint64_t first_position;  // of row 0 in the epoch
   uint64_t indices_bytes;   // kExplicit: indices at kDataOffset, as int64, or pickled when pickled_indices is 1
   uint32_t pickled_indices;
+  uint32_t excluded_count;
+  uint32_t excluded[kMaxExcluded];  // kWhole: rows that are not made, in ascending order
   std::atomic<uint32_t> layout_state;
   std::atomic<uint32_t> cursor;        // hint: chunks before it are probably claimed
   uint32_t layout_bytes;               // written by the layout's author before kLayoutReady

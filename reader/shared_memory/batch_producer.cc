@@ -1,6 +1,5 @@
 #include "reader/shared_memory/batch_producer.h"
 
-#include <sched.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -118,7 +117,11 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     record_->row.store(claim.begin, std::memory_order_relaxed);
     record_->busy.store(1, std::memory_order_release);
     record_->claims.fetch_add(1, std::memory_order_relaxed);
-    claim.rows = slot.rows;
+    if (claim.kind == ClaimKind::kWhole) {
+      claim.excluded = slot.excluded_count;
+      claim.end -= claim.excluded;
+    }
+    claim.rows = slot.rows - claim.excluded;
     claim.stream = slot.stream;
     claim.sequence = sequence;
     claim.epoch = slot.epoch;
@@ -127,7 +130,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     claim.start_ns = MonotonicNanoseconds();
     if (MakesBatch(claim.kind)) {
       // A claimant that died may have said something of the batch.
-      slot.made_rows = slot.rows;
+      slot.made_rows = claim.rows;
       slot.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
       slot.attachment = {0, 0};
     }
@@ -177,12 +180,15 @@ bool BatchProducer::Retired() {
   if (record_->retirement.load(std::memory_order_relaxed) != kToRetire) {
     return false;
   }
+  // First the others look at what only this one was going to look at: whoever is killed between the two is repaired as
+  // any other, whereas one that has said kRetired is not looked at any more.
+  SignalRescan(kAllSleepers);
   record_->retirement.store(kRetired, std::memory_order_release);
-  SignalRescan(kAllSleepers);  // what only this one was going to look at
   return true;
 }
 
 uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
+  row = PlannedRow(claim, row);
   const uint64_t position = claim.first_position + row * control_->stride;
   switch (static_cast<IndexOrder>(control_->order)) {
     case IndexOrder::kExplicit:
@@ -340,7 +346,7 @@ void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::s
   } catch (const ResourceExhausted&) {
     place = {0, 0};  // the consumer reports a problem without details
   }
-  problem = {place.offset, place.bytes, row, kind};
+  problem = {place.offset, place.bytes, PlannedRow(claim, row), kind};
   if (claim.kind == ClaimKind::kItems) {
     arena_->slot(claim.slot).items_failed.store(1, std::memory_order_relaxed);
   }

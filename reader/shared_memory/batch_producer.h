@@ -29,13 +29,15 @@
 
 namespace headrace::shared_memory {
 
-// Rows [begin, end) of a batch, to be made by their claimant.
+// Rows [begin, end) of a batch, to be made by their claimant. Rows that are excluded from the batch do not count: those
+// that are left are numbered without gaps.
 struct Claim {
   uint32_t slot;
   uint32_t chunk;
   uint32_t begin;
   uint32_t end;
-  uint32_t rows;  // of the whole batch
+  uint32_t rows;      // of the whole batch
+  uint32_t excluded;  // so many were planned besides
   ClaimKind kind;
   uint32_t stream;
   uint64_t sequence;
@@ -67,17 +69,18 @@ class HEADRACE_API BatchProducer {
   std::optional<Claim> WaitForClaim(int64_t timeout_ns = -1);
   bool stopped() const;
 
+  // The number that a row has among all that were planned, the excluded ones included.
+  uint32_t PlannedRow(const Claim& claim, uint32_t row) const;
   // Index in the dataset of a row; for batches without pickled indices.
   uint64_t IndexAt(const Claim& claim, uint32_t row);
-  // The pickled indices of the batch; empty if it has none.
+  // The pickled indices of all planned rows of the batch; empty if it has none.
   std::string_view PickledIndices(const Claim& claim) const;
   // Where the leaves of a batch begin.
   size_t DataOffset(const Claim& claim) const;
 
   // Notes which sample is at hand, for the report if this process dies.
   void BeginRow(const Claim& claim, uint32_t row) {
-    record_->row.store(row, std::memory_order_relaxed);
-    (void)claim;
+    record_->row.store(PlannedRow(claim, row), std::memory_order_relaxed);
   }
 
   // Gives the batch its layout, or compares: true if the batch's layout is now `layout`, false if another producer gave
@@ -146,6 +149,14 @@ class HEADRACE_API BatchProducer {
   std::optional<IndexPermutation> permutation_;
   uint64_t permutation_epoch_ = 0;
 };
+
+inline uint32_t BatchProducer::PlannedRow(const Claim& claim, uint32_t row) const {
+  const SlotHeader& slot = arena_->slot(claim.slot);
+  for (uint32_t i = 0; i < claim.excluded && slot.excluded[i] <= row; ++i) {
+    ++row;
+  }
+  return row;
+}
 
 // Bytes of the table in which a batch of kind kItems has its samples.
 constexpr size_t KeptTableBytes(uint64_t rows) { return (rows * sizeof(SideRecord) + 63) / 64 * 64; }

@@ -22,6 +22,8 @@ namespace {
 // workers end a batch together.
 constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 300'000;
+// How often Wait looks for deaths while batches are ready.
+constexpr uint64_t kLookEveryNs = 20'000'000;
 // Kept samples are pickled and copied once more.
 constexpr double kWorthKeepingNs = 50'000;
 // So long a batch may take one producer while the others make the next ones.
@@ -29,6 +31,13 @@ constexpr double kLongBatchNs = 20'000'000;
 // The samples from which a batch was collated stay in its slot, for their pages to be used again; but not in those of
 // a consumer that keeps more batches than this.
 constexpr uint32_t kHeldWithSamples = 2;
+
+// A clock that is cheap to read; it moves every few milliseconds.
+uint64_t CoarseNanoseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<uint64_t>(now.tv_nsec);
+}
 
 // Of a batch that is complete. Its collation, if it was not needed, must not be claimed by anybody who still takes the
 // slot for that batch when it is another's.
@@ -55,7 +64,8 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
       begin_ns_(MonotonicNanoseconds()),
       pinned_(options.pin_memory ? std::make_unique<PinnedMemory>() : nullptr),
       plan_(std::move(plan)),
-      slots_(*arena_) {
+      slots_(*arena_),
+      retired_(kMaxProducers) {
   trace_ = arena_->trace(kMaxProducers);
   completion_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   HR_ENFORCE(completion_fd_ >= 0, IoError, "eventfd failed: ", std::strerror(errno));
@@ -71,9 +81,6 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
 BatchScheduler::~BatchScheduler() {
   if (InOwner()) {
     Shutdown();
-  }
-  for (const Watch& watch : watches_) {
-    close(watch.pidfd);
   }
   close(completion_fd_);
 }
@@ -251,10 +258,11 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   header.first_position = plan.first_position;
   header.indices_bytes = plan.indices.size();
   header.pickled_indices = plan.pickled ? 1 : 0;
+  header.excluded_count = 0;
   std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
   SetClaims(header, sequence, kind);
   header.sequence.store(sequence, std::memory_order_release);
-  in_flight_.push_back({sequence, plan.epoch, plan.batch, plan.stream, slot, false});
+  in_flight_.push_back({sequence, plan.epoch, plan.batch, plan.stream, slot, header.rows});
   ControlBlock& control = arena_->control();
   control.ring[sequence % kMaxSlots].store(slot, std::memory_order_relaxed);
   if (in_flight_.size() == 1) {
@@ -284,15 +292,24 @@ void BatchScheduler::SignalRescan() {
   SignalWork(kMaxProducers, kAllSleepers);
 }
 
-void BatchScheduler::Reopen(const Flight& flight) {
+void BatchScheduler::Reopen(Flight& flight) {
   SlotHeader& header = arena_->slot(flight.slot);
   WithdrawLast(header, flight.sequence);
+  flight.remake = false;
   header.chunk_rows = header.rows;
+  header.excluded_count = static_cast<uint32_t>(flight.excluded.size());
+  std::copy(flight.excluded.begin(), flight.excluded.end(), header.excluded);
   SetClaims(header, flight.sequence, ClaimKind::kWhole);
   SignalRescan();
 }
 
-void BatchScheduler::Withdraw(const Flight& flight) {
+void BatchScheduler::ReopenIfDrained(Flight& flight) {
+  if (flight.remake && AllDone(arena_->slot(flight.slot))) {
+    Reopen(flight);
+  }
+}
+
+void BatchScheduler::CloseClaims(const Flight& flight) {
   SlotHeader& header = arena_->slot(flight.slot);
   // From the last on: a collation becomes claimable when all before it is done.
   for (uint32_t chunk = header.chunks.load(std::memory_order_relaxed); chunk-- > 0;) {
@@ -301,8 +318,70 @@ void BatchScheduler::Withdraw(const Flight& flight) {
       header.done[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64));
     }
   }
-  slots_.Drain(flight.slot);
-  std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
+}
+
+void BatchScheduler::Withdraw(const Flight& flight) {
+  if (!flight.abandoned) {
+    CloseClaims(flight);
+    slots_.Drain(flight.slot);
+  }
+}
+
+std::deque<BatchScheduler::Flight>::iterator BatchScheduler::FindUndone(uint64_t sequence, uint32_t row) {
+  const auto flight =
+      std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Flight& each) { return each.sequence == sequence; });
+  if (flight == in_flight_.end() || flight->abandoned || row >= flight->rows) {
+    return in_flight_.end();
+  }
+  const SlotHeader& header = arena_->slot(flight->slot);
+  const auto kind = static_cast<ClaimKind>(header.kind.load(std::memory_order_relaxed));
+  // A collation is not done before the batch is, whichever row it is asked by.
+  const uint32_t chunk = row / header.chunk_rows;
+  const bool done =
+      kind == ClaimKind::kItems ? AllDone(header) : (header.done[chunk / 64].load() & (uint64_t{1} << chunk % 64)) != 0;
+  return done && !flight->remake ? in_flight_.end() : flight;
+}
+
+bool BatchScheduler::Abandon(uint64_t sequence, uint32_t row) {
+  const std::lock_guard lock(mutex_);
+  const auto flight = FindUndone(sequence, row);
+  if (flight == in_flight_.end()) {
+    return false;
+  }
+  Withdraw(*flight);
+  flight->abandoned = true;
+  flight->killed_row = row;
+  WakeConsumer();
+  return true;
+}
+
+bool BatchScheduler::Skip(uint64_t sequence, uint32_t row) {
+  const std::lock_guard lock(mutex_);
+  const auto flight = FindUndone(sequence, row);
+  if (flight == in_flight_.end() || options_.arena.order == IndexOrder::kStream) {
+    return false;
+  }
+  const auto place = std::lower_bound(flight->excluded.begin(), flight->excluded.end(), row);
+  if (place != flight->excluded.end() && *place == row) {
+    return true;
+  }
+  if (flight->excluded.size() == kMaxExcluded) {
+    return false;
+  }
+  flight->excluded.insert(place, row);
+  if (flight->excluded.size() == flight->rows) {
+    Withdraw(*flight);
+    in_flight_.erase(flight);
+    slots_.FreeDrained();
+    PublishOldest();
+    OpenBatches();
+    WakeConsumer();
+    return true;
+  }
+  CloseClaims(*flight);
+  flight->remake = true;
+  ReopenIfDrained(*flight);
+  return true;
 }
 
 void BatchScheduler::WithdrawAll() {
@@ -323,11 +402,12 @@ void BatchScheduler::SettleStreams() {
   for (bool ended = true; ended;) {
     ended = false;
     for (Flight& flight : in_flight_) {
-      if (flight.settled || !AllDone(arena_->slot(flight.slot))) {
+      if (flight.settled || !IsComplete(flight)) {
         continue;
       }
       flight.settled = true;
-      const auto end = static_cast<StreamEnd>(arena_->slot(flight.slot).stream_end);
+      const auto end =
+          flight.abandoned ? StreamEnd::kAfter : static_cast<StreamEnd>(arena_->slot(flight.slot).stream_end);
       if (end != StreamEnd::kGoesOn) {
         plan_.EndStream(flight.stream, flight.batch + (end == StreamEnd::kAfter ? 1 : 0));
         ended = true;
@@ -349,7 +429,14 @@ void BatchScheduler::SettleStreams() {
   }
 }
 
-bool BatchScheduler::ReopenIfMismatched(const Flight& flight) {
+bool BatchScheduler::IsComplete(const Flight& flight) const {
+  return flight.abandoned || (!flight.remake && AllDone(arena_->slot(flight.slot)));
+}
+
+bool BatchScheduler::ReopenIfMismatched(Flight& flight) {
+  if (flight.abandoned) {
+    return false;
+  }
   const SlotHeader& header = arena_->slot(flight.slot);
   const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
   bool mismatch = false;
@@ -373,8 +460,8 @@ std::deque<BatchScheduler::Flight>::iterator BatchScheduler::FindReady() {
     if (flight->epoch != consumer_epoch_) {
       break;
     }
-    const bool done =
-        options_.arena.order == IndexOrder::kStream ? flight->settled : AllDone(arena_->slot(flight->slot));
+    ReopenIfDrained(*flight);
+    const bool done = options_.arena.order == IndexOrder::kStream ? flight->settled : IsComplete(*flight);
     if (done && !ReopenIfMismatched(*flight)) {
       return flight;
     }
@@ -411,6 +498,15 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   WaitOutcome outcome{};
   {
     const std::lock_guard lock(mutex_);
+    // Also while there always is a batch: a worker that died is one too few.
+    const uint64_t now = CoarseNanoseconds();
+    if (now >= next_look_ns_) {
+      NoteDeaths();
+      next_look_ns_ = now + kLookEveryNs;
+    }
+    if (std::exchange(unreported_deaths_, false)) {
+      return WaitOutcome::kProducerDied;
+    }
     if (Decided(&outcome)) {
       return outcome;
     }
@@ -427,6 +523,7 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
         break;
       }
       if (!deaths_.empty()) {
+        unreported_deaths_ = false;
         outcome = WaitOutcome::kProducerDied;
         break;
       }
@@ -471,19 +568,9 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
 }
 
 bool BatchScheduler::Sleep(int64_t timeout_ns) {
-  std::vector<pollfd> descriptors;
-  std::vector<uint64_t> serials;
-  {
-    const std::lock_guard lock(mutex_);
-    descriptors.push_back({completion_fd_, POLLIN, 0});
-    for (const Watch& watch : watches_) {
-      descriptors.push_back({watch.pidfd, POLLIN, 0});
-      serials.push_back(watch.serial);
-    }
-  }
+  pollfd descriptors[] = {{completion_fd_, POLLIN, 0}, {watch_.fd(), POLLIN, 0}};
   timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
-  const int ready = ppoll(descriptors.data(), descriptors.size(), timeout_ns < 0 ? nullptr : &limit, nullptr);
-  if (ready < 0) {
+  if (ppoll(descriptors, 2, timeout_ns < 0 ? nullptr : &limit, nullptr) < 0) {
     HR_ENFORCE(errno == EINTR, IoError, "poll failed: ", std::strerror(errno));
     return false;
   }
@@ -491,17 +578,9 @@ bool BatchScheduler::Sleep(int64_t timeout_ns) {
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t bytes = read(completion_fd_, &count, sizeof(count));
   }
-  for (size_t i = 1; i < descriptors.size(); ++i) {
-    if (descriptors[i].revents == 0) {
-      continue;
-    }
-    // Meanwhile another thread may have reclaimed the producer, and its id and descriptor may be another's now.
+  if (descriptors[1].revents != 0) {
     const std::lock_guard lock(mutex_);
-    const auto watch =
-        std::find_if(watches_.begin(), watches_.end(), [&](const Watch& w) { return w.serial == serials[i - 1]; });
-    if (watch != watches_.end()) {
-      NoteDeath(watch->id);
-    }
+    NoteDeaths();
   }
   return true;
 }
@@ -523,11 +602,24 @@ ReadyBatch BatchScheduler::Take() {
   std::unique_lock lock(mutex_);
   const auto found = FindReady();
   HR_ENFORCE(found != in_flight_.end(), FailedPrecondition, "no batch is ready");
-  const Flight flight = *found;
+  const Flight flight = std::move(*found);
   if (found == in_flight_.begin()) {
     in_flight_.pop_front();
   } else {
     in_flight_.erase(found);
+  }
+  if (flight.abandoned) {
+    ReadyBatch failed;
+    failed.epoch = flight.epoch;
+    failed.batch = options_.streams == 0 ? flight.batch : consumer_batch_++;
+    failed.stream = flight.stream;
+    failed.stream_batch = flight.batch;
+    failed.problem = kKilled;
+    failed.problem_row = flight.killed_row;
+    ++stats_.batches;
+    PublishOldest();
+    OpenBatches();
+    return failed;
   }
   SlotHeader& header = arena_->slot(flight.slot);
   WithdrawLast(header, flight.sequence);
@@ -570,7 +662,6 @@ ReadyBatch BatchScheduler::Take() {
     stats_.bytes += ready.layout().end() - kDataOffset - header.indices_bytes +
                     header.side_bytes.load(std::memory_order_relaxed) - header.kept_bytes;
   }
-  std::erase_if(losses_, [&](const Loss& loss) { return loss.sequence == flight.sequence; });
   PublishOldest();
   OpenBatches();
   const bool many_held = slots_.held() > kHeldWithSamples;

@@ -28,6 +28,7 @@
 #include "reader/shared_memory/batch_layout.h"
 #include "reader/shared_memory/batch_plan.h"
 #include "reader/shared_memory/pinned_memory.h"
+#include "reader/shared_memory/producer_watch.h"
 #include "reader/shared_memory/slot_pool.h"
 #include "reader/shared_memory/spin.h"
 
@@ -62,17 +63,19 @@ struct ReadyBatch {
   LayoutView layout() const { return LayoutView(slot); }
 };
 
-// A problem besides those of arena.h: the sample ended its producers again and again.
+// A problem besides those of arena.h: the batch was abandoned, since a row kept ending its producers.
 inline constexpr uint32_t kKilled = 3;
 
-// What a dead producer was doing.
+// What a dead producer was doing. Its claim is free again, whatever it was: how often a row may end its producers is
+// the caller's to decide, who counts and calls Abandon or Skip.
 struct ProducerDeath {
   uint32_t producer = 0;
-  bool busy = false;  // it held a claim
+  bool busy = false;      // it held a claim; only then does the rest mean anything
+  uint64_t sequence = 0;  // names the batch among all that this scheduler ever opens
   uint64_t epoch = 0;
   uint64_t batch = 0;
-  uint32_t row = 0;
-  uint32_t attempts = 0;  // how many producers have died at this row so far
+  uint32_t row = 0;  // the one at hand, counted among all that were planned; of a collation 0
+  ClaimKind kind = ClaimKind::kRows;
 };
 
 struct ProducerStats {
@@ -133,18 +136,19 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // kExplicit: how many more batches are needed to keep `prefetch` of them in flight; 0 after EndSupply.
   uint32_t WantedSupply() const;
 
-  // Waits for the next batch, at most `timeout_ns` (negative: without limit). A signal that arrives just before it goes
-  // to sleep does not interrupt it: who must react to signals gives a limit.
+  // Waits for the next batch, at most `timeout_ns` (negative: without limit). Deaths are reported before batches that
+  // are ready, once. A signal that arrives just before it goes to sleep does not interrupt it: who must react to
+  // signals gives a limit.
   WaitOutcome Wait(int64_t timeout_ns);
   // Makes the Wait under way, or else the next one that would sleep, return kInterrupted.
   void Interrupt();
   // The next batch, after Wait has said kBatch; without in_order the oldest that is complete.
   ReadyBatch Take();
 
-  // Watches a producer by its pidfd, which is duplicated. Throws AlreadyExists if a producer of that id is watched,
-  // FailedPrecondition if it was retired and has not ended yet, or was killed before it could end of its own accord and
-  // not reclaimed.
-  void WatchProducer(uint32_t id, int pidfd);
+  // Watches the process behind `pidfd`, which is duplicated; producers id … id + threads - 1 live there. Throws
+  // AlreadyExists if one of them is watched, FailedPrecondition if one was retired and has not ended yet, or was killed
+  // before it could end of its own accord and not reclaimed, IoError if the descriptor cannot be watched.
+  void WatchProducer(uint32_t id, int pidfd, uint32_t threads = 1);
   // Asks a producer to end: its WaitForClaim gives nothing, once, when it has completed the claim that it holds. Its
   // death, then or earlier, is repaired as any other, but not reported, or not any more.
   void RetireProducer(uint32_t id);
@@ -154,6 +158,18 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   std::vector<ProducerDeath> TakeDeaths();
   // Frees the claims of a producer that is known to be gone, as Wait does when it sees a death.
   ProducerDeath Reclaim(uint32_t id);
+
+  // What becomes of a batch with a row (ProducerDeath's) that keeps ending its producers. Both return false, and do
+  // nothing, if the batch is not open any more or the row is done. They take effect at once; whoever is still at work
+  // on the batch may go on, in vain.
+  //
+  // The batch fails with kKilled at that row. Its stream, if it is one's, is over with it: nobody gets past the row.
+  bool Abandon(uint64_t sequence, uint32_t row);
+  // The batch is made anew, as a whole by one producer, without that row and those that were skipped before; it has
+  // fewer rows then, the others in their order. A batch that has none left is not delivered. False also for a batch of
+  // a stream, since nobody can pass over a sample of a stream without making it, and for more than kMaxExcluded rows:
+  // then there is Abandon. True again if the row is skipped already.
+  bool Skip(uint64_t sequence, uint32_t row);
 
   // Tells the producers to end, and Wait to return. Batches already taken stay valid. Idempotent.
   void Shutdown();
@@ -173,19 +189,12 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
     uint64_t batch;
     uint32_t stream;
     uint32_t slot;
-    bool settled;  // kStream: it is complete, and what it says of its stream was noted
-  };
-  struct Watch {
-    uint32_t id;
-    int pidfd;
-    uint64_t serial;  // tells it from a later watch with the same id or descriptor
-    bool retired;
-  };
-  struct Loss {
-    uint64_t sequence;
-    uint32_t row;
-    ClaimKind kind;
-    uint32_t count;
+    uint32_t rows;
+    bool settled = false;    // kStream: it is complete, and what it says of its stream was noted
+    bool remake = false;     // it is made anew once nobody is at work on it any more
+    bool abandoned = false;  // it has failed at killed_row, and its slot is another's
+    uint32_t killed_row = 0;
+    std::vector<uint32_t> excluded = {};  // sorted
   };
 
   BatchScheduler(const SchedulerOptions& options, BatchPlan plan);
@@ -194,7 +203,11 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void OpenBatches();
   void Open(uint32_t slot, const PlannedBatch& plan);
   void SetClaims(SlotHeader& header, uint64_t sequence, ClaimKind kind);
-  void Reopen(const Flight& flight);
+  void Reopen(Flight& flight);
+  // Reopens it if that has been asked for and everybody has let go of it.
+  void ReopenIfDrained(Flight& flight);
+  // Nobody can claim anything of it any more.
+  void CloseClaims(const Flight& flight);
   void Withdraw(const Flight& flight);
   void WithdrawAll();
   void PublishOldest();
@@ -208,14 +221,16 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void MeasureSamples();
   ClaimKind PlannedKind(uint64_t rows) const;
   uint32_t ChunkRows(ClaimKind kind, uint64_t rows) const;
-  bool ReopenIfMismatched(const Flight& flight);
+  bool ReopenIfMismatched(Flight& flight);
+  bool IsComplete(const Flight& flight) const;
+  // The open batch of that number, if the row is not done; else in_flight_.end().
+  std::deque<Flight>::iterator FindUndone(uint64_t sequence, uint32_t row);
   // The batch to be taken next, if it is complete; else in_flight_.end().
   std::deque<Flight>::iterator FindReady();
   // Whether Wait need not wait, and what it is to say.
   bool Decided(WaitOutcome* outcome);
-  std::vector<Watch>::iterator FindWatch(uint32_t id);
-  // Of a watched producer.
-  void NoteDeath(uint32_t id);
+  // Repairs what producers leave behind that have ended.
+  void NoteDeaths();
 
   // Sleeps until somebody wakes the consumer or a producer dies; false if a signal handler ran.
   bool Sleep(int64_t timeout_ns);
@@ -248,10 +263,11 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   bool interrupted_ = false;
   uint32_t producers_ = 0;
   uint32_t producers_end_ = 1;  // ids of all producers that there ever were are below
-  std::vector<Watch> watches_;
-  uint64_t next_watch_ = 0;
+  ProducerWatch watch_;
+  std::vector<bool> retired_;  // by producer
   std::vector<ProducerDeath> deaths_;
-  std::vector<Loss> losses_;
+  bool unreported_deaths_ = false;
+  uint64_t next_look_ns_ = 0;  // for deaths, by the coarse clock
   double sample_ns_ = 0;
   uint64_t sampled_ns_ = 0;
   uint64_t sampled_count_ = 0;

@@ -1,12 +1,7 @@
 // What the scheduler knows of its producers: who lives, what the dead leave behind, what all have done.
-#include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "framework/errors.h"
@@ -17,18 +12,11 @@
 namespace headrace::shared_memory {
 namespace {
 
-// How often a producer may die at one row before the row is given up.
-constexpr uint32_t kMaxDeathsPerRow = 4;
 // How long to wait awake, at most, where there are more processors than producers (spin.h).
 constexpr int64_t kSpinNs = 50'000;
 
 void CheckProducer(uint32_t id) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
-}
-
-bool HasEnded(int pidfd) {
-  pollfd descriptor{pidfd, POLLIN, 0};
-  return poll(&descriptor, 1, 0) > 0;
 }
 
 }  // namespace
@@ -44,60 +32,59 @@ void BatchScheduler::SetProducers(uint32_t producers) {
   arena_->control().spin_ns.store(spare_cpu ? kSpinNs : 0, std::memory_order_relaxed);
 }
 
-void BatchScheduler::WatchProducer(uint32_t id, int pidfd) {
+void BatchScheduler::WatchProducer(uint32_t id, int pidfd, uint32_t threads) {
+  HR_ENFORCE(threads >= 1 && threads <= kMaxProducers, InvalidArgument, "a process has 1 to ", kMaxProducers,
+             " producers, got ", threads);
   CheckProducer(id);
+  CheckProducer(id + threads - 1);
   const std::lock_guard lock(mutex_);
-  std::atomic<uint32_t>& retirement = arena_->control().producers[id].retirement;
-  const auto watch = FindWatch(id);
-  if (watch != watches_.end()) {
-    HR_ENFORCE(watch->retired, AlreadyExists, "producer ", id, " is watched already");
+  ProducerRecord* records = arena_->control().producers;
+  for (uint32_t each = id; each < id + threads; ++each) {
+    if (!watch_.Watches(each)) {
+      continue;
+    }
+    HR_ENFORCE(retired_[each], AlreadyExists, "producer ", each, " is watched already");
     // Its successor may have claims by now, so that this is too late to look for claims of the old one.
-    HR_ENFORCE(HasEnded(watch->pidfd) && retirement.load(std::memory_order_acquire) == kRetired, FailedPrecondition,
-               "producer ", id, " was retired and has not ended, or was killed then: its id is free after Reclaim");
-    close(watch->pidfd);
-    watches_.erase(watch);
+    HR_ENFORCE(watch_.HasEnded(each) && records[each].retirement.load(std::memory_order_acquire) == kRetired,
+               FailedPrecondition, "producer ", each,
+               " was retired and has not ended, or was killed then: its id is free after Reclaim");
+    watch_.Remove(each);
   }
-  const int copy = fcntl(pidfd, F_DUPFD_CLOEXEC, 0);
-  HR_ENFORCE(copy >= 0, IoError, "cannot duplicate file descriptor ", pidfd, ": ", std::strerror(errno));
-  watches_.push_back({id, copy, next_watch_++, false});
-  retirement.store(kServes, std::memory_order_relaxed);
-  producers_end_ = std::max(producers_end_, id + 1);
-  WakeConsumer();  // to watch it too
+  watch_.Add(id, threads, pidfd);
+  for (uint32_t each = id; each < id + threads; ++each) {
+    retired_[each] = false;
+    records[each].retirement.store(kServes, std::memory_order_relaxed);
+  }
+  producers_end_ = std::max(producers_end_, id + threads);
 }
 
 void BatchScheduler::RetireProducer(uint32_t id) {
   CheckProducer(id);
   const std::lock_guard lock(mutex_);
-  const auto watch = FindWatch(id);
-  if (watch != watches_.end()) {
-    watch->retired = true;
-  }
+  retired_[id] = true;
   std::erase_if(deaths_, [id](const ProducerDeath& death) { return death.producer == id; });
+  unreported_deaths_ = unreported_deaths_ && !deaths_.empty();
   arena_->control().producers[id].retirement.store(kToRetire);
   SignalWork(kMaxProducers, SleeperBit(id));
 }
 
-std::vector<BatchScheduler::Watch>::iterator BatchScheduler::FindWatch(uint32_t id) {
-  return std::find_if(watches_.begin(), watches_.end(), [id](const Watch& watch) { return watch.id == id; });
-}
-
-void BatchScheduler::NoteDeath(uint32_t id) {
-  const auto watch = FindWatch(id);
-  const bool retired = watch->retired;
-  if (retired && arena_->control().producers[id].retirement.load(std::memory_order_acquire) == kRetired) {
-    // It has left no claim, and a successor may have some already.
-    close(watch->pidfd);
-    watches_.erase(watch);
-    return;
-  }
-  const ProducerDeath death = ReclaimLocked(id);
-  if (!retired) {
-    deaths_.push_back(death);
+void BatchScheduler::NoteDeaths() {
+  for (const uint32_t id : watch_.TakeEnded()) {
+    if (retired_[id] && arena_->control().producers[id].retirement.load(std::memory_order_acquire) == kRetired) {
+      continue;  // it has left no claim, and a successor may have some already
+    }
+    const bool retired = retired_[id];
+    const ProducerDeath death = ReclaimLocked(id);
+    if (!retired) {
+      deaths_.push_back(death);
+      unreported_deaths_ = true;
+    }
   }
 }
 
 std::vector<ProducerDeath> BatchScheduler::TakeDeaths() {
   const std::lock_guard lock(mutex_);
+  unreported_deaths_ = false;
   return std::exchange(deaths_, {});
 }
 
@@ -105,16 +92,13 @@ ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
   CheckProducer(id);
   const std::lock_guard lock(mutex_);
   const ProducerDeath death = ReclaimLocked(id);
-  WakeConsumer();  // a row given up may complete a batch
+  WakeConsumer();  // it may have been the last at work on a batch that is to be made anew
   return death;
 }
 
 ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
-  const auto watch = FindWatch(id);
-  if (watch != watches_.end()) {
-    close(watch->pidfd);
-    watches_.erase(watch);
-  }
+  watch_.Remove(id);
+  retired_[id] = false;
   ProducerRecord& record = arena_->control().producers[id];
   ProducerDeath death;
   death.producer = id;
@@ -127,6 +111,10 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
     header.layout_state.compare_exchange_strong(writing, kLayoutEmpty);
     const uint64_t sequence = header.sequence.load(std::memory_order_relaxed);
     const uint32_t chunks = header.chunks.load(std::memory_order_relaxed);
+    const bool closed =
+        slots_.IsDraining(slot) || std::any_of(in_flight_.begin(), in_flight_.end(), [&](const Flight& flight) {
+          return flight.slot == slot && flight.sequence == sequence && flight.remake;
+        });
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
       const uint64_t bit = uint64_t{1} << (chunk % 64);
       if (header.claims[chunk].load(std::memory_order_acquire) != ClaimWord(sequence, id + 1) ||
@@ -146,26 +134,12 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
         row = std::clamp(record.row.load(std::memory_order_relaxed), row, end - 1);
       }
       death.busy = true;
+      death.sequence = sequence;
+      death.kind = kind;
       death.epoch = header.epoch;
       death.batch = header.batch;
       death.row = row;
-      if (slots_.IsDraining(slot)) {
-        header.done[chunk / 64].fetch_or(bit);
-        continue;
-      }
-      auto loss = std::find_if(losses_.begin(), losses_.end(),
-                               [&](const Loss& l) { return l.sequence == sequence && l.row == row && l.kind == kind; });
-      if (loss == losses_.end()) {
-        losses_.push_back({sequence, row, kind, 0});
-        loss = losses_.end() - 1;
-      }
-      death.attempts = ++loss->count;
-      if (loss->count >= kMaxDeathsPerRow) {
-        header.problems[chunk] = {0, 0, row, kKilled};
-        // What follows in a stream is beyond what no producer gets past.
-        header.stream_end = static_cast<uint32_t>(StreamEnd::kAfter);
-        header.attachment = {0, 0};
-        header.items_failed.store(kind == ClaimKind::kItems ? 1 : 0, std::memory_order_relaxed);
+      if (closed) {
         header.done[chunk / 64].fetch_or(bit);
         continue;
       }
@@ -205,8 +179,8 @@ SchedulerStats BatchScheduler::stats() const {
   stats.elapsed_ns = MonotonicNanoseconds() - begin_ns_;
   stats.prefetch = options_.prefetch;
   stats.open_batches = static_cast<uint32_t>(in_flight_.size());
-  stats.ready_batches = static_cast<uint32_t>(std::count_if(
-      in_flight_.begin(), in_flight_.end(), [&](const Flight& flight) { return AllDone(arena_->slot(flight.slot)); }));
+  stats.ready_batches = static_cast<uint32_t>(
+      std::count_if(in_flight_.begin(), in_flight_.end(), [&](const Flight& flight) { return IsComplete(flight); }));
   stats.held_slots = slots_.held();
   stats.slots_used = slots_.with_memory();
   stats.resident_bytes = arena_->ResidentBytes();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import multiprocessing
 
@@ -27,6 +28,8 @@ from headrace.data._worker import (
 
 # Workers that die this often in a row without being at a sample are not started again.
 _MAX_IDLE_DEATHS = 5
+# A row that has ended so many workers is given up.
+_MAX_DEATHS_PER_ROW = 4
 # How long workers may take to end by themselves, in seconds.
 _GRACE = 1.0
 
@@ -66,6 +69,8 @@ class WorkerPool:
         self._context = context
         self._idle_deaths = 0
         self._samples = 0
+        # By batch and row.
+        self._row_deaths: collections.Counter[tuple[int, int]] = collections.Counter()
         self._owner = os.getpid()
         self._main_pidfd = os.pidfd_open(self._owner)
         self._processes: list[multiprocessing.process.BaseProcess] = []
@@ -98,8 +103,7 @@ class WorkerPool:
             # Gone and reaped already (by a forkserver): its sentinel says so.
             pidfd = os.dup(process.sentinel)
         try:
-            for thread in range(self._threads):
-                self._scheduler.watch_producer(worker_id * self._threads + thread, pidfd)
+            self._scheduler.watch_producer(worker_id * self._threads, pidfd, self._threads)
         finally:
             os.close(pidfd)
 
@@ -133,6 +137,13 @@ class WorkerPool:
             together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
             report = f"worker {worker_id} (pid {process.pid}) {self.last_exit}"
             samples = self._scheduler.stats()["samples"]
+            for death in together:
+                if death.busy:
+                    row = (death.sequence, death.row)
+                    self._row_deaths[row] += 1
+                    if self._row_deaths[row] >= _MAX_DEATHS_PER_ROW:
+                        self._scheduler.abandon(*row)
+                        del self._row_deaths[row]
             busy = [repr(index_of(death)) for death in together if death.busy]
             if busy:
                 self._idle_deaths = 0

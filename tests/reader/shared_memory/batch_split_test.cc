@@ -412,12 +412,15 @@ TEST(BatchSplitDeathTest, ACollationThatKillsIsGivenUp) {
     }
     MakeSplit(producer, claim);
   });
+  crew.GiveUpAfter(
+      4, [](BatchScheduler& scheduler, const ProducerDeath& death) { scheduler.Abandon(death.sequence, death.row); });
   crew.scheduler().StartEpoch(0);
   for (uint64_t number = 0; number < 3; ++number) {
     const ReadyBatch batch = crew.Expect();
     EXPECT_EQ(batch.problem, number == 1 ? kKilled : kNoProblem);
   }
-  EXPECT_GE(crew.deaths().size(), 3U) << "and one that came with the batch";
+  EXPECT_GE(crew.deaths().size(), 4U);
+  EXPECT_EQ(crew.deaths()[0].kind, ClaimKind::kCollate);
 }
 
 TEST(BatchSplitDeathTest, AnItemThatKillsIsGivenUpAndNamed) {
@@ -429,6 +432,8 @@ TEST(BatchSplitDeathTest, AnItemThatKillsIsGivenUpAndNamed) {
     }
     MakeSplit(producer, claim);
   });
+  crew.GiveUpAfter(
+      4, [](BatchScheduler& scheduler, const ProducerDeath& death) { scheduler.Abandon(death.sequence, death.row); });
   crew.scheduler().StartEpoch(0);
   for (uint64_t number = 0; number < 3; ++number) {
     const ReadyBatch batch = crew.Expect();

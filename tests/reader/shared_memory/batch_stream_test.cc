@@ -274,6 +274,8 @@ TEST(BatchStreamTest, AStreamThatKillsItsMakersEndsWithTheReport) {
     }
     MakeOfStream(producer, claim, {100, 16});
   });
+  crew.GiveUpAfter(
+      4, [](BatchScheduler& scheduler, const ProducerDeath& death) { scheduler.Abandon(death.sequence, death.row); });
   crew.scheduler().StartEpoch(0);
   std::vector<Delivered> delivered;
   while (const std::optional<ReadyBatch> batch = crew.Next()) {

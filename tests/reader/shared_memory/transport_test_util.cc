@@ -266,6 +266,9 @@ void Crew::Start(uint32_t id) {
 void Crew::ReplaceDead() {
   for (const ProducerDeath& death : scheduler_->TakeDeaths()) {
     deaths_.push_back(death);
+    if (give_up_ && death.busy && ++deaths_at_[{death.sequence, death.row}] == most_deaths_) {
+      give_up_(*scheduler_, death);
+    }
     producers_[death.producer]->Join();
     Start(death.producer);
   }

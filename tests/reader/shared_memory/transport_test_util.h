@@ -7,9 +7,11 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -118,6 +120,11 @@ class Crew {
   ChildProcess& producer(uint32_t id) { return *producers_[id]; }
   uint32_t size() const { return static_cast<uint32_t>(producers_.size()); }
   const std::vector<ProducerDeath>& deaths() const { return deaths_; }
+  // From now on `give_up` is called for each row that has ended `deaths` producers.
+  void GiveUpAfter(uint32_t deaths, std::function<void(BatchScheduler&, const ProducerDeath&)> give_up) {
+    most_deaths_ = deaths;
+    give_up_ = std::move(give_up);
+  }
 
   // The next batch, or nothing at the end of the epoch. Replaces producers that died. Throws if none comes.
   std::optional<ReadyBatch> Next();
@@ -135,6 +142,9 @@ class Crew {
   Work work_;
   std::vector<std::unique_ptr<ChildProcess>> producers_;
   std::vector<ProducerDeath> deaths_;
+  std::map<std::pair<uint64_t, uint32_t>, uint32_t> deaths_at_;  // by sequence and row
+  uint32_t most_deaths_ = 0;
+  std::function<void(BatchScheduler&, const ProducerDeath&)> give_up_;
 };
 
 }  // namespace headrace::shared_memory

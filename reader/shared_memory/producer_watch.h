@@ -1,0 +1,56 @@
+// Which processes the producers live in, and which of these have ended.
+//
+// All pidfds are in one epoll set, one per process, however many producers a process has: who sleeps waits for one
+// descriptor, fd().
+//
+// Thread-safety: fd() belongs to any thread; everything else is guarded by BatchScheduler's mutex. A forked child
+// shares the epoll set with its parent: it may destroy the object, which touches nothing but its own descriptors, and
+// must not call anything else.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/export.h"
+
+namespace headrace::shared_memory {
+
+class HEADRACE_API ProducerWatch {
+ public:
+  // Throws IoError if the system gives no epoll set.
+  ProducerWatch();
+  ~ProducerWatch();
+  ProducerWatch(const ProducerWatch&) = delete;
+  ProducerWatch& operator=(const ProducerWatch&) = delete;
+
+  // Readable while a watched process has ended and TakeEnded has not said so.
+  int fd() const { return epoll_fd_; }
+
+  // Watches producers first … first + count - 1, which live in the process behind `pidfd`; that is duplicated. None of
+  // them may be watched already. Throws IoError if it is not a descriptor that can be watched.
+  void Add(uint32_t first, uint32_t count, int pidfd);
+  // Watches it no longer; does nothing if it is not watched.
+  void Remove(uint32_t producer);
+
+  bool Watches(uint32_t producer) const { return Find(producer) != nullptr; }
+  // Whether the process of a watched producer has ended.
+  bool HasEnded(uint32_t producer) const;
+  // Sends SIGKILL to the process of a watched producer.
+  void Kill(uint32_t producer) const;
+
+  // The producers whose processes have ended since the last call. They are no longer watched. One system call.
+  std::vector<uint32_t> TakeEnded();
+
+ private:
+  struct Process {
+    int pidfd;
+    std::vector<uint32_t> producers;
+  };
+  const Process* Find(uint32_t producer) const;
+  void Close(const Process& process) const;
+
+  int epoll_fd_ = -1;
+  std::vector<Process> processes_;
+};
+
+}  // namespace headrace::shared_memory
