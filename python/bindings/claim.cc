@@ -6,12 +6,8 @@
 
 namespace headrace::python {
 namespace py = pybind11;
-namespace {
 
 using shared_memory::Claim;
-using shared_memory::ClaimKind;
-
-}  // namespace
 
 void BindClaim(py::module_& m) {
   py::class_<Claim>(m, "Claim", "A producer's hold on rows of a batch.")
