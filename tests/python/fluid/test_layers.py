@@ -406,3 +406,69 @@ def test_sequences() -> None:
     (value,) = exe.run(feed={"x": tensor}, fetch_list=[softmax], return_numpy=False)
     assert np.asarray(value)[3, 0] == 1
     assert np.asarray(value)[:3].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("sum", [2, 2, 2, 7]),
+        ("average", [2 / 3, 2 / 3, 2 / 3, 7]),
+        ("sqrt", [2 / 3**0.5] * 3 + [7]),
+        ("max", [0, 2, 0, 7]),
+        ("first", [2, 0, 0, 7]),
+        ("last", [0, 0, 2, 7]),
+    ],
+)
+def test_every_kind_of_sequence_pool_trains(kind: str, expected: list[float]) -> None:
+    """The gradient of the pooled sequences' sum, weighted by 2 and 7."""
+    x = fluid.data("x", [None, 1], lod_level=1)
+    x.stop_gradient = False
+    weights = fluid.data("weights", [None, 1])
+    loss = fluid.layers.reduce_sum(fluid.layers.sequence_pool(x, kind) * weights)
+    ((_, gradient),) = fluid.backward.append_backward(loss, [x])
+    tensor = fluid.create_lod_tensor(np.array([[1], [3], [2], [5]], np.float32), [[3, 1]])
+    feed = {"x": tensor, "weights": np.array([[2], [7]], np.float32)}
+    (got,) = fluid.Executor().run(feed=feed, fetch_list=[gradient], return_numpy=False)
+    np.testing.assert_allclose(np.asarray(got).ravel(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("attr", ["use_cudnn", "use_mkldnn", "is_test", "op_role", "workspace_size_MB"])
+def test_attributes_that_choose_a_library_make_no_difference(attr: str) -> None:
+    x = constant(np.array([[-1, 2]], np.float32))
+    plain, chosen = fluid.layers.relu(x), fluid.layers.relu(x, **{attr: 1})
+    assert not chosen.block.ops[-1].has_attr(attr)
+    got = run(plain, chosen)
+    assert got[0].tolist() == got[1].tolist() == [[0, 2]]
+
+
+def test_attributes_that_an_operator_has_are_its_own() -> None:
+    x = fluid.data("x", [None, 2])
+    fluid.layers.dropout(x, 0.5, is_test=True)
+    assert fluid.default_main_program().global_block().ops[-1].attr("is_test") is True
+
+
+def test_attributes_that_decide_something_are_not_dropped() -> None:
+    x = fluid.data("x", [None, 2])
+    with pytest.raises(errors.NotFound, match="'fuse_with_relu'"):
+        fluid.layers.relu(x, fuse_with_relu=True)
+    with pytest.raises(errors.NotFound, match="no_such_operator"):
+        x.block.append_op("no_such_operator", {"X": x}, {"Out": x}, {"use_cudnn": True})
+
+
+def test_layers_take_the_flags_of_fluids_devices() -> None:
+    image = fluid.data("image", [None, 1, 4, 4])
+    sequence = fluid.data("sequence", [None, 1], lod_level=1)
+    net = fluid.layers.conv2d(image, 2, 3, use_cudnn=False)
+    net = fluid.layers.pool2d(net, 2, use_cudnn=False)
+    net = fluid.layers.fc(net, 3, is_test=True)
+    assert fluid.layers.softmax(net, use_cudnn=False).shape == (-1, 3)
+    assert fluid.layers.sequence_softmax(sequence, use_cudnn=False).shape == (-1, 1)
+    assert fluid.layers.sequence_pool(sequence, "max", True).shape == (-1, 1)
+
+
+def test_batch_norm_with_a_relu() -> None:
+    x = constant(np.array([[-1], [1]], np.float32))
+    plain, fused = fluid.layers.batch_norm(x), fluid.layers.batch_norm(x, fuse_with_relu=True)
+    got = run(plain, fused)
+    assert got[0].min() < 0
+    np.testing.assert_array_equal(got[1], np.maximum(got[0], 0))

@@ -116,7 +116,7 @@ FLUID = {
     "layers.scale": "x scale bias bias_after_scale act name",
     "layers.sequence_first_step": "input",
     "layers.sequence_last_step": "input",
-    "layers.sequence_pool": "input pool_type",
+    "layers.sequence_pool": "input pool_type is_test pad_value",
     "layers.sequence_softmax": "input use_cudnn name",
     "layers.shuffle": "reader buffer_size",
     "layers.sigmoid": "x name",

@@ -1,8 +1,7 @@
 """The layers of neural networks.
 
 Shapes are those of a batch: N is its size, -1 in a declared shape is known only at run time. A layer that cannot take
-    what it is given
-raises InvalidArgument or TypeMismatch with the operator's name when it is added to the program.
+what it is given raises InvalidArgument or TypeMismatch, with the operator's name, when it is added to the program.
 """
 
 from __future__ import annotations
@@ -87,8 +86,9 @@ def fc(
     bias_attr: ParamAttrLike = None,
     act: str | None = None,
     name: str | None = None,
+    is_test: bool = False,
 ) -> Variable:
-    """A fully connected layer: the sum over the inputs of input · weight, plus a bias.
+    """A fully connected layer: the sum over the inputs of input · weight, plus a bias. ``is_test`` makes no difference.
 
     Args:
         input: the dimensions from ``num_flatten_dims`` on are seen as one; their extents have to be known.
@@ -227,6 +227,7 @@ def batch_norm(
     moving_variance_name: str | None = None,
     do_model_average_for_mean_and_var: bool = False,
     use_global_stats: bool = False,
+    fuse_with_relu: bool = False,
 ) -> Variable:
     """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
 
@@ -234,6 +235,7 @@ def batch_norm(
         is_test: use the running statistics, which training gathers with the weight 1 - ``momentum``; so does
             ``Program.clone(for_test=True)``.
         use_global_stats: use them in training too.
+        fuse_with_relu: apply relu, before ``act``.
         in_place, do_model_average_for_mean_and_var: Fluid's; they make no difference.
     """
     channels = check_variable(input, "input", "batch_norm").shape[1] if len(input.shape) > 1 else -1
@@ -274,7 +276,7 @@ def batch_norm(
             "use_global_stats": use_global_stats,
         },
     )
-    return helper.append_activation(out, act)
+    return helper.append_activation(helper.append_activation(out, "relu" if fuse_with_relu else None), act)
 
 
 def layer_norm(

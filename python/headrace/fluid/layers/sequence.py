@@ -8,19 +8,21 @@ from headrace.fluid.layer_helper import LayerHelper, check_variable
 __all__ = ["sequence_first_step", "sequence_last_step", "sequence_pool", "sequence_softmax"]
 
 
-def sequence_pool(input: Variable, pool_type: str, pad_value: float = 0.0) -> Variable:
+def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:
     """One row for each sequence of the deepest level, which goes.
 
     Args:
         input: [rows, ...] with a LoD.
         pool_type: "sum", "average", "sqrt" (the sum over the root of the length), "max", "first" or "last".
+        is_test: Fluid's; it makes no difference.
         pad_value: what a sequence without rows gives.
     """
     helper = LayerHelper("sequence_pool")
     out = helper.create_variable(check_variable(input, "input", "sequence_pool").dtype)
-    index = helper.create_variable("int32", stop_gradient=True)
-    attrs = {"pooltype": pool_type.upper(), "pad_value": float(pad_value)}
-    helper.append_op({"X": input}, {"Out": out, "MaxIndex": index}, attrs)
+    outputs = {"Out": out}
+    if pool_type.upper() == "MAX":  # the others write no index, so that their gradients must not ask for one
+        outputs["MaxIndex"] = helper.create_variable("int32", stop_gradient=True)
+    helper.append_op({"X": input}, outputs, {"pooltype": pool_type.upper(), "pad_value": float(pad_value)})
     return out
 
 
