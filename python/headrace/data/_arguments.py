@@ -1,18 +1,19 @@
-"""Checks of a loader's arguments. What is wrong is a TypeError or ValueError that says what was expected."""
+"""Checks of arguments. A wrong one is a TypeError or ValueError that says what was expected."""
 
 from __future__ import annotations
 
 import importlib
 import multiprocessing
-import numbers
+import operator
 import sys
 from typing import Any
 
+MAX_SEED = (1 << 64) - 1
 _MAX_SECONDS = 10**9
 
 
 def is_torch_generator(generator: Any) -> bool:
-    """Whether it is a generator of torch's; torch is not imported for the question."""
+    """Whether it is one of torch's generators; never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(generator, torch.Generator)
 
@@ -32,43 +33,70 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
-def integer(name: str, value: Any, low: int, high: int) -> int:
-    """``value`` as an int, which must be from ``low`` to ``high``."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    number = int(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} must be from {low} to {high}, got {number}")
-    return number
+def number(value: Any) -> int | None:
+    """``value`` as an int, if it is an integer of Python's, NumPy's or anybody's; None if not. A bool is not one."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def integer(name: str, value: Any, low: int = 0, high: int | None = None) -> int:
+    """``value`` as an int, which must be at least ``low``, and at most ``high`` if that is given."""
+    checked = number(value)
+    if checked is None:
+        raise TypeError(f"{name} must be an integer, got {value!r:.200}")
+    if checked < low or (high is not None and checked > high):
+        expected = f"at least {low}" if high is None else f"from {low} to {high}"
+        raise ValueError(f"{name} must be {expected}, got {checked}")
+    return checked
+
+
+def positive(name: str, value: Any) -> int:
+    """``value`` as a positive int. Whatever is wrong is a ValueError, as with torch's samplers."""
+    checked = number(value)
+    if checked is None or checked <= 0:
+        raise ValueError(f"{name} must be a positive integer, got {value!r:.200}")
+    return checked
 
 
 def seconds(name: str, value: Any) -> float:
     """``value`` as a number of seconds that the system can wait."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number of seconds, got {value!r}")
-    number = float(value)
-    if not 0 <= number <= _MAX_SECONDS:
+    try:
+        if isinstance(value, (bool, str)):
+            raise TypeError
+        checked = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number of seconds, got {value!r:.200}") from None
+    if not 0 <= checked <= _MAX_SECONDS:
         raise ValueError(f"{name} must be from 0 to {_MAX_SECONDS} seconds, got {value!r}")
-    return number
+    return checked
 
 
 def rank_and_world(shard: Any) -> tuple[int, int]:
     """``shard`` as a pair."""
     if not isinstance(shard, (tuple, list)) or len(shard) != 2:
-        raise TypeError(f"shard must be (rank, world), got {shard!r}")
+        raise TypeError(f"shard must be (rank, world), got {shard!r:.200}")
     world = integer("the world of shard", shard[1], 1, 1 << 20)
     return integer("the rank of shard", shard[0], 0, world - 1), world
 
 
+def start_method(context: Any) -> None:
+    """Checks that ``context`` is a start method's name, a context of :mod:`multiprocessing`, or None.
+
+    The default start method is not resolved, which would fix it for the whole program.
+    """
+    if context is None or hasattr(context, "Process"):
+        return
+    names = multiprocessing.get_all_start_methods()
+    if not isinstance(context, str):
+        raise TypeError(f"multiprocessing_context must be a start method's name or a context, got {context!r:.200}")
+    if context not in names:
+        raise ValueError(f"multiprocessing_context must be one of {names}, got {context!r}")
+
+
 def start_context(context: Any) -> Any:
-    """What :mod:`multiprocessing` starts processes with: ``context``, or the one of that name."""
-    if context is None or isinstance(context, str):
-        try:
-            return multiprocessing.get_context(context)
-        except ValueError:
-            raise ValueError(
-                f"multiprocessing_context must be one of {multiprocessing.get_all_start_methods()}, got {context!r}"
-            ) from None
-    if not hasattr(context, "Process"):
-        raise TypeError(f"multiprocessing_context must be a start method's name or a context, got {context!r}")
-    return context
+    """The context of :mod:`multiprocessing` that starts processes, for what :func:`start_method` accepts."""
+    return multiprocessing.get_context(context) if context is None or isinstance(context, str) else context

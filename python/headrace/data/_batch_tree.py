@@ -272,7 +272,7 @@ def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
         elif not isinstance(value, np.ndarray) or not is_plain_array(value):
             return None
         if form in EXTENSION_TYPES:
-            return leaf(Planned(value.shape, value.dtype, _copying(value), form, str(form)))
+            return leaf(Planned(value.shape, value.dtype, copying(value), form, str(form)))
         return ("leaf", add(value, value.dtype), form)
 
     def visit_all(values: Any) -> list[Structure]:
@@ -286,7 +286,7 @@ def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
             values = visit(value.values)
             offsets = np.ascontiguousarray(_plain(value.offsets), np.int64)
             value._check(offsets)
-            planned = Planned(offsets.shape, offsets.dtype, _copying(offsets), meaning="offsets")
+            planned = Planned(offsets.shape, offsets.dtype, copying(offsets), meaning="offsets")
             return ("ragged", values, visit(planned))
         if is_namedtuple(value):
             return ("namedtuple", type(value), visit_all(value))
@@ -314,7 +314,8 @@ def _plain(value: Any) -> Any:
     return array_of_tensor(value)[0] if is_tensor(value) else value
 
 
-def _copying(source: Array) -> Callable[[Array], None]:
+def copying(source: Array) -> Callable[[Array], None]:
+    """A :attr:`Planned.fill` that copies ``source``."""
     return lambda place: np.copyto(place, source)
 
 

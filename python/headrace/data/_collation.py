@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union
@@ -16,12 +15,9 @@ from typing import Any, Union
 import numpy as np
 
 from headrace.data._batch_tree import (
-    NodeKind,
     Planned,
-    decode_tree,
-    describe,
+    copying,
     field_names,
-    flatten_batch,
     is_dataclass,
     is_namedtuple,
     is_plain_array,
@@ -29,20 +25,13 @@ from headrace.data._batch_tree import (
     make_dataclass,
     make_mapping,
     make_sequence,
-    sample_prototype,
     shell_of,
 )
 from headrace.data._ragged import Ragged
-from headrace.data._sample_pickle import dumps_sample, loads_sample
 from headrace.data._tensors import EXTENSION_TYPES, Array, Form, array_of_tensor, is_tensor
 
 # None, "pad", ("pad", value), "list", "lod", or a mapping from keys (positions, fields) to these.
 RaggedRule = Union[None, str, tuple[str, Any], Mapping[Any, Any]]
-
-
-def dumps(value: Any) -> bytes:
-    """Pickled ``value``."""
-    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None, ragged: RaggedRule = None) -> Any:
@@ -252,7 +241,7 @@ class _Collation:
         if rule == "list":
             # A batch of the loader's is copied from these; anybody else gets memory of its own.
             own = form is not None or not self._planned
-            return [Planned(each.shape, each.dtype, _copying(each), form).make() for each in arrays] if own else arrays
+            return [Planned(each.shape, each.dtype, copying(each), form).make() for each in arrays] if own else arrays
         for i, array in enumerate(arrays):
             if array.ndim != first.ndim:
                 raise ValueError(self._differs(i, where, f"shape {array.shape}", f"{first.ndim} dimensions"))
@@ -336,10 +325,6 @@ def _padding(value: Any, dtype: np.dtype[Any], form: Form) -> Any:
     raise ValueError(f"padding with {value!r}: {dtype} does not hold that value")
 
 
-def _copying(source: Array) -> Callable[[Array], None]:
-    return lambda place: np.copyto(place, source)
-
-
 def _at(where: str) -> str:
     return f" at {where}" if where else ""
 
@@ -348,21 +333,3 @@ def _describe_short(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape}"
     return f"a value of type {type(value).__name__}"
-
-
-__all__ = [
-    "DefaultCollate",
-    "NodeKind",
-    "Ragged",
-    "check_ragged_rule",
-    "collate_in_place",
-    "decode_tree",
-    "default_collate",
-    "default_convert",
-    "describe",
-    "dumps",
-    "dumps_sample",
-    "flatten_batch",
-    "loads_sample",
-    "sample_prototype",
-]

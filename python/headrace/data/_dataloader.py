@@ -3,65 +3,22 @@
 from __future__ import annotations
 
 import functools
-import numbers
 import os
-import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
-import numpy as np
-
 from headrace import _core, errors
-from headrace.data._arguments import (
-    function,
-    import_tqdm,
-    integer,
-    is_torch_generator,
-    rank_and_world,
-    seconds,
-    start_context,
-)
-from headrace.data._collation import DefaultCollate, default_collate, default_convert
-from headrace.data._dataset import is_iterable_dataset, is_torch_dataset
+from headrace.data._arguments import import_tqdm, integer
+from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._engine import Engine
 from headrace.data._feed import Feed
-from headrace.data._grain import SampledDataset, is_grain_sampler
-from headrace.data._iteration import BatchIterator, Progress, give_back
-from headrace.data._plan import (
-    BatchPlan,
-    GrainPlan,
-    ReplayPlan,
-    SeekingBatchPlan,
-    SeekingPlan,
-    TorchShufflePlan,
-    checked_batches,
-    draw_torch_seed,
-    iter_batches,
-    permuted,
-    sampled,
-)
+from headrace.data._iteration import BatchIterator, Progress
+from headrace.data._order import batches_per_epoch, draw_torch_seed
 from headrace.data._sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
-from headrace.data._stats import summarize
-from headrace.data._stream import StreamPlace, StreamTask
+from headrace.data._state import MAX_BATCH, MAX_EPOCH, Position, decode_state, encode_state
 from headrace.data._timeline import write_timeline
-
-_MAX_WORKERS = 512
-# Of a dataset: an index is a signed 64-bit number, of which two bits are for the arithmetic.
-_MAX_LENGTH = 1 << 62
-_STATE_VERSION = 1
-
-
-# Attributes that say with which arguments a loader was made.
-_ARGUMENTS = frozenset(
-    (
-        *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn", "pin_memory"),
-        *("drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor"),
-        *("persistent_workers", "in_order", "to", "shard", "order", "ragged", "workers", "threads_per_worker"),
-        *("num_workers_batches", "seed_records", "iterable_sharding", "trace"),
-    )
-)
 
 
 class DataLoader:
@@ -167,215 +124,60 @@ class DataLoader:
         progress: bool = False,
         trace: bool = False,
     ) -> None:
-        self.dataset = dataset
-        self._iterable = is_iterable_dataset(dataset)
-        # Whoever says which samples there are need not count them.
-        indexed = ("__getitem__",) if sampler is not None or batch_sampler is not None else ("__len__", "__getitem__")
-        for method in ("__iter__",) if self._iterable else indexed:
-            if not hasattr(dataset, method):
-                raise TypeError(
-                    f"dataset must have __len__ and __getitem__, or __iter__; {type(dataset).__name__} has no {method}"
-                )
-        self._auto_workers = num_workers == "auto"
-        self.num_workers = 1 if self._auto_workers else integer("num_workers", num_workers, 0, _MAX_WORKERS)
-        self._check_order(batch_size, shuffle, sampler, batch_sampler, drop_last, order)
-        self.batch_size = (
-            None
-            if batch_sampler is not None or batch_size is None
-            else integer("batch_size", batch_size, 1, (1 << 31) - 1)
-        )
-        self._sampler = sampler
-        # What the workers read: one of Grain's samplers says at which position there is which record.
-        grain_sampler = sampler is not None and is_grain_sampler(sampler)
-        self._source = SampledDataset(dataset, sampler) if grain_sampler else dataset
-        self._order_sampler = None if grain_sampler else sampler
-        self._batch_sampler = batch_sampler
-        self.shuffle = bool(shuffle)
-        self.drop_last = bool(drop_last)
-        self.order = order
-        self._collate_fn = function("collate_fn", collate_fn)
-        self.ragged = ragged
-        if ragged is not None and collate_fn is not None:
-            raise ValueError("collate_fn excludes ragged: the function decides what a batch is")
-        self.worker_init_fn = function("worker_init_fn", worker_init_fn)
-        self.timeout = seconds("timeout", timeout)
-        self.pin_memory = bool(pin_memory)
-        self.pin_memory_device = pin_memory_device
-        self.in_order = bool(in_order)
-        self.multiprocessing_context = multiprocessing_context
-        self._context = start_context(multiprocessing_context)
-        self.workers = workers
-        self.threads_per_worker = integer("threads_per_worker", threads_per_worker, 1, 256)
-        threads = self.num_workers * self.threads_per_worker
-        default_prefetch = 8 if self._auto_workers else min(max(2, 2 * threads), 8)
-        self.prefetch_factor = (
-            default_prefetch if prefetch_factor is None else integer("prefetch_factor", prefetch_factor, 1, 512)
-        )
-        self._check_workers(
-            multiprocessing_context, prefetch_factor, persistent_workers, workers, self.threads_per_worker
-        )
-        self.persistent_workers = self.num_workers > 0 if persistent_workers is None else bool(persistent_workers)
-        # As torch's loader, which draws its workers' seed when it starts them: only once, if they are to stay.
-        self._draws_each_epoch = not persistent_workers
-        if num_workers_batches is None:
-            num_workers_batches = max(1, self.num_workers)
-        self.num_workers_batches = integer("num_workers_batches", num_workers_batches, 1, _MAX_WORKERS)
-        self.seed_records = bool(seed_records)
-        if self.seed_records and self.workers == "thread":
-            raise ValueError("seed_records needs worker processes: threads share the global generators")
-        if to not in (None, "numpy", "torch"):
-            raise ValueError(f'to must be "numpy", "torch" or None, got {to!r}')
-        self.to = to
-        self.generator = generator
-        self._init_seed(seed, generator)
-        self.shard = rank_and_world(shard)
-        if self.shard[1] > 1:
-            if batch_sampler is not None:
-                raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
-            if self.seed is None and self.shuffle:
-                raise ValueError("shard with shuffle needs a seed, the same in every loader of the group")
-        self.iterable_sharding = self._check_stream(iterable_sharding)
-        self.trace = bool(trace)
-        self.progress = bool(progress)
-        if self.progress:
-            import_tqdm()
-        self._next_epoch = 0
-        self._resume: dict[str, Any] | None = None
+        arguments = {name: value for name, value in locals().items() if name in ARGUMENT_NAMES}
+        self._config = LoaderConfig(**arguments)
+        self._seed = self._config.seed
+        self._num_workers = self._config.num_workers
+        self._next = Position(0)
+        self._resuming = False
         self._idle: list[Engine] = []
-        self._progress: Progress | None = None
+        self._latest: Progress | None = None
+        self._summary: dict[str, Any] = {}
         self._running: weakref.WeakSet[Feed | BatchIterator] = weakref.WeakSet()
-        self._made = True
+
+    # The arguments can be read as attributes. Those that follow differ from what was given.
+    def __getattr__(self, name: str) -> Any:
+        if name in ARGUMENT_NAMES:
+            return getattr(self._config, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """What a loader was made with stays: its workers would not notice."""
-        if name in _ARGUMENTS and "_made" in self.__dict__:
+        if name in ARGUMENT_NAMES:
             raise ValueError(f"{name} cannot be changed once the loader is made: make another one")
         super().__setattr__(name, value)
 
     @property
+    def num_workers(self) -> int:
+        """Workers; with "auto", how many there were when the latest epoch ended."""
+        return self._num_workers
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the order and of the records' generators; None until torch draws it."""
+        return self._seed
+
+    @property
     def sampler(self) -> Any:
-        """What gives the indices: as given, or one of :mod:`headrace.data` with the same order where it is ours."""
-        if self._sampler is not None or self._iterable:
-            return self._sampler
-        if self.shuffle:
-            return RandomSampler(self.dataset, generator=self._torch_generator or self.seed)
-        return SequentialSampler(self.dataset)
+        """The sampler that was given; else one of :mod:`headrace.data` with the same order where it is our own."""
+        config = self._config
+        if config.sampler is not None or config.iterable:
+            return config.sampler
+        if config.shuffle:
+            return RandomSampler(config.dataset, generator=config.torch_generator or self._seed)
+        return SequentialSampler(config.dataset)
 
     @property
     def batch_sampler(self) -> Any:
-        """What gives the lists of indices: as given, or made of ``sampler``; None where there are no such lists."""
-        if self._batch_sampler is not None or self._iterable or self.batch_size is None:
-            return self._batch_sampler
-        return BatchSampler(self.sampler, self.batch_size, self.drop_last)
+        """The batch sampler that was given; else one made of ``sampler``; None where there are no index lists."""
+        config = self._config
+        if config.batch_sampler is not None or config.iterable or config.batch_size is None:
+            return config.batch_sampler
+        return BatchSampler(self.sampler, config.batch_size, config.drop_last)
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
         """What makes a batch of samples."""
-        if self._collate_fn is not None:
-            return self._collate_fn  # type: ignore[no-any-return]
-        if self.batch_size is None and self._batch_sampler is None:
-            return default_convert
-        return default_collate if self.ragged is None else DefaultCollate(self.ragged)
-
-    def _check_order(
-        self,
-        batch_size: int | None,
-        shuffle: bool | None,
-        sampler: Iterable[Any] | None,
-        batch_sampler: Iterable[Any] | None,
-        drop_last: bool,
-        order: str | None,
-    ) -> None:
-        if self._iterable:
-            for name, value in (("shuffle", shuffle), ("sampler", sampler), ("batch_sampler", batch_sampler)):
-                if value:
-                    raise ValueError(
-                        f"an iterable dataset decides its own order: {name} must be left out, got {value!r}"
-                    )
-        if sampler is not None and shuffle:
-            raise ValueError("sampler excludes shuffle: the sampler decides the order")
-        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
-        if batch_size is None and drop_last:
-            raise ValueError("batch_size=None makes no batches, so that drop_last means nothing: leave it out")
-        if order not in (None, "grain"):
-            raise ValueError(f'order must be None or "grain", got {order!r}')
-        if order is not None and (self._iterable or batch_sampler is not None or batch_size is None):
-            raise ValueError('order="grain" needs a map-style dataset and a batch_size')
-        seekable = getattr(sampler, "seekable", False) or is_grain_sampler(sampler)
-        if order is not None and sampler is not None and not seekable:
-            raise ValueError(
-                'order="grain" needs a sampler with random access: one of headrace.data, or one of Grain\'s'
-            )
-
-    def _check_workers(
-        self, context: Any, prefetch_factor: Any, persistent_workers: Any, workers: str, threads: int
-    ) -> None:
-        if workers not in ("process", "thread"):
-            raise ValueError(f'workers must be "process" or "thread", got {workers!r}')
-        if self.num_workers == 0:
-            for name, given in (
-                ("prefetch_factor", prefetch_factor is not None),
-                ("multiprocessing_context", context is not None),
-                ("persistent_workers=True", bool(persistent_workers)),
-                ('workers="thread"', workers == "thread"),
-                ("threads_per_worker", threads != 1),
-                ("timeout", self.timeout > 0),
-            ):
-                if given:
-                    raise ValueError(f"{name} needs workers: num_workers must be more than 0")
-        elif workers == "thread":
-            if context is not None:
-                raise ValueError('multiprocessing_context is for processes, not for workers="thread"')
-            if threads != 1:
-                raise ValueError(
-                    'with workers="thread" num_workers is the number of threads; leave out threads_per_worker'
-                )
-        if self._auto_workers and (workers == "thread" or self._iterable or self.order == "grain"):
-            raise ValueError(
-                'num_workers="auto" is for worker processes and orders that do not depend on their number: not for '
-                'workers="thread", iterable datasets and order="grain"'
-            )
-        if self.num_workers * threads > _MAX_WORKERS:
-            raise ValueError(f"num_workers * threads_per_worker must be at most {_MAX_WORKERS}")
-
-    def _check_stream(self, sharding: str | None) -> str | None:
-        if sharding not in (None, "engine", "dataset"):
-            raise ValueError(f'iterable_sharding must be "engine", "dataset" or None, got {sharding!r}')
-        if not self._iterable:
-            if sharding is not None:
-                raise ValueError("iterable_sharding is for iterable datasets: this one is read by index")
-            return None
-        if self.workers == "thread" or self.threads_per_worker > 1:
-            raise ValueError("an iterable dataset needs worker processes of one thread each: threads would share it")
-        if sharding is None:
-            sharding = "dataset" if is_torch_dataset(self.dataset) else "engine"
-        if sharding == "dataset" and self.shard[1] > 1:
-            raise ValueError('shard needs iterable_sharding="engine": the dataset shares itself among the workers only')
-        return sharding
-
-    def _init_seed(self, seed: int | None, generator: Any) -> None:
-        # Whether the order and the seed come from torch, whose generator is asked when an epoch begins.
-        self._torch_generator = None
-        self._follows_torch = False
-        self._own_seed = seed is not None
-        if generator is not None:
-            if seed is not None:
-                raise ValueError("generator excludes seed: both say where the random numbers come from")
-            if isinstance(generator, np.random.Generator):
-                seed = int(generator.integers(1 << 63))
-            elif isinstance(generator, numbers.Integral):
-                seed, self._own_seed = int(generator), True
-            elif is_torch_generator(generator):
-                self._torch_generator = generator
-                self._follows_torch = True
-            else:
-                raise TypeError(f"generator must be a torch.Generator or a numpy.random.Generator, got {generator!r}")
-        elif seed is None:
-            self._follows_torch = "torch" in sys.modules
-        if seed is None and not self._follows_torch:
-            seed = int.from_bytes(os.urandom(8), "little") >> 1  # fits an int64, for those who keep it in one
-        self.seed: int | None = None if seed is None else integer("seed", seed, 0, (1 << 64) - 1)
+        return self._config.collate
 
     def __repr__(self) -> str:
         shown = {
@@ -391,147 +193,124 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, in this process or another, runs on its own."""
-        return {**self.__dict__, "_idle": [], "_progress": None, "_running": None}
+        return {**self.__dict__, "_idle": [], "_latest": None, "_running": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._running = weakref.WeakSet()
 
-    # As torch's: type hints may say of what the batches are.
+    # As in torch: type hints may say what the batches consist of.
     __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)
 
     def __len__(self) -> int:
-        """Batches per epoch; of this loader's own, if it is one of several."""
-        if self._batch_sampler is not None:
-            return len(self._batch_sampler)  # type: ignore[arg-type]
-        samples = len(self.dataset) if self._iterable else self._positions()
-        rank, world = self.shard
-        size = self.batch_size or 1
-        if self.order == "grain":
-            return len(self._grain_plan(samples))
-        if self.drop_last:
-            return samples // (size * world)
-        return -(-((samples - rank + world - 1) // world) // size)
+        """Batches per epoch that this loader gives."""
+        return batches_per_epoch(self._config, self._seed or 0)
 
     def __iter__(self) -> Iterator[Any]:
         """Starts the next epoch."""
         engine, progress = self._start_epoch()
-        iterator = BatchIterator(self, engine, progress)
+        config = self._config
+        length = functools.partial(batches_per_epoch, config, self._seed or 0)
+        iterator = BatchIterator(engine, progress, length, self._give_back(), config.pin_memory)
         self._running.add(iterator)
-        if self.progress:
-            total = len(self) if hasattr(self.dataset, "__len__") or not self._iterable else None
+        if config.progress:
+            total = len(self) if hasattr(config.dataset, "__len__") or not config.iterable else None
             return iter(import_tqdm()(iterator, total=total, initial=progress.batch, unit="batch"))
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is that of ``epoch``, counted from 0; those after it count on from there."""
-        self._next_epoch = integer("epoch", epoch, 0, (1 << 62) - 1)
-        self._resume = None
+        """Makes the next iteration that of ``epoch``, counted from 0; later ones count on from there."""
+        self._next = Position(integer("epoch", epoch, 0, MAX_EPOCH))
+        self._resuming = False
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """Where the latest iteration stands: a small dict for :meth:`load_state_dict`, of what JSON knows.
+        """The place that the latest iteration has reached: a small dict for :meth:`load_state_dict`, which JSON can
+        hold.
 
-        May be taken between any two batches; batches that workers have made ahead do not matter. Restoring takes O(1)
-        for the built-in orders and samplers; a foreign sampler is iterated over again up to that place. The number of
-        workers may change; so may that of loaders (``shard``) while ``batch_size * world`` stays.
+        It can be taken between any two batches; what workers have made ahead does not matter. Restoring takes O(1)
+        for the built-in orders and samplers; any other sampler is iterated over again up to that place. The number of
+        workers may change; so may the number of loaders (``shard``) while ``batch_size * world`` stays the same.
 
         Args:
-            batches: how many batches of the epoch have been consumed, if the caller knows better. Needed while the
-                loader feeds a program's reader, which has batches in its queue.
-        """
-        progress = self._progress
-        if batches is not None:
-            batches = integer("batches", batches, 0, (1 << 62) - 1)
-        if progress is None:
-            if self._resume is not None:
-                return dict(self._resume)
-            position: dict[str, Any] = {"epoch": self._next_epoch, "batch": batches or 0}
-        else:
-            if progress.feeding and not progress.finished and batches is None:
-                raise errors.FailedPrecondition(
-                    "while a loader feeds a queue, only the program knows how many batches it has consumed: pass "
-                    "state_dict(batches=n), n of this epoch"
-                )
-            position = progress.position(batches)
-        return {
-            "version": _STATE_VERSION,
-            **position,
-            "seed": self.seed,
-            "length": None if self._iterable else self._dataset_length(),
-            "global_batch_size": None if self.batch_size is None else self.batch_size * self.shard[1],
-            "order": self._order_name(),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on with the batch after those that ``state`` counts.
-
-        An iteration that is under way ends: its next batch is an error.
+            batches: how many batches of the epoch have been consumed, if the caller knows better. Required while the
+                loader feeds a program's reader, whose queue holds batches.
 
         Raises:
-            ValueError: the state is that of another dataset, seed, order, batch size or version.
-            TypeError: it is no state.
+            FailedPrecondition: ``batches`` is required, or does not say which batches these were.
         """
-        if not isinstance(state, dict) or not {"version", "epoch", "batch"} <= set(state):
-            raise TypeError(f"not a state of a loader: {state!r:.200}")
-        if state["version"] != _STATE_VERSION:
-            raise ValueError(f"the state has version {state['version']!r}, this headrace reads {_STATE_VERSION}")
-        size = None if self.batch_size is None else self.batch_size * self.shard[1]
-        for name, mine in (
-            ("length", None if self._iterable else self._dataset_length()),
-            ("global_batch_size", size),
-            ("order", self._order_name()),
-            *((("seed", self.seed),) if self._own_seed else ()),
-        ):
-            if state.get(name) != mine:
-                raise ValueError(
-                    f"the state was taken of a loader with {name}={state.get(name)!r}, this one has {mine!r}: the "
-                    "batches that follow would not be those that are missing"
-                )
-        epoch = integer("epoch", state["epoch"], 0, (1 << 62) - 1)
-        integer("batch", state["batch"], 0, (1 << 62) - 1)
-        if not self._own_seed:
-            if state["seed"] != self.seed:
-                self._close_idle()  # their workers have the other seed
-            self.seed = state["seed"]
+        if batches is not None:
+            batches = integer("batches", batches, 0, MAX_BATCH)
+        if self._latest is not None:
+            position = self._latest.position(batches)
+        elif batches is None or self._resuming:
+            position = self._next
+        else:
+            position = Position(self._next.epoch, batches)
+        return encode_state(self._config, self._seed, position)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next iteration go on with the batch after those that ``state`` counts.
+
+        An iteration that is under way ends: its next batch is an error. A state that is refused changes nothing.
+
+        Raises:
+            TypeError: it is not a loader's state, or one of its values is of the wrong type.
+            ValueError: it is the state of another dataset, seed, order, batch size or version, or has a value that
+                is out of range.
+        """
+        position, seed = decode_state(self._config, state)
         self._end_running("the loader was given another state during the iteration; iterate over it anew")
-        self._next_epoch = epoch
-        self._resume = dict(state)
-        self._progress = None
+        if seed != self._seed:
+            self._close_idle()  # their workers have the other seed
+        self._seed = seed
+        self._next = position
+        self._resuming = True
+        self._latest = None
 
     def stats(self) -> dict[str, Any]:
-        """What the workers of the latest iteration have done since they started; empty before.
+        """What the workers of the latest iteration have done since they started; empty before the first one.
 
         Returns:
             Rates (``samples_per_s``, ``bytes_per_s``); totals (``batches``, ``samples``, ``bytes``); seconds that the
-            consumer and the workers waited (``consumer_wait_s``, ``worker_wait_s``), that the workers were busy, and
-            what with (``worker_busy_s``; ``dataset_s``, ``collate_s``, ``copy_s``), summed over them; slots and memory
-            in use (``held_slots``, ``slots_used``, ``resident_bytes``); and ``bottleneck``, a sentence.
+            consumer and the workers waited (``consumer_wait_s``, ``worker_wait_s``); seconds that the workers were
+            busy, summed over them, in all and by stage (``worker_busy_s``; ``dataset_s``, ``collate_s``,
+            ``copy_s``); slots and memory in use (``held_slots``, ``slots_used``, ``resident_bytes``); and
+            ``bottleneck``, a sentence.
         """
-        engine = self._progress.engine if self._progress is not None else None
-        if engine is None or not engine.is_mine():
-            return {}
-        return summarize(engine.scheduler.stats(), engine.workers, self.threads_per_worker)
+        engine = self._latest_engine()
+        return self._summary if engine is None else engine.stats()
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes what the workers of the latest iteration, the slots and the consumer did when: a JSON file in the
-        Trace Event Format, which https://ui.perfetto.dev shows as a timeline.
+        """Writes a timeline of the latest iteration's workers, slots and consumer: a JSON file in the Trace Event
+        Format, which https://ui.perfetto.dev displays.
 
-        Of each worker the newest 16,384 events are there.
+        It holds the newest 16,384 events of each worker.
 
         Raises:
-            FailedPrecondition: the loader has no ``trace=True``, or has not been iterated over.
+            FailedPrecondition: the loader was made without ``trace=True``, has not been iterated over yet, or has
+                been shut down.
         """
-        engine = self._progress.engine if self._progress is not None else None
-        if not self.trace or engine is None or not engine.is_mine():
-            raise errors.FailedPrecondition("a trace needs a loader with trace=True that has been iterated over")
+        engine = self._latest_engine()
+        if not self.trace or engine is None:
+            raise errors.FailedPrecondition(
+                "a trace needs a loader with trace=True that has been iterated over and not shut down since"
+            )
         write_timeline(path, engine.scheduler.trace(), self.threads_per_worker)
 
     def shutdown(self) -> None:
-        """Ends the workers. Batches stay valid; the next iteration starts workers again."""
+        """Ends the workers and gives back their memory. Batches stay valid; the next iteration starts workers again."""
+        if self._latest is not None:
+            self._summary = self.stats()
         self._end_running(
             "the loader was shut down during the iteration", "the loader was shut down while it fed the queue"
         )
         self._close_idle()
+        if self._latest is not None:
+            self._latest.engine = None
+
+    def _latest_engine(self) -> Engine | None:
+        engine = self._latest.engine if self._latest is not None else None
+        return engine if engine is not None and engine.is_mine() else None
 
     def _end_running(self, reason: str, feed_reason: str | None = None) -> None:
         for running in list(self._running):
@@ -547,42 +326,56 @@ class DataLoader:
             engine.close()
 
     def _start_epoch(self) -> tuple[Engine, Progress]:
-        length = self._dataset_length()
-        resume, self._resume = self._resume, None
-        if self._follows_torch and (self.seed is None or self._draws_each_epoch):
-            drawn = draw_torch_seed(self._torch_generator)
-            if self.seed is None:
-                self.seed = drawn
-        if resume is not None and "streams" in resume:
-            self._close_idle()  # workers learn only when they start where their streams begin
+        config = self._config
+        if config.follows_torch and (self._seed is None or config.draws_each_epoch):
+            drawn = draw_torch_seed(config.torch_generator)
+            if self._seed is None:
+                self._seed = drawn
+        if not self._resuming:
+            for sampler in (config.sampler, config.batch_sampler):
+                # Whoever calls sampler.set_epoch, as with torch's DistributedSampler, means this loader's epochs, too.
+                chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
+                if chosen is not None:
+                    self._next = Position(chosen)
+        position = self._next
+        self._resuming = False
+        if position.streams:
+            self._close_idle()  # workers learn where their streams begin only when they start
+        length = config.dataset_length()
         engine = None
         while engine is None and self._idle:
             engine = self._idle.pop()
             if not engine.usable(length):
                 engine.close()
                 engine = None
-        for sampler in (self._sampler, self._batch_sampler):
-            # Whoever calls sampler.set_epoch, as with torch's DistributedSampler, means this loader's epochs, too.
-            chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
-            if chosen is not None and resume is None:
-                self._next_epoch = chosen
-        epoch = self._next_epoch
         if engine is None:
-            engine = Engine(self, epoch, resume or {})
-        self._next_epoch = epoch + 1
+            engine = Engine(config, self._seed or 0, position)
+        self._next = Position(position.epoch + 1)
         try:
-            engine.start_epoch(epoch, resume or {})
+            engine.start_epoch(position)
         except BaseException:
             engine.close()
             raise
-        self._progress = Progress(epoch, engine, resume or {})
-        return engine, self._progress
+        self._latest = Progress(engine, position)
+        return engine, self._latest
 
-    def release(self, engine: Engine) -> None:
-        """Takes an engine back whose iteration is over."""
-        if self._auto_workers:
-            self.__dict__["num_workers"] = engine.workers
-        ends = self.num_workers > 0 and not self.persistent_workers
+    def _give_back(self) -> Callable[[Engine], None]:
+        """What takes back an engine whose iteration is over, if this loader is still there."""
+        reference = weakref.ref(self)
+
+        def give_back(engine: Engine) -> None:
+            loader = reference()
+            if loader is None:
+                engine.close()
+            elif engine.is_mine():
+                loader._release(engine)
+
+        return give_back
+
+    def _release(self, engine: Engine) -> None:
+        if self._config.auto_workers:
+            self._num_workers = engine.workers
+        ends = self._config.num_workers > 0 and not self._config.persistent_workers
         if ends or self._idle or not engine.usable(engine.length):
             engine.close()
         else:
@@ -594,83 +387,6 @@ class DataLoader:
         """
         engine, progress = self._start_epoch()
         progress.feeding = True
-        feed = Feed(engine, queue, functools.partial(give_back, weakref.ref(self), engine))
+        feed = Feed(engine, queue, self._give_back())
         self._running.add(feed)
         return feed
-
-    def _dataset_length(self) -> int:
-        """0, if the dataset does not say; then a sampler does."""
-        if self._iterable:
-            return _MAX_LENGTH
-        return min(len(self._source), _MAX_LENGTH) if hasattr(self._source, "__len__") else 0
-
-    def _positions(self) -> int:
-        """Samples per epoch, of all loaders of the group together."""
-        return self._dataset_length() if self._order_sampler is None else len(self._order_sampler)  # type: ignore[arg-type]
-
-    def _order_name(self) -> str:
-        if self._iterable:
-            own = self.iterable_sharding == "dataset" and self.num_workers > 0
-            return f"{self.num_workers} streams" if own else "stream"
-        if self.order is not None:
-            return self.order
-        for given in (self._batch_sampler, self._sampler):
-            if given is not None:
-                return type(given).__name__
-        if self.shuffle and self._follows_torch:
-            return "torch"
-        return "shuffled" if self.shuffle else "sequential"
-
-    def _batch_type(self) -> str | None:
-        return "torch" if self.to is None and is_torch_dataset(self.dataset) else self.to
-
-    def _stream_task(self, epoch: int, resume: dict[str, Any]) -> StreamTask | None:
-        if not self._iterable:
-            return None
-        places = {
-            number: StreamPlace(epoch, batches, state, ended)
-            for number, (batches, state, ended) in enumerate(resume.get("streams", ()))
-            if ended or state is not None  # else the worker reads up to there
-        }
-        own = self.iterable_sharding == "dataset" and self.num_workers > 0
-        return StreamTask(own, self.batch_size or 1, *self.shard, self.drop_last, places)
-
-    def _grain_plan(self, length: int) -> GrainPlan:
-        size = self.batch_size
-        assert size is not None
-        if isinstance(self._order_sampler, SeekableSampler):
-            index_at = sampled(self._order_sampler)
-        elif self.shuffle:
-            index_at = permuted(length, self.seed or 0)
-        else:
-            index_at = _same
-        return GrainPlan(length, size, self.drop_last, max(1, self.num_workers), *self.shard, index_at)
-
-    def _make_plan(self, length: int) -> tuple[str, BatchPlan | None]:
-        """The order that the scheduler is told, and what supplies the indices if it is "explicit".
-
-        A plan does not refer to the loader, which would keep its workers alive.
-        """
-        size, drop_last = self.batch_size or 1, self.drop_last
-        rank, world = self.shard
-        sampler, batch_sampler = self._order_sampler, self._batch_sampler
-        if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
-            return "explicit", SeekingBatchPlan(batch_sampler)
-        if batch_sampler is not None:
-            return "explicit", ReplayPlan(lambda epoch: checked_batches(batch_sampler))
-        if self.order == "grain":
-            return "explicit", self._grain_plan(self._positions())
-        if sampler is None:
-            if self.shuffle and self._follows_torch:
-                return "explicit", TorchShufflePlan(length, size, drop_last, self._torch_generator)
-            return "shuffled" if self.shuffle else "sequential", None
-        if isinstance(sampler, SeekableSampler) and sampler.seekable:
-            return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
-        return "explicit", ReplayPlan(lambda epoch: iter_batches(sampler, size, drop_last, rank, world))
-
-
-def _same(epoch: int, positions: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return positions
-
-
-__all__ = ["DataLoader"]

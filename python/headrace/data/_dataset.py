@@ -15,8 +15,9 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data._arguments import is_torch_generator
 from headrace.data._random import record_generator
-from headrace.data._sampler import PermutedRange, _fresh_seed, _is_torch_generator, _seed, _torch_data
+from headrace.data._sampler import PermutedRange, fresh_seed, import_torch_data, seed_of
 
 Sample = TypeVar("Sample", covariant=True)
 Getitem = TypeVar("Getitem", bound=Callable[..., Any])
@@ -85,11 +86,6 @@ def is_torch_dataset(dataset: Any) -> bool:
     return any(part is not None and part is not dataset and is_torch_dataset(part) for part in parts)
 
 
-def wants_generator(method: Callable[..., Any]) -> bool:
-    """Whether ``method`` has a parameter named ``rng``."""
-    return _has_parameter(method, "rng")
-
-
 def wants_rng(dataset: Any) -> bool:
     """Whether a dataset's ``__getitem__`` is to be given ``rng``, the record's generator."""
     if getattr(dataset.__getitem__, "passes_on", False):
@@ -106,7 +102,7 @@ def wants_out(dataset: Any) -> bool:
 
 def bulk_method(dataset: Any) -> Callable[[list[Any]], list[Any]] | None:
     """A dataset's ``__getitems__``, if it can be used: not where each record is to be given something of its own."""
-    return _Part(dataset).bulk
+    return Part(dataset).bulk
 
 
 def passes_on(getitem: Getitem) -> Getitem:
@@ -165,7 +161,7 @@ class Fetcher:
         return self._dataset.__getitem__(index, rng=record_generator(self._seed, self._epoch, index), out=out)
 
 
-class _Part:
+class Part:
     """A dataset that another one is made of: what it asks for, and how it is read."""
 
     def __init__(self, dataset: Any) -> None:
@@ -213,7 +209,7 @@ class ComposedDataset:
     A subclass defines ``__len__``, ``__getitem__``, marked with :func:`passes_on`, and ``_get_many``.
     """
 
-    _parts: list[_Part]
+    _parts: list[Part]
 
     @property
     def __getitems__(self) -> Callable[[list[Any]], list[Any]]:
@@ -296,7 +292,7 @@ class Subset(ComposedDataset):
     def __init__(self, dataset: Any, indices: Sequence[Any] | npt.NDArray[Any]) -> None:
         self.dataset = dataset
         self.indices = indices
-        self._parts = [_Part(dataset)]
+        self._parts = [Part(dataset)]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -337,7 +333,7 @@ class ConcatDataset(ComposedDataset):
                     "ChainDataset chains these"
                 )
         self.cumulative_sizes = list(itertools.accumulate(map(len, self.datasets)))
-        self._parts = list(map(_Part, self.datasets))
+        self._parts = list(map(Part, self.datasets))
 
     def __len__(self) -> int:
         return self.cumulative_sizes[-1]
@@ -351,7 +347,7 @@ class ConcatDataset(ComposedDataset):
         return self._gather([self._locate(index) for index in indices])
 
     def _locate(self, index: Any) -> tuple[int, int]:
-        index = _in_range(index, len(self))
+        index = in_range(index, len(self))
         number = bisect.bisect_right(self.cumulative_sizes, index)
         return number, index - (self.cumulative_sizes[number - 1] if number else 0)
 
@@ -371,7 +367,7 @@ class StackDataset(ComposedDataset):
         if bool(args) == bool(kwargs):
             raise ValueError("StackDataset needs datasets either as arguments, for tuples, or by keyword, for dicts")
         self.datasets: tuple[Any, ...] | dict[str, Any] = args or kwargs
-        self._parts = list(map(_Part, args or kwargs.values()))
+        self._parts = list(map(Part, args or kwargs.values()))
         lengths = [len(part.dataset) for part in self._parts]
         if len(set(lengths)) > 1:
             raise ValueError(f"the datasets of a StackDataset must be of one length, got {lengths}")
@@ -526,16 +522,16 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Any = 
                 warnings.warn(f"part {i} of the split is empty", stacklevel=2)
     if sum(sizes) != total:
         raise ValueError(f"the lengths add up to {sum(sizes)}, and the dataset has {total} samples")
-    if _is_torch_generator(generator):
-        torch_parts = _torch_data().random_split(range(total), sizes, generator)
+    if is_torch_generator(generator):
+        torch_parts = import_torch_data().random_split(range(total), sizes, generator)
         return [Subset(dataset, np.array(list(part.indices), np.int64)) for part in torch_parts]
-    seed = _seed(generator)
-    order = PermutedRange(total, _fresh_seed() if seed is None else seed)
+    seed = seed_of(generator)
+    order = PermutedRange(total, fresh_seed() if seed is None else seed)
     ends = itertools.accumulate(sizes)
     return [Subset(dataset, order[end - size : end]) for size, end in zip(sizes, ends)]
 
 
-def _in_range(index: Any, length: int) -> int:
+def in_range(index: Any, length: int) -> int:
     """An index counted from the front; IndexError if there is none such."""
     number = operator.index(index)
     if not -length <= number < length:

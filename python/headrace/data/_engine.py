@@ -6,23 +6,28 @@ import collections
 import functools
 import os
 import pickle
+import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from headrace import _core, errors
+from headrace.data._arguments import start_context
 from headrace.data._autotune import Tuning, most_workers
-from headrace.data._collation import decode_tree, default_collate, dumps
-from headrace.data._plan import Indices
+from headrace.data._batch_tree import decode_tree
+from headrace.data._collation import default_collate
+from headrace.data._config import LoaderConfig
+from headrace.data._order import Indices, make_plan
+from headrace.data._sample_pickle import dumps
+from headrace.data._state import Position
+from headrace.data._stats import summarize
+from headrace.data._stream import StreamPlace, StreamTask
 from headrace.data._worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
 from headrace.data._worker_pool import MakeSetup, ThreadPool, WorkerPool, describe_exit
-
-if TYPE_CHECKING:
-    from headrace.data._dataloader import DataLoader
 
 WaitOutcome = _core.WaitOutcome
 
@@ -36,140 +41,149 @@ _MAX_INDEX = (1 << 63) - 1
 
 
 class Engine:
-    """Makes the batches of one iteration of a loader after the other.
+    """Makes the batches of a loader, one epoch after the other.
+
+    Ended by ``close``, or with the last reference. Belongs to the process that made it.
+
+    Thread-safety: one thread at a time, except ``tune``, ``replace_dead`` and ``close``, which any thread may call.
+    What they share is the pool of workers, which only one thread at a time may change: ``_pool_lock`` is held while
+    workers are started, let go or ended.
 
     Args:
-        epoch, resume: of the first iteration; where an iterable dataset's streams begin must be known early.
-
-    Ended by ``close``, or with the last reference. Belongs to the process that made it; one thread at a time.
+        seed: of the order and of the records' generators.
+        position: where the first epoch begins, which workers that read iterable datasets learn as they start.
     """
 
-    def __init__(self, loader: DataLoader, epoch: int, resume: dict[str, Any]) -> None:
+    def __init__(self, config: LoaderConfig, seed: int, position: Position) -> None:
+        self._config = config
         self._owner = os.getpid()
-        self._seed = loader.seed or 0
-        self.timeout = loader.timeout if loader.timeout > 0 else -1.0
-        self.length = loader._dataset_length()
-        self.stream = loader._stream_task(epoch, resume)
-        self._order, self._plan = ("stream", None) if self.stream is not None else loader._make_plan(self.length)
-        self._batch_size = loader.batch_size or 1
-        self._rank, self._world = loader.shard
+        self._seed = seed
+        self.timeout = config.timeout if config.timeout > 0 else -1.0
+        self.length = config.dataset_length()
+        self._stream = _stream_task(config, position) if config.iterable else None
+        self._order, self._plan = ("stream", None) if config.iterable else make_plan(config, seed)
+        self._batch_size = config.batch_size or 1
         self._supplying = False
         self._supplied: collections.OrderedDict[int, Indices] = collections.OrderedDict()
         self._supplied_count = 0
-        self._skip: set[int] = set()
+        self._skip: frozenset[int] = frozenset()
         self._failed = False
-        in_process = loader.num_workers == 0
-        self.workers = loader.num_workers
-        self._tuning = Tuning(most_workers()) if loader._auto_workers else None
-        self._prefetch = 1 if in_process else loader.prefetch_factor
-        producers = max(1, loader.num_workers * loader.threads_per_worker)
+        in_process = config.num_workers == 0
+        self.workers = config.num_workers
+        self._tuning = Tuning(most_workers()) if config.auto_workers else None
+        self._prefetch = 1 if in_process else config.prefetch_factor
+        producers = max(1, config.num_workers * config.threads_per_worker)
         task = WorkerTask(
-            dataset=loader._source,
-            collate=_collate_of(loader),
-            convert=loader.batch_size is None and loader.batch_sampler is None,
-            seed=self._seed,
-            seed_records=loader.seed_records,
-            num_workers=loader.num_workers,
-            worker_init_fn=loader.worker_init_fn,
-            stream=self.stream,
+            dataset=config.source,
+            collate=None if config.collate is default_collate else config.collate,  # the default writes row by row
+            convert=not config.batches_samples,
+            seed=seed,
+            seed_records=config.seed_records,
+            num_workers=config.num_workers,
+            worker_init_fn=config.worker_init_fn,
+            stream=self._stream,
         )
         # Streams that the scheduler tells apart; a common one counts as one.
-        self.stream_count = loader.num_workers if self.stream is not None and self.stream.own else 1
-        self.in_order = loader.in_order or self.stream is not None
+        self.stream_count = 0 if self._stream is None else config.num_workers if self._stream.own else 1
+        self.in_order = config.in_order or config.iterable
         self.scheduler = _core.BatchScheduler(
             order=self._order,
             dataset_length=self.length,
-            seed=self._seed,
+            seed=seed,
             batch_size=self._batch_size,
-            drop_last=loader.drop_last,
-            rank=self._rank,
-            world=self._world,
+            drop_last=config.drop_last,
+            rank=config.shard[0],
+            world=config.shard[1],
             prefetch=self._prefetch,
             producers=producers,
             collate=_collation(task, producers),
-            collators=loader.num_workers_batches * loader.threads_per_worker,
-            cross_epochs=not in_process and loader.persistent_workers,
-            streams=self.stream_count if self.stream is not None and self.stream.own else 0,
+            collators=config.num_workers_batches * config.threads_per_worker,
+            cross_epochs=not in_process and config.persistent_workers,
+            streams=config.num_workers if config.own_streams else 0,
             in_order=self.in_order,
-            pin_memory=loader.pin_memory,
-            trace_events=_TRACE_EVENTS if loader.trace else 0,
+            pin_memory=config.pin_memory,
+            trace_events=_TRACE_EVENTS if config.trace else 0,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,
-            decode_tree=functools.partial(decode_tree, to=loader._batch_type()),
+            decode_tree=functools.partial(decode_tree, to=config.batch_type),
             # A bound method would make a cycle through C++, which the garbage collector cannot see.
             decode_problem=_weakly(self, Engine._decode_problem),
             unpickle=pickle.loads,
         )
         self._errors = KeptErrors()
-        self._local = in_process or loader.workers == "thread"
+        self._local = in_process or config.workers == "thread"
+        self._pool_lock = threading.RLock()
         self.pool: WorkerPool | ThreadPool | None = None
         self.server: ClaimServer | None = None
         self._make_setup: MakeSetup
+        self._finalizer: weakref.finalize[..., Engine]
         arena, completion = self.scheduler.arena_fd, self.scheduler.completion_fd
         make_server = functools.partial(ClaimServer, task, arena_fd=arena, completion_fd=completion)
+        # None of the finalizers below refers to the task: what the user gave may refer to the loader, and such a cycle
+        # could never be collected.
         if in_process:
             self.server = make_server(producer_id=0, errors=self._errors)
             self._finalizer = weakref.finalize(self, self.scheduler.shutdown)
             return
         if self._local:
             servers = functools.partial(make_server, errors=self._errors)
-            self.pool = ThreadPool(self.scheduler, task, loader.num_workers, servers)
+            self.pool = ThreadPool(self.scheduler, task, config.num_workers, servers)
         else:
             shared: dict[str, Any] = {
                 "task": task,
-                "threads": loader.threads_per_worker,
+                "threads": config.threads_per_worker,
                 "arena": SharedDescriptor(arena),
                 "completion": SharedDescriptor(completion),
             }
             self._make_setup = lambda number, main: WorkerSetup(worker_id=number, main_process=main, **shared)
+            context = start_context(config.multiprocessing_context)
             try:
                 self.pool = WorkerPool(
-                    self.scheduler, loader.num_workers, loader.threads_per_worker, loader._context, self._make_setup
+                    self.scheduler, config.num_workers, config.threads_per_worker, context, self._make_setup
                 )
             except Exception as error:
-                _explain_pickling(loader, error)
+                _explain_pickling(config, context.get_start_method(), error)
                 raise
-        self._finalizer = weakref.finalize(self, self.pool.stop)
+        self._finalizer = weakref.finalize(self, _stop_pool, self.pool, self._pool_lock, self._owner)
 
     def close(self) -> None:
         """Ends the workers. Batches stay valid."""
         self._finalizer()
 
     def is_mine(self) -> bool:
-        """Whether this process made it, and not one that this is a fork of."""
+        """Whether this process made it, rather than one that this is a fork of."""
         return self._owner == os.getpid()
 
     def usable(self, length: int) -> bool:
         """Whether a new epoch of a dataset of that length can run."""
         return self._finalizer.alive and self.is_mine() and self.length == length
 
-    def start_epoch(self, epoch: int, resume: dict[str, Any]) -> None:
-        """Begins an epoch, or goes on with one where the ``position`` of a :class:`Progress` says."""
+    def start_epoch(self, position: Position) -> None:
+        """Begins an epoch, or goes on with one."""
         self._errors.clear()
-        batch, skip = resume.get("batch", 0), resume.get("skip", [])
+        epoch, batch = position.epoch, position.batch
         self._supplying = False
-        if self.stream is not None:
-            places = [(batches, ended) for batches, _, ended in resume.get("streams", ())] if self.stream.own else []
-            self.scheduler.start_epoch(epoch, batch, streams=places, next_stream=resume.get("next_stream", 0))
-        elif self._plan is None:
-            self.scheduler.start_epoch(epoch, batch, skip)
-        else:
-            self.scheduler.start_epoch(epoch, batch, skip)
+        if self._stream is not None:
+            places = [(stream.batches, stream.ended) for stream in position.streams] if self._stream.own else []
+            self.scheduler.start_epoch(epoch, batch, streams=places, next_stream=position.next_stream)
+            return
+        self.scheduler.start_epoch(epoch, batch, position.skip)
+        if self._plan is not None:
             self._supplied.clear()
             self._supplied_count = batch
-            if "plan" in resume:
-                self._plan.restore(resume["plan"])
+            if position.plan:
+                self._plan.restore(dict(position.plan))
             self._plan.start(epoch, batch)
-            self._skip = set(skip)
+            self._skip = frozenset(position.skip)
             self._supplying = True
             self.supply()
 
     def last(self) -> Any:
-        """Which batch :meth:`next` took last."""
+        """The batch that :meth:`next` took last."""
         return self.scheduler.last
 
     def plan_state(self) -> dict[str, Any]:
-        """What the order of the current epoch depends on, beside epoch and seed."""
+        """What the order of the current epoch depends on, besides epoch and seed."""
         return {} if self._plan is None else self._plan.state()
 
     @property
@@ -238,24 +252,33 @@ class Engine:
         """Starts workers for those that died, with a warning each; if that fails, the engine is closed."""
         if not isinstance(self.pool, WorkerPool):
             return
-        try:
-            reports = self.pool.replace_dead(
-                self.scheduler.take_deaths(),
-                self._make_setup,
-                lambda death: self._index(death.epoch, death.batch, death.row),
-            )
-        except BaseException:
-            self.close()
-            raise
+        with self._pool_lock:
+            try:
+                reports = self.pool.replace_dead(
+                    self.scheduler.take_deaths(),
+                    self._make_setup,
+                    lambda death: self._index(death.epoch, death.batch, death.row),
+                )
+            except BaseException:
+                self.close()
+                raise
         for report in reports:
             warnings.warn(report, RuntimeWarning, stacklevel=4)
 
     def tune(self) -> None:
         """Adapts the number of workers to what happened since the last time (``num_workers="auto"``)."""
-        if self._tuning is not None and isinstance(self.pool, WorkerPool):
+        if self._tuning is None or not isinstance(self.pool, WorkerPool):
+            return
+        with self._pool_lock:
+            if not self._finalizer.alive:
+                return
             wanted = self._tuning.propose(self.workers, self.scheduler.stats())
             if wanted != self.workers:
                 self.workers = self.pool.resize(wanted, self._make_setup)
+
+    def stats(self) -> dict[str, Any]:
+        """What the workers have done since they started; see ``DataLoader.stats``."""
+        return summarize(self.scheduler.stats(), self.workers, self._config.threads_per_worker)
 
     @property
     def tunes(self) -> bool:
@@ -270,7 +293,8 @@ class Engine:
                 return None
             index = indices[row]
             return index.item() if isinstance(index, np.generic) else index
-        position = (batch * self._batch_size + row) * self._world + self._rank
+        rank, world = self._config.shard
+        position = (batch * self._batch_size + row) * world + rank
         if self._order == "shuffled":
             return _core.IndexPermutation(self.length, self._seed, epoch)[position]
         return position
@@ -297,25 +321,33 @@ def _collation(task: WorkerTask, producers: int) -> str | None:
     return "adaptive" if producers > 1 and not task.convert else "whole"
 
 
-def _collate_of(loader: DataLoader) -> Callable[[Any], Any] | None:
-    """What makes a batch from all of its samples; None: the default, which writes them row by row."""
-    collate = loader.collate_fn
-    return None if collate is default_collate else collate  # whose result is the same
+def _stream_task(config: LoaderConfig, position: Position) -> StreamTask:
+    places = {
+        number: StreamPlace(position.epoch, *stream)
+        for number, stream in enumerate(position.streams)
+        if stream.ended or stream.state is not None  # else the worker reads up to there
+    }
+    return StreamTask(config.own_streams, config.batch_size or 1, *config.shard, config.drop_last, places)
 
 
-def _explain_pickling(loader: DataLoader, error: Exception) -> None:
-    """Raises an error that says which of the arguments cannot be sent to workers, if ``error`` comes of that."""
+def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception) -> None:
+    """Raises an error that names the argument that cannot be sent to workers, if that caused ``error``."""
     for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
         try:
-            pickle.dumps(getattr(loader, name))
+            pickle.dumps(getattr(config, name))
         except Exception as reason:
             if str(reason) != str(error):
                 continue
-            method = loader._context.get_start_method()
             raise pickle.PicklingError(
-                f'{name} cannot be pickled, as it must be for worker processes that "{method}" starts: {reason}. '
-                'Define it at the top level of a module, or use multiprocessing_context="fork" or workers="thread".'
+                f'{name} cannot be pickled, which the start method "{start_method}" requires: {reason}. Define it at '
+                'the top level of a module, or use multiprocessing_context="fork" or workers="thread".'
             ) from error
+
+
+def _stop_pool(pool: WorkerPool | ThreadPool, lock: threading.RLock, owner: int) -> None:
+    if os.getpid() == owner:  # in a forked child the lock may be held by a thread that is not there
+        with lock:
+            pool.stop()
 
 
 def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:

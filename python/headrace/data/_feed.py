@@ -2,78 +2,98 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Optional
+from typing import Any
 
 from headrace import _core
 from headrace.data._engine import Engine
 from headrace.data._worker import ClaimServer
 
+_OWN_FILES = (__file__, os.path.join(os.path.dirname(__file__), "_engine.py"))
+
 
 class Feed:
     """Feeds the epoch that ``engine`` has started into ``queue``.
 
-    ``stop`` may be called at any time, also twice. Dropping the object stops the feeding, too, and fails the queue.
+    Dropping the object stops the feeding and fails the queue. The threads that it starts refer to it, and to the
+    engine, weakly, so that it can be dropped, also as part of a reference cycle.
+
+    Thread-safety: ``stop`` may be called by any thread, at any time, also twice.
 
     Args:
-        give_back: called once the feeding has stopped.
+        give_back: called with the engine once the feeding has stopped.
     """
 
-    def __init__(self, engine: Engine, queue: _core.LoDTensorBlockingQueue, give_back: Callable[[], None]) -> None:
-        # The feeder's hooks keep the engine alive while it works.
-        on_supply = _hook(engine.supply) if engine.supplying else None
-        feeder = engine.scheduler.feed(queue, _hook(engine.replace_dead), on_supply, engine.timeout)
-        stopping = threading.Event()
-        thread: threading.Thread | None = None
+    def __init__(
+        self, engine: Engine, queue: _core.LoDTensorBlockingQueue, give_back: Callable[[Engine], None]
+    ) -> None:
+        self._owner = os.getpid()
+        self._engine = engine
+        self._give_back = give_back
+        self._stopping = threading.Event()
+        self._ending = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._feeder: _core.QueueFeeder | None = None
+        _FEEDS.add(self)
+        on_supply = _hook(engine, Engine.supply) if engine.supplying else None
+        self._feeder = engine.scheduler.feed(queue, _hook(engine, Engine.replace_dead), on_supply, engine.timeout)
         if engine.server is not None:
-            # Without workers a thread of this process makes the samples. It must not refer to this object.
-            thread = threading.Thread(
-                target=_serve_until, args=(engine.server, stopping), daemon=True, name="headrace-feed"
+            # Without workers a thread of this process makes the samples.
+            self._thread = threading.Thread(
+                target=_serve_until,
+                args=(weakref.ref(engine.server), engine.server.producer, self._stopping),
+                daemon=True,
+                name="headrace-feed",
             )
-            thread.start()
+            self._thread.start()
         if engine.tunes:
             threading.Thread(
-                target=_tune_until, args=(weakref.ref(engine), stopping), daemon=True, name="headrace-tune"
+                target=_tune_until, args=(weakref.ref(engine), self._stopping), daemon=True, name="headrace-tune"
             ).start()
-        self._parts: _FeedParts | None = (feeder, stopping, thread, os.getpid(), give_back)
-        self._finalizer = weakref.finalize(self, _stop_feed, self._parts, "whoever fed the queue is gone")
 
     def stop(self, reason: str = "") -> None:
         """Ends the feeding. If the epoch is not over and there is a ``reason``, the queue fails with it."""
-        parts, self._parts = self._parts, None
-        if parts is not None:
-            self._finalizer.detach()
-            _stop_feed(parts, reason)
+        with self._ending:
+            feeder, self._feeder = self._feeder, None
+        if feeder is None or os.getpid() != self._owner:
+            return
+        self._stopping.set()
+        feeder.stop(reason)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._give_back(self._engine)
+
+    def __del__(self) -> None:
+        self.stop("whoever fed the queue is gone")
 
 
-# The feeder, what tells the thread that makes the samples to end, that thread, the process that they belong to, and
-# what is called in the end.
-_FeedParts = tuple[_core.QueueFeeder, threading.Event, Optional[threading.Thread], int, Callable[[], None]]
+# Those that must be stopped before the interpreter ends.
+_FEEDS: weakref.WeakSet[Feed] = weakref.WeakSet()
 
 
-def _stop_feed(parts: _FeedParts, reason: str) -> None:
-    feeder, stopping, thread, owner, give_back = parts
-    if os.getpid() != owner:
-        return
-    stopping.set()
-    feeder.stop(reason)
-    if thread is not None and thread is not threading.current_thread():
-        thread.join()
-    give_back()
+@atexit.register
+def _stop_all() -> None:
+    for feed in list(_FEEDS):
+        feed.stop("the program ended")
 
 
-def _hook(function: Callable[[], None]) -> Callable[[], BaseException | None]:
-    """What calls ``function`` and returns its exception, if it raises one, without the frames of this module.
+def _hook(engine: Engine, method: Callable[[Engine], None]) -> Callable[[], BaseException | None]:
+    """What calls ``method`` and returns its exception, if it raises one, without the frames of this package.
 
     A queue may keep the exception for long, and must not keep the loader with it.
     """
+    reference = weakref.ref(engine)
 
     def call() -> BaseException | None:
+        alive = reference()
+        if alive is None:
+            return None  # the feeding is being stopped
         try:
-            function()
+            method(alive)
         except BaseException as error:
             trace = error.__traceback__
             while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
@@ -84,14 +104,16 @@ def _hook(function: Callable[[], None]) -> Callable[[], BaseException | None]:
     return call
 
 
-_OWN_FILES = (__file__, os.path.join(os.path.dirname(__file__), "_engine.py"))
-
-
-def _serve_until(server: ClaimServer, stopping: threading.Event) -> None:
-    while not stopping.is_set() and not server.producer.stopped:
-        claim = server.producer.wait(0.05)
-        if claim is not None:
-            server.serve(claim)
+def _serve_until(server: weakref.ref[ClaimServer], producer: Any, stopping: threading.Event) -> None:
+    while not stopping.is_set() and not producer.stopped:
+        claim = producer.wait(0.05)
+        if claim is None:
+            continue
+        alive = server()
+        if alive is None:
+            return
+        alive.serve(claim)
+        del alive
 
 
 def _tune_until(engine: weakref.ref[Engine], stopping: threading.Event) -> None:

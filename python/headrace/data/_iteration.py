@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import warnings
-import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from headrace import errors
 from headrace.data._engine import Engine
+from headrace.data._state import Position, StreamPosition
 from headrace.data._stream import decode_place
-
-if TYPE_CHECKING:
-    from headrace.data._dataloader import DataLoader
 
 
 class Progress:
     """How far one iteration has come.
 
     Args:
-        resume: the position that it began with.
+        begin: where it began.
     """
 
-    def __init__(self, epoch: int, engine: Engine, resume: dict[str, Any]) -> None:
-        self.epoch = epoch
-        self.batch = int(resume.get("batch", 0))
+    def __init__(self, engine: Engine, begin: Position) -> None:
+        self.epoch = begin.epoch
+        self.batch = begin.batch
         self.finished = False
         self.feeding = False
+        # None once it was shut down.
         self.engine: Engine | None = engine
         self._plan_state = engine.plan_state()
         # Out of order: batches beyond ``batch`` that were taken.
-        self._ahead = set(resume.get("skip", ()))
-        # Iterable: how far each stream has been taken, as batches, state and end, the latter still to be decoded or
-        # not; and whose turn it is.
-        self._streams: list[tuple[int, bytes] | list[Any]] = []
-        self._next_stream = int(resume.get("next_stream", 0))
-        if engine.stream is not None:
-            self._streams = list(resume.get("streams", ())) or [(0, b"")] * engine.stream_count
-        self.detailed = engine.stream is not None or not engine.in_order
+        self._ahead = set(begin.skip)
+        # Iterable: how far each stream has been taken. A stream's state is decoded when somebody asks.
+        self._streams: list[StreamPosition | tuple[int, bytes]] = []
+        self._next_stream = begin.next_stream
+        if engine.stream_count:
+            self._streams = list(begin.streams) or [StreamPosition()] * engine.stream_count
+        self.detailed = bool(engine.stream_count) or not engine.in_order
 
     def note(self, last: Any) -> None:
-        """Another batch was taken, in an iteration that is ``detailed``: the scheduler's ``last``."""
+        """Counts another batch, in an iteration that is ``detailed``: the scheduler's ``last``."""
         if self._streams:
             self.batch += 1
             self._streams[last.stream] = (last.stream_batch + 1, last.attachment)
@@ -51,46 +48,68 @@ class Progress:
             self._ahead.remove(self.batch)
             self.batch += 1
 
-    def position(self, batches: int | None) -> dict[str, Any]:
-        """The part of a state that says where to go on."""
-        if self.finished and batches is None:
-            return {"epoch": self.epoch + 1, "batch": 0}
-        if batches is not None and self.detailed:
+    def position(self, batches: int | None) -> Position:
+        """Where to go on; after ``batches`` of the epoch, if the caller knows better."""
+        if batches is None:
+            if self.feeding and not self.finished:
+                raise errors.FailedPrecondition(
+                    "while a loader feeds a queue, only the program knows how many batches it has consumed: pass "
+                    "state_dict(batches=n), n of this epoch"
+                )
+            if self.finished:
+                return Position(self.epoch + 1)
+        elif self.detailed:
             if len(self._streams) != 1:
                 raise errors.FailedPrecondition(
-                    "which batches these were only the loader knows: batches can be given where they come in order and "
-                    "workers have no streams of their own"
+                    "the number of batches does not say which these were: state_dict takes it only where batches come "
+                    "in order and workers have no streams of their own"
                 )
-            return {"epoch": self.epoch, "batch": batches, "next_stream": 0, "streams": [[batches, None, False]]}
-        position: dict[str, Any] = {"epoch": self.epoch, "batch": self.batch if batches is None else batches}
-        if self._plan_state:
-            position["plan"] = self._plan_state
-        if self._ahead:
-            position["skip"] = sorted(self._ahead)
-        if self._streams:
-            position["next_stream"] = self._next_stream
-            position["streams"] = [
-                [stream[0], *decode_place(stream[1])] if isinstance(stream, tuple) else stream
+            return Position(self.epoch, batches, streams=(StreamPosition(batches),))
+        return Position(
+            epoch=self.epoch,
+            batch=self.batch if batches is None else batches,
+            skip=tuple(sorted(self._ahead)),
+            streams=tuple(
+                stream if isinstance(stream, StreamPosition) else StreamPosition(stream[0], *decode_place(stream[1]))
                 for stream in self._streams
-            ]
-        return position
+            ),
+            next_stream=self._next_stream,
+            plan=self._plan_state,
+        )
 
 
 class BatchIterator(Iterator[Any]):
-    """One epoch of a loader."""
+    """One epoch of a loader.
 
-    def __init__(self, loader: DataLoader, engine: Engine, progress: Progress) -> None:
-        self._loader = loader
+    Args:
+        length: gives the number of batches in the epoch.
+        give_back: called with the engine when the iteration is over, or nobody refers to it any more.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        progress: Progress,
+        length: Callable[[], int],
+        give_back: Callable[[Engine], None],
+        pin_memory: bool,
+    ) -> None:
         self._engine: Engine | None = engine
         self._next = engine.next
         self._progress = progress
         self._note = progress.note if progress.detailed else None
-        self._unsure_of_pinning = loader.pin_memory
+        self._length = length
+        self._give_back = give_back
+        self._unsure_of_pinning = pin_memory
         self._ended: str | None = None
-        self._give_back = weakref.finalize(self, give_back, weakref.ref(loader), engine)
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return self._length()
+
+    # Not a weakref.finalize, which would keep the engine, and with it all that the user gave, in a global registry: an
+    # iterator that the dataset or collate_fn refers to could never be collected.
+    def __del__(self) -> None:
+        self._let_go()
 
     def __next__(self) -> Any:
         if self._engine is None:
@@ -125,21 +144,13 @@ class BatchIterator(Iterator[Any]):
             self._note(self._engine.last())
 
     def end(self, reason: str) -> None:
-        """Every further batch is an error."""
+        """Makes every further batch an error."""
         if self._engine is not None:
             self._ended = reason
             self._let_go()
 
     def _let_go(self) -> None:
-        self._engine = None
-        del self._next
-        self._give_back()
-
-
-def give_back(loader: weakref.ref[DataLoader], engine: Engine) -> None:
-    """Returns an engine whose iteration is over to its loader, if that is still there."""
-    alive = loader()
-    if alive is None:
-        engine.close()
-    elif engine.is_mine():
-        alive.release(engine)
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            del self._next
+            self._give_back(engine)

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace.data._dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
-from headrace.data._sampler import Int64Array, SeekableSampler, _pass_seed, _seed
+from headrace.data._dataset import ComposedDataset, IterableDataset, Part, in_range, is_iterable_dataset, passes_on
+from headrace.data._sampler import Int64Array, SeekableSampler, pass_seed, seed_of
 
 # The longest period of a schedule. Weights that need a longer one are rounded to multiples of its inverse.
 _MAX_PERIOD = 1 << 18
@@ -199,21 +199,21 @@ class MixtureDataset(ComposedDataset):
             if is_iterable_dataset(dataset):
                 raise TypeError(f"{type(dataset).__name__} is iterable; IterableMixture mixes these")
         self.schedule = _schedule(self.datasets, weights)
-        self.seed = _seed(seed)
+        self.seed = seed_of(seed)
         self._lengths = [len(dataset) for dataset in self.datasets]
         self._length = _length(self.schedule, self._lengths, length)
-        self._parts = list(map(_Part, self.datasets))
+        self._parts = list(map(Part, self.datasets))
 
     def __len__(self) -> int:
         return self._length
 
     def locate(self, index: int) -> tuple[int, int]:
         """Which dataset sample ``index`` is of, and its index there."""
-        number, sample = self.schedule[_in_range(index, self._length)]
+        number, sample = self.schedule[in_range(index, self._length)]
         time, position = divmod(sample, self._lengths[number])
         if self.seed is None:
             return number, position
-        permutation = _core.IndexPermutation(self._lengths[number], _pass_seed(self.seed, number), time)
+        permutation = _core.IndexPermutation(self._lengths[number], pass_seed(self.seed, number), time)
         return number, permutation[position]
 
     @passes_on
@@ -252,7 +252,7 @@ class MixtureSampler(SeekableSampler):
         self._starts = np.cumsum([0, *self._lengths[:-1]], dtype=np.int64)
         self.schedule = _schedule(self._lengths, weights)
         self.shuffle = bool(shuffle)
-        self._seed = _seed(generator)
+        self._seed = seed_of(generator)
         self._length = _length(self.schedule, self._lengths, length)
 
     def __len__(self) -> int:
@@ -263,7 +263,7 @@ class MixtureSampler(SeekableSampler):
         times, position = np.divmod(sample, np.asarray(self._lengths, np.int64)[which])
         if self.shuffle:
             for number, time in {*zip(which.tolist(), times.tolist())}:
-                seed = _pass_seed(self.seed, time * len(self._lengths) + number)
+                seed = pass_seed(self.seed, time * len(self._lengths) + number)
                 permutation = _core.IndexPermutation(self._lengths[number], seed, epoch)
                 rows = np.flatnonzero((which == number) & (times == time))
                 position[rows] = [permutation[i] for i in position[rows].tolist()]

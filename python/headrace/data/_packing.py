@@ -14,7 +14,7 @@ from typing import Any, Union
 import numpy as np
 import numpy.typing as npt
 
-from headrace.data._dataset import ComposedDataset, IterableDataset, _in_range, _Part, is_iterable_dataset, passes_on
+from headrace.data._dataset import ComposedDataset, IterableDataset, Part, in_range, is_iterable_dataset, passes_on
 from headrace.data._sampler import Int64Array
 
 # The length of a row: one for all features, or by feature.
@@ -187,7 +187,7 @@ class PackedDataset(ComposedDataset):
             raise TypeError(f"{type(dataset).__name__} is iterable; PackedIterableDataset packs these")
         self.dataset = dataset
         self._features = _Features(row_length)
-        self._parts = [_Part(dataset)]
+        self._parts = [Part(dataset)]
         columns = self._measured() if lengths is None else self._given(lengths)
         for column, row_length in zip(columns, self._features.row_lengths.values()):
             for index in np.flatnonzero(column > row_length)[:1].tolist():
@@ -227,7 +227,7 @@ class PackedDataset(ComposedDataset):
 
     def records(self, row: int) -> Int64Array:
         """The indices of the records in a row, in the order in which they lie there."""
-        row = _in_range(row, len(self))
+        row = in_range(row, len(self))
         return self._records[self._starts[row] : self._starts[row + 1]]
 
     @passes_on

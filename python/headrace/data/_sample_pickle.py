@@ -13,6 +13,11 @@ import numpy as np
 from headrace.data._tensors import EXTENSION_TYPES, Form, array_of_tensor, is_tensor, to_torch
 
 
+def dumps(value: Any) -> bytes:
+    """Pickled ``value``."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
 class _SamplePickler(pickle.Pickler):
     """Arrays and tensors are left out of the bytes: their elements go into buffers of their own."""
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
+from headrace.data._arguments import MAX_SEED, integer, is_torch_generator, number, positive
 
 Index = TypeVar("Index", covariant=True)
 Int64Array = npt.NDArray[np.int64]
@@ -84,7 +85,7 @@ class SeekableSampler(Sampler[int]):
     def seed(self) -> int:
         """What the order depends on, besides the epoch. Without a generator it is drawn when it is first needed."""
         if self._seed is None:
-            self._seed = _fresh_seed()
+            self._seed = fresh_seed()
         return self._seed
 
     @seed.setter
@@ -151,11 +152,14 @@ class SeekableSampler(Sampler[int]):
         """Takes on the order of the sampler that ``state`` is from.
 
         Raises:
-            ValueError: that sampler had another length.
+            TypeError, ValueError: it is not a sampler's state, or that of a sampler of another length.
         """
-        if state["length"] != len(self):
-            raise ValueError(f"the state is of a sampler of {state['length']} indices, this one has {len(self)}")
-        self.seed = state["seed"]
+        self.seed = _checked_state(state, len(self))
+
+    def check_state(self, state: Any) -> None:
+        """Raises what :meth:`load_state_dict` would raise; one that a subclass defines is not asked."""
+        if type(self).load_state_dict is SeekableSampler.load_state_dict:
+            _checked_state(state, len(self))
 
 
 class SequentialSampler(SeekableSampler):
@@ -204,17 +208,17 @@ class RandomSampler(SeekableSampler):
         if not isinstance(replacement, bool):
             raise TypeError(f"replacement must be True or False, got {replacement!r}")
         if num_samples is not None:
-            num_samples = _positive("num_samples", num_samples)
+            num_samples = positive("num_samples", num_samples)
         elif len(data_source) == 0:
             raise ValueError("the data source is empty: there is nothing to sample")
         self.data_source = data_source
         self.replacement = replacement
         self._num_samples = num_samples
         self.generator = generator
-        if _is_torch_generator(generator):
-            self._delegate = _torch_data().RandomSampler(data_source, replacement, num_samples, generator)
+        if is_torch_generator(generator):
+            self._delegate = import_torch_data().RandomSampler(data_source, replacement, num_samples, generator)
         else:
-            self._seed = _seed(generator)
+            self._seed = seed_of(generator)
 
     @property
     def num_samples(self) -> int:
@@ -232,7 +236,7 @@ class RandomSampler(SeekableSampler):
         while start < stop:
             number, position = divmod(start, length)
             count = min(stop - start, length - position)
-            parts.append(_permuted(length, _pass_seed(self.seed, number), epoch, position, position + count))
+            parts.append(_permuted(length, pass_seed(self.seed, number), epoch, position, position + count))
             start += count
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
@@ -248,10 +252,10 @@ class SubsetRandomSampler(SeekableSampler):
     def __init__(self, indices: Sequence[Any], generator: Any = None) -> None:
         self.indices = indices
         self.generator = generator
-        if _is_torch_generator(generator):
-            self._delegate = _torch_data().SubsetRandomSampler(indices, generator)
+        if is_torch_generator(generator):
+            self._delegate = import_torch_data().SubsetRandomSampler(indices, generator)
         else:
-            self._seed = _seed(generator)
+            self._seed = seed_of(generator)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -301,7 +305,7 @@ class WeightedRandomSampler(SeekableSampler):
         replacement: bool = True,
         generator: Any = None,
     ) -> None:
-        self.num_samples = _positive("num_samples", num_samples)
+        self.num_samples = positive("num_samples", num_samples)
         if not isinstance(replacement, bool):
             raise ValueError(f"replacement must be True or False, got {replacement!r}")
         self.weights = np.asarray(weights, dtype=np.float64).copy()
@@ -318,10 +322,10 @@ class WeightedRandomSampler(SeekableSampler):
         self.generator = generator
         self._table: tuple[npt.NDArray[np.float64], Int64Array] | None = None
         self._keyed: tuple[tuple[int, int], Int64Array] | None = None
-        if _is_torch_generator(generator):
-            self._delegate = _torch_data().WeightedRandomSampler(weights, num_samples, replacement, generator)
+        if is_torch_generator(generator):
+            self._delegate = import_torch_data().WeightedRandomSampler(weights, num_samples, replacement, generator)
         else:
-            self._seed = _seed(generator)
+            self._seed = seed_of(generator)
 
     def __len__(self) -> int:
         return self.num_samples
@@ -363,7 +367,7 @@ class BatchSampler(Sampler["list[Any]"]):
         if not isinstance(drop_last, bool):
             raise ValueError(f"drop_last must be True or False, got {drop_last!r}")
         self.sampler = sampler
-        self.batch_size = _positive("batch_size", batch_size)
+        self.batch_size = positive("batch_size", batch_size)
         self.drop_last = drop_last
 
     @property
@@ -450,7 +454,7 @@ class DistributedSampler(SeekableSampler):
             num_replicas = _of_group("num_replicas", "get_world_size", "WORLD_SIZE")
         if rank is None:
             rank = _of_group("rank", "get_rank", "RANK")
-        self.num_replicas = _positive("num_replicas", num_replicas)
+        self.num_replicas = positive("num_replicas", num_replicas)
         self.rank = operator.index(rank)
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(f"rank must be from 0 to {self.num_replicas - 1}, got {rank}")
@@ -538,26 +542,11 @@ def _range(start: int, stop: int, length: int) -> tuple[int, int]:
     return start, stop
 
 
-def _positive(name: str, value: Any) -> int:
-    try:
-        number = 0 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = 0
-    if number <= 0:
-        raise ValueError(f"{name} must be a positive integer, got {value!r}")
-    return number
-
-
-def _is_torch_generator(generator: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(generator, torch.Generator)
-
-
-def _torch_data() -> Any:
+def import_torch_data() -> Any:
     return importlib.import_module("torch.utils.data")
 
 
-def _seed(generator: Any) -> int | None:
+def seed_of(generator: Any) -> int | None:
     """The seed that a ``generator`` argument stands for; None for a fresh one."""
     if generator is None:
         return None
@@ -567,20 +556,23 @@ def _seed(generator: Any) -> int | None:
 
 
 def _checked_seed(seed: Any) -> int:
-    try:
-        if isinstance(seed, bool):
-            raise TypeError
-        number = operator.index(seed)
-    except TypeError:
-        raise TypeError(
-            f"generator must be a seed, a NumPy generator or a torch generator, got {type(seed).__name__}"
-        ) from None
-    if not 0 <= number < 1 << 64:
-        raise ValueError(f"a seed must be from 0 to 2**64 - 1, got {number}")
-    return number
+    checked = number(seed)
+    if checked is None:
+        raise TypeError(f"generator must be a seed, a NumPy generator or a torch generator, got {type(seed).__name__}")
+    return integer("a seed", checked, 0, MAX_SEED)
 
 
-def _fresh_seed() -> int:
+def _checked_state(state: Any, length: int) -> int:
+    """The seed that the state of a sampler of that length has."""
+    if not isinstance(state, dict) or set(state) != {"seed", "length"}:
+        raise TypeError(f"the state of a sampler has the keys 'seed' and 'length', got {state!r:.200}")
+    theirs = integer("the length in a sampler's state", state["length"])
+    if theirs != length:
+        raise ValueError(f"the state is of a sampler of {theirs} indices, this one has {length}")
+    return integer("the seed in a sampler's state", state["seed"], 0, MAX_SEED)
+
+
+def fresh_seed() -> int:
     """A seed that nobody chose: in a program that uses torch it is torch's to choose, so that ``torch.manual_seed``
     decides it.
     """
@@ -605,7 +597,7 @@ def _permuted(length: int, seed: int, epoch: int, start: int, stop: int) -> Int6
     return np.fromiter(map(permutation.__getitem__, range(start, stop)), np.int64, stop - start)
 
 
-def _pass_seed(seed: int, number: int) -> int:
+def pass_seed(seed: int, number: int) -> int:
     """The seed of an epoch's ``number``-th permutation; the first has the sampler's own."""
     if number == 0:
         return seed

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.data._collation import dumps
+from headrace.data._sample_pickle import dumps
 
 
 @dataclasses.dataclass(frozen=True)

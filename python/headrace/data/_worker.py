@@ -21,10 +21,11 @@ from typing import Any
 import numpy as np
 
 from headrace import _core
-from headrace.data._collation import DefaultCollate, collate_in_place, describe, dumps, flatten_batch, sample_prototype
+from headrace.data._batch_tree import describe, flatten_batch, sample_prototype
+from headrace.data._collation import DefaultCollate, collate_in_place
 from headrace.data._dataset import Fetcher
 from headrace.data._random import seeded
-from headrace.data._sample_pickle import dumps_sample, loads_sample
+from headrace.data._sample_pickle import dumps, dumps_sample, loads_sample
 from headrace.data._stream import StreamReader, StreamTask
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from loader_datasets import Everything, KeyOrder, Point, Samples, same
 
-from headrace.data import DataLoader
-from headrace.data._collation import decode_tree, default_collate, describe, flatten_batch
+from headrace.data import DataLoader, default_collate
+from headrace.data._batch_tree import decode_tree, describe, flatten_batch
 
 
 def load(samples: list[Any], **arguments: Any) -> Any:

@@ -10,13 +10,9 @@ import pytest
 from loader_datasets import Point, Samples, same
 
 import headrace.fluid as fluid
-from headrace.data import DataLoader
-from headrace.data._collation import (
-    collate_in_place,
-    decode_tree,
-    default_collate,
-    flatten_batch,
-)
+from headrace.data import DataLoader, default_collate
+from headrace.data._batch_tree import decode_tree, flatten_batch
+from headrace.data._collation import collate_in_place
 from headrace.data._ragged import Ragged
 from headrace.fluid import core
 

@@ -214,8 +214,8 @@ def test_without_a_seed_the_state_brings_its_own() -> None:
         ({"seed": 2}, "seed=2"),
         ({"order": "sequential"}, "order='sequential'"),
         ({"global_batch_size": 3}, "global_batch_size=3"),
-        ({"batch": -1}, "batch must be from 0"),
-        ({"epoch": "x"}, "epoch must be an integer"),
+        ({"batch": -1}, "batch of the state must be from 0"),
+        ({"epoch": "x"}, "epoch of the state must be an integer"),
     ],
     ids=str,
 )

@@ -17,16 +17,10 @@ import numpy as np
 import pytest
 from loader_datasets import Point, Samples, same
 
-from headrace.data import DataLoader
-from headrace.data._collation import (
-    collate_in_place,
-    decode_tree,
-    default_collate,
-    default_convert,
-    dumps_sample,
-    flatten_batch,
-    loads_sample,
-)
+from headrace.data import DataLoader, default_collate, default_convert
+from headrace.data._batch_tree import decode_tree, flatten_batch
+from headrace.data._collation import collate_in_place
+from headrace.data._sample_pickle import dumps_sample, loads_sample
 
 
 class Color(enum.IntEnum):

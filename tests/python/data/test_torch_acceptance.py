@@ -206,7 +206,9 @@ def test_a_plain_dataset_gives_arrays_and_tensors_when_asked_to() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-@pytest.mark.parametrize("arguments", [{"batch_size": None}, {"batch_size": 20, "collate_fn": td.as_it_is}], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [{"batch_size": None}, {"batch_size": 20, "collate_fn": td.as_it_is}], ids=", ".join
+)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", ["sparse", "nested", "subclass"])
 def test_tensors_that_numpy_cannot_hold_arrive_as_they_are(kind: str, arguments: Arguments, num_workers: int) -> None:
@@ -560,7 +562,7 @@ def test_a_proper_exit(context: str, end: str, tmp_path: Path) -> None:
         {"batch_size": None},
         {"batch_size": 3, "collate_fn": td.as_it_is},
     ],
-    ids=str,
+    ids=", ".join,
 )
 @pytest.mark.parametrize(
     "dataset",

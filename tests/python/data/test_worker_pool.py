@@ -133,7 +133,7 @@ def test_a_dataset_that_cannot_be_sent_is_a_clear_error(context: str) -> None:
     loader = DataLoader(Unpicklable(4), num_workers=2, multiprocessing_context=context)
     with pytest.raises(pickle.PicklingError, match=r"dataset cannot be pickled.*this dataset stays where it is.*fork"):
         iter(loader)
-    with pytest.raises(pickle.PicklingError, match=f'collate_fn cannot be pickled.*"{context}" starts'):
+    with pytest.raises(pickle.PicklingError, match=f'collate_fn cannot be pickled.*"{context}" requires'):
         iter(DataLoader(Ints(4), num_workers=1, multiprocessing_context=context, collate_fn=lambda samples: 1))
     assert not workers()
     del loader

@@ -1,6 +1,7 @@
-"""Which samples make which batch, where Python decides it: the plans from which the scheduler is supplied.
+"""Which samples make which batch.
 
-Sequential and seeded random orders need no plan: the C++ scheduler computes their indices.
+Sequential and seeded random orders are computed by the C++ scheduler; every other order is a plan, from which Python
+supplies the scheduler with indices.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Protocol, Union
 import numpy as np
 
 from headrace import _core
+from headrace.data._arguments import integer
+from headrace.data._config import LoaderConfig
 from headrace.data._grain import grain_batch_count, grain_positions
 from headrace.data._sampler import BatchSampler, SeekableSampler
 
@@ -30,7 +33,10 @@ class BatchPlan(Protocol):
         """The next list, never empty; None at the end of the epoch."""
 
     def state(self) -> dict[str, Any]:
-        """What, beside epoch and batch, this epoch's order depends on; as JSON can hold it."""
+        """What this epoch's order depends on, besides epoch and batch; as JSON can hold it."""
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises TypeError or ValueError unless ``state`` is one that :meth:`restore` takes. Changes nothing."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """The next :meth:`start` begins the epoch that ``state`` was taken in."""
@@ -69,6 +75,10 @@ class SeekingPlan:
     def state(self) -> dict[str, Any]:
         return {"sampler": self._sampler.state_dict()}
 
+    def check(self, state: dict[str, Any]) -> None:
+        _check_keys(state, "sampler")
+        self._sampler.check_state(state["sampler"])
+
     def restore(self, state: dict[str, Any]) -> None:
         self._sampler.load_state_dict(state["sampler"])
 
@@ -91,10 +101,20 @@ class SeekingBatchPlan:
         return self._sampler.take(self._batch - 1, self._batch)[0]
 
     def state(self) -> dict[str, Any]:
-        return {"sampler": self._sampler.sampler.state_dict()}  # type: ignore[attr-defined]
+        return {"sampler": self._seekable.state_dict()}
+
+    def check(self, state: dict[str, Any]) -> None:
+        _check_keys(state, "sampler")
+        self._seekable.check_state(state["sampler"])
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._sampler.sampler.load_state_dict(state["sampler"])  # type: ignore[attr-defined]
+        self._seekable.load_state_dict(state["sampler"])
+
+    @property
+    def _seekable(self) -> SeekableSampler:
+        sampler = self._sampler.sampler
+        assert isinstance(sampler, SeekableSampler)
+        return sampler
 
 
 class ReplayPlan:
@@ -117,6 +137,9 @@ class ReplayPlan:
 
     def state(self) -> dict[str, Any]:
         return {}
+
+    def check(self, state: dict[str, Any]) -> None:
+        _check_keys(state)
 
     def restore(self, state: dict[str, Any]) -> None:
         pass
@@ -154,7 +177,7 @@ class TorchShufflePlan(ReplayPlan):
         order = torch.randperm(self._length, generator=generator).numpy()
 
         def batches() -> Iterator[Indices]:
-            yield from iter_batches(order, self._batch_size, self._drop_last)
+            yield from _iter_batches(order, self._batch_size, self._drop_last)
             torch.randperm(self._length, generator=generator)  # torch's sampler draws once more at its end
 
         return batches()
@@ -162,9 +185,22 @@ class TorchShufflePlan(ReplayPlan):
     def state(self) -> dict[str, Any]:
         return dict(self._state)
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def check(self, state: dict[str, Any]) -> None:
         if not {"torch_seed", "torch_generator"} & set(state):
             raise ValueError("the state was not taken of a loader with torch's shuffling; give this one the same seed")
+        if self._generator is None:
+            _check_keys(state, "torch_seed")
+            integer("torch_seed of the state", state["torch_seed"], -(1 << 63), (1 << 63) - 1)
+            return
+        _check_keys(state, "torch_generator")
+        try:
+            raw = base64.b64decode(state["torch_generator"], validate=True)
+            torch = importlib.import_module("torch")
+            torch.Generator().set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+        except Exception as error:
+            raise ValueError(f"torch_generator of the state is not a state of torch's generator: {error}") from None
+
+    def restore(self, state: dict[str, Any]) -> None:
         self._restored = state
 
 
@@ -204,23 +240,29 @@ class GrainPlan:
         return self._index_at(self._epoch, positions)
 
     def state(self) -> dict[str, Any]:
-        return {"grain_workers": self._arguments[2]}
+        return {}
+
+    def check(self, state: dict[str, Any]) -> None:
+        _check_keys(state)
 
     def restore(self, state: dict[str, Any]) -> None:
-        if state.get("grain_workers") != self._arguments[2]:
-            raise ValueError(
-                f'with order="grain" the order depends on num_workers: the state was taken with '
-                f"{state.get('grain_workers')}, this loader has {self._arguments[2]}"
-            )
+        pass
+
+
+def _check_keys(state: dict[str, Any], *expected: str) -> None:
+    if set(state) != set(expected):
+        raise ValueError(
+            f"plan of the state must have the keys {sorted(expected)}, got {sorted(map(str, state))!r:.200}"
+        )
 
 
 def draw_torch_seed(generator: Any) -> int:
-    """What torch's loader draws for an epoch: an int64 from its generator."""
+    """The int64 that torch's loader draws from its generator for each epoch."""
     torch = importlib.import_module("torch")
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def iter_batches(
+def _iter_batches(
     indices: Iterable[Any], batch_size: int, drop_last: bool, rank: int = 0, world: int = 1
 ) -> Iterator[Indices]:
     """Cuts indices into batches; of each group of ``batch_size * world`` those from ``rank`` on, ``world`` apart."""
@@ -240,7 +282,11 @@ def iter_batches(
             yield batch
 
 
-def permuted(length: int, seed: int) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
+def _same(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
+    return positions
+
+
+def _permuted(length: int, seed: int) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
     """The seeded random order of ``range(length)``, as :class:`GrainPlan` asks for it."""
 
     def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
@@ -250,7 +296,7 @@ def permuted(length: int, seed: int) -> Callable[[int, np.ndarray[Any, Any]], In
     return index_at
 
 
-def sampled(sampler: SeekableSampler) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
+def _sampled(sampler: SeekableSampler) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
     """The order of a seekable sampler, as :class:`GrainPlan` asks for it."""
 
     def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
@@ -260,7 +306,7 @@ def sampled(sampler: SeekableSampler) -> Callable[[int, np.ndarray[Any, Any]], I
     return index_at
 
 
-def checked_batches(batch_sampler: Iterable[Any]) -> Iterator[Indices]:
+def _checked_batches(batch_sampler: Iterable[Any]) -> Iterator[Indices]:
     """The index lists of a batch sampler, each of them checked to be one."""
     for batch in batch_sampler:
         if not isinstance(batch, Iterable) or isinstance(batch, (str, bytes)):
@@ -269,3 +315,79 @@ def checked_batches(batch_sampler: Iterable[Any]) -> Iterator[Indices]:
         if not indices:
             raise ValueError("batch_sampler gave an empty list of indices")
         yield indices
+
+
+def order_name(config: LoaderConfig) -> str:
+    """What a state calls the order that it was taken of."""
+    if config.iterable:
+        return "worker_streams" if config.own_streams else "stream"
+    if config.order is not None:
+        return config.order
+    for given in (config.batch_sampler, config.sampler):
+        if given is not None:
+            return type(given).__name__
+    if config.shuffle:
+        return "torch" if config.follows_torch else "shuffled"
+    return "sequential"
+
+
+def order_workers(config: LoaderConfig) -> int | None:
+    """The number of workers, if the order depends on it; else None."""
+    if config.own_streams:
+        return config.num_workers
+    return max(1, config.num_workers) if config.order == "grain" else None
+
+
+def batches_per_epoch(config: LoaderConfig, seed: int) -> int:
+    """How many batches this loader gives in an epoch.
+
+    Raises:
+        TypeError: the dataset or sampler that decides it has no length.
+    """
+    if config.batch_sampler is not None:
+        return len(config.batch_sampler)  # type: ignore[arg-type]
+    samples = len(config.dataset) if config.iterable else _positions(config)
+    rank, world = config.shard
+    size = config.batch_size or 1
+    if config.order == "grain":
+        return len(_grain_plan(config, seed))
+    if config.drop_last:
+        return samples // (size * world)
+    return -(-((samples - rank + world - 1) // world) // size)
+
+
+def make_plan(config: LoaderConfig, seed: int) -> tuple[str, BatchPlan | None]:
+    """The order that the scheduler is told, and the plan that supplies the indices if that is "explicit"."""
+    size, drop_last = config.batch_size or 1, config.drop_last
+    rank, world = config.shard
+    sampler, batch_sampler = config.index_sampler, config.batch_sampler
+    if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
+        return "explicit", SeekingBatchPlan(batch_sampler)
+    if batch_sampler is not None:
+        return "explicit", ReplayPlan(lambda epoch: _checked_batches(batch_sampler))
+    if config.order == "grain":
+        return "explicit", _grain_plan(config, seed)
+    if sampler is None:
+        if config.shuffle and config.follows_torch:
+            length = config.dataset_length()
+            return "explicit", TorchShufflePlan(length, size, drop_last, config.torch_generator)
+        return "shuffled" if config.shuffle else "sequential", None
+    if isinstance(sampler, SeekableSampler) and sampler.seekable:
+        return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
+    return "explicit", ReplayPlan(lambda epoch: _iter_batches(sampler, size, drop_last, rank, world))
+
+
+def _positions(config: LoaderConfig) -> int:
+    """Samples per epoch, of all loaders of the group together."""
+    sampler = config.index_sampler
+    return config.dataset_length() if sampler is None else len(sampler)
+
+
+def _grain_plan(config: LoaderConfig, seed: int) -> GrainPlan:
+    length, size = _positions(config), config.batch_size
+    assert size is not None
+    if isinstance(config.index_sampler, SeekableSampler):
+        index_at = _sampled(config.index_sampler)
+    else:
+        index_at = _permuted(length, seed) if config.shuffle else _same
+    return GrainPlan(length, size, config.drop_last, max(1, config.num_workers), *config.shard, index_at)

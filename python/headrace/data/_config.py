@@ -1,0 +1,297 @@
+"""A loader's arguments: checked, completed, and fixed from then on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from headrace.data._arguments import (
+    MAX_SEED,
+    function,
+    import_tqdm,
+    integer,
+    is_torch_generator,
+    number,
+    rank_and_world,
+    seconds,
+    start_method,
+)
+from headrace.data._collation import DefaultCollate, check_ragged_rule, default_collate, default_convert
+from headrace.data._dataset import is_iterable_dataset, is_torch_dataset
+from headrace.data._grain import SampledDataset, is_grain_sampler
+
+MAX_WORKERS = 512
+_MAX_PREFETCH = 512
+_MAX_BATCH_SIZE = (1 << 31) - 1
+# An index is a signed 64-bit number, of which two bits are reserved for arithmetic.
+_MAX_LENGTH = 1 << 62
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LoaderConfig:
+    """The arguments of a :class:`headrace.data.DataLoader`, which documents them.
+
+    Arguments that were left out hold what the loader uses instead, except ``sampler``, ``batch_sampler`` and
+    ``collate_fn``, which hold what was given. Immutable, so it can be read from any thread.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind, out of range, or excluded by another one.
+    """
+
+    dataset: Any
+    batch_size: int | None
+    shuffle: bool
+    sampler: Iterable[Any] | None
+    batch_sampler: Iterable[Iterable[Any]] | None
+    num_workers: int  # at the start, if ``auto_workers``
+    collate_fn: Callable[[Any], Any] | None
+    pin_memory: bool
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    multiprocessing_context: Any
+    generator: Any
+    prefetch_factor: int
+    persistent_workers: bool
+    pin_memory_device: str
+    in_order: bool
+    seed: int | None  # None: drawn from torch when an epoch begins
+    to: str | None
+    shard: tuple[int, int]
+    order: str | None
+    ragged: Any
+    workers: str
+    threads_per_worker: int
+    num_workers_batches: int
+    seed_records: bool
+    iterable_sharding: str | None
+    progress: bool
+    trace: bool
+
+    # Derived from the arguments.
+    iterable: bool = dataclasses.field(init=False)
+    auto_workers: bool = dataclasses.field(init=False)
+    # Torch's generator, if one was given; and whether torch decides order and seed.
+    torch_generator: Any = dataclasses.field(init=False)
+    follows_torch: bool = dataclasses.field(init=False)
+    # Whether the user chose the seed: a state of another seed is then an error.
+    seed_is_given: bool = dataclasses.field(init=False)
+    # Whether torch's generator is asked for a seed in each epoch: torch's loader asks when it starts workers.
+    draws_each_epoch: bool = dataclasses.field(init=False)
+    # What the workers read: a Grain sampler says which record is at which position.
+    source: Any = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        self._check_dataset()
+        self._check_order()
+        self._check_functions()
+        self._check_workers()
+        self._check_seed()
+        self._check_shard()
+        self._check_stream()
+        if self.to not in (None, "numpy", "torch"):
+            raise ValueError(f'to must be "numpy", "torch" or None, got {self.to!r}')
+        for name in ("pin_memory", "in_order", "trace", "progress"):
+            self._set(name, bool(getattr(self, name)))
+        if self.progress:
+            import_tqdm()
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_dataset(self) -> None:
+        self._set("iterable", is_iterable_dataset(self.dataset))
+        # A sampler decides which samples there are, so that nobody needs to count them.
+        sampled = self.sampler is not None or self.batch_sampler is not None
+        indexed = ("__getitem__",) if sampled else ("__len__", "__getitem__")
+        for method in ("__iter__",) if self.iterable else indexed:
+            if not hasattr(self.dataset, method):
+                kind = type(self.dataset).__name__
+                raise TypeError(f"dataset must have __len__ and __getitem__, or __iter__; {kind} has no {method}")
+        grain = self.sampler is not None and is_grain_sampler(self.sampler)
+        self._set("source", SampledDataset(self.dataset, self.sampler) if grain else self.dataset)
+
+    def _check_order(self) -> None:
+        if self.iterable:
+            for name in ("shuffle", "sampler", "batch_sampler"):
+                value = getattr(self, name)
+                if value:
+                    raise ValueError(f"an iterable dataset decides its own order: leave out {name}, got {value!r}")
+        if self.sampler is not None and self.shuffle:
+            raise ValueError("sampler excludes shuffle: the sampler decides the order")
+        if self.batch_sampler is not None:
+            if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
+                raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+            self._set("batch_size", None)
+        elif self.batch_size is None:
+            if self.drop_last:
+                raise ValueError("batch_size=None makes no batches, so drop_last has no meaning: leave it out")
+        else:
+            self._set("batch_size", integer("batch_size", self.batch_size, 1, _MAX_BATCH_SIZE))
+        if self.order not in (None, "grain"):
+            raise ValueError(f'order must be None or "grain", got {self.order!r}')
+        if self.order is not None:
+            if self.iterable or self.batch_size is None:
+                raise ValueError('order="grain" needs a map-style dataset and a batch_size')
+            seekable = getattr(self.sampler, "seekable", False) or is_grain_sampler(self.sampler)
+            if self.sampler is not None and not seekable:
+                raise ValueError(
+                    'order="grain" needs a sampler with random access: one of headrace.data, or one of Grain\'s'
+                )
+        self._set("shuffle", bool(self.shuffle))
+        self._set("drop_last", bool(self.drop_last))
+
+    def _check_functions(self) -> None:
+        function("collate_fn", self.collate_fn)
+        function("worker_init_fn", self.worker_init_fn)
+        if self.ragged is not None and self.collate_fn is not None:
+            raise ValueError("collate_fn excludes ragged: the function decides what a batch is")
+        check_ragged_rule(self.ragged)
+
+    def _check_workers(self) -> None:
+        workers: Any = self.num_workers
+        self._set("auto_workers", isinstance(workers, str) and workers == "auto")
+        self._set("num_workers", 1 if self.auto_workers else integer("num_workers", workers, 0, MAX_WORKERS))
+        self._set("timeout", seconds("timeout", self.timeout))
+        self._set("threads_per_worker", integer("threads_per_worker", self.threads_per_worker, 1, 256))
+        if self.workers not in ("process", "thread"):
+            raise ValueError(f'workers must be "process" or "thread", got {self.workers!r}')
+        prefetch: Any = self.prefetch_factor
+        if prefetch is not None:
+            self._set("prefetch_factor", integer("prefetch_factor", prefetch, 1, _MAX_PREFETCH))
+        start_method(self.multiprocessing_context)
+        self._check_worker_options()
+        producers = self.num_workers * self.threads_per_worker
+        if producers > MAX_WORKERS:
+            raise ValueError(f"num_workers * threads_per_worker must be at most {MAX_WORKERS}, got {producers}")
+        if prefetch is None:
+            self._set("prefetch_factor", 8 if self.auto_workers else min(max(2, 2 * producers), 8))
+        self._set("draws_each_epoch", not self.persistent_workers)
+        persistent: Any = self.persistent_workers
+        self._set("persistent_workers", self.num_workers > 0 if persistent is None else bool(persistent))
+        collators: Any = self.num_workers_batches
+        collators = max(1, self.num_workers) if collators is None else collators
+        self._set("num_workers_batches", integer("num_workers_batches", collators, 1, MAX_WORKERS))
+        self._set("seed_records", bool(self.seed_records))
+        if self.seed_records and self.workers == "thread":
+            raise ValueError("seed_records needs worker processes: threads share the global generators")
+
+    def _check_worker_options(self) -> None:
+        if self.num_workers == 0:
+            for name, given in (
+                ("prefetch_factor", self.prefetch_factor is not None),
+                ("multiprocessing_context", self.multiprocessing_context is not None),
+                ("persistent_workers=True", bool(self.persistent_workers)),
+                ('workers="thread"', self.workers == "thread"),
+                ("threads_per_worker", self.threads_per_worker != 1),
+                ("timeout", self.timeout > 0),
+            ):
+                if given:
+                    raise ValueError(f"{name} needs workers: num_workers must be more than 0")
+        elif self.workers == "thread":
+            if self.multiprocessing_context is not None:
+                raise ValueError('multiprocessing_context is for processes, not for workers="thread"')
+            if self.threads_per_worker != 1:
+                raise ValueError(
+                    'with workers="thread", num_workers is the number of threads: leave out threads_per_worker'
+                )
+        if self.auto_workers and (self.workers == "thread" or self.iterable or self.order == "grain"):
+            raise ValueError(
+                'num_workers="auto" needs worker processes and an order that does not depend on their number; it '
+                'excludes workers="thread", iterable datasets and order="grain"'
+            )
+
+    def _check_seed(self) -> None:
+        seed, generator = self.seed, self.generator
+        torch_generator, follows_torch, given = None, False, seed is not None
+        if generator is not None:
+            if seed is not None:
+                raise ValueError("generator excludes seed: both say where the random numbers come from")
+            if isinstance(generator, np.random.Generator):
+                seed = int(generator.integers(1 << 63))
+            elif is_torch_generator(generator):
+                torch_generator, follows_torch = generator, True
+            elif number(generator) is not None:
+                seed, given = generator, True
+            else:
+                raise TypeError(f"generator must be a torch.Generator or a numpy.random.Generator, got {generator!r}")
+        elif seed is None:
+            follows_torch = sys.modules.get("torch") is not None
+        if seed is None and not follows_torch:
+            seed = int.from_bytes(os.urandom(8), "little") >> 1  # fits an int64, for those who keep it in one
+        self._set("torch_generator", torch_generator)
+        self._set("follows_torch", follows_torch)
+        self._set("seed_is_given", given)
+        self._set("seed", None if seed is None else integer("seed", seed, 0, MAX_SEED))
+
+    def _check_shard(self) -> None:
+        self._set("shard", rank_and_world(self.shard))
+        if self.shard[1] > 1:
+            if self.batch_sampler is not None:
+                raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
+            if self.seed is None and self.shuffle:
+                raise ValueError("shard with shuffle needs a seed, the same in every loader of the group")
+
+    def _check_stream(self) -> None:
+        sharding = self.iterable_sharding
+        if sharding not in (None, "engine", "dataset"):
+            raise ValueError(f'iterable_sharding must be "engine", "dataset" or None, got {sharding!r}')
+        if not self.iterable:
+            if sharding is not None:
+                raise ValueError("iterable_sharding is for iterable datasets: this one is read by index")
+            return
+        if self.workers == "thread" or self.threads_per_worker > 1:
+            raise ValueError("an iterable dataset needs worker processes of one thread each: threads would share it")
+        if sharding is None:
+            sharding = "dataset" if is_torch_dataset(self.dataset) else "engine"
+        if sharding == "dataset" and self.shard[1] > 1:
+            raise ValueError('shard needs iterable_sharding="engine": the dataset shards by worker only')
+        self._set("iterable_sharding", sharding)
+
+    @property
+    def index_sampler(self) -> Any:
+        """The sampler that gives the dataset's indices; None if there is none, or if the workers read by it."""
+        return self.sampler if self.source is self.dataset else None
+
+    @property
+    def batches_samples(self) -> bool:
+        """Whether samples are collated; else each arrives on its own."""
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    @property
+    def collate(self) -> Callable[[Any], Any]:
+        """What makes a batch of samples."""
+        if self.collate_fn is not None:
+            return self.collate_fn
+        if not self.batches_samples:
+            return default_convert
+        return default_collate if self.ragged is None else DefaultCollate(self.ragged)
+
+    @property
+    def batch_type(self) -> str | None:
+        """What arrays of a batch become: "numpy", "torch", or None: tensors if a sample holds tensors."""
+        return "torch" if self.to is None and is_torch_dataset(self.dataset) else self.to
+
+    @property
+    def own_streams(self) -> bool:
+        """Whether each worker reads a stream of its own from an iterable dataset."""
+        return self.iterable_sharding == "dataset" and self.num_workers > 0
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Samples per batch of all loaders of the group together."""
+        return None if self.batch_size is None else self.batch_size * self.shard[1]
+
+    def dataset_length(self) -> int:
+        """How many samples there are now; 0 if the dataset does not say, and the maximum for a stream."""
+        if self.iterable:
+            return _MAX_LENGTH
+        return min(len(self.source), _MAX_LENGTH) if hasattr(self.source, "__len__") else 0
+
+
+ARGUMENT_NAMES = frozenset(field.name for field in dataclasses.fields(LoaderConfig) if field.init)
