@@ -25,21 +25,21 @@ from headrace._core import LoDTensor
 from headrace.data import DataLoader, Dataset, get_worker_info
 from headrace.errors import HeadraceError
 
-if TYPE_CHECKING:
-    from headrace import data as data
-    from headrace import fluid as fluid
-
 __version__ = "0.1.0"
 
 __all__ = ["DataLoader", "Dataset", "HeadraceError", "LoDTensor", "errors", "get_worker_info"]
 
 _SUBPACKAGES = ("data", "fluid")
 
+if TYPE_CHECKING:
+    from headrace import data as data
+    from headrace import fluid as fluid
+else:  # type checkers would believe that there is every name
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBPACKAGES:
-        return importlib.import_module(f"headrace.{name}")
-    raise AttributeError(f"module 'headrace' has no attribute '{name}'")
+    def __getattr__(name: str) -> Any:
+        if name in _SUBPACKAGES:
+            return importlib.import_module(f"headrace.{name}")
+        raise AttributeError(f"module 'headrace' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
