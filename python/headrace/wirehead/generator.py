@@ -1,0 +1,152 @@
+"""Generators: what they yield goes into the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from headrace.wirehead.cache import Cache, Keeper, Writer, run_keeper
+from headrace.wirehead.config import Config, ConfigSource
+from headrace.wirehead.store import samples_table
+
+log = logging.getLogger("headrace.wirehead")
+
+
+class WireheadGenerator:
+    """Puts what a generator yields into the cache until it ends, ``n_samples`` are stored or the process is asked to
+    stop.
+
+    As long as no manager runs, the generators see to the swaps themselves, one of them at a time.
+
+    Args:
+        generator: yields samples: tuples of NumPy arrays, torch tensors or numbers, one for each name in SAMPLE; or
+            dicts with these names as keys.
+        config_path: path of ``config.yaml``, or a mapping with its keys.
+        n_samples: how many samples to store at most; None: as many as come.
+
+    Raises:
+        FileNotFoundError, ConfigError: the configuration is not there, or does not work.
+        TypeError: ``generator`` cannot be iterated over.
+    """
+
+    def __init__(
+        self,
+        generator: Iterable[Any],
+        config_path: ConfigSource = "config.yaml",
+        n_samples: int | None = None,
+    ) -> None:
+        self.config = Config.load(config_path)
+        if callable(generator) and not isinstance(generator, Iterable):
+            raise TypeError("generator must yield samples; this is a function: call it, and pass what it returns")
+        self.generator = iter(generator)
+        if n_samples is not None and n_samples < 0:
+            raise ValueError(f"n_samples must be at least 0, got {n_samples}")
+        self.n_samples = n_samples
+        self.stored = 0
+        self._stop = threading.Event()
+
+    def run(self, verbose: bool = False) -> int:
+        """Generates and stores; returns how many samples were stored.
+
+        In the main thread, SIGTERM and SIGINT end it after the sample that is in the making.
+
+        Args:
+            verbose: log each sample.
+
+        Raises:
+            StoreError: the store failed for longer than TIMEOUT.
+            TypeError, ValueError: a sample does not have the form that SAMPLE says.
+            Exception: what the generator raised.
+        """
+        with ending_on_signals(self._stop), contextlib.ExitStack() as stack:
+            cache = Cache(self.config)
+            stack.callback(cache.close)
+            writer = Writer(cache, self._stop)
+            stack.callback(writer.close)
+            keeper = Keeper(cache)
+            stack.callback(keeper.close)
+            with _keeping(keeper, self._stop):
+                for sample in itertools.islice(self.generator, self.n_samples):
+                    place = writer.put(sample)
+                    if place is None:
+                        break
+                    self.stored += 1
+                    if verbose:
+                        log.info("Generator: sample %d of generation %d of %s", place[1], place[0], self.config.dbname)
+                    if self._stop.is_set():
+                        break
+            self._finish(cache, keeper)
+        return self.stored
+
+    def run_generator(self) -> int:
+        """The same as :meth:`run`."""
+        return self.run()
+
+    def stop(self) -> None:
+        """Makes :meth:`run` return; from any thread."""
+        self._stop.set()
+
+    def _finish(self, cache: Cache, keeper: Keeper) -> None:
+        """A generation that is full is swapped before the last generator ends."""
+        deadline = time.monotonic() + 2 * self.config.lease
+        generation = cache.current() + 1
+        last = f"{self.config.swap_cap - 1:012d}"
+        while (
+            cache.store.find(samples_table(generation), last) is not None
+            and not cache.is_swapped(generation)
+            and time.monotonic() < deadline
+            and keeper.blocked is None
+        ):
+            if keeper.step() is None:
+                time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def _keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
+    """A thread keeps the cache meanwhile. If that fails, it sets ``stop_all``, and the error arises at the end."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def keep() -> None:
+        try:
+            run_keeper(keeper, stop)
+        except BaseException as error:
+            errors.append(error)
+            stop_all.set()
+
+    thread = threading.Thread(target=keep, name="headrace-wirehead-keeper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+@contextlib.contextmanager
+def ending_on_signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set ``stop``, a second one ends the process. Does nothing but in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if stop.is_set():
+            sys.exit(128 + number)
+        stop.set()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

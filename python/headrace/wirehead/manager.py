@@ -1,0 +1,102 @@
+"""The manager: verifies, swaps and cleans up."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+
+from headrace.wirehead.cache import Cache, Keeper, Swap
+from headrace.wirehead.config import Config, ConfigSource
+from headrace.wirehead.errors import StoreError
+from headrace.wirehead.generator import ending_on_signals
+
+log = logging.getLogger("headrace.wirehead")
+
+
+class WireheadManager:
+    """Verifies samples as they come, swaps generations that are full, drops old ones, and logs each swap.
+
+    Any number may run: one is active, and another takes its place when it ends or dies.
+
+    Args:
+        config_path: path of ``config.yaml``, or a mapping with its keys.
+
+    Raises:
+        FileNotFoundError, ConfigError: the configuration is not there, or does not work.
+    """
+
+    def __init__(self, config_path: ConfigSource = "config.yaml") -> None:
+        self.config = Config.load(config_path)
+        self._stop = threading.Event()
+
+    def run_manager(self, swaps: int | None = None) -> None:
+        """Runs until the process is asked to stop (SIGTERM, SIGINT, :meth:`stop`).
+
+        Args:
+            swaps: return after so many swaps, whoever did them.
+
+        Raises:
+            StoreUnreachableError: the store did not answer at the beginning. Later, it is waited for.
+        """
+        log_to_stdout()
+        with ending_on_signals(self._stop):
+            cache = Cache(self.config)
+            keeper = Keeper(cache)
+            try:
+                self._run(cache, keeper, swaps)
+            finally:
+                try:
+                    keeper.close()
+                except StoreError as error:
+                    log.error("%s", error)
+                cache.close()
+
+    def stop(self) -> None:
+        """Makes :meth:`run_manager` return; from any thread."""
+        self._stop.set()
+
+    def _run(self, cache: Cache, keeper: Keeper, swaps: int | None) -> None:
+        log.info("Manager: manages %s at %s, SWAP_CAP %d", self.config.dbname, self.config.place, self.config.swap_cap)
+        seen = cache.current()
+        last = None if swaps is None else seen + swaps
+        blocked_since: float | None = None
+        led = True
+        while not self._stop.is_set() and (last is None or seen < last):
+            try:
+                keeper.step()
+                for generation in range(seen + 1, cache.current() + 1):
+                    self._log_swap(cache.swap(generation))
+                    seen = generation
+                if led and not keeper.leads:
+                    log.info("Manager: another process manages; this one takes over when that ends")
+                led = keeper.leads
+                if keeper.blocked is None:
+                    blocked_since = None
+                elif blocked_since is None or time.monotonic() - blocked_since > 30:
+                    blocked_since = time.monotonic()
+                    log.warning("Manager: generation %d is full and waits: %s", cache.current() + 1, keeper.blocked)
+            except StoreError as error:
+                log.error("Manager: %s", error)
+                self._stop.wait(1)
+            self._stop.wait(0.02)
+
+    def _log_swap(self, swap: Swap | None) -> None:
+        if swap is not None:
+            log.info(
+                "Manager: SWAP! Time: %.6f Generated samples so far: %d Documents deleted: %d Generation: %d",
+                swap.time,
+                swap.samples,
+                swap.deleted,
+                swap.generation,
+            )
+
+
+def log_to_stdout() -> None:
+    """Messages go to standard output, unless the program has set up logging."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)

@@ -1,0 +1,265 @@
+"""The store on a server that speaks MongoDB's protocol: MongoDB itself, FerretDB, and others."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from headrace.wirehead.config import PASSWORD_VARIABLE, Config
+from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
+from headrace.wirehead.store import Document, seconds
+
+try:
+    import pymongo
+    from bson import Binary
+    from bson.errors import InvalidDocument
+    from pymongo.errors import (
+        AutoReconnect,
+        BulkWriteError,
+        ConfigurationError,
+        DuplicateKeyError,
+        InvalidURI,
+        OperationFailure,
+        PyMongoError,
+        ServerSelectionTimeoutError,
+    )
+    from pymongo.uri_parser import parse_uri
+except ImportError:
+    raise ImportError("MONGOHOST in the configuration needs PyMongo: pip install 'headrace[wirehead]'") from None
+
+Result = TypeVar("Result")
+
+_DUPLICATE_KEY = 11000
+# Of an interrupted server or a primary that steps down: shutting down, interrupted, not primary, …
+_TRANSIENT = frozenset((6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436))
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
+_ATTEMPT = 5.0  # seconds that PyMongo looks for a server before we look at the clock
+
+
+class MongoStore:
+    """See :class:`headrace.wirehead.store.Store`.
+
+    Collections: ``<COUNTER>.settings``, ``.swaps``, ``.leases``, ``.rounds``; ``<WRITE>.<generation>.samples`` with the
+    samples' descriptions and ``<WRITE>.<generation>.chunks`` with their bytes. All ``_id`` are texts, and whatever is
+    looked up often is looked up by ``_id`` alone: every server has an index there.
+
+    Reads go to the primary and writes wait for a majority of a replica set, unless the URI says otherwise: the
+    arguments in :mod:`headrace.wirehead.cache` need both.
+    """
+
+    def __init__(self, config: Config) -> None:
+        assert config.mongohost is not None
+        self.config = config
+        self._client: pymongo.MongoClient[Document] = _connect(config)
+        self._database = self._client[config.dbname]
+        self._name = re.compile(re.escape(config.write_collection) + r"\.(\d{12})\.(?:samples|chunks)")
+        try:
+            self._retried(lambda: self._client.admin.command("ping"))
+        except BaseException:
+            self._client.close()
+            raise
+
+    def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
+        collection = self._collection(table)
+        attempts = 0
+
+        def attempt() -> bool:
+            nonlocal attempts
+            attempts += 1
+            try:
+                collection.insert_one({**document, "_id": key})
+                return True
+            except DuplicateKeyError:
+                if attempts == 1:
+                    return False
+            # An attempt before this one may have succeeded without our hearing of it.
+            found = collection.find_one({"_id": key})
+            return found is not None and {k: v for k, v in found.items() if k != "_id"} == dict(document)
+
+        return self._retried(attempt)
+
+    def find(self, table: str, key: str) -> Document | None:
+        found: Document | None = self._retried(lambda: self._collection(table).find_one({"_id": key}))
+        return found
+
+    def scan(self, table: str) -> dict[str, Document]:
+        return {document["_id"]: document for document in self._retried(lambda: list(self._collection(table).find()))}
+
+    def replace(self, table: str, key: str, document: Mapping[str, Any]) -> None:
+        update = {"$set": dict(document), "$currentDate": {"time": True}}
+        self._retried(lambda: self._collection(table).update_one({"_id": key}, update, upsert=True))
+
+    def remove(self, table: str, key: str) -> None:
+        self._retried(lambda: self._collection(table).delete_one({"_id": key}))
+
+    def now(self) -> float:
+        # "ismaster" is understood by every server, "hello" by new ones.
+        reply = self._retried(lambda: self._client.admin.command("ismaster"))
+        return seconds(reply["localTime"])
+
+    def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
+        collection = self._chunks(generation)
+        for name, data in chunks.items():
+            # Names are unique: if it is there, it is ours, of an attempt that was not answered.
+            self._is_new(collection, {"_id": name, "data": Binary(bytes(data))})
+
+    def read_chunk(self, generation: int, name: str) -> memoryview | None:
+        document = self._retried(lambda: self._chunks(generation).find_one({"_id": name}))
+        data = None if document is None else document.get("data")
+        return memoryview(data) if isinstance(data, bytes) else None
+
+    def missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
+        # Asks the unique index, not the documents: where a chunk is, an empty one is refused. Finding it would read it,
+        # and some servers (FerretDB) read megabytes for that even when no field is asked for.
+        collection = self._chunks(generation)
+        missing = [name for name in names if self._is_new(collection, {"_id": name})]
+        for name in missing:
+            self.remove_chunk(generation, name)
+        return missing
+
+    def remove_chunk(self, generation: int, name: str) -> bool:
+        return bool(self._retried(lambda: self._chunks(generation).delete_one({"_id": name})).deleted_count)
+
+    def generations(self) -> list[int]:
+        matches = map(self._name.fullmatch, self._retried(self._database.list_collection_names))
+        return sorted({int(match[1]) for match in matches if match is not None})
+
+    def drop(self, generation: int) -> None:
+        # The samples last: as long as they are there, somebody will find the generation and drop it.
+        self._retried(self._chunks(generation).drop)
+        self._retried(self._database[f"{self.config.write_collection}.{generation:012d}.samples"].drop)
+
+    def clean(self) -> None:
+        for generation in self.generations():
+            self.drop(generation)
+        for name in self._retried(self._database.list_collection_names):
+            if name.startswith(self.config.counter_collection + "."):
+                self._retried(self._database[name].drop)
+
+    def size(self) -> int:
+        return int(self._retried(lambda: self._database.command("dbStats"))["dataSize"])
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _collection(self, table: str) -> Any:
+        prefix = self.config.write_collection if table[0].isdigit() else self.config.counter_collection
+        return self._database[f"{prefix}.{table}"]
+
+    def _chunks(self, generation: int) -> Any:
+        return self._database[f"{self.config.write_collection}.{generation:012d}.chunks"]
+
+    def _is_new(self, collection: Any, document: Document) -> bool:
+        """Inserts a document; whether none with its ``_id`` was there."""
+        try:
+            self._retried(lambda: collection.insert_one(document))
+        except DuplicateKeyError:
+            return False
+        return True
+
+    def _retried(self, operation: Callable[[], Result]) -> Result:
+        """What the operation returns, once the server answers; DuplicateKeyError passes through."""
+        deadline = time.monotonic() + self.config.timeout
+        pause = _SHORTEST_PAUSE
+        while True:
+            try:
+                with pymongo.timeout(max(0.05, deadline - time.monotonic())):
+                    return operation()
+            except DuplicateKeyError:
+                raise
+            except (AutoReconnect, ServerSelectionTimeoutError) as error:
+                problem: PyMongoError = error
+            except (OperationFailure, BulkWriteError) as error:
+                if error.code == _DUPLICATE_KEY:
+                    raise DuplicateKeyError(str(error)) from None
+                if error.code not in _TRANSIENT and not error.timeout and not _is_interrupted(error):
+                    raise self._refused(error) from None
+                problem = error
+            except InvalidDocument as error:
+                raise StoreError(f"{self.config.place} cannot hold the document: {error}") from None
+            except PyMongoError as error:
+                if not error.timeout:
+                    raise self._refused(error) from None
+                problem = error
+            if time.monotonic() + pause >= deadline:
+                raise StoreUnreachableError(
+                    f"the database at {self.config.place} did not answer within {self.config.timeout:g} seconds "
+                    f"(TIMEOUT): {self._without_password(problem)}. Is it running, and can this machine reach it?"
+                ) from None
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _refused(self, error: Exception) -> StoreError:
+        text = self._without_password(error)
+        code = getattr(error, "code", None)
+        if code == 18 or "Authentication failed" in text:
+            return StoreError(
+                f"the database at {self.config.place} refused user and password: {text}. "
+                f"The password is read from the environment variable {PASSWORD_VARIABLE}, or from MONGOHOST"
+            )
+        if code == 14031 or re.search(r"disk is full|no space left|database or disk", text, re.IGNORECASE):
+            return StoreError(
+                f"the disk of the database at {self.config.place} is full: {text}. "
+                "Make room, or lower SWAP_CAP: up to three generations are stored"
+            )
+        return StoreError(f"the database at {self.config.place} refused: {text}")
+
+    def _without_password(self, error: Exception) -> str:
+        text = re.sub(r", Timeout: .*", "", str(error))
+        for secret in _passwords(self.config):
+            text = text.replace(secret, "***")
+        return text
+
+
+def _is_interrupted(error: Exception) -> bool:
+    """FerretDB, when stopped in the middle of an operation, reports an internal error with these words."""
+    return bool(re.search(r"context canceled|interrupted|database is locked|database is closed", str(error)))
+
+
+def _passwords(config: Config) -> list[str]:
+    host = config.mongohost or ""
+    found = re.match(r"mongodb(?:\+srv)?://[^:/@]*:([^@/]*)@", host)
+    return [secret for secret in (found[1] if found else "", os.environ.get(PASSWORD_VARIABLE, "")) if secret]
+
+
+def _connect(config: Config) -> pymongo.MongoClient[Document]:
+    host = config.mongohost or ""
+    options: dict[str, Any] = {"tz_aware": True, "appname": "headrace.wirehead"}
+    is_uri = "://" in host
+    known: dict[str, Any] = {}
+    try:
+        if is_uri and not host.startswith("mongodb+srv"):
+            known = parse_uri(host, default_port=config.port)
+        if is_uri:
+            user = known.get("username") or (re.match(r"mongodb\+srv://([^:/@]+)@", host) or [None, None])[1]
+            if user and not _passwords(Config(**{**_fields(config), "mongohost": host}))[:1]:
+                raise ConfigError(
+                    f"MONGOHOST names the user {user} and no password: set the environment variable {PASSWORD_VARIABLE}"
+                )
+            if user and os.environ.get(PASSWORD_VARIABLE) and not known.get("password"):
+                options.update(username=user, password=os.environ[PASSWORD_VARIABLE])
+        given = {name.lower() for name in known.get("options", {})}
+        defaults = {
+            "w": "majority",
+            "serverselectiontimeoutms": int(min(config.timeout, _ATTEMPT) * 1000),
+            "connecttimeoutms": int(min(config.timeout, 20) * 1000),
+        }
+        options.update({name: value for name, value in defaults.items() if name not in given})
+        if is_uri:
+            return pymongo.MongoClient(host, **options)
+        return pymongo.MongoClient(host, config.port, **options)
+    except (InvalidURI, ConfigurationError, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        text = str(error)
+        for secret in _passwords(config):
+            text = text.replace(secret, "***")
+        raise ConfigError(f"MONGOHOST: {text}") from None
+
+
+def _fields(config: Config) -> dict[str, Any]:
+    return dict(vars(config))

@@ -1,0 +1,276 @@
+"""A sample as bytes: several arrays of any dtype and shape, each with a checksum, one after the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """One array of a stored sample.
+
+    Attributes:
+        name: as in SAMPLE.
+        dtype: of NumPy; see :func:`dtype_name`.
+        shape: of the array.
+        torch: the generator yielded a tensor of torch.
+        compression: of the stored bytes.
+        length: how many bytes are stored.
+        crc: CRC-32 of the stored bytes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    torch: bool
+    compression: str
+    length: int
+    crc: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array itself."""
+        return math.prod(self.shape) * dtype_named(self.dtype).itemsize
+
+    def to_document(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "shape": list(self.shape)}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Kind:
+        """Raises KeyError, TypeError or ValueError if it is none."""
+        values = {field.name: document[field.name] for field in dataclasses.fields(cls)}
+        kind = cls(**{**values, "shape": tuple(int(n) for n in document["shape"])})
+        if kind.length < 0 or (kind.compression == "none" and kind.length != kind.nbytes):
+            raise ValueError(f"{kind.name} has {kind.length} bytes, expected {kind.nbytes}")
+        return kind
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """A dtype as text. Those of ml_dtypes (bfloat16, …) go by their name.
+
+    Raises:
+        TypeError: the dtype holds Python objects or has fields.
+    """
+    if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
+        raise TypeError(f"samples hold arrays of numbers, texts or dates; got dtype {dtype}")
+    is_extension = dtype.kind == "V" and not dtype.str.startswith("|V")
+    return str(dtype.name if is_extension else dtype.str)
+
+
+def dtype_named(name: str) -> np.dtype[Any]:
+    """The dtype that :func:`dtype_name` gave this name."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        dtype: np.dtype[Any] = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+        return dtype
+
+
+def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Kind], list[memoryview]]:
+    """The arrays of a sample, and the bytes of each.
+
+    Args:
+        sample: a tuple or list of arrays, tensors or numbers in the order of ``names``; a dict with these keys; or,
+            if there is one name, the array itself.
+        names: what SAMPLE says.
+        compression: see :data:`headrace.wirehead.config.COMPRESSIONS`.
+
+    Raises:
+        TypeError, ValueError: the sample is not of that form.
+    """
+    if isinstance(sample, Mapping):
+        if set(sample) != set(names):
+            raise ValueError(f"the generator yielded a sample with keys {sorted(sample)}, SAMPLE is {list(names)}")
+        values = [sample[name] for name in names]
+    elif isinstance(sample, (tuple, list)):
+        values = list(sample)
+    else:
+        values = [sample]
+    if len(values) != len(names):
+        raise ValueError(f"the generator yielded a sample of {len(values)} arrays, SAMPLE names {len(names)}: {names}")
+    compress = _compressor(compression)
+    kinds, parts = [], []
+    for name, value in zip(names, values):
+        array, is_tensor = _as_array(value, name)
+        data = _bytes_of(array)
+        stored = memoryview(compress(data)) if compress is not None else data
+        kinds.append(
+            Kind(name, dtype_name(array.dtype), array.shape, is_tensor, compression, len(stored), zlib.crc32(stored))
+        )
+        parts.append(stored)
+    return kinds, parts
+
+
+def _as_array(value: Any, name: str) -> tuple[Array, bool]:
+    """A contiguous array, and whether it was a tensor."""
+    torch: Any = sys.modules.get("torch")
+    is_tensor = torch is not None and isinstance(value, torch.Tensor)
+    if is_tensor:
+        value = value.detach().cpu().contiguous()
+        if value.dtype == torch.bfloat16:
+            ml_dtypes = importlib.import_module("ml_dtypes")
+            return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16), True
+        value = value.numpy()
+    array = np.asarray(value)
+    try:
+        dtype_name(array.dtype)
+    except TypeError as error:
+        raise TypeError(f"{name} of the sample is a {type(value).__name__}: {error}") from None
+    return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), is_tensor
+
+
+def _bytes_of(array: Array) -> memoryview:
+    """The memory of a contiguous array."""
+    data: Any = array.reshape(-1).view(np.uint8) if array.size else bytearray()
+    return memoryview(data)
+
+
+def as_tensor(array: Array) -> Any:
+    """A tensor over the same memory; of the dtypes that torch does not have, the array itself."""
+    torch: Any = importlib.import_module("torch")
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        return array
+
+
+class Decoder:
+    """Puts one array together from the stored bytes, piece by piece, straight into its place.
+
+    Args:
+        kind: what the bytes are.
+        out: where to put the array: C-contiguous, of its shape and dtype. None: a fresh one.
+    """
+
+    def __init__(self, kind: Kind, out: Array | None = None) -> None:
+        self.kind = kind
+        self.array = np.empty(kind.shape, dtype_named(kind.dtype)) if out is None else out
+        self._place = _bytes_of(self.array)
+        self._crc = 0
+        self._received = 0
+        self._pieces: list[memoryview] = []
+
+    @staticmethod
+    def fits(kind: Kind, out: Any) -> bool:
+        """Whether an array of this kind can be put into ``out``."""
+        return (
+            isinstance(out, np.ndarray)
+            and out.shape == kind.shape
+            and out.dtype == dtype_named(kind.dtype)
+            and out.flags.c_contiguous
+            and out.flags.writeable
+        )
+
+    def feed(self, piece: memoryview) -> None:
+        """The next stored bytes."""
+        self._crc = zlib.crc32(piece, self._crc)
+        if self.kind.compression == "none":
+            self._place[self._received : self._received + len(piece)] = piece
+        else:
+            self._pieces.append(piece)
+        self._received += len(piece)
+
+    def finish(self) -> Array:
+        """The array.
+
+        Raises:
+            ValueError: length or checksum are not those of what was written.
+        """
+        kind = self.kind
+        if self._received != kind.length:
+            raise ValueError(f"{kind.name} has {self._received} bytes, expected {kind.length}")
+        if self._crc != kind.crc:
+            raise ValueError(f"{kind.name} has checksum {self._crc:08x}, expected {kind.crc:08x}")
+        if kind.compression != "none":
+            stored = self._pieces[0] if len(self._pieces) == 1 else memoryview(b"".join(self._pieces))
+            length = _decompress_into(kind.compression, stored, self._place)
+            if length != kind.nbytes:
+                raise ValueError(f"{kind.name} decompresses to {length} bytes, expected {kind.nbytes}")
+        return self.array
+
+
+def pieces_of(kinds: Sequence[Kind], wanted: Sequence[str], chunk_bytes: int) -> Iterator[tuple[int, str, slice]]:
+    """Where the bytes of some kinds are: number of the chunk, name of the kind, and which bytes of that chunk."""
+    offset = 0
+    for kind in kinds:
+        end = offset + kind.length
+        if kind.name in wanted:
+            position = offset
+            while position < end:
+                chunk = position // chunk_bytes
+                stop = min(end, (chunk + 1) * chunk_bytes)
+                yield chunk, kind.name, slice(position - chunk * chunk_bytes, stop - chunk * chunk_bytes)
+                position = stop
+        offset = end
+
+
+def cut(parts: Sequence[memoryview], chunk_bytes: int) -> Iterator[bytes | memoryview]:
+    """The chunks of parts that follow one another; of one part that fits into a chunk, without a copy."""
+    pending: list[memoryview] = []
+    room = chunk_bytes
+    for part in parts:
+        while len(part) > 0:
+            piece, part = part[:room], part[room:]
+            pending.append(piece)
+            room -= len(piece)
+            if room == 0:
+                yield pending[0] if len(pending) == 1 else b"".join(pending)
+                pending, room = [], chunk_bytes
+    if pending:
+        yield pending[0] if len(pending) == 1 else b"".join(pending)
+
+
+def _library(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ImportError(f"COMPRESSION: {package} needs a library: pip install {name.split('.')[0]}") from None
+
+
+def _compressor(compression: str) -> Callable[[memoryview], bytes] | None:
+    if compression == "none":
+        return None
+    if compression == "zlib":
+        return lambda data: zlib.compress(data, 1)
+    if compression == "zstd":
+        compress: Callable[[memoryview], bytes] = _library("zstandard", "zstd").ZstdCompressor(level=1).compress
+        return compress
+    frame = _library("lz4.frame", "lz4")
+    return lambda data: bytes(frame.compress(data))
+
+
+def _decompress_into(compression: str, stored: memoryview, place: memoryview) -> int:
+    """How many bytes came out; those that have no place are counted and dropped. ValueError if it is no such data."""
+    if compression == "zstd":
+        zstandard = _library("zstandard", "zstd")
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(stored) as reader:
+                length = 0
+                while length < len(place):
+                    count = reader.readinto(place[length:])
+                    if count == 0:
+                        return length
+                    length += count
+                return length + len(reader.read(1))
+        except zstandard.ZstdError as error:
+            raise ValueError(f"the bytes are no zstd frame: {error}") from None
+    try:
+        data = zlib.decompress(stored) if compression == "zlib" else _library("lz4.frame", "lz4").decompress(stored)
+    except (zlib.error, RuntimeError) as error:
+        raise ValueError(f"the bytes are no {compression} data: {error}") from None
+    if len(data) == len(place):
+        place[:] = data
+    return len(data)

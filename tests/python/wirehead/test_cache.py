@@ -1,0 +1,333 @@
+"""Put, get and swap, on each kind of store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.wirehead import Config, CorruptSampleError, MongoheadDataset, MongoTupleheadDataset, StoreError
+from headrace.wirehead import WireheadGenerator as Generator
+from headrace.wirehead.cache import Cache, Keeper, Reader, Writer
+from headrace.wirehead.store import samples_table
+
+
+@pytest.fixture
+def cache(config: dict[str, Any]) -> Iterator[Cache]:
+    cache = Cache(config)
+    yield cache
+    cache.close()
+
+
+def numbered(start: int, count: int) -> Iterator[tuple[Any, Any]]:
+    """Samples that say their number everywhere."""
+    for number in range(start, start + count):
+        yield np.full((4, 3), number, np.float32), np.full(7, number, np.int16)
+
+
+def fill(cache: Cache, start: int, writer: Writer | None = None) -> None:
+    """A generation of numbered samples."""
+    writer = writer or Writer(cache)
+    for sample in numbered(start, cache.config.swap_cap):
+        assert writer.put(sample) is not None
+    writer.close()
+
+
+def test_a_swap_makes_what_was_put_readable(config: dict[str, Any], cache: Cache) -> None:
+    fill(cache, 10)
+    assert cache.current() == 0
+    swap = Keeper(cache).step()
+    assert swap is not None
+    assert (swap.generation, swap.samples, swap.deleted) == (1, 5, 0)
+    assert cache.current() == 1
+    dataset = MongoheadDataset(config)
+    assert len(dataset) == 5
+    assert [int(dataset[i]["label"][0]) for i in range(5)] == [10, 11, 12, 13, 14]
+    sample = dataset[-1]
+    assert sample["input"].dtype == np.float32
+    assert (sample["input"] == 14).all()
+    assert sample["label"].shape == (7,)
+    dataset.close()
+
+
+def test_lists_of_ids(config: dict[str, Any]) -> None:
+    Generator(numbered(0, 5), config).run()
+    dicts, tuples = MongoheadDataset(config, to="numpy"), MongoTupleheadDataset(config, to="numpy")
+    assert dicts[[0]][0]["input"][0, 0] == 0
+    assert list(dicts[[3, 1]]) == [3, 1]
+    assert dicts[[3, 1]][1]["label"][0] == 1
+    assert tuples[[4]][0][0][0, 0] == 4
+    assert [int(label[0]) for _, label in tuples[np.array([2, 0, 2])]] == [2, 0, 2]
+    for index in (5, [5], -6):
+        with pytest.raises(IndexError, match="out of range"):
+            tuples[[5] if index == 5 else index]
+    assert len(list(tuples)) == 5
+    with pytest.raises(TypeError):
+        dicts["input"]
+    dicts.close()
+    tuples.close()
+
+
+def test_transform_and_normalize(config: dict[str, Any]) -> None:
+    Generator(((np.arange(4, dtype=np.uint8), np.uint8(i)) for i in range(5)), config).run()
+    dataset = MongoTupleheadDataset(config, transform=lambda a: a * 2, normalize=lambda a: a / a.max(), to="numpy")
+    image, label = dataset[3]
+    assert image.dtype == np.float32
+    assert image.tolist() == [0, np.float32(1 / 3), np.float32(2 / 3), 1]
+    assert label == 6
+    assert label.dtype == np.uint8
+    dataset.close()
+
+
+def test_kinds_of_any_number(place: dict[str, Any]) -> None:
+    config = {**place, "SWAP_CAP": 1, "SAMPLE": ["a", "b", "c"], "CHUNKSIZE": 1e-5}
+    Generator([{"a": np.arange(9), "b": 2.5, "c": np.ones(20)}], config).run()
+    dataset = MongoheadDataset(config, to="numpy")
+    assert set(dataset[0]) == {"input", "label", "c"}
+    assert dataset[0]["label"] == 2.5
+    subset = MongoTupleheadDataset(config, sample=["c", "a"], to="numpy")
+    assert [array.size for array in subset[0]] == [20, 9]
+    with pytest.raises(ValueError, match="sample must name kinds"):
+        MongoTupleheadDataset(config, sample=["d"])
+    dataset.close()
+    subset.close()
+
+
+def test_a_reader_keeps_its_generation_and_then_follows(config: dict[str, Any], cache: Cache) -> None:
+    keeper = Keeper(cache)
+    fill(cache, 0)
+    keeper.step()
+    dataset = MongoTupleheadDataset(config)
+    assert int(dataset[0][1][0]) == 0
+    fill(cache, 10)
+    keeper.step()
+    assert cache.current() == 2
+    assert int(dataset[1][1][0]) == 1  # not read yet
+    assert int(dataset[0][1][0]) == 10  # read: now from the current one
+    assert int(dataset[1][1][0]) == 11
+    dataset.close()
+
+
+def test_a_generation_stays_while_a_reader_is_on_it(cache: Cache) -> None:
+    keeper = Keeper(cache)
+    reader = Reader(cache, ("data", "label"))
+    fill(cache, 0)
+    keeper.step()
+    assert reader.pin_current(1) == 1
+    fill(cache, 10)
+    assert keeper.step() is not None
+    fill(cache, 20)
+    assert keeper.step() is None  # there would be four generations
+    assert keeper.blocked is not None
+    assert "generation 1" in keeper.blocked
+    assert cache.store.generations() == [1, 2, 3]
+    assert reader.read(1, 4)["label"][1][0] == 4
+    assert reader.pin_current(1) == 2
+    swap = keeper.step()
+    assert swap is not None
+    assert swap.generation == 3
+    assert cache.store.generations() == [2, 3]
+    with pytest.raises(CorruptSampleError, match="sample 4 of generation 1 is corrupt: it is not there"):
+        reader.read(1, 4)
+    reader.close()
+
+
+def test_a_writer_waits_for_the_swap(config: dict[str, Any], cache: Cache) -> None:
+    places: list[Any] = []
+    stop = threading.Event()
+
+    def write() -> None:
+        writer = Writer(cache, stop)
+        places.extend(writer.put(sample) for sample in numbered(0, 7))
+        writer.close()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while len(cache.store.scan(samples_table(1))) < 5:
+        time.sleep(0.01)
+    Keeper(cache).step()
+    thread.join()
+    assert places == [(1, i) for i in range(5)] + [(2, 0), (2, 1)]
+
+
+def test_samples_in_flight_during_a_swap_go_into_the_next_generation(cache: Cache) -> None:
+    late = Writer(cache)
+    assert late.put(next(numbered(0, 1))) == (1, 0)
+    others = Writer(cache)
+    for sample in numbered(1, 4):
+        others.put(sample)
+    # It has pinned generation 1 and does not know that this is full, and gone, meanwhile.
+    write_chunks = cache.store.write_chunks
+
+    def swap_first(generation: int, chunks: Any) -> None:
+        write_chunks(generation, chunks)
+        if generation == 1:
+            assert Keeper(cache).step() is not None
+
+    cache.store.write_chunks = swap_first  # type: ignore[method-assign]
+    assert late.put(next(numbered(99, 1))) == (2, 0)
+    reader = Reader(cache, ("label",))
+    assert reader.read(2, 0)["label"][1][0] == 99
+    for writer in (late, others):
+        writer.close()
+    reader.close()
+
+
+def test_two_managers_swap_once(cache: Cache) -> None:
+    fill(cache, 0)
+    keepers = [Keeper(cache) for _ in range(2)]
+    for keeper in keepers:
+        keeper._leads = lambda: True  # type: ignore[method-assign]  # as if neither saw the other
+    swaps = []
+    threads = [threading.Thread(target=lambda keeper=keeper: swaps.append(keeper.step())) for keeper in keepers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(swap is not None for swap in swaps) == 1
+    assert [swap.generation for swap in cache.swaps()] == [1]
+
+
+def test_managers_take_turns(config: dict[str, Any]) -> None:
+    cache = Cache({**config, "LEASE": 0.6})
+    first, second = Keeper(cache), Keeper(cache)
+    first.step()
+    second.step()
+    assert first.leads
+    assert not second.leads
+    first.close()
+    while not second.leads:
+        second.step()
+        time.sleep(0.02)
+    third = Keeper(cache)
+    while not third.leads:  # the second one says nothing any more
+        third.step()
+        time.sleep(0.02)
+    second.step()
+    cache.close()
+
+
+def test_damaged_samples_are_thrown_away_before_a_swap(cache: Cache) -> None:
+    writer, keeper = Writer(cache), Keeper(cache)
+    for sample in numbered(0, 5):
+        writer.put(sample)
+    table = samples_table(1)
+    broken = cache.store.scan(table)
+    lost = next(document for document in broken.values() if document["number"] == 1)
+    assert cache.store.remove_chunk(1, f"{lost['writer']}-1-0")
+    wrong = {k: v for k, v in broken["000000000003"].items() if k != "_id"}
+    wrong["kinds"][0]["length"] -= 1
+    cache.store.remove(table, "000000000003")
+    cache.store.insert(table, "000000000003", wrong)
+    swaps = [keeper.step() for _ in range(5)]
+    assert not any(swaps)
+    again = Writer(cache)
+    thread = threading.Thread(target=lambda: [again.put(sample) for sample in numbered(50, 2)])
+    thread.start()
+    swap = None
+    while swap is None:
+        swap = keeper.step()
+        time.sleep(0.01)
+    thread.join()
+    assert swap.deleted == 2
+    reader = Reader(cache, ("label",))
+    assert sorted(int(reader.read(1, id)["label"][1][0]) for id in range(5)) == [0, 2, 4, 50, 51]
+    for lease in (writer, again, reader):
+        lease.close()
+
+
+def damage(cache: Cache, generation: int, id: int) -> None:
+    """Changes one bit of a stored sample."""
+    description = cache.store.find(samples_table(generation), f"{id:012d}")
+    assert description is not None
+    name = f"{description['writer']}-{description['number']}-0"
+    found = cache.store.read_chunk(generation, name)
+    assert found is not None
+    data = bytearray(found)
+    data[5] ^= 1
+    cache.store.remove_chunk(generation, name)
+    cache.store.write_chunks(generation, {name: data})
+
+
+def test_a_corrupted_chunk_is_named_skipped_or_raised(config: dict[str, Any], cache: Cache) -> None:
+    Generator(numbered(0, 5), config).run()
+    damage(cache, 1, 2)
+    with MongoTupleheadDataset(config) as dataset:
+        with pytest.raises(
+            CorruptSampleError, match="sample 2 of generation 1 is corrupt: data has checksum"
+        ) as caught:
+            dataset[2]
+        assert (caught.value.generation, caught.value.id) == (1, 2)
+        assert dataset[3][1][0] == 3
+    with MongoTupleheadDataset(config, on_corrupt="skip") as dataset:
+        assert dataset[2][1][0] == 3
+        assert [int(label[0]) for _, label in dataset[[1, 2, 3]]] == [1, 3]
+    with MongoTupleheadDataset(config, sample=["label"]) as dataset:
+        assert dataset[2][0][0] == 2  # that array is whole
+
+
+def test_no_data_is_an_error_in_time(config: dict[str, Any]) -> None:
+    Generator(numbered(0, 3), config).run()
+    with pytest.raises(TimeoutError, match=r"no data after 0\.1 seconds: .* has 3 of 5 samples.*generator running"):
+        MongoheadDataset(config, timeout=0.1)
+
+
+def test_settings_must_agree(config: dict[str, Any]) -> None:
+    Generator(numbered(0, 5), config).run()
+    with pytest.raises(StoreError, match="made with SWAP_CAP 5, this configuration says 6"):
+        MongoheadDataset({**config, "SWAP_CAP": 6})
+    with pytest.raises(StoreError, match="made with SAMPLE"):
+        Generator(numbered(0, 5), {**config, "SAMPLE": ["x", "y"]}).run()
+
+
+def test_a_paused_writer_puts_its_sample_again(config: dict[str, Any]) -> None:
+    cache = Cache(config)
+    writer = Writer(cache)
+    assert writer.put(next(numbered(0, 1))) == (1, 0)
+    assert writer._lease is not None
+    writer._lease.abandon()
+    insert = cache.store.insert
+
+    def stand_still(table: str, key: str, document: Any) -> bool:
+        done = insert(table, key, document)
+        if table == samples_table(1) and writer._lease is not None and writer._lease._stop.is_set():
+            writer._lease._renewed = float("-inf")
+        return done
+
+    cache.store.insert = stand_still  # type: ignore[method-assign]
+    first = writer._lease.key
+    assert writer.put(next(numbered(1, 1))) == (1, 2)
+    assert writer._lease.key != first
+    writer.close()
+    cache.close()
+
+
+def test_the_lease_of_a_dead_writer_ends_and_its_half_sample_goes(config: dict[str, Any]) -> None:
+    cache = Cache({**config, "LEASE": 0.5})
+    writer, keeper = Writer(cache), Keeper(cache)
+    writer.put(next(numbered(0, 1)))
+    assert writer._lease is not None
+    name = f"{writer._lease.key}-1-0"
+    cache.store.write_chunks(1, {name: b"half"})
+    writer._lease.abandon()
+    while cache.store.read_chunk(1, name) is not None:
+        keeper.step()
+        time.sleep(0.02)
+    rest = Writer(cache)
+    for sample in numbered(1, 4):
+        rest.put(sample)
+    swap = None
+    while swap is None:
+        swap = keeper.step()
+    assert swap.deleted == 1
+    rest.close()
+    cache.close()
+
+
+def test_config_objects_are_taken_as_they_are(config: dict[str, Any]) -> None:
+    loaded = Config.load(config)
+    assert Config.load(loaded) is loaded

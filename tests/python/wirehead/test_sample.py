@@ -1,0 +1,92 @@
+"""Samples as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
+from headrace.wirehead.sample import Decoder, cut, encode, pieces_of
+
+ARRAYS = [
+    np.arange(24, dtype=np.float64).reshape(2, 3, 4),
+    np.arange(24, dtype=">i4").reshape(4, 6),
+    np.array(3.5, np.float16),
+    np.zeros((0, 3), np.uint8),
+    np.array([True, False]),
+    np.array([1 + 2j], np.complex64),
+    np.array(["a", "bcd"]),
+    np.array(["2026-11-21"], "M8[ns]"),
+    np.asfortranarray(np.arange(12).reshape(3, 4)),
+    np.arange(20)[::3],
+]
+
+
+def roundtrip(arrays: list[Any], chunk_bytes: int, compression: str = "none") -> list[Any]:
+    names = [f"kind{i}" for i in range(len(arrays))]
+    kinds, parts = encode(tuple(arrays), names, compression)
+    chunks = [bytes(chunk) for chunk in cut(parts, chunk_bytes)]
+    assert all(len(chunk) == chunk_bytes for chunk in chunks[:-1])
+    decoders = {kind.name: Decoder(type(kind).from_document(kind.to_document())) for kind in kinds}
+    for number, name, part in pieces_of(kinds, names, chunk_bytes):
+        decoders[name].feed(memoryview(chunks[number])[part])
+    return [decoders[name].finish() for name in names]
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 10**6])
+@pytest.mark.parametrize("compression", ["none", "zlib", "zstd", "lz4"])
+def test_any_dtype_and_shape_in_chunks_of_any_size(chunk_bytes: int, compression: str) -> None:
+    if compression in ("zstd", "lz4"):
+        pytest.importorskip({"zstd": "zstandard", "lz4": "lz4"}[compression])
+    for array, result in zip(ARRAYS, roundtrip(ARRAYS, chunk_bytes, compression)):
+        assert result.dtype == array.dtype
+        assert result.shape == array.shape
+        assert (result == array).all()
+
+
+def test_bfloat16() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    (result,) = roundtrip([np.arange(5).astype(ml_dtypes.bfloat16)], 4)
+    assert result.dtype == ml_dtypes.bfloat16
+    assert result.astype(int).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_tensors(config: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    tensors = torch.arange(6).reshape(2, 3).t(), torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+    WireheadGenerator([tensors] * 5, config).run()
+    first, second = MongoTupleheadDataset(config)[0]
+    assert torch.equal(first, tensors[0])
+    assert second.dtype == torch.bfloat16
+    assert MongoTupleheadDataset(config, to="numpy")[0][0].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+@pytest.mark.parametrize(
+    ("sample", "error", "message"),
+    [
+        ((np.zeros(2),), ValueError, "1 arrays, SAMPLE names 2"),
+        ({"data": 1, "mask": 2}, ValueError, r"keys \['data', 'mask'\], SAMPLE is \['data', 'label'\]"),
+        ((np.zeros(2), object()), TypeError, "label of the sample is a object.*dtype object"),
+        ((np.zeros(2, [("a", "i4")]), 0), TypeError, "data of the sample"),
+    ],
+)
+def test_a_sample_of_another_form(sample: Any, error: type[Exception], message: str, config: dict[str, Any]) -> None:
+    with pytest.raises(error, match=message):
+        WireheadGenerator([sample], config).run()
+
+
+def test_a_bit_that_changed_is_found() -> None:
+    for compression in ("none", "zlib"):
+        kinds, parts = encode(np.arange(100), ["data"], compression)
+        damaged = bytearray(parts[0])
+        damaged[50] ^= 1
+        decoder = Decoder(kinds[0])
+        decoder.feed(memoryview(damaged))
+        with pytest.raises(ValueError, match="data has checksum"):
+            decoder.finish()
+        decoder = Decoder(kinds[0])
+        decoder.feed(memoryview(parts[0])[:-1])
+        with pytest.raises(ValueError, match="bytes, expected"):
+            decoder.finish()

@@ -1,0 +1,120 @@
+"""Scripts as users of the original write them, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+GENERATOR = """
+    import sys
+    import numpy as np
+    from headrace.wirehead import WireheadGenerator
+
+    def create_generator():
+        for i in range(int(sys.argv[1])):
+            img = np.random.rand(16, 16, 16)
+            lab = np.random.rand(16, 16, 16)
+            yield (img, lab)
+
+    if __name__ == "__main__":
+        brain_generator = create_generator()
+        wirehead_runtime = WireheadGenerator(generator=brain_generator, config_path="config.yaml", n_samples=1000)
+        wirehead_runtime.run_generator()
+"""
+MANAGER = """
+    from headrace.wirehead import WireheadManager
+
+    if __name__ == "__main__":
+        wirehead_runtime = WireheadManager(config_path="config.yaml")
+        wirehead_runtime.run_manager()
+"""
+LOADER = """
+    from headrace.wirehead import MongoheadDataset, MongoTupleheadDataset
+
+    idx = [0]
+
+    dict_dataset = MongoheadDataset(config_path="config.yaml")
+    data = dict_dataset[idx]
+    sample, label = data[0]['input'], data[0]['label']
+    print(sample.shape)
+
+    tuple_dataset = MongoTupleheadDataset(config_path="config.yaml")
+    for i in range(100):
+        idx = [i % 10]
+        data = tuple_dataset[idx][0]
+        sample, label = data[0], data[1]
+    print("done", sample.dtype, label.shape)
+"""
+
+
+@pytest.fixture
+def folder(place: dict[str, Any], tmp_path: Path) -> Path:
+    """With the scripts and the configuration in it."""
+    for name, text in (("generator.py", GENERATOR), ("manager.py", MANAGER), ("loader.py", LOADER)):
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**place, "SWAP_CAP": 10, "SAMPLE": ["data", "label"]}))
+    return tmp_path
+
+
+@contextlib.contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A script that runs; ended at the end."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_one_generator_and_one_loader(folder: Path) -> None:
+    with running(folder, "generator.py", "20") as generator, running(folder, "loader.py") as loader:
+        output, _ = loader.communicate(timeout=60)
+        assert output == "(16, 16, 16)\ndone float64 (16, 16, 16)\n"
+        assert generator.wait(60) == 0
+
+
+def test_with_a_manager_that_logs_each_swap(folder: Path) -> None:
+    with running(folder, "manager.py") as manager, running(folder, "generator.py", "30") as generator:
+        assert manager.stdout is not None
+        lines = []
+        while sum("SWAP!" in line for line in lines) < 3:
+            lines.append(manager.stdout.readline())
+            assert lines[-1]
+        assert generator.wait(60) == 0
+        swaps = [line.split() for line in lines if "SWAP!" in line]
+        assert [swap[swap.index("far:") + 1] for swap in swaps] == ["10", "20", "30"]
+        assert [swap[swap.index("deleted:") + 1] for swap in swaps] == ["0", "0", "0"]
+        assert all(float(swap[swap.index("Time:") + 1]) > 1.7e9 for swap in swaps)
+        manager.send_signal(signal.SIGTERM)
+        assert manager.wait(60) == 0
+
+
+def test_a_generator_ends_on_sigterm_and_with_its_error(folder: Path) -> None:
+    with running(folder, "generator.py", "1000000") as generator, running(folder, "loader.py") as loader:
+        assert loader.wait(60) == 0
+        generator.send_signal(signal.SIGTERM)
+        assert generator.wait(60) == 0
+    text = (folder / "generator.py").read_text().replace("np.random.rand(16, 16, 16)", "1 / 0", 1)
+    (folder / "generator.py").write_text(text)
+    with running(folder, "generator.py", "1") as generator:
+        output, _ = generator.communicate(timeout=60)
+        assert generator.returncode == 1
+        assert output.endswith("ZeroDivisionError: division by zero\n")
