@@ -9,14 +9,14 @@ BufferedReader::BufferedReader(const std::shared_ptr<ReaderBase>& below) : Decor
 
 BufferedReader::~BufferedReader() {
   // A reader that was never read from has no claim on the one below.
-  if (thread_.joinable()) Shutdown();
+  if (ahead_.InOwner() && ahead_->thread.joinable()) Shutdown();
 }
 
 void BufferedReader::ReadNextImpl(LoDTensorArray* out) {
-  if (!thread_.joinable()) {
-    thread_ = std::thread(&BufferedReader::Prefetch, this, buffer_.epoch());
+  if (!ahead_->thread.joinable()) {
+    ahead_->thread = std::thread(&BufferedReader::Prefetch, this, ahead_->buffer.epoch());
   }
-  buffer_.Receive(out);  // leaves `*out` empty at the end of the data
+  ahead_->buffer.Receive(out);  // leaves `*out` empty at the end of the data
 }
 
 void BufferedReader::Prefetch(uint64_t epoch) {
@@ -26,35 +26,35 @@ void BufferedReader::Prefetch(uint64_t epoch) {
       // A reader that was stopped below is the end of the pass here.
       underlying()->ReadIfRunning(&batch);
       if (batch.empty()) {
-        buffer_.Close(epoch);
+        ahead_->buffer.Close(epoch);
         return;
       }
-      if (buffer_.Send(std::move(batch), epoch) != SendResult::kTaken) return;
+      if (ahead_->buffer.Send(std::move(batch), epoch) != SendResult::kTaken) return;
     }
   } catch (...) {
-    buffer_.Fail(std::current_exception(), epoch);
+    ahead_->buffer.Fail(std::current_exception(), epoch);
   }
 }
 
 void BufferedReader::Interrupt() {
-  buffer_.Interrupt();
+  ahead_->buffer.Interrupt();
   DecoratedReader::Interrupt();
 }
 
 void BufferedReader::Stop() {
-  if (thread_.joinable()) thread_.join();
-  buffer_.ReOpen();  // lets go of the batches now rather than at the next Start
-  buffer_.Close();
+  if (ahead_->thread.joinable()) ahead_->thread.join();
+  ahead_->buffer.ReOpen();  // lets go of the batches now rather than at the next Start
+  ahead_->buffer.Close();
 }
 
 void BufferedReader::Restart() {
   DecoratedReader::Restart();
-  buffer_.ReOpen();
+  ahead_->buffer.ReOpen();
 }
 
 bool BufferedReader::RewindImpl() {
-  if (thread_.joinable()) thread_.join();
-  buffer_.ReOpen();
+  if (ahead_->thread.joinable()) ahead_->thread.join();
+  ahead_->buffer.ReOpen();
   return DecoratedReader::RewindImpl();
 }
 

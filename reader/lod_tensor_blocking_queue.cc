@@ -15,7 +15,7 @@ LoDTensorBlockingQueue::LoDTensorBlockingQueue(size_t capacity, BatchContract co
     : contract_(std::move(contract)), options_(std::move(options)), queue_(capacity, options_.speed_test_mode) {}
 
 void LoDTensorBlockingQueue::Check(const LoDTensorArray& batch) const {
-  CheckBatch(contract_, options_.tensor_names, batch, queue_.SentInEpoch());
+  CheckBatch(contract_, options_.tensor_names, batch, queue_->SentInEpoch());
 }
 
 bool LoDTensorBlockingQueue::Push(const LoDTensorArray& batch, uint64_t epoch) {
@@ -28,12 +28,12 @@ bool LoDTensorBlockingQueue::Push(LoDTensorArray&& batch, uint64_t epoch) {
 
 SendResult LoDTensorBlockingQueue::Send(LoDTensorArray&& batch, uint64_t epoch) {
   Check(batch);
-  return queue_.Send(std::move(batch), epoch);
+  return queue_->Send(std::move(batch), epoch);
 }
 
 SendResult LoDTensorBlockingQueue::PushFor(LoDTensorArray&& batch, std::chrono::nanoseconds timeout, uint64_t epoch) {
   Check(batch);
-  return queue_.SendFor(std::move(batch), timeout, epoch);
+  return queue_->SendFor(std::move(batch), timeout, epoch);
 }
 
 bool LoDTensorBlockingQueue::IsItem(ReceiveResult result) const {
@@ -43,13 +43,13 @@ bool LoDTensorBlockingQueue::IsItem(ReceiveResult result) const {
 
 LoDTensorArray LoDTensorBlockingQueue::Pop(bool* success) {
   LoDTensorArray batch;
-  const bool taken = IsItem(queue_.Receive(&batch));
+  const bool taken = IsItem(queue_->Receive(&batch));
   if (success != nullptr) *success = taken;
   return batch;
 }
 
 ReceiveResult LoDTensorBlockingQueue::PopFor(LoDTensorArray* out, std::chrono::nanoseconds timeout) {
-  const ReceiveResult result = queue_.ReceiveFor(out, timeout);
+  const ReceiveResult result = queue_->ReceiveFor(out, timeout);
   IsItem(result);
   return result;
 }

@@ -27,6 +27,7 @@
 #include "framework/program_desc.h"
 #include "reader/batch_check.h"
 #include "reader/blocking_queue.h"
+#include "reader/process_owned.h"
 
 namespace headrace {
 
@@ -38,7 +39,8 @@ struct QueueOptions {
 
 // Thread-safety: any method from any thread.
 // Lifetime: shared by the Holder, the readers and the feeders. A batch belongs to the queue from Push to Pop, then to
-// whoever popped it; the tensors' memory is shared, never copied.
+// the caller of Pop; the tensors' memory is shared, never copied. A forked child must not use the queue; it may drop
+// it.
 class HEADRACE_API LoDTensorBlockingQueue {
  public:
   static constexpr uint64_t kCurrentEpoch = BlockingQueue<LoDTensorArray>::kCurrentEpoch;
@@ -59,20 +61,20 @@ class HEADRACE_API LoDTensorBlockingQueue {
   ReceiveResult PopFor(LoDTensorArray* out, std::chrono::nanoseconds timeout);
 
   // False if `epoch` is over; then nothing happens.
-  bool Close(uint64_t epoch = kCurrentEpoch) { return queue_.Close(epoch); }
-  bool Fail(std::exception_ptr error, uint64_t epoch = kCurrentEpoch) { return queue_.Fail(std::move(error), epoch); }
+  bool Close(uint64_t epoch = kCurrentEpoch) { return queue_->Close(epoch); }
+  bool Fail(std::exception_ptr error, uint64_t epoch = kCurrentEpoch) { return queue_->Fail(std::move(error), epoch); }
   // The consumer ends the pass; feeders that push later are told to stop, not that they are wrong.
-  void Interrupt() { queue_.Interrupt(); }
-  void Kill() { queue_.Kill(); }
+  void Interrupt() { queue_->Interrupt(); }
+  void Kill() { queue_->Kill(); }
   // Drops what is queued and begins an epoch, which it returns. Throws FailedPrecondition if killed.
-  uint64_t ReOpen() { return queue_.ReOpen(); }
+  uint64_t ReOpen() { return queue_->ReOpen(); }
 
-  size_t Size() const { return queue_.Size(); }
-  size_t Cap() const { return queue_.Cap(); }
-  bool IsClosed() const { return queue_.IsClosed(); }
-  bool IsKilled() const { return queue_.IsKilled(); }
-  uint64_t epoch() const { return queue_.epoch(); }
-  QueueStats stats() const { return queue_.stats(); }
+  size_t Size() const { return queue_->Size(); }
+  size_t Cap() const { return queue_->Cap(); }
+  bool IsClosed() const { return queue_->IsClosed(); }
+  bool IsKilled() const { return queue_->IsKilled(); }
+  uint64_t epoch() const { return queue_->epoch(); }
+  QueueStats stats() const { return queue_->stats(); }
 
   const std::string& name() const { return options_.name; }
   // What every batch has to look like; dtypes and LoD depths mean nothing if dims_only.
@@ -86,7 +88,7 @@ class HEADRACE_API LoDTensorBlockingQueue {
 
   const BatchContract contract_;
   const QueueOptions options_;
-  BlockingQueue<LoDTensorArray> queue_;
+  ProcessOwned<BlockingQueue<LoDTensorArray>> queue_;
 };
 
 // A queue to be: what a scope variable holds, since a queue cannot be made without knowing its capacity and dims.

@@ -80,49 +80,55 @@ void ShapeRowsAsDeclared(const BatchContract& contract, LoDTensorArray* batch) {
   }
 }
 
-QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler,
-                         std::shared_ptr<LoDTensorBlockingQueue> queue, FeederHooks hooks, int64_t timeout_ns)
-    : scheduler_(std::move(scheduler)),
-      queue_(std::move(queue)),
-      hooks_(std::move(hooks)),
-      timeout_ns_(timeout_ns),
-      epoch_(queue_->epoch()),
-      owner_(getpid()),
-      thread_(std::make_unique<std::thread>([this] { Run(); })) {}
+// What the thread works with, and the thread's work. Thread-safety: Run on one thread, the rest on any.
+class QueueFeeder::Pass {
+ public:
+  Pass(std::shared_ptr<shared_memory::BatchScheduler> scheduler, std::shared_ptr<LoDTensorBlockingQueue> queue,
+       FeederHooks hooks, int64_t timeout_ns)
+      : scheduler_(std::move(scheduler)),
+        queue_(std::move(queue)),
+        hooks_(std::move(hooks)),
+        timeout_ns_(timeout_ns),
+        epoch_(queue_->epoch()) {}
 
-QueueFeeder::~QueueFeeder() {
-  Stop();
-  if (getpid() != owner_) {
-    thread_.release();  // nothing can join it, and a joinable std::thread must not be destroyed
-  }
-}
-
-void QueueFeeder::Stop(const std::string& reason) {
-  if (getpid() != owner_) {
-    return;
-  }
-  stop_.store(true);
-  scheduler_->Interrupt();
-  const std::lock_guard lock(join_mutex_);
-  if (thread_->joinable()) {
-    thread_->join();
-  }
-  if (!reason.empty() && !ended_.exchange(true)) {
-    queue_->Fail(std::make_exception_ptr(FailedPrecondition(reason)), epoch_);
-  }
-}
-
-void QueueFeeder::Run() {
-  try {
-    while (FeedOne()) {
+  void Run() {
+    try {
+      while (!stop_.load() && FeedOne()) {
+      }
+    } catch (...) {
+      ended_.store(true);
+      queue_->Fail(std::current_exception(), epoch_);
     }
-  } catch (...) {
-    ended_.store(true);
-    queue_->Fail(std::current_exception(), epoch_);
   }
-}
 
-bool QueueFeeder::FeedOne() {
+  void AskToStop() {
+    stop_.store(true);
+    scheduler_->Interrupt();
+  }
+
+  // Unless it is over already.
+  void Fail(const std::string& reason) {
+    if (!ended_.exchange(true)) {
+      queue_->Fail(std::make_exception_ptr(FailedPrecondition(reason)), epoch_);
+    }
+  }
+
+ private:
+  // False at the end of the pass or when asked to stop.
+  bool FeedOne();
+  // As FeedOne.
+  bool Push(LoDTensorArray tensors);
+
+  const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
+  const std::shared_ptr<LoDTensorBlockingQueue> queue_;
+  const FeederHooks hooks_;
+  const int64_t timeout_ns_;
+  const uint64_t epoch_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> ended_{false};  // the pass: the queue is closed, has failed or refuses
+};
+
+bool QueueFeeder::Pass::FeedOne() {
   const WaitOutcome outcome = scheduler_->Wait(timeout_ns_);
   if (stop_.load()) {
     return false;
@@ -160,6 +166,10 @@ bool QueueFeeder::FeedOne() {
   if (scheduler_->WantedSupply() != 0 && hooks_.needs_indices) {
     hooks_.needs_indices();
   }
+  return Push(std::move(tensors));
+}
+
+bool QueueFeeder::Pass::Push(LoDTensorArray tensors) {
   for (;;) {
     // NOLINTNEXTLINE(bugprone-use-after-move): untouched unless taken
     switch (queue_->PushFor(std::move(tensors), std::chrono::milliseconds(50), epoch_)) {
@@ -174,6 +184,41 @@ bool QueueFeeder::FeedOne() {
           return false;
         }
     }
+  }
+}
+
+QueueFeeder::QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler,
+                         std::shared_ptr<LoDTensorBlockingQueue> queue, FeederHooks hooks, int64_t timeout_ns)
+    : pass_(std::make_shared<Pass>(std::move(scheduler), std::move(queue), std::move(hooks), timeout_ns)),
+      owner_(getpid()),
+      thread_(std::make_unique<std::thread>([pass = pass_] { pass->Run(); })),
+      thread_id_(thread_->get_id()) {}
+
+QueueFeeder::~QueueFeeder() {
+  Stop();
+  if (getpid() != owner_) {
+    thread_.release();  // nothing can join it, and a joinable std::thread must not be destroyed
+  } else if (thread_->joinable()) {
+    thread_->detach();  // this is it
+  }
+}
+
+bool QueueFeeder::OnFeedersThread() const { return std::this_thread::get_id() == thread_id_; }
+
+void QueueFeeder::Stop(const std::string& reason) {
+  if (getpid() != owner_) {
+    return;
+  }
+  pass_->AskToStop();
+  // The thread itself must not wait for a Stop elsewhere that is joining it.
+  if (!OnFeedersThread()) {
+    const std::lock_guard lock(join_mutex_);
+    if (thread_->joinable()) {
+      thread_->join();
+    }
+  }
+  if (!reason.empty()) {
+    pass_->Fail(reason);
   }
 }
 

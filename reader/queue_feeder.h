@@ -2,8 +2,12 @@
 // copied, and no lock of a language runtime is taken while everything goes well.
 //
 // Thread-safety: Stop may be called from any thread, also twice. The thread of the feeder is the scheduler's one
-// consumer while it runs. Lifetime: keeps scheduler and queue alive. Destruction stops and joins. In a forked child,
-// where the thread does not exist, Stop and destruction do nothing.
+// consumer while it runs. Stop and the destructor may also run on that very thread: a hook may drop the last reference
+// to the feeder, if only because a garbage collector happens to run inside it. They cannot join then; the thread ends
+// by itself when the hook returns, without touching the scheduler again. So that it can, what it works with is shared
+// between the object and the thread.
+// Lifetime: keeps scheduler and queue alive. Destruction stops, and joins unless it runs on the feeder's thread. In a
+// forked child, where the thread does not exist, Stop and destruction do nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -53,25 +57,21 @@ class HEADRACE_API QueueFeeder {
   QueueFeeder(const QueueFeeder&) = delete;
   QueueFeeder& operator=(const QueueFeeder&) = delete;
 
-  // Ends the thread and joins it. If the pass has not come to its end, the queue is left as it is, or, if there is a
-  // `reason`, fails with FailedPrecondition, so that nobody waits for what will not come.
+  // Ends the thread and joins it; called by a hook, only tells it to end. If the pass has not come to its end, the
+  // queue is left as it is, or, if there is a `reason`, fails with FailedPrecondition, so that nobody waits for what
+  // will not come.
   void Stop(const std::string& reason = {});
 
  private:
-  void Run();
-  // False at the end of the pass or when asked to stop.
-  bool FeedOne();
+  class Pass;
 
-  const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
-  const std::shared_ptr<LoDTensorBlockingQueue> queue_;
-  const FeederHooks hooks_;
-  const int64_t timeout_ns_;
-  const uint64_t epoch_;
-  std::atomic<bool> stop_{false};
-  std::atomic<bool> ended_{false};  // the pass: the queue is closed, has failed or refuses
+  bool OnFeedersThread() const;
+
+  const std::shared_ptr<Pass> pass_;
   const pid_t owner_;
   std::mutex join_mutex_;  // one Stop joins, the others wait for it
   std::unique_ptr<std::thread> thread_;
+  const std::thread::id thread_id_;  // also once it was joined
 };
 
 }  // namespace headrace

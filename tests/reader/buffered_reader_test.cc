@@ -153,12 +153,41 @@ TEST(BufferedReaderTest, AFailedQueueIsAnErrorThroughTheBufferAndAResetBringsThe
 
 TEST(BufferedReaderTest, ShutdownWakesAConsumerThatWaits) {
   const auto reader = Buffer(std::make_shared<PyReader>(MakeQueue(1)));
-  LoDTensorArray batch = MakeBatch(0);
-  std::jthread consumer([&] { reader->ReadIfRunning(&batch); });
-  GiveOthersTime();
+  const int64_t before = CountThreads();
+  LoDTensorArray batch;
+  bool was_inside = false;
+  std::jthread consumer([&] { was_inside = reader->ReadIfRunning(&batch); });
+  // The consumer's read has begun: it starts the reader's thread.
+  ASSERT_TRUE(Eventually([&] { return CountThreads() == before + 2; }));
   reader->Shutdown();
   consumer.join();
+  EXPECT_TRUE(was_inside);
   EXPECT_THAT(batch, IsEmpty());
+  EXPECT_TRUE(Eventually([&] { return CountThreads() == before; }));
+}
+
+TEST(BufferedReaderTest, AForkedChildMayDropOneThatReadsAhead) {
+  SKIP_WITHOUT_FORK();
+  const auto queue = MakeQueue(8);
+  for (const int queued : {1, 4}) {  // its thread waits for the queue; for the consumer
+    for (int i = 0; i < queued; ++i) queue->Push(MakeBatch(0));
+    auto reader = Buffer(std::make_shared<PyReader>(queue));
+    LoDTensorArray batch;
+    reader->ReadNext(&batch);
+    GiveOthersTime();
+    ASSERT_TRUE(EndsInAForkedChild([&] { reader.reset(); }));
+    // One is in a read, which has the reader's lock.
+    std::jthread consumer([&] {
+      LoDTensorArray read;
+      while (reader->ReadIfRunning(&read) && !read.empty()) {
+      }
+    });
+    GiveOthersTime();
+    ASSERT_TRUE(EndsInAForkedChild([&] { reader.reset(); }));
+    reader->Shutdown();
+    consumer.join();
+    queue->ReOpen();
+  }
 }
 
 TEST(BufferedReaderTest, ShutdownOfTheReaderBelowEndsThePass) {

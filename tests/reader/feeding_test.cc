@@ -249,15 +249,22 @@ TEST_P(FeedingTest, AWaitHookInterruptsARunThatWaitsForDataAndTheNextRunGoesOn) 
 }
 
 TEST_P(FeedingTest, TheScopeMayGoInTheMiddleOfAPass) {
-  const auto kept = scope_.GetVar("queue").Get<LoDTensorBlockingQueueHolder>().GetQueue();
-  const std::jthread feeder([&] {
-    while (kept->Push(Batch(1, 0))) {
+  auto kept = scope_.GetVar("queue").Get<LoDTensorBlockingQueueHolder>().GetQueue();
+  const std::weak_ptr<LoDTensorBlockingQueue> queue = kept;
+  std::jthread feeder([&kept] {
+    while (kept->Push(Batch(1, 7))) {
     }
   });
-  Next();
+  const LoDTensor batch = Next();
   prepared_.reset();
   scope_.EraseVars({"buffered", "source", "queue"});
   kept->Kill();
+  feeder.join();
+  // Neither a reader nor its thread is left, and what was read stays.
+  EXPECT_EQ(kept.use_count(), 1);
+  kept.reset();
+  EXPECT_TRUE(queue.expired());
+  EXPECT_EQ(batch.data<float>()[0], 7);
 }
 
 }  // namespace

@@ -139,6 +139,17 @@ TEST(LoDTensorBlockingQueueTest, PopOfAKilledQueueSaysSo) {
   EXPECT_FALSE(queue->Push(ImageBatch(1)));
 }
 
+TEST(LoDTensorBlockingQueueTest, AForkedChildMayDropAQueueOnWhichThreadsOfItsParentWait) {
+  SKIP_WITHOUT_FORK();
+  auto queue = MakeQueue(1);
+  std::jthread consumer([&] { queue->Pop(); });
+  GiveOthersTime();
+  for (int i = 0; i < 20; ++i) {  // the waiter sleeps, is on its way to, or holds the lock
+    ASSERT_TRUE(EndsInAForkedChild([&] { queue.reset(); }));
+  }
+  queue->Close();
+}
+
 TEST(LoDTensorBlockingQueueTest, SpeedTestModePopsWithoutRemoving) {
   const auto queue = MakeQueue(1, ScalarSpecs(), {.speed_test_mode = true});
   queue->Push(MakeBatch(3));

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -21,6 +24,13 @@
 #include "framework/program_desc.h"
 #include "reader/lod_tensor_blocking_queue.h"
 #include "reader/reader.h"
+
+// ThreadSanitizer does not follow forked children of processes with threads.
+#if defined(__SANITIZE_THREAD__)
+#define SKIP_WITHOUT_FORK() GTEST_SKIP() << "ThreadSanitizer does not support forked children"
+#else
+#define SKIP_WITHOUT_FORK() static_cast<void>(0)
+#endif
 
 namespace headrace {
 
@@ -120,6 +130,23 @@ class CountingReader : public ReaderBase {
   std::atomic<int64_t> restarts_{0};
   std::atomic<int64_t> shutdowns_{0};
 };
+
+// Whether a forked child that runs `body` comes to its end. `body` must not use gtest.
+inline bool EndsInAForkedChild(const std::function<void()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  for (int i = 0; i < 3000; ++i) {
+    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  return false;
+}
 
 // Waits, with a limit, until `condition` holds.
 inline bool Eventually(const std::function<bool()>& condition) {
