@@ -5,6 +5,7 @@ Here is the loader, and what it shares with the framework. The sub-packages are 
 * :mod:`headrace.data`: the loader's datasets, samplers and collation.
 * :mod:`headrace.fluid`: programs, layers, optimizers and readers under Paddle Fluid's names
   (``import headrace.fluid as fluid``).
+* :mod:`headrace.wirehead`: a circular cache of synthetic samples.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ __version__ = "0.1.0"
 
 __all__ = ["DataLoader", "Dataset", "HeadraceError", "LoDTensor", "errors", "get_worker_info"]
 
-_SUBPACKAGES = ("data", "fluid")
+_SUBPACKAGES = ("data", "fluid", "wirehead")
 
 if TYPE_CHECKING:
     from headrace import data as data
     from headrace import fluid as fluid
+    from headrace import wirehead as wirehead
 else:  # type checkers would believe that there is every name
 
     def __getattr__(name: str) -> Any:

@@ -38,18 +38,19 @@ def test_importing_is_quiet_and_light() -> None:
     done = run(
         "import sys, headrace\n"
         "print(sorted({'torch', 'jax', 'tensorflow', 'paddle', 'scipy'} & set(sys.modules)))\n"
-        "print([name for name in sys.modules if name.startswith('headrace.fluid')])\n"
+        "print([name for name in sys.modules if name.startswith(('headrace.fluid', 'headrace.wirehead'))])\n"
         "print(headrace.DataLoader.__name__, headrace.__version__)\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["[]", "[]", f"DataLoader {headrace.__version__}"]
 
 
-def test_a_subpackage_is_imported_when_it_is_first_used() -> None:
+@pytest.mark.parametrize("name", ["fluid", "wirehead"])
+def test_a_subpackage_is_imported_when_it_is_first_used(name: str) -> None:
     done = run(
         "import sys, headrace\n"
-        "print('fluid' in dir(headrace), 'headrace.fluid' in sys.modules)\n"
-        "print(headrace.fluid is sys.modules['headrace.fluid'])\n"
+        f"print({name!r} in dir(headrace), 'headrace.{name}' in sys.modules)\n"
+        f"print(headrace.{name} is sys.modules['headrace.{name}'])\n"
     )
     assert (done.stdout.splitlines(), done.stderr) == (["True False", "True"], "")
 
@@ -139,7 +140,14 @@ def test_a_circle_is_found(tmp_path: Path, b: str, found: bool) -> None:
     assert bool(circle(import_graph(root))) == found
 
 
-@pytest.mark.parametrize("package", ["headrace.data", "headrace.fluid"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "headrace.data",
+        "headrace.fluid",
+        pytest.param("headrace.wirehead", marks=pytest.mark.xfail(strict=True, reason="a store opens the others")),
+    ],
+)
 def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
     graph = import_graph(installed())
     inside = {name for name in graph if f"{name}.".startswith(f"{package}.")}
@@ -147,13 +155,19 @@ def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
     assert circle({name: graph[name] & inside for name in inside}) == []
 
 
-@pytest.mark.parametrize("package", ["headrace.data", "headrace.fluid"])
-def test_packages_import_only_what_both_share(package: str) -> None:
+SHARED = {"headrace._core", "headrace.errors"}
+
+
+@pytest.mark.parametrize(
+    ("package", "others"),
+    [("headrace.data", set()), ("headrace.fluid", set()), ("headrace.wirehead", {"headrace", "headrace.data"})],
+)
+def test_packages_import_only_what_they_may(package: str, others: set[str]) -> None:
     graph = import_graph(installed())
     own = {name for name in graph if f"{name}.".startswith(f"{package}.")}
     imported = set().union(*(graph[name] for name in own)) - own
-    assert imported <= {"headrace._core", "headrace.errors"}
-    assert "headrace._core" in imported
+    assert imported
+    assert imported <= SHARED | others
 
 
 # Each alone, and all together (paddle before tensorflow: the other way round they crash without us).
