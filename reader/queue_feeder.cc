@@ -147,6 +147,10 @@ bool QueueFeeder::Pass::FeedOne() {
       hooks_.producer_died();
       return true;
     case WaitOutcome::kTimedOut:
+      if (hooks_.timed_out) {
+        hooks_.timed_out();
+        return true;
+      }
       Throw<Timeout>("the loader's workers gave no batch for ", static_cast<double>(timeout_ns_) * 1e-9, " s");
     case WaitOutcome::kInterrupted:
       return true;

@@ -33,6 +33,8 @@ struct FeederHooks {
   std::function<void()> producer_died;
   // kExplicit: supply further batches, or end the supply.
   std::function<void()> needs_indices;
+  // No batch came within the timeout: returns to wait as long again. Without it the queue fails with Timeout.
+  std::function<void()> timed_out;
   // The error to report for a batch that could not be made.
   std::function<std::exception_ptr(const shared_memory::ReadyBatch&)> batch_failed;
 };
@@ -49,8 +51,8 @@ HEADRACE_API void ShapeRowsAsDeclared(const BatchContract& contract, LoDTensorAr
 class HEADRACE_API QueueFeeder {
  public:
   // Starts feeding `queue`, in its current epoch, from the scheduler's current epoch. At the end of that the queue is
-  // closed, or failed with the first error. `timeout_ns`: how long a batch may take (negative: any time); then the
-  // queue fails with Timeout.
+  // closed, or failed with the first error. `timeout_ns`: how long a batch may take (negative: any time); then
+  // FeederHooks::timed_out decides.
   QueueFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler, std::shared_ptr<LoDTensorBlockingQueue> queue,
               FeederHooks hooks, int64_t timeout_ns = -1);
   ~QueueFeeder();

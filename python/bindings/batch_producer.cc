@@ -202,6 +202,8 @@ class BatchProducer {
     Finish(claim, rows.value_or(claim.rows), ended, attachment);
   }
 
+  size_t MessageRoom(const Claim& claim) const { return producer_.MessageRoom(claim); }
+
   void Fail(const Claim& claim, const py::bytes& message, bool ended, const py::bytes& attachment) {
     Describe(claim, ended, attachment);
     producer_.Fail(claim, row_, shared_memory::kFailed, static_cast<std::string_view>(message));
@@ -349,6 +351,8 @@ void BindBatchProducer(py::module_& m) {
           "write_batch", &BatchProducer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
           py::arg("ended") = false, py::arg("attachment") = py::bytes(), py::arg("rows") = py::none(),
           "Writes a batch that is collated already and ends the claim. `rows`: how many samples are in it, if not all.")
+      .def("message_room", &BatchProducer::MessageRoom, py::arg("claim"),
+           "How many bytes a message to `fail` may have now; others may take some of them meanwhile.")
       .def("fail", &BatchProducer::Fail, py::arg("claim"), py::arg("message"), py::arg("ended") = false,
            py::arg("attachment") = py::bytes(), "Ends the claim: its rows, from the one at hand on, could not be made.")
       .def("add_time", &BatchProducer::AddTime, py::kw_only(), py::arg("dataset_ns") = 0, py::arg("collate_ns") = 0,

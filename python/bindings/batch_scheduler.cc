@@ -78,10 +78,10 @@ class BatchScheduler {
   bool InOwner() const { return shared_memory::ProcessId() == owner_; }
 
   std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
-                                    py::object on_supply, double timeout) {
+                                    py::object on_supply, py::object on_timeout, double timeout) {
     RequireOwner();
-    return StartFeeder(scheduler_, queue, std::move(on_death), std::move(on_supply), decode_problem_,
-                       Nanoseconds(timeout));
+    return StartFeeder(scheduler_, queue, std::move(on_death), std::move(on_supply), std::move(on_timeout),
+                       decode_problem_, Nanoseconds(timeout));
   }
 
  private:
@@ -160,10 +160,10 @@ void BindBatchScheduler(py::module_& m) {
           "last", &BatchScheduler::last,
           "Which batch `next` gave last, also if it raised the batch's error; None before the first.")
       .def("feed", &BatchScheduler::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
-           py::arg("timeout") = -1.0,
+           py::arg("on_timeout"), py::arg("timeout") = -1.0,
            "Starts a C++ thread that moves this epoch's batches into `queue`. The functions return None, or an "
-           "exception, "
-           "with which the queue then fails.")
+           "exception, with which the queue then fails. `on_timeout` is called after each `timeout` seconds without a "
+           "batch (negative: never).")
       .def(
           "watch_producer",
           [](BatchScheduler& self, uint32_t id, int pidfd, uint32_t threads) {
@@ -178,6 +178,9 @@ void BindBatchScheduler(py::module_& m) {
       .def(
           "set_producers", [](BatchScheduler& self, uint32_t producers) { self.scheduler().SetProducers(producers); },
           py::arg("producers"), "For how many workers batches are cut from now on.")
+      .def(
+          "claims", [](BatchScheduler& self) { return self.scheduler().Claims(); },
+          "What producers hold now, the oldest batch's first.")
       .def("take_deaths", [](BatchScheduler& self) { return self.scheduler().TakeDeaths(); })
       .def(
           "reclaim", [](BatchScheduler& self, uint32_t id) { return self.scheduler().Reclaim(id); }, py::arg("id"))

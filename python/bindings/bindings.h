@@ -22,5 +22,6 @@ void BindClaim(pybind11::module_& m);
 void BindBatchProducer(pybind11::module_& m);
 void BindIndexPermutation(pybind11::module_& m);
 void BindExitWith(pybind11::module_& m);
+void BindMarkSignal(pybind11::module_& m);
 
 }  // namespace headrace::python

@@ -17,6 +17,7 @@ void BindClaim(py::module_& m) {
       .def_property_readonly("kind", [](const Claim& self) { return shared_memory::NameOf(self.kind); })
       .def_readonly("stream", &Claim::stream)
       .def_property_readonly("stream_batch", [](const Claim& self) { return self.batch; })
+      .def_readonly("deaths", &Claim::deaths, "Of producers, at this claim's rows.")
       .def_readonly("epoch", &Claim::epoch)
       .def_readonly("batch", &Claim::batch);
 }

@@ -1,32 +1,76 @@
 // _core.exit_with: no worker outlives the main process.
+#include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <pybind11/pybind11.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
+#include <string>
+#include <system_error>
 #include <thread>
 
+#include "framework/errors.h"
 #include "python/bindings/bindings.h"
 
 namespace headrace::python {
 namespace py = pybind11;
 namespace {
 
-// Ends this process as soon as the process behind `pidfd` has ended, whatever Python is doing. The descriptor is kept.
-void ExitWith(int pidfd) {
-  std::thread([pidfd] {
-    pollfd descriptor{pidfd, POLLIN, 0};
-    while (poll(&descriptor, 1, -1) < 0 && errno == EINTR) {
+// Removes a folder and the sockets in it. Does nothing if anything else is in it, or somebody else was faster.
+void RemoveSockets(const std::string& folder) {
+  DIR* entries = opendir(folder.c_str());
+  if (entries == nullptr) {
+    return;
+  }
+  while (const dirent* entry = readdir(entries)) {
+    struct stat status{};
+    if (fstatat(dirfd(entries), entry->d_name, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(status.st_mode)) {
+      unlinkat(dirfd(entries), entry->d_name, 0);
     }
-    _exit(1);
-  }).detach();
+  }
+  closedir(entries);
+  rmdir(folder.c_str());
+}
+
+// Whatever Python is doing, and also while this process is stopped: the parent's end wakes it then. (Were that signal
+// SIGKILL, it would come too soon: a parent's end is that of the thread which has forked, and a forkserver may end
+// before the main process's sockets are removed. SIGCONT does no harm to who is not stopped.)
+void ExitWith(int pidfd, const std::string& sockets) {
+  prctl(PR_SET_PDEATHSIG, SIGCONT);
+  // The thread inherits the mask: signals are for Python's threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([pidfd, sockets] {
+      pollfd descriptor{pidfd, POLLIN, 0};
+      while (poll(&descriptor, 1, -1) < 0 && errno == EINTR) {
+      }
+      if (!sockets.empty()) {
+        RemoveSockets(sockets);
+      }
+      _exit(1);
+    }).detach();
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    Throw<ResourceExhausted>("a worker cannot start the thread that watches the main process: ", error.what(),
+                             ". A limit on threads and processes (ulimit -u, the pids cgroup) is reached");
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 }  // namespace
 
 void BindExitWith(py::module_& m) {
-  m.def("exit_with", &ExitWith, py::arg("pidfd"),
-        "Ends this process as soon as the process behind the pidfd has ended.");
+  m.def("exit_with", &ExitWith, py::arg("pidfd"), py::arg("sockets") = "",
+        "Ends this process as soon as the process behind the pidfd has ended, and removes the folder `sockets`, if one "
+        "is given, where that process had sockets. The descriptor must stay open.");
 }
 
 }  // namespace headrace::python

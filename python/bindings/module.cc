@@ -24,6 +24,7 @@ PYBIND11_MODULE(_core, m) {
   BindBatchProducer(m);
   BindIndexPermutation(m);
   BindExitWith(m);
+  BindMarkSignal(m);
 
   // atexit calls its functions last in, first out: registered on import, this one runs after those that stop our
   // threads.

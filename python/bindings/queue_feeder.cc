@@ -48,12 +48,14 @@ std::function<void()> Hook(py::object function) {
 
 std::shared_ptr<QueueFeeder> StartFeeder(std::shared_ptr<BatchScheduler> scheduler,
                                          const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
-                                         py::object on_supply, py::object decode_problem, int64_t timeout_ns) {
+                                         py::object on_supply, py::object on_timeout, py::object decode_problem,
+                                         int64_t timeout_ns) {
   FeederHooks hooks;
   hooks.producer_died = Hook(std::move(on_death));
   if (!on_supply.is_none()) {
     hooks.needs_indices = Hook(std::move(on_supply));
   }
+  hooks.timed_out = Hook(std::move(on_timeout));
   hooks.batch_failed = [decode = ShareObject(std::move(decode_problem))](const ReadyBatch& batch) {
     std::exception_ptr error;
     try {

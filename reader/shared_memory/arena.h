@@ -74,7 +74,7 @@ constexpr uint32_t SleeperBit(uint32_t producer) { return uint32_t{1} << produce
 // What one producer is doing. Written by that producer alone, read by the scheduler, except `retired`.
 struct alignas(kCacheLine) ProducerRecord {
   std::atomic<uint64_t> sequence;  // the batch of the sample at hand
-  std::atomic<uint32_t> row;       // its row
+  std::atomic<uint32_t> row;       // its row; kNoRow: none has been begun since the claim
   std::atomic<uint32_t> busy;      // 1 between a claim and its completion
   std::atomic<uint64_t> samples;   // made so far
   std::atomic<uint64_t> work_ns;   // spent on claimed chunks
@@ -86,6 +86,9 @@ struct alignas(kCacheLine) ProducerRecord {
   std::atomic<uint64_t> copy_ns;
   std::atomic<uint32_t> retirement;  // kServes, …
 };
+
+// ProducerRecord::row of a producer that prepares for its claim.
+inline constexpr uint32_t kNoRow = ~uint32_t{0};
 
 // States of ProducerRecord::retirement.
 inline constexpr uint32_t kServes = 0;
@@ -192,6 +195,8 @@ struct SlotHeader {
   uint64_t kept_bytes;            // so many of side_bytes, from the slot's end on, are of use until the collation only
   std::atomic<uint64_t> done[kMaxChunks / 64];
   std::atomic<uint64_t> claims[kMaxChunks];
+  // How many producers have died at a row of the chunk, at most 255. Written by the scheduler; a hint for claimants.
+  std::atomic<uint8_t> deaths[kMaxChunks];
   ChunkProblem problems[kMaxChunks];  // entry c is written by the claimant of chunk c before its bit in done
 };
 

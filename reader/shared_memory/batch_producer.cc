@@ -101,7 +101,8 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     }
     // The batch cannot be closed before this chunk is done: from here on the header is stable.
     slot.cursor.store(chunk + 1, std::memory_order_relaxed);
-    record_->sequence.store(sequence, std::memory_order_relaxed);
+    record_->row.store(kNoRow, std::memory_order_relaxed);
+    record_->sequence.store(sequence, std::memory_order_release);
     Claim claim{};
     claim.slot = index;
     claim.chunk = chunk;
@@ -114,7 +115,6 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
       claim.end = slot.rows;
       slot.kept_bytes = slot.side_bytes.load(std::memory_order_relaxed);
     }
-    record_->row.store(claim.begin, std::memory_order_relaxed);
     record_->busy.store(1, std::memory_order_release);
     record_->claims.fetch_add(1, std::memory_order_relaxed);
     if (claim.kind == ClaimKind::kWhole) {
@@ -123,6 +123,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     }
     claim.rows = slot.rows - claim.excluded;
     claim.stream = slot.stream;
+    claim.deaths = slot.deaths[chunk].load(std::memory_order_relaxed);
     claim.sequence = sequence;
     claim.epoch = slot.epoch;
     claim.batch = slot.batch;
@@ -294,6 +295,12 @@ KeptSample BatchProducer::Kept(const Claim& claim, uint32_t row) const {
 
 size_t BatchProducer::LeavesLimit(const Claim& claim) const {
   return arena_->slot_bytes() - arena_->slot(claim.slot).side_bytes.load(std::memory_order_relaxed);
+}
+
+size_t BatchProducer::MessageRoom(const Claim& claim) const {
+  const size_t limit = LeavesLimit(claim);
+  const size_t end = LeavesEnd(claim) + Aligned(1);
+  return limit > end ? limit - end : 0;
 }
 
 void BatchProducer::DropLayout(const Claim& claim) {

@@ -40,6 +40,7 @@ struct Claim {
   uint32_t excluded;  // so many were planned besides
   ClaimKind kind;
   uint32_t stream;
+  uint32_t deaths;  // so many have died at it: a pause before its rows are begun tells them from other deaths
   uint64_t sequence;
   uint64_t epoch;
   uint64_t batch;  // kStream: in its stream
@@ -120,6 +121,8 @@ class HEADRACE_API BatchProducer {
 
   // Ends a claim. The claim must not be used afterwards.
   void Complete(const Claim& claim);
+  // How many bytes a message to Fail may have now; others may take some of them meanwhile.
+  size_t MessageRoom(const Claim& claim) const;
   // Ends a claim whose rows could not be made, from `row` on; `message` is copied into the slot.
   void Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message);
 

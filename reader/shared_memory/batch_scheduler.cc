@@ -240,6 +240,7 @@ void BatchScheduler::SetClaims(SlotHeader& header, uint64_t sequence, ClaimKind 
   header.done_ns.store(0, std::memory_order_relaxed);
   for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
     header.problems[chunk].kind = kNoProblem;
+    header.deaths[chunk].store(0, std::memory_order_relaxed);
     header.claims[chunk].store(ClaimWord(sequence, kUnclaimed), std::memory_order_release);
   }
 }

@@ -66,16 +66,21 @@ struct ReadyBatch {
 // A problem besides those of arena.h: the batch was abandoned, since a row kept ending its producers.
 inline constexpr uint32_t kKilled = 3;
 
-// What a dead producer was doing. Its claim is free again, whatever it was: how often a row may end its producers is
-// the caller's to decide, who counts and calls Abandon or Skip.
-struct ProducerDeath {
+// What a producer does, or was doing when it died.
+struct HeldClaim {
   uint32_t producer = 0;
-  bool busy = false;      // it held a claim; only then does the rest mean anything
   uint64_t sequence = 0;  // names the batch among all that this scheduler ever opens
   uint64_t epoch = 0;
   uint64_t batch = 0;
   uint32_t row = 0;  // the one at hand, counted among all that were planned; of a collation 0
   ClaimKind kind = ClaimKind::kRows;
+  bool at_row = false;  // it has begun with the row, and does not only prepare for its claim
+};
+
+// What a dead producer was doing. Its claim is free again, whatever it was: how often a row may end its producers is
+// the caller's to decide, who counts and calls Abandon or Skip.
+struct ProducerDeath : HeldClaim {
+  bool busy = false;  // it held a claim; only then does the rest, but `producer`, mean anything
 };
 
 struct ProducerStats {
@@ -156,6 +161,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void SetProducers(uint32_t producers);
   // Deaths seen by Wait since the last call. Their claims are free again.
   std::vector<ProducerDeath> TakeDeaths();
+  // What producers hold now, the oldest batch's first. A look at what changes: by now it may be different.
+  std::vector<HeldClaim> Claims() const;
   // Frees the claims of a producer that is known to be gone, as Wait does when it sees a death.
   ProducerDeath Reclaim(uint32_t id);
 

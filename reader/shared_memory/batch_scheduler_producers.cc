@@ -19,7 +19,63 @@ void CheckProducer(uint32_t id) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
 }
 
+// What producer `id` does with its chunk. The header's fields are the scheduler's own.
+HeldClaim Describe(const SlotHeader& header, uint32_t chunk, const ProducerRecord& record, uint32_t id) {
+  HeldClaim claim;
+  claim.producer = id;
+  claim.sequence = header.sequence.load(std::memory_order_relaxed);
+  claim.epoch = header.epoch;
+  claim.batch = header.batch;
+  claim.kind = static_cast<ClaimKind>(header.kind.load(std::memory_order_relaxed));
+  uint32_t row = chunk * header.chunk_rows;
+  uint32_t end = std::min(row + header.chunk_rows, header.rows);
+  if (claim.kind == ClaimKind::kItems && chunk + 1 == header.chunks.load(std::memory_order_relaxed)) {
+    claim.kind = ClaimKind::kCollate;
+    row = 0;
+    end = header.rows;
+  }
+  claim.row = row;
+  const uint32_t noted = record.row.load(std::memory_order_relaxed);
+  if (record.sequence.load(std::memory_order_acquire) == claim.sequence && noted != kNoRow) {
+    claim.at_row = true;
+    claim.row = std::clamp(noted, row, end - 1);
+  }
+  return claim;
+}
+
+// Whether a producer holds that chunk and is not done with it.
+bool Holds(const SlotHeader& header, uint64_t sequence, uint32_t chunk, uint32_t id) {
+  return header.claims[chunk].load(std::memory_order_acquire) == ClaimWord(sequence, id + 1) &&
+         (header.done[chunk / 64].load(std::memory_order_acquire) & (uint64_t{1} << (chunk % 64))) == 0;
+}
+
 }  // namespace
+
+std::vector<HeldClaim> BatchScheduler::Claims() const {
+  std::vector<HeldClaim> claims;
+  const std::lock_guard lock(mutex_);
+  for (uint32_t slot = 0; slot < slots_.end(); ++slot) {
+    if (!slots_.IsOpen(slot) && !slots_.IsDraining(slot)) {
+      continue;
+    }
+    const SlotHeader& header = arena_->slot(slot);
+    const uint64_t sequence = header.sequence.load(std::memory_order_relaxed);
+    const uint32_t chunks = std::min(header.chunks.load(std::memory_order_relaxed), kMaxChunks);
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      const uint64_t claimant = Claimant(header.claims[chunk].load(std::memory_order_relaxed));
+      if (claimant == kUnclaimed || claimant > producers_end_) {
+        continue;
+      }
+      const auto id = static_cast<uint32_t>(claimant - 1);
+      if (Holds(header, sequence, chunk, id)) {
+        claims.push_back(Describe(header, chunk, arena_->control().producers[id], id));
+      }
+    }
+  }
+  std::sort(claims.begin(), claims.end(),
+            [](const HeldClaim& a, const HeldClaim& b) { return a.sequence < b.sequence; });
+  return claims;
+}
 
 void BatchScheduler::SetProducers(uint32_t producers) {
   HR_ENFORCE(producers <= kMaxProducers, InvalidArgument, "at most ", kMaxProducers, " producers, got ", producers);
@@ -117,33 +173,19 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
         });
     for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
       const uint64_t bit = uint64_t{1} << (chunk % 64);
-      if (header.claims[chunk].load(std::memory_order_acquire) != ClaimWord(sequence, id + 1) ||
-          (header.done[chunk / 64].load(std::memory_order_acquire) & bit) != 0) {
+      if (!Holds(header, sequence, chunk, id)) {
         continue;
       }
-      auto kind = static_cast<ClaimKind>(header.kind.load(std::memory_order_relaxed));
-      uint32_t row = chunk * header.chunk_rows;
-      uint32_t end = std::min(row + header.chunk_rows, header.rows);
-      if (kind == ClaimKind::kItems && chunk + 1 == chunks) {
-        kind = ClaimKind::kCollate;
-        row = 0;
-        end = header.rows;
-      }
-      // A producer that dies between its claim and its first note died at the chunk's first row.
-      if (record.sequence.load(std::memory_order_relaxed) == sequence) {
-        row = std::clamp(record.row.load(std::memory_order_relaxed), row, end - 1);
-      }
+      static_cast<HeldClaim&>(death) = Describe(header, chunk, record, id);
       death.busy = true;
-      death.sequence = sequence;
-      death.kind = kind;
-      death.epoch = header.epoch;
-      death.batch = header.batch;
-      death.row = row;
       if (closed) {
         header.done[chunk / 64].fetch_or(bit);
         continue;
       }
-      if (MakesBatch(kind)) {
+      if (death.at_row && header.deaths[chunk].load(std::memory_order_relaxed) < 255) {
+        header.deaths[chunk].fetch_add(1, std::memory_order_relaxed);
+      }
+      if (MakesBatch(death.kind)) {
         // The only author of this layout is dead; the next one writes its own.
         header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
       }

@@ -72,6 +72,8 @@ class LoaderConfig:
     iterable_sharding: str | None
     progress: bool
     trace: bool
+    max_deaths_per_sample: int
+    on_worker_death: str
 
     # Derived from the arguments.
     iterable: bool = dataclasses.field(init=False)
@@ -177,6 +179,13 @@ class LoaderConfig:
         collators: Any = self.num_workers_batches
         collators = max(1, self.num_workers) if collators is None else collators
         self._set("num_workers_batches", integer("num_workers_batches", collators, 1, MAX_WORKERS))
+        self._set("max_deaths_per_sample", integer("max_deaths_per_sample", self.max_deaths_per_sample, 1, 1000))
+        if self.on_worker_death not in ("raise", "skip"):
+            raise ValueError(f'on_worker_death must be "raise" or "skip", got {self.on_worker_death!r}')
+        if self.on_worker_death == "skip" and self.iterable:
+            raise ValueError(
+                'on_worker_death="skip" needs a map-style dataset: an iterable one has no way past a sample but by it'
+            )
         self._set("seed_records", bool(self.seed_records))
         if self.seed_records and self.workers == "thread":
             raise ValueError("seed_records needs worker processes: threads share the global generators")

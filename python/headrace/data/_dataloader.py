@@ -51,7 +51,8 @@ class DataLoader:
             lie in shared memory, and what it wants to keep beyond the call it must copy.
         pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none.
         drop_last: leave out a last batch that is not full.
-        timeout: seconds that a batch may take; 0: any time.
+        timeout: seconds that a batch may take; 0: any time. Then ``errors.Timeout`` says which samples the workers are
+            at, with their stacks; a worker that has been at one sample for half of that time is replaced.
         worker_init_fn: called with the worker's number in each worker when it starts.
         multiprocessing_context: a start method ("fork", "forkserver", "spawn") or a context of :mod:`multiprocessing`.
         generator: where the seed comes from: a ``torch.Generator``, with which shuffling draws the same numbers, and so
@@ -84,6 +85,11 @@ class DataLoader:
             "dataset" for torch's ``IterableDataset``, else "engine".
         progress: show a progress bar (needs tqdm).
         trace: remember what workers, slots and consumer did when, for :meth:`write_trace`.
+        max_deaths_per_sample: a worker that dies is replaced, and the sample it was at is made again; after so many
+            deaths by the same signal or exit status it is given up. A retry comes after a pause. If workers die of that
+            cause elsewhere, too, somebody kills them from outside, and the sample is not blamed.
+        on_worker_death: what follows when a sample is given up: "raise", ``errors.WorkerDied`` instead of its batch; or
+            "skip": the batch comes without that sample.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
             that datasets that draw from them do not depend on which worker runs them.
 
@@ -123,6 +129,8 @@ class DataLoader:
         iterable_sharding: str | None = None,
         progress: bool = False,
         trace: bool = False,
+        max_deaths_per_sample: int = 4,
+        on_worker_death: str = "raise",
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name in ARGUMENT_NAMES}
         self._config = LoaderConfig(**arguments)
@@ -274,8 +282,9 @@ class DataLoader:
             Rates (``samples_per_s``, ``bytes_per_s``); totals (``batches``, ``samples``, ``bytes``); seconds that the
             consumer and the workers waited (``consumer_wait_s``, ``worker_wait_s``); seconds that the workers were
             busy, summed over them, in all and by stage (``worker_busy_s``; ``dataset_s``, ``collate_s``,
-            ``copy_s``); slots and memory in use (``held_slots``, ``slots_used``, ``resident_bytes``); and
-            ``bottleneck``, a sentence.
+            ``copy_s``); slots and memory in use (``held_slots``, ``slots_used``, ``resident_bytes``); workers that
+            died, and samples left out for that (``worker_deaths``, ``skipped_samples``); and ``bottleneck``, a
+            sentence.
         """
         engine = self._latest_engine()
         return self._summary if engine is None else engine.stats()

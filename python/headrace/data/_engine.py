@@ -27,7 +27,7 @@ from headrace.data._state import Position
 from headrace.data._stats import summarize
 from headrace.data._stream import StreamPlace, StreamTask
 from headrace.data._worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
-from headrace.data._worker_pool import MakeSetup, ThreadPool, WorkerPool, describe_exit
+from headrace.data._worker_pool import DeathPolicy, MakeSetup, ThreadPool, WorkerPool, describe_exit
 
 WaitOutcome = _core.WaitOutcome
 
@@ -58,7 +58,10 @@ class Engine:
         self._config = config
         self._owner = os.getpid()
         self._seed = seed
-        self.timeout = config.timeout if config.timeout > 0 else -1.0
+        # What a wait lasts: in the middle of the time there is a look at what the workers do, to compare with.
+        self.half_timeout = config.timeout / 2 if config.timeout > 0 else -1.0
+        # The batches taken and the claims held at that look.
+        self._last_look: tuple[int, list[_core.HeldClaim]] | None = None
         self.length = config.dataset_length()
         self._stream = _stream_task(config, position) if config.iterable else None
         self._order, self._plan = ("stream", None) if config.iterable else make_plan(config, seed)
@@ -135,11 +138,16 @@ class Engine:
                 "arena": SharedDescriptor(arena),
                 "completion": SharedDescriptor(completion),
             }
-            self._make_setup = lambda number, main: WorkerSetup(worker_id=number, main_process=main, **shared)
+            self._make_setup = functools.partial(WorkerSetup, **shared)
             context = start_context(config.multiprocessing_context)
             try:
                 self.pool = WorkerPool(
-                    self.scheduler, config.num_workers, config.threads_per_worker, context, self._make_setup
+                    self.scheduler,
+                    config.num_workers,
+                    config.threads_per_worker,
+                    context,
+                    self._make_setup,
+                    DeathPolicy(config.max_deaths_per_sample, config.on_worker_death == "skip"),
                 )
             except Exception as error:
                 _explain_pickling(config, context.get_start_method(), error)
@@ -199,7 +207,7 @@ class Engine:
             if self._tuning is not None and time.monotonic() >= self._tuning.due:
                 self.tune()
             if self.server is None:
-                result = self.scheduler.next(self.timeout)
+                result = self.scheduler.next(self.half_timeout)
             else:
                 result = self._next_here(self.server)
             if type(result) is not WaitOutcome:
@@ -209,7 +217,7 @@ class Engine:
             if result == WaitOutcome.PRODUCER_DIED:
                 self.replace_dead()
             elif result == WaitOutcome.TIMED_OUT:
-                raise errors.Timeout(f"DataLoader timed out after {self.timeout:g} seconds")
+                self.note_half_timeout()
             elif result == WaitOutcome.STOPPED:
                 raise errors.FailedPrecondition("the loader was shut down during the iteration")
 
@@ -257,13 +265,43 @@ class Engine:
                 reports = self.pool.replace_dead(
                     self.scheduler.take_deaths(),
                     self._make_setup,
-                    lambda death: self._index(death.epoch, death.batch, death.row),
+                    self._index_of,
                 )
             except BaseException:
                 self.close()
                 raise
         for report in reports:
             warnings.warn(report, RuntimeWarning, stacklevel=4)
+
+    def note_half_timeout(self) -> None:
+        """Half of the time that a batch may take is over.
+
+        The second time for one batch, workers that are still at the same sample count as hung, and are replaced.
+
+        Raises:
+            errors.Timeout: it was the second half.
+        """
+        taken = self.scheduler.stats()["batches"]
+        if self._last_look is None or self._last_look[0] != taken:
+            self._last_look = (taken, self.scheduler.claims())
+            return
+        held, self._last_look = self._last_look[1], None
+        with self._pool_lock:
+            text = self.explain_stall()
+            if isinstance(self.pool, WorkerPool):
+                self.pool.end_hung(held)
+        raise errors.Timeout(f"DataLoader timed out after {self._config.timeout:g} seconds. {text}")
+
+    def explain_stall(self) -> str:
+        """What keeps the next batch: which worker is at which sample, and the stack of each."""
+        if self.pool is None:
+            return ""
+        claims = self.scheduler.claims()
+        # Of the batch that is waited for, if anybody is at work on it.
+        return self.pool.explain([claim for claim in claims if claim.sequence == claims[0].sequence], self._index_of)
+
+    def _index_of(self, claim: _core.HeldClaim) -> Any:
+        return self._index(claim.epoch, claim.batch, claim.row)
 
     def tune(self) -> None:
         """Adapts the number of workers to what happened since the last time (``num_workers="auto"``)."""
@@ -278,7 +316,11 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """What the workers have done since they started; see ``DataLoader.stats``."""
-        return summarize(self.scheduler.stats(), self.workers, self._config.threads_per_worker)
+        counters = self.scheduler.stats()
+        pool = self.pool if isinstance(self.pool, WorkerPool) else None
+        counters["worker_deaths"] = 0 if pool is None else pool.deaths
+        counters["skipped_samples"] = 0 if pool is None else pool.skipped
+        return summarize(counters, self.workers, self._config.threads_per_worker)
 
     @property
     def tunes(self) -> bool:
@@ -305,7 +347,11 @@ class Engine:
             return self._errors.pop(problem.message) if self._local else decode_error(problem.message)
         self.replace_dead()  # the last death, which says the signal, may not have been looked at yet
         index = self._index(problem.epoch, problem.batch, problem.row)
-        exit_text = self.pool.last_exit if isinstance(self.pool, WorkerPool) else describe_exit(None)
+        exit_text = (
+            self.pool.exit_at(problem.epoch, problem.batch)
+            if isinstance(self.pool, WorkerPool)
+            else describe_exit(None)
+        )
         error = errors.WorkerDied(
             f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. "
             "With num_workers=0 the sample is made in this process, where a debugger can see it."

@@ -40,7 +40,13 @@ class Feed:
         self._feeder: _core.QueueFeeder | None = None
         _FEEDS.add(self)
         on_supply = _hook(engine, Engine.supply) if engine.supplying else None
-        self._feeder = engine.scheduler.feed(queue, _hook(engine, Engine.replace_dead), on_supply, engine.timeout)
+        self._feeder = engine.scheduler.feed(
+            queue,
+            _hook(engine, Engine.replace_dead),
+            on_supply,
+            _hook(engine, Engine.note_half_timeout),
+            engine.half_timeout,
+        )
         if engine.server is not None:
             # Without workers a thread of this process makes the samples.
             self._thread = threading.Thread(

@@ -66,12 +66,15 @@ class StreamReader:
             with contextlib.suppress(Exception):  # it may have none before it has begun
                 self._initial = dataset.state_dict()
 
-    def read(self, epoch: int, batch: int) -> tuple[list[Any], bool]:
-        """The rows of a batch, and whether the stream has ended with them. Raises what the dataset raises."""
+    def seek(self, epoch: int, batch: int) -> None:
+        """Goes to where a batch begins, or to the end of the stream. Raises what the dataset raises when it begins."""
         if epoch != self._epoch or batch < self._batch:
             self._restart(epoch, batch)
         while self._batch < batch and not self._ended:
             self._skip()
+
+    def read(self) -> tuple[list[Any], bool]:
+        """The rows of the next batch, and whether the stream has ended with them. Raises what the dataset raises."""
         if self._ended:
             return [], True
         self._batch += 1  # also if the dataset raises: an error consumes its batch

@@ -6,6 +6,8 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+import multiprocessing.forkserver
+import os
 import pickle
 import random
 import signal
@@ -27,6 +29,8 @@ from headrace.data._dataset import Fetcher
 from headrace.data._random import seeded
 from headrace.data._sample_pickle import dumps, dumps_sample, loads_sample
 from headrace.data._stream import StreamReader, StreamTask
+from headrace.data._worker_deaths import pause_before_retry
+from headrace.data._worker_stack import offer_stacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +96,15 @@ class WorkerTask:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSetup:
-    """All that a worker process is told."""
+    """All that a worker process is told.
+
+    Attributes:
+        arena, completion: of the scheduler.
+        main_process: the pidfd of the process that it ends with.
+        stacks: where it writes its Python stacks when it is asked.
+        sockets: a folder to remove if the main process cannot; empty: none.
+        delay: seconds to wait before it begins.
+    """
 
     task: WorkerTask
     worker_id: int
@@ -100,6 +112,9 @@ class WorkerSetup:
     arena: SharedDescriptor
     completion: SharedDescriptor
     main_process: SharedDescriptor
+    stacks: SharedDescriptor
+    sockets: str
+    delay: float
 
 
 class KeptErrors:
@@ -166,11 +181,14 @@ class ClaimServer:
         try:
             self._serve(claim)
         except BaseException as error:  # whatever it is, it is the batch's affair, not the worker's
-            if self._errors is not None and isinstance(error, KeyboardInterrupt):
+            here = self._errors is not None and threading.current_thread() is threading.main_thread()
+            if here and isinstance(error, KeyboardInterrupt):
                 raise  # not the sample's doing
-            if isinstance(error, StopIteration):
-                # It would end the consumer's loop without a word.
-                error = _caused_by(RuntimeError("a dataset or collate_fn raised StopIteration"), error)
+            if isinstance(error, StopIteration) or not (here or isinstance(error, Exception)):
+                # The consumer's loop, or its program, would end without a word and with status 0.
+                error = _caused_by(
+                    RuntimeError(f"a dataset, collate_fn or worker_init_fn raised {_described(error)}"), error
+                )
             self.producer.fail(claim, self._encode(error, claim))
 
     def _serve(self, claim: _core.Claim) -> None:
@@ -183,6 +201,7 @@ class ClaimServer:
         if self._reader is not None:
             self._serve_stream(claim, self._reader)
             return
+        self._pause(claim)
         self._epoch = claim.epoch
         self._fetcher.set_epoch(claim.epoch)
         if claim.kind == "collate":
@@ -204,6 +223,14 @@ class ClaimServer:
         else:
             producer.fill_from(claim, samples)
 
+    def _pause(self, claim: _core.Claim) -> None:
+        """Waits before it begins with rows at which workers have died (``_worker_deaths``)."""
+        if claim.deaths == 0 or self._errors is not None:
+            return
+        deadline = time.monotonic() + pause_before_retry(claim.deaths)
+        while (left := deadline - time.monotonic()) > 0 and not self.producer.stopped:
+            time.sleep(min(left, 0.1))
+
     def _keep(self, claim: _core.Claim, samples: list[Any]) -> None:
         """Leaves samples in the slot for whoever collates the batch."""
         try:
@@ -218,6 +245,7 @@ class ClaimServer:
     def _serve_collation(self, claim: _core.Claim) -> None:
         indices = self.producer.indices(claim, pickle.loads)
         self._culprit = f"The samples with indices {_shorten(indices)} could not be unpickled"
+        self.producer.begin_row(claim, 0)
         samples = [loads_sample(data, buffers) for data, buffers in self.producer.kept(claim)]
         self._write_batch(claim, samples, indices)
 
@@ -229,7 +257,11 @@ class ClaimServer:
         producer = self.producer
         self._culprit = "The iterable dataset could not be read"
         begin = time.perf_counter_ns()
-        samples, ended = reader.read(claim.epoch, claim.stream_batch)
+        # Before the batch is begun: catching up may take long, and a death meanwhile is not the batch's doing.
+        reader.seek(claim.epoch, claim.stream_batch)
+        self._pause(claim)
+        producer.begin_row(claim, claim.begin)
+        samples, ended = reader.read()
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
         if not samples:
             producer.end_stream(claim)
@@ -291,7 +323,8 @@ class ClaimServer:
             if hasattr(error, "add_note"):
                 error.add_note(culprit + ".")
             return self._errors.keep(error)
-        return encode_error(error, culprit, index)
+        # Half of it: another thread or process may fail at the same time.
+        return encode_error(error, culprit, index, self.producer.message_room(claim) // 2)
 
 
 def _caused_by(error: BaseException, cause: BaseException) -> BaseException:
@@ -310,22 +343,50 @@ def _shorten(indices: list[Any]) -> str:
     return repr(indices) if len(indices) <= 8 else f"[{', '.join(map(repr, indices[:7]))}, … ({len(indices)} in all)]"
 
 
-def encode_error(error: BaseException, culprit: str, index: Any) -> bytes:
-    """An exception, its traceback as text and what it befell, for :func:`decode_error` in another process."""
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+def _described(error: BaseException) -> str:
     try:
-        description = f"{type(error).__qualname__}: {error}"
+        text = str(error)
     except Exception:
-        description = type(error).__qualname__
-    try:
-        pickled = dumps(error)
-        pickle.loads(pickled)
-    except Exception:  # some exceptions cannot travel: their text still does
-        pickled = None
-    try:
-        return dumps((pickled, description, culprit, text, index))
-    except Exception:  # an index that cannot travel back
-        return dumps((pickled, description, culprit, text, None))
+        text = ""
+    return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
+
+
+def encode_error(error: BaseException, culprit: str, index: Any, room: int = 1 << 30) -> bytes:
+    """An exception, its traceback as text and what it befell, for :func:`decode_error` in another process.
+
+    Args:
+        room: the most bytes that the result may have; what is too long for it loses its middle.
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    for shortened in (None, room // 8, 64):
+        error_text = _shorten_text(_described(error), shortened)
+        trace = _shorten_text(text, shortened)
+        try:
+            pickled = dumps(error if shortened is None else _shortened_error(error, shortened))
+            pickle.loads(pickled)
+        except Exception:  # some exceptions cannot travel: their text still does
+            pickled = None
+        for known_index in (index, None):
+            try:
+                message = dumps((pickled, error_text, _shorten_text(culprit, shortened), trace, known_index))
+            except Exception:  # an index that cannot travel back
+                continue
+            if len(message) <= room:
+                return message
+    return b""
+
+
+def _shorten_text(text: str, length: int | None) -> str:
+    if length is None or len(text) <= length:
+        return text
+    half = length // 2
+    return f"{text[:half]} [… {len(text) - 2 * half:,} characters …] {text[-half:] if half else ''}"
+
+
+def _shortened_error(error: BaseException, length: int) -> BaseException:
+    """One of the same type, whose arguments are texts that are not too long."""
+    arguments = [_shorten_text(arg if isinstance(arg, str) else repr(arg), length) for arg in error.args]
+    return type(error)(*arguments)
 
 
 class WorkerTraceback(Exception):
@@ -356,7 +417,7 @@ def decode_error(message: bytes) -> BaseException:
         # What the worker can import this process may not be able to.
         with contextlib.suppress(Exception):
             unpickled = pickle.loads(pickled)
-            error = unpickled if isinstance(unpickled, BaseException) else error
+            error = unpickled if isinstance(unpickled, Exception) else error
     error.__cause__ = WorkerTraceback(culprit, trace, index)
     return error
 
@@ -403,7 +464,7 @@ def _initialize(server: ClaimServer, task: WorkerTask, worker_id: int) -> None:
     if task.worker_init_fn is not None:
         try:
             task.worker_init_fn(worker_id)
-        except Exception as error:
+        except BaseException as error:  # SystemExit, too: the consumer is to hear of it
             server.fail_all_with(error)
 
 
@@ -414,14 +475,45 @@ def serve_in_thread(server: ClaimServer, task: WorkerTask, worker_id: int) -> No
     server.run()
 
 
+def _let_forkserver_end() -> None:
+    """A forkserver ends when nobody has its pipe any more, of which its children have a copy each.
+
+    A stopped worker would keep it alive after the main process is gone, and be kept alive by it: the forkserver's end
+    is what wakes the worker (``exit_with``). Workers have no children, who would need it.
+    """
+    server = getattr(multiprocessing.forkserver, "_forkserver", None)
+    descriptor = getattr(server, "_forkserver_alive_fd", None)
+    if descriptor is not None and multiprocessing.current_process().daemon:
+        os.close(descriptor)
+        server._forkserver_alive_fd = None  # type: ignore[union-attr]
+
+
+def _offer_to_out_of_memory_killer() -> None:
+    """Where memory runs out, the kernel ends a worker, which can be replaced, rather than the main process."""
+    path = "/proc/self/oom_score_adj"
+    with contextlib.suppress(OSError, ValueError):  # without /proc, or where it is read-only
+        with open(path) as file:
+            own = int(file.read())
+        with open(path, "w") as file:
+            file.write(str(min(1000, own + _OOM_SCORE)))
+
+
+# Of 1000, which stands for all memory.
+_OOM_SCORE = 500
+
+
 def worker_main(setup: WorkerSetup) -> None:
     """The whole life of a worker process."""
     global _process_info
+    _core.exit_with(setup.main_process.fd, setup.sockets)
     # Ctrl-C reaches every process of the terminal; the main process decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A handler that the main process installed would run its clean-up here, and only once the sample is made.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _core.exit_with(setup.main_process.fd)
+    _let_forkserver_end()
+    offer_stacks(setup.stacks.fd)
+    _offer_to_out_of_memory_killer()
+    time.sleep(setup.delay)
     task = setup.task
     _seed_generators(task.seed, setup.worker_id)
     _process_info = worker_info(task, setup.worker_id)
@@ -433,5 +525,9 @@ def worker_main(setup: WorkerSetup) -> None:
     _initialize(servers[0], task, setup.worker_id)
     for server in servers[1:]:
         server.share_failure(servers[0])
-        threading.Thread(target=server.run, daemon=True).start()
+    threads = [threading.Thread(target=server.run, daemon=True) for server in servers[1:]]
+    for thread in threads:
+        thread.start()
     servers[0].run()
+    for thread in threads:  # which may be at a sample, when the worker is let go
+        thread.join()

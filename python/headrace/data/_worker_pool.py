@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
+import errno
 import multiprocessing
 
 # Used by Process.join, which imports it late: an import while the process ends would make it forget that an interrupt
 # is what it dies of.
 import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.process
 import os
+import resource
 import signal
+import sys
 import threading
 import time
+import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,15 +33,20 @@ from headrace.data._worker import (
     serve_in_thread,
     worker_main,
 )
+from headrace.data._worker_deaths import IdleDeaths, SampleDeaths
+from headrace.data._worker_stack import Stacks
 
-# Workers that die this often in a row without being at a sample are not started again.
-_MAX_IDLE_DEATHS = 5
-# A row that has ended so many workers is given up.
-_MAX_DEATHS_PER_ROW = 4
 # How long workers may take to end by themselves, in seconds.
 _GRACE = 1.0
+# Of so many workers at most an error shows the stacks.
+_MOST_STACKS = 4
+# What the parent has open for each worker, and while it starts one.
+_DESCRIPTORS = 3
+_DESCRIPTORS_AT_START = 6
 
-MakeSetup = Callable[[int, SharedDescriptor], WorkerSetup]
+MakeSetup = Callable[..., WorkerSetup]  # with what the pool knows of a worker, by name
+# The dataset index of the row at hand.
+IndexOf = Callable[[_core.HeldClaim], Any]
 
 
 def describe_exit(code: int | None) -> str:
@@ -48,6 +61,36 @@ def describe_exit(code: int | None) -> str:
     return f"exited with status {code}"
 
 
+@dataclasses.dataclass(frozen=True)
+class DeathPolicy:
+    """What follows when workers die at a sample.
+
+    Attributes:
+        max_deaths: so many of one cause, and the sample is given up.
+        skip: its batch is made without it, where that can be; else the batch fails.
+    """
+
+    max_deaths: int
+    skip: bool
+
+
+@dataclasses.dataclass
+class _Worker:
+    """A running worker process.
+
+    Attributes:
+        started: when, by the monotonic clock.
+        hung: it was ended since it had been at a sample for too long.
+    """
+
+    process: multiprocessing.process.BaseProcess
+    started: float
+    hung: bool = False
+
+    def describe_exit(self) -> str:
+        return "hung, and was ended after the timeout" if self.hung else describe_exit(self.process.exitcode)
+
+
 class WorkerPool:
     """Worker processes that fill the arena of one scheduler.
 
@@ -56,49 +99,86 @@ class WorkerPool:
 
     Thread-safety: one thread at a time, which in practice is the scheduler's consumer.
 
+    Attributes:
+        deaths: of workers, so far.
+        skipped: samples that were given up and left out, so far.
+
     Raises:
+        IoError: the system starts no process, or lacks what watching one takes.
+        FailedPrecondition: this process is a daemonic one, which must not have children.
         Exception: what :mod:`multiprocessing` raises for a dataset that cannot be sent to a worker; then nothing is
             left running.
     """
 
     def __init__(
-        self, scheduler: _core.BatchScheduler, num_workers: int, threads: int, context: Any, make_setup: MakeSetup
+        self,
+        scheduler: _core.BatchScheduler,
+        num_workers: int,
+        threads: int,
+        context: Any,
+        make_setup: MakeSetup,
+        policy: DeathPolicy,
     ) -> None:
+        if multiprocessing.current_process().daemon:
+            raise errors.FailedPrecondition(
+                "this process is a worker of a loader or of a pool, which may have no processes of its own: in it, use "
+                'a DataLoader with num_workers=0 or workers="thread"'
+            )
         self._scheduler = scheduler
         self._threads = threads
         self._context = context
-        self._idle_deaths = 0
-        self._samples = 0
-        # By batch and row.
-        self._row_deaths: collections.Counter[tuple[int, int]] = collections.Counter()
+        self._policy = policy
+        self._sample_deaths = SampleDeaths(policy.max_deaths)
+        self._idle_deaths = IdleDeaths()
         self._owner = os.getpid()
-        self._main_pidfd = os.pidfd_open(self._owner)
-        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._main_pidfd = -1
+        self._workers: list[_Worker] = []
         # By worker: processes that have been told to end and may still be at a sample.
         self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
-        self.last_exit = describe_exit(None)
+        # How workers ended at what was given up, by epoch and batch.
+        self._given_up: collections.OrderedDict[tuple[int, int], str] = collections.OrderedDict()
+        self.deaths = 0
+        self.skipped = 0
+        _require_descriptors(num_workers)
+        self._stacks = Stacks()
         try:
+            self._main_pidfd = _open_pidfd(self._owner)
             # Start all, then watch all: the processes come up in parallel.
             for worker_id in range(num_workers):
-                self._processes.append(self._start(worker_id, make_setup))
+                self._workers.append(self._start(worker_id, make_setup))
             for worker_id in range(num_workers):
                 self._watch(worker_id)
         except BaseException:
             self.stop()
             raise
 
-    def _start(self, worker_id: int, make_setup: MakeSetup) -> multiprocessing.process.BaseProcess:
-        setup = make_setup(worker_id, SharedDescriptor(self._main_pidfd))
+    def _start(self, worker_id: int, make_setup: MakeSetup) -> _Worker:
+        setup = make_setup(
+            worker_id=worker_id,
+            main_process=SharedDescriptor(self._main_pidfd),
+            stacks=SharedDescriptor(self._stacks.fd),
+            sockets=_forkserver_sockets(self._context),
+            delay=self._idle_deaths.delay(worker_id),
+        )
         process: multiprocessing.process.BaseProcess = self._context.Process(
             target=worker_main, args=(setup,), name=f"headrace-worker-{worker_id}", daemon=True
         )
-        process.start()
-        return process
+        try:
+            process.start()
+        except OSError as error:
+            if error.errno not in _LIMITS:
+                raise
+            raise errors.IoError(
+                f"cannot start worker {worker_id}: {error.strerror}. {_LIMITS[error.errno]}; fewer workers, or "
+                'workers="thread", need less'
+            ) from error
+        _processes.add(process)
+        return _Worker(process, time.monotonic())
 
     def _watch(self, worker_id: int) -> None:
-        process = self._processes[worker_id]
+        process = self._workers[worker_id].process
         try:
-            pidfd = os.pidfd_open(process.pid)  # type: ignore[arg-type]
+            pidfd = _open_pidfd(process.pid)  # type: ignore[arg-type]
         except ProcessLookupError:
             # Gone and reaped already (by a forkserver): its sentinel says so.
             pidfd = os.dup(process.sentinel)
@@ -111,9 +191,9 @@ class WorkerPool:
         self,
         deaths: list[_core.ProducerDeath],
         make_setup: MakeSetup,
-        index_of: Callable[[_core.ProducerDeath], Any],
+        index_of: IndexOf,
     ) -> list[str]:
-        """Starts a new worker for each that died.
+        """Starts a new worker for each that died, and gives up the samples that always end theirs.
 
         Returns:
             What happened, for the user.
@@ -127,42 +207,87 @@ class WorkerPool:
         for death in deaths:  # all threads of a process die with it
             of_workers.setdefault(death.producer // self._threads, []).append(death)
         for worker_id, together in of_workers.items():
-            if worker_id >= len(self._processes):
+            if worker_id >= len(self._workers):
                 continue  # it had been let go
-            process = self._processes[worker_id]
+            worker = self._workers[worker_id]
+            process = worker.process
             _join(process, 5)
-            self.last_exit = describe_exit(process.exitcode)
+            self.deaths += 1
             seen = {death.producer for death in together}
             ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)
             together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
-            report = f"worker {worker_id} (pid {process.pid}) {self.last_exit}"
-            samples = self._scheduler.stats()["samples"]
-            for death in together:
-                if death.busy:
-                    row = (death.sequence, death.row)
-                    self._row_deaths[row] += 1
-                    if self._row_deaths[row] >= _MAX_DEATHS_PER_ROW:
-                        self._scheduler.abandon(*row)
-                        del self._row_deaths[row]
-            busy = [repr(index_of(death)) for death in together if death.busy]
-            if busy:
-                self._idle_deaths = 0
-                what = f"sample with index {busy[0]}" if len(busy) == 1 else f"samples with indices {', '.join(busy)}"
-                report += f" while it made the {what}; another worker makes it again"
-            else:
-                self._idle_deaths = 1 if samples > self._samples else self._idle_deaths + 1
-                if self._idle_deaths >= _MAX_IDLE_DEATHS:
-                    raise errors.WorkerDied(
-                        f"the worker processes die before they make a sample: {report}. See what they printed; "
-                        "with num_workers=0 the dataset runs in this process."
-                    )
-                report += " while it was idle; another worker takes its place"
-            self._samples = samples
+            at_work = [death for death in together if death.busy and death.at_row]
+            report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
+            report += self._note_death(worker_id, worker, at_work, report, index_of)
             _close(process)
-            self._processes[worker_id] = self._start(worker_id, make_setup)
+            self._workers[worker_id] = self._start(worker_id, make_setup)
             self._watch(worker_id)
             reports.append(report)
         return reports
+
+    def _note_death(
+        self,
+        worker_id: int,
+        worker: _Worker,
+        at_work: list[_core.ProducerDeath],
+        report: str,
+        index_of: IndexOf,
+    ) -> str:
+        """Decides what follows; says so in words that go on with ``report``."""
+        code = worker.process.exitcode
+        cause = "hung" if worker.hung else code
+        by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
+        given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample))]
+        if not at_work:
+            samples = self._scheduler.stats()["samples"]
+            if not self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples):
+                raise errors.WorkerDied(
+                    f"the worker processes die before they make a sample: {report}. See what they printed; "
+                    "with num_workers=0 the dataset runs in this process."
+                )
+            return " while it was idle; another worker takes its place"
+        self._idle_deaths.forget(worker_id)
+        names = [repr(index_of(death)) for death in at_work]
+        text = f"sample with index {names[0]}" if len(names) == 1 else f"samples with indices {', '.join(names)}"
+        outcomes = {self._give_up(death, worker.describe_exit()) for death in given_up}
+        return f" while it made the {text}; {', '.join(sorted(outcomes)) or 'another worker makes it again'}"
+
+    def _give_up(self, death: _core.ProducerDeath, exit_text: str) -> str:
+        if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
+            self.skipped += 1
+            return "its batch is made without it"
+        self._given_up[(death.epoch, death.batch)] = exit_text
+        while len(self._given_up) > 2048:
+            self._given_up.popitem(last=False)
+        self._scheduler.abandon(death.sequence, death.row)
+        return "it is given up"
+
+    def exit_at(self, epoch: int, batch: int) -> str:
+        """How the last worker ended that made a sample of that batch, which was given up."""
+        return self._given_up.get((epoch, batch), describe_exit(None))
+
+    def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
+        """What the workers that hold those claims are at, or all if there are none: sample, process and stack."""
+        samples: dict[int, _core.HeldClaim | None] = dict.fromkeys(range(len(self._workers)))
+        if held:
+            samples = {claim.producer // self._threads: claim for claim in held}
+        texts: list[str] = []
+        for worker_id, claim in samples.items():
+            if worker_id < len(self._workers) and len(texts) < _MOST_STACKS:
+                pid = self._workers[worker_id].process.pid
+                assert pid is not None
+                what = "no sample" if claim is None or not claim.at_row else f"the sample with {_name(claim, index_of)}"
+                texts.append(f"Worker {worker_id} (pid {pid}) is at {what}. {self._stacks.of(pid)}")
+        return "\n\n".join(texts)
+
+    def end_hung(self, before: list[_core.HeldClaim]) -> None:
+        """Kills the workers that are still at the sample at which they were; their deaths are noted as any other."""
+        known = {_identity(claim) for claim in before}
+        for claim in self._scheduler.claims():
+            worker_id = claim.producer // self._threads
+            if claim.at_row and _identity(claim) in known and worker_id < len(self._workers):
+                self._workers[worker_id].hung = True
+                self._workers[worker_id].process.kill()
 
     def resize(self, workers: int, make_setup: MakeSetup) -> int:
         """Starts workers, or lets some end once they have made what they are at.
@@ -170,8 +295,8 @@ class WorkerPool:
         Returns:
             How many there are now: fewer than asked for while one that was let go has not ended.
         """
-        while len(self._processes) < workers:
-            worker_id = len(self._processes)
+        while len(self._workers) < workers:
+            worker_id = len(self._workers)
             leaving = self._leaving.get(worker_id)
             if leaving is not None:
                 if leaving.is_alive():
@@ -179,22 +304,23 @@ class WorkerPool:
                 for thread in range(self._threads):  # if it was killed before it could end of its own accord
                     self._scheduler.reclaim(worker_id * self._threads + thread)
                 _close(self._leaving.pop(worker_id))
-            self._processes.append(self._start(worker_id, make_setup))
+            self._workers.append(self._start(worker_id, make_setup))
             self._watch(worker_id)
-        while len(self._processes) > workers:
-            worker_id = len(self._processes) - 1
+        while len(self._workers) > workers:
+            worker_id = len(self._workers) - 1
             for thread in range(self._threads):
                 self._scheduler.retire_producer(worker_id * self._threads + thread)
-            self._leaving[worker_id] = self._processes.pop()
-        self._scheduler.set_producers(len(self._processes) * self._threads)
-        return len(self._processes)
+            self._leaving[worker_id] = self._workers.pop().process
+        self._scheduler.set_producers(len(self._workers) * self._threads)
+        return len(self._workers)
 
     def stop(self) -> None:
         """Ends the workers: asks them to, then kills them. Does nothing in a forked child. Idempotent."""
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
-        processes, self._processes = [*self._processes, *self._leaving.values()], []
+        processes = [*(worker.process for worker in self._workers), *self._leaving.values()]
+        self._workers.clear()
         self._leaving.clear()
         deadline = time.monotonic() + _GRACE
         try:
@@ -210,6 +336,85 @@ class WorkerPool:
             if self._main_pidfd >= 0:
                 os.close(self._main_pidfd)
                 self._main_pidfd = -1
+            self._stacks.close()
+
+
+def _identity(claim: _core.HeldClaim) -> tuple[int, int, int, str]:
+    return claim.producer, claim.sequence, claim.row, claim.kind
+
+
+def _name(claim: _core.HeldClaim, index_of: IndexOf) -> str:
+    return f"index {index_of(claim)!r}"
+
+
+# Why no process could be started.
+_LIMITS = {
+    errno.EAGAIN: "A limit on processes or threads is reached (ulimit -u, or the pids limit of a container)",
+    errno.ENOMEM: "Memory is short",
+    errno.EMFILE: "The limit on file descriptors is reached (ulimit -n)",
+    errno.ENFILE: "The system has no file descriptors left",
+}
+
+
+def _require_descriptors(workers: int) -> None:
+    """Looks whether that many workers can be had: :mod:`multiprocessing` leaks descriptors when it fails half-way."""
+    wanted = workers * _DESCRIPTORS + _DESCRIPTORS_AT_START
+    taken: list[int] = []
+    try:
+        for _ in range(wanted):
+            taken.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            return
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise errors.IoError(
+            f"{workers} workers need {wanted} more file descriptors, and the limit of {limit} leaves {len(taken)}: "
+            'raise it (ulimit -n), or use fewer workers or workers="thread"'
+        ) from None
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+def _open_pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        raise errors.IoError(
+            f"worker processes need the system call pidfd_open: {error.strerror}. The kernel is older than 5.3, or a "
+            'container\'s seccomp profile forbids it; workers="thread" and num_workers=0 do without'
+        ) from error
+
+
+def _forkserver_sockets(context: Any) -> str:
+    """The folder where multiprocessing's forkserver listens, which stays if this process is killed; else empty."""
+    if _is_fork or context.get_start_method() != "forkserver" or multiprocessing.parent_process() is not None:
+        return ""  # it may be another process's
+    multiprocessing.forkserver.ensure_running()
+    configuration: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    return str(configuration.get("tempdir") or "")
+
+
+# Worker processes of this process.
+_processes: weakref.WeakSet[multiprocessing.process.BaseProcess] = weakref.WeakSet()
+_is_fork = False
+
+
+def _forget_workers() -> None:
+    """In a forked child: the workers are the parent's.
+
+    Otherwise multiprocessing's exit handler would end them when the child ends.
+    """
+    global _is_fork
+    _is_fork = True
+    children: set[multiprocessing.process.BaseProcess] = getattr(multiprocessing.process, "_children", set())
+    children.difference_update(_processes)
+    _processes.clear()
+
+
+os.register_at_fork(after_in_child=_forget_workers)
 
 
 def _join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
@@ -245,6 +450,17 @@ class ThreadPool:
         ]
         for thread in self._threads:
             thread.start()
+
+    def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
+        """As :meth:`WorkerPool.explain`."""
+        frames = sys._current_frames()
+        texts = []
+        for claim in held[:_MOST_STACKS]:
+            if claim.producer < len(self._threads):
+                frame = frames.get(self._threads[claim.producer].ident or 0)
+                stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                texts.append(f"Thread {claim.producer} is at the sample with {_name(claim, index_of)}.\n{stack}")
+        return "\n\n".join(texts)
 
     def stop(self) -> None:
         """Ends the threads once they have made the samples that they are at; waits for that, but not long.

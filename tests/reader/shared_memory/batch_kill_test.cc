@@ -304,6 +304,51 @@ TEST(BatchKillTest, DeathBeforeTheFirstNoteIsAtTheFirstRow) {
   EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4)));
 }
 
+TEST(BatchKillTest, DeathsAtARowAreTakenApartFromDeathsBeforeIt) {
+  const auto scheduler = BatchScheduler::Create(SmallOptions(8, 4));
+  scheduler->StartEpoch(0);
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  Claim claim = *producer.TryClaim();
+  EXPECT_FALSE(scheduler->Claims().at(0).at_row);
+  ProducerDeath death = scheduler->Reclaim(0);
+  EXPECT_TRUE(death.busy);
+  EXPECT_FALSE(death.at_row);
+
+  claim = *producer.TryClaim();
+  EXPECT_EQ(claim.deaths, 0U) << "nobody came to a row";
+  producer.BeginRow(claim, claim.begin);
+  EXPECT_TRUE(scheduler->Claims().at(0).at_row);
+  EXPECT_TRUE(scheduler->Reclaim(0).at_row);
+  EXPECT_EQ(producer.TryClaim()->deaths, 1U);
+}
+
+TEST(BatchKillTest, ClaimantsAreToldHowManyDiedThere) {
+  const auto scheduler = BatchScheduler::Create(SmallOptions(8, 4));
+  scheduler->StartEpoch(0);
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  for (uint32_t deaths = 0; deaths < 300; ++deaths) {
+    const Claim claim = *producer.TryClaim();
+    ASSERT_EQ(claim.deaths, std::min(deaths, 255U));
+    producer.BeginRow(claim, claim.begin);
+    const std::vector<HeldClaim> held = scheduler->Claims();
+    ASSERT_EQ(held.size(), 1U);
+    EXPECT_EQ(held[0].producer, 0U);
+    EXPECT_EQ(held[0].row, claim.begin);
+    EXPECT_TRUE(held[0].at_row);
+    EXPECT_TRUE(scheduler->Reclaim(0).at_row);
+  }
+  MakeAll(producer);
+  EXPECT_TRUE(scheduler->Claims().empty());
+  ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+  EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4)));
+  // Another batch in the same slot knows nothing of that.
+  scheduler->StartEpoch(1);
+  for (std::optional<Claim> claim = producer.TryClaim(); claim; claim = producer.TryClaim()) {
+    EXPECT_EQ(claim->deaths, 0U);
+    MakeRows(producer, *claim);
+  }
+}
+
 class DeadlyRowTest : public ::testing::TestWithParam<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(WholeBatches, DeadlyRowTest, ::testing::Bool());

@@ -1,0 +1,114 @@
+"""What follows when workers die: which sample is to blame, if one is, and how soon another worker starts.
+
+The way in which a process died does not say whose doing it was: SIGKILL comes from an operator, from a cluster's
+scheduler, and from the kernel when a sample takes all memory. So a sample is tried again, and what happens meanwhile
+tells the two apart.
+"""
+
+from __future__ import annotations
+
+import collections
+import signal
+import time
+from collections.abc import Hashable
+
+# A worker that dies this often in a row without coming to a sample is not started again, if nothing else goes on.
+_MAX_IDLE_DEATHS = 5
+# What kills from outside is waited for so long, in seconds.
+_MAX_IDLE_SECONDS = 60.0
+# Signals that a program does not send itself by a mistake.
+_FROM_OUTSIDE = frozenset(
+    -number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)
+)
+# A worker that has lived so long, in seconds, did not die of its start.
+_STARTED = 5.0
+# Batches whose numbers are further apart than this are not open together.
+_FORGET_AFTER = 4096
+
+
+def pause_before_retry(deaths: int) -> float:
+    """Seconds that a worker waits before it makes a sample at which so many have died."""
+    return min(0.05 * 2 ** (deaths - 1), 2.0) if deaths > 0 else 0.0
+
+
+class SampleDeaths:
+    """Counts the workers that died at a sample, by sample and cause.
+
+    A retry comes after a pause (:func:`pause_before_retry`), which is the control of the experiment: if meanwhile a
+    worker dies of the same cause that is not at a sample, or at one that had done no harm before, then somebody kills
+    workers from outside, and the count begins anew. So bursts of kills, however fast, are not laid at the door of a
+    sample, whereas one that always ends its worker has nobody beside it who dies.
+
+    Args:
+        limit: deaths of one cause after which a sample is given up.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # By cause and by sample: its batch's number first.
+        self._counts: dict[Hashable, dict[tuple[int, int, str], int]] = collections.defaultdict(dict)
+
+    def note(self, cause: Hashable, samples: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+        """A worker died of ``cause`` while it made ``samples``: none, or one for each of its threads.
+
+        Returns:
+            Those of them that are to be given up.
+        """
+        counts = self._counts[cause]
+        if any(sample not in counts for sample in samples) or not samples:
+            for sample in counts:
+                counts[sample] = 0
+        for sample in samples:
+            counts[sample] = counts.get(sample, 0) + 1
+        if samples:
+            newest = max(sample[0] for sample in samples)
+            for sample in [sample for sample in counts if sample[0] + _FORGET_AFTER < newest]:
+                del counts[sample]
+        given_up = [sample for sample in samples if counts[sample] >= self._limit]
+        for sample in given_up:
+            del counts[sample]
+        return given_up
+
+
+class IdleDeaths:
+    """Counts workers that died without being at a sample.
+
+    Such a worker starts again, later each time. If no sample is made meanwhile, that has an end: soon if it dies of
+    something that its start does, and after a minute if it is killed from outside.
+    """
+
+    def __init__(self) -> None:
+        self._counts: collections.Counter[int] = collections.Counter()
+        self._in_vain: collections.Counter[int] = collections.Counter()
+        self._samples = -1
+        self._since = 0.0
+
+    def note(self, worker: int, code: int | None, lifetime: float, samples: int) -> bool:
+        """A worker died while it was idle.
+
+        Args:
+            code: how, as :attr:`multiprocessing.Process.exitcode`.
+            lifetime: in seconds.
+            samples: made by all workers so far.
+
+        Returns:
+            Whether to start it again.
+        """
+        now = time.monotonic()
+        if samples != self._samples or not self._in_vain:
+            self._samples, self._since = samples, now
+            self._in_vain.clear()
+        self._in_vain[worker] += 1
+        self._counts[worker] = 1 if lifetime > _STARTED else self._counts[worker] + 1
+        if self._in_vain[worker] < _MAX_IDLE_DEATHS:
+            return True
+        return code in _FROM_OUTSIDE and now - self._since < _MAX_IDLE_SECONDS
+
+    def delay(self, worker: int) -> float:
+        """Seconds that the next such worker waits before it does anything."""
+        count = self._counts[worker]
+        return min(0.05 * 2 ** (count - 2), 1.0) if count > 1 else 0.0
+
+    def forget(self, worker: int) -> None:
+        """The worker came to a sample."""
+        del self._counts[worker]

@@ -1,0 +1,94 @@
+"""The Python stacks of a worker process, also of one that never runs Python code again.
+
+:mod:`faulthandler` writes them from a signal handler: neither the interpreter's lock nor a thread of the worker is
+needed, only that the process runs. All workers of a pool write to one memory file, which never blocks them.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import fcntl
+import os
+import signal
+import time
+from pathlib import Path
+
+from headrace import _core
+
+# One that nobody else is likely to use; those below 34 have meanings.
+_SIGNAL = int(signal.SIGRTMAX) - 3
+# Python before 3.13 does not have it.
+_MFD_NOEXEC_SEAL = 0x8
+_STATES = {
+    "T": "It is stopped (SIGSTOP); SIGCONT would let it go on.",
+    "t": "It is stopped by a debugger.",
+    "D": "It waits in the kernel, which is usually for a disk or a network file system.",
+    "Z": "It has just ended.",
+}
+
+
+def offer_stacks(fd: int) -> None:
+    """In a worker: the signal has the stacks of all threads written to ``fd``, and then a line with its number."""
+    _core.mark_signal(_SIGNAL, fd)
+    faulthandler.register(_SIGNAL, fd, all_threads=True, chain=True)
+
+
+class Stacks:
+    """Asks workers for their stacks. One thread at a time.
+
+    Attributes:
+        fd: what workers give to :func:`offer_stacks`.
+    """
+
+    def __init__(self) -> None:
+        self.fd = _memory_file("headrace-stacks")
+        self._owner = os.getpid()
+
+    def of(self, pid: int, seconds: float = 5.0) -> str:
+        """The stacks of the worker with that number, or what keeps it from telling; waits at most so long for them."""
+        state = _field(pid, "State:")[:1]
+        if state in _STATES:
+            return _STATES[state]
+        # Before it offers them, the signal would end it.
+        if not int(_field(pid, "SigCgt:") or "0", 16) >> (_SIGNAL - 1) & 1:
+            return "It is still starting."
+        os.ftruncate(self.fd, 0)
+        try:
+            os.kill(pid, _SIGNAL)
+        except ProcessLookupError:
+            return _STATES["Z"]
+        deadline = time.monotonic() + seconds
+        mark = f"#{pid}\n".encode()
+        while mark not in (text := self._text()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return text.split(mark)[0].decode(errors="replace") or "It does not answer: it may wait in the kernel."
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _text(self) -> bytes:
+        return os.pread(self.fd, 1 << 20, 0)
+
+
+def _field(pid: int, name: str) -> str:
+    """A field of a process's status; empty if it is gone."""
+    try:
+        lines = Path("/proc", str(pid), "status").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line[len(name) :].strip() for line in lines if line.startswith(name)), "")
+
+
+def _memory_file(name: str) -> int:
+    """A descriptor to which several processes append."""
+    try:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # else the kernel is too old for the flag
+            raise
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+    return fd
