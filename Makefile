@@ -14,7 +14,7 @@ CPP_SOURCES := $(shell find framework operators reader python tests docs -name '
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libgtest-dev libgmock-dev python3-dev python3-venv
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages install quickstart test test-cpp test-python test-peers lint format sanitize benchmark wheel clean
+.PHONY: help system-packages install quickstart test test-cpp test-python test-peers lint format sanitize soak benchmark wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -98,6 +98,9 @@ sanitize: system-packages ## the C++ tests under ThreadSanitizer, then under Add
 	  cmake --build build/$$sanitizer --parallel $(JOBS) && \
 	  ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure || exit 1; \
 	done
+
+soak: install $(VENV)/.test-tools ## ten minutes (SOAK_SECONDS) of random loaders under random kills; prints figures
+	$(BIN)/python tests/soak/soak.py
 
 benchmark: test-cpp ## the benchmarks that need no other loader; see tests/benchmarks
 	$(BUILD)/tests/benchmarks/shared_memory_benchmark

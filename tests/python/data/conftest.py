@@ -13,7 +13,7 @@ import pytest
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
-            if item.path.parent == Path(__file__).parent:
+            if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(60))
 
 

@@ -103,9 +103,15 @@ def test_an_error_that_cannot_be_printed_arrives() -> None:
     assert type(run(DataLoader(Raising(3, 1, kind="unprintable"), num_workers=1))[1]) is UnprintableError
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_exit_in_a_dataset_is_an_error_like_others(num_workers: int) -> None:
-    got = run(DataLoader(Raising(3, 1, kind="exit"), num_workers=num_workers))
+def test_an_exit_in_a_worker_does_not_end_the_program() -> None:
+    got = run(DataLoader(Raising(3, 1, kind="exit"), num_workers=1))
+    assert type(got[1]) is RuntimeError
+    assert "SystemExit: 3" in str(got[1])
+    assert got[2] == [2]
+
+
+def test_an_exit_in_the_main_process_is_one() -> None:
+    got = run(DataLoader(Raising(3, 1, kind="exit")))
     assert type(got[1]) is SystemExit
     assert got[2] == [2]
 

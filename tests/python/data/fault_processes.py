@@ -1,0 +1,59 @@
+"""Which processes there are."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def stat_of(pid: int) -> tuple[str, int, int] | None:
+    """State, parent and session of a process; None if it is gone."""
+    try:
+        fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return fields[0], int(fields[1]), int(fields[3])
+
+
+def session_members(session: int) -> list[int]:
+    """Processes of that session that are not zombies."""
+    members = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            stat = stat_of(int(entry))
+            if stat is not None and stat[2] == session and stat[0] not in "ZX":
+                members.append(int(entry))
+    return members
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path("/proc", str(pid), "cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def workers_of(main: int) -> list[int]:
+    """The worker processes of a loader in ``main``, whatever started them, that are alive."""
+    members = [(pid, stat) for pid in session_members(os.getsid(main)) if (stat := stat_of(pid)) is not None]
+    services = {
+        pid
+        for pid, stat in members
+        if stat[1] == main and ("resource_tracker import" in command_of(pid) or _is_forkserver(pid, main))
+    }
+    return [pid for pid, stat in members if pid not in services and (stat[1] == main or stat[1] in services)]
+
+
+def _is_forkserver(pid: int, main: int) -> bool:
+    return "forkserver import main" in command_of(pid)
+
+
+def ignores_interrupts(pid: int) -> bool:
+    """As a worker does once it has started."""
+    try:
+        lines = Path("/proc", str(pid), "status").read_text().splitlines()
+    except OSError:
+        return False
+    ignored = next((line.split()[1] for line in lines if line.startswith("SigIgn:")), "0")
+    return bool(int(ignored, 16) >> (signal.SIGINT - 1) & 1)

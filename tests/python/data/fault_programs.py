@@ -1,0 +1,778 @@
+"""Programs that meet faults; fault_harness.py runs them. The name of one and its arguments, as JSON, come from the
+command line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import gc
+import hashlib
+import importlib
+import json
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from fault_processes import session_members, workers_of
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.data import DataLoader, IterableDataset, get_worker_info
+from headrace.fluid import core
+
+
+def be_quiet() -> None:
+    """Errors of this process, and of those that it starts, are expected."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def report(result: Any) -> None:
+    print(json.dumps(result), flush=True)
+
+
+class Work:
+    """Sample i: an array that depends on i and on the record's generator; takes a while in a worker."""
+
+    def __init__(self, length: int, seconds: float = 0.0005) -> None:
+        self.length = length
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int, rng: np.random.Generator) -> Any:
+        if get_worker_info() is not None:
+            time.sleep(self.seconds)
+        return rng.integers(0, 1 << 30, 50), index
+
+
+class Stream(IterableDataset):
+    """The numbers of a range, or of this worker's part of it."""
+
+    def __init__(self, length: int, seconds: float = 0.0002) -> None:
+        self.length = length
+        self.seconds = seconds
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info is not None else (0, 1)
+        for number in range(first, self.length, step):
+            if info is not None:
+                time.sleep(self.seconds)
+            yield np.full(20, number), number
+
+
+class OfWorker:
+    """Stands in this process for what worker ``number`` of ``count`` iterates over."""
+
+    def __init__(self, stream: Stream, number: int, count: int) -> None:
+        self.values = range(number, stream.length, count)
+
+    def batches(self, size: int) -> list[Any]:
+        samples = [(np.full(20, number), number) for number in self.values]
+        return [
+            [np.stack([array for array, _ in part]), np.array([number for _, number in part])]
+            for part in (samples[begin : begin + size] for begin in range(0, len(samples), size))
+        ]
+
+
+def stack_and_grow(samples: list[Any]) -> Any:
+    """A batch of 1 MiB, which takes a while."""
+    if get_worker_info() is not None:
+        time.sleep(0.005)
+    arrays = np.stack([array for array, _ in samples])
+    return {"grown": np.resize(arrays, 1 << 17), "numbers": [number for _, number in samples]}
+
+
+def digest(batch: Any) -> str:
+    """Tells batches apart bit for bit."""
+    state = hashlib.sha256()
+
+    def add(part: Any) -> None:
+        if isinstance(part, dict):
+            for key in sorted(part):
+                add(key)
+                add(part[key])
+        elif isinstance(part, (list, tuple)):
+            state.update(f"[{len(part)}".encode())
+            for element in part:
+                add(element)
+        elif isinstance(part, np.ndarray):
+            state.update(f"{part.dtype} {part.shape}".encode() + part.tobytes())
+        else:
+            state.update(repr(part).encode())
+
+    add(batch)
+    return state.hexdigest()
+
+
+# By name: dataset, and what else the loader is given.
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "map": (Work(400), {"batch_size": 8, "shuffle": True}),
+    "collation": (Work(400), {"batch_size": 8, "shuffle": True, "collate_fn": stack_and_grow}),
+    "one collator": (
+        Work(400),
+        {"batch_size": 8, "shuffle": True, "collate_fn": stack_and_grow, "num_workers_batches": 1},
+    ),
+    "stream": (Stream(2000), {"batch_size": 20}),
+    "streams": (Stream(2000), {"batch_size": 20, "iterable_sharding": "dataset"}),
+    "single samples": (Work(100), {"batch_size": None, "shuffle": True}),
+    "sampler": (Work(400), {"batch_size": 8, "sampler": range(399, -1, -1)}),
+}
+
+
+def make_loader(kind: str, workers: int, context: str, **arguments: Any) -> DataLoader:
+    dataset, given = KINDS[kind]
+    return DataLoader(dataset, num_workers=workers, multiprocessing_context=context, seed=11, **{**given, **arguments})
+
+
+class Expected:
+    """The batches that nothing has disturbed, epoch by epoch."""
+
+    def __init__(self, kind: str, workers: int) -> None:
+        self._streams: list[str] | None = None
+        dataset, given = KINDS[kind]
+        if given.get("iterable_sharding") == "dataset":
+            parts = [OfWorker(dataset, number, workers).batches(given["batch_size"]) for number in range(workers)]
+            longest = max(map(len, parts))
+            turns = [part[turn] for turn in range(longest) for part in parts if turn < len(part)]
+            self._streams = [digest(batch) for batch in turns]
+        else:
+            self._loader = DataLoader(dataset, seed=11, **given)
+
+    def epoch(self, number: int) -> list[str]:
+        if self._streams is not None:
+            return self._streams
+        self._loader.set_epoch(number)
+        return [digest(batch) for batch in self._loader]
+
+
+class Killer(threading.Thread):
+    """Kills workers of this process, ``count`` of them.
+
+    Args:
+        pattern: "random" moments, up to 20 ms apart; "faster" than workers start; "all" of them at once.
+    """
+
+    def __init__(self, count: int, pattern: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.killed = 0
+        self._count = count
+        self._pattern = pattern
+        self._random = random.Random(seed)
+
+    def run(self) -> None:
+        main = os.getpid()
+        while self.killed < self._count:
+            pause = {"random": self._random.uniform(0, 0.02), "faster": 0.003, "all": 0.1}[self._pattern]
+            time.sleep(pause)
+            workers = workers_of(main)
+            chosen = workers if self._pattern == "all" else self._random.sample(workers, min(1, len(workers)))
+            for pid in chosen:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed += 1
+                except ProcessLookupError:
+                    pass
+
+
+def kills(kind: str, context: str, workers: int, count: int, pattern: str = "random", fed: bool = False) -> None:
+    """Iterates over epochs for as long as workers are being killed, and over another one."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    loader = make_loader(kind, workers, context)
+    expected = Expected(kind, workers)
+    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, [[-1, 50], [-1]])
+    killer = Killer(count, pattern, seed=count)
+    wrong, epochs, quiet = [], 0, False
+    while not quiet:
+        quiet = epochs > 0 and not killer.is_alive()  # the last epoch sees no kill
+        iterator = fed_batches(loader, queue) if fed else iter(loader)
+        first = [digest(next(iterator))]
+        if epochs == 0:
+            killer.start()
+        got = first + [digest(batch) for batch in iterator]
+        if got != expected.epoch(epochs):
+            wrong.append(epochs)
+        epochs += 1
+    report({"killed": killer.killed, "epochs": epochs, "wrong": wrong})
+
+
+def fed_batches(loader: DataLoader, queue: core.LoDTensorBlockingQueue) -> Iterator[Any]:
+    feed = loader._feed(queue)
+    while True:
+        try:
+            yield [np.asarray(tensor) for tensor in queue.pop(timeout=60)]
+        except core.EOFException:
+            break
+    feed.stop()
+    queue.reopen()
+
+
+def endless(kind: str, context: str) -> None:
+    """Iterates for ever; says so when the first batch is there."""
+    loader = make_loader(kind, 2, context)
+    _iterate(loader, lambda: print("ready", flush=True))
+
+
+def _iterate(loader: DataLoader, on_first: Callable[[], object]) -> None:
+    first = True
+    while True:
+        for _ in loader:
+            if first:
+                on_first()
+                first = False
+
+
+WAYS_TO_END = ("SIGKILL", "SIGTERM", "SIGINT", "segfault", "os._exit", "killed beside a stopped worker")
+
+
+def ends(count: int, seed: int) -> None:
+    """Main processes that end in every way, at random moments, each a fork of this one; how long workers outlived
+    them.
+    """
+    chance = random.Random(seed)
+    reports = []
+    for number in range(count):
+        way = WAYS_TO_END[number % len(WAYS_TO_END)]
+        kind = chance.choice(["map", "collation", "stream", "single samples"])
+        readable, writable = os.pipe()
+        main = os.fork()
+        if main == 0:
+            _be_main_process(kind, lambda: os.write(writable, b"."))  # noqa: B023
+        os.close(writable)
+        if chance.random() < 0.7:
+            os.read(readable, 1)
+        time.sleep(chance.uniform(0, 0.06))
+        os.close(readable)
+        _end(main, way, chance)
+        os.waitpid(main, 0)
+        begin = time.monotonic()
+        while _others() and time.monotonic() - begin < 20:
+            time.sleep(0.005)
+        reports.append((time.monotonic() - begin, way))
+        for pid in _others():
+            os.kill(pid, signal.SIGKILL)
+    report(max(reports))
+
+
+def _be_main_process(kind: str, on_first: Callable[[], object]) -> None:
+    os.setpgid(0, 0)
+    be_quiet()
+    signal.signal(signal.SIGUSR1, lambda *_: ctypes.string_at(0))
+    signal.signal(signal.SIGUSR2, lambda *_: os._exit(3))
+    try:
+        _iterate(make_loader(kind, 2, "fork"), on_first)
+    except KeyboardInterrupt:
+        sys.exit(4)
+
+
+def _end(main: int, way: str, chance: random.Random) -> None:
+    if way == "SIGINT":  # as from a terminal: to all
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(main, signal.SIGINT)
+        time.sleep(0.2)
+        # While a process starts, an interrupt may be lost in one of its import statements.
+        os.kill(main, signal.SIGINT)
+    elif way == "killed beside a stopped worker":
+        workers = workers_of(main)
+        if workers:
+            os.kill(chance.choice(workers), signal.SIGSTOP)
+        os.kill(main, signal.SIGKILL)
+    else:
+        numbers = {"segfault": signal.SIGUSR1, "os._exit": signal.SIGUSR2}
+        number = numbers.get(way)
+        os.kill(main, number if number is not None else getattr(signal, way))
+
+
+def _others() -> list[int]:
+    """Who else lives in this session, but its leader."""
+    session = os.getsid(0)
+    return [pid for pid in session_members(session) if pid not in (session, os.getpid())]
+
+
+class Hanging:
+    """Sample 21 hangs in a worker: once, if ``memory`` is a file that remembers it, or always."""
+
+    def __init__(self, length: int, how: str, memory: str = "") -> None:
+        self.length = length
+        self.how = how
+        self.memory = memory
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if index == 21 and get_worker_info() is not None and not (self.memory and os.path.exists(self.memory)):
+            if self.memory:
+                with open(self.memory, "w") as file:
+                    file.write(str(os.getpid()))
+            hang_here(self.how)
+        return index
+
+
+def hang_here(how: str) -> None:
+    while True:
+        if how == "in Python":
+            threading.Event().wait(1000)
+        elif how == "in C":
+            ctypes.CDLL(None).sleep(1000)
+        else:
+            ctypes.PyDLL(None).sleep(1000)
+
+
+def patiently(iterator: Iterator[Any]) -> tuple[list[Any], list[str]]:
+    """The batches of an epoch, as lists, and the timeouts that came between them; other errors stand among these."""
+    got: list[Any] = []
+    timeouts: list[str] = []
+    while True:
+        try:
+            got.append(next(iterator).tolist())
+        except StopIteration:
+            return got, timeouts
+        except errors.Timeout as error:
+            timeouts.append(str(error))
+        except RuntimeError as error:
+            got.append(str(error))
+
+
+def hang(how: str, context: str, workers: int) -> None:
+    """One worker hangs, once."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    memory = os.path.join(os.environ["TMPDIR"], "hung")
+    loader = DataLoader(
+        Hanging(40, how, memory), batch_size=4, num_workers=workers, multiprocessing_context=context, timeout=2
+    )
+    whole = [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+    got, timeouts = patiently(iter(loader))
+    with open(memory) as file:
+        pid = int(file.read())
+    later, _ = patiently(iter(loader))
+    named = [text for text in timeouts if "index 21" in text]
+    os.remove(memory)  # which nobody is to find
+    alive = os.path.exists(f"/proc/{pid}")
+    report(
+        {
+            "error": named[0] if named else repr(timeouts),
+            "pid": pid,
+            "alive": alive,
+            "exact": got == whole,
+            "later": later == whole,
+        }
+    )
+
+
+def hang_always() -> None:
+    """A sample hangs whenever it is made."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    loader = DataLoader(Hanging(40, "in Python"), batch_size=4, num_workers=2, timeout=1.5, max_deaths_per_sample=2)
+    got, timeouts = patiently(iter(loader))
+    whole = [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+    report(
+        {
+            "timeouts": len([text for text in timeouts if "index 21" in text]),
+            "given_up": got[5],
+            "rest": got[:5] + got[6:] == whole[:5] + whole[6:],
+        }
+    )
+
+
+def hang_all() -> None:
+    """All workers hang, an epoch is given up, and the next one goes on."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    memory = os.path.join(os.environ["TMPDIR"], "hung")
+    loader = DataLoader(Hanging(40, "in C with the lock", memory), batch_size=4, num_workers=1, timeout=2)
+    iterator = iter(loader)
+    with contextlib.suppress(errors.Timeout):
+        while True:
+            next(iterator)
+    got, _ = patiently(iter(loader))
+    os.remove(memory)
+    report({"later": len(got) == 10})
+
+
+def hang_fed() -> None:
+    """A worker hangs while its batches go into a queue."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, [[-1]])
+    loader = DataLoader(Hanging(40, "in C"), batch_size=4, num_workers=2, timeout=2)
+    feed = loader._feed(queue)
+    try:
+        while True:
+            queue.pop(timeout=60)
+    except Exception as error:
+        report({"error": str(error)})
+    feed.stop()
+
+
+def stopped(kind: str, end: str) -> None:
+    """One of two workers is stopped for a while in an epoch, and then goes on or is killed."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    loader = make_loader(kind, 2, "fork")
+    expected = Expected(kind, 2)
+    wrong, taken = [], 0
+    for epoch in range(3):
+        iterator = iter(loader)
+        got = [digest(next(iterator))]
+        worker = workers_of(os.getpid())[epoch % 2]
+        os.kill(worker, signal.SIGSTOP)
+        ended = threading.Event()
+
+        def finish(worker: int = worker, ended: threading.Event = ended) -> None:
+            time.sleep(0.5)
+            ended.set()
+            os.kill(worker, getattr(signal, end))
+
+        thread = threading.Thread(target=finish)
+        thread.start()
+        for batch in iterator:
+            got.append(digest(batch))
+            taken += not ended.is_set()
+        thread.join()
+        if got != expected.epoch(epoch):
+            wrong.append(epoch)
+    report({"wrong": wrong, "taken while stopped": taken})
+
+
+class Raising(Work):
+    def __getitem__(self, index: int, rng: np.random.Generator) -> Any:
+        if index == 5:
+            raise ValueError("x" * 40_000_000)
+        return index
+
+
+def long_error() -> None:
+    """A message that is too long for the slots."""
+    iterator = iter(DataLoader(Raising(12), batch_size=2, num_workers=1))
+    batches, error = 0, None
+    while True:
+        try:
+            next(iterator)
+            batches += 1
+        except StopIteration:
+            break
+        except Exception as raised:
+            error = raised
+    cause: Any = error.__cause__ if error is not None else None
+    report(
+        {
+            "type": type(error).__name__,
+            "index": getattr(cause, "sample_index", None),
+            "begin": str(error)[:60],
+            "rest": batches,
+        }
+    )
+
+
+class Deadly:
+    """Some samples end their worker, always."""
+
+    def __init__(self, length: int, how: str, deadly: tuple[int, ...]) -> None:
+        self.length = length
+        self.how = how
+        self.deadly = deadly
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.deadly and get_worker_info() is not None:
+            if self.how == "segfault":
+                ctypes.string_at(0)
+            elif self.how == "abort":
+                os.abort()
+            elif self.how == "os._exit":
+                os._exit(9)
+            elif self.how == "out of memory":
+                held = []
+                while True:
+                    held.append(b"x" * (1 << 24))
+            else:
+                os.kill(os.getpid(), getattr(signal, self.how))
+        return index
+
+
+def deadly(how: str, kind: str, on_worker_death: str, tries: int) -> None:
+    """Two of 40 samples end their worker, always."""
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    be_quiet()
+    arguments: dict[str, Any] = {"collate_fn": sum_up} if kind == "collation" else {}
+    loader = DataLoader(
+        Deadly(40, how, (5, 22)),
+        batch_size=4,
+        num_workers=2,
+        max_deaths_per_sample=tries,
+        on_worker_death=on_worker_death,
+        **arguments,
+    )
+    epochs = []
+    for _ in range(2):
+        got: list[Any] = []
+        iterator = iter(loader)
+        while True:
+            try:
+                got.append(next(iterator).tolist())
+            except StopIteration:
+                break
+            except errors.WorkerDied as error:
+                got.append([error.sample_index, str(error)])
+        epochs.append(got)
+    report({"epochs": epochs, "stats": {name: loader.stats()[name] for name in ("worker_deaths", "skipped_samples")}})
+
+
+def sum_up(samples: list[int]) -> Any:
+    return np.array([sum(samples), *samples])
+
+
+class Big:
+    """Samples of 4 MiB."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(1 << 22, index, np.uint8)
+
+
+def big_batches(context: str) -> None:
+    """Batches of 16 MiB, of which several are kept."""
+    loader = DataLoader(Big(), batch_size=4, num_workers=2, multiprocessing_context=context)
+    try:
+        kept = [batch for _ in range(2) for batch in loader]
+    except errors.ResourceExhausted as error:
+        report({"ok": False, "error": str(error)})
+        return
+    good = [
+        int(batch[row].min()) == int(batch[row].max()) == 4 * (number % 10) + row
+        for number, batch in enumerate(kept)
+        for row in range(4)
+    ]
+    report({"ok": good == [True] * 80})
+
+
+def memfd_noexec() -> None:
+    try:
+        with open("/proc/sys/vm/memfd_noexec") as file:
+            state = file.read().strip()
+    except OSError:
+        state = ""
+    loader = DataLoader(Work(40), batch_size=4, num_workers=2)
+    report({"noexec": state, "ok": len(list(loader)) == 10})
+
+
+def few_descriptors(context: str, limit: int) -> None:
+    """A limit under which a few workers can be had, and many cannot."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    works = len(list(DataLoader(Work(40), batch_size=4, num_workers=4, multiprocessing_context=context))) == 10
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    error = ""
+    for _ in range(3):
+        try:
+            iter(DataLoader(Work(40), batch_size=4, num_workers=30, multiprocessing_context=context))
+        except OSError as raised:
+            error = str(raised)
+    gc.collect()
+    report({"works": works, "error": error, "leaked": len(os.listdir("/proc/self/fd")) - before})
+
+
+def many_workers() -> None:
+    error = ""
+    try:
+        iter(DataLoader(Work(40), batch_size=4, num_workers=20))
+    except OSError as raised:
+        error = str(raised)
+    gc.collect()
+    report({"error": error, "left": workers_of(os.getpid())})
+
+
+def one_process_more(cgroup: str) -> None:
+    """So few processes are allowed that a worker starts and gets no further thread."""
+    warnings.simplefilter("ignore")
+    with open(os.path.join(cgroup, "pids.current")) as file:
+        now = int(file.read())
+    with open(os.path.join(cgroup, "pids.max"), "w") as file:
+        file.write(str(now + 1))
+    error = ""
+    try:
+        next(iter(DataLoader(Work(40), batch_size=4, num_workers=1)))
+    except RuntimeError as raised:
+        error = str(raised)
+    report({"error": error})
+
+
+def forbid(number: int, error: int) -> None:
+    """From now on, that system call fails with that error: as in a container with a strict seccomp profile."""
+    code = [
+        (0x20, 0, 0, 0),  # load the number of the call
+        (0x15, 0, 1, number),  # if it is that one
+        (0x06, 0, 0, 0x00050000 | error),  # fail
+        (0x06, 0, 0, 0x7FFF0000),  # else allow
+    ]
+    program = (ctypes.c_uint64 * len(code))(*(op | jt << 16 | jf << 24 | k << 32 for op, jt, jf, k in code))
+
+    class Filter(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_void_p))
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    given = Filter(len(code), ctypes.addressof(program))
+    if libc.prctl(38, 1, 0, 0, 0) != 0 or libc.prctl(22, 2, ctypes.byref(given), 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no seccomp filter")
+
+
+def forbidden_call(call: str, error: str) -> None:
+    forbid({"pidfd_open": 434, "memfd_create": 319}[call], getattr(errno, error))
+    got: dict[str, Any] = {"error": "", "threads": False, "in process": False}
+    try:
+        iter(DataLoader(Work(40), batch_size=4, num_workers=2))
+    except OSError as raised:
+        got["error"] = str(raised)
+    with contextlib.suppress(OSError):
+        got["threads"] = len(list(DataLoader(Work(40), batch_size=4, num_workers=2, workers="thread"))) == 10
+    with contextlib.suppress(OSError):
+        got["in process"] = len(list(DataLoader(Work(40), batch_size=4))) == 10
+    report(got)
+
+
+def another_user(context: str) -> None:
+    """As a server does: root at its start, and nobody from then on."""
+    for name in ("multiprocessing.popen_fork", "numpy.random"):  # where only root may read
+        importlib.import_module(name)
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    loader = DataLoader(Work(40), batch_size=4, num_workers=2, multiprocessing_context=context)
+    report({"ok": len(list(loader)) == 10})
+
+
+def forks(way: str, context: str) -> None:
+    """Forks in the middle of an epoch, and the children end."""
+    loader = make_loader("map", 2, context)
+    expected = Expected("map", 2)
+    wrong = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        for epoch in range(3):
+            got = []
+            for number, batch in enumerate(loader):
+                got.append(digest(batch))
+                if number % 10 == 5:
+                    child = os.fork()
+                    if child == 0:
+                        if way == "os._exit":
+                            os._exit(0)
+                        elif way == "sys.exit":
+                            sys.exit(0)
+                        return
+                    os.waitpid(child, 0)
+            if got != expected.epoch(epoch):
+                wrong.append(epoch)
+    report(
+        {
+            "wrong": wrong,
+            "worker_deaths": loader.stats()["worker_deaths"],
+            "warnings": [str(warning.message) for warning in caught],
+        }
+    )
+
+
+class Nested:
+    """Each sample is the sum of what a loader of its own gives."""
+
+    def __init__(self, workers: str) -> None:
+        self.workers = workers
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return sum(
+            int(batch.sum()) for batch in DataLoader(range(10), batch_size=2, num_workers=2, workers=self.workers)
+        )
+
+
+def nested(context: str, workers: str) -> None:
+    sums, error = [], ""
+    try:
+        sums = [int(batch[0]) for batch in DataLoader(Nested(workers), num_workers=1, multiprocessing_context=context)]
+    except RuntimeError as raised:
+        error = str(raised)
+    report({"sums": sums, "error": error})
+
+
+class Noted:
+    """Takes a while, and notes each sample that is begun, and each that is made, in files."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> int:
+        with open(os.path.join(os.environ["TMPDIR"], "begun"), "a") as file:
+            file.write(f"{index}\n")
+        time.sleep(0.02 + index % 7 * 0.01)
+        return index
+
+
+def let_go() -> None:
+    """A worker of four threads is let go in the middle of an epoch."""
+    loader = DataLoader(Noted(), batch_size=4, num_workers=2, threads_per_worker=4, persistent_workers=False)
+    iterator = iter(loader)
+    got = [next(iterator).tolist()]
+    engine = loader._latest_engine()
+    assert engine is not None
+    engine.workers = engine.pool.resize(1, engine._make_setup)  # type: ignore[union-attr]
+    got += [batch.tolist() for batch in iterator]
+    path = os.path.join(os.environ["TMPDIR"], "begun")
+    with open(path) as file:
+        begun = [int(line) for line in file]
+    del iterator, engine
+    loader.shutdown()
+    os.remove(path)
+    report(
+        {
+            "made twice": sorted({index for index in begun if begun.count(index) > 1}),
+            "exact": sum(got, []) == list(range(60)),  # noqa: RUF017
+        }
+    )
+
+
+def dies_while_ready() -> None:
+    """The consumer always finds a batch ready, and one of the workers dies."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    loader = DataLoader(range(100_000), batch_size=10, num_workers=2, prefetch_factor=64)
+    iterator = iter(loader)
+    got = [next(iterator) for _ in range(20)]
+    before = set(workers_of(os.getpid()))
+    os.kill(min(before), signal.SIGKILL)
+    replaced = 0
+    for batch in iterator:
+        got.append(batch)
+        time.sleep(0.002)  # the workers are faster
+        if loader.stats()["worker_deaths"]:
+            break
+        replaced += 1
+    after = workers_of(os.getpid())
+    got += list(iterator)
+    exact = np.concatenate(got).tolist() == list(range(100_000))
+    report({"replaced after batches": replaced if len(after) == 2 else 1000, "exact": exact})
+
+
+def main() -> None:
+    print(os.getpid(), flush=True)
+    # As at a terminal: a shell's background job, which the tests may be part of, ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    globals()[sys.argv[1]](*json.loads(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Processes that the user's program makes beside a loader's, and loaders in them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from typing import Any
+
+import pytest
+from fault_harness import run
+from loader_datasets import Ints
+
+from headrace.data import DataLoader
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("way", ["sys.exit", "os._exit", "return"])
+def test_a_child_that_the_user_forks_leaves_the_workers_alone(way: str, context: str) -> None:
+    result = run("forks", way, context)
+    assert result["wrong"] == []
+    assert result["worker_deaths"] == 0
+    assert result["warnings"] == []
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_loader_with_workers_in_a_worker_is_a_clear_error(context: str) -> None:
+    result = run("nested", context, "process")
+    assert "num_workers=0" in result["error"]
+    assert "worker" in result["error"]
+
+
+def test_a_loader_with_threads_in_a_worker_works() -> None:
+    result = run("nested", "fork", "thread")
+    assert result["error"] == ""
+    assert result["sums"] == [45] * 4
+
+
+def test_a_loader_in_a_thread_of_the_users() -> None:
+    got: list[Any] = []
+
+    def iterate() -> None:
+        got.extend(batch.tolist() for batch in DataLoader(Ints(20), batch_size=5, num_workers=2))
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    thread.join(60)
+    assert got == [list(range(begin, begin + 5)) for begin in range(0, 20, 5)]
+
+
+def test_a_worker_with_threads_that_is_let_go_finishes_its_samples() -> None:
+    """What the other threads are at is not made twice."""
+    result = run("let_go")
+    assert result["made twice"] == []
+    assert result["exact"]
+
+
+def test_workers_are_the_first_to_go_when_memory_runs_out() -> None:
+    class Score(Ints):
+        def __getitem__(self, index: int) -> int:
+            with open("/proc/self/oom_score_adj") as file:
+                return int(file.read())
+
+    with open("/proc/self/oom_score_adj") as file:
+        own = int(file.read())
+    scores = next(iter(DataLoader(Score(1), num_workers=1, multiprocessing_context="fork")))
+    assert scores[0] == min(1000, own + 500)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_that_dies_is_replaced_while_batches_are_ready() -> None:
+    result = run("dies_while_ready")
+    assert result["replaced after batches"] < 50
+    assert result["exact"]
+
+
+def test_the_count_of_deaths_is_in_the_statistics() -> None:
+    loader = DataLoader(Ints(20), batch_size=2, num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    assert loader.stats()["worker_deaths"] == 0
+    import signal
+
+    from fault_processes import workers_of
+
+    os.kill(workers_of(os.getpid())[0], signal.SIGKILL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        list(iterator)
+        for _ in range(100):
+            if loader.stats()["worker_deaths"]:
+                break
+            list(loader)
+    assert loader.stats()["worker_deaths"] == 1
+    assert loader.stats()["skipped_samples"] == 0

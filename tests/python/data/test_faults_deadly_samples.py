@@ -1,0 +1,62 @@
+"""Samples that always end their worker: reported after the stated number of tries, or left out on request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fault_harness import run
+
+pytestmark = pytest.mark.timeout(120)
+
+# How a sample ends its worker, and what the error says of that.
+WAYS = {
+    "segfault": "was killed by SIGSEGV",
+    "abort": "was killed by SIGABRT",
+    "os._exit": "exited with status 9",
+    "SIGKILL": "was killed by SIGKILL",
+    "SIGTERM": "was killed by SIGTERM",
+    "SIGUSR1": "was killed by SIGUSR1",
+}
+WHOLE = [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+
+
+def with_sum(batch: list[int]) -> list[int]:
+    return [sum(batch), *batch]
+
+
+@pytest.mark.parametrize("kind", ["rows", "collation"])
+@pytest.mark.parametrize("how", WAYS)
+def test_it_is_reported_with_index_and_signal(how: str, kind: str) -> None:
+    result = run("deadly", how, kind, "raise", 3)
+    expected = WHOLE if kind == "rows" else [with_sum(batch) for batch in WHOLE]
+    for epoch in result["epochs"]:
+        assert [batch for number, batch in enumerate(epoch) if number not in (1, 5)] == [
+            batch for number, batch in enumerate(expected) if number not in (1, 5)
+        ]
+        for number, index in ((1, 5), (5, 22)):
+            assert epoch[number][0] == index
+            assert f"index {index} " in epoch[number][1]
+            assert WAYS[how] in epoch[number][1]
+    assert result["stats"]["worker_deaths"] >= 12
+    assert result["stats"]["skipped_samples"] == 0
+
+
+@pytest.mark.parametrize("kind", ["rows", "collation"])
+@pytest.mark.parametrize("how", ["segfault", "SIGKILL"])
+def test_it_is_left_out(how: str, kind: str) -> None:
+    result = run("deadly", how, kind, "skip", 2)
+    expected: list[Any] = [[index for index in batch if index not in (5, 22)] for batch in WHOLE]
+    if kind == "collation":
+        expected = [with_sum(batch) for batch in expected]
+    assert result["epochs"] == [expected, expected]
+    assert result["stats"]["skipped_samples"] == 4
+
+
+@pytest.mark.parametrize("tries", [1, 5])
+def test_the_number_of_tries_is_an_option(tries: int) -> None:
+    result = run("deadly", "os._exit", "rows", "raise", tries)
+    assert result["epochs"][0][1][0] == 5
+    assert result["stats"]["worker_deaths"] >= 4 * tries
+    if tries == 1:
+        assert result["stats"]["worker_deaths"] <= 8  # a worker may die at both before the first is given up

@@ -1,0 +1,51 @@
+"""Workers that hang or are stopped."""
+
+from __future__ import annotations
+
+import pytest
+from fault_harness import run
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("how", ["in Python", "in C", "in C with the interpreter's lock"])
+def test_a_hung_worker_is_reported_with_its_stack_and_replaced(how: str, context: str) -> None:
+    result = run("hang", how, context, 2)
+    assert "timed out after" in result["error"]
+    assert "index 21" in result["error"]
+    assert f"pid {result['pid']}" in result["error"]
+    assert "hang_here" in result["error"]  # in the stack
+    assert result["alive"] is False
+    # The sample hangs once: made again it is there, and nothing is lost.
+    assert result["exact"]
+    assert result["later"]
+
+
+def test_a_sample_that_always_hangs_is_given_up() -> None:
+    result = run("hang_always")
+    assert result["timeouts"] == 2  # as many as tries
+    assert "index 21" in result["given_up"]
+    assert "hung" in result["given_up"]
+    assert result["rest"]
+
+
+def test_all_workers_hang() -> None:
+    result = run("hang_all")
+    assert result["later"]
+
+
+def test_a_hung_worker_while_a_queue_is_fed() -> None:
+    result = run("hang_fed")
+    assert "timed out" in result["error"]
+    assert "index 21" in result["error"]
+    assert "hang_here" in result["error"]
+
+
+@pytest.mark.parametrize("end", ["SIGCONT", "SIGKILL"])
+@pytest.mark.parametrize("kind", ["map", "collation", "stream", "streams", "single samples"])
+def test_stopped_workers(kind: str, end: str) -> None:
+    result = run("stopped", kind, end)
+    assert result["wrong"] == []
+    if kind in ("map", "single samples"):
+        assert result["taken while stopped"] > 0

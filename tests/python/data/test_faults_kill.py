@@ -1,0 +1,35 @@
+"""Workers that are killed from outside: nothing of an epoch is lost, repeated or changed."""
+
+from __future__ import annotations
+
+import pytest
+from fault_harness import run
+
+pytestmark = pytest.mark.timeout(120)  # fault_harness.DEADLINE is what ends a program
+
+# About two hundred kills in all for each way of starting a worker; a spawned one takes long to start.
+FORKED = [
+    ("map", 2, 40, "random", False),
+    ("map", 16, 48, "all", False),
+    ("map", 4, 40, "faster", False),
+    ("collation", 2, 30, "random", False),
+    ("one collator", 3, 40, "random", False),
+    ("stream", 2, 30, "random", False),
+    ("streams", 3, 40, "random", False),
+    ("single samples", 2, 20, "random", False),
+    ("map", 2, 30, "random", True),
+]
+
+
+@pytest.mark.parametrize(("kind", "workers", "count", "pattern", "fed"), FORKED)
+def test_forked_workers(kind: str, workers: int, count: int, pattern: str, fed: bool) -> None:
+    result = run("kills", kind, "fork", workers, count, pattern, fed)
+    assert result["killed"] >= count
+    assert result["wrong"] == []
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("kind", ["map", "collation", "streams"])
+def test_workers_that_start_slowly(kind: str, context: str) -> None:
+    result = run("kills", kind, context, 2, 12 if context == "forkserver" else 6)
+    assert result["wrong"] == []

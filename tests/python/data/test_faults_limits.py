@@ -1,0 +1,128 @@
+"""Where the system gives little: the loader works, or says at the earliest place what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_harness import can_unshare, program, run
+
+pytestmark = pytest.mark.timeout(120)
+
+CGROUPS = Path("/sys/fs/cgroup")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+needs_mounts = pytest.mark.skipif(not can_unshare(), reason="needs root and mount namespaces")
+
+
+@pytest.fixture
+def cgroup(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A group of the controller that the test names, of version 1."""
+    folder = CGROUPS / request.param / f"headrace-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made: {error}")
+    yield folder
+    for _ in range(100):
+        try:
+            folder.rmdir()
+            break
+        except OSError:
+            subprocess.run(["sleep", "0.05"], check=False)
+
+
+def within(folder: Path) -> str:
+    """Shell commands that put a program into the control group."""
+    return f"echo 0 > {folder}/cgroup.procs"
+
+
+@needs_mounts
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    "mounts",
+    ["mount -o remount,size=64m /dev/shm", "mount -o remount,ro /dev/shm", "umount /dev/shm"],
+    ids=["64 MiB", "read-only", "absent"],
+)
+def test_dev_shm(mounts: str, context: str) -> None:
+    assert run("big_batches", context, mounts=mounts)["ok"]
+
+
+@needs_mounts
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_temporary_folder_that_is_read_only(context: str) -> None:
+    mounts = 'mount -t tmpfs tmpfs "$TMPDIR" && mount -o remount,ro "$TMPDIR"'
+    assert run("big_batches", context, mounts=mounts)["ok"]
+
+
+@needs_mounts
+def test_executable_memory_files_are_forbidden() -> None:
+    prefix = "unshare --pid --fork --mount-proc sh -c 'echo 2 > /proc/sys/vm/memfd_noexec || exit 77; exec \"$@\"' sh"
+    with program("memfd_noexec", prefix=prefix) as running:
+        result = running.result()
+    if result["noexec"] != "2":
+        pytest.skip("the kernel has no vm.memfd_noexec")
+    assert result["ok"]
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize(("space", "enough"), [(64, True), (4, False)])
+def test_little_address_space(space: int, enough: bool, context: str) -> None:
+    """The slots are smaller then, and a batch that does not fit is an error with both sizes."""
+    result = run("big_batches", context, prefix=f"prlimit --as={space}000000000")
+    assert result["ok"] == enough
+    if not enough:
+        assert "needs 16777216 bytes" in result["error"]
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_few_file_descriptors(context: str) -> None:
+    result = run("few_descriptors", context, 64)
+    assert result["works"]
+    assert "ulimit -n" in result["error"]
+    assert result["leaked"] == 0
+
+
+@pytest.mark.parametrize("cgroup", ["pids"], indirect=True)
+def test_no_process_can_be_started(cgroup: Path) -> None:
+    (cgroup / "pids.max").write_text("6")
+    result = run("many_workers", mounts=within(cgroup))
+    assert "cannot start worker" in result["error"]
+    assert "limit on processes" in result["error"]
+    assert result["left"] == []
+
+
+@pytest.mark.parametrize("cgroup", ["pids"], indirect=True)
+def test_no_thread_can_be_started_in_a_worker(cgroup: Path) -> None:
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads that a fork ends would make room
+    result = run("one_process_more", str(cgroup), mounts=within(cgroup), environment=environment)
+    assert "die before they make a sample" in result["error"]
+
+
+@pytest.mark.parametrize("cgroup", ["memory"], indirect=True)
+def test_a_sample_that_takes_all_memory(cgroup: Path) -> None:
+    (cgroup / "memory.limit_in_bytes").write_text(str(400 << 20))
+    result = run("deadly", "out of memory", "rows", "skip", 2, mounts=within(cgroup))
+    whole = [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+    expected: list[Any] = [[index for index in batch if index not in (5, 22)] for batch in whole]
+    assert result["epochs"] == [expected, expected]
+
+
+@pytest.mark.parametrize("call", ["pidfd_open", "memfd_create"])
+@pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
+def test_a_system_call_is_forbidden(call: str, error: str) -> None:
+    result = run("forbidden_call", call, error)
+    assert call in result["error"]
+    if call == "pidfd_open":
+        assert "seccomp" in result["error"]
+        assert result["threads"]
+    assert result["in process"] or call == "memfd_create"
+
+
+@needs_root
+def test_another_user() -> None:
+    """The main process has given up its rights after it was started."""
+    assert run("another_user", "fork")["ok"]

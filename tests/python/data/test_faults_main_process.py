@@ -1,0 +1,39 @@
+"""However and whenever the main process ends: its workers end within two seconds, and no file is left.
+
+A hundred ends in all.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from fault_harness import program, run
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_ends_at_random_moments() -> None:
+    longest, way = run("ends", 78, 3)
+    assert longest < 2, way
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT", "killed beside a stopped worker"])
+def test_ends_of_programs_whose_workers_start_slowly(context: str, way: str) -> None:
+    for number in range(2):
+        with program("endless", "map", context) as running:
+            assert running.line() == "ready"
+            time.sleep(random.Random(f"{context} {way} {number}").uniform(0, 0.2))
+            if way == "SIGINT":
+                os.killpg(running.session, signal.SIGINT)
+            elif way == "killed beside a stopped worker":
+                os.kill(running.started_workers(1)[0], signal.SIGSTOP)
+                os.kill(running.pid, signal.SIGKILL)
+            else:
+                os.kill(running.pid, getattr(signal, way))
+            assert running.wait() != 0
+            running.assert_nothing_left()
