@@ -104,6 +104,7 @@ SchedulerOptions SchedulerOptionsOf(const py::kwargs& keywords) {
       "collators", [&](std::optional<uint32_t> most) { options.collators = most.value_or(options.collators); });
   arguments.Take("in_order", &options.in_order);
   arguments.Take("pin_memory", &options.pin_memory);
+  arguments.Take("fence_device", &options.fence_device);
   arguments.Take("cross_epochs", &options.cross_epochs);
   arguments.RequireNoMore();
   return options;

@@ -225,6 +225,7 @@ class BatchScheduler:
         collators: int | None = ...,
         in_order: bool = ...,
         pin_memory: bool = ...,
+        fence_device: bool = ...,
         cross_epochs: bool = ...,
     ) -> None: ...
     @property

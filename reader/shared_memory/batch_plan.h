@@ -46,7 +46,9 @@ struct SchedulerOptions {
   uint32_t collators = kMaxProducers;      // kSplit, kAdaptive: producers with a lower id collate
   bool in_order = true;                    // hand out batches in the order of their numbers, else as they are complete
   bool pin_memory = false;                 // lock the batches that are taken for CUDA (pinned_memory.h)
-  bool cross_epochs = true;                // open the next epoch's first batches while this one ends
+  bool fence_device = true;  // with pin_memory: a slot is used again once devices have ended what was submitted before
+                             // its release (device_fence.h); false: who releases it has waited for that
+  bool cross_epochs = true;  // open the next epoch's first batches while this one ends
 };
 
 // Where a stream is.

@@ -22,6 +22,8 @@ namespace {
 // workers end a batch together.
 constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 300'000;
+// How often Wait looks whether a device has ended its work, where there is no slot to go on with.
+constexpr int64_t kLookAtDeviceNs = 200'000;
 // How often Wait looks for deaths while batches are ready.
 constexpr uint64_t kLookEveryNs = 20'000'000;
 // Kept samples are pickled and copied once more.
@@ -63,6 +65,7 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
       batches_per_epoch_(plan.batches_per_epoch()),
       begin_ns_(MonotonicNanoseconds()),
       pinned_(options.pin_memory ? std::make_unique<PinnedMemory>() : nullptr),
+      fence_(options.pin_memory && options.fence_device ? std::make_unique<DeviceFence>() : nullptr),
       plan_(std::move(plan)),
       slots_(*arena_),
       retired_(kMaxProducers) {
@@ -518,11 +521,13 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   bool announced = false;
   bool slept = false;
   for (;;) {
+    bool nothing_open = false;
     {
       const std::lock_guard lock(mutex_);
       if (Decided(&outcome)) {
         break;
       }
+      nothing_open = in_flight_.empty();
       if (!deaths_.empty()) {
         unreported_deaths_ = false;
         outcome = WaitOutcome::kProducerDied;
@@ -553,7 +558,9 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
     }
     announced = false;
     slept = true;
-    if (!Sleep(left)) {
+    // Nobody wakes the consumer when a device has ended its work on the slots that are wanted.
+    const bool starved = nothing_open && FreeEnded(/*urgent=*/true);
+    if (!Sleep(starved && (left < 0 || left > kLookAtDeviceNs) ? kLookAtDeviceNs : left)) {
       outcome = WaitOutcome::kInterrupted;
       break;
     }
@@ -600,6 +607,7 @@ void BatchScheduler::WakeConsumer() {
 }
 
 ReadyBatch BatchScheduler::Take() {
+  FreeEnded(/*urgent=*/false);
   std::unique_lock lock(mutex_);
   const auto found = FindReady();
   HR_ENFORCE(found != in_flight_.end(), FailedPrecondition, "no batch is ready");
@@ -654,7 +662,10 @@ ReadyBatch BatchScheduler::Take() {
     Note(TraceKind::kReady, flight.slot, done_ns == 0 ? now : done_ns);
     Note(TraceKind::kTaken, flight.slot, now);
   }
-  ready.last_slots = slots_.held() + options_.prefetch >= arena_->slot_count();
+  // Those that a device still reads come back by themselves.
+  const size_t fenced = fence_ == nullptr ? 0 : fence_->held();
+  ready.last_slots =
+      slots_.held() - std::min<size_t>(fenced, slots_.held()) + options_.prefetch >= arena_->slot_count();
   ready.memory =
       Allocation::Foreign(arena_->slot_data(flight.slot), arena_->slot_bytes(),
                           [self = shared_from_this(), slot = flight.slot](void*) { self->ReleaseSlot(slot); });
@@ -684,12 +695,36 @@ void BatchScheduler::ReleaseSlot(uint32_t slot) {
   if (!InOwner()) {
     return;
   }
-  const std::lock_guard lock(mutex_);
-  if (trace_) {
-    Note(TraceKind::kReleased, slot, MonotonicNanoseconds());
+  const bool fenced = fence_ != nullptr && pinned_->PinnedBytes(PinnedBegin(slot)) != 0;
+  if (fenced) {
+    fence_->Hold(slot);
   }
-  slots_.Free(slot);
-  OpenBatches();
+  {
+    const std::lock_guard lock(mutex_);
+    if (trace_) {
+      Note(TraceKind::kReleased, slot, MonotonicNanoseconds());
+    }
+    if (!fenced) {
+      slots_.Free(slot);
+      OpenBatches();
+    }
+  }
+  FreeEnded(/*urgent=*/false);
+}
+
+bool BatchScheduler::FreeEnded(bool urgent) {
+  if (fence_ == nullptr || fence_->held() == 0) {
+    return false;
+  }
+  const std::vector<uint32_t> ended = fence_->TakeEnded(urgent);  // without mutex_: the driver may take its time
+  if (!ended.empty()) {
+    const std::lock_guard lock(mutex_);
+    for (const uint32_t slot : ended) {
+      slots_.Free(slot);
+    }
+    OpenBatches();
+  }
+  return fence_->held() != 0;
 }
 
 void BatchScheduler::Shutdown() {

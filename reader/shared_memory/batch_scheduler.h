@@ -27,6 +27,7 @@
 #include "reader/shared_memory/arena.h"
 #include "reader/shared_memory/batch_layout.h"
 #include "reader/shared_memory/batch_plan.h"
+#include "reader/shared_memory/device_fence.h"
 #include "reader/shared_memory/pinned_memory.h"
 #include "reader/shared_memory/producer_watch.h"
 #include "reader/shared_memory/slot_pool.h"
@@ -244,6 +245,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // If it sleeps, or is about to.
   void WakeConsumer();
   void ReleaseSlot(uint32_t slot);
+  // Frees the slots that devices have done with (DeviceFence::TakeEnded); whether there are others. Without mutex_.
+  bool FreeEnded(bool urgent);
   bool InOwner() const;
   // Where what is locked of a slot begins: the leaves, and the indices before them.
   std::byte* PinnedBegin(uint32_t slot) const { return arena_->slot_data(slot) + kDataOffset; }
@@ -257,6 +260,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   const uint64_t batches_per_epoch_;
   const uint64_t begin_ns_;
   const std::unique_ptr<PinnedMemory> pinned_;  // null without pin_memory
+  // Null without pin_memory or fence_device. Its end, before that of pinned_, waits for the devices.
+  const std::unique_ptr<DeviceFence> fence_;
 
   mutable std::mutex mutex_;
   BatchPlan plan_;

@@ -1,7 +1,5 @@
 #include "reader/shared_memory/pinned_memory.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 
 #include "reader/shared_memory/process_id.h"
@@ -10,59 +8,10 @@ namespace headrace::shared_memory {
 namespace {
 
 constexpr size_t kUnit = size_t{64} << 10;
-constexpr unsigned kPortable = 1;  // CU_MEMHOSTREGISTER_PORTABLE
 
 }  // namespace
 
-// The driver's functions, as its documentation declares them: a result of 0 is success, contexts are opaque.
-struct PinnedMemory::Driver {
-  using Context = void*;
-
-  explicit Driver(const char* name) : library(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
-    if (library == nullptr) {
-      const char* error = dlerror();
-      problem = std::string("the CUDA driver could not be loaded: ") + (error == nullptr ? name : error);
-      return;
-    }
-    Find("cuInit", &init);
-    Find("cuGetErrorString", &get_error_string);
-    Find("cuDeviceGet", &device_get);
-    Find("cuDevicePrimaryCtxRetain", &primary_retain);
-    Find("cuDevicePrimaryCtxRelease_v2", &primary_release);
-    Find("cuCtxGetCurrent", &get_current);
-    Find("cuCtxPushCurrent_v2", &push_current);
-    Find("cuCtxPopCurrent_v2", &pop_current);
-    Find("cuMemHostRegister_v2", &host_register);
-    Find("cuMemHostUnregister", &host_unregister);
-  }
-  // The library stays: CUDA does not come back after it was unloaded.
-
-  template <typename Function>
-  void Find(const char* symbol, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(library, symbol));
-    if (*function == nullptr) {
-      problem = std::string("the CUDA driver is too old: it has no ") + symbol;
-    }
-  }
-
-  void* library;
-  std::string problem;
-  Context primary = nullptr;  // of `device`, retained once it was needed
-  int device = 0;
-  int (*init)(unsigned) = nullptr;
-  int (*get_error_string)(int, const char**) = nullptr;
-  int (*device_get)(int*, int) = nullptr;
-  int (*primary_retain)(Context*, int) = nullptr;
-  int (*primary_release)(int) = nullptr;
-  int (*get_current)(Context*) = nullptr;
-  int (*push_current)(Context) = nullptr;
-  int (*pop_current)(Context*) = nullptr;
-  int (*host_register)(void*, size_t, unsigned) = nullptr;
-  int (*host_unregister)(void*) = nullptr;
-};
-
-PinnedMemory::PinnedMemory(const char* library)
-    : owner_(ProcessId()), driver_(std::make_unique<Driver>(library)), problem_(driver_->problem) {}
+PinnedMemory::PinnedMemory(const char* library) : owner_(ProcessId()), driver_(library), problem_(driver_.problem) {}
 
 PinnedMemory::~PinnedMemory() {
   if (ProcessId() != owner_) {
@@ -71,8 +20,8 @@ PinnedMemory::~PinnedMemory() {
   while (!pinned_.empty()) {
     UnpinLocked(pinned_.begin()->first);
   }
-  if (driver_->primary != nullptr) {
-    driver_->primary_release(driver_->device);
+  if (primary_ != nullptr) {
+    driver_.primary_release(device_);
   }
 }
 
@@ -80,38 +29,34 @@ bool PinnedMemory::Call(const char* name, int result) {
   if (result == 0) {
     return true;
   }
-  const char* text = nullptr;
-  driver_->get_error_string(result, &text);
-  problem_ = std::string("CUDA's ") + name + " failed: " + (text == nullptr ? "unknown error" : text) + " (" +
-             std::to_string(result) + ")";
+  problem_ = driver_.Explain(name, result);
   return false;
 }
 
 bool PinnedMemory::Begin() {
   if (!begun_) {
     begun_ = true;
-    if (!Call("cuInit", driver_->init(0))) {
+    if (!Call("cuInit", driver_.init(0))) {
       return false;
     }
   }
-  Driver::Context current = nullptr;
-  if (!Call("cuCtxGetCurrent", driver_->get_current(&current))) {
+  CudaDriver::Context current = nullptr;
+  if (!Call("cuCtxGetCurrent", driver_.get_current(&current))) {
     return false;
   }
   if (current == nullptr) {
-    if (driver_->primary == nullptr &&
-        (!Call("cuDeviceGet", driver_->device_get(&driver_->device, 0)) ||
-         !Call("cuDevicePrimaryCtxRetain", driver_->primary_retain(&driver_->primary, driver_->device)))) {
+    if (primary_ == nullptr && (!Call("cuDeviceGet", driver_.device_get(&device_, 0)) ||
+                                !Call("cuDevicePrimaryCtxRetain", driver_.primary_retain(&primary_, device_)))) {
       return false;
     }
-    current = driver_->primary;
+    current = primary_;
   }
-  return Call("cuCtxPushCurrent", driver_->push_current(current));
+  return Call("cuCtxPushCurrent", driver_.push_current(current));
 }
 
 void PinnedMemory::End() {
-  Driver::Context popped = nullptr;
-  driver_->pop_current(&popped);
+  CudaDriver::Context popped = nullptr;
+  driver_.pop_current(&popped);
 }
 
 void PinnedMemory::Pin(std::byte* begin, size_t bytes, size_t limit) {
@@ -130,7 +75,7 @@ void PinnedMemory::Pin(std::byte* begin, size_t bytes, size_t limit) {
   if (!problem_.empty() || !Begin()) {
     return;
   }
-  if (Call("cuMemHostRegister", driver_->host_register(begin, rounded, kPortable))) {
+  if (Call("cuMemHostRegister", driver_.host_register(begin, rounded, CudaDriver::kPortableMemory))) {
     pinned_[begin] = rounded;
     pinned_bytes_ += rounded;
   }
@@ -150,7 +95,7 @@ void PinnedMemory::UnpinLocked(std::byte* begin) {
   pinned_.erase(found);
   // At the process's end the driver may have gone first, and all of this with it.
   if (Begin()) {
-    Call("cuMemHostUnregister", driver_->host_unregister(begin));
+    Call("cuMemHostUnregister", driver_.host_unregister(begin));
     End();
   }
 }

@@ -1,10 +1,9 @@
 // Locks memory into physical pages for CUDA, so that copies from it to a GPU need no copy in between and run beside
 // everything else.
 //
-// The driver is loaded at run time (libcuda.so.1): nothing of CUDA is needed to build, and where there is no driver or
-// no GPU, nothing is locked and `problem` says why. The driver is first called by the first Pin, since a process that
-// has called it cannot fork children that use it. Memory is locked for every context of the process; the calls are made
-// in the calling thread's current context, or in the primary one of the first device.
+// Where there is no driver or no GPU, nothing is locked and `problem` says why. The driver is first called by the first
+// Pin, since a process that has called it cannot fork children that use it. Memory is locked for every context of the
+// process; the calls are made in the calling thread's current context, or in the primary one of the first device.
 //
 // Thread-safety: any thread; one mutex, which is held while the driver works. In a forked child nothing is done.
 #pragma once
@@ -14,17 +13,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <mutex>
 #include <string>
 
 #include "framework/export.h"
+#include "reader/shared_memory/cuda_driver.h"
 
 namespace headrace::shared_memory {
 
 class HEADRACE_API PinnedMemory {
  public:
-  explicit PinnedMemory(const char* library = "libcuda.so.1");
+  explicit PinnedMemory(const char* library = CudaDriver::kLibrary);
   // Unlocks all of it.
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;
@@ -44,8 +43,6 @@ class HEADRACE_API PinnedMemory {
   size_t pinned_bytes() const;
 
  private:
-  struct Driver;
-
   // With mutex_ held. Begin makes a context current, or says false; End is due after true.
   bool Begin();
   void End();
@@ -55,7 +52,9 @@ class HEADRACE_API PinnedMemory {
 
   const pid_t owner_;
   mutable std::mutex mutex_;
-  std::unique_ptr<Driver> driver_;
+  const CudaDriver driver_;
+  CudaDriver::Context primary_ = nullptr;  // of device_, retained once it was needed
+  int device_ = 0;
   std::string problem_;
   bool begun_ = false;
   std::map<std::byte*, size_t> pinned_;

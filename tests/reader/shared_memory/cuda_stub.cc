@@ -1,30 +1,82 @@
-// Stands for the CUDA driver in tests: keeps account of what is locked and refuses what the driver would refuse.
+// Stands for the CUDA driver in tests: keeps account of what is locked, refuses what the driver would refuse, and makes
+// asynchronous copies as late as the rules allow, so that memory which is used again too early shows in what was
+// copied. Built a second time as a driver from before CUDA 12.5, which has no cuCtxRecordEvent. Thread-safety: one
+// lock.
 #include "cuda_stub.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <deque>
 #include <map>
+#include <mutex>
+#include <set>
 
 namespace {
 
 constexpr int kInvalidValue = 1;
 constexpr int kNotInitialized = 3;
 constexpr int kInvalidContext = 201;
+constexpr int kNotReady = 600;
 constexpr int kAlreadyRegistered = 712;
 constexpr int kNotRegistered = 713;
 
+struct Copy {
+  void* to;
+  const void* from;
+  size_t bytes;
+  uint32_t stream;
+  uint64_t number;  // copies of all streams are counted together
+};
+struct Event {
+  uint64_t captured = 0;  // copies below this number
+};
+
 CudaStub stub;
+std::recursive_mutex mutex;
 std::map<uintptr_t, size_t>& Ranges() {
   static std::map<uintptr_t, size_t> ranges;
   return ranges;
 }
+std::deque<Copy>& Submitted() {
+  static std::deque<Copy> submitted;
+  return submitted;
+}
+uint64_t next_copy = 0;
 int primary = 0;  // its address is the context
+
+// The streams of a context run beside each other: of what has to be made, the later streams come first.
+void Execute(uint64_t end) {
+  std::set<uint32_t> streams;
+  for (const Copy& copy : Submitted()) streams.insert(copy.stream);
+  for (auto stream = streams.rbegin(); stream != streams.rend(); ++stream) {
+    for (const Copy& copy : Submitted()) {
+      if (copy.stream == *stream && copy.number < end) std::memcpy(copy.to, copy.from, copy.bytes);
+    }
+  }
+  std::erase_if(Submitted(), [end](const Copy& copy) { return copy.number < end; });
+}
+
+void CopyAsync(void* to, const void* from, size_t bytes, uint32_t stream) {
+  const std::lock_guard lock(mutex);
+  Submitted().push_back({to, from, bytes, stream, next_copy++});
+}
+
+void Finish() {
+  const std::lock_guard lock(mutex);
+  Execute(next_copy);
+}
 
 }  // namespace
 
 #define STUB_API extern "C" __attribute__((visibility("default")))
 
-STUB_API CudaStub* cuda_stub() { return &stub; }
+STUB_API CudaStub* cuda_stub() {
+  const std::lock_guard lock(mutex);
+  Submitted().clear();
+  stub = {.copy_async = &CopyAsync, .finish = &Finish};
+  return &stub;
+}
 
 STUB_API int cuInit(unsigned) {
   ++stub.inits;
@@ -36,18 +88,32 @@ STUB_API int cuGetErrorString(int, const char** text) {
   return 0;
 }
 
+STUB_API int cuDeviceGetCount(int* count) {
+  *count = 1;
+  return stub.inits == 0 ? kNotInitialized : 0;
+}
+
 STUB_API int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return stub.inits == 0 ? kNotInitialized : 0;
 }
 
+STUB_API int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+  const std::lock_guard lock(mutex);
+  *flags = 0;
+  *active = stub.retained > 0 ? 1 : 0;
+  return 0;
+}
+
 STUB_API int cuDevicePrimaryCtxRetain(void** context, int) {
+  const std::lock_guard lock(mutex);
   ++stub.retained;
   *context = &primary;
   return 0;
 }
 
 STUB_API int cuDevicePrimaryCtxRelease_v2(int) {
+  const std::lock_guard lock(mutex);
   --stub.retained;
   return 0;
 }
@@ -58,18 +124,21 @@ STUB_API int cuCtxGetCurrent(void** context) {
 }
 
 STUB_API int cuCtxPushCurrent_v2(void* context) {
+  const std::lock_guard lock(mutex);
   stub.pushed = context;
   ++stub.depth;
   return 0;
 }
 
 STUB_API int cuCtxPopCurrent_v2(void** context) {
+  const std::lock_guard lock(mutex);
   *context = stub.pushed;
   --stub.depth;
   return 0;
 }
 
 STUB_API int cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
+  const std::lock_guard lock(mutex);
   if (stub.depth == 0) {
     return kInvalidContext;
   }
@@ -92,11 +161,70 @@ STUB_API int cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned flags) {
 }
 
 STUB_API int cuMemHostUnregister(void* pointer) {
+  const std::lock_guard lock(mutex);
   const auto found = Ranges().find(reinterpret_cast<uintptr_t>(pointer));
   if (stub.depth == 0 || found == Ranges().end()) {
     return kNotRegistered;
+  }
+  for (const Copy& copy : Submitted()) {
+    const auto from = reinterpret_cast<uintptr_t>(copy.from);
+    stub.torn_away += found->first <= from && from < found->first + found->second ? 1 : 0;
   }
   stub.registered_bytes -= found->second;
   Ranges().erase(found);
   return 0;
 }
+
+STUB_API int cuEventCreate(void** event, unsigned flags) {
+  const std::lock_guard lock(mutex);
+  if (stub.depth == 0 || flags != 2) {
+    return stub.depth == 0 ? kInvalidContext : kInvalidValue;
+  }
+  ++stub.events;
+  *event = new Event;
+  return 0;
+}
+
+STUB_API int cuEventDestroy_v2(void* event) {
+  const std::lock_guard lock(mutex);
+  --stub.events;
+  delete static_cast<Event*>(event);
+  return 0;
+}
+
+STUB_API int cuEventQuery(void* event) {
+  const std::lock_guard lock(mutex);
+  if (stub.busy) {
+    return kNotReady;
+  }
+  Execute(static_cast<Event*>(event)->captured);
+  return 0;
+}
+
+STUB_API int cuEventSynchronize(void* event) {
+  const std::lock_guard lock(mutex);
+  Execute(static_cast<Event*>(event)->captured);
+  return 0;
+}
+
+STUB_API int cuCtxSynchronize() {
+  const std::lock_guard lock(mutex);
+  if (stub.depth == 0) {
+    return kInvalidContext;
+  }
+  if (stub.synchronize_result == 0) {
+    ++stub.synchronizations;
+    Execute(next_copy);
+  }
+  return stub.synchronize_result;
+}
+
+#ifndef BEFORE_CUDA_12_5
+STUB_API int cuCtxRecordEvent(void*, void* event) {
+  const std::lock_guard lock(mutex);
+  if (stub.record_result == 0) {
+    static_cast<Event*>(event)->captured = next_copy;
+  }
+  return stub.record_result;
+}
+#endif

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 struct CudaStub {
   int init_result = 0;
   int register_result = 0;
-  void* current = nullptr;  // the calling thread's context, as far as the driver knows
+  int record_result = 0;       // of cuCtxRecordEvent
+  int synchronize_result = 0;  // of cuCtxSynchronize
+  void* current = nullptr;     // the calling thread's context, as far as the driver knows
+  bool busy = false;           // the device does not come round to the work that was submitted
 
   int inits = 0;
   int retained = 0;  // primary contexts
@@ -14,6 +18,16 @@ struct CudaStub {
   void* pushed = nullptr;
   int registrations = 0;        // so far
   size_t registered_bytes = 0;  // now
+  int events = 0;               // that exist
+  int synchronizations = 0;     // of a context, so far
+  int torn_away = 0;            // memory that was unlocked while a copy from it was still to be made
+
+  // Submits a copy to a stream: cuMemcpyAsync. It is made as late as can be: when an event that captured it, or its
+  // context, is found to have ended.
+  void (*copy_async)(void* to, const void* from, size_t bytes, uint32_t stream) = nullptr;
+  // Makes all of them now.
+  void (*finish)() = nullptr;
 };
 
+// As new.
 extern "C" CudaStub* cuda_stub();

@@ -1,7 +1,6 @@
 // Memory that is locked for CUDA, with a stand-in for its driver.
 #include "reader/shared_memory/pinned_memory.h"
 
-#include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda_stub.h"
+#include "cuda_test_util.h"
 #include "gtest/gtest.h"
 #include "transport_test_util.h"
 
@@ -21,29 +20,20 @@ namespace {
 
 constexpr size_t kUnit = size_t{64} << 10;
 
-class PinnedMemoryTest : public ::testing::Test {
+class PinnedMemoryTest : public CudaTest {
  protected:
   void SetUp() override {
-    // Once it is loaded, whoever asks for libcuda.so.1 gets it.
-    void* library = dlopen(CUDA_STUB, RTLD_NOW);
-    ASSERT_NE(library, nullptr) << dlerror();
-    auto* find = reinterpret_cast<CudaStub* (*)()>(dlsym(library, "cuda_stub"));
-    ASSERT_NE(find, nullptr);
-    stub_ = find();
-    *stub_ = {};
+    CudaTest::SetUp();
     pages_ = static_cast<std::byte*>(
         mmap(nullptr, kPages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     ASSERT_NE(pages_, MAP_FAILED);
   }
   void TearDown() override {
     munmap(pages_, kPages);
-    EXPECT_EQ(stub_->registered_bytes, 0U) << "everything is unlocked in the end";
-    EXPECT_EQ(stub_->retained, 0);
-    EXPECT_EQ(stub_->depth, 0);
+    CudaTest::TearDown();
   }
 
   static constexpr size_t kPages = size_t{64} << 20;
-  CudaStub* stub_ = nullptr;
   std::byte* pages_ = nullptr;
 };
 
