@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -78,7 +77,7 @@ class StreamReader:
         if self._ended:
             return [], True
         self._batch += 1  # also if the dataset raises: an error consumes its batch
-        elements = list(itertools.islice(self._elements, self._group))
+        elements = self._take()
         self._ended = len(elements) < self._group
         task = self._task
         rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
@@ -117,10 +116,20 @@ class StreamReader:
     def _skip(self) -> None:
         self._batch += 1
         try:
-            skipped = sum(1 for _ in itertools.islice(self._elements, self._group))
+            skipped = len(self._take())
         except Exception:  # that batch was, or will be, somebody's error
             return
         self._ended = skipped < self._group
+
+    def _take(self) -> list[Any]:
+        """The next group of elements; a short one at the end."""
+        # Not islice, which calls __iter__ again: that of many iterators goes back to the beginning.
+        elements: list[Any] = []
+        take, advance = elements.append, self._elements.__next__
+        with contextlib.suppress(StopIteration):
+            for _ in range(self._group):
+                take(advance())
+        return elements
 
 
 def decode_place(message: bytes) -> tuple[Any, bool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import signal
@@ -43,6 +45,20 @@ class Uneven(Count):
         info = get_worker_info()
         worker = info.id if info is not None else 0
         yield from range(100 * worker, 100 * worker + self.length * (worker + 1))
+
+
+class Rewound(Count):
+    """Its own iterator, which begins anew whenever it is asked for one."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.at >= self.length:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
 
 
 class Stateful(Count):
@@ -138,6 +154,24 @@ def test_a_generator_of_any_kind_is_a_dataset() -> None:
 
     got = list(DataLoader(Plain(), 2, num_workers=1))
     assert [(batch[0].tolist(), batch[1]) for batch in got] == [([1, 2], ["a", "b"]), ([3], ["c"])]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_dataset_that_is_its_own_iterator_is_asked_for_it_once_an_epoch(num_workers: int) -> None:
+    loader = DataLoader(Rewound(7), batch_size=2, num_workers=num_workers)
+    for _ in range(2):
+        assert [batch.tolist() for batch in itertools.islice(loader, 10)] == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resuming_a_dataset_that_is_its_own_iterator(num_workers: int) -> None:
+    make = functools.partial(DataLoader, Rewound(9), batch_size=2, num_workers=num_workers)
+    loader = make()
+    batches = iter(loader)
+    next(batches), next(batches)
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in itertools.islice(resumed, 10)] == [[4, 5], [6, 7], [8]]
 
 
 def test_each_worker_may_have_a_stream_of_its_own() -> None:
