@@ -53,6 +53,7 @@ log = logging.getLogger("headrace.wirehead")
 
 _KEPT_SWAPS = 128
 _LOOK_AGAIN = 20.0  # seconds until the table of swaps is read anew, in case others were faster than it is kept
+_OVERLAP = 1.0  # seconds that a reader keeps a generation after it went on to the next
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 0.1
 
 
@@ -176,8 +177,9 @@ class Cache:
 class Lease:
     """Tells others that this process lives, and which generations it uses. A thread renews it three times per LEASE.
 
-    A generation that has become old is let go when it is not in use: by a generator within a second after its put, by a
-    reader that has read nothing for LEASE seconds. Thread-safe.
+    A generation that has become old is let go when it is not in use, so that it can be dropped: by a generator within a
+    second after its put; by a reader a second after it went on to a newer one, or when it has read nothing for LEASE
+    seconds. Thread-safe.
 
     Args:
         cache: where.
@@ -191,7 +193,7 @@ class Lease:
         self._details = {"role": role, "process": this_process(), **details}
         self._generations: list[int] = []
         self._renewed = float("-inf")
-        self._used = time.monotonic()
+        self._used: dict[int, float] = {}  # when, by generation
         self._busy = False
         self._lock = threading.Lock()  # guards all above, and orders what is written
         self._stop = threading.Event()
@@ -204,9 +206,10 @@ class Lease:
     def pin(self, generations: Iterable[int]) -> None:
         """These, and no others, are in use from now on."""
         with self._lock:
-            self._used = time.monotonic()
             self._busy = True
             self._generations = sorted(set(generations))
+            now = time.monotonic()
+            self._used = {g: self._used.get(g, now) for g in self._generations}
             self._write()
             if self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(target=self._renew, name="headrace-wirehead-lease", daemon=True)
@@ -215,8 +218,9 @@ class Lease:
     def use(self, generation: int) -> bool:
         """Whether a generation is pinned still, and stays so for now: it is not idle."""
         with self._lock:
-            self._used = time.monotonic()
             self._busy = generation in self._generations and self.is_alive()
+            if self._busy:
+                self._used[generation] = time.monotonic()
             return self._busy
 
     def rest(self) -> None:
@@ -261,17 +265,26 @@ class Lease:
                 log.debug("lease %s was not renewed: %s", self.key, error)
 
     def _let_go(self) -> None:
-        """Unpins what is old and not in use, so that it can be dropped."""
-        is_generator = self._details["role"] == "generator"
-        if self._busy and (is_generator or time.monotonic() - self._used < self._cache.config.lease):
+        """Unpins what is old and not in use."""
+        with self._lock:
+            suspected = self._unused(self._generations)
+        if not suspected:
             return
         current = self._cache.current()
         with self._lock:
-            kept = [g for g in self._generations if g > current or (g == current and not is_generator)]
-            idle = not self._busy or not is_generator
-            if idle and kept != self._generations and not self._stop.is_set():
-                self._generations = kept
+            # What is not old, and can be read or written at any moment, stays.
+            first = current + 1 if self._details["role"] == "generator" else current
+            unused = [g for g in self._unused(suspected) if g < first]
+            if unused and not self._stop.is_set():
+                self._generations = [g for g in self._generations if g not in unused]
                 self._write()
+
+    def _unused(self, generations: list[int]) -> list[int]:
+        if self._details["role"] == "generator":
+            return [] if self._busy else list(generations)
+        now, newest = time.monotonic(), max(self._generations, default=0)
+        limits = {g: self._cache.config.lease if g == newest else _OVERLAP for g in self._generations}
+        return [g for g in generations if now - self._used.get(g, now) > limits.get(g, 0)]
 
 
 class Writer:
@@ -431,28 +444,33 @@ class Reader:
         self._lock = threading.Lock()
         self._descriptions: dict[int, dict[int, Document]] = {}
 
-    def pin_current(self, timeout: float, keep: Iterable[int] = ()) -> int:
+    def pin_current(self, timeout: float, keep: bool = False) -> int:
         """The current generation, which stays until it is not pinned any more; waits for the first.
 
         Args:
             timeout: seconds to wait for data.
-            keep: generations that stay pinned, too.
+            keep: the one before, if it is pinned, is read still.
         """
         with self._lock:
             while True:
                 generation = self._cache.wait_for_data(timeout)
-                if generation in self._lease.generations and self._lease.is_alive():
+                wanted = self._with(generation) if keep else [generation]
+                if wanted == self._lease.generations and self._lease.is_alive():
                     return generation
-                self._lease.pin([*keep, generation])
+                self._lease.pin(wanted)
                 if not self._cache.is_swapped(generation + 1):
                     self._forget()
                     return generation
 
-    def pin(self, generations: Iterable[int]) -> None:
-        """Pins generations of which another process told us. They may be gone."""
+    def pin(self, generation: int) -> None:
+        """Pins a generation of which another process told us; it may be gone. The one before is read still."""
         with self._lock:
-            self._lease.pin(generations)
+            self._lease.pin(self._with(generation))
             self._forget()
+
+    def _with(self, generation: int) -> list[int]:
+        others = [g for g in self._lease.generations if g != generation]
+        return sorted([*others[-1:], generation])
 
     def is_pinned(self, generation: int) -> bool:
         """Whether it is certain that nobody has dropped it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -61,7 +62,7 @@ class Config:
         """Reads and checks a configuration.
 
         Args:
-            source: path of a YAML file, a mapping with the keys of one, or a Config, which is returned.
+            source: path of a YAML file (or a JSON file, ``*.json``), a mapping with these keys, or a Config.
 
         Raises:
             FileNotFoundError: there is no such file.
@@ -77,14 +78,7 @@ class Config:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
             raise FileNotFoundError(f"there is no configuration file {path} (in {Path.cwd()})") from None
-        try:
-            yaml: Any = importlib.import_module("yaml")
-        except ImportError:
-            raise ImportError("reading config.yaml needs PyYAML: pip install 'headrace[wirehead]'") from None
-        try:
-            keys = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{path} is not valid YAML: {error}") from None
+        keys = _parse(text, path)
         if not isinstance(keys, Mapping):
             raise ConfigError(f"{path} must hold keys and values such as SWAP_CAP: 10, not {type(keys).__name__}")
         return cls._from_mapping(keys, str(path))
@@ -136,6 +130,22 @@ class Config:
         host = re.sub(r"^(mongodb(?:\+srv)?://)?(?:[^@/]*@)?", "", self.mongohost).split("?")[0].rstrip("/")
         needs_port = "://" not in self.mongohost and ":" not in host
         return f"{host}:{self.port}" if needs_port else host
+
+
+def _parse(text: str, path: Path) -> Any:
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    try:
+        yaml: Any = importlib.import_module("yaml")
+    except ImportError:
+        raise ImportError(f"reading {path} needs PyYAML: pip install 'headrace[wirehead]'") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from None
 
 
 def _check(key: str, value: Any) -> tuple[str, Any]:

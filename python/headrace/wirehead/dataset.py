@@ -135,16 +135,16 @@ class _Wirehead:
         """Structure, shapes and dtypes of a sample, for loaders that let the dataset fill its row of a batch."""
         if self.transform is not None or self.normalize is not None or self._wants_tensors():
             raise AttributeError("what a function makes of a sample shows when it is called")
-        _, reader = self._open()
-        for _ in range(3):
+        cache, _ = self._open()
+        # With a lease of its own, which ends here: a process that only asks this must not keep a generation.
+        with contextlib.closing(Reader(cache, self.sample)) as reader:
             generation = reader.pin_current(self.timeout)
             for id in range(self.config.swap_cap):
                 try:
                     kinds = {kind.name: kind for kind in reader.describe(generation, id)}
                 except CorruptSampleError:
                     continue
-                specs = [(kinds[name].shape, dtype_named(kinds[name].dtype)) for name in self.sample]
-                return self._structured(specs)
+                return self._structured([(kinds[name].shape, dtype_named(kinds[name].dtype)) for name in self.sample])
         raise AttributeError(f"no sample of generation {generation} has a description")
 
     def _structured(self, values: Sequence[Any]) -> Any:
@@ -169,7 +169,11 @@ class _Wirehead:
             self._begin()
             cache = Cache(self.config)
             reader = Reader(cache, self.sample)
-            self._generation = reader.pin_current(self.timeout)
+            try:
+                cache.wait_for_data(self.timeout)
+            except BaseException:
+                cache.close()
+                raise
             self._cache, self._reader, self._pid = cache, reader, os.getpid()
             # When the process ends, and not LEASE seconds later. A worker process runs no atexit functions.
             finalizer = weakref.finalize(self, _close, cache, reader, os.getpid())
@@ -214,7 +218,7 @@ class _Wirehead:
                 # This process stood still for so long that its lease ran out.
                 with self._lock:
                     self._rounds.pop(round, None)
-                    generation = reader.pin_current(self.timeout, self._rounds.values())
+                    generation = reader.pin_current(self.timeout, keep=True)
                     if round:
                         self._rounds[round] = generation
         else:
@@ -264,7 +268,7 @@ class _Wirehead:
         _, reader = self._open()
         pinned = reader.is_pinned(self._generation)
         if not pinned or not self._read_ids.isdisjoint(ids):
-            generation = reader.pin_current(self.timeout, self._rounds.values())
+            generation = reader.pin_current(self.timeout, keep=bool(self._rounds))
             if generation != self._generation:
                 self._read_ids.clear()
             self._generation = generation
@@ -277,18 +281,18 @@ class _Wirehead:
         known = self._rounds.get(round)
         if known is not None and reader.is_pinned(known):
             return known
-        # Of the rounds under way only the last two are kept: workers are never further apart.
+        # Where one round ends and the next begins, both are read.
         self._rounds = dict(sorted(self._rounds.items())[-1:])
         key, before = f"{self._group}.{round}", f"{self._group}.{round - 1}"
         while True:
             agreed = cache.store.find(ROUNDS, key)
             if agreed is not None:
                 generation = int(agreed["generation"])
-                reader.pin([*self._rounds.values(), generation])
+                reader.pin(generation)
                 break
             if self.wait_for_new and (last := cache.store.find(ROUNDS, before)) is not None:
                 self._wait_for_newer(cache, int(last["generation"]))
-            generation = reader.pin_current(self.timeout, self._rounds.values())
+            generation = reader.pin_current(self.timeout, keep=True)
             if cache.store.insert(ROUNDS, key, {"generation": generation, "by": uuid.uuid4().hex}):
                 break
         self._rounds[round] = generation

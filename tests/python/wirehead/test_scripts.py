@@ -92,13 +92,15 @@ def test_one_generator_and_one_loader(folder: Path) -> None:
 
 
 def test_with_a_manager_that_logs_each_swap(folder: Path) -> None:
-    with running(folder, "manager.py") as manager, running(folder, "generator.py", "30") as generator:
+    with running(folder, "manager.py") as manager:
         assert manager.stdout is not None
-        lines = []
-        while sum("SWAP!" in line for line in lines) < 3:
-            lines.append(manager.stdout.readline())
-            assert lines[-1]
-        assert generator.wait(60) == 0
+        assert manager.stdout.readline().startswith("Manager: manages ")
+        with running(folder, "generator.py", "30") as generator:
+            lines: list[str] = []
+            while sum("SWAP!" in line for line in lines) < 3:
+                lines.append(manager.stdout.readline())
+                assert lines[-1]
+            assert generator.wait(60) == 0
         swaps = [line.split() for line in lines if "SWAP!" in line]
         assert [swap[swap.index("far:") + 1] for swap in swaps] == ["10", "20", "30"]
         assert [swap[swap.index("deleted:") + 1] for swap in swaps] == ["0", "0", "0"]

@@ -1,0 +1,176 @@
+"""Several generator processes: started, seeded apart, restarted when they die, stopped together."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import inspect
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.wirehead.errors import ConfigError
+from headrace.wirehead.generator import WireheadGenerator, ending_on_signals
+
+log = logging.getLogger("headrace.wirehead")
+
+_QUICK = 5.0  # seconds; who dies sooner has probably something that does not go away
+_QUICK_DEATHS = 3
+_LONGEST_PAUSE = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+def load_function(name: str) -> Callable[..., Iterable[Any]]:
+    """The function that ``module:function`` names; modules of the working directory count.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    module_name, _, function_name = name.partition(":")
+    if not module_name or not function_name:
+        raise ConfigError(f"{name} must name a generator function as module:function")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0] and error.name != module_name:
+            raise
+        raise ConfigError(f"there is no module {module_name} (in {os.getcwd()} or installed)") from None
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ConfigError(f"{module_name} has no function {function_name}")
+    return function  # type: ignore[no-any-return]
+
+
+def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int], n_samples: int | None) -> int:
+    """Runs one generator in this process; returns how many samples it stored.
+
+    ``random``, ``numpy.random`` and, if it has been imported, torch are seeded. Of its parameters the function gets by
+    name: ``index``, which of all generator processes this is; ``count``, how many there are, as far as known; ``seed``.
+
+    Args:
+        name: ``module:function``.
+        seed: numbers that together are different for each process and each restart.
+    """
+    function = load_function(name)
+    state = np.random.SeedSequence(list(seed)).generate_state(2, np.uint64)
+    random.seed(int(state[0]))
+    np.random.seed(int(state[0]) % 2**32)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(int(state[0]) % 2**63)
+    offered = {"index": index, "count": count, "seed": int(state[1]) % 2**63}
+    parameters = inspect.signature(function).parameters
+    return WireheadGenerator(
+        function(**{key: value for key, value in offered.items() if key in parameters}), config, n_samples
+    ).run()
+
+
+class Supervisor:
+    """Keeps ``n`` generator processes running until each has ended by itself, or :meth:`run` is stopped.
+
+    A process that is killed, or ends with an error, is started again after a pause that grows while it keeps dying; one
+    that dies three times in a row within seconds is given up. The processes end when this one does, however it ends.
+
+    Args:
+        name: ``module:function``.
+        config: path of ``config.yaml``.
+        n: how many processes.
+        first_index: of the first of them; they get consecutive ones.
+        seed: of all; None: another one in every run.
+        n_samples: for each process; None: no end.
+        grace: seconds that a process has to end before it is killed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: str,
+        n: int,
+        first_index: int = 0,
+        seed: int | None = None,
+        n_samples: int | None = None,
+        grace: float = 30,
+    ) -> None:
+        self._name, self._config, self._n, self._first = name, config, n, first_index
+        self._seed = int.from_bytes(os.urandom(8), "big") if seed is None else seed
+        self._samples, self._grace = n_samples, grace
+        self.stop = threading.Event()
+        self.restarts = 0
+
+    def run(self) -> int:
+        """Runs; returns how many processes were given up."""
+        running: dict[int, subprocess.Popen[bytes]] = {}
+        started: dict[int, float] = {}
+        starts = dict.fromkeys(range(self._n), 0)
+        quick = dict.fromkeys(range(self._n), 0)
+        due = dict.fromkeys(range(self._n), 0.0)
+        given_up = 0
+        with ending_on_signals(self.stop):
+            try:
+                while (running or due) and not self.stop.is_set():
+                    for i in [i for i, when in due.items() if time.monotonic() >= when]:
+                        del due[i]
+                        running[i] = self._start(i, starts[i])
+                        started[i] = time.monotonic()
+                        starts[i] += 1
+                    for i, process in list(running.items()):
+                        code = process.poll()
+                        if code is None:
+                            continue
+                        del running[i]
+                        if code == 0:
+                            continue
+                        quick[i] = quick[i] + 1 if time.monotonic() - started[i] < _QUICK else 0
+                        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+                        if quick[i] >= _QUICK_DEATHS or code == 2:
+                            given_up += 1
+                            log.error("generator %d %s and is given up", self._first + i, how)
+                            continue
+                        pause = min(_LONGEST_PAUSE, 0.1 * 4 ** quick[i])
+                        log.warning("generator %d %s; it is started again", self._first + i, how)
+                        self.restarts += 1
+                        due[i] = time.monotonic() + pause
+                    self.stop.wait(0.05)
+            finally:
+                self._end(list(running.values()))
+        return given_up
+
+    def _start(self, i: int, start: int) -> subprocess.Popen[bytes]:
+        index = self._first + i
+        arguments = ["--index", str(index), "--count", str(self._first + self._n), "--parent", str(os.getpid())]
+        arguments += ["--seeds", f"{self._seed},{index},{start}"]
+        if self._samples is not None:
+            arguments += ["--samples", str(self._samples)]
+        command = [sys.executable, "-m", "headrace.wirehead", "generate", "--config", self._config, self._name]
+        # Ctrl-C at a terminal reaches this process, which ends the others.
+        return subprocess.Popen([*command, *arguments], start_new_session=True)
+
+    def _end(self, processes: Sequence[subprocess.Popen[bytes]]) -> None:
+        for process in processes:
+            process.terminate()
+        deadline = time.monotonic() + self._grace
+        for process in processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.warning("process %d did not end within %g seconds and is killed", process.pid, self._grace)
+                process.kill()
+                process.wait()
+
+
+def end_with_parent(parent: int) -> None:
+    """This process gets SIGTERM when the one with that number ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(0)

@@ -1,0 +1,147 @@
+"""What a cache is doing, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.store import samples_table, seconds
+
+
+@dataclasses.dataclass(frozen=True)
+class Process:
+    """A generator or reader that holds a lease.
+
+    Attributes:
+        process: host and process number.
+        generations: that it uses.
+        lag: how many generations a reader is behind the current one.
+        age: seconds since it last said that it lives.
+    """
+
+    process: str
+    generations: list[int]
+    lag: int
+    age: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """A cache at one moment.
+
+    Attributes:
+        database, place: DBNAME, and where it is.
+        generation: the current one; 0 before the first swap.
+        fill, swap_cap: samples in the generation that is being filled, and how many it takes.
+        samples: generated in all, those of ``fill`` included.
+        samples_per_second, seconds_per_sample: between the last swaps (at most 10); None before the second one.
+        swaps: so far.
+        last_swap_seconds: what the last swap took.
+        last_swap_age: seconds since the last swap.
+        deleted: incomplete or damaged samples thrown away, in all, up to the last swap.
+        generations: of which anything is stored.
+        bytes: stored.
+        manager: who manages; None: nobody.
+        generators, readers: those that live.
+    """
+
+    database: str
+    place: str
+    generation: int
+    fill: int
+    swap_cap: int
+    samples: int
+    samples_per_second: float | None
+    seconds_per_sample: float | None
+    swaps: int
+    last_swap_seconds: float | None
+    last_swap_age: float | None
+    deleted: int
+    generations: list[int]
+    bytes: int
+    manager: str | None
+    generators: list[Process]
+    readers: list[Process]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return dataclasses.asdict(self)
+
+    def __str__(self) -> str:
+        bar = "#" * round(30 * self.fill / self.swap_cap)
+        rate = "no rate yet: it takes two swaps"
+        if self.samples_per_second is not None:
+            rate = f"{self.samples_per_second:.3g} samples/s, {self.seconds_per_sample:.3g} s/sample"
+        last = ""
+        if self.last_swap_age is not None and self.last_swap_seconds is not None:
+            last = f", the last {self.last_swap_age:.0f} s ago in {1000 * self.last_swap_seconds:.1f} ms"
+        stored = ", ".join(map(str, self.generations)) or "none"
+        lines = [
+            f"{self.database} at {self.place}",
+            f"generation  {self.generation} (stored: {stored}; {self.bytes / 2**20:.1f} MiB)",
+            f"fill        [{bar:30}] {self.fill}/{self.swap_cap}",
+            f"samples     {self.samples}, {rate}",
+            f"swaps       {self.swaps}{last}",
+            f"deleted     {self.deleted}",
+            f"manager     {self.manager or 'none'}",
+            f"generators  {len(self.generators)}",
+            *(f"  {process.process}, {process.age:.0f} s ago" for process in self.generators),
+            f"readers     {len(self.readers)}",
+            *(
+                f"  {process.process}, generation {', '.join(map(str, process.generations)) or 'none'}, "
+                f"lag {process.lag}, {process.age:.0f} s ago"
+                for process in self.readers
+            ),
+        ]
+        return "\n".join(lines)
+
+
+def status_of(cache: Cache) -> Status:
+    """Asks the store.
+
+    Raises:
+        StoreError: it does not answer.
+    """
+    store, config = cache.store, cache.config
+    now = store.now()
+    current = cache.current()
+    swaps = cache.swaps()
+    recent = swaps[-11:]
+    rate = None
+    if len(recent) > 1 and recent[-1].time > recent[0].time:
+        rate = (recent[-1].samples - recent[0].samples) / (recent[-1].time - recent[0].time)
+    leases = cache.leases().values()
+    last = swaps[-1] if swaps else None
+    fill = len(store.scan(samples_table(current + 1)))
+
+    def processes(role: str) -> list[Process]:
+        found = []
+        for lease in leases:
+            if lease.get("role") == role:
+                generations = [int(g) for g in lease.get("generations", ())]
+                lag = current - max(generations, default=current)
+                age = round(max(0.0, now - seconds(lease["time"])), 3)
+                found.append(Process(str(lease["process"]), generations, max(0, lag), age))
+        return sorted(found, key=lambda process: process.process)
+
+    managers = [str(lease["process"]) for lease in leases if lease.get("role") == "manager"]
+    return Status(
+        database=config.dbname,
+        place=config.place,
+        generation=current,
+        fill=fill,
+        swap_cap=config.swap_cap,
+        samples=(last.samples if last else 0) + fill,
+        samples_per_second=rate,
+        seconds_per_sample=1 / rate if rate else None,
+        swaps=current,
+        last_swap_seconds=last.seconds if last else None,
+        last_swap_age=round(max(0.0, now - last.time), 3) if last else None,
+        deleted=last.deleted if last else 0,
+        generations=store.generations(),
+        bytes=store.size(),
+        manager=managers[0] if managers else None,
+        generators=processes("generator"),
+        readers=processes("reader"),
+    )

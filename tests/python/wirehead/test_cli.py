@@ -1,0 +1,275 @@
+"""``python -m headrace.wirehead``, as users run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.wirehead import MongoTupleheadDataset
+
+EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "wirehead"
+FUNCTIONS = """
+    import os, time
+    import numpy as np
+
+    def numbers(index, count, seed):
+        print("started", index, count, os.getpid(), flush=True)
+        while True:
+            yield np.random.randint(1 << 60), np.array([index, os.getpid(), seed])
+            time.sleep(0.005)
+
+    def broken():
+        raise RuntimeError("this generator is broken")
+        yield
+
+    def few():
+        yield from [(1, 2)] * 4
+"""
+
+
+@pytest.fixture
+def folder(place: dict[str, Any], tmp_path: Path) -> Path:
+    """With functions and a configuration in it."""
+    (tmp_path / "functions.py").write_text(textwrap.dedent(FUNCTIONS))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**place, "SWAP_CAP": 30, "LEASE": 3, "TIMEOUT": 30}))
+    return tmp_path
+
+
+class Command:
+    """A command that runs, its output in a file; ended at the end."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._log = folder / f"log-{time.monotonic_ns()}"
+        with open(self._log, "w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "headrace.wirehead", *arguments],
+                cwd=folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def until(self, pattern: str, count: int = 1) -> list[Any]:
+        """What matches, as soon as it does so often."""
+        deadline = time.monotonic() + 60
+        while len(found := re.findall(pattern, self.output)) < count:
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.02)
+        return found
+
+
+def run(folder: Path, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "headrace.wirehead", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def test_generators_are_seeded_apart_restarted_and_stopped(folder: Path) -> None:
+    with Command(folder, "generate", "-n", "3", "--index", "4", "functions:numbers") as generate:
+        started = generate.until(r"started (\d) 7 (\d+)", 3)
+        assert sorted(index for index, _ in started) == ["4", "5", "6"]
+        victim = int(started[0][1])
+        os.kill(victim, signal.SIGKILL)
+        generate.until(rf"generator {started[0][0]} was killed by SIGKILL; it is started again")
+        again = generate.until(r"started (\d) 7 (\d+)", 4)[3]
+        assert again[0] == started[0][0]
+        with MongoTupleheadDataset(yaml.safe_load((folder / "config.yaml").read_text()), to="numpy") as dataset:
+            samples = dataset[range(30)]
+            assert len({int(number) for number, _ in samples}) == 30
+            first = dataset.generation
+            while dataset.generation < first + 2:
+                samples += dataset[range(30)]
+                time.sleep(0.05)
+        seeds = {(int(label[1]), int(label[2])) for _, label in samples}
+        assert len({seed for _, seed in seeds}) == len(seeds)
+        generate.process.send_signal(signal.SIGTERM)
+        assert generate.process.wait(60) == 0
+        pids = {int(pid) for _, pid in generate.until(r"started (\d) 7 (\d+)", 4)}
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_generators_end_with_their_supervisor(folder: Path) -> None:
+    with Command(folder, "generate", "-n", "2", "functions:numbers") as generate:
+        pids = [int(pid) for _, pid in generate.until(r"started (\d) 2 (\d+)", 2)]
+        generate.process.kill()
+        deadline = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
+    result = run(folder, "generate", "functions:broken")
+    assert result.returncode == 1
+    assert result.stdout.count("RuntimeError: this generator is broken") == 3
+    assert "generator 0 ended with code 1 and is given up" in result.stdout
+    assert run(folder, "generate", "functions:few").returncode == 0
+    for name, message in (
+        ("functions:none", "functions has no function none"),
+        ("nothing:few", "there is no module nothing"),
+        ("functions", "must name a generator function as module:function"),
+    ):
+        result = run(folder, "generate", name)
+        assert result.returncode == 2
+        assert message in result.stdout
+
+
+def test_status_and_clean(folder: Path) -> None:
+    empty = json.loads(run(folder, "status", "--json").stdout)
+    assert (empty["generation"], empty["fill"], empty["swap_cap"], empty["seconds_per_sample"]) == (0, 0, 30, None)
+    with (
+        Command(folder, "manage") as manage,
+        Command(folder, "generate", "-n", "2", "functions:numbers"),
+        Command(folder, "status", "--json", "--watch", "0.1") as watch,
+    ):
+        manage.until("SWAP!", 3)
+        with MongoTupleheadDataset(yaml.safe_load((folder / "config.yaml").read_text()), to="numpy") as dataset:
+            assert dataset[0]
+            status = json.loads(run(folder, "status", "--json").stdout)
+            assert [reader["process"].split(":")[1] for reader in status["readers"]] == [str(os.getpid())]
+        assert status["swaps"] == status["generation"] >= 3
+        assert status["samples"] == status["generation"] * 30 + status["fill"]
+        assert status["samples_per_second"] * status["seconds_per_sample"] == pytest.approx(1)
+        assert len(status["generators"]) == 2
+        assert status["manager"].endswith(f":{manage.process.pid}")
+        assert status["deleted"] == 0
+        assert status["bytes"] > 0
+        text = run(folder, "status").stdout
+        for word in ("generation ", "fill ", "samples/s", "s/sample", "swaps ", "deleted ", "readers "):
+            assert word in text
+        refused = run(folder, "clean")
+        assert refused.returncode == 1
+        assert "is in use by" in refused.stdout
+        watch.until('"generation"', 3)
+    cleaned = run(folder, "clean", "--force")
+    assert cleaned.returncode == 0, cleaned.stdout
+    assert json.loads(run(folder, "status", "--json").stdout)["generation"] == 0
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    result = run(tmp_path, "status")
+    assert result.returncode == 2
+    assert result.stdout.startswith("headrace.wirehead: there is no configuration file config.yaml")
+    assert result.stdout.count("\n") == 1
+    (tmp_path / "config.yaml").write_text("SWAPCAP: 3\n")
+    result = run(tmp_path, "manage")
+    assert result.returncode == 2
+    assert "SWAPCAP is unknown; did you mean SWAP_CAP?" in result.stdout
+    assert "DBNAME is missing" in result.stdout
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    result = run(tmp_path, "demo", "--seconds", "3", timeout=110)
+    assert result.returncode == 0, result.stdout
+    found = re.search(r"loss ([\d.]+) -> ([\d.]+), accuracy ([\d.]+) -> ([\d.]+)", result.stdout)
+    assert found, result.stdout
+    assert float(found[2]) < float(found[1])
+    (where,) = re.findall(r"draw shapes into (\S+);", result.stdout)
+    assert not Path(where).exists()
+
+
+SBATCH = r"""#!/bin/bash
+# Stands in for sbatch: runs a script once, or once for each index of its --array, as the scheduler would.
+script=$1
+array=$(sed -n 's/^#SBATCH --array=\([0-9]*\)-\([0-9]*\)$/\1 \2/p' "$script")
+pids=()
+trap 'kill "${pids[@]}"' TERM
+if [ -n "$array" ]; then
+  for i in $(seq $array); do SLURM_ARRAY_TASK_ID=$i bash "$script" & pids+=($!); done
+else
+  bash "$script" & pids+=($!)
+fi
+wait "${pids[@]}"; wait "${pids[@]}"
+"""
+SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"\n'
+
+
+def test_the_slurm_scripts(place: dict[str, Any], tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    shutil.copytree(EXAMPLES / "slurm", folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config.pop("MONGOHOST")
+    (folder / "config.yaml").write_text(yaml.safe_dump({**config, **place, "SWAP_CAP": 20}))
+    (tmp_path / "bin").mkdir()
+    for name, text in (("sbatch", SBATCH), ("srun", SRUN)):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "PYTHON": sys.executable,
+        "GENERATORS": "2",
+        "PYTHONUNBUFFERED": "1",
+    }
+    jobs = []
+    try:
+        for name in ("manager", "generator"):
+            with open(tmp_path / f"{name}.log", "w") as log:
+                jobs.append(
+                    subprocess.Popen(
+                        ["sbatch", f"{name}.sbatch"],
+                        cwd=folder,
+                        env=environment,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                )
+        train = subprocess.run(
+            [sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+        )
+        assert train.returncode == 0, train.stderr
+        counts = re.search(r"samples by subject: (.*)", train.stdout)
+        assert counts
+        assert sum(int(n) for n in re.findall(r": (\d+)", counts[1])) == 500
+        assert "SWAP!" in (tmp_path / "manager.log").read_text()
+        log_text = (tmp_path / "generator.log").read_text()
+        assert sorted(set(re.findall(r"generator (\d) uses", log_text))) == [str(i) for i in range(6)]
+    finally:
+        for job in jobs:
+            job.terminate()
+        for job in jobs:
+            try:
+                job.wait(40)
+            finally:
+                _kill_group(job.pid)
+
+
+def _kill_group(leader: int) -> None:
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

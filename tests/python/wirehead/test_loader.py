@@ -1,0 +1,186 @@
+"""Into the loader and programs."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import pickle
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import DataLoader
+from headrace.wirehead import GenerationSampler, MongoheadDataset, MongoTupleheadDataset, WireheadGenerator
+from headrace.wirehead.cache import Cache, Keeper, Writer
+
+CAP = 12
+
+
+@pytest.fixture
+def config(place: dict[str, Any]) -> dict[str, Any]:
+    return {**place, "SWAP_CAP": CAP, "TIMEOUT": 30}
+
+
+def numbered(start: int, count: int) -> Iterator[tuple[Any, Any]]:
+    for number in range(start, start + count):
+        yield np.full((4, 3), number, np.float32), np.full(1, number, np.int64)
+
+
+def generate(config: dict[str, Any], start: int, count: int = CAP) -> None:
+    WireheadGenerator(numbered(start, count), config).run()
+
+
+@pytest.mark.parametrize(("num_workers", "workers"), [(0, "process"), (2, "process"), (2, "thread")])
+def test_a_dataset_like_any_other(config: dict[str, Any], num_workers: int, workers: str) -> None:
+    generate(config, 100)
+    with MongoheadDataset(config, to="numpy") as dataset:
+        loader = DataLoader(dataset, batch_size=5, shuffle=True, seed=3, num_workers=num_workers, workers=workers)
+        for _ in range(2):
+            batches = list(loader)
+            assert [len(batch["input"]) for batch in batches] == [5, 5, 2]
+            labels = np.concatenate([batch["label"] for batch in batches])[:, 0]
+            assert sorted(labels) == list(range(100, 100 + CAP))
+            assert all((batch["input"] == batch["label"][:, :, None]).all() for batch in batches)
+
+
+def test_samples_are_decoded_into_their_rows(config: dict[str, Any]) -> None:
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        assert dataset.sample_spec == (((4, 3), np.float32), ((1,), np.int64))
+        out = np.empty((4, 3), np.float32), np.empty(1, np.int64)
+        assert dataset.__getitem__(7, out) is out
+        assert (out[0] == 7).all()
+        other = np.empty((4, 2), np.float32), np.empty(1, np.int64)
+        assert (dataset.__getitem__(8, other)[0] == 8).all()  # has no room there
+
+        class Watched(MongoTupleheadDataset):
+            def __getitem__(self, index: Any, out: Any = None) -> Any:
+                assert out is not None
+                result = super().__getitem__(index, out)
+                assert result is out
+                return result
+
+    with Watched(config, to="numpy") as dataset:
+        batches = list(DataLoader(dataset, batch_size=4, num_workers=2))
+        assert [int(batch[1][0, 0]) for batch in batches] == [0, 4, 8]
+
+
+def test_an_epoch_is_one_generation_with_the_sampler(config: dict[str, Any]) -> None:
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy", timeout=60) as dataset:
+        loader = DataLoader(dataset, batch_size=5, sampler=dataset.sampler(seed=1), num_workers=2)
+        orders = []
+        for epoch in range(6):
+            if epoch < 5:
+                generate(config, 100 * (epoch + 1))
+            labels = np.concatenate([labels for _, labels in loader])[:, 0].tolist()
+            assert len({label // 100 for label in labels}) == 1
+            assert sorted(label % 100 for label in labels) == list(range(CAP))
+            orders.append([label % 100 for label in labels])
+        assert labels[0] // 100 >= 3  # it has followed
+        assert len({tuple(order) for order in orders}) == 6
+
+
+def test_infinite_mode_follows_the_generations(config: dict[str, Any]) -> None:
+    cache = Cache(config)
+    writer, keeper = Writer(cache), Keeper(cache)
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            keeper.step()
+            time.sleep(0.005)
+
+    def write() -> None:
+        for sample in numbered(0, CAP * 6):
+            writer.put(sample)
+
+    threads = [threading.Thread(target=swap), threading.Thread(target=write)]
+    for thread in threads:
+        thread.start()
+    with MongoTupleheadDataset(config, to="numpy", wait_for_new=True, timeout=60) as dataset:
+        loader = DataLoader(
+            dataset, batch_size=4, sampler=dataset.sampler(seed=1, infinite=True), num_workers=2, prefetch_factor=2
+        )
+        labels = [int(label) for _, batch in itertools.islice(loader, 12) for label in batch[:, 0]]
+        del loader
+    rounds = [labels[i : i + CAP] for i in range(0, 48, CAP)]
+    assert all(len({label // CAP for label in round}) == 1 and len(set(round)) == CAP for round in rounds)
+    generations = [round[0] // CAP for round in rounds]
+    assert generations == sorted(set(generations))  # each one newer than that before
+    writer._stop.set()
+    threads[1].join()
+    stop.set()
+    threads[0].join()
+    writer.close()
+    cache.close()
+
+
+def test_infinite_mode_reads_again_when_there_is_nothing_new(config: dict[str, Any]) -> None:
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        loader = DataLoader(dataset, batch_size=6, sampler=dataset.sampler(shuffle=False, infinite=True))
+        labels = [int(label) for _, batch in itertools.islice(loader, 4) for label in batch[:, 0]]
+        assert labels == [*range(CAP), *range(CAP)]
+
+
+def test_an_end_of_new_data_is_a_timeout(config: dict[str, Any]) -> None:
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy", wait_for_new=True, timeout=0.1) as dataset:
+        loader = DataLoader(dataset, batch_size=12, sampler=dataset.sampler(infinite=True), num_workers=0)
+        iterator = iter(loader)
+        next(iterator)
+        with pytest.raises(TimeoutError, match=r"no generation after 1 within 0\.1 seconds"):
+            next(iterator)
+
+
+def test_a_sampler_knows_any_position() -> None:
+    for infinite in (False, True):
+        sampler = GenerationSampler(7, shuffle=True, seed=5, infinite=infinite)
+        stop = 21 if infinite else 7
+        whole = sampler.order(3, 0, stop)
+        assert np.concatenate([sampler.order(3, 0, 4), sampler.order(3, 4, stop)]).tolist() == whole.tolist()
+        assert len(set(whole.tolist())) == stop
+        assert max(whole) < 2**62
+
+
+def test_a_program_reads_from_it(config: dict[str, Any]) -> None:
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        program, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(program, startup), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
+            reader = fluid.layers.py_reader(capacity=4, shapes=[[-1, 4, 3], [-1, 1]], dtypes=["float32", "int64"])
+            values, labels = fluid.layers.read_file(reader)
+            executor = fluid.Executor(fluid.CPUPlace())
+            executor.run(startup)
+            reader.decorate_loader(DataLoader(dataset, batch_size=4, num_workers=2))
+            reader.start()
+            seen = []
+            try:
+                while True:
+                    images, numbers = (np.array(v) for v in executor.run(program, fetch_list=[values, labels]))
+                    assert (images == numbers[:, :, None]).all()
+                    seen += numbers[:, 0].tolist()
+            except fluid.core.EOFException:
+                reader.reset()
+            assert seen == list(range(CAP))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_it_may_be_pickled_and_forked(config: dict[str, Any], method: str) -> None:
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        assert dataset[2][1][0] == 2
+        assert pickle.loads(pickle.dumps(dataset))[3][1][0] == 3
+        context: Any = multiprocessing.get_context(method)
+        with context.Pool(1) as pool:
+            assert pool.apply(_label, (dataset, 4)) == 4
+
+
+def _label(dataset: MongoTupleheadDataset, index: int) -> int:
+    return int(dataset[index][1][0])
