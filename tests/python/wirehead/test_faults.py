@@ -1,0 +1,313 @@
+"""Real processes that are killed, a real server that is stopped, a disk that is full."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import BINARY, SKIPPED, Server
+from headrace.wirehead import MongoTupleheadDataset, StoreError
+from headrace.wirehead.bench import storm
+from headrace.wirehead.cache import Cache, Keeper, Reader, Writer
+from headrace.wirehead.store import Store, open_store
+
+FORK: Any = multiprocessing.get_context("fork")
+CAP = 4
+
+
+class KillingStore:
+    """Kills its process at one operation of a store: before it, or after it."""
+
+    def __init__(self, store: Store, operation: int, after: bool) -> None:
+        self._store, self._left, self._after = store, operation, after
+        self.config = store.config
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name in ("close", "now", "find", "scan", "generations"):
+            return method
+
+        def call(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left == 0 and not self._after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = method(*arguments)
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return call
+
+
+def sample(value: int) -> tuple[Any, Any]:
+    return np.full((3, 50), value), np.full(2, value)
+
+
+def write_until_killed(config: dict[str, Any], operation: int, after: bool, acknowledged: Any) -> None:
+    from headrace.wirehead import Config
+
+    killing: Any = KillingStore(open_store(Config.load(config)), operation, after)
+    writer = Writer(Cache(config, killing))
+    for value in range(3):
+        assert writer.put(sample(operation * 100 + value)) is not None
+        acknowledged.send(operation * 100 + value)
+
+
+def manage_until_killed(config: dict[str, Any], operation: int, after: bool) -> None:
+    from headrace.wirehead import Config
+
+    killing: Any = KillingStore(open_store(Config.load(config)), operation, after)
+    keeper = Keeper(Cache(config, killing))
+    while True:
+        keeper.step()
+
+
+@pytest.fixture
+def config(place: dict[str, Any]) -> dict[str, Any]:
+    return {**place, "SWAP_CAP": CAP, "LEASE": 0.5, "TIMEOUT": 30, "CHUNKSIZE": 0.0005}
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_generator_killed_at_any_step_of_put(config: dict[str, Any], after: bool) -> None:
+    with contextlib.closing(Cache(config)) as cache:
+        killed, operation = 0, 0
+        while killed == operation:
+            operation += 1
+            receiver, sender = FORK.Pipe(False)
+            process = FORK.Process(target=write_until_killed, args=(config, operation, after, sender))
+            process.start()
+            sender.close()
+            acknowledged = set()
+            with contextlib.suppress(EOFError):
+                while True:
+                    acknowledged.add(receiver.recv())
+            receiver.close()
+            process.join()
+            killed += process.exitcode == -signal.SIGKILL
+            writer, keeper = Writer(cache), Keeper(cache)
+            generation = cache.current() + 1
+            threads = threading.Thread(target=fill, args=(cache, writer))
+            threads.start()
+            while keeper.step() is None:
+                time.sleep(0.002)
+            keeper.close()
+            threads.join()
+            with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+                values = [whole(reader, generation, id) for id in range(CAP)]
+            assert len(set(values) - {-1}) + values.count(-1) == CAP
+            assert acknowledged <= set(values)
+            writer.close()
+        assert operation > 8  # settings, lease, chunks, description, ...
+
+
+def fill(cache: Cache, writer: Writer) -> None:
+    """Puts samples until the generation that is being filled is full."""
+    generation = cache.current() + 1
+    while True:
+        place = writer.put(sample(-1))
+        assert place is not None
+        if place[0] > generation or place[1] == CAP - 1:
+            return
+
+
+def whole(reader: Reader, generation: int, id: int) -> int:
+    """The value of a sample in which all is of one piece."""
+    arrays = reader.read(generation, id)
+    value = int(arrays["label"][1][0])
+    assert (arrays["data"][1] == value).all()
+    assert (arrays["label"][1] == value).all()
+    return value
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_manager_killed_at_any_step_of_a_swap(config: dict[str, Any], after: bool) -> None:
+    with contextlib.closing(Cache(config)) as cache:
+        writer = Writer(cache)
+        start = 0
+        for operation in range(1, 9):
+            if cache.store.scan("swaps").keys() or operation == 1:
+                start += 10
+            generation = cache.current() + 1
+            for id in range(CAP):
+                if cache.store.find(f"{generation:012d}.samples", f"{id:012d}") is None:
+                    assert writer.put(sample(start + id)) == (generation, id)
+            writer._lease.rest()  # type: ignore[union-attr]
+            process = FORK.Process(target=manage_until_killed, args=(config, operation, after))
+            process.start()
+            keeper = Keeper(cache)
+            while process.is_alive() and not (cache.is_swapped(generation) and operation > 6):
+                time.sleep(0.005)
+            process.kill()
+            process.join()
+            while not cache.is_swapped(generation):
+                keeper.step()
+                time.sleep(0.005)
+            while any(g < generation for g in cache.store.generations()):
+                keeper.step()
+                time.sleep(0.005)
+            with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+                assert [whole(reader, generation, id) for id in range(CAP)] == list(range(start, start + CAP))
+            assert cache.swaps()[-1].samples == generation * CAP
+            keeper.close()
+        writer.close()
+
+
+def test_all_generators_die_and_reading_goes_on(config: dict[str, Any]) -> None:
+    with contextlib.closing(Cache(config)) as cache:
+        writer, keeper = Writer(cache), Keeper(cache)
+        for value in range(CAP):
+            writer.put(sample(value))
+        keeper.step()
+        receiver, sender = FORK.Pipe(False)
+        process = FORK.Process(target=write_until_killed, args=(config, 6, False, sender))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        with MongoTupleheadDataset(config, to="numpy") as dataset:
+            for _ in range(3):
+                assert [int(dataset[id][1][0]) for id in range(CAP)] == list(range(CAP))
+            again = Writer(cache)
+            thread = threading.Thread(target=fill, args=(cache, again))
+            thread.start()
+            while keeper.step() is None:
+                time.sleep(0.005)
+            thread.join()
+            assert dataset[0] is not None
+            assert dataset.generation == 2
+        again.close()
+        sender.close()
+        receiver.close()
+
+
+def test_the_server_is_killed_in_the_middle_of_everything(own_server: Server) -> None:
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": CAP, "LEASE": 5, "TIMEOUT": 60}
+    stop = threading.Event()
+    acknowledged: dict[tuple[int, int], int] = {}
+    read: dict[tuple[int, int], int] = {}
+    errors: list[BaseException] = []
+
+    def guarded(action: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                with contextlib.closing(Cache(config)) as cache:
+                    action(cache)
+            except BaseException as error:
+                errors.append(error)
+                stop.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def write(cache: Cache) -> None:
+        writer = Writer(cache, stop)
+        value = 0
+        while (place := writer.put(sample(value))) is not None:
+            assert place not in acknowledged
+            acknowledged[place] = value
+            value += 1
+
+    def manage(cache: Cache) -> None:
+        keeper = Keeper(cache)
+        while not stop.is_set():
+            keeper.step()
+            time.sleep(0.005)
+
+    def get(cache: Cache) -> None:
+        reader = Reader(cache, ("data", "label"))
+        while not stop.is_set():
+            generation = reader.pin_current(60)
+            for id in range(CAP):
+                value = whole(reader, generation, id)
+                assert read.setdefault((generation, id), value) == value
+        reader.close()
+
+    threads = [guarded(action) for action in (write, manage, get)]
+    for _ in range(4):
+        goal = max((g for g, _ in read), default=0) + 3
+        while max((g for g, _ in read), default=0) < goal and not stop.is_set():
+            time.sleep(0.01)
+        own_server.stop()
+        time.sleep(0.2)
+        own_server.start()
+    goal = max(g for g, _ in read) + 3
+    while max(g for g, _ in read) < goal and not stop.is_set():
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    complete = {place for place in acknowledged if place[0] <= max(g for g, _ in read)}
+    assert all(read[place] == acknowledged[place] for place in complete if place in read)
+    for generation in {g for g, _ in read}:
+        assert [(generation, id) in acknowledged for id in range(CAP)] == [True] * CAP
+
+
+def test_the_disk_of_the_server_is_full(tmp_path: Path) -> None:
+    if not BINARY.exists():
+        pytest.skip(SKIPPED)
+    server = Server(tmp_path, pages=1000)
+    try:
+        config = {"DBNAME": "test", "MONGOHOST": server.uri, "SWAP_CAP": 10, "TIMEOUT": 30}
+        with contextlib.closing(Cache(config)) as cache:
+            writer = Writer(cache)
+            stored = 0
+            with pytest.raises(StoreError, match=r"the disk of the database at 127\.0\.0\.1:\d+ is full.*SWAP_CAP"):
+                for value in range(10):
+                    writer.put((np.full(100_000, value), value))
+                    stored += 1
+            assert 0 < stored < 10
+            with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+                assert [whole_of(reader, id) for id in range(stored)] == list(range(stored))
+    finally:
+        server.stop()
+
+
+def whole_of(reader: Reader, id: int) -> int:
+    arrays = reader.read(1, id)
+    assert (arrays["data"][1] == arrays["label"][1]).all()
+    return int(arrays["label"][1])
+
+
+def test_a_local_disk_is_full(tmp_path: Path) -> None:
+    config = {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache"), "SWAP_CAP": 2}
+    receiver, sender = FORK.Pipe(False)
+
+    def child() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+        with contextlib.closing(Cache(config)) as cache:
+            writer = Writer(cache)
+            try:
+                writer.put((np.zeros(200_000, np.uint8), 0))
+            except StoreError as error:
+                sender.send(str(error))
+            assert writer.put((np.zeros(10, np.uint8), 0)) == (1, 0)
+            assert os.listdir(tmp_path / "cache" / "000000000001.chunks") == [f"{writer._lease.key}-0-0"]  # type: ignore[union-attr]
+            sender.send("stored")
+
+    process = FORK.Process(target=child)
+    process.start()
+    sender.close()
+    assert "cannot hold more: File too large. Make room, or lower SWAP_CAP" in receiver.recv()
+    assert receiver.recv() == "stored"
+    process.join()
+
+
+@pytest.mark.parametrize("place", ["local", "mongo"], indirect=True)
+def test_a_storm(place: dict[str, Any]) -> None:
+    result = storm(place, 1500, writers=4, readers=2, managers=2)
+    assert result.problems == []
+    assert result.kills > 0
+    assert result.swaps > 3
+    assert result.most_generations <= 3
