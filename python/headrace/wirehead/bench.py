@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import io
 import multiprocessing
 import os
@@ -93,7 +94,7 @@ class Published:
         self._chunk_bytes = int(chunksize * 2**20)
 
     def put(self, sample: Sample) -> None:
-        counter = self._counter.find_one_and_update({"_id": "uniqueFieldCounter"}, {"$inc": {"sequence_value": 1}})
+        counter: Any = self._counter.find_one_and_update({"_id": "uniqueFieldCounter"}, {"$inc": {"sequence_value": 1}})
         documents = []
         for kind, array in zip(("data", "label"), sample):
             data = _serialise(array)
@@ -107,18 +108,16 @@ class Published:
         found = list(self._chunks.find({"id": {"$in": [id]}, "kind": {"$in": ["data", "label"]}}, fields))
         arrays = []
         for kind in ("data", "label"):
-            chunks = sorted(
-                (chunk for chunk in found if chunk["kind"] == kind), key=lambda chunk: int(chunk["chunk_id"])
-            )
+            chunks = [chunk for chunk in found if chunk["kind"] == kind]
+            chunks.sort(key=lambda chunk: int(chunk["chunk_id"]))
             arrays.append(_load(b"".join(chunk["chunk"] for chunk in chunks)))
         return arrays
 
 
 def _serialise(array: Any) -> bytes:
     buffer = io.BytesIO()
-    try:
-        import torch
-    except ImportError:
+    torch = _torch()
+    if torch is None:
         np.save(buffer, array)
     else:
         torch.save(torch.from_numpy(array), buffer)
@@ -126,11 +125,17 @@ def _serialise(array: Any) -> bytes:
 
 
 def _load(data: bytes) -> Any:
-    try:
-        import torch
-    except ImportError:
+    torch = _torch()
+    if torch is None:
         return np.load(io.BytesIO(data))
     return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def _torch() -> Any:
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        return None
 
 
 def volumes(side: int, dtype: str, compressible: bool, rng: np.random.Generator) -> Sample:
@@ -151,20 +156,13 @@ def transfer(place: dict[str, Any], quick: bool) -> None:
     count, repetitions = (4, 2) if quick else (12, 5)
     rng = np.random.default_rng(0)
     for side, dtype in ((128, "uint8"), (64, "float32")):
-        for compressible, compression in (
-            (False, "none"),
-            (True, "none"),
-            (True, "zlib"),
-            (True, "zstd"),
-            (True, "lz4"),
-        ):
+        for compressible, compression in ((False, "none"), *((True, name) for name in COMPRESSIONS)):
             samples = [volumes(side, dtype, compressible, rng) for _ in range(count)]
             name = f"{side}^3 {dtype} pairs of {'pictures' if compressible else 'noise'}, COMPRESSION {compression}"
             try:
+                keys = {**place, "COMPRESSION": compression}
                 rates = [
-                    _transfer_once(
-                        {**place, "DBNAME": f"{place['DBNAME']}_{side}_{r}", "COMPRESSION": compression}, samples
-                    )
+                    _transfer_once({**keys, "DBNAME": f"{place['DBNAME']}_{side}_{r}"}, samples)
                     for r in range(repetitions)
                 ]
             except ImportError as error:
@@ -189,18 +187,18 @@ def _transfer_once(
         writer, keeper = Writer(cache), Keeper(cache)
         put, get, their_put, their_get = 0.0, 0.0, 0.0, 0.0
         for sample in samples:
-            put += _timed(lambda sample=sample: writer.put(sample))
-            their_put += _timed(lambda sample=sample: published.put(sample)) if published else 0
+            put += _timed(writer.put, sample)[0]
+            their_put += _timed(published.put, sample)[0] if published else 0
         writer.close()
         while keeper.step() is None:
             pass
         reader = Reader(cache, config.sample)
         generation = reader.pin_current(60)
         for id, sample in enumerate(samples):
-            found: list[Any] = []
-            get += _timed(lambda id=id, found=found: found.append(reader.read(generation, id)))
-            assert (found[0]["data"][1] == sample[0]).all()
-            their_get += _timed(lambda id=id: published.get(id)) if published else 0
+            seconds, arrays = _timed(reader.read, generation, id)
+            get += seconds
+            assert (arrays["data"][1] == sample[0]).all()
+            their_get += _timed(published.get, id)[0] if published else 0
         reader.close()
         cache.store.clean()
         if published is not None:
@@ -210,10 +208,11 @@ def _transfer_once(
     return (count / put, count / get), (count / their_put, count / their_get) if published else None
 
 
-def _timed(action: Callable[[], Any]) -> float:
+def _timed(action: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """(seconds, what it returned)."""
     start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+    result = action(*arguments)
+    return time.perf_counter() - start, result
 
 
 def latency(place: dict[str, Any], quick: bool) -> None:
@@ -234,7 +233,7 @@ def latency(place: dict[str, Any], quick: bool) -> None:
             start = time.monotonic()
             while time.monotonic() - start < duration:
                 for id in range(config.swap_cap):
-                    times.append(_timed(lambda id=id: dataset[id]))
+                    times.append(_timed(dataset.__getitem__, id)[0])
             swaps = cache.current() - first
     finally:
         stop.set()
@@ -278,10 +277,8 @@ def scaling(place: dict[str, Any], quick: bool) -> None:
                 process.join(60)
             cache.store.clean()
         single = single or rate
-        print(
-            f"  {n:2d} processes: {rate:.2f} samples/s, {rate / single:.2f} times one ({rate / single / n:.2f} N)",
-            flush=True,
-        )
+        share = rate / single / n
+        print(f"  {n:2d} processes: {rate:.2f} samples/s, {rate / single:.2f} times one ({share:.2f} N)", flush=True)
 
 
 def _stored(cache: Cache) -> int:
