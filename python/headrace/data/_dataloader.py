@@ -16,6 +16,7 @@ from headrace.data._engine import Engine
 from headrace.data._feed import Feed
 from headrace.data._iteration import BatchIterator, Progress
 from headrace.data._order import batches_per_epoch, draw_torch_seed
+from headrace.data._random import worker_base_seed
 from headrace.data._sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
 from headrace.data._state import MAX_BATCH, MAX_EPOCH, Position, decode_state, encode_state
 from headrace.data._timeline import write_timeline
@@ -62,7 +63,8 @@ class DataLoader:
         persistent_workers: keep the workers from one epoch to the next, and begin the next while one ends.
         in_order: batches arrive in the order of the plan; False: as they become ready.
         pin_memory_device: accepted as PyTorch does, and ignored.
-        seed: of the order and of the records' generators. Default: fresh entropy, readable as ``loader.seed``; in a
+        seed: of the order and of the records' generators; workers seed :mod:`random`, :mod:`numpy.random` and torch
+            with it, the place where they start and their number. Default: fresh entropy, readable as ``loader.seed``; in a
             program that has imported torch, torch's global generator, as in PyTorch: then ``torch.manual_seed`` makes
             the loader repeatable, and shuffling gives PyTorch's order.
         to: what the arrays of a batch are: "numpy"; "torch"; or None: torch tensors if the samples held tensors or the
@@ -336,6 +338,7 @@ class DataLoader:
 
     def _start_epoch(self) -> tuple[Engine, Progress]:
         config = self._config
+        drawn = None
         if config.follows_torch and (self._seed is None or config.draws_each_epoch):
             drawn = draw_torch_seed(config.torch_generator)
             if self._seed is None:
@@ -358,7 +361,10 @@ class DataLoader:
                 engine.close()
                 engine = None
         if engine is None:
-            engine = Engine(config, self._seed or 0, position)
+            seed = self._seed or 0
+            # Workers that start anew must not draw what earlier ones drew.
+            base_seed = worker_base_seed(seed, position.epoch, position.batch) if drawn is None else drawn
+            engine = Engine(config, seed, base_seed, position)
         self._next = Position(position.epoch + 1)
         try:
             engine.start_epoch(position)

@@ -51,10 +51,11 @@ class Engine:
 
     Args:
         seed: of the order and of the records' generators.
+        base_seed: of the global generators of the workers, to which each adds its number.
         position: where the first epoch begins, which workers that read iterable datasets learn as they start.
     """
 
-    def __init__(self, config: LoaderConfig, seed: int, position: Position) -> None:
+    def __init__(self, config: LoaderConfig, seed: int, base_seed: int, position: Position) -> None:
         self._config = config
         self._owner = os.getpid()
         self._seed = seed
@@ -84,6 +85,7 @@ class Engine:
             seed_records=config.seed_records,
             num_workers=config.num_workers,
             worker_init_fn=config.worker_init_fn,
+            base_seed=base_seed,
             stream=self._stream,
         )
         # Streams that the scheduler tells apart; a common one counts as one.

@@ -80,6 +80,8 @@ class WorkerTask:
     Attributes:
         collate: makes a batch from the list of its samples; None: the default, which writes each sample to its row.
         convert: a batch is one sample; ``collate`` gets it alone.
+        seed: of the records' generators.
+        base_seed: of the workers' global generators, to which each worker adds its number.
         seed_records: seed the global generators for each sample.
         stream: how to read ``dataset`` if it is an iterable one.
     """
@@ -91,6 +93,7 @@ class WorkerTask:
     seed_records: bool
     num_workers: int
     worker_init_fn: Callable[[int], None] | None
+    base_seed: int
     stream: StreamTask | None = None
 
 
@@ -452,8 +455,8 @@ def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
     others what is theirs must not do so twice.
     """
     if task.stream is not None and not task.stream.own:
-        return WorkerInfo(0, 1, task.seed & _MAX_SEED, task.dataset)
-    return WorkerInfo(worker_id, task.num_workers, (task.seed + worker_id) & _MAX_SEED, task.dataset)
+        return WorkerInfo(0, 1, task.base_seed & _MAX_SEED, task.dataset)
+    return WorkerInfo(worker_id, task.num_workers, (task.base_seed + worker_id) & _MAX_SEED, task.dataset)
 
 
 # Of a numpy or torch seed that torch's manual_seed takes.
@@ -515,7 +518,7 @@ def worker_main(setup: WorkerSetup) -> None:
     _offer_to_out_of_memory_killer()
     time.sleep(setup.delay)
     task = setup.task
-    _seed_generators(task.seed, setup.worker_id)
+    _seed_generators(task.base_seed, setup.worker_id)
     _process_info = worker_info(task, setup.worker_id)
     _tell_torch(_process_info)
     first = setup.worker_id * setup.threads

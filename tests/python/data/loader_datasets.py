@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import os
+import random
 import signal
 import time
 from typing import Any, NamedTuple
@@ -118,6 +119,13 @@ class Random(Ints):
 
     def __getitem__(self, index: int, rng: np.random.Generator) -> Any:  # type: ignore[override]
         return rng.integers(0, 1 << 30, 3), rng.random()
+
+
+class GloballyRandom(Ints):
+    """Draws from the global generators of the process."""
+
+    def __getitem__(self, index: int) -> Any:
+        return random.random(), np.random.random()
 
 
 class Bulk(Ints):

@@ -365,6 +365,17 @@ def test_the_generators_of_the_main_process_stay_as_they_are() -> None:
     assert (np.random.get_state()[1] == before).all()  # type: ignore[union-attr, index]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_worker_draws_the_same_random_numbers_in_both_loaders(shuffle: bool) -> None:
+    arguments: Arguments = {"batch_size": 2, "shuffle": shuffle, "num_workers": 1}
+    torch.manual_seed(6)
+    theirs = epochs(torch_data.DataLoader(td.Items(6, td.drawn), **arguments), 3)
+    torch.manual_seed(6)
+    ours = epochs(hr.DataLoader(td.Items(6, td.drawn), persistent_workers=False, **arguments), 3)
+    assert_equal(ours, theirs, "epochs")
+    assert len({float(number) for epoch in ours for batch in epoch for number in batch[1].flatten()}) == 3 * 6
+
+
 def test_get_worker_info() -> None:
     assert torch_data.get_worker_info() is None
     assert hr_data.get_worker_info() is None

@@ -37,6 +37,11 @@ def number(index: int) -> int:
     return 3 * index
 
 
+def drawn(index: int) -> tuple[int, torch.Tensor, float, float]:
+    """The index, and numbers of the global generators."""
+    return index, torch.rand(()), random.random(), np.random.random()
+
+
 def tensor(index: int) -> torch.Tensor:
     return torch.full((2, 3), float(index))
 
