@@ -8,13 +8,16 @@ VENV := .venv
 BUILD := build/release
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
+# For how long each fuzz target looks for new inputs.
+FUZZ_SECONDS ?= 20
 # Our own sources and what decides how they are built.
 SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
 CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
-SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libgtest-dev libgmock-dev python3-dev python3-venv
+SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv \
+  clang libclang-rt-14-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages install quickstart test test-cpp test-python test-peers lint format sanitize soak benchmark wheel clean
+.PHONY: help system-packages install quickstart test test-cpp test-python test-peers lint format sanitize soak fuzz benchmark wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,7 +62,7 @@ install: $(VENV)/.headrace ## build and install the package into .venv
 quickstart: install $(VENV)/.examples ## train LeNet on handwritten digits, fed by 2 worker processes
 	$(BIN)/python docs/examples/lenet_digits.py --workers 2
 
-test: lint test-cpp test-python ## everything there is to check: linters, GoogleTest, pytest
+test: lint test-cpp test-python fuzz ## everything there is to check: linters, GoogleTest, pytest, fuzzing
 
 test-cpp: install ## the C++ tests and examples
 	cmake -S . -B $(BUILD) -DHEADRACE_BUILD_TESTS=ON >/dev/null
@@ -101,6 +104,11 @@ sanitize: system-packages ## the C++ tests under ThreadSanitizer, then under Add
 
 soak: install $(VENV)/.test-tools ## ten minutes (SOAK_SECONDS) of random loaders under random kills; prints figures
 	$(BIN)/python tests/soak/soak.py
+
+fuzz: system-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
+	cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) >/dev/null
+	cmake --build build/fuzz --parallel $(JOBS)
+	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure
 
 benchmark: test-cpp ## the benchmarks that need no other loader; see tests/benchmarks
 	$(BUILD)/tests/benchmarks/shared_memory_benchmark

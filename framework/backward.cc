@@ -38,7 +38,9 @@ class BackwardPass {
       : block_(program->block(0)), loss_(loss), no_grad_(no_grad) {
     for (size_t i = 0; i < block_.ops().size(); ++i) {
       for (const std::string& name : block_.ops()[i]->OutputNames()) {
-        writers_[name].push_back(i);
+        if (name != kEmptyVarName) {
+          writers_[name].push_back(i);
+        }
       }
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@ namespace {
 
 class CompileTimeContext : public InferShapeContext {
  public:
-  CompileTimeContext(const BlockDesc& block, const OpDesc& op) : block_(block), op_(op) {}
+  CompileTimeContext(BlockDesc* block, const OpDesc& op) : block_(*block), op_(op) {}
 
   // Writes what the shape function has set to the program. Throws, having written nothing, if an input would change its
   // type.
@@ -28,7 +29,10 @@ class CompileTimeContext : public InferShapeContext {
           "; give the result a variable of its own");
     }
     for (auto& [var, copy] : outputs_) {
-      *var = std::move(copy);
+      if (!has_lod_.contains(&copy)) {
+        copy.tensor.lod_level = 0;
+      }
+      block_.MutableVar(var->name) = std::move(copy);
     }
   }
 
@@ -42,36 +46,47 @@ class CompileTimeContext : public InferShapeContext {
   int32_t InputLoDLevel(std::string_view slot, size_t i) const override { return InputTensor(slot, i).lod_level; }
 
   void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
-    for (const int64_t dim : dims) {
-      HR_ENFORCE(dim >= -1, InvalidArgument, "the shape inferred for output slot '", slot, "' of '", op_.type, "' is ",
-                 ToString(dims));
-    }
-    if (VarDesc* var = OutputDesc(slot, i)) {
+    CheckDims(dims);
+    if (VarDesc* var = CopyOf(slot, i)) {
       var->tensor.dims = dims;
     }
   }
 
   void SetOutputType(std::string_view slot, DataType type, size_t i) override {
-    if (VarDesc* var = OutputDesc(slot, i)) {
+    if (VarDesc* var = CopyOf(slot, i)) {
       var->tensor.dtype = type;
     }
   }
 
   void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
-    if (VarDesc* var = OutputDesc(output, j)) {
-      var->tensor.lod_level = InputTensor(input, i).lod_level;
+    SetOutputLoDLevel(output, InputTensor(input, i).lod_level, j);
+  }
+
+  void SetOutputLoDLevel(std::string_view slot, int32_t level, size_t i) override {
+    if (VarDesc* var = OutputDesc(slot, i)) {
+      var->tensor.lod_level = level;
     }
   }
 
   const VarDesc* InputDesc(std::string_view slot, size_t i) const override { return Find(op_.Input(slot), i); }
 
+  // Whoever asks for the whole declaration decides about the LoD depth, too.
   VarDesc* OutputDesc(std::string_view slot, size_t i) override {
-    VarDesc* var = Find(op_.Output(slot), i);
-    return var == nullptr ? nullptr : &outputs_.try_emplace(var, *var).first->second;
+    VarDesc* var = CopyOf(slot, i);
+    if (var != nullptr) {
+      has_lod_.insert(var);
+    }
+    return var;
   }
 
  private:
-  VarDesc* Find(const std::vector<std::string>& names, size_t i) const {
+  // The output as it will be; nullptr if the slot is empty.
+  VarDesc* CopyOf(std::string_view slot, size_t i) {
+    const VarDesc* var = Find(op_.Output(slot), i);
+    return var == nullptr ? nullptr : &outputs_.try_emplace(var, *var).first->second;
+  }
+
+  const VarDesc* Find(const std::vector<std::string>& names, size_t i) const {
     return i < names.size() && names[i] != kEmptyVarName ? block_.FindVar(names[i]) : nullptr;
   }
 
@@ -82,17 +97,19 @@ class CompileTimeContext : public InferShapeContext {
     HR_ENFORCE(var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray, TypeMismatch, "variable '",
                var->name, "' in input slot '", slot, "' of '", op_.type, "' is a ", VarKindName(var->kind),
                ", expected a LoDTensor");
+    CheckDims(var->tensor.dims);
     return var->tensor;
   }
 
-  const BlockDesc& block_;
+  BlockDesc& block_;
   const OpDesc& op_;
-  std::map<VarDesc*, VarDesc> outputs_;  // as they will be
+  std::map<const VarDesc*, VarDesc> outputs_;  // as they will be
+  std::set<const VarDesc*> has_lod_;           // those of them whose LoD depth is inferred; the others have none
 };
 
 }  // namespace
 
-void InferShapeAtCompileTime(const BlockDesc& block, const OpDesc& op) {
+void InferShapeAtCompileTime(BlockDesc* block, const OpDesc& op) {
   const OpInfo& info = OpRegistry::Get(op.type);
   if (!info.infer_shape) {
     return;

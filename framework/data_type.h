@@ -17,7 +17,7 @@ struct bfloat16 {
   uint16_t bits;
 };
 
-// The values are those of VarType.Type in framework.proto, which are Paddle Fluid's.
+// The values are those of VarType.Type in framework.proto.
 enum class DataType : int32_t {
   kBool = 0,
   kInt16 = 1,
@@ -29,9 +29,9 @@ enum class DataType : int32_t {
   kUInt8 = 20,
   kInt8 = 21,
   kBFloat16 = 22,
-  kUInt16 = 31,
-  kUInt32 = 32,
-  kUInt64 = 33,
+  kUInt16 = 101,
+  kUInt32 = 102,
+  kUInt64 = 103,
 };
 
 // Bytes of one element.

@@ -6,17 +6,36 @@ namespace headrace {
 
 int64_t Product(const DDim& dims) {
   int64_t product = 1;
-  bool overflow = false;
   bool zero = false;
   for (const int64_t dim : dims) {
     HR_ENFORCE(dim >= 0, InvalidArgument, "shape ", ToString(dims), " has a negative or unknown dimension");
     zero = zero || dim == 0;
-    overflow = overflow || __builtin_mul_overflow(product, dim, &product);
+    HR_ENFORCE(dim == 0 || !__builtin_mul_overflow(product, dim, &product), InvalidArgument, "shape ", ToString(dims),
+               " has more elements than an int64 can count");
   }
-  if (zero) {
-    return 0;
+  return zero ? 0 : product;
+}
+
+void CheckDims(const DDim& dims) {
+  int64_t product = 1;
+  for (const int64_t dim : dims) {
+    HR_ENFORCE(dim >= -1, InvalidArgument, "shape ", ToString(dims), " has a dimension below -1");
+    HR_ENFORCE(dim <= 0 || !__builtin_mul_overflow(product, dim, &product), InvalidArgument, "shape ", ToString(dims),
+               " has more elements than an int64 can count");
   }
-  HR_ENFORCE(!overflow, InvalidArgument, "shape ", ToString(dims), " has more elements than an int64 can count");
+}
+
+int64_t AddExtents(int64_t a, int64_t b) {
+  int64_t sum = 0;
+  HR_ENFORCE(!__builtin_add_overflow(a, b, &sum), InvalidArgument, "a dimension of ", a, " + ", b,
+             " is more than an int64 can count");
+  return sum;
+}
+
+int64_t MultiplyExtents(int64_t a, int64_t b) {
+  int64_t product = 0;
+  HR_ENFORCE(!__builtin_mul_overflow(a, b, &product), InvalidArgument, "a dimension of ", a, " * ", b,
+             " is more than an int64 can count");
   return product;
 }
 

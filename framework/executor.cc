@@ -75,13 +75,15 @@ class RunningGuard {
 struct PreparedProgram::Impl {
   Impl(const ProgramDesc& source, size_t block_index) : program(source), block(program.block(block_index)) {}
 
+  void Check();
+
   void Bind(Scope* scope);
   void Unbind();
   void CheckFeed(const std::string& name, const LoDTensor& value) const;
   void Fetch(std::vector<LoDTensor>* fetched) const;
 
-  const ProgramDesc program;
-  const BlockDesc& block;
+  ProgramDesc program;  // not changed after Check
+  BlockDesc& block;
   std::vector<std::unique_ptr<OperatorBase>> ops;
   std::vector<std::string> fetches;
   std::atomic<bool> running{false};
@@ -98,25 +100,41 @@ class FeedGuard {
   explicit FeedGuard(const Scope& scope) : scope_(scope) {}
   ~FeedGuard() {
     for (Variable* variable : fed_) {
-      *variable->GetMutable<LoDTensor>() = LoDTensor();
+      if (variable->IsType<LoDTensor>()) {  // an operator may have put something else there
+        *variable->GetMutable<LoDTensor>() = LoDTensor();
+      }
     }
   }
   FeedGuard(const FeedGuard&) = delete;
   FeedGuard& operator=(const FeedGuard&) = delete;
 
+  // What is to stay is copied: the memory of the value may be the caller's, who goes on writing to it.
   void Feed(const std::string& name, const LoDTensor& value, bool keep) {
     Variable& variable = scope_.GetVar(name);
     auto* tensor = variable.GetMutable<LoDTensor>();
-    if (!keep) {
+    if (keep) {
+      tensor->CopyFrom(value);
+      tensor->set_lod(value.lod());
+    } else {
       fed_.push_back(&variable);
+      *tensor = value;
     }
-    *tensor = value;
   }
 
  private:
   const Scope& scope_;
   std::vector<Variable*> fed_;
 };
+
+// Completes the operators with their defaults.
+void PreparedProgram::Impl::Check() {
+  for (size_t i = 0; i < block.ops().size(); ++i) {
+    OpDesc& op = block.MutableOp(i);
+    OpRegistry::Check(op);
+    CheckVariablesExist(block, op);
+    CheckBlockRefs(block, op);
+  }
+}
 
 void PreparedProgram::Impl::Unbind() {
   temporaries.reset();
@@ -204,11 +222,7 @@ std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, s
   std::unique_ptr<PreparedProgram> prepared(new PreparedProgram);
   prepared->impl_ = std::make_unique<PreparedProgram::Impl>(program, block);
   PreparedProgram::Impl& impl = *prepared->impl_;
-  for (const auto& op : impl.block.ops()) {
-    OpRegistry::Check(*op);
-    CheckVariablesExist(impl.block, *op);
-    CheckBlockRefs(impl.block, *op);
-  }
+  impl.Check();
   for (const OpDesc* op : RunningOrder(impl.block)) {
     impl.ops.push_back(OpRegistry::Create(*op));
   }

@@ -55,13 +55,14 @@ class HEADRACE_API Executor {
 
   // Runs once. Persistable variables, readers and raw variables (queues) are found or created in `scope`, all others in
   // a scope of the prepared program. `feeds` are put into the variables they name before the first operator, sharing
-  // their memory, and taken out after the last; a feed that contradicts the declared shape, dtype or LoD depth is an
-  // InvalidArgument or TypeMismatch naming the variable, one that is not declared a NotFound. `fetched`, if given, is
-  // emptied first and receives the fetches in order; the tensors are the caller's: the next run does not write into
-  // them (persistable variables are copied, all others shared until they are written again). Operators that take data
-  // from readers run before all others that they do not depend on, so that EndOfData leaves every persistable variable
-  // untouched. Throws what the operators throw, with operator and variable as context; FailedPrecondition if another
-  // thread runs `prepared`. It can be run again after any error.
+  // their memory, and taken out after the last (what is fed to a persistable variable is copied and stays); a feed that
+  // contradicts the declared shape, dtype or LoD depth is an InvalidArgument or TypeMismatch naming the variable, one
+  // that is not declared a NotFound. `fetched`, if given, is emptied first and receives the fetches in order; the
+  // tensors are the caller's: the next run does not write into them (persistable variables are copied, all others
+  // shared until they are written again). Operators that take data from readers run before all others that they do not
+  // depend on, so that EndOfData leaves every persistable variable untouched. Throws what the operators throw, with
+  // operator and variable as context; FailedPrecondition if another thread runs `prepared`. It can be run again after
+  // any error.
   void Run(PreparedProgram& prepared, Scope* scope, const std::map<std::string, LoDTensor>& feeds = {},
            std::vector<LoDTensor>* fetched = nullptr) const;
 

@@ -1,5 +1,5 @@
 // Marks what libheadrace.so exports. Everything else, Protocol Buffers included, stays hidden, so that the library can
-// be loaded beside others that carry a Protocol Buffers of their own.
+// be loaded beside others that carry one of their own.
 #pragma once
 
 #define HEADRACE_API __attribute__((visibility("default")))

@@ -41,17 +41,32 @@ class RuntimeContext : public InferShapeContext {
     if (to == nullptr) {
       return;
     }
+    has_lod_.push_back(to);
     const LoD& lod = context_.Input(input, i).lod();
     if (to->lod() != lod) {
       to->set_lod(lod);
     }
   }
+  void SetOutputLoDLevel(std::string_view, int32_t, size_t) override {}
   const VarDesc* InputDesc(std::string_view, size_t) const override { return nullptr; }
   VarDesc* OutputDesc(std::string_view, size_t) override { return nullptr; }
+
+  // Takes the LoD of a former run from the outputs to which the shape function has given none.
+  void DropOtherLoDs() {
+    context_.ForEachOutput([this](Variable* variable) {
+      if (variable->IsType<LoDTensor>()) {
+        auto* tensor = variable->GetMutable<LoDTensor>();
+        if (!tensor->lod().empty() && std::find(has_lod_.begin(), has_lod_.end(), tensor) == has_lod_.end()) {
+          tensor->set_lod({});
+        }
+      }
+    });
+  }
 
  private:
   const ExecutionContext& context_;
   const std::vector<Variable*>& in_place_;  // variables that are input and output
+  std::vector<const LoDTensor*> has_lod_;   // outputs that share the LoD of an input
 };
 
 std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDesc& op, const VarNameMap& slots,
@@ -162,6 +177,7 @@ void KernelOperator::RunImpl(const Scope& scope, const Place&) {
   if (info_.infer_shape) {
     RuntimeContext shapes(*context_, in_place_);
     info_.infer_shape(shapes);
+    shapes.DropOtherLoDs();
   }
   ChooseKernel()(*context_);
 }

@@ -45,6 +45,11 @@ void CheckInfo(const OpInfo& info) {
   CheckNames(info, info.inputs, "input");
   CheckNames(info, info.outputs, "output");
   CheckNames(info, info.attrs, "attribute");
+  for (const InPlacePair& pair : info.in_place) {
+    HR_ENFORCE(info.FindOutput(pair.output) != nullptr && info.FindInput(pair.input) != nullptr, InvalidArgument,
+               "operator '", info.type, "' writes output '", pair.output, "' in place of input '", pair.input,
+               "', but does not declare both");
+  }
   HR_ENFORCE(info.kernels.empty() == static_cast<bool>(info.factory), InvalidArgument, "operator '", info.type,
              "' must have either kernels or a class");
   HR_ENFORCE(
@@ -107,6 +112,37 @@ void CheckSlots(const OpDesc& op, const std::vector<SlotInfo>& declared, VarName
   }
 }
 
+// The slots of `slots` that hold `name`.
+std::vector<std::string_view> SlotsOf(const VarNameMap& slots, const std::string& name) {
+  std::vector<std::string_view> found;
+  for (const auto& [slot, names] : slots) {
+    if (std::find(names.begin(), names.end(), name) != names.end()) {
+      found.push_back(slot);
+    }
+  }
+  return found;
+}
+
+// Kernels write an output while they still read their inputs, and each takes its outputs to be tensors of their own.
+void CheckOverlaps(const OpInfo& info, const OpDesc& op) {
+  std::map<std::string_view, std::string_view> outputs;  // variable → slot
+  for (const auto& [slot, names] : op.outputs) {
+    for (const std::string& name : names) {
+      if (name == kEmptyVarName) {
+        continue;
+      }
+      const auto [first, is_new] = outputs.emplace(name, slot);
+      HR_ENFORCE(is_new, InvalidArgument, "output slots '", first->second, "' and '", slot, "' of '", op.type,
+                 "' both name variable '", name, "'; each result needs a variable of its own");
+      for (const std::string_view input : SlotsOf(op.inputs, name)) {
+        HR_ENFORCE(info.MayBeInPlace(slot, input), InvalidArgument, "output slot '", slot, "' of '", op.type,
+                   "' names variable '", name, "', which is in input slot '", input,
+                   "' as well, but cannot be written in place of it; give the result a variable of its own");
+      }
+    }
+  }
+}
+
 void CheckAttrs(const OpInfo& info, OpDesc* op) {
   for (auto& [name, value] : op->attrs) {
     const AttrInfo* attr = info.FindAttr(name);
@@ -135,6 +171,10 @@ void CheckAttrs(const OpInfo& info, OpDesc* op) {
 const SlotInfo* OpInfo::FindInput(std::string_view slot) const { return FindByName(inputs, slot); }
 const SlotInfo* OpInfo::FindOutput(std::string_view slot) const { return FindByName(outputs, slot); }
 const AttrInfo* OpInfo::FindAttr(std::string_view name) const { return FindByName(attrs, name); }
+bool OpInfo::MayBeInPlace(std::string_view output, std::string_view input) const {
+  return std::any_of(in_place.begin(), in_place.end(),
+                     [&](const InPlacePair& pair) { return pair.output == output && pair.input == input; });
+}
 
 GradientMaker DefaultGradient(GradientUses uses) {
   return [uses = std::move(uses)](const OpDesc& op) {
@@ -239,6 +279,7 @@ void OpRegistry::Check(OpDesc& op) {
     const OpInfo& info = Get(op.type);
     CheckSlots(op, info.inputs, &op.inputs, "input");
     CheckSlots(op, info.outputs, &op.outputs, "output");
+    CheckOverlaps(info, op);
     CheckAttrs(info, &op);
   } catch (Error& error) {
     error.SetOpType(op.type);
@@ -251,9 +292,7 @@ std::unique_ptr<OperatorBase> OpRegistry::Create(const OpDesc& op) {
   return info.factory ? info.factory(op) : std::make_unique<KernelOperator>(op, info);
 }
 
-OpRegistrar::OpRegistrar(OpRegistrar&& builder) : info_(std::move(builder.info_)) {
-  OpRegistry::Register(std::move(info_));
-}
+void OpRegistrar::Register() && { OpRegistry::Register(std::move(info_)); }
 
 OpRegistrar&& OpRegistrar::Comment(std::string text) && {
   info_.comment = std::move(text);
@@ -269,6 +308,11 @@ OpRegistrar&& OpRegistrar::Input(std::string slot, std::string comment, unsigned
 OpRegistrar&& OpRegistrar::Output(std::string slot, std::string comment, unsigned flags) && {
   info_.outputs.push_back(
       {std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0});
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::InPlace(std::string output, std::string input) && {
+  info_.in_place.push_back({std::move(output), std::move(input)});
   return std::move(*this);
 }
 

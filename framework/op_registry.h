@@ -55,12 +55,20 @@ using OperatorFactory = std::function<std::unique_ptr<OperatorBase>(OpDesc)>;
 // GradVarName(v).
 using GradientMaker = std::function<std::vector<OpDesc>(const OpDesc& op)>;
 
+// An output that may be the variable of an input: the kernel reads each element of the input before it writes that
+// element of the output, or does not mind.
+struct InPlacePair {
+  std::string output;
+  std::string input;
+};
+
 struct OpInfo {
   std::string type;
   std::string comment;
   std::vector<SlotInfo> inputs;
   std::vector<SlotInfo> outputs;
   std::vector<AttrInfo> attrs;
+  std::vector<InPlacePair> in_place;
   InferShapeFn infer_shape;
   std::map<DataType, KernelFn> kernels;
   std::string kernel_type_slot;  // the input whose dtype selects the kernel
@@ -72,6 +80,7 @@ struct OpInfo {
   const SlotInfo* FindInput(std::string_view slot) const;
   const SlotInfo* FindOutput(std::string_view slot) const;
   const AttrInfo* FindAttr(std::string_view name) const;
+  bool MayBeInPlace(std::string_view output, std::string_view input) const;
 };
 
 // Which of the forward variables the gradient operator `<type>_grad` reads. It always gets the gradients of the outputs
@@ -96,7 +105,8 @@ class HEADRACE_API OpRegistry {
   // Sorted.
   static std::vector<std::string> Types();
 
-  // Checks slots and attributes against the declaration and fills in the defaults. Throws InvalidArgument, NotFound or
+  // Checks slots and attributes against the declaration and fills in the defaults. An output may name the variable of
+  // an input only where the declaration says so, and that of another output never. Throws InvalidArgument, NotFound or
   // TypeMismatch with the operator's type.
   static void Check(OpDesc& op);
 
@@ -104,12 +114,18 @@ class HEADRACE_API OpRegistry {
   static std::unique_ptr<OperatorBase> Create(const OpDesc& op);
 };
 
-// Builds an OpInfo; its end of life registers it.
+// Builds an OpInfo, which Register hands over to the registry.
 class HEADRACE_API OpRegistrar {
  public:
   explicit OpRegistrar(std::string type) { info_.type = std::move(type); }
-  // Registers what the builder has gathered; implicit at the end of HEADRACE_REGISTER_OP's initialiser.
-  OpRegistrar(OpRegistrar&& builder);  // NOLINT(google-explicit-constructor)
+  OpRegistrar(OpRegistrar&&) = default;
+  OpRegistrar(const OpRegistrar&) = delete;
+  OpRegistrar& operator=(const OpRegistrar&) = delete;
+  OpRegistrar& operator=(OpRegistrar&&) = delete;
+  ~OpRegistrar() = default;
+
+  // Throws as OpRegistry::Register does.
+  void Register() &&;
 
   OpRegistrar&& Comment(std::string text) &&;
   OpRegistrar&& Input(std::string slot, std::string comment, unsigned flags = kPlain) &&;
@@ -130,7 +146,14 @@ class HEADRACE_API OpRegistrar {
     return std::move(*this).AddAttr(std::move(attr));
   }
   // Applies a function that makes several declarations: the attributes that an operator and its gradient share, say.
-  OpRegistrar&& With(OpRegistrar && (*declare)(OpRegistrar&&)) && { return declare(std::move(*this)); }
+  // `args` follow the registrar.
+  template <typename Declare, typename... Args>
+  OpRegistrar&& With(Declare&& declare, Args&&... args) && {
+    return std::forward<Declare>(declare)(std::move(*this), std::forward<Args>(args)...);
+  }
+  // The variable in output slot `output` may be one of those in input slot `input`, unless another input slot holds it
+  // too. All other overlaps of outputs with inputs are refused.
+  OpRegistrar&& InPlace(std::string output, std::string input) &&;
   OpRegistrar&& InferShape(InferShapeFn fn) &&;
   // A kernel for inputs of type T. The first input's dtype selects it, unless KernelTypeFrom says otherwise.
   template <typename T>
@@ -156,8 +179,15 @@ class HEADRACE_API OpRegistrar {
   OpInfo info_;
 };
 
+// What HEADRACE_REGISTER_OP defines: it registers what the declaration that it is initialised with has gathered.
+struct OpRegistration {
+  OpRegistration(OpRegistrar&& declaration) {  // NOLINT(google-explicit-constructor): see the macro
+    std::move(declaration).Register();
+  }
+};
+
 // At namespace scope of a source file. `type` is an identifier.
 #define HEADRACE_REGISTER_OP(type) \
-  [[maybe_unused]] static const ::headrace::OpRegistrar headrace_registrar_##type = ::headrace::OpRegistrar(#type)
+  [[maybe_unused]] static const ::headrace::OpRegistration headrace_registration_##type = ::headrace::OpRegistrar(#type)
 
 }  // namespace headrace

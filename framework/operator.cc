@@ -1,6 +1,7 @@
 #include "framework/operator.h"
 
 #include <new>
+#include <stdexcept>
 
 namespace headrace {
 namespace {
@@ -42,6 +43,10 @@ void OperatorBase::Run(const Scope& scope, const Place& place) {
     throw;
   } catch (const std::bad_alloc&) {
     ResourceExhausted error("out of memory");
+    error.SetOpType(Type());
+    throw error;
+  } catch (const std::length_error&) {
+    ResourceExhausted error("an operator needs a container that is larger than any can be");
     error.SetOpType(Type());
     throw error;
   }

@@ -91,6 +91,17 @@ class HEADRACE_API ExecutionContext {
 
   Variable* InputVar(std::string_view slot, size_t i = 0) const;   // nullptr if absent
   Variable* OutputVar(std::string_view slot, size_t i = 0) const;  // nullptr if absent
+  // Calls visit(Variable*) for each variable of the output slots.
+  template <typename Visit>
+  void ForEachOutput(Visit&& visit) const {
+    for (const Slot& slot : outputs_) {
+      for (Variable* variable : slot.variables) {
+        if (variable != nullptr) {
+          visit(variable);
+        }
+      }
+    }
+  }
 
  private:
   const OpDesc& op_;
@@ -120,8 +131,12 @@ class HEADRACE_API InferShapeContext {
   virtual void SetOutputDim(std::string_view slot, const DDim& dims, size_t i = 0) = 0;
   // At run time the kernel chooses the type when it asks for the memory; then this does nothing.
   virtual void SetOutputType(std::string_view slot, DataType type, size_t i = 0) = 0;
-  // Gives the output the LoD of the input (at compile time: its depth).
+  // Gives the output the LoD of the input (at compile time: its depth). An output to which neither this nor
+  // SetOutputLoDLevel is applied has no LoD.
   virtual void ShareLoD(std::string_view input, std::string_view output, size_t i = 0, size_t j = 0) = 0;
+
+  // The depth of the LoD that the kernel gives the output; does nothing at run time.
+  virtual void SetOutputLoDLevel(std::string_view slot, int32_t level, size_t i = 0) = 0;
 
   template <typename T>
   const T& Attr(std::string_view name) const {

@@ -1,9 +1,17 @@
 // ProgramDesc ⇄ bytes. The only source that sees Protocol Buffers.
-#include <limits>
+//
+// The runtime is protobuf-c: plain C, whose static archive can be linked into a shared library and hidden there, so
+// that it never meets the C++ runtime that another library in the process brings along.
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <memory_resource>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
-#include "framework/framework.pb.h"
+#include "framework/framework.pb-c.h"
 #include "framework/op_registry.h"
 #include "framework/operator.h"
 #include "framework/program_check.h"
@@ -12,170 +20,272 @@
 namespace headrace {
 namespace {
 
+// Short names of the messages.
+namespace proto {
+using Type = Headrace__Proto__VarType__Type;
+using Attr = Headrace__Proto__OpDesc__Attr;
+using Slot = Headrace__Proto__OpDesc__Var;
+using OpDesc = Headrace__Proto__OpDesc;
+using TensorDesc = Headrace__Proto__VarType__TensorDesc;
+using LoDTensorDesc = Headrace__Proto__VarType__LoDTensorDesc;
+using ReaderDesc = Headrace__Proto__VarType__ReaderDesc;
+using VarType = Headrace__Proto__VarType;
+using VarDesc = Headrace__Proto__VarDesc;
+using BlockDesc = Headrace__Proto__BlockDesc;
+using Version = Headrace__Proto__Version;
+using ProgramDesc = Headrace__Proto__ProgramDesc;
+}  // namespace proto
+
 // ---- To bytes ----
 
-struct AttrWriter {
-  proto::OpDesc::Attr* out;
+// Builds messages out of the program's own strings and lists, which must outlive it; what it allocates lives as long as
+// the builder.
+class MessageBuilder {
+ public:
+  proto::ProgramDesc* Build(const ProgramDesc& program) {
+    auto* out = New<proto::ProgramDesc>(headrace__proto__program_desc__init);
+    out->version = New<proto::Version>(headrace__proto__version__init);
+    out->version->has_version = 1;
+    std::tie(out->n_blocks, out->blocks) =
+        List<proto::BlockDesc*>(program.num_blocks(), [&](size_t i) { return Build(program.block(i)); });
+    return out;
+  }
 
-  void operator()(std::monostate) const { Throw<FailedPrecondition>("attribute '", out->name(), "' has no value"); }
-  void operator()(bool v) const {
-    out->set_type(proto::BOOLEAN);
-    out->set_b(v);
-  }
-  void operator()(int32_t v) const {
-    out->set_type(proto::INT);
-    out->set_i(v);
-  }
-  void operator()(int64_t v) const {
-    out->set_type(proto::LONG);
-    out->set_l(v);
-  }
-  void operator()(float v) const {
-    out->set_type(proto::FLOAT);
-    out->set_f(v);
-  }
-  void operator()(double v) const {
-    out->set_type(proto::DOUBLE);
-    out->set_d(v);
-  }
-  void operator()(const std::string& v) const {
-    out->set_type(proto::STRING);
-    out->set_s(v);
-  }
-  void operator()(BlockRef v) const {
-    out->set_type(proto::BLOCK);
-    out->set_block_idx(v.index);
-  }
-  void operator()(const std::vector<bool>& v) const {
-    out->set_type(proto::BOOLEANS);
-    for (const bool item : v) {
-      out->add_bools(item);
+ private:
+  // Fills in a message's attribute.
+  struct SetValue {
+    MessageBuilder& builder;
+    proto::Attr* out;
+
+    void operator()(std::monostate) const {
+      Throw<FailedPrecondition>("an attribute has no value, so the program cannot be serialised");
     }
-  }
-  void operator()(const std::vector<int32_t>& v) const {
-    out->set_type(proto::INTS);
-    out->mutable_ints()->Add(v.begin(), v.end());
-  }
-  void operator()(const std::vector<int64_t>& v) const {
-    out->set_type(proto::LONGS);
-    out->mutable_longs()->Add(v.begin(), v.end());
-  }
-  void operator()(const std::vector<float>& v) const {
-    out->set_type(proto::FLOATS);
-    out->mutable_floats()->Add(v.begin(), v.end());
-  }
-  void operator()(const std::vector<std::string>& v) const {
-    out->set_type(proto::STRINGS);
-    for (const std::string& item : v) {
-      out->add_strings(item);
+    void operator()(bool v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__BOOLEAN;
+      out->has_b = 1;
+      out->b = v ? 1 : 0;
     }
+    void operator()(int32_t v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__INT;
+      out->has_i = 1;
+      out->i = v;
+    }
+    void operator()(int64_t v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__LONG;
+      out->has_l = 1;
+      out->l = v;
+    }
+    void operator()(float v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__FLOAT;
+      out->has_f = 1;
+      out->f = v;
+    }
+    void operator()(double v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__DOUBLE;
+      out->has_d = 1;
+      out->d = v;
+    }
+    void operator()(const std::string& v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__STRING;
+      out->has_s = 1;
+      out->s = Text(v);
+    }
+    void operator()(BlockRef v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__BLOCK;
+      out->has_block_idx = 1;
+      out->block_idx = v.index;
+    }
+    void operator()(const std::vector<bool>& v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__BOOLEANS;
+      std::tie(out->n_bools, out->bools) =
+          builder.List<protobuf_c_boolean>(v.size(), [&](size_t i) { return v[i] ? 1 : 0; });
+    }
+    void operator()(const std::vector<int32_t>& v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__INTS;
+      std::tie(out->n_ints, out->ints) = builder.Copy(v);
+    }
+    void operator()(const std::vector<int64_t>& v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__LONGS;
+      std::tie(out->n_longs, out->longs) = builder.Copy(v);
+    }
+    void operator()(const std::vector<float>& v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__FLOATS;
+      std::tie(out->n_floats, out->floats) = builder.Copy(v);
+    }
+    void operator()(const std::vector<std::string>& v) const {
+      out->type = HEADRACE__PROTO__ATTR_TYPE__STRINGS;
+      std::tie(out->n_strings, out->strings) = builder.Texts(v);
+    }
+  };
+
+  template <typename Message>
+  Message* New(void (*init)(Message*)) {
+    auto* message = static_cast<Message*>(memory_.allocate(sizeof(Message), alignof(Message)));
+    init(message);
+    return message;
   }
+
+  // {n, array of at(0) … at(n − 1)}, as the fields of a repeated field are.
+  template <typename T, typename At>
+  std::pair<size_t, T*> List(size_t n, At&& at) {
+    auto* items = static_cast<T*>(memory_.allocate(std::max<size_t>(n, 1) * sizeof(T), alignof(T)));
+    for (size_t i = 0; i < n; ++i) {
+      new (static_cast<void*>(items + i)) T(at(i));
+    }
+    return {n, items};
+  }
+  template <typename T>
+  std::pair<size_t, T*> Copy(const std::vector<T>& list) {
+    return List<T>(list.size(), [&](size_t i) { return list[i]; });
+  }
+  std::pair<size_t, ProtobufCBinaryData*> Texts(const std::vector<std::string>& texts) {
+    return List<ProtobufCBinaryData>(texts.size(), [&](size_t i) { return Text(texts[i]); });
+  }
+  static ProtobufCBinaryData Text(const std::string& text) {
+    // Never written to: the runtime's type does not know const.
+    return {text.size(), reinterpret_cast<uint8_t*>(const_cast<char*>(text.data()))};
+  }
+
+  proto::LoDTensorDesc* Build(const TensorSpec& spec) {
+    auto* out = New<proto::LoDTensorDesc>(headrace__proto__var_type__lo_dtensor_desc__init);
+    out->tensor = New<proto::TensorDesc>(headrace__proto__var_type__tensor_desc__init);
+    out->tensor->data_type = static_cast<proto::Type>(spec.dtype);
+    std::tie(out->tensor->n_dims, out->tensor->dims) = Copy(spec.dims);
+    out->has_lod_level = 1;
+    out->lod_level = spec.lod_level;
+    return out;
+  }
+
+  proto::VarDesc* Build(const VarDesc& var) {
+    auto* out = New<proto::VarDesc>(headrace__proto__var_desc__init);
+    out->name = Text(var.name);
+    out->type = New<proto::VarType>(headrace__proto__var_type__init);
+    out->type->type = static_cast<proto::Type>(var.kind);
+    if (var.kind == VarKind::kLoDTensor) {
+      out->type->lod_tensor = Build(var.tensor);
+    } else if (var.kind == VarKind::kLoDTensorArray) {
+      out->type->tensor_array = Build(var.tensor);
+    } else if (var.kind == VarKind::kReader) {
+      auto* reader = New<proto::ReaderDesc>(headrace__proto__var_type__reader_desc__init);
+      std::tie(reader->n_lod_tensor, reader->lod_tensor) =
+          List<proto::LoDTensorDesc*>(var.reader.size(), [&](size_t i) { return Build(var.reader[i]); });
+      out->type->reader = reader;
+    }
+    out->has_persistable = out->has_is_parameter = out->has_stop_gradient = 1;
+    out->persistable = var.persistable ? 1 : 0;
+    out->is_parameter = var.is_parameter ? 1 : 0;
+    out->stop_gradient = var.stop_gradient ? 1 : 0;
+    return out;
+  }
+
+  std::pair<size_t, proto::Slot**> Build(const VarNameMap& slots) {
+    auto it = slots.begin();
+    return List<proto::Slot*>(slots.size(), [&](size_t) {
+      auto* out = New<proto::Slot>(headrace__proto__op_desc__var__init);
+      out->parameter = Text(it->first);
+      std::tie(out->n_arguments, out->arguments) = Texts(it->second);
+      ++it;
+      return out;
+    });
+  }
+
+  proto::OpDesc* Build(const OpDesc& op) {
+    auto* out = New<proto::OpDesc>(headrace__proto__op_desc__init);
+    out->type = Text(op.type);
+    std::tie(out->n_inputs, out->inputs) = Build(op.inputs);
+    std::tie(out->n_outputs, out->outputs) = Build(op.outputs);
+    auto it = op.attrs.begin();
+    std::tie(out->n_attrs, out->attrs) = List<proto::Attr*>(op.attrs.size(), [&](size_t) {
+      auto* attr = New<proto::Attr>(headrace__proto__op_desc__attr__init);
+      attr->name = Text(it->first);
+      std::visit(SetValue{*this, attr}, it->second);
+      ++it;
+      return attr;
+    });
+    return out;
+  }
+
+  proto::BlockDesc* Build(const BlockDesc& block) {
+    auto* out = New<proto::BlockDesc>(headrace__proto__block_desc__init);
+    out->idx = block.index();
+    out->parent_idx = block.parent();
+    const std::vector<const VarDesc*> vars = block.LocalVars();
+    std::tie(out->n_vars, out->vars) = List<proto::VarDesc*>(vars.size(), [&](size_t i) { return Build(*vars[i]); });
+    std::tie(out->n_ops, out->ops) =
+        List<proto::OpDesc*>(block.ops().size(), [&](size_t i) { return Build(*block.ops()[i]); });
+    return out;
+  }
+
+  std::pmr::monotonic_buffer_resource memory_;
 };
-
-void Write(const TensorSpec& spec, proto::VarType::LoDTensorDesc* out) {
-  out->mutable_tensor()->set_data_type(static_cast<proto::VarType::Type>(spec.dtype));
-  out->mutable_tensor()->mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
-  out->set_lod_level(spec.lod_level);
-}
-
-bool HasTensor(VarKind kind) { return kind == VarKind::kLoDTensor || kind == VarKind::kLoDTensorArray; }
-
-void Write(const VarDesc& var, proto::VarDesc* out) {
-  out->set_name(var.name);
-  out->mutable_type()->set_type(static_cast<proto::VarType::Type>(var.kind));
-  if (HasTensor(var.kind)) {
-    Write(var.tensor, out->mutable_type()->mutable_lod_tensor());
-  } else if (var.kind == VarKind::kReader) {
-    auto* reader = out->mutable_type()->mutable_reader();
-    for (const TensorSpec& spec : var.reader) {
-      Write(spec, reader->add_lod_tensor());
-    }
-  }
-  out->set_persistable(var.persistable);
-  out->set_stop_gradient(var.stop_gradient);
-  out->set_is_parameter(var.is_parameter);
-}
-
-template <typename Repeated>
-void Write(const VarNameMap& slots, Repeated* out) {
-  for (const auto& [slot, names] : slots) {
-    auto* entry = out->Add();
-    entry->set_parameter(slot);
-    for (const std::string& name : names) {
-      entry->add_arguments(name);
-    }
-  }
-}
-
-void Write(const OpDesc& op, proto::OpDesc* out) {
-  out->set_type(op.type);
-  Write(op.inputs, out->mutable_inputs());
-  Write(op.outputs, out->mutable_outputs());
-  for (const auto& [name, value] : op.attrs) {
-    auto* attr = out->add_attrs();
-    attr->set_name(name);
-    std::visit(AttrWriter{attr}, value);
-  }
-}
 
 // ---- From bytes ----
 
-template <typename T, typename Repeated>
-std::vector<T> ToVector(const Repeated& items) {
-  return std::vector<T>(items.begin(), items.end());
+std::string ToString(const ProtobufCBinaryData& text) { return {reinterpret_cast<const char*>(text.data), text.len}; }
+
+std::vector<std::string> ToStrings(size_t n, const ProtobufCBinaryData* texts) {
+  std::vector<std::string> strings;
+  strings.reserve(n);
+  std::transform(texts, texts + n, std::back_inserter(strings), [](const auto& text) { return ToString(text); });
+  return strings;
 }
 
-Attribute Read(const proto::OpDesc::Attr& attr, const std::string& op_type) {
+template <typename T, typename Item>
+std::vector<T> ToVector(size_t n, const Item* items) {
+  return std::vector<T>(items, items + n);
+}
+
+Attribute Read(const proto::Attr& attr, const std::string& name, const std::string& op_type) {
   const auto scalar = [&](bool present, auto value) -> Attribute {
-    HR_ENFORCE(present, DataLoss, "corrupt program: attribute '", attr.name(), "' of '", op_type,
-               "' has a type but no value");
+    HR_ENFORCE(present, DataLoss, "corrupt program: attribute '", name, "' of '", op_type, "' has a type but no value");
     return value;
   };
-  switch (attr.type()) {
-    case proto::INT:
-      return scalar(attr.has_i(), attr.i());
-    case proto::LONG:
-      return scalar(attr.has_l(), attr.l());
-    case proto::FLOAT:
-      return scalar(attr.has_f(), attr.f());
-    case proto::DOUBLE:
-      return scalar(attr.has_d(), attr.d());
-    case proto::STRING:
-      return scalar(attr.has_s(), attr.s());
-    case proto::BOOLEAN:
-      return scalar(attr.has_b(), attr.b());
-    case proto::BLOCK:
-      return scalar(attr.has_block_idx(), BlockRef{attr.block_idx()});
-    case proto::INTS:
-      return ToVector<int32_t>(attr.ints());
-    case proto::LONGS:
-      return ToVector<int64_t>(attr.longs());
-    case proto::FLOATS:
-      return ToVector<float>(attr.floats());
-    case proto::STRINGS:
-      return ToVector<std::string>(attr.strings());
-    case proto::BOOLEANS:
-      return ToVector<bool>(attr.bools());
+  switch (attr.type) {
+    case HEADRACE__PROTO__ATTR_TYPE__INT:
+      return scalar(attr.has_i, attr.i);
+    case HEADRACE__PROTO__ATTR_TYPE__LONG:
+      return scalar(attr.has_l, attr.l);
+    case HEADRACE__PROTO__ATTR_TYPE__FLOAT:
+      return scalar(attr.has_f, attr.f);
+    case HEADRACE__PROTO__ATTR_TYPE__DOUBLE:
+      return scalar(attr.has_d, attr.d);
+    case HEADRACE__PROTO__ATTR_TYPE__STRING:
+      return scalar(attr.has_s, ToString(attr.s));
+    case HEADRACE__PROTO__ATTR_TYPE__BOOLEAN:
+      return scalar(attr.has_b, attr.b != 0);
+    case HEADRACE__PROTO__ATTR_TYPE__BLOCK:
+      return scalar(attr.has_block_idx, BlockRef{attr.block_idx});
+    case HEADRACE__PROTO__ATTR_TYPE__INTS:
+      return ToVector<int32_t>(attr.n_ints, attr.ints);
+    case HEADRACE__PROTO__ATTR_TYPE__LONGS:
+      return ToVector<int64_t>(attr.n_longs, attr.longs);
+    case HEADRACE__PROTO__ATTR_TYPE__FLOATS:
+      return ToVector<float>(attr.n_floats, attr.floats);
+    case HEADRACE__PROTO__ATTR_TYPE__STRINGS:
+      return ToStrings(attr.n_strings, attr.strings);
+    case HEADRACE__PROTO__ATTR_TYPE__BOOLEANS:
+      return ToVector<bool>(attr.n_bools, attr.bools);
+    default:
+      Throw<DataLoss>("corrupt program: attribute '", name, "' of '", op_type, "' is of type ",
+                      static_cast<int>(attr.type));
   }
-  Throw<DataLoss>("corrupt program: attribute '", attr.name(), "' of '", op_type, "' is of type ",
-                  static_cast<int>(attr.type()));
 }
 
-TensorSpec Read(const proto::VarType::LoDTensorDesc& desc, const std::string& name) {
+TensorSpec Read(const proto::LoDTensorDesc& desc, const std::string& name) {
   // Deeper nesting than any program has; a corrupt depth would become a corrupt allocation somewhere else.
   constexpr int32_t kMaxLoDLevel = 64;
   TensorSpec spec;
-  HR_ENFORCE(IsDataType(desc.tensor().data_type()), DataLoss, "corrupt program: variable '", name, "' has data type ",
-             static_cast<int>(desc.tensor().data_type()));
-  spec.dtype = static_cast<DataType>(desc.tensor().data_type());
-  spec.dims = ToVector<int64_t>(desc.tensor().dims());
-  spec.lod_level = desc.lod_level();
+  const auto data_type = static_cast<int>(desc.tensor->data_type);
+  HR_ENFORCE(IsDataType(data_type), DataLoss, "corrupt program: variable '", name, "' has data type ", data_type);
+  spec.dtype = static_cast<DataType>(data_type);
+  spec.dims = ToVector<int64_t>(desc.tensor->n_dims, desc.tensor->dims);
+  spec.lod_level = desc.lod_level;
   HR_ENFORCE(spec.lod_level >= 0 && spec.lod_level <= kMaxLoDLevel, DataLoss, "corrupt program: variable '", name,
              "' has LoD level ", spec.lod_level);
-  int64_t numel = 1;
-  for (const int64_t dim : spec.dims) {
-    HR_ENFORCE(dim >= -1 && !(dim > 0 && __builtin_mul_overflow(numel, dim, &numel)), DataLoss,
-               "corrupt program: variable '", name, "' has shape ", ToString(spec.dims));
+  try {
+    CheckDims(spec.dims);
+  } catch (const InvalidArgument& error) {
+    Throw<DataLoss>("corrupt program: variable '", name, "': ", error.message());
   }
   return spec;
 }
@@ -195,46 +305,48 @@ bool IsVarKind(int value) {
 }
 
 void Read(const proto::VarDesc& in, BlockDesc* block) {
-  const std::string& name = in.name();
+  const std::string name = ToString(in.name);
   HR_ENFORCE(!name.empty() && name != kEmptyVarName, DataLoss, "corrupt program: block ", block->index(),
              " has a variable named '", name, "'");
   HR_ENFORCE(!block->HasLocalVar(name), DataLoss, "corrupt program: block ", block->index(), " has variable '", name,
              "' twice");
-  HR_ENFORCE(IsVarKind(in.type().type()), DataLoss, "corrupt program: variable '", name, "' is of kind ",
-             static_cast<int>(in.type().type()));
+  HR_ENFORCE(IsVarKind(in.type->type), DataLoss, "corrupt program: variable '", name, "' is of kind ",
+             static_cast<int>(in.type->type));
   VarDesc& var = block->Var(name);
-  var.kind = static_cast<VarKind>(in.type().type());
-  if (HasTensor(var.kind)) {
-    HR_ENFORCE(in.type().has_lod_tensor(), DataLoss, "corrupt program: tensor variable '", name, "' has no shape");
-    var.tensor = Read(in.type().lod_tensor(), name);
-  } else if (var.kind == VarKind::kReader) {
-    for (const auto& spec : in.type().reader().lod_tensor()) {
-      var.reader.push_back(Read(spec, name));
+  var.kind = static_cast<VarKind>(in.type->type);
+  if (var.kind == VarKind::kLoDTensor || var.kind == VarKind::kLoDTensorArray) {
+    const auto* desc = var.kind == VarKind::kLoDTensor ? in.type->lod_tensor : in.type->tensor_array;
+    HR_ENFORCE(desc != nullptr, DataLoss, "corrupt program: tensor variable '", name, "' has no shape");
+    var.tensor = Read(*desc, name);
+  } else if (var.kind == VarKind::kReader && in.type->reader != nullptr) {
+    for (size_t i = 0; i < in.type->reader->n_lod_tensor; ++i) {
+      var.reader.push_back(Read(*in.type->reader->lod_tensor[i], name));
     }
   }
-  var.persistable = in.persistable();
-  var.stop_gradient = in.stop_gradient();
-  var.is_parameter = in.is_parameter();
+  var.persistable = in.persistable != 0;
+  var.stop_gradient = in.stop_gradient != 0;
+  var.is_parameter = in.is_parameter != 0;
 }
 
-template <typename Repeated>
-VarNameMap ReadSlots(const Repeated& slots, const std::string& op_type) {
+VarNameMap ReadSlots(size_t n, const proto::Slot* const* slots, const std::string& op_type) {
   VarNameMap map;
-  for (const auto& slot : slots) {
-    const bool is_new = map.emplace(slot.parameter(), ToVector<std::string>(slot.arguments())).second;
-    HR_ENFORCE(is_new, DataLoss, "corrupt program: operator '", op_type, "' has slot '", slot.parameter(), "' twice");
+  for (size_t i = 0; i < n; ++i) {
+    const std::string name = ToString(slots[i]->parameter);
+    const bool is_new = map.emplace(name, ToStrings(slots[i]->n_arguments, slots[i]->arguments)).second;
+    HR_ENFORCE(is_new, DataLoss, "corrupt program: operator '", op_type, "' has slot '", name, "' twice");
   }
   return map;
 }
 
 OpDesc Read(const proto::OpDesc& in) {
   OpDesc op;
-  op.type = in.type();
-  op.inputs = ReadSlots(in.inputs(), op.type);
-  op.outputs = ReadSlots(in.outputs(), op.type);
-  for (const auto& attr : in.attrs()) {
-    const bool is_new = op.attrs.emplace(attr.name(), Read(attr, op.type)).second;
-    HR_ENFORCE(is_new, DataLoss, "corrupt program: operator '", op.type, "' has attribute '", attr.name(), "' twice");
+  op.type = ToString(in.type);
+  op.inputs = ReadSlots(in.n_inputs, in.inputs, op.type);
+  op.outputs = ReadSlots(in.n_outputs, in.outputs, op.type);
+  for (size_t i = 0; i < in.n_attrs; ++i) {
+    const std::string name = ToString(in.attrs[i]->name);
+    const bool is_new = op.attrs.emplace(name, Read(*in.attrs[i], name, op.type)).second;
+    HR_ENFORCE(is_new, DataLoss, "corrupt program: operator '", op.type, "' has attribute '", name, "' twice");
   }
   return op;
 }
@@ -257,52 +369,43 @@ void CheckOp(const BlockDesc& block, OpDesc* op) {
 }  // namespace
 
 std::string ProgramDesc::Serialize() const {
-  proto::ProgramDesc out;
-  out.mutable_version()->set_version(0);
-  for (const auto& block : blocks_) {
-    proto::BlockDesc* b = out.add_blocks();
-    b->set_idx(block->index());
-    b->set_parent_idx(block->parent());
-    for (const auto& var : block->vars_) {
-      Write(*var, b->add_vars());
-    }
-    for (const auto& op : block->ops_) {
-      Write(*op, b->add_ops());
-    }
-  }
-  std::string bytes;
-  HR_ENFORCE(out.SerializeToString(&bytes), ResourceExhausted, "the program is too large to serialise");
+  MessageBuilder builder;
+  const proto::ProgramDesc* message = builder.Build(*this);
+  std::string bytes(headrace__proto__program_desc__get_packed_size(message), '\0');
+  headrace__proto__program_desc__pack(message, reinterpret_cast<uint8_t*>(bytes.data()));
   return bytes;
 }
 
 std::unique_ptr<ProgramDesc> ProgramDesc::Parse(std::string_view bytes) {
-  HR_ENFORCE(bytes.size() <= static_cast<size_t>(std::numeric_limits<int>::max()), DataLoss, "a serialised program of ",
-             bytes.size(), " bytes is too large");
-  proto::ProgramDesc in;
-  // The partial form and a check of our own: ParseFromArray would write to stderr.
-  HR_ENFORCE(in.ParsePartialFromArray(bytes.data(), static_cast<int>(bytes.size())) && in.IsInitialized(), DataLoss,
-             "the ", bytes.size(), " bytes are not a serialised program");
-  HR_ENFORCE(in.blocks_size() > 0, DataLoss, "corrupt program: it has no block");
-  HR_ENFORCE(in.version().version() == 0, DataLoss, "the program has format version ", in.version().version(),
-             ", expected 0");
+  const auto release = [](proto::ProgramDesc* message) {
+    headrace__proto__program_desc__free_unpacked(message, nullptr);
+  };
+  const std::unique_ptr<proto::ProgramDesc, decltype(release)> in(
+      headrace__proto__program_desc__unpack(nullptr, bytes.size(), reinterpret_cast<const uint8_t*>(bytes.data())),
+      release);
+  HR_ENFORCE(in != nullptr, DataLoss, "the ", bytes.size(), " bytes are not a serialised program");
+  HR_ENFORCE(in->n_blocks > 0, DataLoss, "corrupt program: it has no block");
+  HR_ENFORCE(in->version == nullptr || in->version->version == 0, DataLoss, "the program has format version ",
+             in->version->version, ", expected 0");
   auto program = std::make_unique<ProgramDesc>();
-  for (int i = 0; i < in.blocks_size(); ++i) {
-    const proto::BlockDesc& block = in.blocks(i);
-    const int32_t parent = block.parent_idx();
-    HR_ENFORCE(block.idx() == i, DataLoss, "corrupt program: block ", i, " says that it is block ", block.idx());
-    HR_ENFORCE(i == 0 ? parent == -1 : (parent >= 0 && parent < i), DataLoss, "corrupt program: block ", i,
-               " has parent ", parent);
+  for (size_t i = 0; i < in->n_blocks; ++i) {
+    const proto::BlockDesc& block = *in->blocks[i];
+    const int32_t parent = block.parent_idx;
+    HR_ENFORCE(std::cmp_equal(block.idx, i), DataLoss, "corrupt program: block ", i, " says that it is block ",
+               block.idx);
+    HR_ENFORCE(i == 0 ? parent == -1 : (parent >= 0 && std::cmp_less(parent, i)), DataLoss, "corrupt program: block ",
+               i, " has parent ", parent);
     BlockDesc& to = i == 0 ? program->block(0) : program->AppendBlock(parent);
-    for (const proto::VarDesc& var : block.vars()) {
-      Read(var, &to);
+    for (size_t v = 0; v < block.n_vars; ++v) {
+      Read(*block.vars[v], &to);
     }
   }
-  for (int i = 0; i < in.blocks_size(); ++i) {
-    BlockDesc& block = program->block(static_cast<size_t>(i));
-    for (const proto::OpDesc& in_op : in.blocks(i).ops()) {
-      OpDesc op = Read(in_op);
+  for (size_t i = 0; i < in->n_blocks; ++i) {
+    BlockDesc& block = program->block(i);
+    for (size_t o = 0; o < in->blocks[i]->n_ops; ++o) {
+      OpDesc op = Read(*in->blocks[i]->ops[o]);
       CheckOp(block, &op);
-      block.ops_.push_back(std::make_unique<OpDesc>(std::move(op)));
+      block.ops_.push_back(std::make_unique<const OpDesc>(std::move(op)));
     }
   }
   program->Touch();

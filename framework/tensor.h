@@ -73,7 +73,7 @@ class HEADRACE_API Tensor {
   std::shared_ptr<Allocation> allocation_;
   DataType dtype_ = DataType::kFloat32;
   DDim dims_;
-  int64_t numel_ = 0;
+  int64_t numel_ = 1;  // that of dims_: no dimensions are a scalar
   size_t offset_ = 0;
 };
 

@@ -80,7 +80,7 @@ struct Gelu {
 
 template <typename T>
 T AlphaOf(const ExecutionContext& ctx) {
-  return ctx.op().attrs.contains("alpha") ? static_cast<T>(ctx.Attr<float>("alpha")) : T(0);
+  return ctx.op().attrs.contains("alpha") ? static_cast<T>(ctx.Attr<double>("alpha")) : T(0);
 }
 
 template <typename T, typename Function>
@@ -121,7 +121,7 @@ void InferActivationGrad(InferShapeContext& ctx) {
 
 OpRegistrar&& NoAttrs(OpRegistrar&& op) { return std::move(op); }
 OpRegistrar&& LeakyReluAttrs(OpRegistrar&& op) {
-  return std::move(op).Attr<float>("alpha", "slope for negative elements", 0.02f);
+  return std::move(op).Attr<double>("alpha", "slope for negative elements", 0.02);
 }
 
 template <template <typename> typename Function>
@@ -129,24 +129,28 @@ bool Register(const std::string& type, const std::string& formula, OpRegistrar &
   constexpr bool kNeedsOut = Function<float>::kNeeds == Needs::kOut;
   GradientUses uses;
   (kNeedsOut ? uses.outputs : uses.inputs) = {kNeedsOut ? "Out" : "X"};
-  const OpRegistrar forward = OpRegistrar(type)
-                                  .Comment(formula + ", element by element. Out may be X.")
-                                  .Input("X", "any shape")
-                                  .Output("Out", "dims, dtype and LoD of X")
-                                  .With(attrs)
-                                  .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
-                                  .template Kernel<float>(ActivationKernel<float, Function<float>>)
-                                  .template Kernel<double>(ActivationKernel<double, Function<double>>)
-                                  .Gradient(DefaultGradient(uses));
-  const OpRegistrar backward = OpRegistrar(type + "_grad")
-                                   .Comment("Gradient of " + type + ". X@GRAD may be Out@GRAD.")
-                                   .Input(kNeedsOut ? "Out" : "X", "as in the operator")
-                                   .Input("Out@GRAD", "gradient of Out")
-                                   .Output("X@GRAD", "dims of X")
-                                   .With(attrs)
-                                   .InferShape(InferActivationGrad)
-                                   .template Kernel<float>(ActivationGradKernel<float, Function<float>>)
-                                   .template Kernel<double>(ActivationGradKernel<double, Function<double>>);
+  OpRegistrar(type)
+      .Comment(formula + ", element by element. Out may be X.")
+      .Input("X", "any shape")
+      .Output("Out", "dims, dtype and LoD of X")
+      .InPlace("Out", "X")
+      .With(attrs)
+      .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+      .template Kernel<float>(ActivationKernel<float, Function<float>>)
+      .template Kernel<double>(ActivationKernel<double, Function<double>>)
+      .Gradient(DefaultGradient(uses))
+      .Register();
+  OpRegistrar(type + "_grad")
+      .Comment("Gradient of " + type + ". X@GRAD may be Out@GRAD.")
+      .Input(kNeedsOut ? "Out" : "X", "as in the operator")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("X@GRAD", "dims of X")
+      .InPlace("X@GRAD", "Out@GRAD")
+      .With(attrs)
+      .InferShape(InferActivationGrad)
+      .template Kernel<float>(ActivationGradKernel<float, Function<float>>)
+      .template Kernel<double>(ActivationGradKernel<double, Function<double>>)
+      .Register();
   return true;
 }
 

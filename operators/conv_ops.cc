@@ -25,7 +25,8 @@ struct ConvShape {
     }
     images = input[0];
     channels = filter[1];
-    HR_ENFORCE(Fits(input[1], channels * groups), InvalidArgument, "input Input: expected ", channels * groups,
+    const int64_t all_channels = MultiplyExtents(channels, groups);
+    HR_ENFORCE(Fits(input[1], all_channels), InvalidArgument, "input Input: expected ", all_channels,
                " channels, those of the filter of dims ", ToString(filter), " times ", groups, " groups, got dims ",
                ToString(input));
     HR_ENFORCE(filter[0] % groups == 0, InvalidArgument, "input Filter: expected a multiple of ", groups,
@@ -303,7 +304,6 @@ HEADRACE_REGISTER_OP(conv2d)
     .Output("Output", "[N, M, OH, OW], OH = (H + 2 padding - dilation (KH - 1) - 1) / stride + 1, OW likewise")
     .With(ConvAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       SetOutput(ctx, "Output", InferConv(ctx), ctx.InputType("Input"));
       ctx.ShareLoD("Input", "Output");
     })

@@ -42,6 +42,8 @@ class HardLabels {
 DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictions) {
   EnforceRankAtLeast(ctx, predictions, 2);
   const DDim dims = ctx.InputDim(predictions);
+  HR_ENFORCE(dims.back() != 0, InvalidArgument, "input ", predictions, ": expected at least one class, got dims ",
+             ToString(dims));
   DDim per_row = dims;
   per_row.back() = 1;
   if (ctx.Attr<bool>("soft_label")) {
@@ -61,12 +63,6 @@ OpRegistrar&& LabelAttrs(OpRegistrar&& op) {
       .Attr<int32_t>("ignore_index", "the class whose rows have loss 0, unless soft_label", -100);
 }
 
-struct RowsOf {
-  explicit RowsOf(const LoDTensor& x) : cols(x.dims().back()), rows(cols == 0 ? 0 : x.numel() / cols) {}
-  int64_t cols;
-  int64_t rows;
-};
-
 // --- cross_entropy ---
 
 // A probability of 0 counts as the smallest normal number, so that neither the loss nor its gradient becomes infinite.
@@ -78,7 +74,7 @@ T Tolerable(T probability) {
 template <typename T>
 void CrossEntropyKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const RowsOf s(x_tensor);
+  const MatrixSize s(x_tensor);
   const T* x = x_tensor.data<T>();
   T* y = ctx.Output("Y")->mutable_data<T>();
   if (ctx.Attr<bool>("soft_label")) {
@@ -98,7 +94,7 @@ void CrossEntropyKernel(const ExecutionContext& ctx) {
 template <typename T>
 void CrossEntropyGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const RowsOf s(x_tensor);
+  const MatrixSize s(x_tensor);
   const T* x = x_tensor.data<T>();
   const T* dy = ctx.Input("Y@GRAD").data<T>();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
@@ -126,7 +122,7 @@ void CrossEntropyGradKernel(const ExecutionContext& ctx) {
 template <typename T>
 void SoftmaxWithCrossEntropyKernel(const ExecutionContext& ctx) {
   const LoDTensor& logits = ctx.Input("Logits");
-  const RowsOf s(logits);
+  const MatrixSize s(logits);
   T* softmax = ctx.Output("Softmax")->mutable_data<T>();
   T* loss = ctx.Output("Loss")->mutable_data<T>();
   const T* soft_labels = ctx.Attr<bool>("soft_label") ? ctx.Input("Label").data<T>() : nullptr;
@@ -161,7 +157,7 @@ void SoftmaxWithCrossEntropyKernel(const ExecutionContext& ctx) {
 template <typename T>
 void SoftmaxWithCrossEntropyGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& softmax_tensor = ctx.Input("Softmax");
-  const RowsOf s(softmax_tensor);
+  const MatrixSize s(softmax_tensor);
   const T* softmax = softmax_tensor.data<T>();
   const LoDTensor* loss_grad = ctx.InputOrNull("Loss@GRAD");
   const LoDTensor* softmax_grad = ctx.InputOrNull("Softmax@GRAD");
@@ -293,7 +289,6 @@ HEADRACE_REGISTER_OP(cross_entropy)
     .Output("Y", "[..., 1], one loss per row")
     .With(LabelAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       SetOutput(ctx, "Y", CheckLabels(ctx, "X"), ctx.InputType("X"));
       ctx.ShareLoD("X", "Y");
     })
@@ -324,7 +319,6 @@ HEADRACE_REGISTER_OP(softmax_with_cross_entropy)
     .Output("Loss", "[..., 1], one loss per row")
     .With(LabelAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       SetOutput(ctx, "Loss", CheckLabels(ctx, "Logits"), ctx.InputType("Logits"));
       ctx.ShareAll("Logits", "Softmax");
       ctx.ShareLoD("Logits", "Loss");
@@ -351,7 +345,6 @@ HEADRACE_REGISTER_OP(softmax_with_cross_entropy_grad)
         EnforceDims(ctx, "Softmax@GRAD", ctx.InputDim("Softmax"));
         EnforceSameType(ctx, "Softmax@GRAD", "Softmax");
       }
-      EnforceNotInPlace(ctx);
       SetOutput(ctx, "Logits@GRAD", ctx.InputDim("Softmax"), ctx.InputType("Softmax"));
     })
     .Kernel<float>(SoftmaxWithCrossEntropyGradKernel<float>)
@@ -364,7 +357,6 @@ HEADRACE_REGISTER_OP(sigmoid_cross_entropy_with_logits)
     .Output("Out", "dims of X")
     .With(SigmoidAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       EnforceDims(ctx, "Label", ctx.InputDim("X"));
       EnforceSameType(ctx, "Label", "X");
       ctx.ShareAll("X", "Out");
@@ -395,6 +387,8 @@ HEADRACE_REGISTER_OP(square_error_cost)
     .Input("X", "any shape")
     .Input("Y", "dims and dtype of X")
     .Output("Out", "dims of X")
+    .InPlace("Out", "X")
+    .InPlace("Out", "Y")
     .InferShape([](InferShapeContext& ctx) {
       EnforceDims(ctx, "Y", ctx.InputDim("X"));
       EnforceSameType(ctx, "Y", "X");

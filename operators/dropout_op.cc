@@ -17,14 +17,12 @@ bool UpscalesInTraining(const OpDesc& op) {
 
 // What the elements that stay are multiplied by in training.
 double TrainingFactor(const OpDesc& op) {
-  const auto keep = 1 - static_cast<double>(op.Attr<float>("dropout_prob"));
+  const double keep = 1 - op.Attr<double>("dropout_prob");
   return UpscalesInTraining(op) && keep > 0 ? 1 / keep : 1;
 }
 
 // And all elements in a test.
-double TestFactor(const OpDesc& op) {
-  return UpscalesInTraining(op) ? 1 : 1 - static_cast<double>(op.Attr<float>("dropout_prob"));
-}
+double TestFactor(const OpDesc& op) { return UpscalesInTraining(op) ? 1 : 1 - op.Attr<double>("dropout_prob"); }
 
 // The stream of the masks of this run: that of `seed`, or, with the input Seed, one of its own for each value of it.
 PhiloxStream MaskStream(const ExecutionContext& ctx) {
@@ -61,7 +59,7 @@ void DropoutKernel(const ExecutionContext& ctx) {
   const PhiloxStream stream = MaskStream(ctx);
   const auto factor = static_cast<T>(TrainingFactor(ctx.op()));
   // 2^32 for a probability of 1: nothing is below it.
-  const auto threshold = static_cast<uint64_t>(static_cast<double>(ctx.Attr<float>("dropout_prob")) * 0x1p32);
+  const auto threshold = static_cast<uint64_t>(ctx.Attr<double>("dropout_prob") * 0x1p32);
   for (int64_t begin = 0; begin < n; begin += 4) {
     const PhiloxBlock block = stream.Block(static_cast<uint64_t>(begin) / 4);
     std::transform(block.begin(), block.begin() + std::min<int64_t>(4, n - begin), mask + begin,
@@ -110,11 +108,11 @@ std::vector<OpDesc> DropoutGradient(const OpDesc& op) {
 
 OpRegistrar&& DropoutAttrs(OpRegistrar&& op) {
   return std::move(op)
-      .Attr<float>("dropout_prob", "probability of being set to zero", 0.5f,
-                   [](const float& probability) {
-                     HR_ENFORCE(probability >= 0 && probability <= 1, InvalidArgument,
-                                "attribute dropout_prob: expected a number in [0, 1], got ", probability);
-                   })
+      .Attr<double>("dropout_prob", "probability of being set to zero", 0.5,
+                    [](const double& probability) {
+                      HR_ENFORCE(probability >= 0 && probability <= 1, InvalidArgument,
+                                 "attribute dropout_prob: expected a number in [0, 1], got ", probability);
+                    })
       .Attr<bool>("is_test", "whether nothing is dropped", false)
       .Attr<int32_t>("seed", "the same mask whenever it (and Seed) is the same; 0 without Seed: another at each run", 0)
       .Attr<std::string>(
@@ -138,6 +136,7 @@ HEADRACE_REGISTER_OP(dropout)
         "int32 or int64 [1]; a counter that gives each run a mask of its own, and the same one whenever it is the same",
         kDispensable)
     .Output("Out", "dims of X")
+    .InPlace("Out", "X")
     .Output("Mask", "uint8, dims of X: 1 where an element stayed; needed unless is_test", kDispensable)
     .With(DropoutAttrs)
     .InferShape(InferDropout)
@@ -151,6 +150,7 @@ HEADRACE_REGISTER_OP(dropout_grad)
     .Input("Mask", "as in the operator", kDispensable)
     .Input("Mask@GRAD", "not used", kDispensable)
     .Output("X@GRAD", "dims of X")
+    .InPlace("X@GRAD", "Out@GRAD")
     .With(DropoutAttrs)
     .InferShape([](InferShapeContext& ctx) {
       if (!ctx.Attr<bool>("is_test")) {

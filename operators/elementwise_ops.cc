@@ -48,8 +48,6 @@ void InferElementwise(InferShapeContext& ctx) {
   EnforceSameType(ctx, "Y", "X");
   const DDim x = ctx.InputDim("X");
   AlignY(x, ctx.InputDim("Y"), ctx.Attr<int32_t>("axis"));
-  HR_ENFORCE(ctx.op().Input("Y") != ctx.op().Output("Out") || x == ctx.InputDim("Y"), InvalidArgument,
-             "output Out: it is also Y, which has other dims than X, so it cannot be written in place");
   ctx.ShareAll("X", "Out");
 }
 
@@ -60,15 +58,9 @@ void InferElementwiseGrad(InferShapeContext& ctx) {
   InferGradients(ctx, {"X", "Y"});
 }
 
-// Integers wrap around, as NumPy's do.
 template <typename T, typename Operation>
 T Wrapped(T x, T y, Operation operation) {
-  if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
-    return static_cast<T>(operation(static_cast<U>(x), static_cast<U>(y)));
-  } else {
-    return operation(x, y);
-  }
+  return static_cast<T>(operation(static_cast<Wrapping<T>>(x), static_cast<Wrapping<T>>(y)));
 }
 
 // Each operation: the value, and the derivatives by x and by y times the gradient `d` of the result. NaN comes through.
@@ -220,30 +212,32 @@ OpRegistrar&& AxisAttr(OpRegistrar&& op) {
 
 template <typename Operation>
 bool Register(const std::string& name, const std::string& formula) {
-  const OpRegistrar forward =
-      OpRegistrar("elementwise_" + name)
-          .Comment(formula + ", element by element. Out may be X.")
-          .Input("X", "any shape")
-          .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
-          .Output("Out", "dims, dtype and LoD of X")
-          .With(AxisAttr)
-          .InferShape(InferElementwise)
-          .template Kernel<float>(ElementwiseKernel<float, Operation>)
-          .template Kernel<double>(ElementwiseKernel<double, Operation>)
-          .template Kernel<int32_t>(ElementwiseKernel<int32_t, Operation>)
-          .template Kernel<int64_t>(ElementwiseKernel<int64_t, Operation>)
-          .Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
-  const OpRegistrar backward = OpRegistrar("elementwise_" + name + "_grad")
-                                   .Comment("Gradient of elementwise_" + name + ".")
-                                   .Input("X", "as in the operator")
-                                   .Input("Y", "as in the operator")
-                                   .Input("Out@GRAD", "gradient of Out")
-                                   .Output("X@GRAD", "dims of X", kDispensable)
-                                   .Output("Y@GRAD", "dims of Y, summed over what Y was broadcast to", kDispensable)
-                                   .With(AxisAttr)
-                                   .InferShape(InferElementwiseGrad)
-                                   .template Kernel<float>(ElementwiseGradKernel<float, Operation>)
-                                   .template Kernel<double>(ElementwiseGradKernel<double, Operation>);
+  OpRegistrar("elementwise_" + name)
+      .Comment(formula + ", element by element. Out may be X.")
+      .Input("X", "any shape")
+      .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
+      .Output("Out", "dims, dtype and LoD of X")
+      .InPlace("Out", "X")
+      .With(AxisAttr)
+      .InferShape(InferElementwise)
+      .template Kernel<float>(ElementwiseKernel<float, Operation>)
+      .template Kernel<double>(ElementwiseKernel<double, Operation>)
+      .template Kernel<int32_t>(ElementwiseKernel<int32_t, Operation>)
+      .template Kernel<int64_t>(ElementwiseKernel<int64_t, Operation>)
+      .Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}))
+      .Register();
+  OpRegistrar("elementwise_" + name + "_grad")
+      .Comment("Gradient of elementwise_" + name + ".")
+      .Input("X", "as in the operator")
+      .Input("Y", "as in the operator")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("X@GRAD", "dims of X", kDispensable)
+      .Output("Y@GRAD", "dims of Y, summed over what Y was broadcast to", kDispensable)
+      .With(AxisAttr)
+      .InferShape(InferElementwiseGrad)
+      .template Kernel<float>(ElementwiseGradKernel<float, Operation>)
+      .template Kernel<double>(ElementwiseGradKernel<double, Operation>)
+      .Register();
   return true;
 }
 

@@ -44,7 +44,7 @@ template <typename T>
 T ConstantAttr(const ExecutionContext& ctx) {
   const auto& text = ctx.Attr<std::string>("str_value");
   if (text.empty()) {
-    const float value = ctx.Attr<float>("value");
+    const double value = ctx.Attr<double>("value");
     if constexpr (std::is_same_v<T, bool>) {
       return value != 0;
     } else {
@@ -80,7 +80,6 @@ void InferFillConstant(InferShapeContext& ctx) {
 }
 
 void InferFillConstantBatchSizeLike(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   DDim shape = ctx.Attr<std::vector<int64_t>>("shape");
   const DDim like = ctx.InputDim("Input");
   const size_t from = FrontAxis(ctx.Attr<int32_t>("input_dim_idx"), like.size(), "input_dim_idx");
@@ -101,8 +100,8 @@ OpRegistrar&& ConstantAttrs(OpRegistrar&& op) {
       .Output("Out", "the constant tensor")
       .Attr<std::vector<int64_t>>("shape", "dims of Out")
       .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
-      .Attr<float>("value", "the constant", 0.0f)
-      .Attr<std::string>("str_value", "the constant as text, where float is not precise enough; overrides value", "")
+      .Attr<double>("value", "the constant; as a double", 0.0)
+      .Attr<std::string>("str_value", "the constant as text, where a double is not precise enough; overrides value", "")
       .KernelTypeFromAttr("dtype")
       .Kernel<bool>(FillConstantKernel<bool>)
       .Kernel<uint8_t>(FillConstantKernel<uint8_t>)
@@ -129,25 +128,6 @@ void AssignKernel(const ExecutionContext& ctx) {
     out->CopyFrom(x);
   }
 }
-
-OpRegistrar&& KernelOfAnyType(OpRegistrar&& op, const KernelFn& kernel) {
-  return std::move(op)
-      .Kernel<bool>(kernel)
-      .Kernel<uint8_t>(kernel)
-      .Kernel<int8_t>(kernel)
-      .Kernel<int16_t>(kernel)
-      .Kernel<int32_t>(kernel)
-      .Kernel<int64_t>(kernel)
-      .Kernel<uint16_t>(kernel)
-      .Kernel<uint32_t>(kernel)
-      .Kernel<uint64_t>(kernel)
-      .Kernel<float16>(kernel)
-      .Kernel<bfloat16>(kernel)
-      .Kernel<float>(kernel)
-      .Kernel<double>(kernel);
-}
-OpRegistrar&& FillZerosLikeKernels(OpRegistrar&& op) { return KernelOfAnyType(std::move(op), FillZerosLikeKernel); }
-OpRegistrar&& AssignKernels(OpRegistrar&& op) { return KernelOfAnyType(std::move(op), AssignKernel); }
 
 // The gradient of an operator that passes X on.
 std::vector<OpDesc> PassGradientOn(const OpDesc& op) {
@@ -283,7 +263,6 @@ void CastKernel(const ExecutionContext& ctx) {
     CastThrough<int64_t>(x, out, type);
   }
 }
-OpRegistrar&& CastKernels(OpRegistrar&& op) { return KernelOfAnyType(std::move(op), CastKernel); }
 
 std::vector<OpDesc> CastGradient(const OpDesc& op) {
   return {OpDesc{"cast",
@@ -311,15 +290,17 @@ HEADRACE_REGISTER_OP(fill_zeros_like)
     .Comment("Zeros.")
     .Input("X", "any tensor")
     .Output("Out", "dims and dtype of X")
+    .InPlace("Out", "X")
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
-    .With(FillZerosLikeKernels);
+    .With(KernelForAllTypes, FillZerosLikeKernel);
 
 HEADRACE_REGISTER_OP(assign)
     .Comment("A copy.")
     .Input("X", "any tensor")
     .Output("Out", "dims, dtype, LoD and elements of X")
+    .InPlace("Out", "X")
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
-    .With(AssignKernels)
+    .With(KernelForAllTypes, AssignKernel)
     .Gradient(PassGradientOn);
 
 HEADRACE_REGISTER_OP(assign_value)
@@ -351,12 +332,11 @@ HEADRACE_REGISTER_OP(cast)
     .Attr<int32_t>("in_dtype", "DataType of X")
     .Attr<int32_t>("out_dtype", "DataType of Out")
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       EnforceType(ctx, "X", TypeAttr(ctx, "in_dtype"));
       SetOutput(ctx, "Out", ctx.InputDim("X"), TypeAttr(ctx, "out_dtype"));
       ctx.ShareLoD("X", "Out");
     })
-    .With(CastKernels)
+    .With(KernelForAllTypes, CastKernel)
     .Gradient(CastGradient);
 
 }  // namespace headrace::ops

@@ -1,17 +1,40 @@
 #include "operators/kernel_util.h"
 
-#include <set>
-
 namespace headrace::ops {
 
+OpRegistrar&& KernelForAllTypes(OpRegistrar&& op, const KernelFn& kernel) {
+  return std::move(op)
+      .Kernel<bool>(kernel)
+      .Kernel<int8_t>(kernel)
+      .Kernel<int16_t>(kernel)
+      .Kernel<int32_t>(kernel)
+      .Kernel<int64_t>(kernel)
+      .Kernel<uint8_t>(kernel)
+      .Kernel<uint16_t>(kernel)
+      .Kernel<uint32_t>(kernel)
+      .Kernel<uint64_t>(kernel)
+      .Kernel<float16>(kernel)
+      .Kernel<bfloat16>(kernel)
+      .Kernel<float>(kernel)
+      .Kernel<double>(kernel);
+}
+
+MatrixSize::MatrixSize(const DDim& dims, size_t split)
+    : rows(Numel(dims, 0, split)), cols(Numel(dims, split, dims.size())) {
+  if (cols == 0) {
+    rows = 0;
+  }
+}
+
 int64_t Numel(const DDim& dims, size_t begin, size_t end) {
-  const DDim part(dims.begin() + static_cast<std::ptrdiff_t>(begin), dims.begin() + static_cast<std::ptrdiff_t>(end));
-  for (const int64_t dim : part) {
-    if (dim < 0) {
+  int64_t product = 1;
+  for (size_t d = begin; d < end; ++d) {
+    if (dims[d] < 0) {
       return -1;
     }
+    product = MultiplyExtents(product, dims[d]);
   }
-  return Product(part);
+  return product;
 }
 
 void EnforceRank(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i) {
@@ -48,20 +71,6 @@ void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::s
              like, " has, got ", DataTypeName(dtype));
 }
 
-void EnforceNotInPlace(const InferShapeContext& ctx) {
-  std::set<std::string_view> names;
-  for (const auto& [slot, variables] : ctx.op().inputs) {
-    names.insert(variables.begin(), variables.end());
-  }
-  names.erase(kEmptyVarName);
-  for (const auto& [slot, variables] : ctx.op().outputs) {
-    for (const std::string& name : variables) {
-      HR_ENFORCE(!names.contains(name), InvalidArgument, "output ", slot, ": variable '", name,
-                 "' is an input as well, but the operator does not work in place");
-    }
-  }
-}
-
 size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr) {
   const auto signed_rank = static_cast<int64_t>(rank);
   HR_ENFORCE(-signed_rank <= axis && axis < signed_rank, InvalidArgument, "attribute ", attr,
@@ -76,7 +85,6 @@ void SetOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, 
 }
 
 void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_view> slots) {
-  EnforceNotInPlace(ctx);
   for (const std::string_view slot : slots) {
     if (ctx.HasInput(slot)) {
       SetOutput(ctx, Grad(slot), ctx.InputDim(slot), ctx.InputType(slot));

@@ -16,6 +16,7 @@
 #include "framework/ddim.h"
 #include "framework/errors.h"
 #include "framework/lod_tensor.h"
+#include "framework/op_registry.h"
 #include "framework/operator.h"
 
 namespace headrace::ops {
@@ -36,6 +37,32 @@ bool IsNaN(T value) {
   }
 }
 
+// Integers wrap around, as NumPy's do; signed overflow would be undefined. So they are computed as Wrapping<T>, which
+// is T itself for floating point.
+template <typename T, bool = std::is_integral_v<T>>
+struct WrappingOf {
+  using type = std::make_unsigned_t<T>;
+};
+template <typename T>
+struct WrappingOf<T, false> {
+  using type = T;
+};
+template <typename T>
+using Wrapping = typename WrappingOf<T>::type;
+
+// For OpRegistrar::With: the same kernel for every dtype.
+OpRegistrar&& KernelForAllTypes(OpRegistrar&& op, const KernelFn& kernel);
+
+// A tensor seen as a matrix: the dims before `split` make its rows, the others its columns. Without columns it has no
+// rows. Known dims only.
+struct MatrixSize {
+  MatrixSize(const DDim& dims, size_t split);
+  // The last dimension makes the columns.
+  explicit MatrixSize(const LoDTensor& x) : MatrixSize(x.dims(), x.dims().size() - 1) {}
+  int64_t rows;
+  int64_t cols;
+};
+
 // Number of elements of dims[begin, end), -1 if one of them is unknown. Throws InvalidArgument if it overflows.
 int64_t Numel(const DDim& dims, size_t begin, size_t end);
 inline int64_t Numel(const DDim& dims) { return Numel(dims, 0, dims.size()); }
@@ -46,17 +73,13 @@ void EnforceDims(const InferShapeContext& ctx, std::string_view slot, const DDim
 void EnforceType(const InferShapeContext& ctx, std::string_view slot, DataType expected, size_t i = 0);
 void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::string_view like, size_t i = 0);
 
-// Throws InvalidArgument if a variable is both an input and an output: for operators whose outputs are not written
-// element by element from the same elements of their inputs.
-void EnforceNotInPlace(const InferShapeContext& ctx);
-
 // `axis` counted from the front. Throws InvalidArgument naming the attribute unless -rank ≤ axis < rank.
 size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr);
 
 void SetOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, DataType dtype, size_t i = 0);
 
 // For gradient operators that read the forward inputs: the gradient of each slot has the shape and dtype of its
-// variable. Refuses to work in place.
+// variable.
 void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_view> slots);
 
 // The only element of a float32 or float64 tensor: a learning rate, say. Throws InvalidArgument or TypeMismatch naming

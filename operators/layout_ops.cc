@@ -10,20 +10,6 @@
 namespace headrace::ops {
 namespace {
 
-OpRegistrar&& Kernels(OpRegistrar&& op, const KernelFn& kernel) {
-  return std::move(op)
-      .Kernel<bool>(kernel)
-      .Kernel<uint8_t>(kernel)
-      .Kernel<int8_t>(kernel)
-      .Kernel<int16_t>(kernel)
-      .Kernel<int32_t>(kernel)
-      .Kernel<int64_t>(kernel)
-      .Kernel<float16>(kernel)
-      .Kernel<bfloat16>(kernel)
-      .Kernel<float>(kernel)
-      .Kernel<double>(kernel);
-}
-
 // --- transpose ---
 
 // `axis[d]` is the dimension of X that becomes dimension d of Out.
@@ -144,7 +130,6 @@ void TransposeGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferTranspose(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   const DDim x = ctx.InputDim("X");
   const std::vector<size_t> permutation = Permutation(ctx.op(), x.size());
   SetOutput(ctx, "Out", Permuted(x, permutation), ctx.InputType("X"));
@@ -159,7 +144,6 @@ void InferTranspose(InferShapeContext& ctx) {
 }
 
 void InferTransposeGrad(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   const DDim out_grad = ctx.InputDim("Out@GRAD");
   SetOutput(ctx, "X@GRAD", Permuted(out_grad, Inverse(Permutation(ctx.op(), out_grad.size()))),
             ctx.InputType("Out@GRAD"));
@@ -169,8 +153,6 @@ OpRegistrar&& TransposeAttrs(OpRegistrar&& op) {
   return std::move(op).Attr<std::vector<int32_t>>("axis",
                                                   "the dimensions of X in the order in which they are those of Out");
 }
-OpRegistrar&& TransposeKernels(OpRegistrar&& op) { return Kernels(std::move(op), TransposeKernel); }
-OpRegistrar&& TransposeGradKernels(OpRegistrar&& op) { return Kernels(std::move(op), TransposeGradKernel); }
 
 // --- concat, split ---
 
@@ -271,7 +253,8 @@ DDim ConcatDims(const InferShapeContext& ctx) {
     EnforceDims(ctx, "X", expected, k);
     EnforceSameType(ctx, "X", "X", k);
     for (size_t d = 0; d < dims.size(); ++d) {
-      dims[d] = d == axis ? (dims[d] < 0 || other[d] < 0 ? -1 : dims[d] + other[d]) : std::max(dims[d], other[d]);
+      dims[d] =
+          d == axis ? (dims[d] < 0 || other[d] < 0 ? -1 : AddExtents(dims[d], other[d])) : std::max(dims[d], other[d]);
     }
   }
   return dims;
@@ -281,8 +264,6 @@ OpRegistrar&& ConcatAttrs(OpRegistrar&& op) {
   return std::move(op).Attr<int32_t>("axis", "the dimension along which they lie; negative ones count from the back",
                                      0);
 }
-OpRegistrar&& ConcatKernels(OpRegistrar&& op) { return Kernels(std::move(op), ConcatKernel); }
-OpRegistrar&& ConcatGradKernels(OpRegistrar&& op) { return Kernels(std::move(op), ConcatGradKernel); }
 
 // The extents of `count` sections of an axis of extent `extent` (-1 where unknown).
 std::vector<int64_t> Sections(const OpDesc& op, int64_t extent, size_t count) {
@@ -344,8 +325,6 @@ OpRegistrar&& SplitAttrs(OpRegistrar&& op) {
       .Attr<std::vector<int32_t>>("sections", "extents of the sections", {})
       .Attr<int32_t>("axis", "the dimension that is split; negative ones count from the back", 0);
 }
-OpRegistrar&& SplitKernels(OpRegistrar&& op) { return Kernels(std::move(op), SplitKernel); }
-OpRegistrar&& SplitGradKernels(OpRegistrar&& op) { return Kernels(std::move(op), SplitGradKernel); }
 
 }  // namespace
 
@@ -355,7 +334,7 @@ HEADRACE_REGISTER_OP(transpose)
     .Output("Out", "dims of X in the order of axis")
     .With(TransposeAttrs)
     .InferShape(InferTranspose)
-    .With(TransposeKernels)
+    .With(KernelForAllTypes, TransposeKernel)
     .Gradient(DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(transpose_grad)
@@ -364,7 +343,7 @@ HEADRACE_REGISTER_OP(transpose_grad)
     .Output("X@GRAD", "dims of X")
     .With(TransposeAttrs)
     .InferShape(InferTransposeGrad)
-    .With(TransposeGradKernels);
+    .With(KernelForAllTypes, TransposeGradKernel);
 
 HEADRACE_REGISTER_OP(transpose2)
     .Comment("The dimensions in another order.")
@@ -373,7 +352,7 @@ HEADRACE_REGISTER_OP(transpose2)
     .Output("XShape", "without elements; its dims are 0 and those of X", kDispensable)
     .With(TransposeAttrs)
     .InferShape(InferTranspose)
-    .With(TransposeKernels)
+    .With(KernelForAllTypes, TransposeKernel)
     .Gradient(DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(transpose2_grad)
@@ -383,7 +362,7 @@ HEADRACE_REGISTER_OP(transpose2_grad)
     .Output("X@GRAD", "dims of X")
     .With(TransposeAttrs)
     .InferShape(InferTransposeGrad)
-    .With(TransposeGradKernels);
+    .With(KernelForAllTypes, TransposeGradKernel);
 
 HEADRACE_REGISTER_OP(concat)
     .Comment("Tensors side by side.")
@@ -391,14 +370,13 @@ HEADRACE_REGISTER_OP(concat)
     .Output("Out", "their dims; along axis, the sum")
     .With(ConcatAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       const DDim dims = ConcatDims(ctx);
       SetOutput(ctx, "Out", dims, ctx.InputType("X"));
       if (FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis") != 0) {
         ctx.ShareLoD("X", "Out");
       }
     })
-    .With(ConcatKernels)
+    .With(KernelForAllTypes, ConcatKernel)
     .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(concat_grad)
@@ -408,14 +386,13 @@ HEADRACE_REGISTER_OP(concat_grad)
     .Output("X@GRAD", "dims of X each", kDuplicable)
     .With(ConcatAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       EnforceDims(ctx, "Out@GRAD", ConcatDims(ctx));
       EnforceSameType(ctx, "Out@GRAD", "X");
       for (size_t k = 0; k < ctx.OutputSize("X@GRAD"); ++k) {
         SetOutput(ctx, "X@GRAD", ctx.InputDim("X", k), ctx.InputType("X"), k);
       }
     })
-    .With(ConcatGradKernels);
+    .With(KernelForAllTypes, ConcatGradKernel);
 
 HEADRACE_REGISTER_OP(split)
     .Comment("A tensor cut in sections.")
@@ -423,7 +400,6 @@ HEADRACE_REGISTER_OP(split)
     .Output("Out", "the sections, in order", kDuplicable)
     .With(SplitAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       const DDim x = ctx.InputDim("X");
       const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x.size(), "axis");
       const std::vector<int64_t> extents = Sections(ctx.op(), x[axis], ctx.OutputSize("Out"));
@@ -434,7 +410,7 @@ HEADRACE_REGISTER_OP(split)
         }
       }
     })
-    .With(SplitKernels)
+    .With(KernelForAllTypes, SplitKernel)
     .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(split_grad)
@@ -455,6 +431,6 @@ HEADRACE_REGISTER_OP(split_grad)
       }
       InferGradients(ctx, {"X"});
     })
-    .With(SplitGradKernels);
+    .With(KernelForAllTypes, SplitGradKernel);
 
 }  // namespace headrace::ops

@@ -81,7 +81,6 @@ HEADRACE_REGISTER_OP(lookup_table)
     .With(LookupAttrs)
     .KernelTypeFrom("W")
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       SetOutput(ctx, "Out", LookupDims(ctx), ctx.InputType("W"));
       ctx.ShareLoD("Ids", "Out");
     })

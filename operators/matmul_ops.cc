@@ -19,7 +19,6 @@ size_t NumColDims(const InferShapeContext& ctx, const char* attr, const DDim& di
 }
 
 void InferMul(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   EnforceSameType(ctx, "Y", "X");
   const DDim x = ctx.InputDim("X");
   const DDim y = ctx.InputDim("Y");
@@ -119,10 +118,13 @@ struct MatmulShape {
     out.push_back(n);
     // Matrices of X that lie one below the other are one tall matrix.
     if (!y_batched && !transpose_x && batch >= 0 && m >= 0) {
-      m *= batch;
+      m = MultiplyExtents(m, batch);
       batch = 1;
     }
   }
+
+  // Whether the rows of the result are those of X, so that its sequences are, too.
+  bool KeepsRows() const { return x_batched || (!y_batched && !transpose_x); }
 
   bool transpose_x;
   bool transpose_y;
@@ -142,7 +144,7 @@ void MatmulKernel(const ExecutionContext& ctx) {
   const MatmulShape s(ctx.op(), x.dims(), y.dims());
   T* out = ctx.Output("Out")->mutable_data<T>();
   for (int64_t b = 0; b < s.batch; ++b) {
-    Gemm<T>(s.transpose_x, s.transpose_y, s.m, s.n, s.k, static_cast<T>(ctx.Attr<float>("alpha")),
+    Gemm<T>(s.transpose_x, s.transpose_y, s.m, s.n, s.k, static_cast<T>(ctx.Attr<double>("alpha")),
             x.data<T>() + (s.x_batched ? b * s.m * s.k : 0), y.data<T>() + (s.y_batched ? b * s.k * s.n : 0), false,
             out + b * s.m * s.n);
   }
@@ -153,7 +155,7 @@ void MatmulGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   const LoDTensor& y = ctx.Input("Y");
   const MatmulShape s(ctx.op(), x.dims(), y.dims());
-  const auto alpha = static_cast<T>(ctx.Attr<float>("alpha"));
+  const auto alpha = static_cast<T>(ctx.Attr<double>("alpha"));
   const T* out_grad = ctx.Input("Out@GRAD").data<T>();
   LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
   LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD");
@@ -192,7 +194,7 @@ OpRegistrar&& MatmulAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<bool>("transpose_X", "whether the matrices of X are transposed", false)
       .Attr<bool>("transpose_Y", "whether the matrices of Y are transposed", false)
-      .Attr<float>("alpha", "factor of the product", 1.0f);
+      .Attr<double>("alpha", "factor of the product", 1.0);
 }
 
 }  // namespace
@@ -228,10 +230,12 @@ HEADRACE_REGISTER_OP(matmul)
     .Output("Out", "[..., m, n]")
     .With(MatmulAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       EnforceSameType(ctx, "Y", "X");
-      SetOutput(ctx, "Out", MatmulShape(ctx.op(), ctx.InputDim("X"), ctx.InputDim("Y")).out, ctx.InputType("X"));
-      ctx.ShareLoD("X", "Out");
+      const MatmulShape shape(ctx.op(), ctx.InputDim("X"), ctx.InputDim("Y"));
+      SetOutput(ctx, "Out", shape.out, ctx.InputType("X"));
+      if (shape.KeepsRows()) {
+        ctx.ShareLoD("X", "Out");
+      }
     })
     .Kernel<float>(MatmulKernel<float>)
     .Kernel<double>(MatmulKernel<double>)

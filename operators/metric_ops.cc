@@ -16,18 +16,16 @@ bool Before(T a, T b) {
   return a > b || (IsNaN(a) && !IsNaN(b));
 }
 
-int64_t RowsOf(const LoDTensor& x) { return x.dims().back() == 0 ? 0 : x.numel() / x.dims().back(); }
-
 template <typename T>
 void TopKKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const int64_t cols = x_tensor.dims().back();
+  const auto [rows, cols] = MatrixSize(x_tensor);
   const int64_t k = ctx.Attr<int32_t>("k");
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
-  std::vector<int64_t> order(static_cast<size_t>(cols));
-  for (int64_t r = 0, rows = RowsOf(x_tensor); r < rows; ++r, x += cols, out += k, indices += k) {
+  std::vector<int64_t> order(static_cast<size_t>(rows == 0 ? 0 : cols));
+  for (int64_t r = 0; r < rows; ++r, x += cols, out += k, indices += k) {
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + k, order.end(),
                       [x](int64_t a, int64_t b) { return Before(x[a], x[b]) || (!Before(x[b], x[a]) && a < b); });
@@ -83,7 +81,6 @@ void AccuracyKernel(const ExecutionContext& ctx) {
 }
 
 void InferAccuracy(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   EnforceRank(ctx, "Indices", 2);
   EnforceType(ctx, "Indices", DataType::kInt64);
   const DDim indices = ctx.InputDim("Indices");
@@ -121,7 +118,6 @@ void ArgMaxKernel(const ExecutionContext& ctx) {
 }
 
 void InferArgMax(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   DDim dims = ctx.InputDim("X");
   const size_t axis = FrontAxis(ctx.Attr<int64_t>("axis"), dims.size(), "axis");
   HR_ENFORCE(dims[axis] != 0, InvalidArgument, "input X: expected at least one element along axis ", axis,
@@ -146,7 +142,6 @@ HEADRACE_REGISTER_OP(top_k)
     .Output("Indices", "int64 [..., k], where they are in their row")
     .With(TopKAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       const DDim dims = TopKDims(ctx);
       SetOutput(ctx, "Out", dims, ctx.InputType("X"));
       SetOutput(ctx, "Indices", dims, DataType::kInt64);

@@ -10,7 +10,7 @@
 namespace headrace::ops {
 namespace {
 
-void CheckEpsilon(const float& value) {
+void CheckEpsilon(const double& value) {
   HR_ENFORCE(value >= 0 && std::isfinite(value), InvalidArgument, "attribute epsilon: expected a number >= 0, got ",
              value);
 }
@@ -53,8 +53,8 @@ void BatchNormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const Channels s(x_tensor.dims());
   const bool running = UsesRunningStatistics(ctx.op());
-  const auto epsilon = static_cast<double>(ctx.Attr<float>("epsilon"));
-  const auto momentum = static_cast<T>(ctx.Attr<float>("momentum"));
+  const double epsilon = ctx.Attr<double>("epsilon");
+  const auto momentum = static_cast<T>(ctx.Attr<double>("momentum"));
   T* y = ctx.Output("Y")->mutable_data<T>();
   T* mean_out = ctx.Output("MeanOut")->mutable_data<T>();
   T* variance_out = ctx.Output("VarianceOut")->mutable_data<T>();
@@ -147,8 +147,6 @@ void InferBatchNorm(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   HR_ENFORCE(UsesRunningStatistics(ctx.op()) || (x[0] != 0 && Numel(x, 2, x.size()) != 0), InvalidArgument,
              "input X: expected at least one element for each channel in training, got dims ", ToString(x));
-  HR_ENFORCE(ctx.op().Input("X") != ctx.op().Output("Y"), InvalidArgument,
-             "output Y: it is also X, but the operator does not work in place");
   const DDim channels = ctx.InputDim("Scale");
   ctx.ShareAll("X", "Y");
   for (const char* slot : {"MeanOut", "VarianceOut", "SavedMean", "SavedVariance"}) {
@@ -160,8 +158,8 @@ OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<bool>("is_test", "whether the running statistics are used and left as they are", false)
       .Attr<bool>("use_global_stats", "the same, in training", false)
-      .Attr<float>("momentum", "how much of the running statistics stays", 0.9f)
-      .Attr<float>("epsilon", "added to the variance", 1e-5f, CheckEpsilon)
+      .Attr<double>("momentum", "how much of the running statistics stays", 0.9)
+      .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
       .Attr<std::string>("data_layout", "'NCHW'", "NCHW", [](const std::string& layout) {
         HR_ENFORCE(layout == "NCHW", Unimplemented, "attribute data_layout: only 'NCHW' is supported, got '", layout,
                    "'");
@@ -170,16 +168,10 @@ OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
 
 // --- layer_norm ---
 
-// X as [rows, cols], of which each row is normalised.
-struct RowsAndCols {
-  RowsAndCols(const ExecutionContext& ctx, const DDim& x) {
-    const auto axis = static_cast<size_t>(ctx.Attr<int32_t>("begin_norm_axis"));
-    rows = Numel(x, 0, axis);
-    cols = Numel(x, axis, x.size());
-  }
-  int64_t rows;
-  int64_t cols;
-};
+// X as a matrix, of which each row is normalised.
+MatrixSize NormalisedRows(const ExecutionContext& ctx) {
+  return MatrixSize(ctx.Input("X").dims(), static_cast<size_t>(ctx.Attr<int32_t>("begin_norm_axis")));
+}
 
 template <typename T>
 const T* ElementsOrNull(const LoDTensor* tensor) {
@@ -189,8 +181,8 @@ const T* ElementsOrNull(const LoDTensor* tensor) {
 template <typename T>
 void LayerNormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const RowsAndCols s(ctx, x_tensor.dims());
-  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const MatrixSize s = NormalisedRows(ctx);
+  const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
   T* y = ctx.Output("Y")->mutable_data<T>();
   T* mean = ctx.Output("Mean")->mutable_data<T>();
   T* variance = ctx.Output("Variance")->mutable_data<T>();
@@ -212,8 +204,8 @@ void LayerNormKernel(const ExecutionContext& ctx) {
 template <typename T>
 void LayerNormGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const RowsAndCols s(ctx, x_tensor.dims());
-  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const MatrixSize s = NormalisedRows(ctx);
+  const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
   const auto zeros = [&ctx](const char* slot) -> T* {
     LoDTensor* tensor = ctx.OutputOrNull(slot);
     return tensor == nullptr ? nullptr
@@ -274,7 +266,7 @@ int64_t CheckLayerNorm(const InferShapeContext& ctx) {
 OpRegistrar&& LayerNormAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<int32_t>("begin_norm_axis", "the first of the dimensions that are normalised together", 1)
-      .Attr<float>("epsilon", "added to the variance", 1e-5f, CheckEpsilon);
+      .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon);
 }
 
 }  // namespace
@@ -290,7 +282,9 @@ HEADRACE_REGISTER_OP(batch_norm)
     .Input("Variance", "[C], the running variance")
     .Output("Y", "dims of X")
     .Output("MeanOut", "[C], momentum * Mean + (1 - momentum) * mean; may be Mean")
+    .InPlace("MeanOut", "Mean")
     .Output("VarianceOut", "[C], likewise; may be Variance")
+    .InPlace("VarianceOut", "Variance")
     .Output("SavedMean", "[C], the mean that was used")
     .Output("SavedVariance", "[C], 1 / sqrt(variance + epsilon), as in Paddle")
     .With(BatchNormAttrs)
@@ -336,7 +330,6 @@ HEADRACE_REGISTER_OP(layer_norm)
     .Output("Variance", "[number of rows]")
     .With(LayerNormAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       const int64_t rows = CheckLayerNorm(ctx);
       ctx.ShareAll("X", "Y");
       SetOutput(ctx, "Mean", {rows}, ctx.InputType("X"));

@@ -62,7 +62,7 @@ void MomentumKernel(const ExecutionContext& ctx) {
   const T* velocity = Elements<T>(ctx, "Velocity");
   const T* grad = Elements<T>(ctx, "Grad");
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
-  const auto mu = static_cast<T>(ctx.Attr<float>("mu"));
+  const auto mu = static_cast<T>(ctx.Attr<double>("mu"));
   const T nesterov = ctx.Attr<bool>("use_nesterov") ? T(1) : T(0);
   for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
     const T g = grad[i];
@@ -76,9 +76,9 @@ template <typename T>
 void AdamKernel(const ExecutionContext& ctx) {
   const double beta1_pow = ScalarInput(ctx, "Beta1Pow");
   const double beta2_pow = ScalarInput(ctx, "Beta2Pow");
-  const auto beta1 = static_cast<T>(ctx.Attr<float>("beta1"));
-  const auto beta2 = static_cast<T>(ctx.Attr<float>("beta2"));
-  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const auto beta1 = static_cast<T>(ctx.Attr<double>("beta1"));
+  const auto beta2 = static_cast<T>(ctx.Attr<double>("beta2"));
+  const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate") * std::sqrt(1 - beta2_pow) / (1 - beta1_pow));
 
   T* param_out = Mutable<T>(ctx, "ParamOut");
@@ -111,7 +111,7 @@ void AdamKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 void AdagradKernel(const ExecutionContext& ctx) {
-  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
+  const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
   T* param_out = Mutable<T>(ctx, "ParamOut");
   T* moment_out = Mutable<T>(ctx, "MomentOut");
@@ -127,9 +127,9 @@ void AdagradKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 void RmspropKernel(const ExecutionContext& ctx) {
-  const auto epsilon = static_cast<T>(ctx.Attr<float>("epsilon"));
-  const auto decay = static_cast<T>(ctx.Attr<float>("decay"));
-  const auto mu = static_cast<T>(ctx.Attr<float>("momentum"));
+  const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
+  const auto decay = static_cast<T>(ctx.Attr<double>("decay"));
+  const auto mu = static_cast<T>(ctx.Attr<double>("momentum"));
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
   const bool centered = ctx.Attr<bool>("centered");
   T* param_out = Mutable<T>(ctx, "ParamOut");
@@ -148,7 +148,7 @@ void RmspropKernel(const ExecutionContext& ctx) {
     if (centered) {
       const T m = decay * mean[i] + (1 - decay) * g;
       mean_out[i] = m;
-      variance -= m * m;
+      variance = std::max(s - m * m, T(0));  // which rounding makes negative where the gradient is constant
     }
     const T v = mu * moment[i] + rate * g / std::sqrt(variance + epsilon);
     square_out[i] = s;
@@ -183,11 +183,12 @@ OpRegistrar&& CommonSlots(OpRegistrar&& op) {
       .Input("Param", "the parameter")
       .Input("Grad", "its gradient; dims and dtype of Param")
       .Input("LearningRate", "float32 or float64 [1]")
-      .Output("ParamOut", "the new parameter; may be Param");
+      .Output("ParamOut", "the new parameter; may be Param")
+      .InPlace("ParamOut", "Param");
 }
 
 // An attribute in [0, 1).
-void CheckDecay(const float& value) {
+void CheckDecay(const double& value) {
   HR_ENFORCE(value >= 0 && value < 1, InvalidArgument,
              "attributes beta1, beta2 and decay: expected a number in [0, 1), got ", value);
 }
@@ -208,7 +209,8 @@ HEADRACE_REGISTER_OP(momentum)
     .With(CommonSlots)
     .Input("Velocity", "dims and dtype of Param")
     .Output("VelocityOut", "the new velocity; may be Velocity")
-    .Attr<float>("mu", "how much of the velocity stays")
+    .InPlace("VelocityOut", "Velocity")
+    .Attr<double>("mu", "how much of the velocity stays")
     .Attr<bool>("use_nesterov", "Nesterov's variant", false)
     .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}, {"VelocityOut", "Velocity"}}); })
     .Kernel<float>(MomentumKernel<float>)
@@ -225,13 +227,17 @@ HEADRACE_REGISTER_OP(adam)
     .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
     .Input("Beta2Pow", "float32 or float64 [1]: beta2 to the number of this step")
     .Output("Moment1Out", "may be Moment1")
+    .InPlace("Moment1Out", "Moment1")
     .Output("Moment2Out", "may be Moment2")
+    .InPlace("Moment2Out", "Moment2")
     .Output("Beta1PowOut", "Beta1Pow * beta1, for the next step; may be Beta1Pow, which then has the dtype of Param",
             kDispensable)
+    .InPlace("Beta1PowOut", "Beta1Pow")
     .Output("Beta2PowOut", "Beta2Pow * beta2, likewise", kDispensable)
-    .Attr<float>("beta1", "decay of the first moment", 0.9f, CheckDecay)
-    .Attr<float>("beta2", "decay of the second moment", 0.999f, CheckDecay)
-    .Attr<float>("epsilon", "keeps the divisor from 0", 1e-8f)
+    .InPlace("Beta2PowOut", "Beta2Pow")
+    .Attr<double>("beta1", "decay of the first moment", 0.9, CheckDecay)
+    .Attr<double>("beta2", "decay of the second moment", 0.999, CheckDecay)
+    .Attr<double>("epsilon", "keeps the divisor from 0", 1e-8)
     .InferShape(InferAdam)
     .Kernel<float>(AdamKernel<float>)
     .Kernel<double>(AdamKernel<double>);
@@ -241,7 +247,8 @@ HEADRACE_REGISTER_OP(adagrad)
     .With(CommonSlots)
     .Input("Moment", "sum of the squares; dims and dtype of Param")
     .Output("MomentOut", "may be Moment")
-    .Attr<float>("epsilon", "keeps the divisor from 0", 1e-6f)
+    .InPlace("MomentOut", "Moment")
+    .Attr<double>("epsilon", "keeps the divisor from 0", 1e-6)
     .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}}); })
     .Kernel<float>(AdagradKernel<float>)
     .Kernel<double>(AdagradKernel<double>);
@@ -253,11 +260,14 @@ HEADRACE_REGISTER_OP(rmsprop)
     .Input("MeanSquare", "dims and dtype of Param")
     .Input("MeanGrad", "dims and dtype of Param; needed if centered", kDispensable)
     .Output("MomentOut", "may be Moment")
+    .InPlace("MomentOut", "Moment")
     .Output("MeanSquareOut", "may be MeanSquare")
+    .InPlace("MeanSquareOut", "MeanSquare")
     .Output("MeanGradOut", "may be MeanGrad", kDispensable)
-    .Attr<float>("epsilon", "keeps the divisor from 0", 1e-10f)
-    .Attr<float>("decay", "decay of the mean square", 0.9f, CheckDecay)
-    .Attr<float>("momentum", "how much of the moment stays", 0.0f)
+    .InPlace("MeanGradOut", "MeanGrad")
+    .Attr<double>("epsilon", "keeps the divisor from 0", 1e-10)
+    .Attr<double>("decay", "decay of the mean square", 0.9, CheckDecay)
+    .Attr<double>("momentum", "how much of the moment stays", 0.0)
     .Attr<bool>("centered", "whether the square of the mean gradient is taken off", false)
     .InferShape(InferRmsprop)
     .Kernel<float>(RmspropKernel<float>)

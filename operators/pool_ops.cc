@@ -211,7 +211,6 @@ HEADRACE_REGISTER_OP(pool2d)
     .Output("Out", "[N, C, OH, OW], OH = (H + 2 padding - ksize) / stride + 1, rounded up in ceil_mode, OW likewise")
     .With(PoolAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       SetOutput(ctx, "Out", PoolShape(ctx.op(), ctx.InputDim("X")).dims, ctx.InputType("X"));
       ctx.ShareLoD("X", "Out");
     })

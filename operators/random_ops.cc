@@ -48,8 +48,8 @@ void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {
 
 template <typename T>
 void UniformKernel(const ExecutionContext& ctx) {
-  const auto min = static_cast<double>(ctx.Attr<float>("min"));
-  const auto max = static_cast<double>(ctx.Attr<float>("max"));
+  const double min = ctx.Attr<double>("min");
+  const double max = ctx.Attr<double>("max");
   // Rounding to T must not reach `max`.
   const T below_max = min < max ? std::nextafter(static_cast<T>(max), static_cast<T>(min)) : static_cast<T>(max);
   FillFromStream<T>(ctx, [=](double u) { return std::min(static_cast<T>(min + (max - min) * u), below_max); });
@@ -57,15 +57,15 @@ void UniformKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 void GaussianKernel(const ExecutionContext& ctx) {
-  const auto mean = static_cast<double>(ctx.Attr<float>("mean"));
-  const auto std = static_cast<double>(ctx.Attr<float>("std"));
+  const double mean = ctx.Attr<double>("mean");
+  const double std = ctx.Attr<double>("std");
   FillFromStream<T>(ctx, [=](double u) { return mean + std * NormalQuantile(u); });
 }
 
 template <typename T>
 void TruncatedGaussianKernel(const ExecutionContext& ctx) {
-  const auto mean = static_cast<double>(ctx.Attr<float>("mean"));
-  const auto std = static_cast<double>(ctx.Attr<float>("std"));
+  const double mean = ctx.Attr<double>("mean");
+  const double std = ctx.Attr<double>("std");
   constexpr double kBelowMinus2 = 0.022750131948179207;  // Φ(−2)
   FillFromStream<T>(ctx,
                     [=](double u) { return mean + std * NormalQuantile(kBelowMinus2 + (1 - 2 * kBelowMinus2) * u); });
@@ -78,8 +78,8 @@ void InferRandomShape(InferShapeContext& ctx) {
 }
 
 void InferUniformShape(InferShapeContext& ctx) {
-  const float min = ctx.Attr<float>("min");
-  const float max = ctx.Attr<float>("max");
+  const double min = ctx.Attr<double>("min");
+  const double max = ctx.Attr<double>("max");
   HR_ENFORCE(std::isfinite(min) && std::isfinite(max) && min <= max, InvalidArgument,
              "attributes min and max: expected finite numbers with min <= max, got ", min, " and ", max);
   InferRandomShape(ctx);
@@ -96,12 +96,12 @@ OpRegistrar&& CommonAttrs(OpRegistrar&& op) {
 
 OpRegistrar&& GaussianAttrs(OpRegistrar&& op) {
   return CommonAttrs(std::move(op))
-      .Attr<float>("mean", "mean", 0.0f,
-                   [](const float& mean) {
-                     HR_ENFORCE(std::isfinite(mean), InvalidArgument, "attribute mean: expected a finite number, got ",
-                                mean);
-                   })
-      .Attr<float>("std", "standard deviation", 1.0f, [](const float& std) {
+      .Attr<double>("mean", "mean", 0.0,
+                    [](const double& mean) {
+                      HR_ENFORCE(std::isfinite(mean), InvalidArgument, "attribute mean: expected a finite number, got ",
+                                 mean);
+                    })
+      .Attr<double>("std", "standard deviation", 1.0, [](const double& std) {
         HR_ENFORCE(std::isfinite(std) && std >= 0, InvalidArgument, "attribute std: expected a number >= 0, got ", std);
       });
 }
@@ -111,8 +111,8 @@ OpRegistrar&& GaussianAttrs(OpRegistrar&& op) {
 HEADRACE_REGISTER_OP(uniform_random)
     .Comment("Random numbers uniform in [min, max), from Philox4x32-10.")
     .With(CommonAttrs)
-    .Attr<float>("min", "lower bound", -1.0f)
-    .Attr<float>("max", "upper bound", 1.0f)
+    .Attr<double>("min", "lower bound", -1.0)
+    .Attr<double>("max", "upper bound", 1.0)
     .InferShape(InferUniformShape)
     .Kernel<float>(UniformKernel<float>)
     .Kernel<double>(UniformKernel<double>);

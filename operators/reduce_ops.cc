@@ -170,7 +170,6 @@ void ReduceMaxGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferReduce(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   SetOutput(ctx, "Out", ReducedDims(ctx.op(), ctx.InputDim("X")), ctx.InputType("X"));
   if (const DDim x = ctx.InputDim("X"); !x.empty() && KeptDims(ctx.op(), x)[0]) {
     ctx.ShareLoD("X", "Out");
@@ -222,7 +221,6 @@ HEADRACE_REGISTER_OP(mean)
     .Input("X", "any shape; at least one element")
     .Output("Out", "[1]")
     .InferShape([](InferShapeContext& ctx) {
-      EnforceNotInPlace(ctx);
       EnforceNotEmpty(ctx);
       SetOutput(ctx, "Out", {1}, ctx.InputType("X"));
     })

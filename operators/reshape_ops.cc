@@ -138,22 +138,6 @@ void BackwardKernel(const ExecutionContext& ctx) {
   }
 }
 
-OpRegistrar&& Kernels(OpRegistrar&& op, const KernelFn& kernel) {
-  return std::move(op)
-      .Kernel<bool>(kernel)
-      .Kernel<uint8_t>(kernel)
-      .Kernel<int8_t>(kernel)
-      .Kernel<int16_t>(kernel)
-      .Kernel<int32_t>(kernel)
-      .Kernel<int64_t>(kernel)
-      .Kernel<float16>(kernel)
-      .Kernel<bfloat16>(kernel)
-      .Kernel<float>(kernel)
-      .Kernel<double>(kernel);
-}
-OpRegistrar&& ForwardKernels(OpRegistrar&& op) { return Kernels(std::move(op), ForwardKernel); }
-OpRegistrar&& BackwardKernels(OpRegistrar&& op) { return Kernels(std::move(op), BackwardKernel); }
-
 OpRegistrar&& XShapeOutput(OpRegistrar&& op) {
   return std::move(op).Output("XShape", "without elements; its dims are 0 and those of X, for the gradient",
                               kDispensable);
@@ -176,23 +160,27 @@ bool Register(const std::string& type, const std::string& comment, OpRegistrar &
     const std::string name = second ? type + "2" : type;
     GradientUses uses;
     (second ? uses.outputs : uses.inputs) = {second ? "XShape" : "X"};
-    const OpRegistrar forward = OpRegistrar(name)
-                                    .Comment(comment + " Out may be X.")
-                                    .Input("X", "any shape")
-                                    .Output("Out", "the elements of X")
-                                    .With(second ? XShapeOutput : NoXShape)
-                                    .With(attrs)
-                                    .InferShape(InferForward<kDims>)
-                                    .With(ForwardKernels)
-                                    .Gradient(DefaultGradient(uses));
-    const OpRegistrar backward = OpRegistrar(name + "_grad")
-                                     .Comment("Gradient of " + name + ".")
-                                     .Input("Out@GRAD", "gradient of Out")
-                                     .With(second ? XShapeInputs : XInput)
-                                     .Output("X@GRAD", "dims of X")
-                                     .With(attrs)
-                                     .InferShape(InferBackward)
-                                     .With(BackwardKernels);
+    OpRegistrar(name)
+        .Comment(comment + " Out may be X.")
+        .Input("X", "any shape")
+        .Output("Out", "the elements of X")
+        .InPlace("Out", "X")
+        .With(second ? XShapeOutput : NoXShape)
+        .With(attrs)
+        .InferShape(InferForward<kDims>)
+        .With(KernelForAllTypes, ForwardKernel)
+        .Gradient(DefaultGradient(uses))
+        .Register();
+    OpRegistrar(name + "_grad")
+        .Comment("Gradient of " + name + ". X@GRAD may be Out@GRAD.")
+        .Input("Out@GRAD", "gradient of Out")
+        .With(second ? XShapeInputs : XInput)
+        .Output("X@GRAD", "dims of X")
+        .InPlace("X@GRAD", "Out@GRAD")
+        .With(attrs)
+        .InferShape(InferBackward)
+        .With(KernelForAllTypes, BackwardKernel)
+        .Register();
   }
   return true;
 }

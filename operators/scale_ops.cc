@@ -1,6 +1,7 @@
 // scale, increment, sum: linear, element by element, and safe in place.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -13,25 +14,16 @@ namespace {
 // The attribute as a T. Integers take whole numbers only: truncating a scale of 0.5 would be silence about an error.
 template <typename T>
 T NumberAttr(const ExecutionContext& ctx, const char* name) {
-  const float value = ctx.Attr<float>(name);
+  const double value = ctx.Attr<double>(name);
   if constexpr (std::is_integral_v<T>) {
-    HR_ENFORCE(std::trunc(value) == value && std::abs(value) < 0x1p31f, InvalidArgument, "attribute ", name,
-               ": expected an integer, since the tensor holds ", DataTypeName(DataTypeOf<T>::value), ", got ", value);
+    // Minus the least value is a power of two, hence exact in floating point; the greatest is not.
+    constexpr auto kBound = -static_cast<double>(std::numeric_limits<T>::min());
+    HR_ENFORCE(std::trunc(value) == value && -kBound <= value && value < kBound, InvalidArgument, "attribute ", name,
+               ": expected an integer that fits ", DataTypeName(DataTypeOf<T>::value), ", which the tensor holds, got ",
+               value);
   }
   return static_cast<T>(value);
 }
-
-// Integers wrap around, as NumPy's do; signed overflow would be undefined.
-template <typename T, bool = std::is_integral_v<T>>
-struct WrappingOf {
-  using type = std::make_unsigned_t<T>;
-};
-template <typename T>
-struct WrappingOf<T, false> {
-  using type = T;
-};
-template <typename T>
-using Wrapping = typename WrappingOf<T>::type;
 
 template <typename T>
 void ScaleKernel(const ExecutionContext& ctx) {
@@ -131,8 +123,9 @@ HEADRACE_REGISTER_OP(scale)
     .Comment("scale · X + bias, or scale · (X + bias). Out may be X.")
     .Input("X", "any shape")
     .Output("Out", "dims and dtype of X")
-    .Attr<float>("scale", "factor", 1.0f)
-    .Attr<float>("bias", "summand", 0.0f)
+    .InPlace("Out", "X")
+    .Attr<double>("scale", "factor", 1.0)
+    .Attr<double>("bias", "summand", 0.0)
     .Attr<bool>("bias_after_scale", "whether the bias is added to the product", true)
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
     .Kernel<float>(ScaleKernel<float>)
@@ -145,7 +138,8 @@ HEADRACE_REGISTER_OP(increment)
     .Comment("X + step, for a counter. Out may be X.")
     .Input("X", "a single element")
     .Output("Out", "dims and dtype of X")
-    .Attr<float>("step", "what is added", 1.0f)
+    .InPlace("Out", "X")
+    .Attr<double>("step", "what is added", 1.0)
     .InferShape([](InferShapeContext& ctx) {
       const int64_t numel = Numel(ctx.InputDim("X"));
       HR_ENFORCE(Fits(numel, 1), InvalidArgument, "input X: expected a single element, got dims ",
@@ -161,6 +155,7 @@ HEADRACE_REGISTER_OP(sum)
     .Comment("The sum of tensors, element by element, in the order of the slot. Out may be one of them.")
     .Input("X", "tensors of the same dims and dtype", kDuplicable)
     .Output("Out", "dims and dtype of X, LoD of the first X")
+    .InPlace("Out", "X")
     .InferShape(InferSum)
     .Kernel<float>(SumKernel<float>)
     .Kernel<double>(SumKernel<double>)

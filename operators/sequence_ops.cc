@@ -82,7 +82,7 @@ void SequencePoolKernel(const ExecutionContext& ctx) {
     index = index_tensor->Resize(dims).template mutable_data<int32_t>();
   }
   const T* x = x_tensor.data<T>();
-  const auto pad = static_cast<T>(ctx.Attr<float>("pad_value"));
+  const auto pad = static_cast<T>(ctx.Attr<double>("pad_value"));
   ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
     T* to = out + s * width;
     if (begin == end) {
@@ -151,7 +151,6 @@ void SequencePoolGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferSequencePool(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   EnforceSequences(ctx, 2);
   const bool max = ctx.Attr<std::string>("pooltype") == "MAX";
   HR_ENFORCE(!max || ctx.HasOutput("MaxIndex"), InvalidArgument,
@@ -162,6 +161,7 @@ void InferSequencePool(InferShapeContext& ctx) {
   DDim dims = ctx.InputDim("X");
   dims[0] = -1;
   SetOutput(ctx, "Out", dims, ctx.InputType("X"));
+  ctx.SetOutputLoDLevel("Out", std::max(ctx.InputLoDLevel("X") - 1, 0));
   if (max) {
     SetOutput(ctx, "MaxIndex", dims, DataType::kInt32);
   }
@@ -178,7 +178,7 @@ OpRegistrar&& SequencePoolAttrs(OpRegistrar&& op) {
                        "attribute pooltype: expected 'SUM', 'AVERAGE', 'SQRT', 'MAX', 'FIRST' or 'LAST', got '", type,
                        "'");
           })
-      .Attr<float>("pad_value", "the result for a sequence without rows", 0.0f);
+      .Attr<double>("pad_value", "the result for a sequence without rows", 0.0);
 }
 
 // --- sequence_softmax ---
@@ -206,7 +206,6 @@ void SequenceSoftmaxGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferSequenceSoftmax(InferShapeContext& ctx) {
-  EnforceNotInPlace(ctx);
   EnforceSequences(ctx, 1);
   const DDim x = ctx.InputDim("X");
   HR_ENFORCE(Fits(Numel(x, 1, x.size()), 1), InvalidArgument, "input X: expected one number for each row, got dims ",

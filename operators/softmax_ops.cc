@@ -56,31 +56,29 @@ HEADRACE_INSTANTIATE(double);
 
 namespace {
 
-int64_t Cols(const LoDTensor& x) { return x.dims().back(); }
-int64_t Rows(const LoDTensor& x) { return Cols(x) == 0 ? 0 : x.numel() / Cols(x); }
-
 template <typename T>
 void SoftmaxKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
   T* to = out->mutable_data<T>();
-  Softmax(Rows(*out), Cols(*out), ctx.Input("X").data<T>(), to);
+  const MatrixSize s(*out);
+  Softmax(s.rows, s.cols, ctx.Input("X").data<T>(), to);
 }
 
 template <typename T>
 void SoftmaxGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out = ctx.Input("Out");
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  SoftmaxGrad(Rows(out), Cols(out), out.data<T>(), ctx.Input("Out@GRAD").data<T>(), dx);
+  const MatrixSize s(out);
+  SoftmaxGrad(s.rows, s.cols, out.data<T>(), ctx.Input("Out@GRAD").data<T>(), dx);
 }
 
 template <typename T>
 void LogSoftmaxKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
   T* to = out->mutable_data<T>();
-  const int64_t rows = Rows(*out);
-  const int64_t cols = Cols(*out);
+  const auto [rows, cols] = MatrixSize(*out);
   SubtractRowMaximum(rows, cols, ctx.Input("X").data<T>(), to);
-  std::vector<T> exp(static_cast<size_t>(cols));
+  std::vector<T> exp(static_cast<size_t>(rows == 0 ? 0 : cols));
   for (int64_t r = 0; r < rows; ++r, to += cols) {
     VectorExp(cols, to, exp.data());
     T log_sum = Sum(cols, exp.data());
@@ -94,12 +92,12 @@ void LogSoftmaxKernel(const ExecutionContext& ctx) {
 template <typename T>
 void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out = ctx.Input("Out");
-  const int64_t cols = Cols(out);
+  const auto [rows, cols] = MatrixSize(out);
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* log_p = out.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  std::vector<T> p(static_cast<size_t>(cols));
-  for (int64_t r = 0, rows = Rows(out); r < rows; ++r, log_p += cols, d += cols, dx += cols) {
+  std::vector<T> p(static_cast<size_t>(rows == 0 ? 0 : cols));
+  for (int64_t r = 0; r < rows; ++r, log_p += cols, d += cols, dx += cols) {
     const T sum = Sum(cols, d);
     VectorExp(cols, log_p, p.data());
     for (int64_t c = 0; c < cols; ++c) {
@@ -126,7 +124,6 @@ void InferSoftmaxGrad(InferShapeContext& ctx) {
   EnforceLastAxis(ctx, "Out");
   EnforceDims(ctx, "Out@GRAD", ctx.InputDim("Out"));
   EnforceSameType(ctx, "Out@GRAD", "Out");
-  EnforceNotInPlace(ctx);
   SetOutput(ctx, "X@GRAD", ctx.InputDim("Out"), ctx.InputType("Out"));
 }
 
@@ -134,6 +131,7 @@ OpRegistrar&& ForwardSlots(OpRegistrar&& op) {
   return std::move(op)
       .Input("X", "[..., classes]")
       .Output("Out", "dims and LoD of X")
+      .InPlace("Out", "X")
       .Attr<int32_t>("axis", "the dimension of the classes: the last one", -1)
       .InferShape(InferSoftmax)
       .Gradient(DefaultGradient({.inputs = {}, .outputs = {"Out"}, .no_gradient = {}}));

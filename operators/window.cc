@@ -28,11 +28,12 @@ int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, std::string_
   if (inputs < 0) {
     return -1;
   }
-  const int64_t extent = window.dilation * (window.size - 1) + 1;
-  const int64_t free = inputs + 2 * window.padding - extent;
+  const int64_t extent = AddExtents(MultiplyExtents(window.dilation, window.size - 1), 1);
+  const int64_t padded = AddExtents(inputs, 2 * window.padding);
+  const int64_t free = padded - extent;
   HR_ENFORCE(inputs > 0 && free >= 0, InvalidArgument, "input ", slot, ": its ", dimension, " is ", inputs,
-             ", with padding ", inputs + 2 * window.padding, ", expected at least the extent of the window, ", extent);
-  int64_t outputs = (free + (ceil ? window.stride - 1 : 0)) / window.stride + 1;
+             ", with padding ", padded, ", expected at least the extent of the window, ", extent);
+  int64_t outputs = AddExtents(free, ceil ? window.stride - 1 : 0) / window.stride + 1;
   if (ceil && (outputs - 1) * window.stride >= inputs + window.padding) {
     --outputs;
   }

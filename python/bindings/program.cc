@@ -57,8 +57,7 @@ void SetAttr(const BlockHandle& self, size_t position, const std::string& name, 
   OpDesc changed = *block.ops()[position];
   changed.attrs[name] = AttributeFromPython(value);
   OpRegistry::Check(changed);
-  *block.ops()[position] = std::move(changed);
-  self.program->Touch();
+  block.MutableOp(position) = std::move(changed);
 }
 
 std::vector<OpDesc> Ops(const BlockHandle& self) {
@@ -119,8 +118,7 @@ void SetReaderSpecs(const VarHandle& self, const std::vector<SpecTuple>& specs) 
   for (const auto& [dims, dtype, lod_level] : specs) {
     reader.push_back({dims, ToDataType(dtype), lod_level});
   }
-  self.get().reader = std::move(reader);
-  self.program->Touch();
+  self.edit().reader = std::move(reader);
 }
 
 // Defines a property of a VarDesc whose setter marks the program as changed.
@@ -129,10 +127,7 @@ void Property(py::class_<VarHandle>& cls, const char* name, Get get, Set set) {
   using T = decltype(get(std::declval<const VarDesc&>()));
   cls.def_property(
       name, [get](const VarHandle& self) { return get(self.get()); },
-      [set](const VarHandle& self, const T& value) {
-        set(self.get(), value);
-        self.program->Touch();
-      });
+      [set](const VarHandle& self, const T& value) { set(self.edit(), value); });
 }
 
 void BindVarDesc(py::module_& m) {

@@ -25,7 +25,9 @@ struct VarHandle {
   std::string name;
 
   // Throws NotFound if it has been removed.
-  VarDesc& get() const { return program->block(index).GetVar(name); }
+  const VarDesc& get() const { return std::as_const(*program).block(index).GetVar(name); }
+  // To be changed; counts as a change of the program.
+  VarDesc& edit() const { return program->block(index).MutableVar(name); }
 };
 
 }  // namespace headrace::python

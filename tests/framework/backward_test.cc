@@ -155,6 +155,15 @@ TEST_F(BackwardTest, IntermediateVariableCanBeDifferentiatedBy) {
   EXPECT_EQ(gradients[1], (std::vector<float>{2, -4}));
 }
 
+TEST_F(BackwardTest, ResultsThatNobodyWantsAreNotOneVariable) {
+  const std::string none(kEmptyVarName);
+  Parameter("w", {1, 2});
+  Append(&program_, "test_split", {{"X", {"w"}}}, {{"A", {"a"}}, {"B", {none}}});
+  Append(&program_, "test_split", {{"X", {"a"}}}, {{"A", {"b"}}, {"B", {none}}});
+  Op("test_mean", {"b"}, "loss");
+  ExpectGradientsAreRight("loss");
+}
+
 TEST_F(BackwardTest, ReturnsParametersInOrderOfCreation) {
   Parameter("z", {1});
   Parameter("unused", {1});
@@ -187,7 +196,7 @@ TEST_F(BackwardTest, StopGradientIsNotPassed) {
   Parameter("w", {1});
   Parameter("v", {1});
   Op("test_exp", {"w"}, "a");
-  program_.block(0).GetVar("a").stop_gradient = true;
+  program_.block(0).MutableVar("a").stop_gradient = true;
   Op("test_mul", {"a", "v"}, "loss");
   EXPECT_EQ(AppendBackward(&program_, "loss"), (Pairs{{"v", "v@GRAD"}}));
 }
@@ -327,7 +336,7 @@ TEST_F(BackwardErrorTest, NamedParameterMustExist) {
 
 TEST_F(BackwardErrorTest, NamedParameterWithStopGradientIsRefused) {
   Parameter("w", {1});
-  program_.block(0).GetVar("w").stop_gradient = true;
+  program_.block(0).MutableVar("w").stop_gradient = true;
   Op("test_exp", {"w"}, "loss");
   ErrorOf<InvalidArgument>("loss", {"w"});
 }

@@ -87,22 +87,23 @@ TEST(Executor, PreparedProgramIsACopy) {
 
 TEST(Executor, RunsAnInnerBlockWithTheVariablesOfTheOuter) {
   ProgramDesc program;
-  Declare(&program, "x", {1});
+  DeclareParameter(&program, "x", {1});
   BlockDesc& inner = program.AppendBlock(0);
   inner.Var("y");
   inner.AppendOp({"test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 5.0F}}});
   const Executor executor;
   const auto prepared = executor.Prepare(program, {"y"}, 1);
   Scope scope;
+  Put(&scope, "x", MakeTensor({1}, {1}));
   std::vector<LoDTensor> fetched;
-  executor.Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}}, &fetched);
+  executor.Run(*prepared, &scope, {}, &fetched);
   EXPECT_EQ(Values(fetched[0]), Floats({5}));
 }
 
 TEST(ExecutorPrepare, UnknownOperatorIsNotFound) {
   ProgramDesc program;
   BuildDouble(&program);
-  program.block(0).ops()[0]->type = "no_such_operator";
+  program.block(0).MutableOp(0).type = "no_such_operator";
   EXPECT_THROW(Executor().Prepare(program), NotFound);
 }
 
@@ -182,7 +183,7 @@ TEST_F(FeedTest, LoDMustHaveTheDeclaredDepthAndFitTheRows) {
   LoDTensor value = MakeTensor({3, 2}, std::vector<float>(6));
   value.set_lod({{0, 3}});
   EXPECT_THAT(ErrorOf<InvalidArgument>("x", value), HasSubstr("LoD level 0"));
-  program_.block(0).GetVar("x").tensor.lod_level = 1;
+  program_.block(0).MutableVar("x").tensor.lod_level = 1;
   EXPECT_NO_THROW(Executor().Run(*Executor().Prepare(program_), &scope_, {{"x", value}}));
   value.set_lod({{0, 2}});
   ErrorOf<InvalidArgument>("x", value);
@@ -225,6 +226,33 @@ TEST(Executor, InPlaceOperatorDoesNotWriteIntoTheFedMemory) {
   Executor().Run(*prepared, &scope, {{"x", fed}}, &fetched);
   EXPECT_EQ(Values(fetched[0]), Floats({2}));
   EXPECT_EQ(Values(fed), Floats({1}));
+}
+
+TEST(Executor, WhatIsFedToAPersistableIsCopied) {
+  ProgramDesc program;
+  DeclareParameter(&program, "w", {2});
+  Append(&program, "test_scale", {{"X", {"w"}}}, {{"Out", {"y"}}});
+  float memory[2] = {1, 2};
+  const LoDTensor fed(Tensor(Allocation::Foreign(memory, sizeof(memory), nullptr), DataType::kFloat32, {2}));
+  Scope scope;
+  const Executor executor;
+  const auto prepared = executor.Prepare(program, {"y"});
+  std::vector<LoDTensor> fetched;
+  executor.Run(*prepared, &scope, {{"w", fed}}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({1, 2}));
+  memory[0] = 99;
+  executor.Run(*prepared, &scope, {}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({1, 2}));
+}
+
+TEST(Executor, AFedVariableMayHoldSomethingElseAfterTheRun) {
+  ProgramDesc program;
+  Declare(&program, "x", {1});
+  Append(&program, "test_replace", {{"X", {"x"}}}, {});
+  Scope scope;
+  const Executor executor;
+  const auto prepared = executor.Prepare(program);
+  EXPECT_NO_THROW(executor.Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}}));
 }
 
 TEST(Executor, NextRunDoesNotWriteIntoWhatWasFetched) {
@@ -371,7 +399,7 @@ TEST(Executor, NullScopeIsRefused) {
 TEST(Executor, ResetReleasesTemporaries) {
   ProgramDesc program;
   Declare(&program, "r").kind = VarKind::kRaw;
-  program.block(0).GetVar("r").persistable = true;
+  program.block(0).MutableVar("r").persistable = true;
   Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
   Scope scope;
   int released = 0;
@@ -424,7 +452,7 @@ class DataOrderTest : public testing::Test {
   DataOrderTest() {
     BuildCounter(&program_);
     Declare(&program_, "r").kind = VarKind::kRaw;
-    program_.block(0).GetVar("r").persistable = true;
+    program_.block(0).MutableVar("r").persistable = true;
     Append(&program_, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
     Put(&scope_, "w", MakeTensor({1}, {0}));
     feed_ = scope_.Var("r")->GetMutable<test::Feed>();
@@ -482,7 +510,7 @@ TEST_F(DataOrderTest, OperatorThatUsesTheOldValueOfWhatIsReadStaysBefore) {
   ProgramDesc program;
   Declare(&program, "x", {1}).persistable = true;
   Declare(&program, "r").kind = VarKind::kRaw;
-  program.block(0).GetVar("r").persistable = true;
+  program.block(0).MutableVar("r").persistable = true;
   Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
   Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
   Put(&scope_, "x", MakeTensor({1}, {3}));

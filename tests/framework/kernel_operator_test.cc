@@ -43,6 +43,17 @@ TEST(KernelOperator, InfersShapeAndRunsTheKernelOfTheDtype) {
   EXPECT_EQ(*Get(scope, "y").data<double>(), 1.5);
 }
 
+TEST(KernelOperator, GivesAScalarResultItsMemory) {
+  Scope scope;
+  scope.Var("y");
+  Set(&scope, "x", MakeTensor({}, {4}));
+  Make(ScaleOp(2))->Run(scope, {});
+  EXPECT_EQ(Get(scope, "y").numel(), 1);
+  EXPECT_EQ(Get(scope, "y").nbytes(), sizeof(float));
+  EXPECT_GE(Get(scope, "y").allocation()->size(), sizeof(float));
+  EXPECT_EQ(Values(Get(scope, "y")), (std::vector<float>{8}));
+}
+
 TEST(KernelOperator, SharesTheLoD) {
   Scope scope;
   scope.Var("y");
@@ -51,6 +62,17 @@ TEST(KernelOperator, SharesTheLoD) {
   Set(&scope, "x", x);
   Make(ScaleOp(1))->Run(scope, {});
   EXPECT_EQ(Get(scope, "y").lod(), x.lod());
+}
+
+// test_mean gives its result no LoD; what a former run has left there is not the LoD of this result.
+TEST(KernelOperator, DropsTheLoDThatTheResultDoesNotHave) {
+  Scope scope;
+  Set(&scope, "x", MakeTensor({3}, {1, 2, 3}));
+  LoDTensor old = MakeTensor({2}, {1, 2});
+  old.set_lod({{0, 1, 2}});
+  Set(&scope, "y", old);
+  Make({"test_mean", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}})->Run(scope, {});
+  EXPECT_TRUE(Get(scope, "y").lod().empty());
 }
 
 TEST(KernelOperator, MissingKernelNamesWhatThereIs) {
@@ -109,11 +131,13 @@ TEST(KernelOperator, InputOfAnotherTypeIsRefused) {
 TEST(KernelOperator, OutOfMemoryIsResourceExhausted) {
   Scope scope;
   Set(&scope, "x", MakeTensor({1}, {1}));
-  try {
-    Make({"test_fail", {{"X", {"x"}}}, {}, {{"how", std::string("memory")}}})->Run(scope, {});
-    FAIL() << "nothing was thrown";
-  } catch (const ResourceExhausted& error) {
-    EXPECT_EQ(error.op_type(), "test_fail");
+  for (const char* how : {"memory", "length"}) {
+    try {
+      Make({"test_fail", {{"X", {"x"}}}, {}, {{"how", std::string(how)}}})->Run(scope, {});
+      FAIL() << "nothing was thrown";
+    } catch (const ResourceExhausted& error) {
+      EXPECT_EQ(error.op_type(), "test_fail");
+    }
   }
 }
 
@@ -187,11 +211,18 @@ TEST(KernelOperator, UpdateInPlaceOfForeignMemoryCopiesFirst) {
   EXPECT_EQ(memory[0], 5);
 }
 
+HEADRACE_REGISTER_OP(test_shrink)
+    .Input("X", "")
+    .Output("Out", "")
+    .InPlace("Out", "X")
+    .InferShape([](InferShapeContext& ctx) { ctx.SetOutputDim("Out", {1}); })
+    .Kernel<float>([](const ExecutionContext&) { FAIL() << "the kernel must not run"; });
+
 TEST(KernelOperator, ResultOfAnotherSizeCannotReplaceItsInput) {
   Scope scope;
   Set(&scope, "x", MakeTensor({3}, {1, 2, 3}));
   try {
-    Make({"test_mean", {{"X", {"x"}}}, {{"Out", {"x"}}}, {}})->Run(scope, {});
+    Make({"test_shrink", {{"X", {"x"}}}, {{"Out", {"x"}}}, {}})->Run(scope, {});
     FAIL() << "nothing was thrown";
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("'x'"), HasSubstr("[3]"), HasSubstr("[1]")));

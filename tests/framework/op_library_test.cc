@@ -68,8 +68,7 @@ TEST(OpLibrary, MissingFileIsAnIoErrorWithTheLinkersMessage) {
 
 TEST(OpLibrary, RegistrationOutsideOfALibraryGoesOnAsBefore) {
   EXPECT_THROW(LoadOpLibrary("/nowhere/libnothing.so"), IoError);
-  const OpRegistrar op =
-      OpRegistrar("registered_directly").Output("Out", "").Kernel<float>([](const ExecutionContext&) {});
+  OpRegistrar("registered_directly").Output("Out", "").Kernel<float>([](const ExecutionContext&) {}).Register();
   EXPECT_NE(OpRegistry::Find("registered_directly"), nullptr);
 }
 

@@ -39,24 +39,59 @@ TEST(OpRegistry, TypesAreSortedAndKnown) {
 }
 
 TEST(OpRegistry, TakenTypeIsRefused) {
-  EXPECT_THAT(MessageOf<AlreadyExists>([] { OpRegistrar again = OpRegistrar("test_mul").Kernel<float>(Nothing()); }),
+  EXPECT_THAT(MessageOf<AlreadyExists>([] { OpRegistrar("test_mul").Kernel<float>(Nothing()).Register(); }),
               HasSubstr("test_mul"));
   EXPECT_EQ(OpRegistry::Get("test_mul").inputs.size(), 2U);
 }
 
+TEST(OpRegistryCheck, TwoOutputsCannotShareAVariable) {
+  OpDesc op{"test_split", {{"X", {"x"}}}, {{"A", {"y"}}, {"B", {"y"}}}, {}};
+  EXPECT_THAT(MessageOf<InvalidArgument>([&] { OpRegistry::Check(op); }),
+              testing::AllOf(HasSubstr("'A'"), HasSubstr("'B'"), HasSubstr("'y'"), HasSubstr("test_split")));
+  op.outputs = {{"A", {"@EMPTY@"}}, {"B", {"@EMPTY@"}}};
+  EXPECT_NO_THROW(OpRegistry::Check(op));
+}
+
+HEADRACE_REGISTER_OP(test_many_outputs).Output("Out", "", kDuplicable).Kernel<float>(Nothing());
+
+TEST(OpRegistryCheck, ASlotCannotHoldAVariableTwiceAsOutput) {
+  OpDesc op{"test_many_outputs", {}, {{"Out", {"a", "b", "a"}}}, {}};
+  EXPECT_THAT(MessageOf<InvalidArgument>([&] { OpRegistry::Check(op); }), HasSubstr("'a'"));
+}
+
+TEST(OpRegistryCheck, OutputIsAnInputOnlyWhereItIsDeclared) {
+  OpDesc declared{"test_sgd", {{"Param", {"w"}}, {"Grad", {"g"}}}, {{"ParamOut", {"w"}}}, {}};
+  EXPECT_NO_THROW(OpRegistry::Check(declared));
+  OpDesc other{"test_sgd", {{"Param", {"w"}}, {"Grad", {"g"}}}, {{"ParamOut", {"g"}}}, {}};
+  EXPECT_THAT(MessageOf<InvalidArgument>([&] { OpRegistry::Check(other); }),
+              testing::AllOf(HasSubstr("'ParamOut'"), HasSubstr("'Grad'"), HasSubstr("'g'"), HasSubstr("in place")));
+  // In place of one input, while the other still needs the old value.
+  OpDesc both{"test_sgd", {{"Param", {"w"}}, {"Grad", {"w"}}}, {{"ParamOut", {"w"}}}, {}};
+  EXPECT_THROW(OpRegistry::Check(both), InvalidArgument);
+}
+
 TEST(OpRegistry, ContradictoryDeclarationsAreRefused) {
-  EXPECT_THROW(OpRegistrar op = OpRegistrar("").Kernel<float>(Nothing()), InvalidArgument);
-  EXPECT_THROW(OpRegistrar op = OpRegistrar("bad").Comment("neither kernel nor class"), InvalidArgument);
-  EXPECT_THROW(OpRegistrar op = OpRegistrar("bad").Input("X", "").Input("X", "").Kernel<float>(Nothing()),
-               InvalidArgument);
-  EXPECT_THROW(OpRegistrar op = OpRegistrar("bad").Kernel<float>(nullptr), InvalidArgument);
-  EXPECT_THROW(OpRegistrar op = OpRegistrar("bad").Input("X", "").KernelTypeFrom("Y").Kernel<float>(Nothing()),
+  EXPECT_THROW(OpRegistrar("").Kernel<float>(Nothing()).Register(), InvalidArgument);
+  EXPECT_THROW(OpRegistrar("bad").Comment("neither kernel nor class").Register(), InvalidArgument);
+  EXPECT_THROW(OpRegistrar("bad").Input("X", "").Input("X", "").Kernel<float>(Nothing()).Register(), InvalidArgument);
+  EXPECT_THROW(OpRegistrar("bad").Kernel<float>(nullptr).Register(), InvalidArgument);
+  EXPECT_THROW(OpRegistrar("bad").Input("X", "").KernelTypeFrom("Y").Kernel<float>(Nothing()).Register(),
                InvalidArgument);
   EXPECT_THROW(
-      OpRegistrar op = OpRegistrar("bad").Attr<float>("dtype", "").KernelTypeFromAttr("dtype").Kernel<float>(Nothing()),
+      OpRegistrar("bad").Attr<float>("dtype", "").KernelTypeFromAttr("dtype").Kernel<float>(Nothing()).Register(),
       InvalidArgument);
-  EXPECT_THROW(OpRegistrar op = OpRegistrar("bad").Kernel<float>(Nothing()).Kernel<double>(Nothing()), InvalidArgument);
+  EXPECT_THROW(OpRegistrar("bad").Kernel<float>(Nothing()).Kernel<double>(Nothing()).Register(), InvalidArgument);
+  EXPECT_THROW(OpRegistrar("bad").Input("X", "").InPlace("Out", "X").Kernel<float>(Nothing()).Register(),
+               InvalidArgument);
   EXPECT_EQ(OpRegistry::Find("bad"), nullptr);
+}
+
+TEST(OpRegistry, DeclarationIsRegisteredOnceHoweverOftenItMoves) {
+  OpRegistrar first = OpRegistrar("test_moved").Kernel<float>(Nothing());
+  OpRegistrar second(std::move(first));
+  EXPECT_EQ(OpRegistry::Find("test_moved"), nullptr);
+  std::move(second).Register();
+  EXPECT_NE(OpRegistry::Find("test_moved"), nullptr);
 }
 
 TEST(OpCheck, FillsInDefaultsAndCoercesAttributes) {

@@ -58,7 +58,7 @@ TEST(ProgramDesc, CopyIsIndependent) {
   Declare(&program, "x", {2});
   Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}});
   const ProgramDesc copy(program);
-  program.block(0).GetVar("x").tensor.dims = {9};
+  program.block(0).MutableVar("x").tensor.dims = {9};
   program.block(0).RemoveOps(0, 1);
   EXPECT_EQ(copy.block(0).GetVar("x").tensor.dims, (DDim{2}));
   EXPECT_EQ(copy.block(0).ops().size(), 1U);
@@ -87,6 +87,31 @@ TEST(ProgramDesc, ListingShowsVariablesAndOperators) {
   Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
   EXPECT_THAT(program.ToString(), testing::AllOf(HasSubstr("x: LoDTensor float32[-1, 3]"),
                                                  HasSubstr("test_scale(X=[x]) → Out=[y] factor=2")));
+}
+
+TEST(ProgramDesc, RevisionGrowsWhateverIsHandedOutToBeChanged) {
+  ProgramDesc program;
+  Declare(&program, "x");
+  Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}});
+  BlockDesc& inner = program.AppendBlock(0);
+  const auto grows = [&](auto&& change) {
+    const uint64_t before = program.revision();
+    change();
+    return program.revision() > before;
+  };
+  EXPECT_TRUE(grows([&] { program.block(0).Var("x").persistable = true; }));
+  EXPECT_TRUE(grows([&] { inner.MutableVar("x").stop_gradient = true; }));
+  EXPECT_TRUE(grows([&] { program.block(0).MutableOp(0).attrs["factor"] = 2.0F; }));
+  EXPECT_FALSE(grows([&] { (void)inner.GetVar("x").tensor; }));
+  EXPECT_THROW(inner.MutableVar("nowhere"), NotFound);
+  EXPECT_THROW(program.block(0).MutableOp(1), OutOfRange);
+
+  // What can be read without a change is const.
+  static_assert(std::is_same_v<decltype(inner.FindVar("x")), const VarDesc*>);
+  static_assert(std::is_same_v<decltype(inner.GetVar("x")), const VarDesc&>);
+  static_assert(std::is_same_v<decltype(*inner.LocalVars()[0]), const VarDesc&>);
+  static_assert(std::is_same_v<decltype(*inner.ops()[0]), const OpDesc&>);
+  static_assert(std::is_same_v<decltype(std::as_const(inner).program()), const ProgramDesc&>);
 }
 
 TEST(AppendOp, InfersShapeTypeAndLoDOfTheOutputs) {
@@ -155,6 +180,23 @@ HEADRACE_REGISTER_OP(test_to_double)
       ctx.SetOutputType("Out", DataType::kFloat64);
     })
     .Kernel<float>([](const ExecutionContext&) {});
+
+TEST(AppendOp, ResultWithoutLoDIsDeclaredWithoutLoD) {
+  ProgramDesc program;
+  Declare(&program, "x", {-1}).tensor.lod_level = 1;
+  Declare(&program, "y").tensor.lod_level = 1;
+  Append(&program, "test_mean", {{"X", {"x"}}}, {{"Out", {"y"}}});
+  EXPECT_EQ(program.block(0).GetVar("y").tensor.lod_level, 0);
+}
+
+TEST(AppendOp, ShapesThatNoTensorCanHaveAreRefused) {
+  ProgramDesc program;
+  Declare(&program, "x", {INT64_MAX, 2});
+  EXPECT_THROW(Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}), InvalidArgument);
+  EXPECT_THROW(Append(&program, "test_fill", {}, {{"Out", {"y"}}},
+                      {{"shape", std::vector<int64_t>{INT64_MAX, 2}}, {"value", 1.0F}}),
+               InvalidArgument);
+}
 
 TEST(AppendOp, ResultOfAnotherTypeCannotReplaceItsInput) {
   ProgramDesc program;

@@ -80,6 +80,32 @@ TEST(ProgramSerialization, EqualProgramsGiveEqualBytes) {
   EXPECT_EQ(ProgramDesc::Parse(bytes)->Serialize(), bytes);
 }
 
+// Fields as Protocol Buffers encodes them.
+std::string Number(int field, char value) { return {static_cast<char>(field << 3), value}; }
+std::string Bytes(int field, const std::string& value) {
+  return std::string{static_cast<char>(field << 3 | 2), static_cast<char>(value.size())} + value;
+}
+
+TEST(ProgramSerialization, HasPaddlesFieldNumbers) {
+  const std::string float32_vector = Bytes(1, Number(1, 5) + Number(2, 3));  // TensorDesc: data_type, dims
+  const std::string weight = Bytes(1, "w") + Bytes(2, Number(1, 7) + Bytes(3, float32_vector + Number(2, 0))) +
+                             Number(3, 1) + Number(5, 1) + Number(6, 0);  // persistable, is_parameter, stop_gradient
+  const std::string array = Bytes(1, "a") + Bytes(2, Number(1, 13) + Bytes(4, float32_vector + Number(2, 1))) +
+                            Number(3, 0) + Number(5, 0) + Number(6, 1);
+  const std::string root = Number(1, 0) + "\x10" + std::string(9, '\xff') + "\x01";  // idx 0, parent_idx -1
+  const std::string bytes = Bytes(1, root + Bytes(3, weight) + Bytes(3, array)) + Bytes(4, Number(1, 0));
+
+  const auto program = ProgramDesc::Parse(bytes);
+  const VarDesc& w = program->block(0).GetVar("w");
+  EXPECT_EQ(w.tensor, (TensorSpec{{3}, DataType::kFloat32, 0}));
+  EXPECT_TRUE(w.persistable && w.is_parameter && !w.stop_gradient);
+  const VarDesc& a = program->block(0).GetVar("a");
+  EXPECT_EQ(a.kind, VarKind::kLoDTensorArray);
+  EXPECT_EQ(a.tensor, (TensorSpec{{3}, DataType::kFloat32, 1}));
+  EXPECT_TRUE(!a.persistable && !a.is_parameter && a.stop_gradient);
+  EXPECT_EQ(program->Serialize(), bytes);
+}
+
 TEST(ProgramParse, EmptyAndGarbageAreDataLoss) {
   EXPECT_THROW(ProgramDesc::Parse(""), DataLoss);
   EXPECT_THROW(ProgramDesc::Parse("not a program at all"), DataLoss);

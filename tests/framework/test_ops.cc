@@ -4,6 +4,7 @@
 #include <cmath>
 #include <new>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "framework/op_registry.h"
@@ -31,6 +32,7 @@ void Scale(const ExecutionContext& ctx) {
 HEADRACE_REGISTER_OP(test_scale)
     .Input("X", "")
     .Output("Out", "")
+    .InPlace("Out", "X")
     .Attr<float>("factor", "", 1.0F,
                  [](const float& factor) {
                    HR_ENFORCE(std::isfinite(factor), InvalidArgument, "factor must be finite, got ", factor);
@@ -132,8 +134,10 @@ HEADRACE_REGISTER_OP(test_split)
     .Kernel<float>([](const ExecutionContext& ctx) {
       const LoDTensor& x = ctx.Input("X");
       std::copy_n(x.data<float>(), x.numel(), ctx.Output("A")->mutable_data<float>());
-      std::transform(x.data<float>(), x.data<float>() + x.numel(), ctx.Output("B")->mutable_data<float>(),
-                     [](float v) { return 2 * v; });
+      if (LoDTensor* b = ctx.OutputOrNull("B")) {
+        std::transform(x.data<float>(), x.data<float>() + x.numel(), b->mutable_data<float>(),
+                       [](float v) { return 2 * v; });
+      }
     })
     .Gradient(DefaultGradient({}));
 
@@ -175,6 +179,7 @@ HEADRACE_REGISTER_OP(test_sgd)
     .Input("Param", "")
     .Input("Grad", "")
     .Output("ParamOut", "")
+    .InPlace("ParamOut", "Param")
     .Attr<float>("rate", "", 1.0F)
     .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("Param", "ParamOut"); })
     .Kernel<float>([](const ExecutionContext& ctx) {
@@ -189,6 +194,7 @@ HEADRACE_REGISTER_OP(test_sgd)
 HEADRACE_REGISTER_OP(test_increment)
     .Input("X", "")
     .Output("Out", "")
+    .InPlace("Out", "X")
     .InferShape(ShareX)
     .Kernel<float>([](const ExecutionContext& ctx) { Map<float>(ctx, [](float x) { return x + 1; }); });
 
@@ -209,6 +215,9 @@ HEADRACE_REGISTER_OP(test_fail).Input("X", "").Attr<std::string>("how", "").Kern
       if (ctx.Attr<std::string>("how") == "memory") {
         throw std::bad_alloc();
       }
+      if (ctx.Attr<std::string>("how") == "length") {
+        throw std::length_error("vector::reserve");
+      }
       Throw<InvalidArgument>("failed as told");
     });
 
@@ -227,6 +236,20 @@ class TakeOp : public OperatorBase {
 
 HEADRACE_REGISTER_OP(test_take).Input("Reader", "").Output("Out", "").Operator<TakeOp>().ReadsData();
 
+class ReplaceOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    Variable& x = scope.GetVar(Input("X"));
+    x.Clear();
+    x.GetMutable<std::string>();
+  }
+};
+
+HEADRACE_REGISTER_OP(test_replace).Input("X", "").Operator<ReplaceOp>();
+
 class TouchOp : public OperatorBase {
  public:
   using OperatorBase::OperatorBase;
@@ -243,30 +266,29 @@ HEADRACE_REGISTER_OP(test_touch).Input("X", "").Output("Out", "").InferShape(Sha
 // own.
 [[maybe_unused]] const bool registered_stand_ins = [] {
   if (OpRegistry::Find("fill_constant") == nullptr) {
-    [[maybe_unused]] const OpRegistrar fill = OpRegistrar("fill_constant")
-                                                  .Output("Out", "")
-                                                  .Attr<std::vector<int64_t>>("shape", "")
-                                                  .Attr<int32_t>("dtype", "")
-                                                  .Attr<float>("value", "")
-                                                  .InferShape([](InferShapeContext& ctx) {
-                                                    ctx.SetOutputDim("Out", ctx.Attr<std::vector<int64_t>>("shape"));
-                                                  })
-                                                  .Kernel<float>(Fill);
+    OpRegistrar("fill_constant")
+        .Output("Out", "")
+        .Attr<std::vector<int64_t>>("shape", "")
+        .Attr<int32_t>("dtype", "")
+        .Attr<float>("value", "")
+        .InferShape([](InferShapeContext& ctx) { ctx.SetOutputDim("Out", ctx.Attr<std::vector<int64_t>>("shape")); })
+        .Kernel<float>(Fill)
+        .Register();
   }
   if (OpRegistry::Find("sum") == nullptr) {
-    [[maybe_unused]] const OpRegistrar sum =
-        OpRegistrar("sum")
-            .Input("X", "", kDuplicable)
-            .Output("Out", "")
-            .InferShape(ShareX)
-            .Kernel<float>([](const ExecutionContext& ctx) {
-              LoDTensor* out = ctx.Output("Out");
-              float* to = out->mutable_data<float>();
-              std::fill_n(to, out->numel(), 0.0F);
-              for (size_t i = 0; i < ctx.InputSize("X"); ++i) {
-                std::transform(to, to + out->numel(), ctx.Input("X", i).data<float>(), to, std::plus<>());
-              }
-            });
+    OpRegistrar("sum")
+        .Input("X", "", kDuplicable)
+        .Output("Out", "")
+        .InferShape(ShareX)
+        .Kernel<float>([](const ExecutionContext& ctx) {
+          LoDTensor* out = ctx.Output("Out");
+          float* to = out->mutable_data<float>();
+          std::fill_n(to, out->numel(), 0.0F);
+          for (size_t i = 0; i < ctx.InputSize("X"); ++i) {
+            std::transform(to, to + out->numel(), ctx.Input("X", i).data<float>(), to, std::plus<>());
+          }
+        })
+        .Register();
   }
   return true;
 }();
@@ -299,8 +321,8 @@ VarDesc& DeclareParameter(ProgramDesc* program, const std::string& name, DDim di
   return var;
 }
 
-OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap inputs, VarNameMap outputs,
-               AttributeMap attrs) {
+const OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap inputs, VarNameMap outputs,
+                     AttributeMap attrs) {
   for (const auto& [slot, names] : outputs) {
     for (const std::string& name : names) {
       if (name != kEmptyVarName) {

@@ -9,9 +9,11 @@
 //   test_sgd(Param, Grad; rate) → ParamOut usually in place
 //   test_increment(X) → Out                X + 1, usually in place; no gradient
 //   test_fill(; shape, value) → Out
-//   test_fail(X; how)                      throws: "error", "memory"
+//   test_fail(X; how)                      throws: "error", "memory", "length"
 //   test_take(Reader) → Out                reads data: takes from a Feed of the scope, throws EndOfData when it is
-//   empty test_touch(X) → Out                    a copy of X, not a tensor kernel
+//                                          empty
+//   test_touch(X) → Out                    a copy of X, not a tensor kernel
+//   test_replace(X)                        puts a std::string in the place of X
 #pragma once
 
 #include <deque>
@@ -35,7 +37,7 @@ VarDesc& Declare(ProgramDesc* program, const std::string& name, DDim dims = {});
 VarDesc& DeclareParameter(ProgramDesc* program, const std::string& name, DDim dims);
 
 // Appends `type` to the root block, declaring outputs that do not exist yet.
-OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap inputs, VarNameMap outputs,
-               AttributeMap attrs = {});
+const OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap inputs, VarNameMap outputs,
+                     AttributeMap attrs = {});
 
 }  // namespace headrace::test

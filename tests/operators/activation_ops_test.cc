@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ActivationCase{"sqrt", [](double x) { return std::sqrt(x); }, true},
                     ActivationCase{"square", [](double x) { return x * x; }},
                     ActivationCase{"abs", [](double x) { return std::abs(x); }},
-                    ActivationCase{"leaky_relu", [](double x) { return x < 0 ? static_cast<double>(0.02f) * x : x; }},
+                    ActivationCase{"leaky_relu", [](double x) { return x < 0 ? static_cast<double>(0.02) * x : x; }},
                     ActivationCase{"gelu", [](double x) { return x * 0.5 * std::erfc(-x / std::sqrt(2.0)); }}),
     [](const auto& c) { return c.param.type; });
 

@@ -136,6 +136,18 @@ TEST(Conv2dOperator, TakesAnEmptyBatch) {
   EXPECT_EQ(backward.Get<float>("Filter@GRAD"), std::vector<float>(18, 0.0f));
 }
 
+TEST(Conv2dOperator, RefusesSizesThatOverflow) {
+  for (const auto& [input, filter] : {std::pair{DDim{1, -1, INT64_MAX, 8}, DDim{1, 1, 3, 3}},
+                                      std::pair{DDim{1, -1, 8, 8}, DDim{1, int64_t{1} << 40, 1, 1}},
+                                      std::pair{DDim{1, -1, 8, 8}, DDim{1, 1, int64_t{1} << 60, 1}}}) {
+    OpTest test("conv2d");
+    test.Declare("Input", input).Declare("Filter", filter).Out("Output");
+    test.Attr("groups", int32_t{1} << 30).Attr("dilations", std::vector<int32_t>{1 << 20, 1 << 20});
+    test.Attr("paddings", std::vector<int32_t>{1 << 20, 1 << 20});
+    ExpectInferThrows<InvalidArgument>(test, "Output");
+  }
+}
+
 TEST(Conv2dOperator, PropagatesUnknownDims) {
   OpTest test("conv2d");
   test.Declare("Input", {-1, 1, 28, -1})

@@ -90,12 +90,15 @@ TEST_P(ElementwiseBroadcast, AddsYWhereItLies) {
 
 TEST_P(ElementwiseBroadcast, SumsTheGradientOfY) {
   const BroadcastCase& c = GetParam();
+  // X and Y are never equal, and Y is never near zero. Elements of X lie on both sides of those of Y, so that a maximum
+  // comes from either.
+  std::vector<double> x = DistinctNumbers(Product(c.x), 0.01);
+  for (double& value : x) {
+    value += 0.5;
+  }
   for (const char* type : kAll) {
     OpTest test(type);
-    // X and Y are never equal, and Y is never near zero.
-    test.In<double>("X", c.x, DistinctNumbers(Product(c.x), 0.01))
-        .In<double>("Y", c.y, Numbers(Product(c.y), 0.501, 0.507))
-        .Out("Out");
+    test.In<double>("X", c.x, x).In<double>("Y", c.y, Numbers(Product(c.y), 0.501, 0.507)).Out("Out");
     test.Attr("axis", c.axis).CheckGradient({"X", "Y"}, {"Out"});
   }
 }
@@ -127,10 +130,21 @@ TEST(Elementwise, WorksInPlace) {
   EXPECT_EQ(test.Get<float>("Out"), (std::vector<float>{0, 1, 2, 3}));
 }
 
-TEST(Elementwise, RefusesToOverwriteASmallerY) {
+TEST(Elementwise, RefusesToOverwriteY) {
   OpTest test("elementwise_sub");
   test.In<float>("X", {2, 2}, {1, 2, 3, 4}).In<float>("Y", {2}, {1, 1}).InPlace("Out", "Y");
   ExpectRunThrows<InvalidArgument>(test, "Out", "Y", "in place");
+}
+
+TEST(Elementwise, MaximumAndMinimumPassTheGradientToTheirSource) {
+  for (const auto& [type, x_grad] : {std::pair{"elementwise_max", std::vector<float>{0, 5}},
+                                     std::pair{"elementwise_min", std::vector<float>{3, 0}}}) {
+    OpTest test(std::string(type) + "_grad");
+    test.In<float>("X", {2}, {1, 8}).In<float>("Y", {2}, {2, 7}).In<float>("Out@GRAD", {2}, {3, 5});
+    test.Out("X@GRAD").Out("Y@GRAD").Run();
+    EXPECT_EQ(test.Get<float>("X@GRAD"), x_grad) << type;
+    EXPECT_EQ(test.Get<float>("Y@GRAD"), (std::vector<float>{3 - x_grad[0], 5 - x_grad[1]})) << type;
+  }
 }
 
 TEST(Elementwise, TakesAnEmptyBatch) {

@@ -124,6 +124,12 @@ TEST(Concat, PropagatesUnknownDims) {
   ExpectInferThrows<InvalidArgument>(test, "Out", "concat", "X", "3", "[-1, 4]");
 }
 
+TEST(Concat, RefusesASumOfExtentsThatOverflows) {
+  OpTest test("concat");
+  test.Declare("X", {INT64_MAX}).Declare("X", {1}).Out("Out");
+  ExpectInferThrows<InvalidArgument>(test, "Out", std::to_string(INT64_MAX));
+}
+
 TEST(Concat, RefusesTensorsThatDiffer) {
   OpTest dims("concat");
   dims.In<float>("X", {1, 2}, {1, 2}).In<float>("X", {1, 1}, {3}).Out("Out");

@@ -83,6 +83,12 @@ TEST(LogSoftmax, IsTheLogarithmOfSoftmax) {
   }
 }
 
+TEST(LogSoftmax, TakesNoRowsHoweverLongTheyWouldBe) {
+  OpTest test("log_softmax");
+  test.In<float>("X", {0, int64_t{1} << 60}, {}).Out("Out").Run();
+  EXPECT_EQ(test.Dims("Out"), (DDim{0, int64_t{1} << 60}));
+}
+
 TEST(LogSoftmax, DoesNotOverflow) {
   OpTest test("log_softmax");
   test.In<float>("X", {1, 2}, {1000, 0}).Out("Out").Run();

@@ -126,6 +126,54 @@ TEST(MatmulOperator, MultipliesEachMatrixOfABatch) {
   EXPECT_EQ(test.Get<float>("Out"), (std::vector<float>{17, 53}));
 }
 
+TEST(MatmulOperator, KeepsTheLoDOfXWhileTheRowsAreThoseOfX) {
+  const auto lod_of = [](const DDim& x, const DDim& y, bool transpose_x) {
+    OpTest test("matmul");
+    test.In<float>("X", x, std::vector<float>(static_cast<size_t>(Product(x)), 1), {{0, 1, static_cast<size_t>(x[0])}});
+    test.In<float>("Y", y, std::vector<float>(static_cast<size_t>(Product(y)), 1)).Out("Out");
+    test.Attr("transpose_X", transpose_x).Run();
+    return test.Output("Out").lod();
+  };
+  EXPECT_EQ(lod_of({3, 2}, {2, 4}, false), (LoD{{0, 1, 3}}));
+  EXPECT_EQ(lod_of({3, 2}, {3, 4}, true), LoD());
+  EXPECT_EQ(lod_of({3, 2}, {5, 2, 4}, false), LoD());
+  EXPECT_EQ(lod_of({3, 2, 4}, {3, 2, 5}, true), (LoD{{0, 1, 3}}));
+}
+
+// Large enough for the blocked product, which the small matrices of the other tests do not reach.
+TEST(MatmulOperator, AgreesWithSumsInDouble) {
+  constexpr int64_t kM = 33;
+  constexpr int64_t kN = 47;
+  constexpr int64_t kK = 129;
+  for (const bool transpose_x : {false, true}) {
+    for (const bool transpose_y : {false, true}) {
+      const auto x = As<float>(Numbers(kM * kK, -1, 1, 1));
+      const auto y = As<float>(Numbers(kK * kN, -1, 1, 2));
+      OpTest test("matmul");
+      test.In<float>("X", transpose_x ? DDim{kK, kM} : DDim{kM, kK}, x);
+      test.In<float>("Y", transpose_y ? DDim{kN, kK} : DDim{kK, kN}, y).Out("Out");
+      test.Attr("transpose_X", transpose_x).Attr("transpose_Y", transpose_y).Attr("alpha", 0.5).Run();
+      const auto out = test.Get<float>("Out");
+      for (int64_t m = 0; m < kM; ++m) {
+        for (int64_t n = 0; n < kN; ++n) {
+          double sum = 0;
+          for (int64_t k = 0; k < kK; ++k) {
+            sum += static_cast<double>(x[static_cast<size_t>(transpose_x ? k * kM + m : m * kK + k)]) *
+                   static_cast<double>(y[static_cast<size_t>(transpose_y ? n * kK + k : k * kN + n)]);
+          }
+          ASSERT_NEAR(out[static_cast<size_t>(m * kN + n)], 0.5 * sum, 1e-5) << m << ", " << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatmulOperator, RefusesABatchThatOverflows) {
+  OpTest test("matmul");
+  test.Declare("X", {int64_t{1} << 40, int64_t{1} << 22, 2}).Declare("Y", {2, int64_t{1} << 22}).Out("Out");
+  ExpectInferThrows<InvalidArgument>(test, "Out");
+}
+
 TEST(MatmulOperator, PropagatesUnknownDims) {
   OpTest test("matmul");
   test.Declare("X", {-1, 5, -1}).Declare("Y", {-1, 8, 7}).Out("Out");

@@ -37,6 +37,12 @@ TEST(TopK, HasItsGradient) {
       .CheckGradient({"X"}, {"Out"});
 }
 
+TEST(TopK, TakesNoRowsHoweverLongTheyWouldBe) {
+  OpTest test("top_k");
+  test.In<float>("X", {0, int64_t{1} << 60}, {}).Out("Out").Out("Indices").Run();
+  EXPECT_EQ(test.Dims("Out"), (DDim{0, 1}));
+}
+
 TEST(TopK, RefusesMoreThanThereAre) {
   OpTest test("top_k");
   test.In<float>("X", {2, 2}, {1, 2, 3, 4}).Out("Out").Out("Indices").Attr("k", 3);

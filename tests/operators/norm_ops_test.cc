@@ -83,6 +83,20 @@ TEST(BatchNormOperator, UsesAndKeepsTheRunningStatisticsInATest) {
 }
 
 // The variance of numbers around 10^4 by the difference of their squares would have no digit left in float.
+TEST(BatchNormOperator, RefusesResultsInPlaceOfWhatIsStillRead) {
+  for (const char* out : {"MeanOut", "Y"}) {
+    OpTest test("batch_norm");
+    test.In<float>("X", {1, 2}, {1, 2});
+    for (const char* slot : {"Scale", "Bias", "Mean", "Variance"}) {
+      test.In<float>(slot, {2}, {1, 1});
+    }
+    for (const char* slot : {"Y", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance"}) {
+      slot == std::string(out) ? test.InPlace(slot, "X") : test.Out(slot);
+    }
+    ExpectRunThrows<InvalidArgument>(test, "batch_norm", out, "'X'", "in place");
+  }
+}
+
 TEST(BatchNormOperator, DoesNotCancel) {
   OpTest test("batch_norm");
   test.In<float>("X", {2, 1}, {9999, 10001}).In<float>("Scale", {1}, {1}).In<float>("Bias", {1}, {0});

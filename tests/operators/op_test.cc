@@ -42,6 +42,43 @@ LoDTensor Shifted(const LoDTensor& tensor) {
   return LoDTensor(Tensor(std::move(foreign), tensor.dtype(), tensor.dims()), tensor.lod());
 }
 
+LoDTensor ToFloat32(const LoDTensor& tensor) {
+  LoDTensor narrow;
+  narrow.Resize(tensor.dims());
+  std::copy_n(tensor.data<double>(), tensor.numel(), narrow.mutable_data<float>());
+  narrow.set_lod(tensor.lod());
+  return narrow;
+}
+
+// Checks that the dims and dtypes inferred for the outputs at compile time are those that `scope` has.
+void CheckInferenceOf(const OpDesc& op, const Scope& scope) {
+  ProgramDesc program;
+  BlockDesc& block = program.block(0);
+  for (const std::string& name : op.InputNames()) {
+    if (name != kEmptyVarName) {
+      const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
+      block.Var(name).tensor = {tensor.dims(), tensor.dtype(), static_cast<int32_t>(tensor.lod_level())};
+    }
+  }
+  for (const std::string& name : op.OutputNames()) {
+    if (name != kEmptyVarName) {
+      block.Var(name);
+    }
+  }
+  block.AppendOp(op);
+  for (const std::string& name : op.OutputNames()) {
+    if (name != kEmptyVarName) {
+      const TensorSpec& inferred = block.GetVar(name).tensor;
+      const auto& actual = scope.GetVar(name).Get<LoDTensor>();
+      EXPECT_TRUE(Matches(inferred.dims, actual.dims()))
+          << op.type << ", " << name << ": inferred " << ToString(inferred.dims) << ", actual "
+          << ToString(actual.dims());
+      EXPECT_EQ(DataTypeName(inferred.dtype), DataTypeName(actual.dtype())) << op.type << ", " << name;
+      EXPECT_EQ(static_cast<size_t>(inferred.lod_level), actual.lod_level()) << op.type << ", " << name;
+    }
+  }
+}
+
 }  // namespace
 
 void ExpectContains(const std::string& what, const std::vector<std::string>& parts) {
@@ -200,30 +237,40 @@ double OpTest::Objective(const std::vector<std::string>& outs) const {
   return sum;
 }
 
-void OpTest::CheckGradient(const std::vector<std::string>& ins, const std::vector<std::string>& outs,
-                           double tolerance) {
-  Run();
+std::map<std::string, LoDTensor> OpTest::Gradients(const std::vector<std::string>& ins,
+                                                   const std::vector<std::string>& outs, DataType type) const {
+  const auto convert = [type](const LoDTensor& tensor) {
+    return type == DataType::kFloat32 && tensor.dtype() == DataType::kFloat64 ? ToFloat32(tensor) : tensor;
+  };
+  Scope scope;
+  FillScope(&scope, false);
+  for (const Input& input : inputs_) {
+    *scope.Var(input.name)->GetMutable<LoDTensor>() = convert(input.tensor);
+  }
+  RunOp(op_, scope);
   for (const std::string& slot : outs) {
     for (const std::string& name : op_.Output(slot)) {
-      const auto& tensor = scope_->GetVar(name).Get<LoDTensor>();
-      auto* gradient = scope_->Var(GradVarName(name))->GetMutable<LoDTensor>();
-      gradient->Resize(tensor.dims());
-      std::ranges::copy(Weights(name, tensor.numel()), gradient->mutable_data<double>());
+      LoDTensor weights;
+      weights.Resize(scope.GetVar(name).Get<LoDTensor>().dims());
+      std::ranges::copy(Weights(name, weights.numel()), weights.mutable_data<double>());
+      *scope.Var(GradVarName(name))->GetMutable<LoDTensor>() = convert(weights);
     }
   }
 
   OpDesc forward = op_;
   OpRegistry::Check(forward);
-  const GradientMaker& maker = OpRegistry::Get(op_.type).gradient;
-  ASSERT_TRUE(maker) << op_.type << " has no gradient";
-  for (OpDesc& gradient : maker(forward)) {
+  std::map<std::string, LoDTensor> gradients;
+  for (OpDesc& gradient : OpRegistry::Get(op_.type).gradient(forward)) {
     for (auto& [slot, names] : gradient.inputs) {
       for (std::string& name : names) {
-        if (scope_->FindVar(name) == nullptr) {
+        if (scope.FindVar(name) == nullptr) {
           name = kEmptyVarName;
         }
       }
     }
+    std::erase_if(gradient.inputs, [](const auto& slot) {
+      return std::ranges::all_of(slot.second, [](const std::string& name) { return name == kEmptyVarName; });
+    });
     for (auto& [slot, names] : gradient.outputs) {
       for (std::string& name : names) {
         const bool wanted = std::ranges::any_of(ins, [&](const std::string& in) {
@@ -231,25 +278,42 @@ void OpTest::CheckGradient(const std::vector<std::string>& ins, const std::vecto
                                      [&](const std::string& variable) { return GradVarName(variable) == name; });
         });
         if (wanted) {
-          scope_->Var(name);
+          scope.Var(name);
         } else {
           name = kEmptyVarName;
         }
       }
     }
-    RunOp(gradient, *scope_);
+    RunOp(gradient, scope);
+    CheckInferenceOf(gradient, scope);
+    for (const std::string& name : gradient.OutputNames()) {
+      if (name != kEmptyVarName) {
+        gradients[name] = scope.GetVar(name).Get<LoDTensor>();
+      }
+    }
   }
+  return gradients;
+}
+
+void OpTest::CheckGradient(const std::vector<std::string>& ins, const std::vector<std::string>& outs,
+                           double tolerance) {
+  Run();
+  ASSERT_TRUE(OpRegistry::Get(op_.type).gradient) << op_.type << " has no gradient";
+  const auto gradients = Gradients(ins, outs, DataType::kFloat64);
+  // An operator whose attributes say that its input is float64 cannot run in float32.
+  const bool in_either = !op_.attrs.contains("in_dtype");
+  const auto single = Gradients(ins, outs, in_either ? DataType::kFloat32 : DataType::kFloat64);
 
   const double step = 1e-5;
   for (Input& input : inputs_) {
-    const Variable* variable = scope_->FindVar(GradVarName(input.name));
     const bool wanted = std::ranges::any_of(
         ins, [&](const std::string& in) { return std::ranges::count(op_.Input(in), input.name) > 0; });
     if (!wanted) {
       continue;
     }
-    ASSERT_NE(variable, nullptr) << op_.type << " gives no gradient of " << input.name;
-    const auto& gradient = variable->Get<LoDTensor>();
+    ASSERT_TRUE(gradients.contains(GradVarName(input.name))) << op_.type << " gives no gradient of " << input.name;
+    const LoDTensor& gradient = gradients.at(GradVarName(input.name));
+    const LoDTensor& in_float32 = single.at(GradVarName(input.name));
     ASSERT_EQ(gradient.dims(), input.tensor.dims()) << input.name;
     double* x = input.tensor.mutable_data<double>();
     for (int64_t i = 0; i < input.tensor.numel(); ++i) {
@@ -260,8 +324,13 @@ void OpTest::CheckGradient(const std::vector<std::string>& ins, const std::vecto
       const double below = Objective(outs);
       x[i] = kept;
       const double expected = (above - below) / (2 * step);
-      EXPECT_NEAR(gradient.data<double>()[i], expected, tolerance * std::max(1.0, std::abs(expected)))
+      const double actual = gradient.data<double>()[i];
+      EXPECT_NEAR(actual, expected, tolerance * std::max(1.0, std::abs(expected)))
           << op_.type << ": d/d" << input.name << "[" << i << "]";
+      if (in_either) {
+        EXPECT_NEAR(in_float32.data<float>()[i], actual, 1e-4 * std::max(1.0, std::abs(actual)))
+            << op_.type << " in float32: d/d" << input.name << "[" << i << "]";
+      }
     }
   }
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -86,7 +87,8 @@ class OpTest {
   DDim InferredDims(const std::string& slot, size_t i = 0) const;
 
   // Compares the derivatives of the operator's gradient with central differences, in double: those of a random linear
-  // combination of the output slots `outs`, by each element of the input slots `ins`.
+  // combination of the output slots `outs`, by each element of the input slots `ins`. Compares those in float32 with
+  // those in double, and what is inferred for the gradient at compile time with what it gives.
   void CheckGradient(const std::vector<std::string>& ins, const std::vector<std::string>& outs,
                      double tolerance = 1e-7);
 
@@ -99,6 +101,8 @@ class OpTest {
 
   OpTest& AddInput(const std::string& slot, LoDTensor tensor, LoD lod);
   void FillScope(Scope* scope, bool shifted) const;
+  std::map<std::string, LoDTensor> Gradients(const std::vector<std::string>& ins, const std::vector<std::string>& outs,
+                                             DataType type) const;
   double Objective(const std::vector<std::string>& outs) const;
   void CheckInference() const;
   void CheckShifted() const;

@@ -140,6 +140,22 @@ TEST(Rmsprop, TakesTheMeanOffIfCentered) {
               1e-7);
 }
 
+// The mean square less the squared mean is the variance, 0 for a constant gradient; rounding makes it negative.
+TEST(Rmsprop, CenteredStaysFiniteWhileTheGradientIsConstant) {
+  float square = 0;
+  float mean = 0;
+  for (int step = 0; step < 200; ++step) {
+    OpTest test("rmsprop");
+    test.In<float>("Param", {1}, {0}).In<float>("Grad", {1}, {3.3F}).In<float>("LearningRate", {1}, {0.1F});
+    test.In<float>("Moment", {1}, {0}).In<float>("MeanSquare", {1}, {square}).In<float>("MeanGrad", {1}, {mean});
+    test.Out("ParamOut").Out("MomentOut").Out("MeanSquareOut").Out("MeanGradOut");
+    test.Attr("centered", true).Attr("decay", 0.9).Attr("epsilon", 1e-6).Run();
+    ASSERT_TRUE(std::isfinite(test.Get<float>("ParamOut")[0])) << "step " << step;
+    square = test.Get<float>("MeanSquareOut")[0];
+    mean = test.Get<float>("MeanGradOut")[0];
+  }
+}
+
 TEST(Rmsprop, NeedsTheMeanIfCentered) {
   Optimizer rmsprop("rmsprop");
   rmsprop.State("Moment", {0, 0}).State("MeanSquare", {1, 1}).test().Attr("centered", true);

@@ -39,6 +39,16 @@ TEST(Reshape, WorksInPlace) {
   EXPECT_EQ(test.Get<int64_t>("Out"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6}));
 }
 
+TEST(Reshape, DropsTheLoDWithTheRowsInPlaceToo) {
+  for (const bool in_place : {false, true}) {
+    OpTest test("reshape");
+    test.In<float>("X", {2, 3}, {1, 2, 3, 4, 5, 6}, {{0, 1, 2}}).Attr("shape", Ints{3, 2});
+    in_place ? test.InPlace("Out", "X") : test.Out("Out");
+    test.Run();
+    EXPECT_EQ(test.Output("Out").lod(), LoD()) << in_place;
+  }
+}
+
 TEST(Reshape, TakesAnEmptyBatch) {
   OpTest test = Make("reshape2", {0, 3, 4}, "shape", Ints{0, 12});
   test.Run();

@@ -42,6 +42,24 @@ TEST(Scale, RefusesAFractionForIntegers) {
   ExpectRunThrows<InvalidArgument>(test, "scale", "integer", "0.5");
 }
 
+TEST(Scale, KeepsTheFullPrecisionOfItsAttributes) {
+  OpTest scale("scale");
+  scale.In<double>("X", {1}, {3}).Out("Out").Attr("scale", 0.1).Run();
+  EXPECT_EQ(scale.Get<double>("Out")[0], 3 * 0.1);
+  OpTest increment("increment");
+  increment.In<int64_t>("X", {1}, {1}).Out("Out").Attr("step", 16777217.0).Run();
+  EXPECT_EQ(increment.Get<int64_t>("Out")[0], 16777218);
+}
+
+TEST(Scale, RefusesANumberThatTheIntegerCannotHold) {
+  OpTest small("scale");
+  small.In<int32_t>("X", {1}, {1}).Out("Out").Attr("scale", 0x1p31);
+  ExpectRunThrows<InvalidArgument>(small, "scale", "int32");
+  OpTest large("scale");
+  large.In<int64_t>("X", {1}, {1}).Out("Out").Attr("scale", 0x1p31).Run();
+  EXPECT_EQ(large.Get<int64_t>("Out")[0], int64_t{1} << 31);
+}
+
 TEST(Scale, RefusesATypeThatItHasNoKernelFor) {
   OpTest test("scale");
   test.In<uint8_t>("X", {1}, {3}).Out("Out");

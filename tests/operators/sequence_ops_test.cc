@@ -112,6 +112,17 @@ TEST(SequencePool, DoesNotKnowTheNumberOfSequencesBeforeItRuns) {
   EXPECT_EQ(test.InferredDims("Out"), (DDim{-1, 8}));
 }
 
+TEST(SequencePool, DeclaresTheLoDThatItLeaves) {
+  for (const int32_t level : {0, 1, 2}) {
+    ProgramDesc program;
+    BlockDesc& block = program.block(0);
+    block.Var("x").tensor = {{-1, 2}, DataType::kFloat32, level};
+    block.Var("y").tensor.lod_level = 7;
+    block.AppendOp({"sequence_pool", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}});
+    EXPECT_EQ(block.GetVar("y").tensor.lod_level, std::max(level - 1, 0));
+  }
+}
+
 TEST(SequencePool, RefusesBadInput) {
   OpTest none("sequence_pool");
   none.In<float>("X", {2, 1}, {1, 2}).Out("Out");

@@ -44,7 +44,7 @@ class Net {
   std::string Parameter(const DDim& dims, float bound) {
     const std::string name = "parameter_" + std::to_string(counter_++);
     Declare(&main_, name).tensor.dims = dims;
-    main_.block(0).GetVar(name).is_parameter = true;
+    main_.block(0).MutableVar(name).is_parameter = true;
     Persist(name, dims);
     startup_.block(0).AppendOp(
         {"uniform_random",
@@ -132,7 +132,7 @@ class Net {
   static VarDesc& Declare(ProgramDesc* program, const std::string& name) { return program->block(0).Var(name); }
 
   void Persist(const std::string& name, const DDim& dims) {
-    main_.block(0).GetVar(name).persistable = true;
+    main_.block(0).MutableVar(name).persistable = true;
     VarDesc& var = Declare(&startup_, name);
     var.tensor.dims = dims;
     var.persistable = true;

@@ -65,7 +65,7 @@ class FeedingTest : public ::testing::TestWithParam<bool> {
                                           {"dtypes", std::vector<int32_t>{static_cast<int32_t>(DataType::kFloat32)}},
                                           {"lod_levels", std::vector<int32_t>{1}}}});
     BlockDesc& block = main_.block(0);
-    block.GetVar("source").reader = startup_.block(0).GetVar("source").reader;
+    block.MutableVar("source").reader = startup_.block(0).GetVar("source").reader;
     block.Var("x");
     VarDesc& runs = block.Var("runs");
     runs.persistable = true;

@@ -63,20 +63,20 @@ class ReaderOpTest : public ::testing::Test {
   LoDTensorBlockingQueue& queue() { return *scope_.GetVar("queue").Get<LoDTensorBlockingQueueHolder>().GetQueue(); }
   std::shared_ptr<ReaderBase> Reader(const std::string& name) { return scope_.GetVar(name).Get<ReaderHolder>().Get(); }
 
-  OpDesc& AppendCreate(AttributeMap attrs = ImageAttrs()) {
+  const OpDesc& AppendCreate(AttributeMap attrs = ImageAttrs()) {
     return block().AppendOp({.type = "create_py_reader",
                              .inputs = {{"blocking_queue", {"queue"}}},
                              .outputs = {{"Out", {"source"}}},
                              .attrs = std::move(attrs)});
   }
-  OpDesc& AppendDoubleBuffer() {
+  const OpDesc& AppendDoubleBuffer() {
     return block().AppendOp({.type = "create_double_buffer_reader",
                              .inputs = {{"UnderlyingReader", {"source"}}},
                              .outputs = {{"Out", {"buffered"}}},
                              .attrs = {}});
   }
-  OpDesc& AppendRead(const std::string& reader, std::vector<std::string> outputs = {"img", "label"},
-                     AttributeMap attrs = {}) {
+  const OpDesc& AppendRead(const std::string& reader, std::vector<std::string> outputs = {"img", "label"},
+                           AttributeMap attrs = {}) {
     return block().AppendOp({.type = "read",
                              .inputs = {{"Reader", {reader}}},
                              .outputs = {{"Out", std::move(outputs)}},
@@ -227,7 +227,7 @@ TEST_F(ReaderOpTest, ReadBeforeTheReaderIsCreatedIsAFailedPrecondition) {
               AllOf(HasSubstr("'source'"), HasSubstr("startup")));
 }
 
-TEST_F(ReaderOpTest, ReadRefusesAVariableThatIsNoReader) { EXPECT_THROW(AppendRead("img"), TypeMismatch); }
+TEST_F(ReaderOpTest, ReadRefusesAVariableThatIsNoReader) { EXPECT_THROW(AppendRead("img", {"label"}), TypeMismatch); }
 
 TEST_F(ReaderOpTest, ReadRefusesAnotherNumberOfVariables) {
   AppendCreate();

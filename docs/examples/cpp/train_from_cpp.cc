@@ -76,7 +76,7 @@ VarDesc& Persistable(ProgramDesc& startup, ProgramDesc& main, const std::string&
   }
   Append(startup.block(0), "fill_constant", {}, {{"Out", {name}}},
          {{"shape", shape}, {"dtype", kFloat}, {"value", value}});
-  return main.block(0).GetVar(name);
+  return main.block(0).MutableVar(name);
 }
 
 // Declares the reader in both programs; the startup program creates it over the queue.

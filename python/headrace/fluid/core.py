@@ -66,9 +66,9 @@ class VarType(enum.IntEnum):
     UINT8 = 20
     INT8 = 21
     BF16 = 22
-    UINT16 = 31
-    UINT32 = 32
-    UINT64 = 33
+    UINT16 = 101
+    UINT32 = 102
+    UINT64 = 103
 
     LOD_TENSOR = 7
     FEED_MINIBATCH = 9
