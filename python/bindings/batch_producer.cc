@@ -205,6 +205,7 @@ class BatchProducer {
   size_t MessageRoom(const Claim& claim) const { return producer_.MessageRoom(claim); }
 
   void Fail(const Claim& claim, const py::bytes& message, bool ended, const py::bytes& attachment) {
+    writer_.ClosePlaces(claim);
     Describe(claim, ended, attachment);
     producer_.Fail(claim, row_, shared_memory::kFailed, static_cast<std::string_view>(message));
   }
@@ -228,15 +229,27 @@ class BatchProducer {
 
   void FillInPlace(const Claim& claim, const py::object& getitem, const py::object& keys) {
     writer_.Begin(claim);
-    std::optional<RowTimer> timer(std::in_place, &producer_, claim);
+    const uint32_t unfit = FillRowsInPlace(claim, getitem, keys);
+    writer_.ClosePlaces(claim);
+    if (unfit < claim.end) {
+      writer_.Forget();  // or every batch to come would be given the wrong places, too
+      producer_.Fail(claim, unfit, shared_memory::kMismatch, {});
+      return;
+    }
+    producer_.Complete(claim);
+  }
+
+  // The row that does not look like the others of its batch, else the claim's end.
+  uint32_t FillRowsInPlace(const Claim& claim, const py::object& getitem, const py::object& keys) {
+    RowTimer timer(&producer_, claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
-      timer->Begin();
+      timer.Begin();
       BeginRow(claim, row);
       bool fits = true;
       const py::object place = writer_.Place(row, &fits);
       if (fits) {
         const py::object sample = getitem(IndexOf(claim, keys, row), place);
-        timer->Made();
+        timer.Made();
         if (!place.is_none() && (sample.is_none() || sample.is(place))) {
           writer_.RequireFilled();
         } else {
@@ -244,14 +257,11 @@ class BatchProducer {
         }
       }
       if (!fits) {
-        writer_.Forget();  // or every batch to come would be given the wrong places, too
-        producer_.Fail(claim, row, shared_memory::kMismatch, {});
-        return;
+        return row;
       }
-      timer->Written();
+      timer.Written();
     }
-    timer.reset();
-    producer_.Complete(claim);
+    return claim.end;
   }
 
   static void RequirePlaces(const Claim& claim) {

@@ -42,7 +42,8 @@ SampleTemplate::SampleTemplate(const py::handle& description) {
   place_ = pair[2];
 }
 
-py::object SampleTemplate::Place(const BatchLayout& layout, std::byte* data, uint32_t row) const {
+py::object SampleTemplate::Place(const BatchLayout& layout, std::byte* data, uint32_t row,
+                                 const py::object& owner) const {
   if (whole_) {
     return py::none();
   }
@@ -53,8 +54,8 @@ py::object SampleTemplate::Place(const BatchLayout& layout, std::byte* data, uin
       arrays[i] = py::none();
       continue;
     }
-    arrays[i] = UnownedArray(dtypes_[i], {leaf.dims.begin(), leaf.dims.end()},
-                             data + layout.leaf(i).offset + row * row_bytes_[i]);
+    arrays[i] = py::array(dtypes_[i], std::vector<py::ssize_t>(leaf.dims.begin(), leaf.dims.end()),
+                          data + layout.leaf(i).offset + row * row_bytes_[i], owner);
   }
   return place_(arrays);
 }

@@ -56,9 +56,11 @@ class SampleTemplate {
   };
 
   const Node& root() const { return root_; }
-  // The place of row `row` in a batch of that layout at `data`: a sample's structure of arrays over it, or None if rows
-  // are not written by themselves. Objects, which have no such place, are None in it.
-  pybind11::object Place(const shared_memory::BatchLayout& layout, std::byte* data, uint32_t row) const;
+  // The place of row `row` in a batch of that layout in the slot at `data`: a sample's structure of arrays over it, or
+  // None if rows are not written by themselves. Objects, which have no such place, are None in it. `owner` is what
+  // keeps the memory.
+  pybind11::object Place(const shared_memory::BatchLayout& layout, std::byte* data, uint32_t row,
+                         const pybind11::object& owner) const;
   // Whether there are such objects.
   bool has_objects() const { return has_objects_; }
   // The layout of a batch of `rows` such samples. Throws as BatchLayout does.
@@ -88,7 +90,7 @@ class SampleTemplate {
 // -1 if no such tensor can hold it (NumPy consumers still can). The caller holds the GIL.
 int32_t TensorDtype(const pybind11::dtype& dtype, const std::string& meaning = {});
 
-// An array over memory that it neither owns nor keeps alive. The caller holds the GIL.
+// An array over memory that it neither owns nor keeps alive: not for code that may keep it. The caller holds the GIL.
 pybind11::array UnownedArray(const pybind11::dtype& dtype, std::vector<pybind11::ssize_t> shape, std::byte* data);
 
 // Whether `sample` looks as described; nothing is written.

@@ -49,7 +49,16 @@ py::object SampleWriter::Place(uint32_t row, bool* fits) {
     *fits = false;
     return py::none();
   }
-  return template_->Place(*layout_, producer_->Data(claim_), row);
+  if (window_ == nullptr) {
+    windows_.Open(claim_.slot, shared_memory::LayoutView(producer_->Data(claim_)).end());
+    window_ = windows_.begin(claim_.slot);
+  }
+  return template_->Place(*layout_, window_, row, windows_.owner(claim_.slot));
+}
+
+bool SampleWriter::IsPlace(const char* data, const std::byte* place) const {
+  return data == reinterpret_cast<const char*>(place) ||
+         (window_ != nullptr && data == reinterpret_cast<const char*>(window_ + (place - producer_->Data(claim_))));
 }
 
 void SampleWriter::RequireFilled() const {
@@ -68,7 +77,7 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
     // A number or tensor may come as the array that is its place.
     const bool placed = !HasChildren(node.kind) && node.kind != NodeKind::kWhole && node.kind != NodeKind::kObject;
     return placed && IsArray(sample) && ArrayFits(node, sample) &&
-           py::detail::array_proxy(sample)->data == reinterpret_cast<const char*>(RowOf(node, row));
+           IsPlace(py::detail::array_proxy(sample)->data, RowOf(node, row));
   }
   if (node.kind == NodeKind::kSequence) {
     return ForEachItem(node.children.size(), sample,
@@ -131,7 +140,7 @@ bool SampleWriter::WriteArray(const SampleTemplate::Node& node, PyObject* array,
     return false;
   }
   const auto* proxy = py::detail::array_proxy(array);
-  if (proxy->data == reinterpret_cast<const char*>(place)) {  // made there
+  if (IsPlace(proxy->data, place)) {  // made there
     return true;
   }
   if ((proxy->flags & py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_) == 0) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "python/bindings/place_window.h"
 #include "python/bindings/sample_template.h"
 #include "reader/shared_memory/batch_layout.h"
 #include "reader/shared_memory/batch_producer.h"
@@ -21,12 +22,13 @@ class SampleWriter {
  public:
   // `describe(sample)` gives a sample's description; `pickle(object)` its bytes.
   SampleWriter(shared_memory::BatchProducer* producer, pybind11::object describe, pybind11::object pickle)
-      : producer_(producer), describe_(std::move(describe)), pickle_(std::move(pickle)) {}
+      : producer_(producer), windows_(producer->arena()), describe_(std::move(describe)), pickle_(std::move(pickle)) {}
 
   // Begins the rows of a claim.
   void Begin(const shared_memory::Claim& claim) {
     claim_ = claim;
     layout_ = nullptr;
+    window_ = nullptr;
   }
   // Samples look like `prototype`, until others come.
   void Expect(const pybind11::object& prototype) { template_ = std::make_unique<SampleTemplate>(describe_(prototype)); }
@@ -35,6 +37,9 @@ class SampleWriter {
   // Where one row of the claim goes; None if it is not known yet what samples look like. False in `fits` if this batch
   // looks different already.
   pybind11::object Place(uint32_t row, bool* fits);
+  // Before the claim is ended: places that were kept are not the slot's any more. Throws ResourceExhausted if there is
+  // no memory for them.
+  void ClosePlaces(const shared_memory::Claim& claim) { windows_.Close(claim.slot); }
   // The row was made in its place. Throws TypeError if that cannot be all of it.
   void RequireFilled() const;
   // Writes one row of the claim. False if the sample does not look like the others of its batch. Throws what Python
@@ -43,6 +48,8 @@ class SampleWriter {
 
  private:
   bool Publish();
+  // Whether an array's data is the place in the slot, or that place as the dataset sees it.
+  bool IsPlace(const char* data, const std::byte* place) const;
   std::byte* RowOf(const SampleTemplate::Node& node, uint32_t row) const {
     return producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes;
   }
@@ -51,6 +58,8 @@ class SampleWriter {
   void WriteObject(const SampleTemplate::Node& node, PyObject* object, std::byte* place);
 
   shared_memory::BatchProducer* producer_;
+  PlaceWindows windows_;
+  std::byte* window_ = nullptr;  // the claim's slot, as places are handed out
   pybind11::object describe_;
   pybind11::object pickle_;
   std::unique_ptr<SampleTemplate> template_;

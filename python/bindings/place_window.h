@@ -1,0 +1,47 @@
+// The memory of the places that a dataset fills (`__getitem__(index, out)`).
+//
+// A place is a view of a row of a slot, and the slot is other batches' later on. But nobody can keep a dataset from
+// keeping a place, or a view of it, beyond the call. So places are not views of the arena's own mapping: each producer
+// maps the slots that it fills once more, and has Python count the references to that mapping. Where one is left when
+// the rows of a claim are complete, the pages behind it are exchanged for private ones with the same content, before
+// anybody else can be given the slot. Whoever kept the place has memory of its own from then on. Otherwise the mapping
+// serves the next batch in the slot, and costs nothing.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+#include "reader/shared_memory/arena.h"
+
+namespace headrace::python {
+
+// Thread-safety: needs the GIL; belongs to one producer.
+class PlaceWindows {
+ public:
+  explicit PlaceWindows(const shared_memory::Arena& arena) : arena_(arena) {}
+
+  // Maps the first `bytes` bytes of a slot, unless they are mapped. Throws ResourceExhausted if there is no address
+  // space.
+  void Open(uint32_t slot, size_t bytes);
+  // Of an open slot: where its window begins, and what arrays over the window must have as their base.
+  std::byte* begin(uint32_t slot) const { return windows_.at(slot).begin; }
+  pybind11::object owner(uint32_t slot) const { return windows_.at(slot).owner; }
+  // The rows that were filled through the window are complete: nothing that anybody has kept of it may be the slot's
+  // any longer. Nothing if the slot is not open. Throws ResourceExhausted if there is no memory for what was kept.
+  void Close(uint32_t slot);
+
+ private:
+  struct Window {
+    pybind11::capsule owner;  // unmaps it in the end
+    std::byte* begin;
+    size_t bytes;
+  };
+
+  const shared_memory::Arena& arena_;
+  std::unordered_map<uint32_t, Window> windows_;  // by slot
+};
+
+}  // namespace headrace::python
