@@ -1,0 +1,132 @@
+"""Checks on a real GPU what the tests check against a stand-in for its driver, and measures it. Run by hand:
+
+    python tests/gpu/check.py
+
+It needs torch and a CUDA device, says so if there is none (exit status 77), and fails (1) if a copy has another content
+than its batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from headrace.data import DataLoader
+
+SKIPPED = 77
+
+
+class Numbered:
+    """Samples whose elements are all their index."""
+
+    def __init__(self, length: int, elements: int) -> None:
+        self.length = length
+        self.elements = elements
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(self.elements, index, np.float32)
+
+
+def check_content(torch: Any, batches: int, rows: int, elements: int) -> int:
+    """How many copies are wrong if each is made on one of several streams, behind kernels, and its batch is dropped
+    at once.
+    """
+    loader = DataLoader(Numbered(batches * rows, elements), batch_size=rows, num_workers=4, pin_memory=True, to="torch")
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    busy = torch.randn(2048, 2048, device="cuda")
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for number, batch in enumerate(loader):
+        assert batch.is_pinned(), loader.stats()
+        stream = streams[number % len(streams)]
+        with torch.cuda.stream(stream):
+            for _ in range(4):
+                busy @ busy  # so that the copy has to wait
+            copied = batch.to("cuda", non_blocking=True)
+            del batch
+            expected = torch.arange(number * rows, (number + 1) * rows, device="cuda", dtype=torch.float32)
+            wrong += (copied != expected[:, None]).any()
+            copied.record_stream(stream)
+    torch.cuda.synchronize()
+    return int(wrong)
+
+
+def bandwidth(torch: Any, sources: list[Any], repeats: int) -> float:
+    """GB/s of asynchronous copies from those tensors, one after the other."""
+    target = torch.empty_like(sources[0], device="cuda")
+    for _ in range(3):
+        target.copy_(sources[0], non_blocking=True)
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for number in range(repeats):
+        target.copy_(sources[number % len(sources)], non_blocking=True)
+    torch.cuda.synchronize()
+    return repeats * target.nbytes / (time.perf_counter() - begin) / 1e9
+
+
+def check_bandwidth(torch: Any, megabytes: int) -> tuple[float, float]:
+    """GB/s from the loader's slots, and from one pinned buffer of torch's own."""
+    elements = (megabytes << 20) // 4 // 64
+    loader = DataLoader(Numbered(64 * 8, elements), batch_size=64, num_workers=2, pin_memory=True, to="torch")
+    slots = list(loader)
+    own = torch.empty(slots[0].shape, pin_memory=True)
+    return bandwidth(torch, slots, 64), bandwidth(torch, [own], 64)
+
+
+def check_overlap(torch: Any, megabytes: int) -> float:
+    """How much of the shorter of copies and kernels is hidden behind the other, from 0 to 1."""
+    elements = (megabytes << 20) // 4 // 64
+    loader = DataLoader(Numbered(64 * 4, elements), batch_size=64, num_workers=2, pin_memory=True, to="torch")
+    slots = list(loader)
+    target = torch.empty_like(slots[0], device="cuda")
+    factor = torch.randn(4096, 4096, device="cuda")
+    stream = torch.cuda.Stream()
+
+    def timed(copies: int, kernels: int) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        with torch.cuda.stream(stream):
+            for number in range(copies):
+                target.copy_(slots[number % len(slots)], non_blocking=True)
+        for _ in range(kernels):
+            factor @ factor
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    timed(4, 4)
+    copy_time, kernel_time = timed(32, 0), timed(0, 32)
+    kernels = max(1, round(32 * copy_time / kernel_time))
+    alone = copy_time + timed(0, kernels)
+    return max(0.0, (alone - timed(32, kernels)) / copy_time)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=2000, help="batches whose content is checked (default: 2000)")
+    parser.add_argument("--megabytes", type=int, default=16, help="size of the batches that are timed (default: 16)")
+    arguments = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        print("skipped: torch is not installed")
+        return SKIPPED
+    if not torch.cuda.is_available():
+        print("skipped: torch finds no CUDA device")
+        return SKIPPED
+    print(f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, torch {torch.__version__}")
+    wrong = check_content(torch, arguments.batches, 64, 1024)
+    print(f"content: {wrong} of {arguments.batches} copies are wrong")
+    slots, own = check_bandwidth(torch, arguments.megabytes)
+    print(f"bandwidth: {slots:.1f} GB/s from slots, {own:.1f} from one pinned buffer ({slots / own:.2f} of it)")
+    print(f"overlap: {check_overlap(torch, arguments.megabytes):.0%} of the copies is hidden behind kernels")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
