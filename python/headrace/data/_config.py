@@ -243,8 +243,16 @@ class LoaderConfig:
         if self.shard[1] > 1:
             if self.batch_sampler is not None:
                 raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
-            if self.seed is None and self.shuffle:
-                raise ValueError("shard with shuffle needs a seed, the same in every loader of the group")
+            chosen = self.seed_is_given or isinstance(self.generator, np.random.Generator)
+            if self.shuffle and not chosen:
+                raise ValueError("shard with shuffle needs a seed, the same in every loader of the group: pass seed=")
+            # Samplers that draw, ours and torch's, have a generator, None where nobody chose one.
+            drawing: Any = self.sampler if hasattr(self.sampler, "generator") else None
+            if drawing is not None and drawing.generator is None and not getattr(drawing, "seed_is_chosen", False):
+                raise ValueError(
+                    f"shard with a {type(drawing).__name__} needs the same order in every loader of the group: pass "
+                    "the sampler a generator with the same seed"
+                )
 
     def _check_stream(self) -> None:
         sharding = self.iterable_sharding

@@ -93,6 +93,11 @@ class SeekableSampler(Sampler[int]):
         self._seed = _checked_seed(seed)
         self._listed = None
 
+    @property
+    def seed_is_chosen(self) -> bool:
+        """Whether there is a seed already, so that it will not be drawn."""
+        return self._seed is not None
+
     def set_epoch(self, epoch: int) -> None:
         """The next iteration, and what :meth:`take` gives, is of ``epoch``, counted from 0.
 

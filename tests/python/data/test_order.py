@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from loader_datasets import Everything, Ints, Random, same
 
-from headrace.data import DataLoader, grain_positions
+from headrace.data import (
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    grain_positions,
+)
 
 WAYS: list[dict[str, Any]] = [
     {"num_workers": 0},
@@ -128,3 +136,37 @@ def test_a_sampler_of_grains_brings_its_generators(num_workers: int) -> None:
     got = [float(value) for _, values in loader for value in values]
     rngs = [_Metadata(i, 0).rng for i in range(4)]
     assert got == [float((rng.integers(0, 1 << 30, 3), rng.random())[1]) for rng in rngs]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"shuffle": True},
+        {"sampler": RandomSampler(range(8))},
+        {"sampler": RandomSampler(range(8), replacement=True)},
+        {"sampler": WeightedRandomSampler([1, 2, 3], 8)},
+        {"sampler": SubsetRandomSampler(range(8))},
+    ],
+    ids=str,
+)
+def test_loaders_that_share_a_dataset_need_the_same_seed(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="the same"):
+        DataLoader(Ints(8), shard=(0, 2), **arguments)
+    DataLoader(Ints(8), shard=(0, 1), **arguments)
+
+
+def test_loaders_with_the_same_seed_share_a_dataset() -> None:
+    def seeded(sampler: RandomSampler) -> RandomSampler:
+        sampler.seed = 4
+        return sampler
+
+    ways: list[Callable[[], dict[str, Any]]] = [
+        lambda: {"shuffle": True, "seed": 4},
+        lambda: {"shuffle": True, "generator": np.random.default_rng(4)},
+        lambda: {"sampler": RandomSampler(range(8), generator=4)},
+        lambda: {"sampler": seeded(RandomSampler(range(8)))},
+        lambda: {"sampler": SequentialSampler(range(8))},
+    ]
+    for way in ways:
+        loaders = [DataLoader(Ints(8), batch_size=2, shard=(rank, 2), **way()) for rank in range(2)]
+        assert sorted(int(i) for loader in loaders for batch in loader for i in batch) == list(range(8))
