@@ -142,6 +142,8 @@ class DataLoader:
         self._resuming = False
         self._idle: list[Engine] = []
         self._latest: Progress | None = None
+        # How far the latest iteration was when another epoch was chosen; None: none was.
+        self._chosen_at: int | None = None
         self._summary: dict[str, Any] = {}
         self._running: weakref.WeakSet[Feed | BatchIterator] = weakref.WeakSet()
 
@@ -229,9 +231,16 @@ class DataLoader:
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``, counted from 0; later ones count on from there."""
-        self._next = Position(integer("epoch", epoch, 0, MAX_EPOCH))
-        self._resuming = False
+        """Makes the next iteration that of ``epoch``, counted from 0; later ones count on from there.
+
+        If a state was loaded that lies within that epoch, the next iteration still goes on from there.
+        """
+        epoch = integer("epoch", epoch, 0, MAX_EPOCH)
+        if not self._resuming or epoch != self._next.epoch:
+            self._next = Position(epoch)
+            self._resuming = False
+        if self._latest is not None and (self._latest.finished or not self._latest.feeding):
+            self._chosen_at = self._latest.batch
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """The place that the latest iteration has reached: a small dict for :meth:`load_state_dict`, which JSON can
@@ -250,7 +259,7 @@ class DataLoader:
         """
         if batches is not None:
             batches = integer("batches", batches, 0, MAX_BATCH)
-        if self._latest is not None:
+        if self._latest is not None and self._latest.batch != self._chosen_at:
             position = self._latest.position(batches)
         elif batches is None or self._resuming:
             position = self._next
@@ -343,12 +352,11 @@ class DataLoader:
             drawn = draw_torch_seed(config.torch_generator)
             if self._seed is None:
                 self._seed = drawn
-        if not self._resuming:
-            for sampler in (config.sampler, config.batch_sampler):
-                # Whoever calls sampler.set_epoch, as with torch's DistributedSampler, means this loader's epochs, too.
-                chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
-                if chosen is not None:
-                    self._next = Position(chosen)
+        for sampler in (config.sampler, config.batch_sampler):
+            # Whoever calls sampler.set_epoch, as with torch's DistributedSampler, means this loader's epochs, too.
+            chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
+            if chosen is not None and not self._resuming:
+                self._next = Position(chosen)
         position = self._next
         self._resuming = False
         if position.streams:
@@ -366,6 +374,7 @@ class DataLoader:
             base_seed = worker_base_seed(seed, position.epoch, position.batch) if drawn is None else drawn
             engine = Engine(config, seed, base_seed, position)
         self._next = Position(position.epoch + 1)
+        self._chosen_at = None
         try:
             engine.start_epoch(position)
         except BaseException:

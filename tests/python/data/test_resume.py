@@ -244,3 +244,55 @@ def test_a_feeding_loader_is_told_how_far_the_program_is() -> None:
     other = DataLoader(Vectors(20), 2, seed=1)
     other.load_state_dict(state)
     assert next(iter(other))[1].tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_choosing_the_epoch_of_a_loaded_state_keeps_its_place(num_workers: int) -> None:
+    loader = DataLoader(Ints(12), batch_size=3, shuffle=True, seed=5, num_workers=num_workers)
+    list(loader)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = [rows(batch) for batch in batches]
+    resumed = DataLoader(Ints(12), batch_size=3, shuffle=True, seed=5, num_workers=num_workers)
+    resumed.load_state_dict(state)
+    for epoch in range(state["epoch"], 3):  # as every training loop does
+        resumed.set_epoch(epoch)
+        assert (resumed.state_dict()["epoch"], resumed.state_dict()["batch"]) == (epoch, 1 if epoch == 1 else 0)
+        got = [rows(batch) for batch in resumed]
+        assert got == rest if epoch == 1 else len(got) == 4
+
+
+def test_a_chosen_epoch_shows_in_the_state() -> None:
+    loader = DataLoader(Ints(6), batch_size=2)
+    loader.set_epoch(3)
+    assert loader.state_dict()["epoch"] == 3
+    list(loader)
+    loader.set_epoch(7)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (7, 0)
+    batches = iter(loader)
+    next(batches)
+    loader.set_epoch(9)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (9, 0)
+    next(batches)  # of an iteration that goes on nevertheless
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (7, 2)
+    del batches
+    loader.set_epoch(9)
+    next(iter(loader))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (9, 1)
+
+
+def test_a_state_goes_before_an_epoch_that_was_chosen_at_the_sampler() -> None:
+    def make() -> DataLoader:
+        return DataLoader(Ints(12), batch_size=3, sampler=RandomSampler(Ints(12), generator=3))
+
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    resumed.sampler.set_epoch(0)
+    assert [[rows(batch) for batch in resumed] for _ in range(2)] == [
+        [rows(batch) for batch in batches],
+        [rows(batch) for batch in loader],
+    ]
