@@ -64,9 +64,9 @@ class DataLoader:
         in_order: batches arrive in the order of the plan; False: as they become ready.
         pin_memory_device: accepted as PyTorch does, and ignored.
         seed: of the order and of the records' generators; workers seed :mod:`random`, :mod:`numpy.random` and torch
-            with it, the place where they start and their number. Default: fresh entropy, readable as ``loader.seed``; in a
-            program that has imported torch, torch's global generator, as in PyTorch: then ``torch.manual_seed`` makes
-            the loader repeatable, and shuffling gives PyTorch's order.
+            with it, the place where they start and their number. Default: fresh entropy, readable as ``loader.seed``;
+            in a program that has imported torch, torch's global generator, as in PyTorch: then ``torch.manual_seed``
+            makes the loader repeatable, and shuffling gives PyTorch's order.
         to: what the arrays of a batch are: "numpy"; "torch"; or None: torch tensors if the samples held tensors or the
             dataset is one of torch's, else NumPy arrays.
         shard: ``(rank, world)``: this loader is one of ``world`` that share the dataset, one on each host or GPU. A
