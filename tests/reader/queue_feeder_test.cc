@@ -32,7 +32,7 @@ std::shared_ptr<BatchScheduler> SchedulerWithoutIndices() {
 }
 
 FeederHooks HooksWith(std::function<void()> needs_indices) {
-  return {.producer_died = [] {}, .needs_indices = std::move(needs_indices), .batch_failed = {}};
+  return {.producer_died = [] {}, .needs_indices = std::move(needs_indices), .timed_out = {}, .batch_failed = {}};
 }
 
 TEST(QueueFeederTest, AHookMayDropTheLastReferenceToTheFeeder) {
