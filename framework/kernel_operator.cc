@@ -7,68 +7,6 @@
 namespace headrace {
 namespace {
 
-// Shape inference over tensors, just before the kernel runs.
-class RuntimeContext : public InferShapeContext {
- public:
-  RuntimeContext(const ExecutionContext& context, const std::vector<Variable*>& in_place)
-      : context_(context), in_place_(in_place) {}
-
-  const OpDesc& op() const override { return context_.op(); }
-  bool IsRuntime() const override { return true; }
-  bool HasInput(std::string_view slot, size_t i) const override { return context_.HasInput(slot, i); }
-  bool HasOutput(std::string_view slot, size_t i) const override { return context_.HasOutput(slot, i); }
-  DDim InputDim(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dims(); }
-  DataType InputType(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dtype(); }
-  int32_t InputLoDLevel(std::string_view slot, size_t i) const override {
-    return static_cast<int32_t>(context_.Input(slot, i).lod_level());
-  }
-  void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
-    LoDTensor* output = context_.OutputOrNull(slot, i);
-    if (output == nullptr || output->dims() == dims) {
-      return;
-    }
-    Variable* variable = context_.OutputVar(slot, i);
-    // The kernel would take the new shape for that of its input.
-    HR_ENFORCE(
-        Product(dims) == output->numel() || std::find(in_place_.begin(), in_place_.end(), variable) == in_place_.end(),
-        InvalidArgument, "'", variable->name(), "' of shape ", ToString(output->dims()), " is an input of '", op().type,
-        "' and cannot take its result of shape ", ToString(dims), "; give the result a variable of its own");
-    output->Resize(dims);
-  }
-  void SetOutputType(std::string_view, DataType, size_t) override {}
-  void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
-    LoDTensor* to = context_.OutputOrNull(output, j);
-    if (to == nullptr) {
-      return;
-    }
-    has_lod_.push_back(to);
-    const LoD& lod = context_.Input(input, i).lod();
-    if (to->lod() != lod) {
-      to->set_lod(lod);
-    }
-  }
-  void SetOutputLoDLevel(std::string_view, int32_t, size_t) override {}
-  const VarDesc* InputDesc(std::string_view, size_t) const override { return nullptr; }
-  VarDesc* OutputDesc(std::string_view, size_t) override { return nullptr; }
-
-  // Takes the LoD of a former run from the outputs to which the shape function has given none.
-  void DropOtherLoDs() {
-    context_.ForEachOutput([this](Variable* variable) {
-      if (variable->IsType<LoDTensor>()) {
-        auto* tensor = variable->GetMutable<LoDTensor>();
-        if (!tensor->lod().empty() && std::find(has_lod_.begin(), has_lod_.end(), tensor) == has_lod_.end()) {
-          tensor->set_lod({});
-        }
-      }
-    });
-  }
-
- private:
-  const ExecutionContext& context_;
-  const std::vector<Variable*>& in_place_;  // variables that are input and output
-  std::vector<const LoDTensor*> has_lod_;   // outputs that share the LoD of an input
-};
-
 std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDesc& op, const VarNameMap& slots,
                                                  std::string_view direction) {
   std::vector<ExecutionContext::Slot> resolved;
@@ -97,6 +35,53 @@ void Unshare(Tensor* tensor) {
 
 }  // namespace
 
+// Shape inference over tensors, just before the kernel runs.
+class KernelOperator::RuntimeContext : public InferShapeContext {
+ public:
+  explicit RuntimeContext(KernelOperator* op) : op_(*op), context_(*op->context_) {}
+
+  const OpDesc& op() const override { return context_.op(); }
+  bool IsRuntime() const override { return true; }
+  bool HasInput(std::string_view slot, size_t i) const override { return context_.HasInput(slot, i); }
+  bool HasOutput(std::string_view slot, size_t i) const override { return context_.HasOutput(slot, i); }
+  DDim InputDim(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dims(); }
+  DataType InputType(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dtype(); }
+  int32_t InputLoDLevel(std::string_view slot, size_t i) const override {
+    return static_cast<int32_t>(context_.Input(slot, i).lod_level());
+  }
+  void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
+    LoDTensor* output = context_.OutputOrNull(slot, i);
+    if (output == nullptr || output->dims() == dims) {
+      return;
+    }
+    Variable* variable = context_.OutputVar(slot, i);
+    // The kernel would take the new shape for that of its input.
+    const auto& in_place = op_.in_place_;
+    HR_ENFORCE(
+        Product(dims) == output->numel() || std::find(in_place.begin(), in_place.end(), variable) == in_place.end(),
+        InvalidArgument, "'", variable->name(), "' of shape ", ToString(output->dims()), " is an input of '", op().type,
+        "' and cannot take its result of shape ", ToString(dims), "; give the result a variable of its own");
+    output->Resize(dims);
+  }
+  void SetOutputType(std::string_view, DataType, size_t) override {}
+  void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
+    const Variable* to = context_.OutputVar(output, j);
+    for (Output& known : op_.outputs_) {
+      if (known.variable == to) {
+        (void)context_.Input(input, i);  // throws if there is none
+        known.lod = context_.InputVar(input, i);
+      }
+    }
+  }
+  void SetOutputLoDLevel(std::string_view, int32_t, size_t) override {}
+  const VarDesc* InputDesc(std::string_view, size_t) const override { return nullptr; }
+  VarDesc* OutputDesc(std::string_view, size_t) override { return nullptr; }
+
+ private:
+  KernelOperator& op_;
+  const ExecutionContext& context_;
+};
+
 KernelOperator::KernelOperator(OpDesc desc, const OpInfo& info) : OperatorBase(std::move(desc)), info_(info) {}
 
 void KernelOperator::Resolve(const Scope& scope) {
@@ -105,6 +90,7 @@ void KernelOperator::Resolve(const Scope& scope) {
     return;
   }
   scope_ = nullptr;
+  kernel_ = nullptr;
   auto inputs = ResolveSlots(scope, desc(), desc().inputs, "input");
   auto outputs = ResolveSlots(scope, desc(), desc().outputs, "output");
   in_place_.clear();
@@ -132,6 +118,66 @@ void KernelOperator::CheckInputs() const {
       if (variable != nullptr && (!variable->initialized() || variable->IsType<LoDTensor>())) {
         (void)context_->Input(slot, i);
       }
+    }
+  }
+}
+
+bool KernelOperator::InputsAreAsBefore() const {
+  return std::all_of(inputs_.begin(), inputs_.end(), [](const Input& input) {
+    if (!input.variable->IsType<LoDTensor>()) {
+      return false;
+    }
+    const auto& tensor = input.variable->Get<LoDTensor>();
+    return tensor.initialized() && tensor.dtype() == input.dtype && tensor.dims() == input.dims &&
+           tensor.lod_level() == input.lod_level;
+  });
+}
+
+bool KernelOperator::OutputsAreAsBefore() const {
+  return std::all_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
+    return output.variable->IsType<LoDTensor>() && output.variable->Get<LoDTensor>().dims() == output.dims;
+  });
+}
+
+// Gives the outputs their dims and chooses the kernel.
+void KernelOperator::Infer() {
+  kernel_ = nullptr;
+  inputs_.clear();
+  outputs_.clear();
+  for (const auto& [slot, names] : desc().inputs) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      const Variable* variable = context_->InputVar(slot, i);
+      if (variable != nullptr && variable->IsType<LoDTensor>()) {
+        const auto& tensor = variable->Get<LoDTensor>();
+        inputs_.push_back({variable, tensor.dims(), tensor.dtype(), tensor.lod_level()});
+      } else if (variable != nullptr) {
+        inputs_.push_back({variable, {}, {}, 0});
+      }
+    }
+  }
+  context_->ForEachOutput([this](Variable* variable) { outputs_.push_back({variable, {}, nullptr}); });
+  if (info_.infer_shape) {
+    RuntimeContext shapes(this);
+    info_.infer_shape(shapes);
+  }
+  std::erase_if(outputs_, [](const Output& output) { return !output.variable->IsType<LoDTensor>(); });
+  for (Output& output : outputs_) {
+    output.dims = output.variable->Get<LoDTensor>().dims();
+  }
+  kernel_ = &ChooseKernel();
+}
+
+// An output that shares no LoD has none: it must not keep that of a former run.
+void KernelOperator::PassLoDsOn() const {
+  if (!info_.infer_shape) {
+    return;
+  }
+  for (const Output& output : outputs_) {
+    auto* to = output.variable->GetMutable<LoDTensor>();
+    static const LoD kNone;
+    const LoD& lod = output.lod == nullptr ? kNone : output.lod->Get<LoDTensor>().lod();
+    if (to->lod() != lod) {
+      to->set_lod(lod);
     }
   }
 }
@@ -168,18 +214,20 @@ const KernelFn& KernelOperator::ChooseKernel() const {
 
 void KernelOperator::RunImpl(const Scope& scope, const Place&) {
   Resolve(scope);
-  CheckInputs();
+  const bool warm = kernel_ != nullptr && InputsAreAsBefore();
+  if (!warm) {
+    CheckInputs();
+  }
   for (Variable* variable : in_place_) {
     if (variable->IsType<LoDTensor>()) {
       Unshare(variable->GetMutable<LoDTensor>());
     }
   }
-  if (info_.infer_shape) {
-    RuntimeContext shapes(*context_, in_place_);
-    info_.infer_shape(shapes);
-    shapes.DropOtherLoDs();
+  if (!warm || !OutputsAreAsBefore()) {
+    Infer();
   }
-  ChooseKernel()(*context_);
+  PassLoDsOn();
+  (*kernel_)(*context_);
 }
 
 }  // namespace headrace

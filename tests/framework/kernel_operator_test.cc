@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "test_ops.h"
@@ -139,6 +140,76 @@ TEST(KernelOperator, OutOfMemoryIsResourceExhausted) {
       EXPECT_EQ(error.op_type(), "test_fail");
     }
   }
+}
+
+int inferences = 0;  // of test_counted
+
+HEADRACE_REGISTER_OP(test_counted)
+    .Input("X", "")
+    .Output("Out", "")
+    .InferShape([](InferShapeContext& ctx) {
+      ++inferences;
+      ctx.ShareAll("X", "Out");
+    })
+    .Kernel<float>([](const ExecutionContext& ctx) {
+      const LoDTensor& x = ctx.Input("X");
+      std::copy_n(x.data<float>(), x.numel(), ctx.Output("Out")->mutable_data<float>());
+    })
+    .Kernel<double>([](const ExecutionContext& ctx) { ctx.Output("Out")->mutable_data<double>(); });
+
+TEST(KernelOperator, InfersShapesAgainOnlyWhenWhatTheyDependOnHasChanged) {
+  Scope scope;
+  scope.Var("y");
+  LoDTensor x = MakeTensor({3}, {1, 2, 3});
+  x.set_lod({{0, 1, 3}});
+  Set(&scope, "x", x);
+  const auto op = Make({"test_counted", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}});
+  inferences = 0;
+  const auto infers = [&] {
+    const int before = inferences;
+    op->Run(scope, {});
+    return inferences > before;
+  };
+  EXPECT_TRUE(infers());
+  EXPECT_FALSE(infers());
+
+  // Other sequences of the same depth are passed on all the same.
+  x.set_lod({{0, 2, 3}});
+  Set(&scope, "x", x);
+  EXPECT_FALSE(infers());
+  EXPECT_EQ(Get(scope, "y").lod(), (LoD{{0, 2, 3}}));
+  x.set_lod({});
+  Set(&scope, "x", x);
+  EXPECT_TRUE(infers());
+  EXPECT_TRUE(Get(scope, "y").lod().empty());
+
+  Set(&scope, "x", MakeTensor({2}, {4, 5}));
+  EXPECT_TRUE(infers());
+  EXPECT_EQ(Values(Get(scope, "y")), (std::vector<float>{4, 5}));
+  // Another operator may have used the result's variable.
+  Set(&scope, "y", MakeTensor({4}, {0, 0, 0, 0}));
+  EXPECT_TRUE(infers());
+  EXPECT_EQ(Values(Get(scope, "y")), (std::vector<float>{4, 5}));
+  LoDTensor doubles;
+  doubles.Resize({2}).mutable_data<double>();
+  Set(&scope, "x", doubles);
+  EXPECT_TRUE(infers());
+  EXPECT_EQ(Get(scope, "y").dtype(), DataType::kFloat64);
+  scope.Var("another");
+  EXPECT_TRUE(infers());
+}
+
+TEST(KernelOperator, FailedInferenceIsTriedAgain) {
+  Scope scope;
+  scope.Var("out");
+  Set(&scope, "x", MakeTensor({2}, {1, 2}));
+  Set(&scope, "y", MakeTensor({1}, {3}));
+  const auto op = Make({"test_mul", {{"X", {"x"}}, {"Y", {"y"}}}, {{"Out", {"out"}}}, {}});
+  EXPECT_THROW(op->Run(scope, {}), InvalidArgument);
+  EXPECT_THROW(op->Run(scope, {}), InvalidArgument);
+  Set(&scope, "y", MakeTensor({2}, {3, 4}));
+  op->Run(scope, {});
+  EXPECT_EQ(Values(Get(scope, "out")), (std::vector<float>{3, 8}));
 }
 
 TEST(KernelOperator, FindsVariablesAgainWhenTheScopeHasChanged) {
