@@ -182,17 +182,20 @@ class Mutator {
           op.attrs[attr.name] = AnyAttr(attr.name, attr.like);
         }
       }
-      for (const auto& [slot, names] : op.outputs) {
-        for (const std::string& name : names) {
-          if (name != kEmptyVarName && block->FindVar(name) == nullptr) {
-            block->Var(name);
-          }
+      std::vector<std::string> created;
+      for (const std::string& name : op.OutputNames()) {
+        if (name != kEmptyVarName && block->FindVar(name) == nullptr) {
+          block->Var(name);
+          created.push_back(name);
         }
       }
       try {
         block->AppendOp(std::move(op));
         return;
       } catch (const Error&) {
+        for (const std::string& name : created) {
+          block->RemoveVar(name);
+        }
       }
     }
   }
