@@ -217,11 +217,11 @@ def _timed(action: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
 
 def latency(place: dict[str, Any], quick: bool) -> None:
     """How long a read takes while swaps go on (to reach: p99 at most 3 times the median)."""
-    config = Config.load({**place, "SWAP_CAP": 8})
+    config = Config.load({**place, "SWAP_CAP": 32})
     duration = 5 if quick else 30
     context = multiprocessing.get_context("forkserver")
     stop = context.Event()
-    generator = context.Process(target=_generate_until, args=(config, stop, 0.02))
+    generator = context.Process(target=_generate_until, args=(config, stop, 0.0))
     generator.start()
     try:
         times: list[float] = []
@@ -246,11 +246,11 @@ def latency(place: dict[str, Any], quick: bool) -> None:
     )
 
 
-def _generate_until(config: Config, stop: Any, pause: float, index: int = 0) -> None:
+def _generate_until(config: Config, stop: Any, pause: float, index: int = 0, length: int = 65536) -> None:
     def samples() -> Iterator[Sample]:
         while not stop.is_set():
             time.sleep(pause)
-            yield np.full(65536, index, np.uint8), np.int64(index)
+            yield np.full(length, index, np.uint8), np.int64(index)
 
     WireheadGenerator(samples(), config).run()
 
@@ -260,15 +260,16 @@ def scaling(place: dict[str, Any], quick: bool) -> None:
     context = multiprocessing.get_context("forkserver")
     single = 0.0
     for n in (1, 2, 4) if quick else (1, 2, 4, 8, 16):
-        config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{n}", "SWAP_CAP": 10})
+        config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{n}", "SWAP_CAP": 100})
         if config.is_local:
             config = dataclasses.replace(config, directory=f"{config.directory}/{n}")
         stop = context.Event()
-        processes = [context.Process(target=_generate_until, args=(config, stop, 0.5, i)) for i in range(n)]
+        processes = [context.Process(target=_generate_until, args=(config, stop, 0.5, i, 4096)) for i in range(n)]
         for process in processes:
             process.start()
         with contextlib.closing(Cache(config)) as cache:
-            cache.wait_for_data(120)
+            while _stored(cache) < 2 * n:
+                time.sleep(0.05)
             before, start = _stored(cache), time.monotonic()
             time.sleep(6 if quick else 15)
             rate = (_stored(cache) - before) / (time.monotonic() - start)
@@ -344,7 +345,7 @@ class StormResult:
 
 def storm_report(place: dict[str, Any], quick: bool) -> None:
     """8 writers, 4 readers and 2 managers under random kills (to reach: all whole, at most 3 generations)."""
-    result = storm(place, 1000 if quick else 10_000)
+    result = storm(place, 1000 if quick else 10_000, kills=5 if quick else 50)
     print(
         f"  {result.operations} operations, {result.swaps} swaps, {result.kills} kills in {result.seconds:.0f} s: "
         f"at most {result.most_generations} generations, {len(result.problems)} problems"
@@ -354,12 +355,18 @@ def storm_report(place: dict[str, Any], quick: bool) -> None:
 
 
 def storm(
-    place: dict[str, Any], operations: int, writers: int = 8, readers: int = 4, managers: int = 2, seed: int = 0
+    place: dict[str, Any],
+    operations: int,
+    kills: int,
+    writers: int = 8,
+    readers: int = 4,
+    managers: int = 2,
+    seed: int = 0,
 ) -> StormResult:
     """Puts, gets and swaps in many processes, one of which is killed every now and then; then checks everything.
 
     Each sample has a number of its own in all its elements. Processes write down, one line for each, which number was
-    acknowledged or read under which generation and id.
+    acknowledged or read under which generation and id. It ends after that many operations and kills.
     """
     config = Config.load({**place, "SWAP_CAP": 20, "LEASE": 2, "CHUNKSIZE": 0.001})
     context = multiprocessing.get_context("forkserver")
@@ -390,7 +397,7 @@ def storm(
                 generations = cache.store.generations()
                 result.most_generations = max(result.most_generations, len(generations))
                 lines = sum(path.stat().st_size for path in Path(folder).iterdir()) // _LINE
-                if lines + cache.current() >= operations:
+                if lines + cache.current() >= operations and result.kills >= kills:
                     break
                 if time.monotonic() >= kill_at:
                     kill_at = time.monotonic() + rng.uniform(0.1, 0.8)

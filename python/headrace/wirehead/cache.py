@@ -35,6 +35,7 @@ That only one process manages at a time saves work; nothing depends on it.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 import os
 import socket
@@ -54,6 +55,7 @@ log = logging.getLogger("headrace.wirehead")
 _KEPT_SWAPS = 128
 _LOOK_AGAIN = 20.0  # seconds until the table of swaps is read anew, in case others were faster than it is kept
 _OVERLAP = 1.0  # seconds that a reader keeps a generation after it went on to the next
+_MANY, _MOST = 32, 512  # samples that are verified at once: from how many on, and at most
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 0.1
 
 
@@ -636,28 +638,48 @@ class Keeper:
         """Looks at the samples that have come since, in the order of their ids."""
         store, table = self._cache.store, samples_table(self._generation)
         while self._verified < self._cache.config.swap_cap:
-            description = store.find(table, _key(self._verified))
-            if description is None:
+            # One after the other as they come; all at once where many have come.
+            if store.find(table, _key(self._verified + _MANY)) is not None:
+                come = store.scan(table)
+            else:
+                description = store.find(table, _key(self._verified))
+                if description is None:
+                    return
+                come = {_key(self._verified): description}
+            found = list(itertools.takewhile(come.__contains__, map(_key, itertools.count(self._verified))))[:_MOST]
+            problems = self._problems([come[key] for key in found])
+            for key, problem in zip(found, problems):
+                if problem is not None:
+                    log.warning("sample %d of generation %d is thrown away: %s", int(key), self._generation, problem)
+                    store.remove(table, key)
+                    self._thrown_away += 1
+                    return
+                self._verified += 1
+            if not found:  # one before them was thrown away
                 return
-            problem = self._problem(description)
-            if problem is not None:
-                log.warning("sample %d of generation %d is thrown away: %s", self._verified, self._generation, problem)
-                store.remove(table, _key(self._verified))
-                self._thrown_away += 1
-                return
-            self._verified += 1
 
-    def _problem(self, description: Document) -> str | None:
-        try:
-            kinds = check_description(description)
-            if tuple(kind.name for kind in kinds) != self._cache.config.sample:
-                return f"it has {[kind.name for kind in kinds]}, SAMPLE is {list(self._cache.config.sample)}"
-            name = f"{description['writer']}-{description['number']}"
-        except (KeyError, TypeError, ValueError) as error:
-            return f"its description is wrong: {error}"
-        names = [f"{name}-{k}" for k in range(description["chunks"])]
-        missing = self._cache.store.missing_chunks(self._generation, names)
-        return f"{len(missing)} of {len(names)} chunks are missing" if missing else None
+    def _problems(self, descriptions: Sequence[Document]) -> list[str | None]:
+        """What is wrong with each sample."""
+        problems: list[str | None] = []
+        names: list[list[str]] = []
+        for description in descriptions:
+            problem, chunks = None, []
+            try:
+                kinds = tuple(kind.name for kind in check_description(description))
+                if kinds != self._cache.config.sample:
+                    problem = f"it has {list(kinds)}, SAMPLE is {list(self._cache.config.sample)}"
+                name = f"{description['writer']}-{description['number']}"
+                chunks = [f"{name}-{k}" for k in range(description["chunks"])]
+            except (KeyError, TypeError, ValueError) as error:
+                problem = f"its description is wrong: {error}"
+            problems.append(problem)
+            names.append(chunks)
+        missing = set(self._cache.store.missing_chunks(self._generation, [name for part in names for name in part]))
+        for i, part in enumerate(names):
+            lost = len(missing.intersection(part))
+            if lost and problems[i] is None:
+                problems[i] = f"{lost} of {len(part)} chunks are missing"
+        return problems
 
     def _sweep(self) -> None:
         """Once in a while: throws away what the dead have left, and drops generations."""

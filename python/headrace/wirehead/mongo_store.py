@@ -116,7 +116,26 @@ class MongoStore:
         # Asks the unique index, not the documents: where a chunk is, an empty one is refused. Finding it would read it,
         # and some servers (FerretDB) read megabytes for that even when no field is asked for.
         collection = self._chunks(generation)
-        missing = [name for name in names if self._is_new(collection, {"_id": name})]
+        if not names:
+            return []
+        attempts = 0
+
+        def attempt() -> list[str]:
+            nonlocal attempts
+            attempts += 1
+            if attempts > 1:  # what the index refuses now may be from an attempt that was not answered
+                return [name for name in names if self.read_chunk(generation, name) is None]
+            try:
+                collection.insert_many([{"_id": name} for name in names], ordered=False)
+            except BulkWriteError as error:
+                failures = error.details.get("writeErrors", ())
+                if not failures or any(failure["code"] != _DUPLICATE_KEY for failure in failures):
+                    raise
+                there = {int(failure["index"]) for failure in failures}
+                return [name for i, name in enumerate(names) if i not in there]
+            return list(names)
+
+        missing = self._retried(attempt)
         for name in missing:
             self.remove_chunk(generation, name)
         return missing

@@ -306,8 +306,8 @@ def test_a_local_disk_is_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["local", "mongo"], indirect=True)
 def test_a_storm(place: dict[str, Any]) -> None:
-    result = storm(place, 1500, writers=4, readers=2, managers=2)
+    result = storm(place, 800, kills=5, writers=4, readers=2, managers=2)
     assert result.problems == []
-    assert result.kills > 0
+    assert result.kills >= 5
     assert result.swaps > 3
     assert result.most_generations <= 3
