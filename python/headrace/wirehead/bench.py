@@ -289,7 +289,10 @@ def _stored(cache: Cache) -> int:
 
 
 def swap(place: dict[str, Any], quick: bool) -> None:
-    """What a swap takes of anybody's time at SWAP_CAP 1,000, for small and large samples (to reach: 50 ms)."""
+    """What a swap takes of anybody's time at SWAP_CAP 1,000, for small and large samples (to reach: 50 ms).
+
+    A sample takes 10 ms to generate: a writer that does nothing but write also waits for its samples to be verified.
+    """
     cap, swaps = (100, 2) if quick else (1000, 3)
     for length in (64, 65536):
         config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{length}", "SWAP_CAP": cap})
@@ -305,6 +308,7 @@ def swap(place: dict[str, Any], quick: bool) -> None:
             for _ in range(swaps):
                 waited = writer.waited
                 for number in range(cap):
+                    time.sleep(0.01)
                     writer.put((np.full(length, number % 256, np.uint8), number))
                 writer.put((np.zeros(length, np.uint8), 0))
                 waits.append(writer.waited - waited)

@@ -304,6 +304,7 @@ class Writer:
         self._number = 0  # of the next sample of this lease
         self._generation = 0
         self._next = 0  # in the generation, the id that may be free
+        self._contended = False  # it was not, the last time
         self.waited = 0.0  # seconds in all, for swaps
 
     def put(self, sample: Any) -> tuple[int, int] | None:
@@ -378,11 +379,16 @@ class Writer:
         store, table = self._cache.store, samples_table(generation)
         waiting_since: float | None = None
         pause, checked, warn_at = _SHORTEST_WAIT, time.monotonic(), time.monotonic() + 10
+        if self._contended and self._next > 0:
+            # Where others write, too, the next id is taken; asking is cheaper for a server than refusing an insert.
+            free = self._free_after(generation, self._next - 1)
+            self._contended, self._next = free != self._next, free
         while True:
             while self._next < self._cache.config.swap_cap:
                 if store.insert(table, _key(self._next), description):
                     self._next += 1
                     return self._next - 1
+                self._contended = True
                 self._next = self._free_after(generation, self._next)
             now = time.monotonic()
             waiting_since = now if waiting_since is None else waiting_since

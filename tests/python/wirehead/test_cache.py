@@ -182,6 +182,13 @@ def test_two_managers_swap_once(cache: Cache) -> None:
     keepers = [Keeper(cache) for _ in range(2)]
     for keeper in keepers:
         keeper._leads = lambda: True  # type: ignore[method-assign]  # as if neither saw the other
+    ready, swap_of = threading.Barrier(2), cache.swap
+
+    def both(generation: int) -> Any:
+        ready.wait()  # both have verified the generation and go on to swap it
+        return swap_of(generation)
+
+    cache.swap = both  # type: ignore[method-assign]
     swaps = []
     threads = [threading.Thread(target=lambda keeper=keeper: swaps.append(keeper.step())) for keeper in keepers]
     for thread in threads:

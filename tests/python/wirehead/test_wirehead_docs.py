@@ -1,0 +1,47 @@
+"""docs/wirehead.md: its examples run as printed, with its own configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.wirehead import Config
+from headrace.wirehead.__main__ import parser
+
+TEXT = (Path(__file__).parents[3] / "docs" / "wirehead.md").read_text("utf-8")
+
+
+def test_the_scripts(place: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (printed,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    config = yaml.safe_load(printed)
+    assert config.pop("MONGOHOST") == "localhost"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**config, **place}))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL):
+        exec(block, names)
+    assert names["generator"].stored == 20
+    assert names["step"] == 10
+    assert names["images"].shape == (5, 16, 16, 16)
+    assert names["image"].dtype == "float64"
+    assert names["label"].dtype == "uint8"
+    for dataset in ("dataset", "tuples"):
+        names[dataset].close()
+    names.clear()
+
+
+def test_every_key_is_described() -> None:
+    for field in dataclasses.fields(Config):
+        assert re.search(rf"^\|.*\b{field.name.upper()}\b", TEXT, re.MULTILINE), field.name
+
+
+def test_the_commands_are_ones() -> None:
+    commands = re.findall(r"^python -m headrace\.wirehead (.*?)(?: *#.*)?$", TEXT, re.MULTILINE)
+    assert len(commands) >= 5
+    for command in commands:
+        parser().parse_args(command.split())
