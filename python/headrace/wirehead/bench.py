@@ -362,6 +362,7 @@ def storm(
     place: dict[str, Any],
     operations: int,
     kills: int,
+    swaps: int = 0,
     writers: int = 8,
     readers: int = 4,
     managers: int = 2,
@@ -370,7 +371,7 @@ def storm(
     """Puts, gets and swaps in many processes, one of which is killed every now and then; then checks everything.
 
     Each sample has a number of its own in all its elements. Processes write down, one line for each, which number was
-    acknowledged or read under which generation and id. It ends after that many operations and kills.
+    acknowledged or read under which generation and id. It ends after that many operations, kills and swaps.
     """
     config = Config.load({**place, "SWAP_CAP": 20, "LEASE": 2, "CHUNKSIZE": 0.001})
     context = multiprocessing.get_context("forkserver")
@@ -401,7 +402,7 @@ def storm(
                 generations = cache.store.generations()
                 result.most_generations = max(result.most_generations, len(generations))
                 lines = sum(path.stat().st_size for path in Path(folder).iterdir()) // _LINE
-                if lines + cache.current() >= operations and result.kills >= kills:
+                if lines + cache.current() >= operations and result.kills >= kills and cache.current() >= swaps:
                     break
                 if time.monotonic() >= kill_at:
                     kill_at = time.monotonic() + rng.uniform(0.1, 0.8)

@@ -82,7 +82,8 @@ class WireheadGenerator:
                         log.info("Generator: sample %d of generation %d of %s", place[1], place[0], self.config.dbname)
                     if self._stop.is_set():
                         break
-            self._finish(cache, keeper)
+            if not self._stop.is_set():
+                self._finish(cache, keeper)
         return self.stored
 
     def run_generator(self) -> int:
@@ -94,7 +95,7 @@ class WireheadGenerator:
         self._stop.set()
 
     def _finish(self, cache: Cache, keeper: Keeper) -> None:
-        """A generation that is full is swapped before the last generator ends."""
+        """Waits until a generation that is full has been swapped: this may be the last generator."""
         deadline = time.monotonic() + 2 * self.config.lease
         generation = cache.current() + 1
         last = f"{self.config.swap_cap - 1:012d}"

@@ -263,7 +263,7 @@ def test_the_slurm_scripts(place: dict[str, Any], tmp_path: Path) -> None:
             job.terminate()
         for job in jobs:
             try:
-                job.wait(40)
+                job.wait(60)
             finally:
                 _kill_group(job.pid)
 
