@@ -400,8 +400,8 @@ class Writer:
                 checked = now
                 # A damaged sample may have been thrown away: then its number is free.
                 taken = store.scan(table)
-                free = (id for id in range(self._cache.config.swap_cap) if _key(id) not in taken)
-                self._next = next(free, self._next)
+                holes = (id for id in range(self._cache.config.swap_cap) if _key(id) not in taken)
+                self._next = next(holes, self._next)
                 if now >= warn_at:
                     warn_at = now + 30
                     reason = blocked_by(self._cache, generation) or "is a manager or another generator running?"

@@ -105,8 +105,8 @@ def status_of(cache: Cache) -> Status:
     """
     store, config = cache.store, cache.config
     now = store.now()
-    current = cache.current()
     swaps = cache.swaps()
+    current = swaps[-1].generation if swaps else 0
     recent = swaps[-11:]
     rate = None
     if len(recent) > 1 and recent[-1].time > recent[0].time:

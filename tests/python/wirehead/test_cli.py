@@ -43,7 +43,7 @@ FUNCTIONS = """
 def folder(place: dict[str, Any], tmp_path: Path) -> Path:
     """With functions and a configuration in it."""
     (tmp_path / "functions.py").write_text(textwrap.dedent(FUNCTIONS))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**place, "SWAP_CAP": 30, "LEASE": 3, "TIMEOUT": 30}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**place, "SWAP_CAP": 30, "LEASE": 10, "TIMEOUT": 30}))
     return tmp_path
 
 
@@ -150,12 +150,24 @@ def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
 def test_status_and_clean(folder: Path) -> None:
     empty = json.loads(run(folder, "status", "--json").stdout)
     assert (empty["generation"], empty["fill"], empty["swap_cap"], empty["seconds_per_sample"]) == (0, 0, 30, None)
+    with Command(folder, "manage") as manage:
+        manage.until("Manager: manages")
+        while json.loads(run(folder, "status", "--json").stdout)["manager"] is None:
+            pass
+        _look_at_status(folder, manage)
+    cleaned = run(folder, "clean", "--force")
+    assert cleaned.returncode == 0, cleaned.stdout
+    assert json.loads(run(folder, "status", "--json").stdout)["generation"] == 0
+
+
+def _look_at_status(folder: Path, manage: Command) -> None:
     with (
-        Command(folder, "manage") as manage,
-        Command(folder, "generate", "-n", "2", "functions:numbers"),
+        Command(folder, "generate", "-n", "2", "functions:numbers") as generate,
         Command(folder, "status", "--json", "--watch", "0.1") as watch,
     ):
         manage.until("SWAP!", 3)
+        generate.until("started", 2)
+        watch.until(r'"generators": \[\{[^]]*\][^]]*\}, \{')
         with MongoTupleheadDataset(yaml.safe_load((folder / "config.yaml").read_text()), to="numpy") as dataset:
             assert dataset[0]
             status = json.loads(run(folder, "status", "--json").stdout)
@@ -174,9 +186,6 @@ def test_status_and_clean(folder: Path) -> None:
         assert refused.returncode == 1
         assert "is in use by" in refused.stdout
         watch.until('"generation"', 3)
-    cleaned = run(folder, "clean", "--force")
-    assert cleaned.returncode == 0, cleaned.stdout
-    assert json.loads(run(folder, "status", "--json").stdout)["generation"] == 0
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:
