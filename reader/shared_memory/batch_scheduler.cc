@@ -498,23 +498,26 @@ bool BatchScheduler::Decided(WaitOutcome* outcome) {
   return true;
 }
 
-WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
-  WaitOutcome outcome{};
-  {
-    const std::lock_guard lock(mutex_);
-    // Also while there always is a batch: a worker that died is one too few.
-    const uint64_t now = CoarseNanoseconds();
-    if (now >= next_look_ns_) {
-      NoteDeaths();
-      next_look_ns_ = now + kLookEveryNs;
-    }
-    if (std::exchange(unreported_deaths_, false)) {
-      return WaitOutcome::kProducerDied;
-    }
-    if (Decided(&outcome)) {
-      return outcome;
-    }
+std::optional<WaitOutcome> BatchScheduler::TryWait() {
+  const std::lock_guard lock(mutex_);
+  // Also while there always is a batch: a worker that died is one too few.
+  const uint64_t now = CoarseNanoseconds();
+  if (now >= next_look_ns_) {
+    NoteDeaths();
+    next_look_ns_ = now + kLookEveryNs;
   }
+  if (std::exchange(unreported_deaths_, false)) {
+    return WaitOutcome::kProducerDied;
+  }
+  WaitOutcome outcome{};
+  return Decided(&outcome) ? std::optional(outcome) : std::nullopt;
+}
+
+WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
+  if (const auto decided = TryWait()) {
+    return *decided;
+  }
+  WaitOutcome outcome{};
   ControlBlock& control = arena_->control();
   const uint64_t begin = MonotonicNanoseconds();
   const int64_t awake_ns = spin_.Start(control.spin_ns.load(std::memory_order_relaxed));

@@ -18,6 +18,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -146,6 +147,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // are ready, once. A signal that arrives just before it goes to sleep does not interrupt it: who must react to
   // signals gives a limit.
   WaitOutcome Wait(int64_t timeout_ns);
+  // What Wait says if it need not wait; nothing if it must. Never blocks.
+  std::optional<WaitOutcome> TryWait();
   // Makes the Wait under way, or else the next one that would sleep, return kInterrupted.
   void Interrupt();
   // The next batch, after Wait has said kBatch; without in_order the oldest that is complete.
