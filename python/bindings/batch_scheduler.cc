@@ -43,9 +43,12 @@ class BatchScheduler {
  public:
   // `decode_problem(batch)` gives the exception to raise for a batch that could not be made; the others as for
   // BatchBuilder.
+  // `look_ahead`: Next builds the batch after the one that it gives, too, if that is ready: what is begun by building
+  // it, copies to a device say, goes on while the consumer has the one before.
   BatchScheduler(const SchedulerOptions& options, py::object decode_tree, py::object decode_problem,
-                 py::object unpickle)
-      : scheduler_(shared_memory::BatchScheduler::Create(options)),
+                 py::object unpickle, bool look_ahead)
+      : look_ahead_(look_ahead),
+        scheduler_(shared_memory::BatchScheduler::Create(options)),
         builder_(std::move(decode_tree), std::move(unpickle)),
         decode_problem_(std::move(decode_problem)) {}
 
@@ -54,17 +57,37 @@ class BatchScheduler {
   // The next batch, or a WaitOutcome that says what to do first. Python's signal handlers run meanwhile.
   py::object Next(double timeout) {
     RequireOwner();
-    const WaitOutcome outcome = Wait(Nanoseconds(timeout));
-    if (outcome != WaitOutcome::kBatch) {
-      return py::cast(outcome);
+    if (std::exchange(death_seen_ahead_, false)) {
+      return py::cast(WaitOutcome::kProducerDied);
     }
-    ReadyBatch batch = scheduler_->Take();
+    if (!ahead_) {
+      const WaitOutcome outcome = Wait(Nanoseconds(timeout));
+      if (outcome != WaitOutcome::kBatch) {
+        return py::cast(outcome);
+      }
+    }
+    ReadyBatch batch = ahead_ ? std::move(*ahead_) : scheduler_->Take();
+    ahead_.reset();
+    py::object built = std::exchange(built_ahead_, py::object());
     last_ = WithoutMemory(batch);
     if (batch.problem != shared_memory::kNoProblem) {
       batch.memory.reset();
       throw PythonError(decode_problem_(*last_));
     }
-    return builder_.Build(batch);
+    if (!built) {
+      built = builder_.Build(batch);
+    }
+    if (look_ahead_) {
+      LookAhead();
+    }
+    return built;
+  }
+
+  void StartEpoch(const EpochStart& start) {
+    RequireOwner();
+    ahead_.reset();
+    built_ahead_ = py::object();
+    scheduler_->StartEpoch(start);
   }
 
   const std::optional<ReadyBatch>& last() const { return last_; }
@@ -86,6 +109,11 @@ class BatchScheduler {
 
  private:
   WaitOutcome Wait(int64_t timeout_ns) {
+    // A batch that is ready costs no change of the GIL's owner: with another thread that computes in Python, to get it
+    // back takes up to a switch interval, 5 ms. The scheduler's own lock is never held by a thread that wants the GIL.
+    if (const std::optional<WaitOutcome> decided = scheduler_->TryWait()) {
+      return *decided;
+    }
     if (timeout_ns == 0) {
       return scheduler_->Wait(0);
     }
@@ -108,23 +136,48 @@ class BatchScheduler {
     }
   }
 
+  void LookAhead() {
+    const std::optional<WaitOutcome> outcome = scheduler_->TryWait();
+    death_seen_ahead_ = outcome == WaitOutcome::kProducerDied;
+    if (outcome != WaitOutcome::kBatch) {
+      return;
+    }
+    ahead_ = scheduler_->Take();
+    if (ahead_->problem != shared_memory::kNoProblem) {
+      return;  // it is reported in its turn
+    }
+    try {
+      built_ahead_ = builder_.Build(*ahead_);
+    } catch (py::error_already_set& error) {
+      // It is built anew in its turn. A signal handler's exception comes again, now that nothing can be lost.
+      if (error.matches(PyExc_KeyboardInterrupt)) {
+        PyErr_SetInterrupt();
+      }
+    }
+  }
+
   const pid_t owner_ = shared_memory::ProcessId();
+  const bool look_ahead_;
   const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
   BatchBuilder builder_;
   py::object decode_problem_;
-  std::optional<ReadyBatch> last_;  // without its memory
+  std::optional<ReadyBatch> last_;   // without its memory
+  std::optional<ReadyBatch> ahead_;  // taken, and given next
+  py::object built_ahead_;           // of it; null if it is not built
+  bool death_seen_ahead_ = false;
 };
 
 }  // namespace
 
 void BindBatchScheduler(py::module_& m) {
   py::class_<BatchScheduler>(m, "BatchScheduler", "The main process's end of a loader's arena.")
-      .def(py::init(
-               [](py::object decode_tree, py::object decode_problem, py::object unpickle, const py::kwargs& options) {
-                 return std::make_unique<BatchScheduler>(SchedulerOptionsOf(options), std::move(decode_tree),
-                                                         std::move(decode_problem), std::move(unpickle));
-               }),
-           py::kw_only(), py::arg("decode_tree"), py::arg("decode_problem"), py::arg("unpickle"))
+      .def(py::init([](py::object decode_tree, py::object decode_problem, py::object unpickle, bool look_ahead,
+                       const py::kwargs& options) {
+             return std::make_unique<BatchScheduler>(SchedulerOptionsOf(options), std::move(decode_tree),
+                                                     std::move(decode_problem), std::move(unpickle), look_ahead);
+           }),
+           py::kw_only(), py::arg("decode_tree"), py::arg("decode_problem"), py::arg("unpickle"),
+           py::arg("look_ahead") = false)
       .def_property_readonly("arena_fd", [](const BatchScheduler& self) { return self.scheduler().arena()->fd(); })
       .def_property_readonly("completion_fd",
                              [](const BatchScheduler& self) { return self.scheduler().completion_fd(); })
@@ -134,12 +187,11 @@ void BindBatchScheduler(py::module_& m) {
           "start_epoch",
           [](BatchScheduler& self, uint64_t epoch, uint64_t first_batch, std::vector<uint64_t> skip,
              const std::vector<std::pair<uint64_t, bool>>& streams, uint32_t next_stream) {
-            self.RequireOwner();
             EpochStart start{epoch, first_batch, std::move(skip), {}, next_stream};
             for (const auto& [next, ended] : streams) {
               start.streams.push_back({next, ended});
             }
-            self.scheduler().StartEpoch(start);
+            self.StartEpoch(start);
           },
           py::arg("epoch"), py::arg("first_batch") = 0, py::arg("skip") = std::vector<uint64_t>(),
           py::arg("streams") = std::vector<std::pair<uint64_t, bool>>(), py::arg("next_stream") = 0,

@@ -208,6 +208,7 @@ class BatchScheduler:
         decode_tree: Callable[[bytes], tuple[Any, list[Any]]],
         decode_problem: Callable[[ReadyBatch], BaseException],
         unpickle: Callable[[bytes], Any],
+        look_ahead: bool = False,
         order: str = ...,
         dataset_length: int = ...,
         seed: int = ...,

@@ -342,13 +342,16 @@ def _pieces(values: list[Any]) -> tuple[Planned, Array] | None:
     return planned, np.array([array.shape for array in arrays], np.int64)
 
 
-def decode_tree(tree: bytes, to: str | None = "numpy") -> tuple[Build, _Dtypes]:
+def decode_tree(
+    tree: bytes, to: str | None = "numpy", move: Callable[[Any], Any] | None = None
+) -> tuple[Build, _Dtypes]:
     """The inverse of :func:`describe` and :func:`flatten_batch`: what builds a batch from its leaves, and the leaves'
     dtypes.
 
     Args:
         to: what arrays become: "numpy"; "torch" (those of a dtype that torch does not know stay arrays); None: tensors
             if any of the batch was one, else arrays.
+        move: takes each array or tensor, and gives what the batch has in its place.
 
     Raises:
         TypeError: NumPy does not know a type.
@@ -361,9 +364,15 @@ def decode_tree(tree: bytes, to: str | None = "numpy") -> tuple[Build, _Dtypes]:
         None if dtype is None else to_torch(dtype, form) if as_torch else to_numpy(form)
         for dtype, form in zip(dtypes, forms)
     ]
+    if move is not None:
+        convert = [_then(converter, move) for converter in convert]
     if structure == ("list", [("leaf", i, form) for i, form in enumerate(forms)]) and not any(convert):
         return lambda leaves: leaves, dtypes  # the commonest batch: a fresh list already
     return _builder(structure, convert), dtypes
+
+
+def _then(first: Convert | None, second: Convert) -> Convert:
+    return second if first is None else lambda leaf: second(first(leaf))
 
 
 def _collect_forms(structure: Structure, forms: list[Form]) -> None:

@@ -23,6 +23,7 @@ from headrace.data._arguments import (
 )
 from headrace.data._collation import DefaultCollate, check_ragged_rule, default_collate, default_convert
 from headrace.data._dataset import is_iterable_dataset, is_torch_dataset
+from headrace.data._device import check_device
 from headrace.data._grain import SampledDataset, is_grain_sampler
 
 MAX_WORKERS = 512
@@ -59,6 +60,7 @@ class LoaderConfig:
     prefetch_factor: int
     persistent_workers: bool
     pin_memory_device: str
+    device: str | None
     in_order: bool
     seed: int | None  # None: drawn from torch when an epoch begins
     to: str | None
@@ -98,6 +100,7 @@ class LoaderConfig:
         self._check_stream()
         if self.to not in (None, "numpy", "torch"):
             raise ValueError(f'to must be "numpy", "torch" or None, got {self.to!r}')
+        self._check_device()
         for name in ("pin_memory", "in_order", "trace", "progress"):
             self._set(name, bool(getattr(self, name)))
         if self.progress:
@@ -105,6 +108,14 @@ class LoaderConfig:
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
+
+    def _check_device(self) -> None:
+        self._set("device", check_device(self.device))
+        if self.device is not None:
+            if self.to == "numpy":
+                raise ValueError('device excludes to="numpy": NumPy has no arrays on a GPU')
+            self._set("to", "torch")
+            self._set("pin_memory", True)
 
     def _check_dataset(self) -> None:
         self._set("iterable", is_iterable_dataset(self.dataset))

@@ -50,7 +50,10 @@ class DataLoader:
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
             :func:`headrace.data.default_collate`. The samples may have been made by several workers; then their arrays
             lie in shared memory, and what it wants to keep beyond the call it must copy.
-        pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none.
+        pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none. A
+            batch may be dropped while ``.to("cuda", non_blocking=True)`` of it is under way: its memory is not used
+            again before the device has come that far. Not page-locked are batches that come as copies because the
+            program keeps hundreds, and objects.
         drop_last: leave out a last batch that is not full.
         timeout: seconds that a batch may take; 0: any time. Then ``errors.Timeout`` says which samples the workers are
             at, with their stacks; a worker that has been at one sample for half of that time is replaced.
@@ -63,6 +66,9 @@ class DataLoader:
         persistent_workers: keep the workers from one epoch to the next, and begin the next while one ends.
         in_order: batches arrive in the order of the plan; False: as they become ready.
         pin_memory_device: accepted as PyTorch does, and ignored.
+        device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the batch
+            before is in use; the stream that is current when a batch is taken waits for its copies. Implies ``to`` and
+            ``pin_memory``. Needs torch.
         seed: of the order and of the records' generators; workers seed :mod:`random`, :mod:`numpy.random` and torch
             with it, the place where they start and their number. Default: fresh entropy, readable as ``loader.seed``;
             in a program that has imported torch, torch's global generator, as in PyTorch: then ``torch.manual_seed``
@@ -118,6 +124,7 @@ class DataLoader:
         prefetch_factor: int | None = None,
         persistent_workers: bool | None = None,
         pin_memory_device: str = "",
+        device: Any = None,
         in_order: bool = True,
         seed: int | None = None,
         to: str | None = None,

@@ -21,6 +21,7 @@ from headrace.data._autotune import Tuning, most_workers
 from headrace.data._batch_tree import decode_tree
 from headrace.data._collation import default_collate
 from headrace.data._config import LoaderConfig
+from headrace.data._device import DeviceCopies
 from headrace.data._order import Indices, make_plan
 from headrace.data._sample_pickle import dumps
 from headrace.data._state import Position
@@ -91,6 +92,7 @@ class Engine:
         # Streams that the scheduler tells apart; a common one counts as one.
         self.stream_count = 0 if self._stream is None else config.num_workers if self._stream.own else 1
         self.in_order = config.in_order or config.iterable
+        self._device = None if config.device is None else DeviceCopies(config.device)
         self.scheduler = _core.BatchScheduler(
             order=self._order,
             dataset_length=self.length,
@@ -107,10 +109,14 @@ class Engine:
             streams=config.num_workers if config.own_streams else 0,
             in_order=self.in_order,
             pin_memory=config.pin_memory,
+            fence_device=self._device is None,  # else it keeps each batch until its copies have ended
+            look_ahead=self._device is not None,
             trace_events=_TRACE_EVENTS if config.trace else 0,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,
-            decode_tree=functools.partial(decode_tree, to=config.batch_type),
+            decode_tree=functools.partial(decode_tree, to=config.batch_type)
+            if self._device is None
+            else self._device.decoder(decode_tree),
             # A bound method would make a cycle through C++, which the garbage collector cannot see.
             decode_problem=_weakly(self, Engine._decode_problem),
             unpickle=pickle.loads,
@@ -213,7 +219,7 @@ class Engine:
             else:
                 result = self._next_here(self.server)
             if type(result) is not WaitOutcome:
-                return result
+                return result if self._device is None else self._device.deliver(result)
             if result == WaitOutcome.END_OF_EPOCH:
                 raise StopIteration
             if result == WaitOutcome.PRODUCER_DIED:
