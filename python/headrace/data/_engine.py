@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import collections
 import functools
 import os
@@ -28,7 +29,7 @@ from headrace.data._state import Position
 from headrace.data._stats import summarize
 from headrace.data._stream import StreamPlace, StreamTask
 from headrace.data._worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask, decode_error
-from headrace.data._worker_pool import DeathPolicy, MakeSetup, ThreadPool, WorkerPool, describe_exit
+from headrace.data._worker_pool import DeathPolicy, MakeSetup, ThreadPool, WorkerPool
 
 WaitOutcome = _core.WaitOutcome
 
@@ -126,6 +127,7 @@ class Engine:
         self._pool_lock = threading.RLock()
         self.pool: WorkerPool | ThreadPool | None = None
         self.server: ClaimServer | None = None
+        self._serving = threading.Lock()  # held while samples are made in this process, at the consumer's request
         self._make_setup: MakeSetup
         self._finalizer: weakref.finalize[..., Engine]
         arena, completion = self.scheduler.arena_fd, self.scheduler.completion_fd
@@ -134,7 +136,8 @@ class Engine:
         # could never be collected.
         if in_process:
             self.server = make_server(producer_id=0, errors=self._errors)
-            self._finalizer = weakref.finalize(self, self.scheduler.shutdown)
+            self._finalizer = weakref.finalize(self, _stop_here, self.scheduler, self._serving, self._owner)
+            _note_exit_first()
             return
         if self._local:
             servers = functools.partial(make_server, errors=self._errors)
@@ -161,6 +164,7 @@ class Engine:
                 _explain_pickling(config, context.get_start_method(), error)
                 raise
         self._finalizer = weakref.finalize(self, _stop_pool, self.pool, self._pool_lock, self._owner)
+        _note_exit_first()
 
     def close(self) -> None:
         """Ends the workers. Batches stay valid."""
@@ -227,6 +231,7 @@ class Engine:
             elif result == WaitOutcome.TIMED_OUT:
                 self.note_half_timeout()
             elif result == WaitOutcome.STOPPED:
+                _rest_if_exiting()
                 raise errors.FailedPrecondition("the loader was shut down during the iteration")
 
     def took_failed_batch(self) -> bool:
@@ -244,7 +249,8 @@ class Engine:
                 # An interrupt came between a claim and its end, and the user went on.
                 self.scheduler.reclaim(0)
             else:
-                server.serve(claim)
+                with self._serving:
+                    server.serve(claim)
 
     def supply(self) -> None:
         """Hands the scheduler the index lists that it wants."""
@@ -353,15 +359,11 @@ class Engine:
         self._failed = True
         if not problem.killed:
             return self._errors.pop(problem.message) if self._local else decode_error(problem.message)
-        self.replace_dead()  # the last death, which says the signal, may not have been looked at yet
+        assert isinstance(self.pool, WorkerPool)  # which gave the sample up
         index = self._index(problem.epoch, problem.batch, problem.row)
-        exit_text = (
-            self.pool.exit_at(problem.epoch, problem.batch)
-            if isinstance(self.pool, WorkerPool)
-            else describe_exit(None)
-        )
+        exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)
         error = errors.WorkerDied(
-            f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. "
+            f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. {hint}"
             "With num_workers=0 the sample is made in this process, where a debugger can see it."
         )
         error.sample_index = index
@@ -396,6 +398,37 @@ def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception)
                 f'{name} cannot be pickled, which the start method "{start_method}" requires: {reason}. Define it at '
                 'the top level of a module, or use multiprocessing_context="fork" or workers="thread".'
             ) from error
+
+
+_exiting = False
+
+
+@functools.cache
+def _note_exit_first() -> None:
+    """Has the interpreter's exit noted before it stops the engines: what is registered last runs first."""
+
+    def note() -> None:
+        global _exiting
+        _exiting = True
+
+    atexit.register(note)
+
+
+def _rest_if_exiting() -> None:
+    """A daemon thread that iterates while the interpreter exits has nobody left to tell: it ends with the process."""
+    if _exiting and threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
+
+
+def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: int) -> None:
+    """Ends an engine without workers.
+
+    At the interpreter's exit a daemon thread may be in a dataset that C++ has called. Python before 3.13 would end it
+    there by unwinding the stack, which C++ answers with abort(): so it is given time to come out.
+    """
+    scheduler.shutdown()
+    if _exiting and os.getpid() == owner and serving.acquire(timeout=1.0):
+        serving.release()
 
 
 def _stop_pool(pool: WorkerPool | ThreadPool, lock: threading.RLock, owner: int) -> None:

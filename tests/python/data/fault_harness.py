@@ -7,6 +7,7 @@ The programs are the functions of fault_programs.py. One prints its result as a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ DEADLINE = 90.0
 CONTEXTS = ("fork", "forkserver", "spawn")
 
 
+@functools.cache
 def can_unshare() -> bool:
     """Whether a program can be given a /dev/shm of its own."""
     return os.geteuid() == 0 and subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0

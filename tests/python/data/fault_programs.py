@@ -767,6 +767,74 @@ def dies_while_ready() -> None:
     report({"replaced after batches": replaced if len(after) == 2 else 1000, "exact": exact})
 
 
+def cpu_seconds() -> float:
+    """Of this process and its children that live."""
+    ticks = 0
+    for pid in [os.getpid(), *_others()]:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def rests(kind: str, seconds: float) -> None:
+    """The consumer takes a few batches, and then none for a while."""
+    loader = make_loader(kind, 3, "fork")
+    expected = Expected(kind, 3)
+    iterator = iter(loader)
+    got = [digest(next(iterator)) for _ in range(3)]
+    while loader.stats()["ready_batches"] < loader.prefetch_factor:
+        time.sleep(0.05)
+    before, resident = cpu_seconds(), loader.stats()["resident_bytes"]
+    time.sleep(seconds)
+    spent, grown = cpu_seconds() - before, loader.stats()["resident_bytes"] - resident
+    got += [digest(batch) for batch in iterator]
+    report({"spent": spent, "grown": grown, "exact": got == expected.epoch(0)})
+
+
+class Huge:
+    """Samples of 32 MiB."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(32 << 20, index, np.uint8)
+
+
+def more_than_memory() -> None:
+    """Batches that are made ahead do not fit into the memory that there is."""
+    warnings.simplefilter("ignore")
+    be_quiet()
+    loader = DataLoader(Huge(), batch_size=2, num_workers=2, prefetch_factor=8)
+    error = ""
+    iterator = iter(loader)
+    try:
+        next(iterator)
+        time.sleep(5)  # the workers go on
+        for _ in iterator:
+            pass
+    except RuntimeError as raised:
+        error = str(raised)
+    report({"error": error})
+
+
+def exits_beside_a_thread(count: int, workers: int) -> None:
+    """Main processes, forks of this one, that end while a daemon thread of theirs iterates."""
+    chance = random.Random(count)
+    statuses = []
+    for _ in range(count):
+        seconds = chance.uniform(0.02, 0.2)
+        child = os.fork()
+        if child == 0:
+            loader = DataLoader(Work(400), batch_size=8, num_workers=workers)
+            threading.Thread(target=_iterate, args=(loader, int), daemon=True).start()
+            time.sleep(seconds)
+            return
+        statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    report(sorted(set(statuses)))
+
+
 def main() -> None:
     print(os.getpid(), flush=True)
     # As at a terminal: a shell's background job, which the tests may be part of, ignores Ctrl-C.

@@ -37,3 +37,11 @@ def test_ends_of_programs_whose_workers_start_slowly(context: str, way: str) -> 
                 os.kill(running.pid, getattr(signal, way))
             assert running.wait() != 0
             running.assert_nothing_left()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_end_beside_a_thread_that_iterates(workers: int) -> None:
+    with program("exits_beside_a_thread", 20, workers) as running:
+        assert running.result() == [0]
+        assert running.errors() == ""
+        running.assert_nothing_left()
