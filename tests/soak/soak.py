@@ -182,8 +182,8 @@ class Tormentor(threading.Thread):
                     os.kill(pid, signal.SIGCONT)
 
 
-def feed(loader: DataLoader, arrays: int) -> Iterator[Any]:
-    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 3, [[-1]] * arrays)
+def feed(loader: DataLoader, size: int) -> Iterator[Any]:
+    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 3, [[-1, size], [-1]])
     feeding = loader._feed(queue)
     try:
         while True:
@@ -199,7 +199,7 @@ def consume(chosen: Round, loader: DataLoader, chance: random.Random) -> Iterato
     """Epochs: their number, the batches, and whether these are all."""
     for epoch in range(chosen.epochs):
         got: list[str] = []
-        batches = feed(loader, 2) if chosen.consumer == "feeds" else iter(loader)
+        batches = feed(loader, chosen.size) if chosen.consumer == "feeds" else iter(loader)
         kept = []
         for batch in batches:
             got.append(digest(batch))

@@ -61,6 +61,16 @@ def describe_exit(code: int | None) -> str:
     return f"exited with status {code}"
 
 
+def hint(code: int | None) -> str:
+    """A sentence on what may be behind an exit that does not speak for itself."""
+    if code != -signal.SIGKILL:
+        return ""
+    return (
+        "The kernel sends that, too, when memory runs out: smaller batches, a smaller prefetch_factor or fewer workers "
+        "need less. "
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class DeathPolicy:
     """What follows when workers die at a sample.
@@ -88,6 +98,7 @@ class _Worker:
     hung: bool = False
 
     def describe_exit(self) -> str:
+        """What happened, in words that follow "worker 3"."""
         return "hung, and was ended after the timeout" if self.hung else describe_exit(self.process.exitcode)
 
 
@@ -136,7 +147,7 @@ class WorkerPool:
         # By worker: processes that have been told to end and may still be at a sample.
         self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
         # How workers ended at what was given up, by epoch and batch.
-        self._given_up: collections.OrderedDict[tuple[int, int], str] = collections.OrderedDict()
+        self._given_up: collections.OrderedDict[tuple[int, int], tuple[str, str]] = collections.OrderedDict()
         self.deaths = 0
         self.skipped = 0
         _require_descriptors(num_workers)
@@ -242,29 +253,30 @@ class WorkerPool:
             samples = self._scheduler.stats()["samples"]
             if not self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples):
                 raise errors.WorkerDied(
-                    f"the worker processes die before they make a sample: {report}. See what they printed; "
+                    f"the worker processes die before they make a sample: {report}. {hint(code)}See what they printed; "
                     "with num_workers=0 the dataset runs in this process."
                 )
             return " while it was idle; another worker takes its place"
         self._idle_deaths.forget(worker_id)
         names = [repr(index_of(death)) for death in at_work]
         text = f"sample with index {names[0]}" if len(names) == 1 else f"samples with indices {', '.join(names)}"
-        outcomes = {self._give_up(death, worker.describe_exit()) for death in given_up}
+        outcomes = {self._give_up(death, worker) for death in given_up}
         return f" while it made the {text}; {', '.join(sorted(outcomes)) or 'another worker makes it again'}"
 
-    def _give_up(self, death: _core.ProducerDeath, exit_text: str) -> str:
+    def _give_up(self, death: _core.ProducerDeath, worker: _Worker) -> str:
         if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
             self.skipped += 1
             return "its batch is made without it"
-        self._given_up[(death.epoch, death.batch)] = exit_text
+        explanation = "" if worker.hung else hint(worker.process.exitcode)
+        self._given_up[(death.epoch, death.batch)] = (worker.describe_exit(), explanation)
         while len(self._given_up) > 2048:
             self._given_up.popitem(last=False)
         self._scheduler.abandon(death.sequence, death.row)
         return "it is given up"
 
-    def exit_at(self, epoch: int, batch: int) -> str:
-        """How the last worker ended that made a sample of that batch, which was given up."""
-        return self._given_up.get((epoch, batch), describe_exit(None))
+    def exit_at(self, epoch: int, batch: int) -> tuple[str, str]:
+        """How the last worker ended that made a sample of that batch, which was given up, and what may be behind it."""
+        return self._given_up.get((epoch, batch), (describe_exit(None), ""))
 
     def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
         """What the workers that hold those claims are at, or all if there are none: sample, process and stack."""

@@ -43,7 +43,6 @@ class Stacks:
 
     def __init__(self) -> None:
         self.fd = _memory_file("headrace-stacks")
-        self._owner = os.getpid()
 
     def of(self, pid: int, seconds: float = 5.0) -> str:
         """The stacks of the worker with that number, or what keeps it from telling; waits at most so long for them."""

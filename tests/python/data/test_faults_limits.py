@@ -111,6 +111,16 @@ def test_a_sample_that_takes_all_memory(cgroup: Path) -> None:
     assert result["epochs"] == [expected, expected]
 
 
+@pytest.mark.parametrize("cgroup", ["memory"], indirect=True)
+def test_less_memory_than_the_batches_made_ahead(cgroup: Path) -> None:
+    """The kernel ends workers, not the main process, and that can say what has happened."""
+    (cgroup / "memory.limit_in_bytes").write_text(str(400 << 20))
+    result = run("more_than_memory", mounts=within(cgroup))
+    assert "SIGKILL" in result["error"]
+    assert "memory" in result["error"]
+    assert "prefetch_factor" in result["error"]
+
+
 @pytest.mark.parametrize("call", ["pidfd_open", "memfd_create"])
 @pytest.mark.parametrize("error", ["ENOSYS", "EPERM"])
 def test_a_system_call_is_forbidden(call: str, error: str) -> None:

@@ -1,0 +1,133 @@
+"""headrace.data._worker_deaths: which deaths count against a sample, and how long workers are started again."""
+
+from __future__ import annotations
+
+import signal
+import types
+
+import pytest
+
+from headrace.data import _worker_deaths
+from headrace.data._worker_deaths import IdleDeaths, SampleDeaths, pause_before_retry
+
+KILLED = -int(signal.SIGKILL)
+ONE, TWO = (1, 0, "rows"), (1, 5, "rows")
+
+
+def test_a_sample_is_given_up_after_the_stated_number_of_deaths() -> None:
+    deaths = SampleDeaths(3)
+    assert deaths.note(KILLED, [ONE]) == []
+    assert deaths.note(KILLED, [ONE]) == []
+    assert deaths.note(KILLED, [ONE]) == [ONE]
+    assert deaths.note(KILLED, [ONE]) == []  # it begins anew
+
+
+def test_causes_are_counted_apart() -> None:
+    deaths = SampleDeaths(2)
+    assert deaths.note(KILLED, [ONE]) == []
+    assert deaths.note(1, [ONE]) == []
+    assert deaths.note("hung", [ONE]) == []
+    assert deaths.note(1, [ONE]) == [ONE]
+    assert deaths.note(KILLED, [ONE]) == [ONE]
+
+
+def test_deaths_of_idle_workers_acquit_a_sample() -> None:
+    deaths = SampleDeaths(2)
+    for _ in range(10):
+        assert deaths.note(KILLED, [ONE]) == []
+        deaths.note(KILLED, [])
+    deaths.note(1, [])  # of another cause
+    assert deaths.note(KILLED, [ONE]) == []
+    assert deaths.note(KILLED, [ONE]) == [ONE]
+
+
+def test_deaths_at_samples_that_were_harmless_acquit_it_too() -> None:
+    deaths = SampleDeaths(2)
+    deaths.note(KILLED, [ONE])
+    deaths.note(KILLED, [TWO])
+    assert deaths.note(KILLED, [ONE]) == []
+
+
+def test_two_deadly_samples_do_not_acquit_each_other() -> None:
+    deaths = SampleDeaths(4)
+    given_up = []
+    for _ in range(6):
+        given_up += deaths.note(KILLED, [ONE])
+        given_up += deaths.note(KILLED, [TWO])
+    assert sorted(given_up)[:2] == [ONE, TWO]
+
+
+def test_a_process_with_threads_dies_at_several_samples() -> None:
+    deaths = SampleDeaths(2)
+    assert deaths.note(KILLED, [ONE, TWO]) == []
+    assert deaths.note(KILLED, [ONE]) == [ONE]
+    assert deaths.note(KILLED, [TWO]) == [TWO]
+
+
+def test_old_samples_are_forgotten() -> None:
+    deaths = SampleDeaths(2)
+    deaths.note(KILLED, [ONE])
+    deaths.note(KILLED, [(10_000, 0, "rows")])
+    deaths.note(KILLED, [(10_000, 0, "rows")])
+    assert deaths.note(KILLED, [ONE]) == []
+
+
+def test_pauses_grow_and_end() -> None:
+    pauses = [pause_before_retry(deaths) for deaths in range(20)]
+    assert pauses[0] == 0
+    assert pauses == sorted(pauses)
+    assert pauses[1] > 0
+    assert pauses[-1] == 2
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(_worker_deaths, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_worker_that_dies_of_its_start_is_soon_given_up(clock: list[float]) -> None:
+    idle = IdleDeaths()
+    assert [idle.note(0, 1, 0.1, samples=0) for _ in range(5)] == [True] * 4 + [False]
+
+
+def test_many_workers_at_once_are_one_round(clock: list[float]) -> None:
+    idle = IdleDeaths()
+    assert all(idle.note(worker, 1, 0.1, samples=0) for worker in range(16) for _ in range(4))
+
+
+def test_progress_begins_the_count_anew(clock: list[float]) -> None:
+    idle = IdleDeaths()
+    assert all(idle.note(0, 1, 0.1, samples) for samples in range(50))
+
+
+def test_what_is_killed_from_outside_is_waited_for(clock: list[float]) -> None:
+    idle = IdleDeaths()
+    for _ in range(59):
+        assert idle.note(0, KILLED, 0.1, samples=0)
+        clock[0] += 1
+    clock[0] += 2
+    assert not idle.note(0, KILLED, 0.1, samples=0)
+
+
+def test_workers_that_die_again_and_again_start_later(clock: list[float]) -> None:
+    idle = IdleDeaths()
+    delays = []
+    for _ in range(10):
+        idle.note(0, KILLED, 0.1, samples=0)
+        delays.append(idle.delay(0))
+    assert delays[0] == 0
+    assert delays == sorted(delays)
+    assert delays[-1] == 1
+    assert idle.delay(1) == 0
+    idle.forget(0)
+    assert idle.delay(0) == 0
+
+
+def test_a_worker_that_has_lived_for_long_starts_at_once(clock: list[float]) -> None:
+    idle = IdleDeaths()
+    for _ in range(5):
+        idle.note(0, KILLED, 0.1, samples=0)
+    idle.note(0, KILLED, 100.0, samples=7)
+    assert idle.delay(0) == 0
