@@ -230,6 +230,16 @@ std::vector<std::string> ToStrings(size_t n, const ProtobufCBinaryData* texts) {
   return strings;
 }
 
+// The number of an enumerator, which may be any: protobuf-c does not check it, and C++ must not look at one that the
+// type does not have.
+template <typename Enum>
+int32_t NumberOf(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int32_t));
+  int32_t number = 0;
+  std::memcpy(&number, &value, sizeof(number));
+  return number;
+}
+
 template <typename T, typename Item>
 std::vector<T> ToVector(size_t n, const Item* items) {
   return std::vector<T>(items, items + n);
@@ -240,7 +250,7 @@ Attribute Read(const proto::Attr& attr, const std::string& name, const std::stri
     HR_ENFORCE(present, DataLoss, "corrupt program: attribute '", name, "' of '", op_type, "' has a type but no value");
     return value;
   };
-  switch (attr.type) {
+  switch (NumberOf(attr.type)) {
     case HEADRACE__PROTO__ATTR_TYPE__INT:
       return scalar(attr.has_i, attr.i);
     case HEADRACE__PROTO__ATTR_TYPE__LONG:
@@ -266,8 +276,7 @@ Attribute Read(const proto::Attr& attr, const std::string& name, const std::stri
     case HEADRACE__PROTO__ATTR_TYPE__BOOLEANS:
       return ToVector<bool>(attr.n_bools, attr.bools);
     default:
-      Throw<DataLoss>("corrupt program: attribute '", name, "' of '", op_type, "' is of type ",
-                      static_cast<int>(attr.type));
+      Throw<DataLoss>("corrupt program: attribute '", name, "' of '", op_type, "' is of type ", NumberOf(attr.type));
   }
 }
 
@@ -275,7 +284,7 @@ TensorSpec Read(const proto::LoDTensorDesc& desc, const std::string& name) {
   // Deeper nesting than any program has; a corrupt depth would become a corrupt allocation somewhere else.
   constexpr int32_t kMaxLoDLevel = 64;
   TensorSpec spec;
-  const auto data_type = static_cast<int>(desc.tensor->data_type);
+  const int32_t data_type = NumberOf(desc.tensor->data_type);
   HR_ENFORCE(IsDataType(data_type), DataLoss, "corrupt program: variable '", name, "' has data type ", data_type);
   spec.dtype = static_cast<DataType>(data_type);
   spec.dims = ToVector<int64_t>(desc.tensor->n_dims, desc.tensor->dims);
@@ -310,10 +319,10 @@ void Read(const proto::VarDesc& in, BlockDesc* block) {
              " has a variable named '", name, "'");
   HR_ENFORCE(!block->HasLocalVar(name), DataLoss, "corrupt program: block ", block->index(), " has variable '", name,
              "' twice");
-  HR_ENFORCE(IsVarKind(in.type->type), DataLoss, "corrupt program: variable '", name, "' is of kind ",
-             static_cast<int>(in.type->type));
+  HR_ENFORCE(IsVarKind(NumberOf(in.type->type)), DataLoss, "corrupt program: variable '", name, "' is of kind ",
+             NumberOf(in.type->type));
   VarDesc& var = block->Var(name);
-  var.kind = static_cast<VarKind>(in.type->type);
+  var.kind = static_cast<VarKind>(NumberOf(in.type->type));
   if (var.kind == VarKind::kLoDTensor || var.kind == VarKind::kLoDTensorArray) {
     const auto* desc = var.kind == VarKind::kLoDTensor ? in.type->lod_tensor : in.type->tensor_array;
     HR_ENFORCE(desc != nullptr, DataLoss, "corrupt program: tensor variable '", name, "' has no shape");
