@@ -15,8 +15,21 @@ namespace {
 // thread.
 std::atomic<bool> gate_closed{false};
 std::atomic<int> inside_gate{0};
+std::atomic<std::thread::id> closer{};
 
 }  // namespace
+
+GilReleased::~GilReleased() noexcept(false) {
+  inside_gate.fetch_add(1);
+  if (gate_closed.load() && std::this_thread::get_id() != closer.load()) {
+    inside_gate.fetch_sub(1);
+    for (;;) {
+      std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+  PyEval_RestoreThread(state_);
+  inside_gate.fetch_sub(1);
+}
 
 GilHeld::GilHeld() {
   if (Py_IsInitialized() == 0) {
@@ -61,6 +74,7 @@ void CheckSignals() {
 }
 
 void CloseGilGate() {
+  closer.store(std::this_thread::get_id());
   gate_closed.store(true);
   GilReleased nogil;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);

@@ -21,9 +21,9 @@ namespace headrace::python {
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}
-  // While the interpreter goes down, older Pythons end the thread here by unwinding it, which a noexcept destructor
-  // would turn into abort().
-  ~GilReleased() noexcept(false) { PyEval_RestoreThread(state_); }
+  // Once the gate is closed, a thread other than the one that ends the interpreter stays in here for ever: Python would
+  // end it by unwinding its stack, which aborts the process at the first function that must not throw.
+  ~GilReleased() noexcept(false);
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
 
