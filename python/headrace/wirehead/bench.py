@@ -10,6 +10,7 @@ import dataclasses
 import importlib
 import io
 import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import statistics
@@ -221,7 +222,7 @@ def latency(place: dict[str, Any], quick: bool) -> None:
     duration = 5 if quick else 30
     context = multiprocessing.get_context("forkserver")
     stop = context.Event()
-    generator = context.Process(target=_generate_until, args=(config, stop, 0.0))
+    generator = context.Process(target=_child, args=(_generate_until, config, stop, 0.0))
     generator.start()
     try:
         times: list[float] = []
@@ -246,6 +247,19 @@ def latency(place: dict[str, Any], quick: bool) -> None:
     )
 
 
+def _child(action: Callable[..., None], *arguments: Any) -> None:
+    """What a process of a benchmark does; it ends when the benchmark does, however that ends."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    action(*arguments)
+
+
 def _generate_until(config: Config, stop: Any, pause: float, index: int = 0, length: int = 65536) -> None:
     def samples() -> Iterator[Sample]:
         while not stop.is_set():
@@ -264,7 +278,9 @@ def scaling(place: dict[str, Any], quick: bool) -> None:
         if config.is_local:
             config = dataclasses.replace(config, directory=f"{config.directory}/{n}")
         stop = context.Event()
-        processes = [context.Process(target=_generate_until, args=(config, stop, 0.5, i, 4096)) for i in range(n)]
+        processes = [
+            context.Process(target=_child, args=(_generate_until, config, stop, 0.5, i, 4096)) for i in range(n)
+        ]
         for process in processes:
             process.start()
         with contextlib.closing(Cache(config)) as cache:
@@ -388,7 +404,7 @@ def storm(
         def begin(role: str) -> None:
             number = next(numbers)
             path = f"{folder}/{role}-{number}"
-            process = context.Process(target=roles[role], args=(config, number, path), daemon=True)
+            process = context.Process(target=_child, args=(roles[role], config, number, path), daemon=True)
             process.start()
             running.append((role, process))
 
