@@ -97,7 +97,7 @@ format: $(VENV)/.test-tools ## format all sources in place
 
 sanitize: system-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
 	for sanitizer in thread address,undefined; do \
-	  cmake -S . -B build/$$sanitizer -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DHEADRACE_SANITIZE=$$sanitizer && \
+	  cmake -S . -B build/$$sanitizer -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DHEADRACE_SANITIZE=$$sanitizer && \
 	  cmake --build build/$$sanitizer --parallel $(JOBS) && \
 	  ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure || exit 1; \
 	done
