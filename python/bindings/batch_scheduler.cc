@@ -55,40 +55,59 @@ class BatchScheduler {
   shared_memory::BatchScheduler& scheduler() const { return *scheduler_; }
 
   // The next batch, or a WaitOutcome that says what to do first. Python's signal handlers run meanwhile.
+  //
+  // A signal handler may raise while Python code builds the batch, or before the caller has stored what this returns:
+  // the batch is kept until it is acknowledged, and built again.
   py::object Next(double timeout) {
     RequireOwner();
-    if (std::exchange(death_seen_ahead_, false)) {
-      return py::cast(WaitOutcome::kProducerDied);
-    }
-    if (!ahead_) {
-      const WaitOutcome outcome = Wait(Nanoseconds(timeout));
-      if (outcome != WaitOutcome::kBatch) {
-        return py::cast(outcome);
+    if (!taken_) {
+      if (std::exchange(death_seen_ahead_, false)) {
+        return py::cast(WaitOutcome::kProducerDied);
       }
+      if (!ahead_) {
+        const WaitOutcome outcome = Wait(Nanoseconds(timeout));
+        if (outcome != WaitOutcome::kBatch) {
+          return py::cast(outcome);
+        }
+      }
+      taken_ = ahead_ ? std::move(*ahead_) : scheduler_->Take();
+      ahead_.reset();
+      built_ = std::exchange(built_ahead_, py::object());
+      last_ = WithoutMemory(*taken_);
     }
-    ReadyBatch batch = ahead_ ? std::move(*ahead_) : scheduler_->Take();
-    ahead_.reset();
-    py::object built = std::exchange(built_ahead_, py::object());
-    last_ = WithoutMemory(batch);
-    if (batch.problem != shared_memory::kNoProblem) {
-      batch.memory.reset();
+    if (taken_->problem != shared_memory::kNoProblem) {
+      taken_->memory.reset();
       throw PythonError(decode_problem_(*last_));
     }
-    if (!built) {
-      built = builder_.Build(batch);
+    if (!built_) {
+      built_ = builder_.Build(*taken_);
     }
-    if (look_ahead_) {
+    if (look_ahead_ && !ahead_) {
       LookAhead();
     }
-    return built;
+    return built_;
+  }
+
+  // The caller has what Next gave, a batch or its problem, for good.
+  void Acknowledge() {
+    taken_.reset();
+    built_ = py::object();
   }
 
   void StartEpoch(const EpochStart& start) {
     RequireOwner();
+    Acknowledge();
     ahead_.reset();
     built_ahead_ = py::object();
+    supplied_ = 0;
     scheduler_->StartEpoch(start);
   }
+
+  void Supply(uint64_t rows, std::string_view indices, bool pickled) {
+    scheduler_->Supply(rows, indices, pickled);
+    ++supplied_;
+  }
+  uint64_t supplied() const { return supplied_; }
 
   const std::optional<ReadyBatch>& last() const { return last_; }
 
@@ -161,10 +180,13 @@ class BatchScheduler {
   const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
   BatchBuilder builder_;
   py::object decode_problem_;
+  std::optional<ReadyBatch> taken_;  // given, and not acknowledged yet
+  py::object built_;                 // of it; null if it is not built
   std::optional<ReadyBatch> last_;   // without its memory
   std::optional<ReadyBatch> ahead_;  // taken, and given next
   py::object built_ahead_;           // of it; null if it is not built
   bool death_seen_ahead_ = false;
+  uint64_t supplied_ = 0;  // in this epoch
 };
 
 }  // namespace
@@ -200,14 +222,18 @@ void BindBatchScheduler(py::module_& m) {
       .def(
           "supply",
           [](BatchScheduler& self, uint64_t rows, const py::bytes& indices, bool pickled) {
-            self.scheduler().Supply(rows, static_cast<std::string_view>(indices), pickled);
+            self.Supply(rows, static_cast<std::string_view>(indices), pickled);
           },
           py::arg("rows"), py::arg("indices"), py::arg("pickled"))
+      .def_property_readonly("supplied", &BatchScheduler::supplied, "How many batches were supplied in this epoch.")
       .def("end_supply", [](BatchScheduler& self) { self.scheduler().EndSupply(); })
       .def("wanted_supply", [](const BatchScheduler& self) { return self.scheduler().WantedSupply(); })
       .def("next", &BatchScheduler::Next, py::arg("timeout") = -1.0,
            "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds "
-           "(negative: no limit).")
+           "(negative: no limit). Gives the same batch, or raises its error, again until `acknowledge` is called.")
+      .def(
+          "acknowledge", &BatchScheduler::Acknowledge,
+          "The batch that `next` gave has arrived: the next one is wanted. Its memory is now held by its arrays alone.")
       .def_property_readonly(
           "last", &BatchScheduler::last,
           "Which batch `next` gave last, also if it raised the batch's error; None before the first.")

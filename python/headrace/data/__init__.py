@@ -1,6 +1,6 @@
 """The feeding engine: datasets in, batches in shared memory out."""
 
-from headrace.data._collation import default_collate, default_convert
+from headrace.data._collation import RaggedRule, default_collate, default_convert
 from headrace.data._dataloader import DataLoader
 from headrace.data._dataset import (
     ChainDataset,
@@ -13,14 +13,15 @@ from headrace.data._dataset import (
     random_split,
 )
 from headrace.data._frozen_list import FrozenList
-from headrace.data._grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions
-from headrace.data._mixing import IterableMixture, MixtureDataset, MixtureSampler
+from headrace.data._grain import RecordMetadata, SampledDataset
+from headrace.data._mixing import IterableMixture, MixtureDataset, MixtureSampler, Schedule
 from headrace.data._packing import PackedDataset, PackedIterableDataset
 from headrace.data._ragged import Ragged
 from headrace.data._random import record_generator
 from headrace.data._sampler import (
     BatchSampler,
     DistributedSampler,
+    PermutedRange,
     RandomSampler,
     Sampler,
     SeekableSampler,
@@ -28,7 +29,7 @@ from headrace.data._sampler import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from headrace.data._worker import WorkerInfo, get_worker_info
+from headrace.data._worker import WorkerInfo, WorkerTraceback, get_worker_info
 
 __all__ = [
     "BatchSampler",
@@ -38,17 +39,20 @@ __all__ = [
     "Dataset",
     "DistributedSampler",
     "FrozenList",
-    "GrainSampler",
     "IterableDataset",
     "IterableMixture",
     "MixtureDataset",
     "MixtureSampler",
     "PackedDataset",
     "PackedIterableDataset",
+    "PermutedRange",
     "Ragged",
+    "RaggedRule",
     "RandomSampler",
+    "RecordMetadata",
     "SampledDataset",
     "Sampler",
+    "Schedule",
     "SeekableSampler",
     "SequentialSampler",
     "StackDataset",
@@ -57,11 +61,10 @@ __all__ = [
     "TensorDataset",
     "WeightedRandomSampler",
     "WorkerInfo",
+    "WorkerTraceback",
     "default_collate",
     "default_convert",
     "get_worker_info",
-    "grain_batch_count",
-    "grain_positions",
     "random_split",
     "record_generator",
 ]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from headrace import _core, errors
 from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
-from headrace.data._engine import Engine
+from headrace.data._engine import Engine, stay_if_interpreter_ends
 from headrace.data._feed import Feed
 from headrace.data._iteration import BatchIterator, Progress
 from headrace.data._order import batches_per_epoch, draw_torch_seed
@@ -353,6 +353,7 @@ class DataLoader:
             engine.close()
 
     def _start_epoch(self) -> tuple[Engine, Progress]:
+        stay_if_interpreter_ends()
         config = self._config
         drawn = None
         if config.follows_torch and (self._seed is None or config.draws_each_epoch):
@@ -379,7 +380,11 @@ class DataLoader:
             seed = self._seed or 0
             # Workers that start anew must not draw what earlier ones drew.
             base_seed = worker_base_seed(seed, position.epoch, position.batch) if drawn is None else drawn
-            engine = Engine(config, seed, base_seed, position)
+            try:
+                engine = Engine(config, seed, base_seed, position)
+            except BaseException:
+                stay_if_interpreter_ends()
+                raise
         self._next = Position(position.epoch + 1)
         self._chosen_at = None
         try:

@@ -175,6 +175,10 @@ class Part:
         bulk = None if self.wants_rng or self.wants_out else getattr(self.dataset, "__getitems__", None)
         return bulk if callable(bulk) else None
 
+    @property
+    def sample_spec(self) -> Any:
+        return getattr(self.dataset, "sample_spec", None)
+
     def get(self, index: Any, rng: np.random.Generator | None, out: Any) -> Any:
         if not self.wants_rng and not self.wants_out:
             return self.dataset[index]
@@ -201,10 +205,10 @@ class Part:
 
 
 class ComposedDataset:
-    """What datasets made of others share: they offer what their parts offer, and no more.
+    """What datasets made of others share: they hand on what a loader gives them to those that ask for it.
 
-    ``rng`` and ``out`` are passed on to the parts that ask for them; ``__getitems__``, ``sample_spec``,
-    ``state_dict`` and ``set_epoch`` are there if the parts have them.
+    ``rng`` and ``out`` go to the parts that ask for them; ``state_dict``, ``load_state_dict`` and ``set_epoch`` to the
+    parts that have them.
 
     A subclass defines ``__len__``, ``__getitem__``, marked with :func:`passes_on`, and ``_get_many``.
     """
@@ -212,13 +216,11 @@ class ComposedDataset:
     _parts: list[Part]
 
     @property
-    def __getitems__(self) -> Callable[[list[Any]], list[Any]]:
-        # A __getitem__ that a subclass has put in the place of ours must not be gone round.
-        if not getattr(type(self).__getitem__, "passes_on", False):
-            raise AttributeError(f"{type(self).__name__} has a __getitem__ of its own and no __getitems__")
-        if not any(part.bulk for part in self._parts):
-            raise AttributeError(f"the parts of this {type(self).__name__} have no __getitems__")
-        return self._get_many
+    def __getitems__(self) -> Callable[[list[Any]], list[Any]] | None:
+        """Reads many samples in one call; None, as with torch's datasets, if that is not faster than one by one."""
+        # A __getitem__ that a subclass defines must not be bypassed.
+        own = not getattr(type(self).__getitem__, "passes_on", False)
+        return None if own or not any(part.bulk for part in self._parts) else self._get_many
 
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError
@@ -239,41 +241,29 @@ class ComposedDataset:
 
     @property
     def sample_spec(self) -> Any:
-        """The first part's."""
-        return self._parts[0].dataset.sample_spec
+        """The first part's; None if it has none."""
+        return self._parts[0].sample_spec
 
-    @property
-    def set_epoch(self) -> Callable[[int], None]:
-        self._require("set_epoch")
-        return self._set_epoch
-
-    @property
-    def state_dict(self) -> Callable[[], dict[str, Any]]:
-        self._require("state_dict")
-        return self._state_dict
-
-    @property
-    def load_state_dict(self) -> Callable[[dict[str, Any]], None]:
-        self._require("load_state_dict")
-        return self._load_state_dict
-
-    def _require(self, name: str) -> None:
-        if not any(hasattr(part.dataset, name) for part in self._parts):
-            raise AttributeError(f"the parts of this {type(self).__name__} have no {name}")
-
-    def _set_epoch(self, epoch: int) -> None:
+    def set_epoch(self, epoch: int) -> None:
+        """Hands the epoch to the parts that count epochs."""
         for part in self._parts:
             if hasattr(part.dataset, "set_epoch"):
                 part.dataset.set_epoch(epoch)
 
-    def _state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
+        """The states of the parts, None for those that have none."""
         return {
             "parts": [
                 part.dataset.state_dict() if hasattr(part.dataset, "state_dict") else None for part in self._parts
             ]
         }
 
-    def _load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Hands each part its state.
+
+        Raises:
+            ValueError: the state is that of another number of parts.
+        """
         if len(state["parts"]) != len(self._parts):
             raise ValueError(f"the state is of {len(state['parts'])} datasets, and there are {len(self._parts)}")
         for part, inner in zip(self._parts, state["parts"]):
@@ -395,8 +385,9 @@ class StackDataset(ComposedDataset):
 
     @property
     def sample_spec(self) -> Any:
-        """The parts', side by side."""
-        return self._joined([part.dataset.sample_spec for part in self._parts])
+        """The parts', side by side; None if one has none."""
+        specs = [part.sample_spec for part in self._parts]
+        return None if any(spec is None for spec in specs) else self._joined(specs)
 
 
 def _adopted(dataset: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import collections
+import dataclasses
 import functools
 import os
 import pickle
@@ -42,6 +43,39 @@ _TRACE_EVENTS = 1 << 14
 _MAX_INDEX = (1 << 63) - 1
 
 
+_interpreter_ends = False
+
+
+def _note_end() -> None:
+    global _interpreter_ends
+    _interpreter_ends = True
+
+
+# Runs before the finalizers below: those of atexit run in reverse order, and this first one registers weakref's.
+weakref.finalize(_note_end, lambda: None)
+atexit.register(_note_end)
+
+
+def stay_if_interpreter_ends() -> None:
+    """Keeps a daemon thread that still iterates when the interpreter ends from seeing its workers gone.
+
+    It never returns then; CPython itself treats such threads likewise.
+    """
+    if _interpreter_ends and threading.current_thread() is not threading.main_thread():
+        threading.Event().wait()
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """Stands for a batch that could not be made.
+
+    Attributes:
+        error: why.
+    """
+
+    error: BaseException
+
+
 class Engine:
     """Makes the batches of a loader, one epoch after the other.
 
@@ -71,9 +105,11 @@ class Engine:
         self._batch_size = config.batch_size or 1
         self._supplying = False
         self._supplied: collections.OrderedDict[int, Indices] = collections.OrderedDict()
-        self._supplied_count = 0
-        self._skip: frozenset[int] = frozenset()
-        self._failed = False
+        self._begin = position
+        self._sampler_error: Exception | None = None
+        # The exception that a batch's failure was turned into last, and what the errors are kept under.
+        self._failure: BaseException | None = None
+        self._failed: _core.ReadyBatch | None = None
         in_process = config.num_workers == 0
         self.workers = config.num_workers
         self._tuning = Tuning(most_workers()) if config.auto_workers else None
@@ -188,13 +224,13 @@ class Engine:
             self.scheduler.start_epoch(epoch, batch, streams=places, next_stream=position.next_stream)
             return
         self.scheduler.start_epoch(epoch, batch, position.skip)
+        self._begin = position
+        self._sampler_error = None
         if self._plan is not None:
             self._supplied.clear()
-            self._supplied_count = batch
             if position.plan:
                 self._plan.restore(dict(position.plan))
             self._plan.start(epoch, batch)
-            self._skip = frozenset(position.skip)
             self._supplying = True
             self.supply()
 
@@ -212,19 +248,31 @@ class Engine:
         return self._supplying
 
     def next(self) -> Any:
-        """The next batch. Raises StopIteration at the epoch's end."""
+        """The next batch, or a :class:`Failed` one: the same again until :meth:`acknowledge` is called.
+
+        Raises:
+            StopIteration: the epoch has ended.
+            Exception: the sampler's, after the batches before it.
+        """
         while True:
             if self._supplying:
                 self.supply()
             if self._tuning is not None and time.monotonic() >= self._tuning.due:
                 self.tune()
-            if self.server is None:
-                result = self.scheduler.next(self.half_timeout)
-            else:
-                result = self._next_here(self.server)
+            try:
+                result = (
+                    self.scheduler.next(self.half_timeout) if self.server is None else self._next_here(self.server)
+                )
+            except BaseException as error:
+                if error is self._failure:
+                    return Failed(error)
+                raise
             if type(result) is not WaitOutcome:
                 return result if self._device is None else self._device.deliver(result)
             if result == WaitOutcome.END_OF_EPOCH:
+                sampler_error, self._sampler_error = self._sampler_error, None
+                if sampler_error is not None:
+                    raise sampler_error
                 raise StopIteration
             if result == WaitOutcome.PRODUCER_DIED:
                 self.replace_dead()
@@ -234,10 +282,13 @@ class Engine:
                 _rest_if_exiting()
                 raise errors.FailedPrecondition("the loader was shut down during the iteration")
 
-    def took_failed_batch(self) -> bool:
-        """Whether the exception that :meth:`next` just raised is that of a batch, which it consumed."""
-        failed, self._failed = self._failed, False
-        return failed
+    def acknowledge(self) -> None:
+        """What :meth:`next` gave last has arrived."""
+        self.scheduler.acknowledge()
+        if self._failed is not None:
+            if self._local and not self._failed.killed:
+                self._errors.drop(self._failed.message)
+            self._failed = self._failure = None
 
     def _next_here(self, server: ClaimServer) -> Any:
         while True:
@@ -253,22 +304,34 @@ class Engine:
                     server.serve(claim)
 
     def supply(self) -> None:
-        """Hands the scheduler the index lists that it wants."""
+        """Hands the scheduler the index lists that it wants. An error of the sampler ends the supply.
+
+        The scheduler counts what it was handed, so that an interrupt at any moment leaves out no list.
+        """
         assert self._plan is not None
         for _ in range(self.scheduler.wanted_supply()):
-            while self._supplied_count in self._skip:
-                self._plan.next()
-                self._supplied_count += 1
-            indices = self._plan.next()
+            batch = self._begin.batch + self.scheduler.supplied
+            for skipped in self._begin.skip:
+                batch += skipped <= batch
+            try:
+                indices = self._plan.take(batch)
+            except Exception as error:
+                self._sampler_error = error  # for whoever has taken the batches before it
+                indices = None
             if indices is None:
                 self.scheduler.end_supply()
                 return
             packed = _pack(indices)
+            self._supplied[batch] = indices
             self.scheduler.supply(len(indices), dumps(list(indices)) if packed is None else packed, packed is None)
-            self._supplied[self._supplied_count] = indices
-            self._supplied_count += 1
-            while len(self._supplied) > self._prefetch + 1:  # in flight, and the one just taken
+            while len(self._supplied) > self._prefetch + 2:  # in flight, the one just taken, and one handed over twice
                 self._supplied.popitem(last=False)
+
+    def supply_or_raise(self) -> None:
+        """As :meth:`supply`, where nobody waits for the end of the epoch: raises the sampler's error at once."""
+        self.supply()
+        if self._sampler_error is not None:
+            raise self._sampler_error
 
     def replace_dead(self) -> None:
         """Starts workers for those that died, with a warning each; if that fails, the engine is closed."""
@@ -356,9 +419,13 @@ class Engine:
         return position
 
     def _decode_problem(self, problem: _core.ReadyBatch) -> BaseException:
-        self._failed = True
+        self._failed = problem
+        self._failure = self._error_of(problem)
+        return self._failure
+
+    def _error_of(self, problem: _core.ReadyBatch) -> BaseException:
         if not problem.killed:
-            return self._errors.pop(problem.message) if self._local else decode_error(problem.message)
+            return self._errors.get(problem.message) if self._local else decode_error(problem.message)
         assert isinstance(self.pool, WorkerPool)  # which gave the sample up
         index = self._index(problem.epoch, problem.batch, problem.row)
         exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)

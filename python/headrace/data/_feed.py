@@ -39,7 +39,7 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._feeder: _core.QueueFeeder | None = None
         _FEEDS.add(self)
-        on_supply = _hook(engine, Engine.supply) if engine.supplying else None
+        on_supply = _hook(engine, Engine.supply_or_raise) if engine.supplying else None
         self._feeder = engine.scheduler.feed(
             queue,
             _hook(engine, Engine.replace_dead),

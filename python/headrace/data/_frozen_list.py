@@ -104,6 +104,3 @@ def _attached(duplicate: Any, kind: int, count: int, size: int) -> FrozenList:
     items._kind = kind
     items._attach(duplicate.detach(), count, size)
     return items
-
-
-__all__ = ["FrozenList"]

@@ -15,11 +15,13 @@ Without worker processes ``W`` is 1.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data._arguments import integer
 from headrace.data._dataset import wants_rng
 
 
@@ -69,16 +71,11 @@ def grain_positions(
 
 def _checked(batch_size: int, length: int, workers: int, shard: int, shards: int) -> tuple[int, int]:
     """How many workers there are, and how many records the shard has."""
-    for name, value, low in (
-        ("batch_size", batch_size, 1),
-        ("length", length, 0),
-        ("workers", workers, 0),
-        ("shards", shards, 1),
-    ):
-        if value < low:
-            raise ValueError(f"{name} must be at least {low}, got {value}")
-    if not 0 <= shard < shards:
-        raise ValueError(f"shard must be from 0 to {shards - 1}, got {shard}")
+    integer("batch_size", batch_size, 1)
+    integer("length", length)
+    integer("workers", workers)
+    integer("shards", shards, 1)
+    integer("shard", shard, 0, shards - 1)
     return max(1, workers), length // shards
 
 
@@ -146,7 +143,7 @@ class SampledDataset:
 
     Args:
         source: has ``__getitem__``, and ``__getitems__`` if it can read many records at once.
-        sampler: as in :class:`GrainSampler`.
+        sampler: ``sampler[i]`` is the :class:`RecordMetadata` of position ``i``, and an IndexError after the last.
     """
 
     def __init__(self, source: Any, sampler: Any) -> None:
@@ -166,20 +163,10 @@ class SampledDataset:
         return self.source.__getitem__(metadata.record_key, rng=metadata.rng)
 
     @property
-    def __getitems__(self) -> Any:
-        if self._wants_rng or not callable(getattr(self.source, "__getitems__", None)):
-            raise AttributeError(f"{type(self.source).__name__} has no __getitems__")
-        return self._get_many
+    def __getitems__(self) -> Callable[[list[int]], list[Any]] | None:
+        """Reads many records in one call; None if the data source cannot."""
+        bulk = callable(getattr(self.source, "__getitems__", None))
+        return self._get_many if bulk and not self._wants_rng else None
 
     def _get_many(self, positions: list[int]) -> list[Any]:
         return list(self.source.__getitems__([self.sampler[position] for position in positions]))
-
-
-__all__ = [
-    "GrainSampler",
-    "RecordMetadata",
-    "SampledDataset",
-    "grain_batch_count",
-    "grain_positions",
-    "is_grain_sampler",
-]

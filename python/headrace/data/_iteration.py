@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import errors
-from headrace.data._engine import Engine
+from headrace.data._engine import Engine, Failed, stay_if_interpreter_ends
 from headrace.data._state import Position, StreamPosition
 from headrace.data._stream import decode_place
+
+
+class _Place(NamedTuple):
+    """How far an iteration has come whose batches may come in any order, or of several streams.
+
+    Attributes:
+        batch: batches that were taken, without gaps.
+        ahead: batches beyond ``batch`` that were taken.
+        streams: how far each stream has been taken. A stream's state is decoded when somebody asks.
+        next_stream: whose turn it is.
+    """
+
+    batch: int
+    ahead: frozenset[int]
+    streams: tuple[StreamPosition | tuple[int, bytes], ...]
+    next_stream: int
+
+    def after(self, last: Any) -> _Place:
+        """The place once another batch was taken: the scheduler's ``last``."""
+        if self.streams:
+            streams = list(self.streams)
+            streams[last.stream] = (last.stream_batch + 1, last.attachment)
+            return _Place(self.batch + 1, self.ahead, tuple(streams), (last.stream + 1) % len(streams))
+        batch, ahead = self.batch, {*self.ahead, last.batch}
+        while batch in ahead:
+            ahead.remove(batch)
+            batch += 1
+        return _Place(batch, frozenset(ahead), (), 0)
 
 
 class Progress:
@@ -17,36 +45,29 @@ class Progress:
 
     Args:
         begin: where it began.
+
+    Attributes:
+        place: batches taken; a :class:`_Place` if ``detailed``. Always replaced as a whole, so that it can be put back.
+        engine: None once it was shut down.
     """
 
     def __init__(self, engine: Engine, begin: Position) -> None:
         self.epoch = begin.epoch
-        self.batch = begin.batch
         self.finished = False
         self.feeding = False
-        # None once it was shut down.
         self.engine: Engine | None = engine
         self._plan_state = engine.plan_state()
-        # Out of order: batches beyond ``batch`` that were taken.
-        self._ahead = set(begin.skip)
-        # Iterable: how far each stream has been taken. A stream's state is decoded when somebody asks.
-        self._streams: list[StreamPosition | tuple[int, bytes]] = []
-        self._next_stream = begin.next_stream
-        if engine.stream_count:
-            self._streams = list(begin.streams) or [StreamPosition()] * engine.stream_count
         self.detailed = bool(engine.stream_count) or not engine.in_order
+        self.place: Any = begin.batch
+        if self.detailed:
+            streams = begin.streams or (StreamPosition(),) * engine.stream_count
+            self.place = _Place(begin.batch, frozenset(begin.skip), streams, begin.next_stream)
 
-    def note(self, last: Any) -> None:
-        """Counts another batch, in an iteration that is ``detailed``: the scheduler's ``last``."""
-        if self._streams:
-            self.batch += 1
-            self._streams[last.stream] = (last.stream_batch + 1, last.attachment)
-            self._next_stream = (last.stream + 1) % len(self._streams)
-            return
-        self._ahead.add(last.batch)
-        while self.batch in self._ahead:
-            self._ahead.remove(self.batch)
-            self.batch += 1
+    @property
+    def batch(self) -> int:
+        """Batches that were taken, without gaps."""
+        batch: int = self.place.batch if self.detailed else self.place
+        return batch
 
     def position(self, batches: int | None) -> Position:
         """Where to go on; after ``batches`` of the epoch, if the caller knows better."""
@@ -59,27 +80,36 @@ class Progress:
             if self.finished:
                 return Position(self.epoch + 1)
         elif self.detailed:
-            if len(self._streams) != 1:
+            if len(self.place.streams) != 1:
                 raise errors.FailedPrecondition(
                     "the number of batches does not say which these were: state_dict takes it only where batches come "
                     "in order and workers have no streams of their own"
                 )
             return Position(self.epoch, batches, streams=(StreamPosition(batches),))
+        place = self.place if self.detailed else _Place(self.place, frozenset(), (), 0)
         return Position(
             epoch=self.epoch,
-            batch=self.batch if batches is None else batches,
-            skip=tuple(sorted(self._ahead)),
+            batch=place.batch if batches is None else batches,
+            skip=tuple(sorted(place.ahead)),
             streams=tuple(
                 stream if isinstance(stream, StreamPosition) else StreamPosition(stream[0], *decode_place(stream[1]))
-                for stream in self._streams
+                for stream in place.streams
             ),
-            next_stream=self._next_stream,
+            next_stream=place.next_stream,
             plan=self._plan_state,
         )
 
 
+# Of a batch that nobody waits for.
+_NOTHING = object()
+
+
 class BatchIterator(Iterator[Any]):
     """One epoch of a loader.
+
+    A signal handler may raise while ``next`` runs: KeyboardInterrupt, for one. The batch that was on its way is then
+    what the next call gives, and not counted before: the scheduler gives a batch again until it is acknowledged, and
+    after that ``_kept`` holds it until the call that returns it.
 
     Args:
         length: gives the number of batches in the epoch.
@@ -95,9 +125,10 @@ class BatchIterator(Iterator[Any]):
         pin_memory: bool,
     ) -> None:
         self._engine: Engine | None = engine
-        self._next = engine.next
+        self._take = engine.next
+        self._acknowledge = engine.acknowledge
         self._progress = progress
-        self._note = progress.note if progress.detailed else None
+        self._kept: Any = _NOTHING
         self._length = length
         self._give_back = give_back
         self._unsure_of_pinning = pin_memory
@@ -116,32 +147,38 @@ class BatchIterator(Iterator[Any]):
             if self._ended is not None:
                 raise errors.FailedPrecondition(self._ended)
             raise StopIteration
+        progress = self._progress
+        before = progress.place
+        batch = self._kept
         try:
-            batch = self._next()
+            if batch is _NOTHING:
+                batch = self._take()
+            progress.place = before.after(self._engine.last()) if progress.detailed else before + 1
+            if self._unsure_of_pinning:
+                self._check_pinning()
+            self._kept = _NOTHING
+            self._acknowledge()
+            if type(batch) is Failed:
+                raise batch.error
+            return batch
         except StopIteration:
-            self._progress.finished = True
+            progress.finished = True
             self._let_go()
             raise
-        except BaseException:
-            if self._engine.took_failed_batch():
-                self._count()
+        except BaseException as error:
+            stay_if_interpreter_ends()
+            if type(batch) is Failed and error is batch.error:
+                batch = None  # whose error refers to this frame
+            else:
+                self._kept = batch
+                progress.place = before
             raise
-        if self._note is None:
-            self._progress.batch += 1
-        else:
-            self._count()
-        if self._unsure_of_pinning:
-            self._unsure_of_pinning = False
-            problem = self._engine.scheduler.pinning
-            if problem:
-                warnings.warn(f"pin_memory has no effect: {problem}", RuntimeWarning, stacklevel=2)
-        return batch
 
-    def _count(self) -> None:
-        if self._note is None or self._engine is None:
-            self._progress.batch += 1
-        else:
-            self._note(self._engine.last())
+    def _check_pinning(self) -> None:
+        self._unsure_of_pinning = False
+        problem = self._engine.scheduler.pinning if self._engine is not None else ""
+        if problem:
+            warnings.warn(f"pin_memory has no effect: {problem}", RuntimeWarning, stacklevel=3)
 
     def end(self, reason: str) -> None:
         """Makes every further batch an error."""
@@ -152,5 +189,5 @@ class BatchIterator(Iterator[Any]):
     def _let_go(self) -> None:
         engine, self._engine = self._engine, None
         if engine is not None:
-            del self._next
+            del self._take, self._acknowledge
             self._give_back(engine)

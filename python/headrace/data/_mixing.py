@@ -266,7 +266,7 @@ class MixtureSampler(SeekableSampler):
                 seed = pass_seed(self.seed, time * len(self._lengths) + number)
                 permutation = _core.IndexPermutation(self._lengths[number], seed, epoch)
                 rows = np.flatnonzero((which == number) & (times == time))
-                position[rows] = [permutation[i] for i in position[rows].tolist()]
+                position[rows] = permutation.take(position[rows])
         return self._starts[which] + position
 
 
@@ -387,6 +387,3 @@ class IterableMixture(IterableDataset[Any]):
                 f"{len(self.datasets)}"
             )
         self._resumed = dict(state)
-
-
-__all__ = ["IterableMixture", "MixtureDataset", "MixtureSampler", "Schedule"]

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Union
 
 import numpy as np
 
-from headrace import _core
+from headrace import _core, errors
 from headrace.data._arguments import integer
 from headrace.data._config import LoaderConfig
 from headrace.data._grain import grain_batch_count, grain_positions
@@ -24,13 +24,16 @@ Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
 
 
 class BatchPlan(Protocol):
-    """The index lists of an epoch's batches, in order. One iteration at a time."""
+    """The index lists of an epoch's batches. One iteration at a time.
+
+    A signal handler may raise at any moment; asking for the same batch again then gives what it would have given.
+    """
 
     def start(self, epoch: int, batch: int) -> None:
-        """The next list asked for is that of ``batch``, counted from 0 in ``epoch``."""
+        """Begins ``epoch`` at ``batch``, counted from 0."""
 
-    def next(self) -> Indices | None:
-        """The next list, never empty; None at the end of the epoch."""
+    def take(self, batch: int) -> Indices | None:
+        """The list of a batch, never empty; None after the last one. Batches are asked for in ascending order."""
 
     def state(self) -> dict[str, Any]:
         """What this epoch's order depends on, besides epoch and batch; as JSON can hold it."""
@@ -39,7 +42,7 @@ class BatchPlan(Protocol):
         """Raises TypeError or ValueError unless ``state`` is one that :meth:`restore` takes. Changes nothing."""
 
     def restore(self, state: dict[str, Any]) -> None:
-        """The next :meth:`start` begins the epoch that ``state`` was taken in."""
+        """Makes the next :meth:`start` begin the epoch that ``state`` was taken in."""
 
 
 class SeekingPlan:
@@ -55,20 +58,18 @@ class SeekingPlan:
         self._batch_size = batch_size
         self._drop_last = drop_last
         self._rank, self._world = rank, world
-        self._batch = self._length = 0
+        self._length = 0
 
     def start(self, epoch: int, batch: int) -> None:
         self._sampler.begin_epoch(epoch)
         self._length = len(self._sampler)
-        self._batch = batch
 
-    def next(self) -> Indices | None:
+    def take(self, batch: int) -> Indices | None:
         size = self._batch_size * self._world
-        start = self._batch * size
+        start = batch * size
         stop = min(start + size, self._length)
         if stop - start < (size if self._drop_last else 1):
             return None
-        self._batch += 1
         indices = self._sampler.take(start, stop)[self._rank :: self._world]
         return indices if len(indices) else None
 
@@ -88,17 +89,12 @@ class SeekingBatchPlan:
 
     def __init__(self, sampler: BatchSampler) -> None:
         self._sampler = sampler
-        self._batch = 0
 
     def start(self, epoch: int, batch: int) -> None:
         self._sampler.begin_epoch(epoch)
-        self._batch = batch
 
-    def next(self) -> Indices | None:
-        if self._batch >= len(self._sampler):
-            return None
-        self._batch += 1
-        return self._sampler.take(self._batch - 1, self._batch)[0]
+    def take(self, batch: int) -> Indices | None:
+        return self._sampler.take(batch, batch + 1)[0] if batch < len(self._sampler) else None
 
     def state(self) -> dict[str, Any]:
         return {"sampler": self._seekable.state_dict()}
@@ -118,22 +114,62 @@ class SeekingBatchPlan:
 
 
 class ReplayPlan:
-    """Batches of anything that gives indices, or lists of them, when it is iterated over.
+    """Batches of anything that gives indices when it is iterated over.
 
-    To begin in the middle of an epoch, the lists before are drawn and dropped.
+    To begin in the middle of an epoch, the indices before are drawn and dropped.
+
+    Args:
+        sampler: iterated over once per epoch.
+        batch_size, drop_last, rank, world: as in :class:`SeekingPlan`.
     """
 
-    def __init__(self, batches: Callable[[int], Iterator[Indices]]) -> None:
-        self._make = batches
-        self._batches: Iterator[Indices] = iter(())
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool, rank: int = 0, world: int = 1) -> None:
+        self._sampler = sampler
+        self._group_size = batch_size * world
+        self._drop_last = drop_last
+        self._rank, self._world = rank, world
+        self._indices: Iterator[Any] = iter(())
+        # The position of the first of these, and those drawn from it on: replaced at once, and only extended else, so
+        # that an interrupt leaves nothing half done.
+        self._drawn: tuple[int, list[Any]] = (0, [])
+        self._interrupted = False
 
     def start(self, epoch: int, batch: int) -> None:
-        self._batches = self._make(epoch)
-        if batch:
-            next(itertools.islice(self._batches, batch - 1, batch), None)
+        self._indices = iter(self._sampler)
+        first = batch * self._group_size
+        if first:
+            next(itertools.islice(self._indices, first - 1, first), None)
+        self._drawn = (first, [])
+        self._interrupted = False
 
-    def next(self) -> Indices | None:
-        return next(self._batches, None)
+    def take(self, batch: int) -> Indices | None:
+        first, drawn = self._drawn
+        begin = batch * self._group_size
+        self._draw(drawn, begin + self._group_size - first - len(drawn))
+        group = drawn[begin - first : begin - first + self._group_size]
+        if len(group) < (self._group_size if self._drop_last else 1):
+            return None
+        self._drawn = (begin, group)
+        return group[self._rank :: self._world] or None
+
+    def _draw(self, drawn: list[Any], count: int) -> None:
+        if count <= 0:
+            return
+        before = len(drawn)
+        try:
+            drawn.extend(itertools.islice(self._indices, count))
+        except Exception:
+            raise
+        except BaseException:
+            # A generator in whose frame an exception was raised is at its end, though not at that of its indices.
+            self._interrupted = getattr(self._indices, "gi_frame", self) is None
+            raise
+        if self._interrupted and len(drawn) == before:
+            raise errors.FailedPrecondition(
+                "the sampler was interrupted while it was at work, and gives nothing more: go on with the state that "
+                "state_dict() gives now, or iterate anew"
+            )
+        self._interrupted = False
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -145,7 +181,26 @@ class ReplayPlan:
         pass
 
 
-class TorchShufflePlan(ReplayPlan):
+class ReplayBatchPlan(ReplayPlan):
+    """As :class:`ReplayPlan`, of anything that gives lists of indices."""
+
+    def __init__(self, batch_sampler: Iterable[Any]) -> None:
+        super().__init__(batch_sampler, 1, False)
+
+    def take(self, batch: int) -> Indices | None:
+        drawn = super().take(batch)
+        if drawn is None:
+            return None
+        indices = drawn[0]
+        if not isinstance(indices, Iterable) or isinstance(indices, (str, bytes)):
+            raise TypeError(f"batch_sampler must give lists of indices, got {indices!r:.200}")
+        indices = list(indices)
+        if not indices:
+            raise ValueError("batch_sampler gave an empty list of indices")
+        return indices
+
+
+class TorchShufflePlan:
     """The order in which torch's own loader would shuffle, drawn from torch's generator in the same way.
 
     Args:
@@ -153,13 +208,14 @@ class TorchShufflePlan(ReplayPlan):
     """
 
     def __init__(self, length: int, batch_size: int, drop_last: bool, generator: Any) -> None:
-        super().__init__(self._epoch_batches)
         self._length, self._batch_size, self._drop_last = length, batch_size, drop_last
         self._generator = generator
         self._state: dict[str, Any] = {}
         self._restored: dict[str, Any] | None = None
+        self._order: Any = None
+        self._at_end: Any = None  # the generator, until the end was reached
 
-    def _epoch_batches(self, epoch: int) -> Iterator[Indices]:
+    def start(self, epoch: int, batch: int) -> None:
         torch = importlib.import_module("torch")
         restored, self._restored = self._restored, None
         if self._generator is None:
@@ -174,13 +230,18 @@ class TorchShufflePlan(ReplayPlan):
                 generator.set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
             raw = bytes(generator.get_state().numpy())
             self._state = {"torch_generator": base64.b64encode(raw).decode("ascii")}
-        order = torch.randperm(self._length, generator=generator).numpy()
+        self._order = torch.randperm(self._length, generator=generator).numpy()
+        self._at_end = generator
 
-        def batches() -> Iterator[Indices]:
-            yield from _iter_batches(order, self._batch_size, self._drop_last)
-            torch.randperm(self._length, generator=generator)  # torch's sampler draws once more at its end
-
-        return batches()
+    def take(self, batch: int) -> Indices | None:
+        start = batch * self._batch_size
+        indices: Indices = self._order[start : start + self._batch_size]
+        if len(indices) >= (self._batch_size if self._drop_last else 1):
+            return indices
+        generator, self._at_end = self._at_end, None
+        if generator is not None:  # torch's sampler draws once more at its end
+            importlib.import_module("torch").randperm(self._length, generator=generator)
+        return None
 
     def state(self) -> dict[str, Any]:
         return dict(self._state)
@@ -224,20 +285,18 @@ class GrainPlan:
         self._arguments = (batch_size, length, workers, rank, world, drop_last)
         self._count = grain_batch_count(*self._arguments)
         self._index_at = index_at
-        self._epoch = self._batch = 0
+        self._epoch = 0
 
     def __len__(self) -> int:
         return self._count
 
     def start(self, epoch: int, batch: int) -> None:
-        self._epoch, self._batch = epoch, batch
+        self._epoch = epoch
 
-    def next(self) -> Indices | None:
-        if self._batch >= self._count:
+    def take(self, batch: int) -> Indices | None:
+        if batch >= self._count:
             return None
-        positions = grain_positions(self._batch, *self._arguments)
-        self._batch += 1
-        return self._index_at(self._epoch, positions)
+        return self._index_at(self._epoch, grain_positions(batch, *self._arguments))
 
     def state(self) -> dict[str, Any]:
         return {}
@@ -262,26 +321,6 @@ def draw_torch_seed(generator: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def _iter_batches(
-    indices: Iterable[Any], batch_size: int, drop_last: bool, rank: int = 0, world: int = 1
-) -> Iterator[Indices]:
-    """Cuts indices into batches; of each group of ``batch_size * world`` those from ``rank`` on, ``world`` apart."""
-    if isinstance(indices, np.ndarray):
-        size = batch_size * world
-        stop = len(indices) - len(indices) % size if drop_last else len(indices)
-        for start in range(0, stop, size):
-            share = indices[start : start + size][rank::world]
-            if len(share):
-                yield share
-        return
-    iterator = iter(indices)
-    while group := list(itertools.islice(iterator, batch_size * world)):
-        if len(group) < batch_size * world and drop_last:
-            return
-        if batch := group[rank::world]:
-            yield batch
-
-
 def _same(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
     return positions
 
@@ -290,8 +329,7 @@ def _permuted(length: int, seed: int) -> Callable[[int, np.ndarray[Any, Any]], I
     """The seeded random order of ``range(length)``, as :class:`GrainPlan` asks for it."""
 
     def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
-        permutation = _core.IndexPermutation(length, seed, epoch)
-        return np.array([permutation[int(position)] for position in positions], np.int64)
+        return _core.IndexPermutation(length, seed, epoch).take(positions)
 
     return index_at
 
@@ -304,17 +342,6 @@ def _sampled(sampler: SeekableSampler) -> Callable[[int, np.ndarray[Any, Any]], 
         return np.concatenate([sampler.take(int(position), int(position) + 1) for position in positions])
 
     return index_at
-
-
-def _checked_batches(batch_sampler: Iterable[Any]) -> Iterator[Indices]:
-    """The index lists of a batch sampler, each of them checked to be one."""
-    for batch in batch_sampler:
-        if not isinstance(batch, Iterable) or isinstance(batch, (str, bytes)):
-            raise TypeError(f"batch_sampler must give lists of indices, got {batch!r}")
-        indices = list(batch)
-        if not indices:
-            raise ValueError("batch_sampler gave an empty list of indices")
-        yield indices
 
 
 def order_name(config: LoaderConfig) -> str:
@@ -364,7 +391,7 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, BatchPlan | None]:
     if isinstance(batch_sampler, BatchSampler) and batch_sampler.seekable:
         return "explicit", SeekingBatchPlan(batch_sampler)
     if batch_sampler is not None:
-        return "explicit", ReplayPlan(lambda epoch: _checked_batches(batch_sampler))
+        return "explicit", ReplayBatchPlan(batch_sampler)
     if config.order == "grain":
         return "explicit", _grain_plan(config, seed)
     if sampler is None:
@@ -374,7 +401,7 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, BatchPlan | None]:
         return "shuffled" if config.shuffle else "sequential", None
     if isinstance(sampler, SeekableSampler) and sampler.seekable:
         return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
-    return "explicit", ReplayPlan(lambda epoch: _iter_batches(sampler, size, drop_last, rank, world))
+    return "explicit", ReplayPlan(sampler, size, drop_last, rank, world)
 
 
 def _positions(config: LoaderConfig) -> int:

@@ -14,6 +14,7 @@ from typing import Any, Union
 import numpy as np
 import numpy.typing as npt
 
+from headrace.data._arguments import positive
 from headrace.data._dataset import ComposedDataset, IterableDataset, Part, in_range, is_iterable_dataset, passes_on
 from headrace.data._sampler import Int64Array
 
@@ -32,10 +33,7 @@ class _Features:
         lengths = dict(row_length) if isinstance(row_length, Mapping) else {_VALUES: row_length}
         if not lengths:
             raise ValueError("row_length must name at least one feature")
-        for length in lengths.values():
-            if isinstance(length, bool) or not isinstance(length, (int, np.integer)) or length < 1:
-                raise ValueError(f"row_length must be a positive integer, or one for each feature, got {row_length!r}")
-        self.row_lengths = {name: int(length) for name, length in lengths.items()}
+        self.row_lengths = {name: positive("row_length", length) for name, length in lengths.items()}
 
     def of(self, sample: Any, index: Any) -> dict[Any, npt.NDArray[Any]]:
         """A sample's features as arrays; a number counts as an array of one."""
@@ -242,7 +240,8 @@ class PackedDataset(ComposedDataset):
 
     @property
     def sample_spec(self) -> Any:
-        raise AttributeError("what a row looks like is seen when there is one")
+        """None: what a row looks like is known only once there is one."""
+        return None
 
     def _row(self, records: list[int], samples: list[Any], out: Any = None) -> Any:
         features = [self._features.of(sample, record) for record, sample in zip(records, samples)]
@@ -280,10 +279,8 @@ class PackedIterableDataset(IterableDataset[Any]):
     def __init__(self, dataset: Any, row_length: RowLength, bins: int = 64) -> None:
         if not is_iterable_dataset(dataset):
             raise TypeError(f"{type(dataset).__name__} is not iterable; PackedDataset packs such datasets")
-        if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or bins < 1:
-            raise ValueError(f"bins must be a positive integer, got {bins!r}")
         self.dataset = dataset
-        self.bins = int(bins)
+        self.bins = positive("bins", bins)
         self._features = _Features(row_length)
         self._resumed: dict[str, Any] | None = None
         # Where the rows under way began, how many records before, and how many of the rows were given.
@@ -348,5 +345,3 @@ class PackedIterableDataset(IterableDataset[Any]):
 
 
 _END = object()
-
-__all__ = ["PackedDataset", "PackedIterableDataset", "RowLength"]

@@ -496,8 +496,7 @@ class DistributedSampler(SeekableSampler):
             positions %= len(self.dataset)
         if not self.shuffle or start >= stop:
             return positions
-        permutation = _core.IndexPermutation(len(self.dataset), self.seed, epoch)
-        return np.fromiter(map(permutation.__getitem__, positions.tolist()), np.int64, stop - start)
+        return _core.IndexPermutation(len(self.dataset), self.seed, epoch).take(positions)
 
 
 class PermutedRange(Sequence[int]):
@@ -528,7 +527,10 @@ class PermutedRange(Sequence[int]):
         return self._permutation[self._part[position]]
 
     def __iter__(self) -> Iterator[int]:
-        return map(self._permutation.__getitem__, self._part)
+        for start in range(0, len(self._part), _BLOCK):
+            part = self._part[start : start + _BLOCK]
+            positions = np.arange(part.start, part.stop, part.step, dtype=np.int64)
+            yield from self._permutation.take(positions).tolist()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PermutedRange) and self._parameters == other._parameters
@@ -598,8 +600,7 @@ def _of_group(name: str, function: str, variable: str) -> int:
 
 
 def _permuted(length: int, seed: int, epoch: int, start: int, stop: int) -> Int64Array:
-    permutation = _core.IndexPermutation(length, seed, epoch)
-    return np.fromiter(map(permutation.__getitem__, range(start, stop)), np.int64, stop - start)
+    return _core.IndexPermutation(length, seed, epoch).take(np.arange(start, stop, dtype=np.int64))
 
 
 def pass_seed(seed: int, number: int) -> int:
@@ -661,16 +662,3 @@ def _alias_table(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float
     alias[large[:last]] = large[1:]
     kept[large[:last][given >= len(room)]] = 1.0
     return kept, alias
-
-
-__all__ = [
-    "BatchSampler",
-    "DistributedSampler",
-    "PermutedRange",
-    "RandomSampler",
-    "Sampler",
-    "SeekableSampler",
-    "SequentialSampler",
-    "SubsetRandomSampler",
-    "WeightedRandomSampler",
-]

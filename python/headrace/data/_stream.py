@@ -58,6 +58,7 @@ class StreamReader:
         self._epoch = -1
         self._batch = 0
         self._ended = False
+        self._interrupted = False
         self._elements: Iterator[Any] = iter(())
         # To begin anew after an iteration that was given up in the middle, which a dataset with a state may go on with.
         self._initial = None
@@ -67,18 +68,22 @@ class StreamReader:
 
     def seek(self, epoch: int, batch: int) -> None:
         """Goes to where a batch begins, or to the end of the stream. Raises what the dataset raises when it begins."""
-        if epoch != self._epoch or batch < self._batch:
-            self._restart(epoch, batch)
-        while self._batch < batch and not self._ended:
-            self._skip()
+        restart = self._interrupted or epoch != self._epoch or batch < self._batch
+        given_up = self._epoch >= 0 and (self._interrupted or not self._ended)
+        with self._uninterrupted():
+            if restart:
+                self._restart(epoch, batch, given_up)
+            while self._batch < batch and not self._ended:
+                self._skip()
 
     def read(self) -> tuple[list[Any], bool]:
         """The rows of the next batch, and whether the stream has ended with them. Raises what the dataset raises."""
         if self._ended:
             return [], True
-        self._batch += 1  # also if the dataset raises: an error consumes its batch
-        elements = self._take()
-        self._ended = len(elements) < self._group
+        with self._uninterrupted():
+            self._batch += 1  # also if the dataset raises: an error consumes its batch
+            elements = self._take()
+            self._ended = len(elements) < self._group
         task = self._task
         rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
         return rows, self._ended
@@ -92,8 +97,18 @@ class StreamReader:
                 return dumps((holder.state_dict(), False))
         return b""
 
-    def _restart(self, epoch: int, batch: int) -> None:
-        given_up = self._epoch >= 0 and not self._ended
+    @contextlib.contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        """Leaves ``_interrupted`` behind if KeyboardInterrupt, say, strikes somewhere within a batch."""
+        self._interrupted = True
+        try:
+            yield
+        except Exception:  # the dataset's
+            self._interrupted = False
+            raise
+        self._interrupted = False
+
+    def _restart(self, epoch: int, batch: int, given_up: bool) -> None:
         self._ended = True  # unless an iterator comes of it
         self._epoch, self._batch = epoch, 0
         state, place = None, self._place

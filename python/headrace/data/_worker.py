@@ -132,8 +132,12 @@ class KeptErrors:
         self._errors[number] = error
         return dumps(number)
 
-    def pop(self, message: bytes) -> BaseException:
-        return self._errors.pop(int(pickle.loads(message)))
+    def get(self, message: bytes) -> BaseException:
+        return self._errors[int(pickle.loads(message))]
+
+    def drop(self, message: bytes) -> None:
+        """Nobody asks for it any more."""
+        self._errors.pop(int(pickle.loads(message)), None)
 
     def clear(self) -> None:
         """Drops the exceptions of batches that nobody wants any more."""

@@ -154,16 +154,24 @@ def test_an_infinite_sampler_is_read_as_it_is_needed(num_workers: int) -> None:
     assert len(given) <= 20
 
 
-def test_an_error_of_the_sampler_reaches_the_caller_after_the_batches_before_it() -> None:
+@pytest.mark.parametrize(
+    "arguments", [{}, {"num_workers": 1, "prefetch_factor": 1}, {"num_workers": 2, "prefetch_factor": 8}]
+)
+@pytest.mark.parametrize("kind", ["sampler", "batch_sampler"])
+def test_an_error_of_the_sampler_reaches_the_caller_after_the_batches_before_it(
+    kind: str, arguments: dict[str, Any]
+) -> None:
     def broken() -> Any:
-        yield from range(4)
+        yield from range(11) if kind == "sampler" else [[i, i + 1] for i in range(0, 10, 2)]
         raise LookupError("no more indices")
 
-    loader = DataLoader(Ints(10), batch_size=2, sampler=broken(), num_workers=1, prefetch_factor=1)
+    chosen = {"sampler": broken(), "batch_size": 2} if kind == "sampler" else {"batch_sampler": broken()}
+    loader = DataLoader(Ints(20), **chosen, **arguments)
     iterator = iter(loader)
-    assert next(iterator).tolist() == [0, 1]
+    assert [next(iterator).tolist() for _ in range(5)] == [[i, i + 1] for i in range(0, 10, 2)]
     with pytest.raises(LookupError, match="no more indices"):
-        list(iterator)
+        next(iterator)
+    assert loader.state_dict()["batch"] == 5
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

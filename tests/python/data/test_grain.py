@@ -158,7 +158,7 @@ def test_records_in_the_order_of_a_sampler() -> None:
     assert len(dataset) == 4
     assert [dataset[i] for i in range(4)] == [30, 20, 10, 0]
     assert dataset.__getitems__([3, 0]) == [0, 300]
-    assert not hasattr(SampledDataset([1, 2, 3], Reversed(3)), "__getitems__")
+    assert SampledDataset([1, 2, 3], Reversed(3)).__getitems__ is None
 
 
 def test_records_draw_from_the_samplers_generator() -> None:

@@ -10,14 +10,8 @@ import numpy as np
 import pytest
 from loader_datasets import Everything, Ints, Random, same
 
-from headrace.data import (
-    DataLoader,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    grain_positions,
-)
+from headrace.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from headrace.data._grain import grain_positions
 
 WAYS: list[dict[str, Any]] = [
     {"num_workers": 0},

@@ -1,0 +1,221 @@
+"""Interrupts while a loader gives a batch: the next call gives that batch, and the state says so until then."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import random
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import Ints, Raising, Vectors, same
+
+import headrace
+from headrace.data import DataLoader, IterableDataset, RandomSampler
+from headrace.data._iteration import BatchIterator
+
+OWN = str(Path(headrace.__file__).parent)
+
+
+class Count(IterableDataset[int]):
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
+class Objects(Ints):
+    """Samples that are put together by Python in the main process, too."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"array": np.full((2, 3), index), "text": f"number {index}", "more": [(index, b"x"), {"y": index * 0.5}]}
+
+
+def sums(samples: list[int]) -> Any:
+    return [np.array(samples), sum(samples)]
+
+
+LOADERS: dict[str, Callable[..., DataLoader]] = {
+    "in this process": lambda: DataLoader(Objects(12), 3),
+    "two workers": lambda: DataLoader(Objects(12), 3, num_workers=2),
+    "threads": lambda: DataLoader(Objects(12), 3, num_workers=2, workers="thread"),
+    "a collate_fn": lambda: DataLoader(Ints(12), 3, num_workers=2, collate_fn=sums),
+    "a sampler with random access": lambda: DataLoader(
+        Ints(12), 3, num_workers=1, sampler=RandomSampler(Ints(12), generator=1)
+    ),
+    "a sampler of another kind": lambda: DataLoader(Ints(12), 3, sampler=[5, 3, 11, 7, 1, 0, 2, 9, 8]),
+    "a batch sampler": lambda: DataLoader(Ints(12), batch_sampler=[[5, 3], [11, 7, 1], [0]], num_workers=1),
+    "Grain's order": lambda: DataLoader(Ints(13), 2, shuffle=True, seed=3, num_workers=2, order="grain"),
+    "a stream in this process": lambda: DataLoader(Count(11), 3),
+    "a common stream": lambda: DataLoader(Count(11), 3, num_workers=2),
+    "streams of the workers' own": lambda: DataLoader(Count(7), 3, num_workers=2, iterable_sharding="dataset"),
+    "no batches": lambda: DataLoader(Vectors(5), None, num_workers=1),
+}
+
+
+@functools.cache
+def moments(code: types.CodeType) -> frozenset[int]:
+    """The instructions before which CPython may run a signal handler.
+
+    Not so: the end of an exception's handler, where an exception would leave the handled one behind; and between the
+    last call and the return.
+    """
+    instructions = list(dis.get_instructions(code))
+    names = [instruction.opname for instruction in instructions]
+    return frozenset(
+        instruction.offset
+        for instruction, name, following in zip(instructions, names, [*names[1:], ""])
+        if name not in ("COPY", "POP_EXCEPT", "PUSH_EXC_INFO", "RERAISE", "RETURN_VALUE")
+        and following != "RETURN_VALUE"
+    )
+
+
+@contextlib.contextmanager
+def struck_at(step: int) -> Iterator[list[str]]:
+    """Raises KeyboardInterrupt before the ``step``-th bytecode of headrace that runs; the list then says where."""
+    places: list[str] = []
+    left = step
+
+    def trace(frame: types.FrameType, event: str, argument: Any) -> Any:
+        nonlocal left
+        if not frame.f_code.co_filename.startswith(OWN):
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and frame.f_lasti in moments(frame.f_code):
+            left -= 1
+            if left == 0:
+                places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield places
+    finally:
+        sys.settrace(before)
+
+
+def place(loader: DataLoader) -> tuple[int, int]:
+    """The epoch and the batch that come next."""
+    state = loader.state_dict()
+    return state["epoch"], state["batch"]
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_an_interrupt_before_any_bytecode_loses_no_batch(name: str) -> None:
+    expected = list(LOADERS[name]())
+    loader = LOADERS[name]()
+    iterator = iter(loader)
+    got: list[Any] = []
+    strikes = 0
+    ended = False
+    while not ended:
+        for step in range(1, 100_000):
+            with struck_at(step) as places:
+                try:
+                    got.append(next(iterator))
+                except KeyboardInterrupt:
+                    strikes += 1
+                except StopIteration:
+                    ended = True
+            if not places or ended:
+                break
+            assert place(loader) in ((0, len(got)), (1, 0)), places
+        assert len(got) <= len(expected)
+        assert place(loader) == ((1, 0) if ended else (0, len(got)))
+    assert strikes > 100
+    assert same(got, expected)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_interrupt_before_any_bytecode_loses_no_error(num_workers: int) -> None:
+    loader = DataLoader(Raising(6, 2), num_workers=num_workers)
+    iterator = iter(loader)
+    got: list[Any] = []
+    while len(got) < 6:
+        for step in range(1, 100_000):
+            with struck_at(step) as places:
+                try:
+                    got.append(next(iterator).tolist())
+                except KeyboardInterrupt:
+                    pass
+                except KeyError as error:
+                    got.append(type(error))
+            if not places:
+                break
+            assert loader.state_dict()["batch"] == len(got), places
+    assert got == [[0], [1], KeyError, [3], [4], [5]]
+
+
+def in_next(frame: types.FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code is BatchIterator.__next__.__code__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+@pytest.mark.parametrize("name", ["in this process", "two workers", "threads", "a collate_fn", "a common stream"])
+def test_signals_at_random_moments_lose_no_batch(name: str) -> None:
+    expected = list(LOADERS[name]())
+    loader = LOADERS[name]()
+    chance = random.Random(1)
+    strikes = 0
+
+    def strike(number: int, frame: types.FrameType | None) -> None:
+        nonlocal strikes
+        if in_next(frame):
+            strikes += 1
+            raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 3e-4))
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        while strikes < 400:
+            iterator = iter(loader)
+            got: list[Any] = []
+            while True:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 1e-3))
+                try:
+                    batch = next(iterator)
+                except KeyboardInterrupt:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    assert loader.state_dict()["batch"] in (len(got), 0)
+                    continue
+                except StopIteration:
+                    break
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                got.append(batch)
+            assert same(got, expected)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_sampler_that_an_interrupt_ends_is_an_error_and_not_the_end_of_the_epoch() -> None:
+    def indices() -> Iterator[int]:
+        yield from (0, 1)
+        raise KeyboardInterrupt
+
+    class Interrupted:
+        def __iter__(self) -> Iterator[int]:
+            return indices()
+
+    iterator = iter(DataLoader(Ints(9), sampler=Interrupted()))
+    assert [next(iterator).tolist() for _ in range(1)] == [[0]]
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(2):
+            next(iterator)
+    with pytest.raises(headrace.errors.FailedPrecondition, match="the sampler was interrupted"):
+        for _ in range(3):
+            next(iterator)
