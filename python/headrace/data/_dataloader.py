@@ -48,8 +48,7 @@ class DataLoader:
         num_workers: worker processes; 0 makes the samples in this process, when they are asked for. "auto": begins
             with one and finds a good number while it runs, at most one for each processor.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
-            :func:`headrace.data.default_collate`. The samples may have been made by several workers; then their arrays
-            lie in shared memory, and what it wants to keep beyond the call it must copy.
+            :func:`headrace.data.default_collate`. It may keep samples beyond the call.
         pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none. A
             batch may be dropped while ``.to("cuda", non_blocking=True)`` of it is under way: its memory is not used
             again before the device has come that far. Not page-locked are batches that come as copies because the

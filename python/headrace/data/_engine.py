@@ -260,9 +260,7 @@ class Engine:
             if self._tuning is not None and time.monotonic() >= self._tuning.due:
                 self.tune()
             try:
-                result = (
-                    self.scheduler.next(self.half_timeout) if self.server is None else self._next_here(self.server)
-                )
+                result = self.scheduler.next(self.half_timeout) if self.server is None else self._next_here(self.server)
             except BaseException as error:
                 if error is self._failure:
                     return Failed(error)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from headrace.data._arguments import MAX_SEED, integer
 from headrace.data._config import LoaderConfig
-from headrace.data._order import make_plan, order_name, order_workers
+from headrace.data._order import batches_per_epoch, make_plan, order_name, order_workers
 
 _VERSION = 1
 MAX_EPOCH = MAX_BATCH = (1 << 62) - 1
@@ -95,7 +95,7 @@ def decode_state(config: LoaderConfig, state: Any) -> tuple[Position, int | None
     if seed is not None:
         seed = integer("the seed of the state", seed, 0, MAX_SEED)
     epoch = integer("the epoch of the state", state["epoch"], 0, MAX_EPOCH)
-    batch = integer("the batch of the state", state["batch"], 0, MAX_BATCH)
+    batch = integer("the batch of the state", state["batch"], 0, _most_batches(config, seed))
     streams = _streams(config, state, batch)
     return Position(
         epoch=epoch,
@@ -105,6 +105,14 @@ def decode_state(config: LoaderConfig, state: Any) -> tuple[Position, int | None
         next_stream=integer("next_stream of the state", state.get("next_stream", 0), 0, max(0, len(streams) - 1)),
         plan=_plan(config, state, seed),
     ), seed
+
+
+def _most_batches(config: LoaderConfig, seed: int | None) -> int:
+    """How many batches there can be: as many as an epoch has, where that is known for sure."""
+    known = not config.iterable and all(
+        given is None or getattr(given, "seekable", False) for given in (config.index_sampler, config.batch_sampler)
+    )
+    return batches_per_epoch(config, seed or 0) if known else MAX_BATCH
 
 
 def _identity(config: LoaderConfig) -> dict[str, Any]:
@@ -149,6 +157,8 @@ def _streams(config: LoaderConfig, state: dict[str, Any], batch: int) -> tuple[S
             StreamPosition(integer("a stream's batches in the state", batches, 0, MAX_BATCH), dataset_state, ended)
         )
     expected = 0 if not config.iterable else config.num_workers if config.own_streams else 1
+    if not streams and expected == 1 and batch:
+        return (StreamPosition(batch),)
     if len(streams) != expected and (streams or (expected and batch)):
         raise ValueError(f"the state has {len(streams)} streams, this loader has {expected}")
     if streams and sum(stream.batches for stream in streams) != batch:

@@ -125,7 +125,10 @@ class StreamReader:
             self._dataset.load_state_dict(state)
         self._elements = iter(self._dataset)
         if state is not None and not on_dataset:
-            self._elements.load_state_dict(state)  # type: ignore[attr-defined]
+            if not hasattr(self._elements, "load_state_dict"):
+                kind = type(self._dataset).__name__
+                raise ValueError(f"the loader's state holds one of its dataset, and {kind} has no load_state_dict")
+            self._elements.load_state_dict(state)
         self._ended = False
 
     def _skip(self) -> None:

@@ -253,7 +253,12 @@ class ClaimServer:
         indices = self.producer.indices(claim, pickle.loads)
         self._culprit = f"The samples with indices {_shorten(indices)} could not be unpickled"
         self.producer.begin_row(claim, 0)
-        samples = [loads_sample(data, buffers) for data, buffers in self.producer.kept(claim)]
+        # A collate_fn of the user's may keep samples beyond this call, after which others take their place in the slot.
+        own = self._task.collate is None or isinstance(self._task.collate, DefaultCollate)
+        samples = [
+            loads_sample(data, buffers if own else map(bytearray, buffers))
+            for data, buffers in self.producer.kept(claim)
+        ]
         self._write_batch(claim, samples, indices)
 
     def _write_batch(self, claim: _core.Claim, samples: list[Any], indices: list[Any]) -> None:

@@ -29,6 +29,37 @@ def with_collator(samples: list[Any]) -> dict[str, Any]:
     return {"samples": samples, "by": -1 if info is None else info.id}
 
 
+def _indices(batch: dict[str, Any]) -> list[int]:
+    return [index for index, _ in batch["samples"]]
+
+
+class Arrays(Ints):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.002)
+        info = get_worker_info()
+        return np.full(1000, index), -1 if info is None else info.id
+
+
+class Keeping:
+    """As CutMix does, keeps samples for later calls; says whether one of them has changed since."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[Any, int]] = []
+
+    def __call__(self, samples: list[Any]) -> Any:
+        changed = [value for array, value in self.kept if (array != value).any()]
+        self.kept += [(array, int(array[0])) for array, _ in samples]
+        return changed, sorted({maker for _, maker in samples})
+
+
+@pytest.mark.parametrize("arguments", [{}, {"workers": "thread"}], ids=str)
+def test_collate_fn_may_keep_samples(arguments: dict[str, Any]) -> None:
+    loader = DataLoader(Arrays(160), 8, collate_fn=Keeping(), num_workers=3, num_workers_batches=1, **arguments)
+    batches = list(loader)
+    assert any(len(makers) > 1 for _, makers in batches)  # or nothing was tested
+    assert [changed for changed, _ in batches] == [[]] * 20
+
+
 def sums(samples: list[Any]) -> Any:
     return np.stack([np.asarray(sample[0], np.float64) for sample in samples]).sum(0), len(samples)
 
@@ -58,7 +89,9 @@ def test_the_batches_are_those_of_one_worker(dataset: Any, collate: Any, num_wor
     for number in range(2):
         got = list(loader)
         assert len(got) == 8
-        if number == 0 and collate is not with_collator:
+        if number == 0 and collate is with_collator:
+            assert [_indices(batch) for batch in got] == [_indices(batch) for batch in expected]
+        elif number == 0:
             assert all(map(same, got, expected))
 
 
