@@ -43,15 +43,15 @@ DDim SqueezedRow(const DDim& dims) {
 
 LoDTensorArray TensorsOf(const ReadyBatch& batch) {
   LoDTensorArray tensors;
-  const shared_memory::LayoutView layout = batch.layout();
+  const shared_memory::BatchLayout& layout = batch.layout();
   for (size_t i = 0; i < layout.leaf_count(); ++i) {
     const LeafRecord& leaf = layout.leaf(i);
-    if (leaf.kind == static_cast<uint32_t>(LeafKind::kOffsets) && !tensors.empty()) {
+    if (leaf.kind == LeafKind::kOffsets && !tensors.empty()) {
       SetOffsets(batch, leaf, &tensors.back());
       continue;
     }
-    HR_ENFORCE(leaf.kind == static_cast<uint32_t>(LeafKind::kArray) && IsDataType(leaf.dtype), TypeMismatch, "element ",
-               i, " of the loader's batches is not an array of a type that a tensor can hold");
+    HR_ENFORCE(leaf.kind == LeafKind::kArray && IsDataType(leaf.dtype), TypeMismatch, "element ", i,
+               " of the loader's batches is not an array of a type that a tensor can hold");
     LoDTensor tensor(
         Tensor(batch.memory, static_cast<DataType>(leaf.dtype), DDim(leaf.dims, leaf.dims + leaf.ndim), leaf.offset));
     if (batch.last_slots) {
@@ -160,7 +160,7 @@ bool QueueFeeder::Pass::FeedOne() {
   LoDTensorArray tensors;
   {
     const ReadyBatch batch = scheduler_->Take();
-    if (batch.problem != shared_memory::kNoProblem) {
+    if (batch.problem != shared_memory::ProblemKind::kNone) {
       std::rethrow_exception(hooks_.batch_failed(batch));
     }
     tensors = TensorsOf(batch);

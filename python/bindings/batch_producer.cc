@@ -87,7 +87,7 @@ class BatchProducer {
       }
       timer->Made();
       if (!writer_.Write(sample.ptr(), row)) {
-        producer_.Fail(claim, row, shared_memory::kMismatch, {});
+        producer_.Fail(claim, row, shared_memory::ProblemKind::kMismatch, {});
         return;
       }
       timer->Written();
@@ -115,7 +115,7 @@ class BatchProducer {
           producer_.DropLayout(claim);
           return false;
         }
-        producer_.Fail(claim, row, shared_memory::kMismatch, {});
+        producer_.Fail(claim, row, shared_memory::ProblemKind::kMismatch, {});
         return true;
       }
     }
@@ -181,7 +181,7 @@ class BatchProducer {
   // Ends a claim whose samples cannot be kept: the batch is made anew, by one worker.
   void Mismatch(const Claim& claim) {
     RequireItems(claim);
-    producer_.Fail(claim, row_, shared_memory::kMismatch, {});
+    producer_.Fail(claim, row_, shared_memory::ProblemKind::kMismatch, {});
   }
 
   // The stream of the claim's batch is over, and the batch has no rows.
@@ -207,7 +207,7 @@ class BatchProducer {
   void Fail(const Claim& claim, const py::bytes& message, bool ended, const py::bytes& attachment) {
     writer_.ClosePlaces(claim);
     Describe(claim, ended, attachment);
-    producer_.Fail(claim, row_, shared_memory::kFailed, static_cast<std::string_view>(message));
+    producer_.Fail(claim, row_, shared_memory::ProblemKind::kFailed, static_cast<std::string_view>(message));
   }
 
   void AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns) {
@@ -233,7 +233,7 @@ class BatchProducer {
     writer_.ClosePlaces(claim);
     if (unfit < claim.end) {
       writer_.Forget();  // or every batch to come would be given the wrong places, too
-      producer_.Fail(claim, unfit, shared_memory::kMismatch, {});
+      producer_.Fail(claim, unfit, shared_memory::ProblemKind::kMismatch, {});
       return;
     }
     producer_.Complete(claim);

@@ -75,7 +75,7 @@ class BatchScheduler {
       built_ = std::exchange(built_ahead_, py::object());
       last_ = WithoutMemory(*taken_);
     }
-    if (taken_->problem != shared_memory::kNoProblem) {
+    if (taken_->problem != shared_memory::ProblemKind::kNone) {
       taken_->memory.reset();
       throw PythonError(decode_problem_(*last_));
     }
@@ -162,7 +162,7 @@ class BatchScheduler {
       return;
     }
     ahead_ = scheduler_->Take();
-    if (ahead_->problem != shared_memory::kNoProblem) {
+    if (ahead_->problem != shared_memory::ProblemKind::kNone) {
       return;  // it is reported in its turn
     }
     try {

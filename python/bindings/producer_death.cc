@@ -20,7 +20,9 @@ void BindProducerDeath(py::module_& m) {
       .def_property_readonly("kind", [](const HeldClaim& self) { return shared_memory::NameOf(self.kind); })
       .def_readonly("at_row", &HeldClaim::at_row, "Whether it has begun with the row, and does not only prepare.");
   py::class_<ProducerDeath, HeldClaim>(m, "ProducerDeath", "What a producer was doing when its process ended.")
-      .def_readonly("busy", &ProducerDeath::busy, "Whether it held a claim, which is free again.");
+      .def_readonly("busy", &ProducerDeath::busy, "Whether it held a claim, which is free again.")
+      .def_readonly("corrupt", &ProducerDeath::corrupt,
+                    "Whether the scheduler has ended it, for what it had written to shared memory.");
 }
 
 }  // namespace headrace::python

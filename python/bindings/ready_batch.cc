@@ -10,12 +10,13 @@
 #include <utility>
 
 #include "framework/allocation.h"
+#include "framework/errors.h"
 #include "python/bindings/bindings.h"
 
 namespace headrace::python {
 namespace py = pybind11;
 
-using shared_memory::LayoutView;
+using shared_memory::BatchLayout;
 using shared_memory::LeafKind;
 using shared_memory::LeafRecord;
 using shared_memory::ReadyBatch;
@@ -32,13 +33,15 @@ ReadyBatch WithoutMemory(const ReadyBatch& batch) {
   ReadyBatch description = batch;
   description.memory.reset();
   description.slot = nullptr;
+  description.layout_copy.reset();
+  description.objects.clear();
   return description;
 }
 
 BatchBuilder::BatchBuilder(py::object decode_tree, py::object unpickle)
     : decode_tree_(std::move(decode_tree)), unpickle_(std::move(unpickle)) {}
 
-const BatchBuilder::Decoder& BatchBuilder::DecoderOf(const LayoutView& layout) {
+const BatchBuilder::Decoder& BatchBuilder::DecoderOf(const BatchLayout& layout) {
   const std::string_view tree = layout.tree();
   const auto found = decoders_.find(tree);
   if (found != decoders_.end()) {
@@ -56,7 +59,7 @@ const BatchBuilder::Decoder& BatchBuilder::DecoderOf(const LayoutView& layout) {
 }
 
 py::object BatchBuilder::Build(const ReadyBatch& batch) {
-  const LayoutView layout = batch.layout();
+  const BatchLayout& layout = batch.layout();
   const Decoder& decoder = DecoderOf(layout);
   std::byte* base = static_cast<std::byte*>(batch.memory->data());
   std::shared_ptr<Allocation> memory = batch.memory;
@@ -70,24 +73,29 @@ py::object BatchBuilder::Build(const ReadyBatch& batch) {
   // All arrays of a batch share one owner: the slot goes back with the last of them.
   const py::capsule owner(new std::shared_ptr<Allocation>(std::move(memory)),
                           [](void* pointer) { delete static_cast<std::shared_ptr<Allocation>*>(pointer); });
+  HR_ENFORCE(decoder.dtypes.size() == layout.leaf_count(), DataLoss, "a batch has ", layout.leaf_count(),
+             " elements, and a tree of ", decoder.dtypes.size());
+  size_t objects = 0;  // of batch.objects, so many are in the leaves before
   py::list leaves(layout.leaf_count());
   for (size_t i = 0; i < layout.leaf_count(); ++i) {
     const LeafRecord& leaf = layout.leaf(i);
-    if (leaf.kind == static_cast<uint32_t>(LeafKind::kObject)) {
-      leaves[i] = Objects(leaf, batch);
+    if (leaf.kind == LeafKind::kObject) {
+      leaves[i] = Objects(batch, objects, leaf.dims[0]);
+      objects += leaf.dims[0];
       continue;
     }
-    leaves[i] = py::array(py::reinterpret_borrow<py::dtype>(decoder.dtypes.at(i)),
-                          std::vector<py::ssize_t>(leaf.dims, leaf.dims + leaf.ndim), base + leaf.offset, owner);
+    const auto dtype = py::reinterpret_borrow<py::dtype>(decoder.dtypes[i]);
+    HR_ENFORCE(static_cast<uint64_t>(dtype.itemsize()) == leaf.item_bytes, DataLoss, "element ", i,
+               " of a batch has items of ", leaf.item_bytes, " bytes, and a dtype of ", dtype.itemsize());
+    leaves[i] = py::array(dtype, std::vector<py::ssize_t>(leaf.dims, leaf.dims + leaf.ndim), base + leaf.offset, owner);
   }
   return decoder.build(leaves);
 }
 
-py::list BatchBuilder::Objects(const LeafRecord& leaf, const ReadyBatch& batch) {
-  py::list objects(leaf.dims[0]);
-  for (size_t row = 0; row < leaf.dims[0]; ++row) {
-    SideRecord record;
-    std::memcpy(&record, batch.slot + leaf.offset + row * sizeof(record), sizeof(record));
+py::list BatchBuilder::Objects(const ReadyBatch& batch, size_t first, size_t count) {
+  py::list objects(count);
+  for (size_t row = 0; row < count; ++row) {
+    const SideRecord& record = batch.objects[first + row];
     objects[row] = unpickle_(py::bytes(reinterpret_cast<const char*>(batch.slot + record.offset), record.bytes));
   }
   return objects;
@@ -102,8 +110,11 @@ void BindReadyBatch(py::module_& m) {
       .def_readonly("stream_batch", &ReadyBatch::stream_batch)
       .def_property_readonly("attachment", [](const ReadyBatch& self) { return py::bytes(self.attachment); })
       .def_property_readonly(
-          "killed", [](const ReadyBatch& self) { return self.problem == shared_memory::kKilled; },
+          "killed", [](const ReadyBatch& self) { return self.problem == shared_memory::ProblemKind::kKilled; },
           "Whether it could not be made because its producers died at one row, again and again.")
+      .def_property_readonly(
+          "corrupt", [](const ReadyBatch& self) { return self.problem == shared_memory::ProblemKind::kCorrupt; },
+          "Whether what workers left in shared memory contradicts itself; `message` is then a text.")
       .def_readonly("row", &ReadyBatch::problem_row, "The row that could not be made.")
       .def_property_readonly(
           "message", [](const ReadyBatch& self) { return py::bytes(self.problem_message); },

@@ -34,8 +34,9 @@ class BatchBuilder {
     std::vector<pybind11::object> dtypes;
   };
 
-  const Decoder& DecoderOf(const shared_memory::LayoutView& layout);
-  pybind11::list Objects(const shared_memory::LeafRecord& leaf, const shared_memory::ReadyBatch& batch);
+  const Decoder& DecoderOf(const shared_memory::BatchLayout& layout);
+  // `count` of batch.objects, from `first` on.
+  pybind11::list Objects(const shared_memory::ReadyBatch& batch, size_t first, size_t count);
 
   pybind11::object decode_tree_;
   pybind11::object unpickle_;

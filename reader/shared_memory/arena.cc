@@ -1,15 +1,25 @@
 #include "reader/shared_memory/arena.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <new>
+#include <utility>
 
 #include "framework/errors.h"
+#include "reader/shared_memory/process_id.h"
+
+// Since Linux 6.3 and glibc 2.38.
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8U
+#endif
 
 namespace headrace::shared_memory {
 namespace {
@@ -30,6 +40,53 @@ bool HasAddressSpace(size_t bytes) {
   void* probe = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return probe != MAP_FAILED && munmap(probe, bytes) == 0;
 }
+
+// A file without a name. Where vm.memfd_noexec is 2 it must be said that it will not be executed; older kernels do not
+// know the word.
+int MakeFile() {
+  const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  const int fd = memfd_create("headrace", flags | MFD_NOEXEC_SEAL);
+  return fd >= 0 || errno != EINVAL ? fd : memfd_create("headrace", flags);
+}
+
+// The arenas that this process has mapped, by file. After a fork the child has those of its parent, and uses them.
+class MappedArenas {
+ public:
+  static MappedArenas& Get() {
+    static MappedArenas& arenas = *new MappedArenas;  // never destroyed: threads may outlive main()
+    return arenas;
+  }
+
+  using File = std::pair<dev_t, ino_t>;
+  static File FileOf(int fd) {
+    struct stat status{};
+    HR_ENFORCE(fstat(fd, &status) == 0, IoError, "file descriptor ", fd, " cannot be used: ", std::strerror(errno));
+    return {status.st_dev, status.st_ino};
+  }
+
+  // What is mapped, or what `map` maps.
+  template <typename MapFile>
+  std::shared_ptr<Arena> FindOr(const File& file, MapFile map) {
+    const std::lock_guard lock(mutex_);
+    std::weak_ptr<Arena>& known = arenas_[file];
+    std::shared_ptr<Arena> arena = known.lock();
+    if (arena == nullptr) {
+      std::erase_if(arenas_, [&](const auto& entry) { return entry.first != file && entry.second.expired(); });
+      arena = map();
+      known = arena;
+    }
+    return arena;
+  }
+
+ private:
+  // A child must not find the mutex locked by a thread that it does not have.
+  MappedArenas() {
+    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); }, [] { Get().mutex_.unlock(); });
+  }
+
+  std::mutex mutex_;
+  std::map<File, std::weak_ptr<Arena>> arenas_;
+};
 
 }  // namespace
 
@@ -57,9 +114,11 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   HR_ENFORCE(options.trace_events <= kMaxTraceEvents, InvalidArgument, "a trace has at most ", kMaxTraceEvents,
              " events, got ", options.trace_events);
   std::shared_ptr<Arena> arena(new Arena);
-  arena->fd_ = memfd_create("headrace", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  arena->creator_ = ProcessId();
+  arena->fd_ = MakeFile();
   HR_ENFORCE(arena->fd_ >= 0, IoError, "memfd_create failed: ", std::strerror(errno));
   arena->slots_offset_ = SlotsOffset(options.trace_events);
+  arena->trace_events_ = options.trace_events;
   arena->slot_count_ = options.slot_count;
   arena->slot_bytes_ = RoundUp(options.slot_bytes, kPage);
   // Address space may be limited (ulimit -v, a sanitizer); the wish for sparse slots is not worth failing for. As much
@@ -75,36 +134,47 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   // Sealing is a safeguard; a system without it still works.
   fcntl(arena->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   auto* control = new (arena->base_) ControlBlock{};
-  control->slot_bytes = arena->slot_bytes_;
-  control->slot_count = arena->slot_count_;
-  control->order = static_cast<uint32_t>(options.order);
-  control->dataset_length = options.dataset_length;
-  control->seed = options.seed;
-  control->trace_events = options.trace_events;
-  control->magic = kMagic;
-  return arena;
+  ArenaConstants& constants = control->constants;
+  constants.magic = kMagic;
+  constants.slot_bytes = arena->slot_bytes_;
+  constants.slot_count = arena->slot_count_;
+  constants.order = options.order;
+  constants.dataset_length = options.dataset_length;
+  constants.seed = options.seed;
+  constants.trace_events = options.trace_events;
+  constants.recheck_ms = options.recheck_ms;
+  constants.seal = SealOf(constants, 0);
+  return MappedArenas::Get().FindOr(MappedArenas::FileOf(arena->fd_), [&] { return arena; });
 }
 
 std::shared_ptr<Arena> Arena::Attach(int fd) {
+  const MappedArenas::File file = MappedArenas::FileOf(fd);
+  HR_ENFORCE((fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, DataLoss, "file descriptor ", fd,
+             " is not an arena: it cannot be read and written");
+  return MappedArenas::Get().FindOr(file, [fd] { return MapExisting(fd); });
+}
+
+std::shared_ptr<Arena> Arena::MapExisting(int fd) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->fd_ = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   HR_ENFORCE(arena->fd_ >= 0, IoError, "cannot duplicate file descriptor ", fd, ": ", std::strerror(errno));
   struct stat status{};
   HR_ENFORCE(fstat(arena->fd_, &status) == 0, IoError, "fstat failed: ", std::strerror(errno));
   const auto bytes = static_cast<size_t>(status.st_size);
-  HR_ENFORCE(S_ISREG(status.st_mode) && bytes >= kTraceOffset && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR, DataLoss,
-             "file descriptor ", fd, " of ", bytes, " bytes is not an arena");
+  HR_ENFORCE(S_ISREG(status.st_mode) && bytes >= kTraceOffset, DataLoss, "file descriptor ", fd, " of ", bytes,
+             " bytes is not an arena");
   HR_ENFORCE(arena->Map(bytes), ResourceExhausted, "cannot map ", bytes,
              " bytes of shared memory: ", std::strerror(errno));
-  const ControlBlock& control = arena->control();
-  HR_ENFORCE(control.magic == kMagic && control.slot_count >= 1 && control.slot_count <= kMaxSlots &&
-                 control.slot_bytes >= kSmallestSlot && control.slot_bytes <= kLargestSlot &&
-                 control.trace_events <= kMaxTraceEvents &&
-                 SlotsOffset(control.trace_events) + control.slot_bytes * control.slot_count == bytes,
+  const ArenaConstants constants = CopyShared(arena->control().constants);
+  HR_ENFORCE(constants.magic == kMagic && constants.seal == SealOf(constants, 0) && constants.slot_count >= 1 &&
+                 constants.slot_count <= kMaxSlots && constants.slot_bytes >= kSmallestSlot &&
+                 constants.slot_bytes <= kLargestSlot && constants.trace_events <= kMaxTraceEvents &&
+                 SlotsOffset(constants.trace_events) + constants.slot_bytes * constants.slot_count == bytes,
              DataLoss, "the file of ", bytes, " bytes is not an arena of this version");
-  arena->slots_offset_ = SlotsOffset(control.trace_events);
-  arena->slot_count_ = control.slot_count;
-  arena->slot_bytes_ = control.slot_bytes;
+  arena->slots_offset_ = SlotsOffset(constants.trace_events);
+  arena->slot_count_ = constants.slot_count;
+  arena->slot_bytes_ = constants.slot_bytes;
+  arena->trace_events_ = constants.trace_events;
   return arena;
 }
 
@@ -121,6 +191,11 @@ bool Arena::Map(size_t bytes) {
 }
 
 Arena::~Arena() {
+  if (base_ != nullptr && creator_ == ProcessId()) {
+    // The slots only: producers must still find out that they are to stop.
+    fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(slots_offset_),
+              static_cast<off_t>(bytes_ - slots_offset_));
+  }
   if (base_ != nullptr) {
     munmap(base_, bytes_);
   }
@@ -130,8 +205,7 @@ Arena::~Arena() {
 }
 
 TraceRing Arena::trace(uint32_t producer) const {
-  const uint32_t events = control().trace_events;
-  return {base_ + kTraceOffset + producer * TraceRing::Bytes(events), events};
+  return {base_ + kTraceOffset + producer * TraceRing::Bytes(trace_events_), trace_events_};
 }
 
 size_t Arena::ResidentBytes() const {

@@ -2,18 +2,19 @@
 //
 // Stands in the slot at kLayoutOffset: a LayoutHeader, `leaf_count` LeafRecords, then `tree_bytes` bytes that mean
 // something only to the language that wrote them (Python's description of the nesting). Producers compare layouts byte
-// by byte.
+// by byte. Where a leaf lies follows from the leaves before it: so a layout that was written over is found out.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "framework/ddim.h"
 #include "framework/export.h"
-#include "reader/shared_memory/arena.h"
+#include "reader/shared_memory/slot.h"
 
 namespace headrace::shared_memory {
 
@@ -21,26 +22,29 @@ inline constexpr uint32_t kMaxDims = 12;
 
 enum class LeafKind : uint32_t {
   kArray = 0,
-  // One SideRecord per row, each naming bytes in the slot.
+  // One SideRecord per element of its one dimension, each naming bytes in the slot.
   kObject = 1,
   // int64 offsets, a level of detail, of the rows of the leaf before it.
   kOffsets = 2,
 };
 
 struct LeafRecord {
-  uint32_t kind;  // LeafKind
+  LeafKind kind;
   int32_t dtype;  // DataType, or -1 for an element type that only the tree describes
   uint32_t item_bytes;
   uint32_t ndim;
   uint64_t offset;  // of the elements in the slot
   uint64_t dims[kMaxDims];
 };
+static_assert(sizeof(LeafRecord) == 24 + 8 * kMaxDims && std::has_unique_object_representations_v<LeafRecord>);
 
 struct LayoutHeader {
   uint32_t leaf_count;
   uint32_t tree_bytes;
-  uint64_t end;  // offset past the last leaf
+  uint64_t end;       // offset past the last leaf
+  uint64_t checksum;  // of what follows, salted with `end`
 };
+static_assert(sizeof(LayoutHeader) == 24 && std::has_unique_object_representations_v<LayoutHeader>);
 
 // One leaf before it has a place.
 struct LeafSpec {
@@ -53,7 +57,7 @@ struct LeafSpec {
   uint64_t bytes() const;
 };
 
-// A layout in the form in which it stands in a slot.
+// A layout in the form in which it stands in a slot, in memory of its own. Immutable.
 class HEADRACE_API BatchLayout {
  public:
   // Places the leaves one after the other from `data_offset`. Throws InvalidArgument for more than kMaxDims dimensions,
@@ -61,20 +65,31 @@ class HEADRACE_API BatchLayout {
   // room.
   BatchLayout(const std::vector<LeafSpec>& leaves, std::string_view tree, size_t data_offset, size_t slot_bytes);
 
+  // A copy of the layout that stands in `slot`, which other processes may be changing. Throws DataLoss, and says what
+  // is wrong, unless the copy is what the constructor makes of some leaves for these numbers.
+  static BatchLayout CopyFrom(const std::byte* slot, size_t data_offset, size_t slot_bytes);
+
   const std::string& bytes() const { return bytes_; }
   const LeafRecord& leaf(size_t i) const { return records()[i]; }
   size_t leaf_count() const { return leaf_count_; }
+  std::string_view tree() const {
+    return std::string_view(bytes_).substr(sizeof(LayoutHeader) + leaf_count_ * sizeof(LeafRecord));
+  }
+  // Offset past the last leaf.
+  uint64_t end() const { return reinterpret_cast<const LayoutHeader*>(bytes_.data())->end; }
 
  private:
+  explicit BatchLayout(std::string bytes);
   const LeafRecord* records() const {
     return reinterpret_cast<const LeafRecord*>(bytes_.data() + sizeof(LayoutHeader));
   }
+  void Check(size_t data_offset, size_t slot_bytes) const;
 
   std::string bytes_;
   size_t leaf_count_;
 };
 
-// Read access to the layout that stands in a slot.
+// The layout that stands in a slot, for producers: nothing is checked.
 class LayoutView {
  public:
   explicit LayoutView(const std::byte* slot) : base_(slot + kLayoutOffset) {}

@@ -23,35 +23,17 @@ void Copy(std::string_view bytes, std::byte* out) {
 
 constexpr size_t Aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-bool FirstDone(const SlotHeader& slot, uint32_t chunks) {
-  for (uint32_t base = 0; base < chunks; base += 64) {
-    const uint32_t count = std::min(chunks - base, 64U);
-    const uint64_t full = count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
-    if ((slot.done[base / 64].load(std::memory_order_seq_cst) & full) != full) {
-      return false;
-    }
-  }
-  return true;
-}
-
-bool IsSplit(const SlotHeader& slot) {
-  return slot.kind.load(std::memory_order_relaxed) == static_cast<uint32_t>(ClaimKind::kItems);
-}
-
 }  // namespace
 
-bool AllDone(const SlotHeader& slot) {
-  const uint32_t chunks = slot.chunks.load(std::memory_order_relaxed);
-  if (!IsSplit(slot)) {
-    return FirstDone(slot, chunks);
-  }
-  return FirstDone(slot, chunks - 1) &&
-         (slot.items_failed.load(std::memory_order_relaxed) != 0 || FirstDone(slot, chunks));
-}
-
 BatchProducer::BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd)
-    : arena_(std::move(arena)), control_(&arena_->control()), record_(nullptr), id_(id), completion_fd_(completion_fd) {
+    : arena_(std::move(arena)),
+      control_(&arena_->control()),
+      constants_(CopyShared(control_->constants)),
+      record_(nullptr),
+      id_(id),
+      completion_fd_(completion_fd) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
+  HR_ENFORCE(constants_.seal == SealOf(constants_, 0), DataLoss, "the arena's constants were written over");
   record_ = &control_->producers[id];
   trace_ = arena_->trace(id);
 }
@@ -65,7 +47,8 @@ std::optional<Claim> BatchProducer::TryClaim() {
     rescan_seen_ = rescan;
     scan_from_ = oldest;
   }
-  const uint64_t next = control_->next.load(std::memory_order_acquire);
+  // No more batches are open than that, whatever the word says.
+  const uint64_t next = std::min(control_->next.load(std::memory_order_acquire), scan_from_ + kMaxSlots);
   for (; scan_from_ < next; ++scan_from_) {
     if (std::optional<Claim> claim = TryClaimBatch(scan_from_)) {
       return claim;
@@ -76,17 +59,20 @@ std::optional<Claim> BatchProducer::TryClaim() {
 
 std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
   const uint32_t index = control_->ring[sequence % kMaxSlots].load(std::memory_order_relaxed);
+  if (index >= arena_->slot_count()) {
+    return std::nullopt;
+  }
   SlotHeader& slot = arena_->slot(index);
   if (slot.sequence.load(std::memory_order_acquire) != sequence) {
     return std::nullopt;  // taken by the consumer already
   }
   // Of this batch or of a later one in the same slot: then all of its chunks are claimed, and no exchange succeeds.
-  const uint32_t maker = slot.maker.load(std::memory_order_relaxed);
-  if (maker != kAnybody && maker != id_) {
+  const uint64_t claimable = slot.claimable.load(std::memory_order_relaxed);
+  if (ClaimableProducer(claimable) != kAnybody && ClaimableProducer(claimable) != id_) {
     return std::nullopt;
   }
-  const uint32_t chunks = std::min(slot.chunks.load(std::memory_order_relaxed), kMaxChunks);
-  const bool collatable = !IsSplit(slot) || MayCollate(slot, chunks);
+  const uint32_t chunks = std::min(ClaimableChunks(claimable), kMaxChunks);
+  const bool collatable = ClaimableKind(claimable) != ClaimKind::kItems || MayCollate(slot, sequence, chunks);
   const uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
   const uint32_t cursor = std::min(slot.cursor.load(std::memory_order_relaxed), chunks);
   // The cursor is a hint: chunks of a producer that died are before it.
@@ -101,48 +87,56 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     }
     // The batch cannot be closed before this chunk is done: from here on the header is stable.
     slot.cursor.store(chunk + 1, std::memory_order_relaxed);
-    record_->row.store(kNoRow, std::memory_order_relaxed);
-    record_->sequence.store(sequence, std::memory_order_release);
-    Claim claim{};
-    claim.slot = index;
-    claim.chunk = chunk;
-    claim.kind = static_cast<ClaimKind>(slot.kind.load(std::memory_order_relaxed));
-    claim.begin = chunk * slot.chunk_rows;
-    claim.end = std::min(claim.begin + slot.chunk_rows, slot.rows);
-    if (claim.kind == ClaimKind::kItems && chunk + 1 == slot.chunks.load(std::memory_order_relaxed)) {
-      claim.kind = ClaimKind::kCollate;
-      claim.begin = 0;
-      claim.end = slot.rows;
-      slot.kept_bytes = slot.side_bytes.load(std::memory_order_relaxed);
-    }
-    record_->busy.store(1, std::memory_order_release);
-    record_->claims.fetch_add(1, std::memory_order_relaxed);
-    if (claim.kind == ClaimKind::kWhole) {
-      claim.excluded = slot.excluded_count;
-      claim.end -= claim.excluded;
-    }
-    claim.rows = slot.rows - claim.excluded;
-    claim.stream = slot.stream;
-    claim.deaths = slot.deaths[chunk].load(std::memory_order_relaxed);
-    claim.sequence = sequence;
-    claim.epoch = slot.epoch;
-    claim.batch = slot.batch;
-    claim.first_position = slot.first_position;
-    claim.start_ns = MonotonicNanoseconds();
-    if (MakesBatch(claim.kind)) {
-      // A claimant that died may have said something of the batch.
-      slot.made_rows = claim.rows;
-      slot.stream_end = static_cast<uint32_t>(StreamEnd::kGoesOn);
-      slot.attachment = {0, 0};
-    }
-    return claim;
+    return Begin(index, chunk);
   }
   return std::nullopt;
 }
 
-bool BatchProducer::MayCollate(const SlotHeader& slot, uint32_t chunks) const {
-  return id_ < control_->collators && FirstDone(slot, chunks - 1) &&
-         slot.items_failed.load(std::memory_order_relaxed) == 0;
+Claim BatchProducer::Begin(uint32_t index, uint32_t chunk) {
+  SlotHeader& slot = arena_->slot(index);
+  const BatchFacts& facts = slot.facts;
+  Claim claim{};
+  claim.slot = index;
+  claim.chunk = chunk;
+  claim.chunks = facts.chunks;
+  claim.kind = facts.kind;
+  claim.begin = chunk * facts.chunk_rows;
+  claim.end = std::min(claim.begin + facts.chunk_rows, facts.rows);
+  claim.stream = facts.stream;
+  claim.sequence = facts.sequence;
+  claim.epoch = facts.epoch;
+  claim.batch = facts.batch;
+  claim.first_position = facts.first_position;
+  uint64_t kept_bytes = 0;
+  if (claim.kind == ClaimKind::kItems && chunk + 1 == facts.chunks) {
+    claim.kind = ClaimKind::kCollate;
+    claim.begin = 0;
+    claim.end = facts.rows;
+    kept_bytes = slot.side_bytes.load(std::memory_order_relaxed);
+  } else if (claim.kind == ClaimKind::kWhole) {
+    claim.excluded = std::min(facts.excluded, kMaxExcluded);
+    claim.end -= claim.excluded;
+  }
+  claim.rows = facts.rows - claim.excluded;
+  claim.deaths = slot.deaths[chunk].load(std::memory_order_relaxed);
+  record_->row.store(kNoRow, std::memory_order_relaxed);
+  record_->sequence.store(claim.sequence, std::memory_order_release);
+  record_->busy.store(1, std::memory_order_release);
+  AddTo(record_->claims, 1);
+  if (MakesBatch(claim.kind)) {
+    // A claimant that died may have said something of the batch.
+    slot.end = {claim.rows, StreamEnd::kGoesOn, {0, 0}, kept_bytes, 0};
+  }
+  claim.start_ns = MonotonicNanoseconds();
+  return claim;
+}
+
+bool BatchProducer::MayCollate(const SlotHeader& slot, uint64_t sequence, uint32_t chunks) const {
+  if (id_ >= constants_.collators || chunks == 0) {
+    return false;
+  }
+  const ChunksState items = LookAtChunks(slot, sequence, chunks - 1);
+  return items.done && !items.failed;
 }
 
 std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
@@ -156,7 +150,7 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
     }
     if (std::optional<Claim> claim = TryClaim()) {
       spin_.Finish(static_cast<int64_t>(claim->start_ns - begin));
-      record_->wait_ns.fetch_add(claim->start_ns - begin, std::memory_order_relaxed);
+      AddTo(record_->wait_ns, claim->start_ns - begin);
       return claim;
     }
     const auto waited = static_cast<int64_t>(MonotonicNanoseconds() - begin);
@@ -168,35 +162,45 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
       continue;
     }
     const int64_t left = timeout_ns < 0 ? -1 : timeout_ns - waited;
-    // Sequentially consistent with the scheduler's "signal, then look for sleepers": one of the two sees the other.
-    control_->work_sleepers.fetch_add(1);
-    if (control_->work_signal.load() == signal) {
-      FutexWait(control_->work_signal, signal, left, SleeperBit(id_));
-    }
-    control_->work_sleepers.fetch_sub(1);
+    Sleep(signal, left);
   }
 }
 
+void BatchProducer::Sleep(uint32_t signal, int64_t timeout_ns) {
+  const int64_t longest_ns = int64_t{constants_.recheck_ms} * 1'000'000;
+  if (timeout_ns < 0 || timeout_ns > longest_ns) {
+    timeout_ns = longest_ns;
+  }
+  std::atomic<uint64_t>& sleepers = control_->sleepers[id_ / 64];
+  const uint64_t bit = uint64_t{1} << id_ % 64;
+  // Sequentially consistent with the scheduler's "signal, then look for sleepers": one of the two sees the other.
+  sleepers.fetch_or(bit);
+  if (control_->work_signal.load() == signal) {
+    FutexWait(control_->work_signal, signal, timeout_ns, SleeperBit(id_));
+  }
+  sleepers.fetch_and(~bit);
+}
+
 bool BatchProducer::Retired() {
-  if (record_->retirement.load(std::memory_order_relaxed) != kToRetire) {
+  if (record_->retirement.load(std::memory_order_relaxed) != Retirement::kToRetire) {
     return false;
   }
   // First the others look at what only this one was going to look at: whoever is killed between the two is repaired as
   // any other, whereas one that has said kRetired is not looked at any more.
   SignalRescan(kAllSleepers);
-  record_->retirement.store(kRetired, std::memory_order_release);
+  record_->retirement.store(Retirement::kRetired, std::memory_order_release);
   return true;
 }
 
 uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
   row = PlannedRow(claim, row);
-  const uint64_t position = claim.first_position + row * control_->stride;
-  switch (static_cast<IndexOrder>(control_->order)) {
+  const uint64_t position = claim.first_position + row * constants_.stride;
+  switch (constants_.order) {
     case IndexOrder::kExplicit:
       return reinterpret_cast<const uint64_t*>(Data(claim) + kDataOffset)[row];
     case IndexOrder::kShuffled:
       if (!permutation_ || permutation_epoch_ != claim.epoch) {
-        permutation_.emplace(control_->dataset_length, control_->seed, claim.epoch);
+        permutation_.emplace(constants_.dataset_length, constants_.seed, claim.epoch);
         permutation_epoch_ = claim.epoch;
       }
       return (*permutation_)(position);
@@ -208,15 +212,15 @@ uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
 }
 
 std::string_view BatchProducer::PickledIndices(const Claim& claim) const {
-  const SlotHeader& slot = arena_->slot(claim.slot);
-  if (slot.pickled_indices == 0) {
+  const BatchFacts& facts = arena_->slot(claim.slot).facts;
+  if (facts.pickled_indices == 0) {
     return {};
   }
-  return {reinterpret_cast<const char*>(Data(claim) + kDataOffset), slot.indices_bytes};
+  return {reinterpret_cast<const char*>(Data(claim) + kDataOffset), facts.indices_bytes};
 }
 
 size_t BatchProducer::DataOffset(const Claim& claim) const {
-  return kDataOffset + arena_->slot(claim.slot).indices_bytes;
+  return kDataOffset + arena_->slot(claim.slot).facts.indices_bytes;
 }
 
 bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
@@ -224,14 +228,14 @@ bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
   std::byte* place = Data(claim) + kLayoutOffset;
   for (;;) {
     uint32_t state = slot.layout_state.load(std::memory_order_acquire);
-    if (state == kLayoutReady) {
-      return slot.layout_bytes == layout.size() && std::memcmp(place, layout.data(), layout.size()) == 0;
+    if (IsLayoutReady(state)) {
+      // Where the lengths differ, so do the first bytes, which give them.
+      return std::memcmp(place, layout.data(), layout.size()) == 0;
     }
     if (state == kLayoutEmpty &&
-        slot.layout_state.compare_exchange_strong(state, kLayoutWriting + id_, std::memory_order_acq_rel)) {
+        slot.layout_state.compare_exchange_strong(state, LayoutWriting(id_), std::memory_order_acq_rel)) {
       std::memcpy(place, layout.data(), layout.size());
-      slot.layout_bytes = static_cast<uint32_t>(layout.size());
-      slot.layout_state.store(kLayoutReady, std::memory_order_release);
+      slot.layout_state.store(LayoutReady(id_), std::memory_order_release);
       return true;
     }
     HR_ENFORCE(!stopped(), FailedPrecondition, "the loader was shut down");
@@ -243,11 +247,16 @@ bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
 
 SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end) {
   SlotHeader& slot = arena_->slot(claim.slot);
-  const uint64_t taken = Aligned(bytes);
-  const uint64_t used = slot.side_bytes.fetch_add(taken, std::memory_order_relaxed) + taken;
-  HR_ENFORCE(used + leaves_end <= arena_->slot_bytes(), ResourceExhausted, "a batch with ", used,
-             " bytes beside its arrays does not fit into a slot of ", arena_->slot_bytes(), " bytes");
-  return {arena_->slot_bytes() - used, bytes};
+  const size_t slot_bytes = arena_->slot_bytes();
+  uint64_t used = slot.side_bytes.load(std::memory_order_relaxed);
+  uint64_t grown = 0;
+  do {
+    const size_t room = slot_bytes - std::min<uint64_t>(slot_bytes, leaves_end + used);
+    HR_ENFORCE(bytes <= room && Aligned(bytes) <= room, ResourceExhausted, "a batch with ", used, " and ", bytes,
+               " bytes beside its arrays does not fit into a slot of ", slot_bytes, " bytes");
+    grown = used + Aligned(bytes);
+  } while (!slot.side_bytes.compare_exchange_weak(used, grown, std::memory_order_relaxed));
+  return {slot_bytes - grown, bytes};
 }
 
 SideRecord* BatchProducer::KeptTable(const Claim& claim) const {
@@ -307,44 +316,40 @@ void BatchProducer::DropLayout(const Claim& claim) {
   arena_->slot(claim.slot).layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
 }
 
-void BatchProducer::SetRows(const Claim& claim, uint32_t rows) { arena_->slot(claim.slot).made_rows = rows; }
+void BatchProducer::SetRows(const Claim& claim, uint32_t rows) { arena_->slot(claim.slot).end.rows = rows; }
 
-void BatchProducer::SetStreamEnd(const Claim& claim, StreamEnd end) {
-  arena_->slot(claim.slot).stream_end = static_cast<uint32_t>(end);
-}
+void BatchProducer::SetStreamEnd(const Claim& claim, StreamEnd end) { arena_->slot(claim.slot).end.stream_end = end; }
 
 void BatchProducer::Attach(const Claim& claim, std::string_view bytes) {
   const SideRecord place = AllocateSide(claim, bytes.size(), LeavesEnd(claim));
   Copy(bytes, Data(claim) + place.offset);
-  arena_->slot(claim.slot).attachment = place;
+  arena_->slot(claim.slot).end.attachment = place;
 }
 
 size_t BatchProducer::LeavesEnd(const Claim& claim) const {
-  const bool has_layout = arena_->slot(claim.slot).layout_state.load(std::memory_order_acquire) == kLayoutReady;
+  const bool has_layout = IsLayoutReady(arena_->slot(claim.slot).layout_state.load(std::memory_order_acquire));
   return has_layout ? LayoutView(Data(claim)).end() : DataOffset(claim);
 }
 
 void BatchProducer::AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns) {
-  record_->dataset_ns.fetch_add(dataset_ns, std::memory_order_relaxed);
-  record_->collate_ns.fetch_add(collate_ns, std::memory_order_relaxed);
-  record_->copy_ns.fetch_add(copy_ns, std::memory_order_relaxed);
+  AddTo(record_->dataset_ns, dataset_ns);
+  AddTo(record_->collate_ns, collate_ns);
+  AddTo(record_->copy_ns, copy_ns);
 }
 
 void BatchProducer::Complete(const Claim& claim) {
-  SlotHeader& slot = arena_->slot(claim.slot);
-  slot.problems[claim.chunk].kind = kNoProblem;
+  const BatchEnd& end = arena_->slot(claim.slot).end;
   uint32_t samples = claim.end - claim.begin;
   if (claim.kind == ClaimKind::kCollate) {
     samples = 0;  // counted by those who made them
   } else if (claim.kind == ClaimKind::kStream) {
-    samples = slot.stream_end == static_cast<uint32_t>(StreamEnd::kBefore) ? 0 : slot.made_rows;
+    samples = end.stream_end == StreamEnd::kBefore ? 0 : end.rows;
   }
-  record_->samples.fetch_add(samples, std::memory_order_relaxed);
-  MarkDone(claim);
+  AddTo(record_->samples, samples);
+  MarkDone(claim, false);
 }
 
-void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message) {
-  ChunkProblem& problem = arena_->slot(claim.slot).problems[claim.chunk];
+void BatchProducer::Fail(const Claim& claim, uint32_t row, ProblemKind kind, std::string_view message) {
   SideRecord place{0, 0};
   try {
     // Other rows may be written while the message is there.
@@ -353,37 +358,52 @@ void BatchProducer::Fail(const Claim& claim, uint32_t row, uint32_t kind, std::s
   } catch (const ResourceExhausted&) {
     place = {0, 0};  // the consumer reports a problem without details
   }
-  problem = {place.offset, place.bytes, PlannedRow(claim, row), kind};
-  if (claim.kind == ClaimKind::kItems) {
-    arena_->slot(claim.slot).items_failed.store(1, std::memory_order_relaxed);
-  }
-  MarkDone(claim);
+  ChunkProblem problem{place.offset, place.bytes, PlannedRow(claim, row), kind, 0};
+  problem.seal = SealOf(problem, claim.sequence + claim.chunk);
+  arena_->slot(claim.slot).problems[claim.chunk] = problem;
+  MarkDone(claim, true);
 }
 
-void BatchProducer::MarkDone(const Claim& claim) {
+void BatchProducer::MarkDone(const Claim& claim, bool failed) {
   SlotHeader& slot = arena_->slot(claim.slot);
   const uint64_t now = MonotonicNanoseconds();
-  record_->work_ns.fetch_add(now - claim.start_ns, std::memory_order_relaxed);
+  AddTo(record_->work_ns, now - claim.start_ns);
   if (trace_) {
     trace_.Write({static_cast<TraceKind>(claim.kind), id_, claim.start_ns, now, claim.epoch, claim.batch, claim.stream,
                   claim.slot, claim.begin, claim.end});
     slot.done_ns.store(now, std::memory_order_relaxed);
   }
+  if (MakesBatch(claim.kind)) {
+    slot.end.seal = SealOf(slot.end, claim.sequence);
+  }
   record_->busy.store(0, std::memory_order_relaxed);
-  slot.done[claim.chunk / 64].fetch_or(uint64_t{1} << (claim.chunk % 64), std::memory_order_seq_cst);
-  // From here on the slot may be reused: what is read of it may be another batch's, and a wake too many is harmless.
-  if (claim.kind == ClaimKind::kItems && FirstDone(slot, slot.chunks.load(std::memory_order_relaxed) - 1)) {
+  uint64_t word = ClaimWord(claim.sequence, id_ + 1);
+  if (claim.chunk >= kMaxChunks ||
+      !slot.claims[claim.chunk].compare_exchange_strong(word, word | kDoneFlag | (failed ? kFailedFlag : 0))) {
+    return;  // it was taken from this producer
+  }
+  // From here on the slot may be reused: then its words are another batch's, and not done for this one.
+  const uint32_t chunks = std::min(claim.chunks, kMaxChunks);
+  ChunksState parts{true, false};  // of a collation
+  if (claim.kind != ClaimKind::kCollate) {
+    parts = LookAtChunks(slot, claim.sequence, claim.kind == ClaimKind::kItems ? chunks - 1 : chunks, claim.chunk + 1);
+  }
+  if (!parts.done) {
+    return;
+  }
+  if (claim.kind == ClaimKind::kItems && !parts.failed) {
     // The collation can be claimed. This producer may have passed it over, and so may all the others.
-    if (id_ < control_->collators) {
+    if (id_ < constants_.collators) {
       scan_from_ = std::min(scan_from_, claim.sequence);
     } else {
-      SignalRescan(control_->collators < 32 ? SleeperBit(control_->collators) - 1 : kAllSleepers);
+      SignalRescan(constants_.collators < 32 ? SleeperBit(constants_.collators) - 1 : kAllSleepers);
     }
+    return;
   }
   // Who completes a batch that the consumer waits for wakes it. If, in order, another was the oldest just now, the
   // consumer looks at this one after it has taken that one, before it sleeps. A wake that a kill prevents is made up
   // for by the consumer's watch on the process.
-  if (AllDone(slot) && (control_->in_order == 0 || claim.sequence <= control_->oldest.load()) &&
+  if ((constants_.in_order == 0 || claim.sequence <= control_->oldest.load()) &&
       control_->consumer_sleeps.exchange(0) != 0) {
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = write(completion_fd_, &one, sizeof(one));
@@ -393,7 +413,7 @@ void BatchProducer::MarkDone(const Claim& claim) {
 void BatchProducer::SignalRescan(uint32_t sleepers) {
   control_->rescan.fetch_add(1, std::memory_order_release);
   control_->work_signal.fetch_add(1);
-  if (control_->work_sleepers.load() != 0) {
+  if (AnySleeper(*control_)) {
     FutexWake(control_->work_signal, INT_MAX, sleepers);
   }
 }

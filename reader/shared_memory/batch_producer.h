@@ -10,7 +10,8 @@
 //   }
 //
 // Thread-safety: one thread per BatchProducer; any number of them, in any process, per arena. `id` is unique among the
-// living. Crash-safety: the process may be killed at any instruction; see SlotHeader.
+// living. Crash-safety: the process may be killed at any instruction; see SlotHeader. What stray writes have made of
+// the control block cannot keep the scheduler from its work; a producer that acts on it makes rows in vain.
 #pragma once
 
 #include <cstddef>
@@ -38,6 +39,7 @@ struct Claim {
   uint32_t end;
   uint32_t rows;      // of the whole batch
   uint32_t excluded;  // so many were planned besides
+  uint32_t chunks;    // of the whole batch
   ClaimKind kind;
   uint32_t stream;
   uint32_t deaths;  // so many have died at it: a pause before its rows are begun tells them from other deaths
@@ -56,7 +58,8 @@ struct KeptSample {
 
 class HEADRACE_API BatchProducer {
  public:
-  // `completion_fd`: the eventfd that wakes the consumer; not owned. Throws OutOfRange if id >= kMaxProducers.
+  // `completion_fd`: the eventfd that wakes the consumer; not owned. Throws OutOfRange if id >= kMaxProducers, DataLoss
+  // if the arena's constants were written over.
   BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd);
 
   Arena& arena() const { return *arena_; }
@@ -123,25 +126,31 @@ class HEADRACE_API BatchProducer {
   void Complete(const Claim& claim);
   // How many bytes a message to Fail may have now; others may take some of them meanwhile.
   size_t MessageRoom(const Claim& claim) const;
-  // Ends a claim whose rows could not be made, from `row` on; `message` is copied into the slot.
-  void Fail(const Claim& claim, uint32_t row, uint32_t kind, std::string_view message);
+  // Ends a claim whose rows could not be made, from `row` on: kFailed or kMismatch. `message` is copied into the slot;
+  // where that has no room for it the batch fails without one.
+  void Fail(const Claim& claim, uint32_t row, ProblemKind kind, std::string_view message);
 
  private:
   std::optional<Claim> TryClaimBatch(uint64_t sequence);
-  void MarkDone(const Claim& claim);
+  // The claim of a chunk whose word names this producer.
+  Claim Begin(uint32_t slot, uint32_t chunk);
+  void MarkDone(const Claim& claim, bool failed);
   // Where side data must not reach.
   size_t LeavesEnd(const Claim& claim) const;
   // Whether the collation of a batch with so many chunks can be claimed, and by this producer.
-  bool MayCollate(const SlotHeader& slot, uint32_t chunks) const;
+  bool MayCollate(const SlotHeader& slot, uint64_t sequence, uint32_t chunks) const;
   // Where a row's sample is kept: a table of SideRecords at the slot's end.
   SideRecord* KeptTable(const Claim& claim) const;
   // Has all producers look at the oldest batches once more, and wakes those of `sleepers`.
   void SignalRescan(uint32_t sleepers);
   // Whether the scheduler has asked this producer to end; true only once.
   bool Retired();
+  // Sleeps until work_signal differs from `signal`, at most `timeout_ns` or a while.
+  void Sleep(uint32_t signal, int64_t timeout_ns);
 
   std::shared_ptr<Arena> arena_;
   ControlBlock* control_;
+  const ArenaConstants constants_;
   ProducerRecord* record_;
   uint32_t id_;
   int completion_fd_;
@@ -160,11 +169,5 @@ inline uint32_t BatchProducer::PlannedRow(const Claim& claim, uint32_t row) cons
   }
   return row;
 }
-
-// Bytes of the table in which a batch of kind kItems has its samples.
-constexpr size_t KeptTableBytes(uint64_t rows) { return (rows * sizeof(SideRecord) + 63) / 64 * 64; }
-
-// Whether all that the batch in `slot` needs is done. Any thread of any process, while the batch is open.
-HEADRACE_API bool AllDone(const SlotHeader& slot);
 
 }  // namespace headrace::shared_memory

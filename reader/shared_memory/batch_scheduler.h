@@ -5,33 +5,43 @@
 // never on the number of producers or their speed (batch_plan.h). At most `prefetch` batches are open and not yet
 // taken; the slots of batches that the consumer keeps come on top of them.
 //
+// What producers write is not believed: the scheduler keeps the facts of each batch in memory of its own (OpenBatch),
+// and what it takes out of a slot it copies once and checks (SlotReader). A batch that fails a check is reported as
+// kCorrupt, and the producers that wrote it, as far as they are known, are ended: their deaths are reported as others
+// are.
+//
 // Thread-safety: Wait and Take belong to one consumer thread at a time; everything else may be called from any thread.
 // `mutex_` guards all members that change; it is held for microseconds, never while waiting and never while calling
-// out. The shared memory is written under the rules of SlotHeader. After a fork the child must not use the object;
-// dropping it there, or a batch of it, is safe and does nothing. Lifetime: batches keep the scheduler and its mapping
-// alive; Shutdown ends the producers before that.
+// out. The shared memory is written under the rules of slot.h. After a fork the child must not use the object; dropping
+// it there, or a batch of it, is safe and does nothing. Lifetime: batches keep the scheduler and its mapping alive;
+// Shutdown ends the producers before that.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "framework/allocation.h"
 #include "framework/export.h"
+#include "framework/thread_annotations.h"
 #include "reader/shared_memory/arena.h"
-#include "reader/shared_memory/batch_layout.h"
 #include "reader/shared_memory/batch_plan.h"
+#include "reader/shared_memory/consumer_sleep.h"
 #include "reader/shared_memory/device_fence.h"
+#include "reader/shared_memory/open_batch.h"
 #include "reader/shared_memory/pinned_memory.h"
 #include "reader/shared_memory/producer_watch.h"
+#include "reader/shared_memory/ready_batch.h"
+#include "reader/shared_memory/sample_cost.h"
 #include "reader/shared_memory/slot_pool.h"
+#include "reader/shared_memory/slot_reader.h"
 #include "reader/shared_memory/spin.h"
 
 namespace headrace::shared_memory {
@@ -47,27 +57,6 @@ enum class WaitOutcome {
   kStopped,      // Shutdown was called
 };
 
-// A batch in the consumer's hands. The slot goes back when the last copy of `memory` goes.
-struct ReadyBatch {
-  uint64_t epoch = 0;
-  uint64_t batch = 0;
-  uint64_t rows = 0;
-  uint32_t stream = 0;                 // kStream
-  uint64_t stream_batch = 0;           // kStream: number of the batch in its stream
-  std::string attachment;              // what the batch's maker has given it to carry
-  std::shared_ptr<Allocation> memory;  // the whole slot
-  const std::byte* slot = nullptr;     // its start: a SlotHeader, the layout, the data
-  uint32_t problem = kNoProblem;       // kFailed or kKilled: there are no rows
-  uint32_t problem_row = 0;
-  std::string problem_message;
-  bool last_slots = false;  // the consumer holds nearly all slots: copy what is needed and drop this one
-
-  LayoutView layout() const { return LayoutView(slot); }
-};
-
-// A problem besides those of arena.h: the batch was abandoned, since a row kept ending its producers.
-inline constexpr uint32_t kKilled = 3;
-
 // What a producer does, or was doing when it died.
 struct HeldClaim {
   uint32_t producer = 0;
@@ -82,7 +71,8 @@ struct HeldClaim {
 // What a dead producer was doing. Its claim is free again, whatever it was: how often a row may end its producers is
 // the caller's to decide, who counts and calls Abandon or Skip.
 struct ProducerDeath : HeldClaim {
-  bool busy = false;  // it held a claim; only then does the rest, but `producer`, mean anything
+  bool busy = false;     // it held a claim; only then does the rest, but `producer`, mean anything
+  bool corrupt = false;  // it was ended by the scheduler, for what it had written
 };
 
 struct ProducerStats {
@@ -121,7 +111,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   BatchScheduler& operator=(const BatchScheduler&) = delete;
 
   const std::shared_ptr<Arena>& arena() const { return arena_; }
-  int completion_fd() const { return completion_fd_; }
+  int completion_fd() const { return sleep_.fd(); }
   const SchedulerOptions& options() const { return options_; }
   // Batches in an epoch; not for kExplicit.
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
@@ -182,7 +172,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // then there is Abandon. True again if the row is skipped already.
   bool Skip(uint64_t sequence, uint32_t row);
 
-  // Tells the producers to end, and Wait to return. Batches already taken stay valid. Idempotent.
+  // Tells the producers to end, and Wait to return. Batches already taken stay valid; all other memory goes back to the
+  // system, that of slots in which a producer is at work when this is called again after its end. Idempotent.
   void Shutdown();
 
   // Why batches are not locked for CUDA though pin_memory is on; empty if nothing keeps them from it, as far as is
@@ -194,101 +185,108 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   std::vector<TraceEvent> Trace() const;
 
  private:
-  struct Flight {
-    uint64_t sequence;
-    uint64_t epoch;
-    uint64_t batch;
-    uint32_t stream;
-    uint32_t slot;
-    uint32_t rows;
-    bool settled = false;    // kStream: it is complete, and what it says of its stream was noted
-    bool remake = false;     // it is made anew once nobody is at work on it any more
-    bool abandoned = false;  // it has failed at killed_row, and its slot is another's
-    uint32_t killed_row = 0;
-    std::vector<uint32_t> excluded = {};  // sorted
-  };
+  using Batches = std::deque<OpenBatch>;
 
   BatchScheduler(const SchedulerOptions& options, BatchPlan plan);
-
-  // All of these are called with mutex_ held.
-  void OpenBatches();
-  void Open(uint32_t slot, const PlannedBatch& plan);
-  void SetClaims(SlotHeader& header, uint64_t sequence, ClaimKind kind);
-  void Reopen(Flight& flight);
-  // Reopens it if that has been asked for and everybody has let go of it.
-  void ReopenIfDrained(Flight& flight);
-  // Nobody can claim anything of it any more.
-  void CloseClaims(const Flight& flight);
-  void Withdraw(const Flight& flight);
-  void WithdrawAll();
-  void PublishOldest();
-  // kStream: takes note of streams that have ended and drops what is open beyond their ends.
-  void SettleStreams();
-  ProducerDeath ReclaimLocked(uint32_t id);
-  // Wakes as many producers, of those of `sleepers`.
-  void SignalWork(uint32_t producers, uint32_t sleepers);
-  void SignalRescan();
-  // How long a sample takes by now.
-  void MeasureSamples();
-  ClaimKind PlannedKind(uint64_t rows) const;
-  uint32_t ChunkRows(ClaimKind kind, uint64_t rows) const;
-  bool ReopenIfMismatched(Flight& flight);
-  bool IsComplete(const Flight& flight) const;
-  // The open batch of that number, if the row is not done; else in_flight_.end().
-  std::deque<Flight>::iterator FindUndone(uint64_t sequence, uint32_t row);
-  // The batch to be taken next, if it is complete; else in_flight_.end().
-  std::deque<Flight>::iterator FindReady();
-  // Whether Wait need not wait, and what it is to say.
-  bool Decided(WaitOutcome* outcome);
-  // Repairs what producers leave behind that have ended.
-  void NoteDeaths();
-
-  // Sleeps until somebody wakes the consumer or a producer dies; false if a signal handler ran.
-  bool Sleep(int64_t timeout_ns);
-  // If it sleeps, or is about to.
-  void WakeConsumer();
-  void ReleaseSlot(uint32_t slot);
-  // Frees the slots that devices have done with (DeviceFence::TakeEnded); whether there are others. Without mutex_.
-  bool FreeEnded(bool urgent);
   bool InOwner() const;
+
+  // Opening and closing.
+  void OpenBatches() HR_REQUIRES(mutex_);
+  void Open(uint32_t slot, const PlannedBatch& plan) HR_REQUIRES(mutex_);
+  // Writes the facts, and the words of the chunks, into the batch's slot.
+  void Publish(const OpenBatch& batch) HR_REQUIRES(mutex_);
+  // Opens it once more, as a whole.
+  void Reopen(OpenBatch& batch) HR_REQUIRES(mutex_);
+  // Nobody can claim anything of it any more.
+  void CloseClaims(const OpenBatch& batch) HR_REQUIRES(mutex_);
+  // It will not be delivered out of its slot. `written_over`: see SlotPool::Draining.
+  void Withdraw(OpenBatch& batch, bool written_over = false) HR_REQUIRES(mutex_);
+  void WithdrawAll() HR_REQUIRES(mutex_);
+  void PublishOldest() HR_REQUIRES(mutex_);
+  // Wakes as many producers, of those of `sleepers`.
+  void SignalWork(uint32_t producers, uint32_t sleepers) HR_REQUIRES(mutex_);
+  void SignalRescan() HR_REQUIRES(mutex_);
+
+  // What has become of open batches.
+  // Whether the batch can be taken. Has it made anew if it must be.
+  bool IsReady(OpenBatch& batch) HR_REQUIRES(mutex_);
+  // kStream: takes note of streams that have ended and drops what is open beyond their ends.
+  void SettleStreams() HR_REQUIRES(mutex_);
+  // The batch to be taken next, if it is ready; else open_.end().
+  Batches::iterator FindReady() HR_REQUIRES(mutex_);
+  // Whether Wait need not wait, and what it is to say.
+  std::optional<WaitOutcome> Decided() HR_REQUIRES(mutex_);
+  WaitOutcome WaitUntilDecided(int64_t timeout_ns, int64_t awake_ns, uint64_t begin_ns) HR_EXCLUDES(mutex_);
+
+  // Repair (batch_scheduler_repair.cc).
+  // The open batch of that number, if the row is not done; else open_.end().
+  Batches::iterator FindUndone(uint64_t sequence, uint32_t row) HR_REQUIRES(mutex_);
+  // Frees what producers leave behind that have ended.
+  void NoteDeaths() HR_REQUIRES(mutex_);
+  ProducerDeath ReclaimLocked(uint32_t id) HR_REQUIRES(mutex_);
+  // What producer `id` does with a chunk that it holds.
+  HeldClaim Describe(const BatchFacts& facts, uint32_t chunk, uint32_t id) const;
+  // Appends what is held of one batch.
+  void AddClaims(uint32_t slot, const BatchFacts& facts, std::vector<HeldClaim>* claims) const;
+  // Of one batch. `closed`: nothing of it is to be made any more.
+  void ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool closed, ProducerDeath* death) HR_REQUIRES(mutex_);
+  // The batch fails, for what stands in its slot; whoever is at work on it is ended, and the `author` of it, if known.
+  void MarkCorrupt(OpenBatch& batch, std::string_view what, std::optional<uint32_t> author) HR_REQUIRES(mutex_);
+  void EndProducer(uint32_t id) HR_REQUIRES(mutex_);
+  // Looks for what stray writes have done to words that nothing else would look at: a batch that cannot go on fails,
+  // the rest is put right.
+  void CheckSharedState() HR_REQUIRES(mutex_);
+  void CheckOpen(OpenBatch& batch) HR_REQUIRES(mutex_);
+
+  void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);
+  // Slots that the consumer had, and no device reads any more.
+  void FreeHeld(std::span<const uint32_t> slots) HR_EXCLUDES(mutex_);
+  // Frees the slots that devices have done with (DeviceFence::TakeEnded); whether there are others.
+  bool FreeEnded(bool urgent) HR_EXCLUDES(mutex_);
+  // Gives the memory of free slots, which were taken out of the pool, back to the system.
+  void GiveBack(const std::vector<uint32_t>& slots) HR_EXCLUDES(mutex_);
   // Where what is locked of a slot begins: the leaves, and the indices before them.
   std::byte* PinnedBegin(uint32_t slot) const { return arena_->slot_data(slot) + kDataOffset; }
-  // With mutex_ held; does nothing where there is no trace.
-  void Note(TraceKind kind, uint32_t slot, uint64_t ns);
+  void Note(TraceKind kind, uint32_t slot, const BatchFacts& facts, uint64_t ns) HR_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
   const std::shared_ptr<Arena> arena_;
-  int completion_fd_ = -1;
+  ControlBlock& control_;
+  ArenaConstants constants_;  // as they stand in the control block
   const pid_t owner_;
   const uint64_t batches_per_epoch_;
+  const uint64_t recheck_ns_;  // ArenaOptions
   const uint64_t begin_ns_;
   const std::unique_ptr<PinnedMemory> pinned_;  // null without pin_memory
   // Null without pin_memory or fence_device. Its end, before that of pinned_, waits for the devices.
   const std::unique_ptr<DeviceFence> fence_;
-
-  mutable std::mutex mutex_;
-  BatchPlan plan_;
-  SlotPool slots_;
-  std::deque<Flight> in_flight_;  // in the order in which they were opened
-  uint64_t next_sequence_ = 1;
-  uint64_t consumer_epoch_ = 0;
-  uint64_t consumer_batch_ = 0;  // several streams: the number of the next batch
-  bool started_ = false;
-  bool stopped_ = false;
-  bool interrupted_ = false;
-  uint32_t producers_ = 0;
-  uint32_t producers_end_ = 1;  // ids of all producers that there ever were are below
-  ProducerWatch watch_;
-  std::vector<bool> retired_;  // by producer
-  std::vector<ProducerDeath> deaths_;
-  bool unreported_deaths_ = false;
-  uint64_t next_look_ns_ = 0;  // for deaths, by the coarse clock
-  double sample_ns_ = 0;
-  uint64_t sampled_ns_ = 0;
-  uint64_t sampled_count_ = 0;
+  ConsumerSleep sleep_;
   SpinBudget spin_;  // the consumer's
-  TraceRing trace_;
-  SchedulerStats stats_;
+  std::atomic<int64_t> spin_ns_{0};
+
+  mutable Mutex mutex_;
+  BatchPlan plan_ HR_GUARDED_BY(mutex_);
+  SlotPool slots_ HR_GUARDED_BY(mutex_);
+  SlotReader reader_ HR_GUARDED_BY(mutex_);
+  SampleCost cost_ HR_GUARDED_BY(mutex_);
+  Batches open_ HR_GUARDED_BY(mutex_);  // in the order in which they were opened
+  uint64_t next_sequence_ HR_GUARDED_BY(mutex_) = 1;
+  uint64_t consumer_epoch_ HR_GUARDED_BY(mutex_) = 0;
+  uint64_t consumer_batch_ HR_GUARDED_BY(mutex_) = 0;  // several streams: the number of the next batch
+  bool started_ HR_GUARDED_BY(mutex_) = false;
+  bool stopped_ HR_GUARDED_BY(mutex_) = false;
+  bool interrupted_ HR_GUARDED_BY(mutex_) = false;
+  uint32_t producers_end_ HR_GUARDED_BY(mutex_) = 1;  // ids of all producers that there ever were are below
+  ProducerWatch watch_;                               // all but fd() under mutex_
+  std::vector<bool> retired_ HR_GUARDED_BY(mutex_);   // by producer
+  std::vector<bool> corrupt_ HR_GUARDED_BY(mutex_);   // by producer: it was ended
+  std::vector<ProducerDeath> deaths_ HR_GUARDED_BY(mutex_);
+  bool unreported_deaths_ HR_GUARDED_BY(mutex_) = false;
+  uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;   // for deaths, by the coarse clock
+  uint64_t next_check_ns_ HR_GUARDED_BY(mutex_) = 0;  // of the shared state, by the coarse clock
+  TraceRing trace_ HR_GUARDED_BY(mutex_);
+  std::vector<BatchFacts> held_facts_;  // by slot, if there is a trace; the elements under mutex_
+  SchedulerStats stats_ HR_GUARDED_BY(mutex_);
 };
 
 }  // namespace headrace::shared_memory

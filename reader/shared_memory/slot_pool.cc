@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
-
-#include "reader/shared_memory/batch_producer.h"
+#include <utility>
 
 namespace headrace::shared_memory {
 
-SlotPool::SlotPool(const Arena& arena) : arena_(arena), states_(arena.slot_count(), State::kUnused) {}
+SlotPool::SlotPool(const Arena& arena) : arena_(arena) {}
 
 std::optional<uint32_t> SlotPool::Acquire() {
   if (free_.empty()) {
@@ -21,32 +20,46 @@ std::optional<uint32_t> SlotPool::Acquire() {
   } else if (!cold_.empty()) {
     slot = cold_.back();
     cold_.pop_back();
-  } else if (end_ < states_.size()) {
+  } else if (end_ < arena_.slot_count()) {
     slot = end_++;
   } else {
     return std::nullopt;
   }
-  states_[slot] = State::kOpen;
   return slot;
 }
 
-void SlotPool::Hold(uint32_t slot) {
-  states_[slot] = State::kHeld;
-  ++held_;
-}
+void SlotPool::Drain(const Draining& draining) { draining_.push_back(draining); }
 
-void SlotPool::Free(uint32_t slot) {
-  held_ -= states_[slot] == State::kHeld ? 1 : 0;
-  states_[slot] = State::kFree;
+void SlotPool::Free(uint32_t slot, bool held) {
+  held_ -= held ? 1 : 0;
   free_.push_back(slot);
 }
 
-void SlotPool::FreeDrained() {
-  for (uint32_t slot = 0; slot < end_; ++slot) {
-    if (states_[slot] == State::kDraining && AllDone(arena_.slot(slot))) {
-      Free(slot);
+bool SlotPool::IsLetGo(const Draining& draining) const {
+  const SlotHeader& header = arena_.slot(draining.slot);
+  for (uint32_t chunk = 0; chunk < draining.facts.chunks; ++chunk) {
+    if (IsClaimed(header.claims[chunk].load(), draining.facts.sequence)) {
+      return false;
     }
   }
+  if (draining.written_over) {
+    const ProducerRecord* records = arena_.control().producers;
+    return std::none_of(records, records + kMaxProducers, [&](const ProducerRecord& record) {
+      return record.busy.load(std::memory_order_acquire) != 0 &&
+             record.sequence.load(std::memory_order_relaxed) == draining.facts.sequence;
+    });
+  }
+  return true;
+}
+
+void SlotPool::FreeDrained() {
+  std::erase_if(draining_, [this](const Draining& draining) {
+    const bool free = IsLetGo(draining);
+    if (free) {
+      Free(draining.slot, false);
+    }
+    return free;
+  });
 }
 
 std::vector<uint32_t> SlotPool::TakeIdle() {
@@ -55,6 +68,11 @@ std::vector<uint32_t> SlotPool::TakeIdle() {
   free_.erase(free_.begin(), end);
   idle_ = free_.size();
   return idle;
+}
+
+std::vector<uint32_t> SlotPool::TakeFree() {
+  idle_ = 0;
+  return std::exchange(free_, {});
 }
 
 void SlotPool::AddCold(const std::vector<uint32_t>& slots) { cold_.insert(cold_.end(), slots.begin(), slots.end()); }

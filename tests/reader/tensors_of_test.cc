@@ -12,7 +12,6 @@ namespace {
 
 using shared_memory::BatchLayout;
 using shared_memory::kDataOffset;
-using shared_memory::kLayoutOffset;
 using shared_memory::LeafKind;
 using shared_memory::LeafSpec;
 using shared_memory::ReadyBatch;
@@ -29,8 +28,8 @@ ReadyBatch Batch(const std::vector<LeafSpec>& leaves, const std::vector<int64_t>
   auto* slot = static_cast<std::byte*>(batch.memory->data());
   std::memset(slot, 0, kSlotBytes);
   batch.slot = slot;
-  const BatchLayout layout(leaves, "", kDataOffset, kSlotBytes);
-  std::memcpy(slot + kLayoutOffset, layout.bytes().data(), layout.bytes().size());
+  batch.layout_copy = std::make_shared<const BatchLayout>(leaves, "", kDataOffset, kSlotBytes);
+  const BatchLayout& layout = batch.layout();
   for (size_t i = 0; i < leaves.size(); ++i) {
     if (leaves[i].kind == LeafKind::kOffsets && !offsets.empty()) {
       std::memcpy(slot + layout.leaf(i).offset, offsets.data(), offsets.size() * sizeof(int64_t));

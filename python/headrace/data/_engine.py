@@ -284,7 +284,7 @@ class Engine:
         """What :meth:`next` gave last has arrived."""
         self.scheduler.acknowledge()
         if self._failed is not None:
-            if self._local and not self._failed.killed:
+            if self._local and not (self._failed.killed or self._failed.corrupt):
                 self._errors.drop(self._failed.message)
             self._failed = self._failure = None
 
@@ -422,6 +422,8 @@ class Engine:
         return self._failure
 
     def _error_of(self, problem: _core.ReadyBatch) -> BaseException:
+        if problem.corrupt:
+            return errors.DataLoss(problem.message.decode())
         if not problem.killed:
             return self._errors.get(problem.message) if self._local else decode_error(problem.message)
         assert isinstance(self.pool, WorkerPool)  # which gave the sample up

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <functional>
 #include <string>
 
 #include "framework/errors.h"
@@ -120,19 +122,72 @@ TEST(ArenaTest, AttachRefusesAFileThatCannotBeWritten) {
 }
 
 TEST(ArenaTest, AttachRefusesAHeaderThatDoesNotFitTheFile) {
+  // A file of the right size that this process has not mapped as an arena yet.
   const auto arena = Arena::Create(Options(2, size_t{1} << 20));
-  ControlBlock& control = arena->control();
-  control.slot_count = 3;
-  EXPECT_THROW(Arena::Attach(arena->fd()), DataLoss);
-  control.slot_count = 2;
-  // The same product, but for an overflow.
-  control.slot_bytes += uint64_t{1} << 63;
-  EXPECT_THROW(Arena::Attach(arena->fd()), DataLoss);
-  control.slot_bytes -= uint64_t{1} << 63;
-  control.magic ^= 1;
-  EXPECT_THROW(Arena::Attach(arena->fd()), DataLoss);
-  control.magic ^= 1;
-  EXPECT_NO_THROW(Arena::Attach(arena->fd()));
+  struct stat status{};
+  ASSERT_EQ(fstat(arena->fd(), &status), 0);
+  const auto refuses = [&](const std::function<void(ArenaConstants&)>& change) {
+    const File file(memfd_create("other", 0));
+    EXPECT_EQ(ftruncate(file.fd(), status.st_size), 0);
+    ArenaConstants constants = arena->control().constants;
+    change(constants);
+    EXPECT_EQ(pwrite(file.fd(), &constants, sizeof(constants), 0), static_cast<ssize_t>(sizeof(constants)));
+    try {
+      Arena::Attach(file.fd());
+      return false;
+    } catch (const DataLoss&) {
+      return true;
+    }
+  };
+  const auto seal = [](ArenaConstants& constants) { constants.seal = SealOf(constants, 0); };
+  EXPECT_FALSE(refuses([](ArenaConstants&) {}));
+  EXPECT_TRUE(refuses([&](ArenaConstants& constants) {
+    constants.slot_count = 3;
+    seal(constants);
+  }));
+  EXPECT_TRUE(refuses([&](ArenaConstants& constants) {
+    constants.slot_bytes += uint64_t{1} << 63;  // the same product, but for an overflow
+    seal(constants);
+  }));
+  EXPECT_TRUE(refuses([&](ArenaConstants& constants) {
+    constants.magic ^= 1;
+    seal(constants);
+  }));
+  EXPECT_TRUE(refuses([](ArenaConstants& constants) { constants.seed ^= 1; })) << "it was written over";
+}
+
+TEST(ArenaTest, AProcessMapsAnArenaOnce) {
+  const auto arena = Arena::Create(Options(2, size_t{1} << 20));
+  const int copy = dup(arena->fd());
+  const auto attached = Arena::Attach(copy);
+  close(copy);
+  EXPECT_EQ(attached->slot_data(1), arena->slot_data(1));
+  EXPECT_NE(Arena::Create(Options(2, size_t{1} << 20))->slot_data(1), arena->slot_data(1));
+}
+
+TEST(ArenaTest, TheFileIsNotExecutable) {
+  const auto arena = Arena::Create(Options(1, size_t{1} << 20));
+  const int probe = memfd_create("probe", 8U);  // MFD_NOEXEC_SEAL
+  if (probe < 0) {
+    GTEST_SKIP() << "the kernel knows no such files";
+  }
+  close(probe);
+  struct stat status{};
+  ASSERT_EQ(fstat(arena->fd(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0111U, 0U);
+}
+
+TEST(ArenaTest, ItsEndGivesTheMemoryBackThoughAChildHasInheritedIt) {
+  SKIP_WITHOUT_FORK();
+  auto arena = Arena::Create(Options(1, size_t{1} << 20));
+  std::memset(arena->slot_data(0), 1, size_t{1} << 20);
+  const int fd = dup(arena->fd());
+  const ChildProcess child([] { pause(); });
+  arena.reset();
+  struct stat status{};
+  ASSERT_EQ(fstat(fd, &status), 0);
+  EXPECT_LT(static_cast<size_t>(status.st_blocks) * 512, size_t{256} << 10) << "but for the control block";
+  close(fd);
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -103,7 +103,7 @@ TEST_P(SkipTest, AFailureNamesTheRowThatWasPlanned) {
   const std::optional<Claim> claim = producer.TryClaim();
   ASSERT_TRUE(claim.has_value());
   EXPECT_EQ(claim->rows, 7U);
-  producer.Fail(*claim, 4, kFailed, "bad");
+  producer.Fail(*claim, 4, ProblemKind::kFailed, "bad");
   ASSERT_EQ(scheduler_->Wait(0), WaitOutcome::kBatch);
   EXPECT_EQ(scheduler_->Take().problem_row, 5U);
 }
@@ -183,7 +183,7 @@ TEST_F(AbandonTest, AnAbandonedBatchFailsAtOnceAndItsSlotIsFreeLater) {
   EXPECT_FALSE(scheduler_->Skip(death.sequence, death.row));
   ASSERT_EQ(scheduler_->Wait(0), WaitOutcome::kBatch);
   const ReadyBatch failed = scheduler_->Take();
-  EXPECT_EQ(failed.problem, kKilled);
+  EXPECT_EQ(failed.problem, ProblemKind::kKilled);
   EXPECT_EQ(failed.problem_row, 1U);
   EXPECT_EQ(failed.batch, 0U);
   EXPECT_EQ(failed.memory, nullptr);
@@ -232,7 +232,7 @@ TEST_F(AbandonTest, AStreamIsAbandonedOnly) {
   EXPECT_FALSE(scheduler_->Skip(death.sequence, death.row));
   EXPECT_TRUE(scheduler_->Abandon(death.sequence, death.row));
   ASSERT_EQ(scheduler_->Wait(0), WaitOutcome::kBatch);
-  EXPECT_EQ(scheduler_->Take().problem, kKilled);
+  EXPECT_EQ(scheduler_->Take().problem, ProblemKind::kKilled);
   EXPECT_EQ(scheduler_->Wait(0), WaitOutcome::kEndOfEpoch);
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -109,15 +110,15 @@ TEST_P(BatchStormTest, EveryRowIsRightWhoeverDies) {
   }
 }
 
-// Counts the changes of the shared memory that a producer touches.
-class MemoryWatch {
+// What two slots and producer 0 have in shared memory.
+class MemoryImage {
  public:
-  explicit MemoryWatch(const Arena& arena) : arena_(arena) { Changed(); }
+  explicit MemoryImage(const Arena& arena) { Update(arena); }
 
-  bool Changed() {
+  // Whether anything has changed since.
+  bool Update(const Arena& arena) {
     bool changed = false;
-    size_t at = 0;
-    const auto compare = [&](const void* memory, size_t bytes) {
+    ForEachPart(arena, [&](std::byte* memory, size_t bytes, size_t at) {
       if (copy_.size() < at + bytes) {
         copy_.resize(at + bytes);
       }
@@ -125,114 +126,255 @@ class MemoryWatch {
         std::memcpy(copy_.data() + at, memory, bytes);
         changed = true;
       }
-      at += bytes;
-    };
-    compare(&arena_.control(), offsetof(ControlBlock, producers) + sizeof(ProducerRecord));
-    for (uint32_t slot = 0; slot < 2; ++slot) {
-      compare(arena_.slot_data(slot), kLayoutOffset + 256);
-      compare(arena_.slot_data(slot) + kDataOffset, 256);
-      compare(arena_.slot_data(slot) + arena_.slot_bytes() - 512, 512);
-    }
+    });
     return changed;
+  }
+  void Restore(const Arena& arena) const {
+    ForEachPart(arena, [&](std::byte* memory, size_t bytes, size_t at) { std::memcpy(memory, &copy_[at], bytes); });
   }
 
  private:
-  const Arena& arena_;
-  std::vector<char> copy_;
+  template <typename Visit>
+  static void ForEachPart(const Arena& arena, const Visit& visit) {
+    size_t at = 0;
+    const auto part = [&](void* memory, size_t bytes) {
+      visit(static_cast<std::byte*>(memory), bytes, at);
+      at += bytes;
+    };
+    part(&arena.control(), offsetof(ControlBlock, ring));
+    part(&arena.control().producers[0], sizeof(ProducerRecord));
+    for (uint32_t slot = 0; slot < 2; ++slot) {
+      std::byte* data = arena.slot_data(slot);
+      part(data, offsetof(SlotHeader, claims) + 64);
+      part(&arena.slot(slot).problems, 4 * sizeof(ChunkProblem));
+      part(data + kLayoutOffset, 256);
+      part(data + kDataOffset, 256);
+      part(data + arena.slot_bytes() - 512, 512);
+    }
+  }
+
+  std::vector<std::byte> copy_;
 };
 
-// Steps a producer, instruction by instruction, to the `moment`-th change that it makes to shared memory and kills it
-// there; false if it makes fewer. Afterwards everything is made right by another.
-bool KillAtMoment(int moment, Collation collation) {
+// A path through the protocol, on which a producer is killed at every change that it makes to shared memory.
+struct Path {
+  const char* name;
+  Collation collation;
+  IndexOrder order;
+  // What the doomed producer does with a claim. Whatever it was, another one makes the same claim right.
+  void (*doomed)(BatchProducer&, const Claim&);
+  bool retire = false;  // it is asked to end while it makes the items of a batch
+};
+
+void PrintTo(const Path& path, std::ostream* out) { *out << path.name; }
+
+constexpr uint32_t kWords = 2;
+
+// Every instruction counts: the doomed are stepped through them. So nothing is computed that could be known before.
+const BatchLayout& TwoRows() {
+  static const BatchLayout layout({{LeafKind::kArray, -1, sizeof(uint64_t), {2, kWords}}}, "samples", kDataOffset,
+                                  SmallOptions(4, 2).arena.slot_bytes);
+  return layout;
+}
+
+constexpr std::string_view kStates[] = {"state 0", "state 1"};
+
+void MakeRight(BatchProducer& producer, const Claim& claim) {
+  if (claim.kind == ClaimKind::kItems) {
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      producer.BeginRow(claim, row);
+      producer.Keep(claim, row, "kept", {});
+    }
+    producer.Complete(claim);
+    return;
+  }
+  for (uint32_t row = 0; claim.kind == ClaimKind::kCollate && row < claim.rows; ++row) {
+    if (std::memcmp(producer.Kept(claim, row).message.data(), "kept", 4) != 0) {
+      producer.Fail(claim, row, ProblemKind::kFailed, "not what was kept");
+      return;
+    }
+  }
+  producer.PublishLayout(claim, TwoRows().bytes());
+  for (uint32_t row = claim.begin; row < claim.end; ++row) {
+    producer.BeginRow(claim, row);
+    WriteRow(producer, claim, row, kWords);
+  }
+  if (claim.kind == ClaimKind::kStream) {
+    producer.Attach(claim, kStates[claim.batch]);
+    producer.SetStreamEnd(claim, claim.batch == 1 ? StreamEnd::kAfter : StreamEnd::kGoesOn);
+  }
+  producer.Complete(claim);
+}
+
+// An error that will not come again.
+void FailOnce(BatchProducer& producer, const Claim& claim) {
+  producer.BeginRow(claim, claim.end - 1);
+  if (claim.kind == ClaimKind::kStream) {
+    producer.Attach(claim, kStates[claim.batch]);
+    producer.SetStreamEnd(claim, claim.batch == 1 ? StreamEnd::kAfter : StreamEnd::kGoesOn);
+  }
+  producer.Fail(claim, claim.end - 1, ProblemKind::kFailed, "once");
+}
+
+void FailAfterTheItems(BatchProducer& producer, const Claim& claim) {
+  (claim.kind == ClaimKind::kItems ? MakeRight : FailOnce)(producer, claim);
+}
+
+void MismatchOnce(BatchProducer& producer, const Claim& claim) {
+  if (MakesBatch(claim.kind)) {
+    MakeRight(producer, claim);
+    return;
+  }
+  producer.Fail(claim, claim.begin, ProblemKind::kMismatch, {});
+}
+
+class KillAtEveryMomentTest : public ::testing::TestWithParam<Path> {
+ protected:
+  // A scheduler at the begin of an epoch; always the same, but for where it is.
+  struct Stage {
+    std::shared_ptr<BatchScheduler> scheduler;
+    std::unique_ptr<BatchProducer> doomed;
+    std::unique_ptr<BatchProducer> survivor;
+    std::vector<Claim> claims;  // of the doomed
+  };
+  Stage SetUpStage();
+  // The shared memory after each change that the doomed producer makes to it.
+  static std::vector<MemoryImage> StepThrough(const Stage& stage);
+  // The survivor makes what there is and the consumer takes it, as it should be or, where `failed`, failed with "once".
+  static void FinishEpoch(const Stage& stage, bool failed);
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Paths, KillAtEveryMomentTest,
+    ::testing::Values(Path{"rows", Collation::kNone, IndexOrder::kSequential, MakeRight},
+                      Path{"rows_fail", Collation::kNone, IndexOrder::kSequential, FailOnce},
+                      Path{"rows_mismatch", Collation::kNone, IndexOrder::kSequential, MismatchOnce},
+                      Path{"whole", Collation::kWhole, IndexOrder::kSequential, MakeRight},
+                      Path{"whole_fails", Collation::kWhole, IndexOrder::kSequential, FailOnce},
+                      Path{"items_and_collation", Collation::kSplit, IndexOrder::kSequential, MakeRight},
+                      Path{"items_fail", Collation::kSplit, IndexOrder::kSequential, FailOnce},
+                      Path{"items_mismatch", Collation::kSplit, IndexOrder::kSequential, MismatchOnce},
+                      Path{"collation_fails", Collation::kSplit, IndexOrder::kSequential, FailAfterTheItems},
+                      Path{"items_then_retired", Collation::kSplit, IndexOrder::kSequential, MakeRight, true},
+                      Path{"stream_with_attachment", Collation::kNone, IndexOrder::kStream, MakeRight},
+                      Path{"stream_fails_with_attachment", Collation::kNone, IndexOrder::kStream, FailOnce}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+KillAtEveryMomentTest::Stage KillAtEveryMomentTest::SetUpStage() {
+  const Path path = GetParam();
   SchedulerOptions options = SmallOptions(4, 2);
-  options.collation = collation;
+  options.arena.order = path.order;
+  options.collation = path.collation;
   options.prefetch = 2;
   options.cross_epochs = false;
-  const auto scheduler = BatchScheduler::Create(options);
-  scheduler->StartEpoch(0);
-  const LeafSpec leaf{LeafKind::kArray, -1, sizeof(uint64_t), {2, 2}};
-  const BatchLayout layout({leaf}, "samples", kDataOffset, scheduler->arena()->slot_bytes());
+  Stage stage;
+  stage.scheduler = BatchScheduler::Create(options);
+  BatchScheduler& scheduler = *stage.scheduler;
+  stage.doomed = std::make_unique<BatchProducer>(scheduler.arena(), 0, scheduler.completion_fd());
+  stage.survivor = std::make_unique<BatchProducer>(scheduler.arena(), 1, scheduler.completion_fd());
+  // The slots then hold batches of an epoch before: nothing of them must come again.
+  scheduler.StartEpoch(0);
+  FinishEpoch(stage, false);
+  // How batches are cut does not depend on how long that took.
+  scheduler.arena()->control().producers[1].samples.store(0);
+  scheduler.StartEpoch(1);
+  if (path.retire) {
+    for (int i = 0; i < 2; ++i) {
+      stage.claims.push_back(*stage.doomed->TryClaim());
+    }
+    while (const std::optional<Claim> claim = stage.survivor->TryClaim()) {  // it has looked past all there is
+      MakeRight(*stage.survivor, *claim);
+    }
+  }
+  return stage;
+}
+
+std::vector<MemoryImage> KillAtEveryMomentTest::StepThrough(const Stage& stage) {
+  const Path path = GetParam();
   // As if the consumer slept, so that the producer takes the way past the wake-up too.
-  scheduler->arena()->control().consumer_sleeps.store(1);
+  stage.scheduler->arena()->control().consumer_sleeps.store(1);
+  if (path.retire) {
+    stage.scheduler->RetireProducer(0);
+  }
   ChildProcess child([&] {
-    BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
     if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) {
       _exit(2);
     }
     raise(SIGSTOP);
-    for (int i = 0; i < (collation == Collation::kSplit ? 3 : 2); ++i) {
-      const std::optional<Claim> claim = producer.TryClaim();
-      if (claim->kind == ClaimKind::kItems) {
-        producer.BeginRow(*claim, claim->begin);
-        producer.Keep(*claim, claim->begin, "kept", {});
-        producer.Complete(*claim);
-        continue;
-      }
-      producer.PublishLayout(*claim, layout.bytes());
-      producer.BeginRow(*claim, claim->begin);
-      for (uint32_t row = claim->begin; row < claim->end; ++row) {
-        WriteRow(producer, *claim, row, 2);
-      }
-      producer.Complete(*claim);
+    for (const Claim& claim : stage.claims) {
+      path.doomed(*stage.doomed, claim);
+    }
+    while (const std::optional<Claim> claim = path.retire ? stage.doomed->WaitForClaim() : stage.doomed->TryClaim()) {
+      path.doomed(*stage.doomed, *claim);
     }
     _exit(0);
   });
-  scheduler->WatchProducer(0, child.pidfd());
   int status = 0;
   waitpid(child.pid(), &status, 0);
   EXPECT_TRUE(WIFSTOPPED(status)) << "the child could not be traced";
-  MemoryWatch watch(*scheduler->arena());
-  bool ended = false;
-  for (int changes = 0; changes < moment && !ended;) {
+  MemoryImage image(*stage.scheduler->arena());
+  std::vector<MemoryImage> images{image};
+  while (WIFSTOPPED(status)) {
     if (ptrace(PTRACE_SINGLESTEP, child.pid(), nullptr, nullptr) != 0) {
       ADD_FAILURE() << "PTRACE_SINGLESTEP failed";
-      return false;
+      break;
     }
     waitpid(child.pid(), &status, 0);
-    ended = !WIFSTOPPED(status);
-    changes += watch.Changed() ? 1 : 0;
-  }
-  if (ended) {
-    return false;
-  }
-  child.Kill();
-  child.Join();
-
-  BatchProducer other(scheduler->arena(), 1, scheduler->completion_fd());
-  for (uint64_t batch = 0; batch < 2; ++batch) {
-    WaitOutcome outcome = WaitOutcome::kTimedOut;
-    for (int round = 0; round < 4 && outcome != WaitOutcome::kBatch; ++round) {
-      outcome = scheduler->Wait(0);
-      while (const std::optional<Claim> claim = other.TryClaim()) {
-        if (claim->kind == ClaimKind::kItems) {
-          other.Keep(*claim, claim->begin, "kept", {});
-          other.Complete(*claim);
-          continue;
-        }
-        for (uint32_t row = 0; claim->kind == ClaimKind::kCollate && row < claim->rows; ++row) {
-          EXPECT_EQ(std::memcmp(other.Kept(*claim, row).message.data(), "kept", 4), 0);
-        }
-        MakeRows(other, *claim, {.words = 2});
-      }
+    if (image.Update(*stage.scheduler->arena())) {
+      images.push_back(image);
     }
-    EXPECT_EQ(outcome, WaitOutcome::kBatch) << "killed at change " << moment;
-    if (outcome != WaitOutcome::kBatch) {
-      return false;
-    }
-    EXPECT_TRUE(HasSamples(scheduler->Take(), Range(batch * 2, 2), 2)) << "killed at change " << moment;
   }
-  return !::testing::Test::HasFailure();
+  return images;
 }
 
-TEST(BatchKillTest, ClaimSurvivesAKillAtEveryStep) {
-  SKIP_WITHOUT_FORK();
-  for (const Collation collation : {Collation::kNone, Collation::kSplit}) {
-    int moment = 0;
-    while (KillAtMoment(moment, collation)) {
-      ++moment;
+void KillAtEveryMomentTest::FinishEpoch(const Stage& stage, bool failed) {
+  BatchScheduler& scheduler = *stage.scheduler;
+  const bool stream = GetParam().order == IndexOrder::kStream;
+  for (uint64_t number = 0; number < 2; ++number) {
+    WaitOutcome outcome = WaitOutcome::kTimedOut;
+    for (int round = 0; round < 6 && outcome != WaitOutcome::kBatch; ++round) {
+      outcome = scheduler.Wait(0);  // first: it sees the death, and the survivor would wait for the dead one's layout
+      if (outcome == WaitOutcome::kProducerDied) {
+        scheduler.TakeDeaths();
+      }
+      while (const std::optional<Claim> claim =
+                 outcome == WaitOutcome::kBatch ? std::nullopt : stage.survivor->TryClaim()) {
+        MakeRight(*stage.survivor, *claim);
+      }
     }
-    // Claims, notes, the layout, the rows, the completions: far fewer would mean that the steps were not seen.
-    EXPECT_GE(moment, 20);
+    ASSERT_EQ(outcome, WaitOutcome::kBatch);
+    const ReadyBatch batch = scheduler.Take();
+    ASSERT_EQ(batch.batch, number);
+    EXPECT_EQ(batch.attachment, stream ? kStates[number] : "");
+    if (failed && batch.problem != ProblemKind::kNone) {
+      EXPECT_EQ(batch.problem, ProblemKind::kFailed) << batch.problem_message;
+      EXPECT_EQ(batch.problem_message, "once");
+    } else {
+      EXPECT_TRUE(HasSamples(batch, Range(stream ? 0 : number * 2, 2), kWords));
+    }
+  }
+  EXPECT_EQ(scheduler.Wait(0), WaitOutcome::kEndOfEpoch);
+}
+
+// The doomed producer is stepped through its path once, instruction by instruction. Each state of the shared memory on
+// the way is what a kill there would leave: it is given to a scheduler that is otherwise at the begin of the epoch.
+TEST_P(KillAtEveryMomentTest, NothingIsLostWrongOrStuck) {
+  SKIP_WITHOUT_FORK();
+  const Path path = GetParam();
+  const std::vector<MemoryImage> moments = StepThrough(SetUpStage());
+  // Claims, notes, the completions: far fewer would mean that the steps were not seen.
+  EXPECT_GE(moments.size(), 15U);
+  ChildProcess dead([] {});
+  dead.Join();
+  for (size_t moment = 0; moment < moments.size() && !HasFailure(); ++moment) {
+    SCOPED_TRACE("killed at change " + std::to_string(moment));
+    const Stage stage = SetUpStage();
+    stage.scheduler->WatchProducer(0, dead.pidfd());
+    if (path.retire) {
+      stage.scheduler->RetireProducer(0);
+    }
+    moments[moment].Restore(*stage.scheduler->arena());
+    FinishEpoch(stage, path.doomed == FailOnce || path.doomed == FailAfterTheItems);
   }
 }
 
@@ -248,7 +390,7 @@ TEST(BatchKillTest, KillWhileTheLayoutIsWrittenHoldsUpNobody) {
       BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
       const std::optional<Claim> claim = producer.TryClaim();
       SlotHeader& slot = producer.arena().slot(claim->slot);
-      slot.layout_state.store(kLayoutWriting + 0);
+      slot.layout_state.store(LayoutWriting(0));
       std::memset(producer.Data(*claim) + kLayoutOffset, 0xAB, 100);
       pause();
     });
@@ -374,7 +516,7 @@ TEST_P(DeadlyRowTest, IsNamedByTheBatchThatIsAbandoned) {
   for (uint64_t i = 0; i < 5; ++i) {
     const ReadyBatch batch = crew.Expect();
     if (i == 1) {
-      EXPECT_EQ(batch.problem, kKilled);
+      EXPECT_EQ(batch.problem, ProblemKind::kKilled);
       EXPECT_EQ(batch.problem_row, 5U);
       EXPECT_EQ(batch.rows, 0U);
     } else {

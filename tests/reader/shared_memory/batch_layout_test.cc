@@ -45,8 +45,7 @@ TEST(BatchLayoutTest, ViewReadsWhatWasWritten) {
 TEST(BatchLayoutTest, BatchWithoutLeavesEndsWhereItBegins) {
   const BatchLayout layout({}, "nothing", kDataOffset + 8, kSlotBytes);
   EXPECT_EQ(layout.leaf_count(), 0U);
-  EXPECT_EQ(LayoutView(reinterpret_cast<const std::byte*>(layout.bytes().data()) - kLayoutOffset).end(),
-            kDataOffset + 8);
+  EXPECT_EQ(layout.end(), kDataOffset + 8);
 }
 
 TEST(BatchLayoutTest, LeafThatJustFitsIsTaken) {

@@ -97,7 +97,7 @@ TEST_P(BatchOrderTest, WholeBatchesHaveOneMakerEach) {
   options.collation = Collation::kWhole;
   Crew crew(options, GetParam(), [](BatchProducer& producer, const Claim& claim) {
     if (claim.kind != ClaimKind::kWhole || claim.begin != 0 || claim.end != claim.rows) {
-      producer.Fail(claim, 0, kFailed, "not a whole batch");
+      producer.Fail(claim, 0, ProblemKind::kFailed, "not a whole batch");
       return;
     }
     MakeRows(producer, claim, {.cost_ns = 20'000});
@@ -164,7 +164,7 @@ TEST_P(BatchOrderTest, PickledIndicesReachTheProducerAsTheyAre) {
     // The keys of this test: letters.
     const std::string_view keys = producer.PickledIndices(claim);
     if (keys.size() != claim.rows || !producer.PublishLayout(claim, SampleLayout(producer, claim, 1).bytes())) {
-      producer.Fail(claim, claim.begin, kFailed, "other keys");
+      producer.Fail(claim, claim.begin, ProblemKind::kFailed, "other keys");
       return;
     }
     auto* out = reinterpret_cast<uint64_t*>(producer.Data(claim) + LayoutView(producer.Data(claim)).leaf(0).offset);

@@ -19,7 +19,7 @@ Crew::Work MixedWork(Wide wide) {
     const uint32_t words = wide(producer.IndexAt(claim, claim.begin)) ? 5 : 4;
     for (uint32_t row = claim.begin; row < claim.end && claim.kind != ClaimKind::kWhole; ++row) {
       if (wide(producer.IndexAt(claim, row)) != (words == 5)) {
-        producer.Fail(claim, row, kMismatch, "");
+        producer.Fail(claim, row, ProblemKind::kMismatch, "");
         return;
       }
     }
@@ -75,10 +75,10 @@ TEST(BatchProblemTest, MismatchWithinAWholeBatchIsAFailure) {
   scheduler->StartEpoch(0);
   const std::optional<Claim> claim = producer.TryClaim();
   ASSERT_TRUE(claim.has_value());
-  producer.Fail(*claim, 2, kMismatch, "does not fit");
+  producer.Fail(*claim, 2, ProblemKind::kMismatch, "does not fit");
   ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
   const ReadyBatch batch = scheduler->Take();
-  EXPECT_EQ(batch.problem, kFailed);
+  EXPECT_EQ(batch.problem, ProblemKind::kFailed);
   EXPECT_EQ(batch.problem_row, 2U);
   EXPECT_EQ(batch.problem_message, "does not fit");
 }
@@ -90,7 +90,7 @@ TEST(BatchProblemTest, LowestFailingRowIsReported) {
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       if (row == 3 || row == 9) {
         usleep(row == 3 ? 2000 : 0);
-        producer.Fail(claim, row, kFailed, "row " + std::to_string(row));
+        producer.Fail(claim, row, ProblemKind::kFailed, "row " + std::to_string(row));
         return;
       }
     }
@@ -100,7 +100,7 @@ TEST(BatchProblemTest, LowestFailingRowIsReported) {
   for (uint64_t i = 0; i < 10; ++i) {
     const ReadyBatch batch = crew.Expect();
     EXPECT_EQ(batch.batch, i);
-    EXPECT_EQ(batch.problem, kFailed);
+    EXPECT_EQ(batch.problem, ProblemKind::kFailed);
     EXPECT_EQ(batch.problem_row, 3U);
     EXPECT_EQ(batch.problem_message, "row 3");
   }
@@ -122,11 +122,11 @@ TEST(BatchProblemTest, FailureBesideAMismatchIsReportedFromTheLowestRow) {
       for (uint32_t row = claim.begin; row < claim.end; ++row) {
         const uint32_t words = row < 2 ? 4 : 5;
         if (!producer.PublishLayout(claim, SampleLayout(producer, claim, words).bytes())) {
-          producer.Fail(claim, row, kMismatch, "");
+          producer.Fail(claim, row, ProblemKind::kMismatch, "");
           return;
         }
         if (row == 1 || row == 3) {
-          producer.Fail(claim, row, kFailed, "row " + std::to_string(row));
+          producer.Fail(claim, row, ProblemKind::kFailed, "row " + std::to_string(row));
           return;
         }
       }
@@ -152,7 +152,7 @@ TEST(BatchProblemTest, FailureBesideAMismatchIsReportedFromTheLowestRow) {
     }
     ASSERT_EQ(outcome, WaitOutcome::kBatch);
     const ReadyBatch batch = scheduler->Take();
-    EXPECT_EQ(batch.problem, kFailed) << second_first;
+    EXPECT_EQ(batch.problem, ProblemKind::kFailed) << second_first;
     EXPECT_EQ(batch.problem_row, 1U) << second_first;
   }
 }
@@ -161,7 +161,7 @@ TEST(BatchProblemTest, LoaderGoesOnAfterAFailedBatch) {
   SKIP_WITHOUT_FORK();
   Crew crew(SmallOptions(30, 3), 2, [](BatchProducer& producer, const Claim& claim) {
     if (claim.batch % 2 == 1) {
-      producer.Fail(claim, claim.begin, kFailed, "odd");
+      producer.Fail(claim, claim.begin, ProblemKind::kFailed, "odd");
       return;
     }
     MakeRows(producer, claim);
@@ -188,12 +188,12 @@ TEST(BatchProblemTest, MessageIsNotOverwrittenByOtherRowsOfAFullSlot) {
   ASSERT_TRUE(first.has_value() && second.has_value());
   const auto words = static_cast<uint32_t>(((size_t{1} << 20) - kDataOffset) / 16);
   ASSERT_TRUE(producer.PublishLayout(*second, SampleLayout(producer, *second, words).bytes()));
-  producer.Fail(*first, 0, kFailed, "why it failed");
+  producer.Fail(*first, 0, ProblemKind::kFailed, "why it failed");
   WriteRow(producer, *second, 1, words);
   producer.Complete(*second);
   ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
   const ReadyBatch batch = scheduler->Take();
-  EXPECT_EQ(batch.problem, kFailed);
+  EXPECT_EQ(batch.problem, ProblemKind::kFailed);
   // There is no room for it; none is better than another's bytes.
   EXPECT_EQ(batch.problem_message, "");
 }
@@ -204,7 +204,7 @@ TEST(BatchProblemTest, SideDataOfManyRowsDoesNotOverlap) {
     const BatchLayout layout({{LeafKind::kObject, -1, 0, {claim.rows}}}, "objects", producer.DataOffset(claim),
                              producer.arena().slot_bytes());
     if (!producer.PublishLayout(claim, layout.bytes())) {
-      producer.Fail(claim, claim.begin, kFailed, "layout");
+      producer.Fail(claim, claim.begin, ProblemKind::kFailed, "layout");
       return;
     }
     auto* records = reinterpret_cast<SideRecord*>(producer.Data(claim) + layout.leaf(0).offset);
@@ -218,7 +218,7 @@ TEST(BatchProblemTest, SideDataOfManyRowsDoesNotOverlap) {
   });
   crew.scheduler().StartEpoch(0);
   const ReadyBatch batch = crew.Expect();
-  ASSERT_EQ(batch.problem, kNoProblem);
+  ASSERT_EQ(batch.problem, ProblemKind::kNone);
   const auto* records = reinterpret_cast<const SideRecord*>(batch.slot + batch.layout().leaf(0).offset);
   for (uint32_t row = 0; row < 64; ++row) {
     const std::string text(reinterpret_cast<const char*>(batch.slot + records[row].offset), records[row].bytes);

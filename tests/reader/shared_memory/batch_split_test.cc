@@ -58,7 +58,7 @@ bool SplitsSamplesOf(uint64_t sample_ns, SchedulerOptions options) {
   for (uint64_t epoch = 0; epoch < 3; ++epoch) {
     scheduler->StartEpoch(epoch);
     const uint32_t slot = control.ring[(control.next.load() - 1) % kMaxSlots].load();
-    kind = static_cast<ClaimKind>(scheduler->arena()->slot(slot).kind.load());
+    kind = scheduler->arena()->slot(slot).facts.kind;
     EXPECT_TRUE(epoch != 0 || kind == ClaimKind::kItems) << "the first batch is wanted early";
     control.producers[0].samples += 100;
     control.producers[0].work_ns += 100 * (sample_ns + 1'000'000);
@@ -89,7 +89,7 @@ TEST_P(BatchSplitTest, OnlyCollatorsCollate) {
     // So slow that the others sleep when the last item is done.
     Crew crew(options, GetParam(), [collators](BatchProducer& producer, const Claim& claim) {
       if (claim.kind == ClaimKind::kCollate && producer.id() >= collators) {
-        producer.Fail(claim, 0, kFailed, "not a collator");
+        producer.Fail(claim, 0, ProblemKind::kFailed, "not a collator");
         return;
       }
       MakeSplit(producer, claim, {.cost_ns = producer.id() == 0 ? 0 : 100'000});
@@ -107,11 +107,11 @@ TEST_P(BatchSplitTest, TheFirstFailingRowIsReportedAndNothingIsCollated) {
     const uint32_t row = std::max(claim.begin, 3U);
     if (claim.kind == ClaimKind::kItems && claim.batch % 2 == 1 && row < claim.end) {
       usleep(100 * (8 - row));  // the later the row, the sooner it fails
-      producer.Fail(claim, row, kFailed, "row " + std::to_string(row));
+      producer.Fail(claim, row, ProblemKind::kFailed, "row " + std::to_string(row));
       return;
     }
     if (claim.kind == ClaimKind::kCollate && claim.batch % 2 == 1) {
-      producer.Fail(claim, 0, kFailed, "collated though samples are missing");
+      producer.Fail(claim, 0, ProblemKind::kFailed, "collated though samples are missing");
       return;
     }
     MakeSplit(producer, claim);
@@ -123,7 +123,7 @@ TEST_P(BatchSplitTest, TheFirstFailingRowIsReportedAndNothingIsCollated) {
       ASSERT_TRUE(HasSamples(batch, Range(number * 8, 8)));
       continue;
     }
-    ASSERT_EQ(batch.problem, kFailed);
+    ASSERT_EQ(batch.problem, ProblemKind::kFailed);
     ASSERT_EQ(batch.problem_row, 3U);
     ASSERT_EQ(batch.problem_message, "row 3");
   }
@@ -133,11 +133,11 @@ TEST_P(BatchSplitTest, SamplesThatCannotBeKeptAreMadeAsAWhole) {
   SKIP_WITHOUT_FORK();
   Crew crew(Split(64, 8), GetParam(), [](BatchProducer& producer, const Claim& claim) {
     if (claim.kind == ClaimKind::kItems && claim.batch % 3 == 1 && claim.end == claim.rows) {
-      producer.Fail(claim, claim.begin, kMismatch, {});
+      producer.Fail(claim, claim.begin, ProblemKind::kMismatch, {});
       return;
     }
     if (claim.kind == ClaimKind::kCollate && claim.batch % 3 == 1) {
-      producer.Fail(claim, 0, kFailed, "collated though a sample was not kept");
+      producer.Fail(claim, 0, ProblemKind::kFailed, "collated though a sample was not kept");
       return;
     }
     MakeSplit(producer, claim);
@@ -227,14 +227,14 @@ TEST_F(StepByStep, ACollationThatIsNotNeededIsNeverClaimed) {
   Begin(Split(40, 2));
   BatchProducer producer = Producer(0);
   for (int round = 0; round < 10; ++round) {
-    producer.Fail(*producer.TryClaim(), 0, kFailed, "first");
-    producer.Fail(*producer.TryClaim(), 1, kFailed, "second");
+    producer.Fail(*producer.TryClaim(), 0, ProblemKind::kFailed, "first");
+    producer.Fail(*producer.TryClaim(), 1, ProblemKind::kFailed, "second");
     const std::optional<Claim> next = producer.TryClaim();
     ASSERT_EQ(next->kind, ClaimKind::kItems) << "of the next batch";
     ASSERT_EQ(scheduler_->Wait(0), WaitOutcome::kBatch);
     EXPECT_EQ(scheduler_->Take().problem_message, "first");
-    producer.Fail(*next, 0, kFailed, "first");
-    producer.Fail(*producer.TryClaim(), 1, kFailed, "second");
+    producer.Fail(*next, 0, ProblemKind::kFailed, "first");
+    producer.Fail(*producer.TryClaim(), 1, ProblemKind::kFailed, "second");
     EXPECT_EQ(scheduler_->Take().problem_message, "first");
   }
 }
@@ -300,7 +300,7 @@ TEST(BatchSplitMemoryTest, IsBoundedOverAnEpoch) {
   crew.scheduler().StartEpoch(0);
   size_t early = 0;
   for (uint64_t number = 0; number < 1000; ++number) {
-    ASSERT_EQ(crew.Expect().problem, kNoProblem);
+    ASSERT_EQ(crew.Expect().problem, ProblemKind::kNone);
     if (number == 500) {
       early = crew.scheduler().stats().resident_bytes;
     }
@@ -355,7 +355,7 @@ TEST_P(SplitStormTest, EveryBatchComesOnceWhoeverDies) {
   options.in_order = storm.in_order;
   Crew crew(options, 3, [storm](BatchProducer& producer, const Claim& claim) {
     if (storm.uneven && claim.kind == ClaimKind::kItems && claim.batch % 8 == 5) {
-      producer.Fail(claim, claim.begin, claim.batch % 16 == 5 ? kMismatch : kFailed, "unfit");
+      producer.Fail(claim, claim.begin, claim.batch % 16 == 5 ? ProblemKind::kMismatch : ProblemKind::kFailed, "unfit");
       return;
     }
     MakeSplit(producer, claim, {.cost_ns = 3'000});
@@ -378,7 +378,7 @@ TEST_P(SplitStormTest, EveryBatchComesOnceWhoeverDies) {
         ASSERT_EQ(batch.batch, first + numbers.size() - 1);
       }
       if (storm.uneven && batch.batch % 16 == 13) {
-        ASSERT_EQ(batch.problem, kFailed);
+        ASSERT_EQ(batch.problem, ProblemKind::kFailed);
         ASSERT_EQ(batch.problem_row, 0U);
       } else {
         ASSERT_TRUE(HasSamples(batch, Range(batch.batch * 6, 6)));
@@ -417,7 +417,7 @@ TEST(BatchSplitDeathTest, ACollationThatKillsIsGivenUp) {
   crew.scheduler().StartEpoch(0);
   for (uint64_t number = 0; number < 3; ++number) {
     const ReadyBatch batch = crew.Expect();
-    EXPECT_EQ(batch.problem, number == 1 ? kKilled : kNoProblem);
+    EXPECT_EQ(batch.problem, number == 1 ? ProblemKind::kKilled : ProblemKind::kNone);
   }
   EXPECT_GE(crew.deaths().size(), 4U);
   EXPECT_EQ(crew.deaths()[0].kind, ClaimKind::kCollate);
@@ -437,7 +437,7 @@ TEST(BatchSplitDeathTest, AnItemThatKillsIsGivenUpAndNamed) {
   crew.scheduler().StartEpoch(0);
   for (uint64_t number = 0; number < 3; ++number) {
     const ReadyBatch batch = crew.Expect();
-    EXPECT_EQ(batch.problem, number == 1 ? kKilled : kNoProblem);
+    EXPECT_EQ(batch.problem, number == 1 ? ProblemKind::kKilled : ProblemKind::kNone);
     EXPECT_EQ(batch.problem_row, number == 1 ? 3U : 0U);
   }
 }

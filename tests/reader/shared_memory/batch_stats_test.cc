@@ -26,7 +26,7 @@ TEST(BatchStatsTest, BytesAreThoseOfTheBatchesTaken) {
   EXPECT_EQ(scheduler->stats().bytes, 0U);
   scheduler->Take();
   EXPECT_EQ(scheduler->stats().bytes, 4U * 800 + 192);
-  producer.Fail(*producer.TryClaim(), 0, kFailed, "a message");
+  producer.Fail(*producer.TryClaim(), 0, ProblemKind::kFailed, "a message");
   MakeAll(producer);
   scheduler->Take();
   EXPECT_EQ(scheduler->stats().bytes, 4U * 800 + 192) << "a batch that failed has none";

@@ -153,7 +153,7 @@ TEST(BatchStreamTest, AStreamIsMadeByItsProducerAlone) {
   SKIP_WITHOUT_FORK();
   Crew crew(Streams(3), 3, [](BatchProducer& producer, const Claim& claim) {
     if (claim.stream != producer.id() || claim.kind != ClaimKind::kStream) {
-      producer.Fail(claim, 0, kFailed, "not mine");
+      producer.Fail(claim, 0, ProblemKind::kFailed, "not mine");
       return;
     }
     MakeOfStream(producer, claim, {50, 50, 50});
@@ -248,7 +248,7 @@ TEST(BatchStreamTest, AFailureKeepsItsPlaceAndMayCarryAState) {
   Crew crew(Streams(2), 2, [](BatchProducer& producer, const Claim& claim) {
     if (claim.stream == 1 && claim.batch == 1) {
       producer.Attach(claim, "state");
-      producer.Fail(claim, 2, kFailed, "torn");
+      producer.Fail(claim, 2, ProblemKind::kFailed, "torn");
       return;
     }
     MakeOfStream(producer, claim, {16, 16});
@@ -258,7 +258,7 @@ TEST(BatchStreamTest, AFailureKeepsItsPlaceAndMayCarryAState) {
     const ReadyBatch batch = crew.Expect();
     EXPECT_EQ(Delivered(batch.stream, batch.stream_batch), next);
     const bool torn = next == Delivered(1, 1);
-    EXPECT_EQ(batch.problem, torn ? kFailed : kNoProblem);
+    EXPECT_EQ(batch.problem, torn ? ProblemKind::kFailed : ProblemKind::kNone);
     EXPECT_EQ(batch.problem_message, torn ? "torn" : "");
     EXPECT_EQ(batch.attachment, torn ? "state" : AttachmentOf(next.first, next.second));
   }
@@ -280,7 +280,7 @@ TEST(BatchStreamTest, AStreamThatKillsItsMakersEndsWithTheReport) {
   std::vector<Delivered> delivered;
   while (const std::optional<ReadyBatch> batch = crew.Next()) {
     delivered.emplace_back(batch->stream, batch->stream_batch);
-    EXPECT_EQ(batch->problem, delivered.back() == Delivered(0, 1) ? kKilled : kNoProblem);
+    EXPECT_EQ(batch->problem, delivered.back() == Delivered(0, 1) ? ProblemKind::kKilled : ProblemKind::kNone);
   }
   EXPECT_EQ(delivered, (std::vector<Delivered>{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {1, 2}, {1, 3}}));
 }

@@ -180,7 +180,8 @@ TEST_P(BatchThreadTest, BatchesAreCollatedFromKeptSamples) {
     options.in_order = in_order;
     ThreadCrew crew(options, GetParam().producers, GetParam().attach, [](BatchProducer& producer, const Claim& claim) {
       if (claim.kind == ClaimKind::kItems && claim.batch % 16 == 3) {
-        producer.Fail(claim, claim.begin, claim.batch % 32 == 3 ? kMismatch : kFailed, "for once");
+        producer.Fail(claim, claim.begin, claim.batch % 32 == 3 ? ProblemKind::kMismatch : ProblemKind::kFailed,
+                      "for once");
         return;
       }
       MakeSplit(producer, claim);
@@ -192,7 +193,7 @@ TEST_P(BatchThreadTest, BatchesAreCollatedFromKeptSamples) {
         const ReadyBatch batch = crew.Expect();
         sum += batch.batch;
         if (batch.batch % 32 == 19) {
-          ASSERT_EQ(batch.problem, kFailed);
+          ASSERT_EQ(batch.problem, ProblemKind::kFailed);
         } else {
           ASSERT_TRUE(HasSamples(batch, Range(batch.batch * 4, 4)));
         }

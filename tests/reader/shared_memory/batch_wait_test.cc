@@ -168,7 +168,7 @@ void ExpectEndsProducer(const std::function<void(BatchScheduler&)>& event) {
   for (;; ++steps) {
     const auto scheduler = BatchScheduler::Create(SmallOptions(10, 1));
     // Waiting awake adds instructions without end, and none that matter here.
-    scheduler->arena()->control().spin_ns = 0;
+    scheduler->SetProducers(kMaxProducers);
     ChildProcess child([&] {
       BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
       ptrace(PTRACE_TRACEME, 0, nullptr, nullptr);
@@ -238,7 +238,7 @@ TEST(BatchWaitTest, WakeUpThatAProducerTookToItsGraveIsRepeated) {
   ControlBlock& control = scheduler->arena()->control();
   ChildProcess doomed([&] {
     const uint32_t signal = control.work_signal.load();
-    control.work_sleepers.fetch_add(1);
+    control.sleepers[0].fetch_or(1);
     FutexWait(control.work_signal, signal, -1);
     raise(SIGKILL);
   });

@@ -179,8 +179,8 @@ TEST_F(PinnedMemoryTest, BatchesWithAProblemAreNotLocked) {
   const auto scheduler = BatchScheduler::Create(Pinning(1, 1));
   BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
   scheduler->StartEpoch(0);
-  producer.Fail(*producer.TryClaim(), 0, kFailed, "torn");
-  EXPECT_EQ(scheduler->Take().problem, kFailed);
+  producer.Fail(*producer.TryClaim(), 0, ProblemKind::kFailed, "torn");
+  EXPECT_EQ(scheduler->Take().problem, ProblemKind::kFailed);
   EXPECT_EQ(stub_->inits, 0);
 }
 

@@ -99,7 +99,7 @@ void WriteRow(BatchProducer& producer, const Claim& claim, uint32_t row, uint32_
 
 void MakeRows(BatchProducer& producer, const Claim& claim, const SampleOptions& options) {
   if (!producer.PublishLayout(claim, SampleLayout(producer, claim, options.words).bytes())) {
-    producer.Fail(claim, claim.begin, kMismatch, "another layout");
+    producer.Fail(claim, claim.begin, ProblemKind::kMismatch, "another layout");
     return;
   }
   for (uint32_t row = claim.begin; row < claim.end; ++row) {
@@ -140,7 +140,7 @@ void MakeSplit(BatchProducer& producer, const Claim& claim, const SampleOptions&
             std::memcmp(sample.buffers[0].data(), "odd", 3) != 0 ||
             sample.buffers[1].size() != options.words * sizeof(uint64_t) ||
             reinterpret_cast<uintptr_t>(sample.buffers[1].data()) % 64 != 0) {
-          producer.Fail(claim, row, kFailed, "not what was kept");
+          producer.Fail(claim, row, ProblemKind::kFailed, "not what was kept");
           return;
         }
         std::byte* leaf = producer.Data(claim) + LayoutView(producer.Data(claim)).leaf(0).offset;
@@ -166,13 +166,14 @@ int MakeAll(BatchProducer& producer, const SampleOptions& options) {
   const auto failure = [&batch] {
     return ::testing::AssertionFailure() << "epoch " << batch.epoch << " batch " << batch.batch << ": ";
   };
-  if (batch.problem != kNoProblem) {
-    return failure() << "problem " << batch.problem << " at row " << batch.problem_row << ": " << batch.problem_message;
+  if (batch.problem != ProblemKind::kNone) {
+    return failure() << "problem " << static_cast<uint32_t>(batch.problem) << " at row " << batch.problem_row << ": "
+                     << batch.problem_message;
   }
   if (batch.rows != indices.size()) {
     return failure() << batch.rows << " rows instead of " << indices.size();
   }
-  const LayoutView layout = batch.layout();
+  const BatchLayout& layout = batch.layout();
   if (layout.leaf_count() != 1 || layout.leaf(0).dims[0] != batch.rows || layout.leaf(0).dims[1] != words ||
       layout.tree() != "samples") {
     return failure() << "wrong layout";
@@ -199,6 +200,7 @@ SchedulerOptions SmallOptions(uint64_t dataset_length, uint64_t batch_size) {
   options.arena.slot_count = 16;
   options.arena.slot_bytes = size_t{4} << 20;
   options.arena.dataset_length = dataset_length;
+  options.arena.recheck_ms = 3600 * 1000;  // or it would make up for wake-ups that are lost
   options.batch_size = batch_size;
   options.prefetch = 3;
   return options;

@@ -1,0 +1,322 @@
+// What the scheduler does about producers that end, rows that end them, and words that were written over.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "framework/errors.h"
+#include "reader/shared_memory/batch_scheduler.h"
+#include "reader/shared_memory/futex.h"
+
+namespace headrace::shared_memory {
+namespace {
+
+// So often what a batch waits for may look as if nobody were at it, before something else must have written that
+// somebody is. It lasts microseconds, unless a producer is stopped (SIGSTOP) in just these.
+constexpr uint32_t kStuckChecks = 10;
+
+void CheckProducer(uint32_t id) {
+  HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
+}
+
+// Stores what should stand there, and says whether something else did.
+template <typename T>
+bool PutRight(std::atomic<T>& word, T value) {
+  return word.load(std::memory_order_relaxed) != value && word.exchange(value) != value;
+}
+
+}  // namespace
+
+void BatchScheduler::WatchProducer(uint32_t id, int pidfd, uint32_t threads) {
+  HR_ENFORCE(threads >= 1 && threads <= kMaxProducers, InvalidArgument, "a process has 1 to ", kMaxProducers,
+             " producers, got ", threads);
+  CheckProducer(id);
+  CheckProducer(id + threads - 1);
+  const MutexLock lock(mutex_);
+  for (uint32_t each = id; each < id + threads; ++each) {
+    if (!watch_.Watches(each)) {
+      continue;
+    }
+    HR_ENFORCE(retired_[each], AlreadyExists, "producer ", each, " is watched already");
+    // Its successor may have claims by now, so that this is too late to look for claims of the old one.
+    HR_ENFORCE(watch_.HasEnded(each) &&
+                   control_.producers[each].retirement.load(std::memory_order_acquire) == Retirement::kRetired,
+               FailedPrecondition, "producer ", each,
+               " was retired and has not ended, or was killed then: its id is free after Reclaim");
+    watch_.Remove(each);
+  }
+  watch_.Add(id, threads, pidfd);
+  for (uint32_t each = id; each < id + threads; ++each) {
+    retired_[each] = false;
+    corrupt_[each] = false;
+    control_.producers[each].retirement.store(Retirement::kServes, std::memory_order_relaxed);
+  }
+  producers_end_ = std::max(producers_end_, id + threads);
+}
+
+HeldClaim BatchScheduler::Describe(const BatchFacts& facts, uint32_t chunk, uint32_t id) const {
+  const ProducerRecord& record = control_.producers[id];
+  HeldClaim claim;
+  claim.producer = id;
+  claim.sequence = facts.sequence;
+  claim.epoch = facts.epoch;
+  claim.batch = facts.batch;
+  claim.kind = facts.KindOf(chunk);
+  claim.row = facts.RowsBegin(chunk);
+  const uint32_t noted = record.row.load(std::memory_order_relaxed);
+  if (record.sequence.load(std::memory_order_acquire) == facts.sequence && noted != kNoRow) {
+    claim.at_row = true;
+    claim.row = std::clamp(noted, claim.row, facts.RowsEnd(chunk) - 1);
+  }
+  return claim;
+}
+
+void BatchScheduler::AddClaims(uint32_t slot, const BatchFacts& facts, std::vector<HeldClaim>* claims) const {
+  const SlotHeader& header = arena_->slot(slot);
+  for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
+    const uint64_t word = header.claims[chunk].load(std::memory_order_acquire);
+    if (IsClaimed(word, facts.sequence) && IsValid(word, facts.sequence)) {
+      claims->push_back(Describe(facts, chunk, static_cast<uint32_t>(Claimant(word) - 1)));
+    }
+  }
+}
+
+std::vector<HeldClaim> BatchScheduler::Claims() const {
+  std::vector<HeldClaim> claims;
+  {
+    const MutexLock lock(mutex_);
+    for (const OpenBatch& batch : open_) {
+      if (batch.has_slot) {
+        AddClaims(batch.slot, batch.facts, &claims);
+      }
+    }
+    for (const SlotPool::Draining& draining : slots_.draining()) {
+      AddClaims(draining.slot, draining.facts, &claims);
+    }
+  }
+  std::stable_sort(claims.begin(), claims.end(),
+                   [](const HeldClaim& a, const HeldClaim& b) { return a.sequence < b.sequence; });
+  return claims;
+}
+
+void BatchScheduler::RetireProducer(uint32_t id) {
+  CheckProducer(id);
+  const MutexLock lock(mutex_);
+  retired_[id] = true;
+  std::erase_if(deaths_, [id](const ProducerDeath& death) { return death.producer == id; });
+  unreported_deaths_ = unreported_deaths_ && !deaths_.empty();
+  control_.producers[id].retirement.store(Retirement::kToRetire);
+  SignalWork(kMaxProducers, SleeperBit(id));
+}
+
+void BatchScheduler::NoteDeaths() {
+  for (const uint32_t id : watch_.TakeEnded()) {
+    const bool retired = retired_[id];
+    if (retired && control_.producers[id].retirement.load(std::memory_order_acquire) == Retirement::kRetired) {
+      continue;  // it has left no claim, and a successor may have some already
+    }
+    const ProducerDeath death = ReclaimLocked(id);
+    if (!retired) {
+      deaths_.push_back(death);
+      unreported_deaths_ = true;
+    }
+  }
+}
+
+std::vector<ProducerDeath> BatchScheduler::TakeDeaths() {
+  const MutexLock lock(mutex_);
+  unreported_deaths_ = false;
+  return std::exchange(deaths_, {});
+}
+
+ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
+  CheckProducer(id);
+  const MutexLock lock(mutex_);
+  const ProducerDeath death = ReclaimLocked(id);
+  sleep_.Wake();  // it may have been the last at work on a batch that is to be made anew
+  return death;
+}
+
+ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
+  watch_.Remove(id);
+  ProducerDeath death;
+  death.producer = id;
+  death.corrupt = corrupt_[id];
+  retired_[id] = false;
+  corrupt_[id] = false;
+  for (const OpenBatch& batch : open_) {
+    if (batch.has_slot) {
+      ReclaimChunks(batch.slot, batch.facts, batch.remake, &death);
+    }
+  }
+  for (const SlotPool::Draining& draining : slots_.draining()) {
+    ReclaimChunks(draining.slot, draining.facts, true, &death);
+  }
+  ProducerRecord& record = control_.producers[id];
+  record.busy.store(0, std::memory_order_relaxed);
+  record.retirement.store(Retirement::kServes, std::memory_order_relaxed);
+  control_.sleepers[id / 64].fetch_and(~(uint64_t{1} << id % 64));
+  // Even if it held nothing: the dead one may have been woken for work that others sleep through.
+  SignalRescan();
+  return death;
+}
+
+void BatchScheduler::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool closed, ProducerDeath* death) {
+  SlotHeader& header = arena_->slot(slot);
+  const uint64_t sequence = facts.sequence;
+  uint32_t writing = LayoutWriting(death->producer);
+  header.layout_state.compare_exchange_strong(writing, kLayoutEmpty);
+  for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
+    uint64_t claimed = ClaimWord(sequence, death->producer + 1);
+    if (header.claims[chunk].load(std::memory_order_acquire) != claimed) {
+      continue;
+    }
+    static_cast<HeldClaim&>(*death) = Describe(facts, chunk, death->producer);
+    death->busy = true;
+    if (death->at_row && header.deaths[chunk].load(std::memory_order_relaxed) < 255) {
+      header.deaths[chunk].fetch_add(1, std::memory_order_relaxed);
+    }
+    if (MakesBatch(death->kind)) {
+      // The only author of this layout is dead; the next one writes its own.
+      header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
+    }
+    header.cursor.store(0, std::memory_order_relaxed);
+    header.claims[chunk].compare_exchange_strong(claimed, ClaimWord(sequence, closed ? kWithdrawn : kUnclaimed));
+  }
+}
+
+BatchScheduler::Batches::iterator BatchScheduler::FindUndone(uint64_t sequence, uint32_t row) {
+  const auto batch =
+      std::find_if(open_.begin(), open_.end(), [&](const OpenBatch& each) { return each.facts.sequence == sequence; });
+  if (batch == open_.end() || !batch->has_slot || batch->concluded || row >= batch->facts.rows) {
+    return open_.end();
+  }
+  if (batch->remake) {
+    return batch;
+  }
+  // A batch that is being collated is not done before that is, whichever row it is asked by.
+  const SlotHeader& header = arena_->slot(batch->slot);
+  const bool done = batch->facts.split() ? OpenBatch(*batch).Look(header) == OpenBatch::State::kDone
+                                         : IsDone(header.claims[row / batch->facts.chunk_rows].load(), sequence);
+  return done ? open_.end() : batch;
+}
+
+bool BatchScheduler::Abandon(uint64_t sequence, uint32_t row) {
+  const MutexLock lock(mutex_);
+  const auto batch = FindUndone(sequence, row);
+  if (batch == open_.end()) {
+    return false;
+  }
+  Withdraw(*batch);
+  batch->problem = {ProblemKind::kKilled, row, {}};
+  sleep_.Wake();
+  return true;
+}
+
+bool BatchScheduler::Skip(uint64_t sequence, uint32_t row) {
+  const MutexLock lock(mutex_);
+  const auto batch = FindUndone(sequence, row);
+  if (batch == open_.end() || options_.arena.order == IndexOrder::kStream) {
+    return false;
+  }
+  const auto place = std::lower_bound(batch->excluded.begin(), batch->excluded.end(), row);
+  if (place != batch->excluded.end() && *place == row) {
+    return true;
+  }
+  if (batch->excluded.size() == kMaxExcluded) {
+    return false;
+  }
+  batch->excluded.insert(place, row);
+  if (batch->excluded.size() == batch->facts.rows) {
+    Withdraw(*batch);
+    open_.erase(batch);
+    slots_.FreeDrained();
+    PublishOldest();
+    OpenBatches();
+    sleep_.Wake();
+    return true;
+  }
+  CloseClaims(*batch);
+  batch->remake = true;
+  IsReady(*batch);  // made anew now, if nobody else is at work on it
+  return true;
+}
+
+void BatchScheduler::EndProducer(uint32_t id) {
+  if (id < kMaxProducers && watch_.Watches(id)) {
+    corrupt_[id] = true;
+    watch_.Kill(id);
+  }
+}
+
+void BatchScheduler::MarkCorrupt(OpenBatch& batch, std::string_view what, std::optional<uint32_t> author) {
+  const SlotHeader& header = arena_->slot(batch.slot);
+  const uint64_t sequence = batch.facts.sequence;
+  bool written_over = false;
+  for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
+    const uint64_t word = header.claims[chunk].load();
+    written_over = written_over || !IsValid(word, sequence);
+    if (IsClaimed(word, sequence) && IsValid(word, sequence)) {
+      EndProducer(static_cast<uint32_t>(Claimant(word) - 1));
+    }
+  }
+  if (author) {
+    EndProducer(*author);
+  }
+  batch.problem = {
+      ProblemKind::kCorrupt, 0,
+      StrCat("the shared memory of batch ", batch.facts.batch, " of epoch ", batch.facts.epoch, " is corrupt: ", what)};
+  Withdraw(batch, written_over);
+}
+
+void BatchScheduler::CheckOpen(OpenBatch& batch) {
+  if (!batch.has_slot || batch.concluded) {
+    return;
+  }
+  const SlotHeader& header = arena_->slot(batch.slot);
+  bool stuck = false;
+  for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
+    const uint64_t word = header.claims[chunk].load();
+    if (!IsValid(word, batch.facts.sequence)) {
+      MarkCorrupt(batch, "the word of a chunk is none that a producer writes", std::nullopt);
+      return;
+    }
+    if (IsClaimed(word, batch.facts.sequence)) {
+      const ProducerRecord& record = control_.producers[Claimant(word) - 1];
+      stuck = stuck || record.busy.load(std::memory_order_relaxed) == 0;
+    }
+  }
+  try {
+    reader_.CheckFacts(batch);
+  } catch (const DataLoss& error) {
+    MarkCorrupt(batch, error.message(), std::nullopt);
+    return;
+  }
+  const uint32_t state = header.layout_state.load(std::memory_order_relaxed);
+  const bool known =
+      state == kLayoutEmpty || (LayoutProducer(state) < kMaxProducers && (state & 3) != 0 && (state & 3) != 3);
+  stuck = stuck || (!IsLayoutReady(state) && state != kLayoutEmpty);
+  batch.stuck_checks = stuck ? batch.stuck_checks + 1 : 0;
+  if (!known || batch.stuck_checks > kStuckChecks) {
+    MarkCorrupt(batch, "nobody is making what somebody is said to make", std::nullopt);
+  }
+}
+
+void BatchScheduler::CheckSharedState() {
+  bool wrong = false;
+  for (OpenBatch& batch : open_) {
+    CheckOpen(batch);
+    wrong = PutRight(control_.ring[batch.facts.sequence % kMaxSlots], batch.slot) || wrong;
+  }
+  if (std::memcmp(&control_.constants, &constants_, sizeof(constants_)) != 0) {
+    std::memcpy(&control_.constants, &constants_, sizeof(constants_));
+  }
+  control_.spin_ns.store(spin_ns_, std::memory_order_relaxed);
+  wrong = PutRight(control_.stop, stopped_ ? 1U : 0U) || wrong;
+  wrong = PutRight(control_.next, next_sequence_) || wrong;
+  wrong = PutRight(control_.oldest, open_.empty() ? next_sequence_ : open_.front().facts.sequence) || wrong;
+  if (wrong) {
+    SignalRescan();
+  }
+}
+
+}  // namespace headrace::shared_memory

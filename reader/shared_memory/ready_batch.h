@@ -1,0 +1,40 @@
+// A batch in the consumer's hands.
+//
+// Thread-safety: a value; copies share the slot, which goes back when the last copy of `memory` goes, on any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/allocation.h"
+#include "reader/shared_memory/batch_layout.h"
+#include "reader/shared_memory/slot.h"
+
+namespace headrace::shared_memory {
+
+struct ReadyBatch {
+  uint64_t epoch = 0;
+  uint64_t batch = 0;
+  uint64_t rows = 0;
+  uint32_t stream = 0;                       // kStream
+  uint64_t stream_batch = 0;                 // kStream: number of the batch in its stream
+  std::string attachment;                    // what the batch's producer has given it to carry
+  std::shared_ptr<Allocation> memory;        // the whole slot; null if it was abandoned or is corrupt
+  const std::byte* slot = nullptr;           // its start; what a layout says counts from here
+  ProblemKind problem = ProblemKind::kNone;  // kFailed, kKilled or kCorrupt: there are no rows
+  uint32_t problem_row = 0;                  // among all that were planned; kCorrupt: 0
+  std::string problem_message;               // kFailed: the producer's; kCorrupt: a text that says what is wrong
+  bool last_slots = false;  // the consumer holds nearly all slots: copy what is needed and drop this one
+
+  // Unless there is a problem: checked copies, which no producer can change any more. What the arrays contain is not:
+  // that lies in the slot.
+  std::shared_ptr<const BatchLayout> layout_copy;
+  std::vector<SideRecord> objects;  // the elements of all leaves of objects, one leaf after the other
+
+  const BatchLayout& layout() const { return *layout_copy; }
+};
+
+}  // namespace headrace::shared_memory

@@ -1,0 +1,78 @@
+#include "reader/shared_memory/sample_cost.h"
+
+#include <algorithm>
+
+namespace headrace::shared_memory {
+namespace {
+
+// A claim should be worth its price (a few hundred nanoseconds, in Python some microseconds) and short enough that the
+// producers end a batch together.
+constexpr double kLeastClaimNs = 50'000;
+constexpr double kClaimNs = 300'000;
+// Kept samples are pickled and copied once more.
+constexpr double kWorthKeepingNs = 50'000;
+// So long a batch may take one producer while the others make the next ones.
+constexpr double kLongBatchNs = 20'000'000;
+// The records are in the producers' caches: reading them costs more than it tells if it is done for every batch.
+constexpr uint64_t kMeasureEveryNs = 1'000'000;
+
+}  // namespace
+
+void SampleCost::Measure(const ProducerRecord* records, uint32_t end, uint64_t now_ns) {
+  if (sample_ns_ != 0 && now_ns < measured_ns_ + kMeasureEveryNs) {
+    return;
+  }
+  measured_ns_ = now_ns;
+  uint64_t work_ns = 0;
+  uint64_t collate_ns = 0;  // noted before the claim's end, and work_ns at it: for a while this may be more
+  uint64_t samples = 0;
+  for (uint32_t i = 0; i < end; ++i) {
+    work_ns += records[i].work_ns.load(std::memory_order_relaxed);
+    collate_ns += records[i].collate_ns.load(std::memory_order_relaxed);
+    samples += records[i].samples.load(std::memory_order_relaxed);
+  }
+  work_ns -= std::min(work_ns, collate_ns);
+  if (samples > samples_ && work_ns > work_ns_) {
+    const double recent = static_cast<double>(work_ns - work_ns_) / static_cast<double>(samples - samples_);
+    sample_ns_ = sample_ns_ == 0 ? recent : 0.75 * sample_ns_ + 0.25 * recent;
+    work_ns_ = work_ns;
+    samples_ = samples;
+  }
+}
+
+ClaimKind SampleCost::KindOf(uint64_t rows) const {
+  if (options_.arena.order == IndexOrder::kStream) {
+    return ClaimKind::kStream;
+  }
+  switch (options_.collation) {
+    case Collation::kNone:
+      return ClaimKind::kRows;
+    case Collation::kWhole:
+      return ClaimKind::kWhole;
+    case Collation::kSplit:
+      return ClaimKind::kItems;
+    case Collation::kAdaptive:
+      break;
+  }
+  const bool first = sample_ns_ == 0;  // early, by all together
+  const bool few_collators = options_.collators < producers_;
+  const bool worth_it = sample_ns_ >= kWorthKeepingNs &&
+                        (producers_ > options_.prefetch || sample_ns_ * static_cast<double>(rows) >= kLongBatchNs);
+  return first || few_collators || worth_it ? ClaimKind::kItems : ClaimKind::kWhole;
+}
+
+uint32_t SampleCost::ChunkRows(ClaimKind kind, uint64_t rows) const {
+  if (MakesBatch(kind)) {
+    return static_cast<uint32_t>(rows);
+  }
+  // Two claims for each producer in what is open.
+  const double share_ns = sample_ns_ * static_cast<double>(rows) * options_.prefetch / (2.0 * std::max(producers_, 1U));
+  const double claim_ns = std::clamp(share_ns, kLeastClaimNs, kClaimNs);
+  // Before the first sample is made: one at a time, so that all producers work on the first batch.
+  uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(claim_ns / sample_ns_, 2e9));
+  const uint64_t max_chunks = kind == ClaimKind::kItems ? kMaxChunks - 1 : kMaxChunks;
+  chunk = std::max(chunk, (rows + max_chunks - 1) / max_chunks);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(chunk, 1, rows));
+}
+
+}  // namespace headrace::shared_memory

@@ -1,0 +1,51 @@
+// A checksum at the end of what one process writes to shared memory and another one believes: a stray write between
+// the two, or what is left of another batch, is told apart from what was said. It keeps out accidents, not attackers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace headrace::shared_memory {
+
+// Of `bytes` bytes; `salt` says what they belong to, so that the same bytes do not hold elsewhere.
+inline uint64_t Checksum(const void* data, size_t bytes, uint64_t salt) {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio
+  const char* next = static_cast<const char*>(data);
+  uint64_t sum = (salt + bytes + 1) * kFactor;
+  for (; bytes > 0;) {
+    uint64_t word = 0;
+    const size_t count = bytes < sizeof(word) ? bytes : sizeof(word);
+    std::memcpy(&word, next, count);
+    sum = (sum ^ word) * kFactor;
+    sum ^= sum >> 29;
+    next += count;
+    bytes -= count;
+  }
+  return sum;
+}
+
+// Of a record whose last member is its uint64_t `seal`.
+template <typename Record>
+uint64_t SealOf(const Record& record, uint64_t salt) {
+  static_assert(std::has_unique_object_representations_v<Record>, "padding has no defined content");
+  static_assert(offsetof(Record, seal) + sizeof(uint64_t) == sizeof(Record));
+  return Checksum(&record, offsetof(Record, seal), salt);
+}
+
+// A copy of what another process may be changing: what is checked is what is used afterwards. The barrier keeps the
+// compiler from reading the original again.
+inline void CopyShared(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+  asm volatile("" ::: "memory");
+}
+template <typename Record>
+Record CopyShared(const Record& shared) {
+  static_assert(std::is_trivially_copyable_v<Record>);
+  Record copy;
+  CopyShared(&copy, &shared, sizeof(copy));
+  return copy;
+}
+
+}  // namespace headrace::shared_memory

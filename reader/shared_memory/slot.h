@@ -1,0 +1,217 @@
+// A slot's header: a batch in the making, as scheduler and producers see it.
+//
+// Who writes what:
+//  1. The scheduler writes sequence, claimable, facts and excluded while no chunk can be claimed. It keeps the
+//  originals
+//     (OpenBatch), never uses what stands here, and compares when the batch is done: a batch whose facts have changed
+//     was made by wrong ones.
+//  2. A producer reads facts and excluded only while it holds a claim: the claim word's acquire orders it behind 1.
+//  3. A chunk is one word: unclaimed → claimed (one compare-and-swap, which names batch and producer at once) → done,
+//     or done and failed (one more by the claimant). So at every instant, wherever a producer is killed, the words say
+//     exactly which chunks are lost: those that the dead one has claimed and not done. Sequence numbers are never used
+//     twice, so that a claim fails on a slot that has moved on.
+//  4. What a producer says of a chunk or a batch (ChunkProblem, BatchEnd) it writes before the chunk's word says done,
+//     sealed with the batch's number.
+//
+// A batch of kind kItems has one chunk more than its rows need, the last: its collation. That can be claimed once the
+// others are done and none of them has failed; if one has, it is not needed. Both follow from the words alone, which do
+// not change any more then, so that nobody has to see to it and nothing is lost with whoever would.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "framework/export.h"
+#include "reader/shared_memory/control_block.h"
+#include "reader/shared_memory/seal.h"
+
+namespace headrace::shared_memory {
+
+// A batch is claimed in at most this many chunks of consecutive rows.
+inline constexpr uint32_t kMaxChunks = 256;
+// A batch is made without at most so many of its rows (BatchScheduler::Skip).
+inline constexpr uint32_t kMaxExcluded = 64;
+// Leaves of a batch start at multiples of this.
+inline constexpr size_t kLeafAlignment = 128;
+
+// Offsets within a slot. The layout (batch_layout.h) describes what is in the data; side data grows down from the
+// slot's end.
+inline constexpr size_t kLayoutOffset = 12 * 1024;
+inline constexpr size_t kDataOffset = 256 * 1024;
+
+// What the claimant of a chunk has to do.
+enum class ClaimKind : uint32_t {
+  kRows = 0,     // make its rows, each in its place
+  kWhole = 1,    // make all samples of the batch and collate them: a collate function of the user's, or a mismatch
+  kItems = 2,    // make its rows and keep them for the batch's collation
+  kCollate = 3,  // collate what was kept
+  kStream = 4,   // make the next batch of a stream
+};
+
+// "rows", "whole", …
+HEADRACE_API const char* NameOf(ClaimKind kind);
+
+// Whether the claimant makes the batch as it will be delivered, alone.
+constexpr bool MakesBatch(ClaimKind kind) { return kind != ClaimKind::kRows && kind != ClaimKind::kItems; }
+
+// What a batch says of its stream.
+enum class StreamEnd : uint32_t {
+  kGoesOn = 0,
+  kAfter = 1,   // these are the last rows
+  kBefore = 2,  // the stream was over: there are no rows, and the batch is not delivered
+};
+
+// Why a batch has no rows.
+enum class ProblemKind : uint32_t {
+  kNone = 0,
+  kFailed = 1,    // making a sample raised an error
+  kMismatch = 2,  // a sample does not fit the layout of the batch; the scheduler has the batch made anew
+  kKilled = 3,    // by the scheduler: it was abandoned, since a row kept ending its producers
+  kCorrupt = 4,   // by the scheduler: what the producers left in the slot contradicts itself or the scheduler's facts
+};
+
+// Bytes somewhere in a slot.
+struct SideRecord {
+  uint64_t offset;
+  uint64_t bytes;
+};
+static_assert(sizeof(SideRecord) == 16 && std::is_trivially_copyable_v<SideRecord>);
+
+// BatchFacts::producer where any may claim.
+inline constexpr uint32_t kAnybody = 0xFFFF;
+
+// What the scheduler has decided of a batch.
+struct BatchFacts {
+  uint64_t sequence;
+  uint64_t epoch;
+  uint64_t batch;           // index of the batch in its epoch; kStream: in its stream
+  uint64_t first_position;  // of row 0 in the epoch
+  uint64_t indices_bytes;   // kExplicit: indices at kDataOffset, as int64, or pickled when pickled_indices is 1
+  uint32_t rows;            // those planned: excluded ones included
+  uint32_t chunks;
+  uint32_t chunk_rows;
+  uint32_t stream;
+  ClaimKind kind;     // kItems: of all chunks but the last, which is kCollate
+  uint32_t producer;  // the only one that may claim, or kAnybody
+  uint32_t pickled_indices;
+  uint32_t excluded;  // so many rows are not made
+
+  bool split() const { return kind == ClaimKind::kItems; }
+  uint32_t LastChunk() const { return chunks - 1; }
+  // Chunks that give rows.
+  uint32_t RowChunks() const { return chunks - (split() ? 1 : 0); }
+  ClaimKind KindOf(uint32_t chunk) const { return chunk < RowChunks() ? kind : ClaimKind::kCollate; }
+  // Rows [begin, end) of a chunk.
+  uint32_t RowsBegin(uint32_t chunk) const { return chunk < RowChunks() ? chunk * chunk_rows : 0; }
+  uint32_t RowsEnd(uint32_t chunk) const {
+    return chunk < RowChunks() && chunk_rows < rows - RowsBegin(chunk) ? RowsBegin(chunk) + chunk_rows : rows;
+  }
+};
+static_assert(sizeof(BatchFacts) == 72 && std::has_unique_object_representations_v<BatchFacts>);
+
+// What somebody has to know before it claims, in one word.
+constexpr uint64_t ClaimableWord(uint32_t chunks, ClaimKind kind, uint32_t producer) {
+  return uint64_t{chunks} | uint64_t{static_cast<uint32_t>(kind)} << 16 | uint64_t{producer} << 32;
+}
+constexpr uint32_t ClaimableChunks(uint64_t word) { return static_cast<uint32_t>(word & 0xFFFF); }
+constexpr ClaimKind ClaimableKind(uint64_t word) { return static_cast<ClaimKind>(word >> 16 & 0xFFFF); }
+constexpr uint32_t ClaimableProducer(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+
+// A chunk's word: the batch's sequence number above, then flags, then the claimant: 0, or producer + 1.
+inline constexpr uint32_t kSequenceShift = 16;
+inline constexpr uint64_t kDoneFlag = 0x8000;
+inline constexpr uint64_t kFailedFlag = 0x4000;  // only with kDoneFlag: it has a ChunkProblem
+inline constexpr uint64_t kClaimantMask = 0x3FFF;
+inline constexpr uint64_t kUnclaimed = 0;
+inline constexpr uint64_t kWithdrawn = kDoneFlag | kClaimantMask;  // by the scheduler: not to be made any more
+constexpr uint64_t ClaimWord(uint64_t sequence, uint64_t claimant) { return sequence << kSequenceShift | claimant; }
+constexpr uint64_t Claimant(uint64_t word) { return word & kClaimantMask; }
+constexpr bool IsDone(uint64_t word, uint64_t sequence) {
+  return word >> kSequenceShift == sequence && (word & kDoneFlag) != 0;
+}
+constexpr bool IsClaimed(uint64_t word, uint64_t sequence) {
+  return word >> kSequenceShift == sequence && (word & kDoneFlag) == 0 && Claimant(word) != 0;
+}
+// Whether it can be a word of that batch at all.
+constexpr bool IsValid(uint64_t word, uint64_t sequence) {
+  const uint64_t claimant = Claimant(word);
+  const bool withdrawn = (word & 0xFFFF) == kWithdrawn;
+  return word >> kSequenceShift == sequence && (claimant <= kMaxProducers || withdrawn) &&
+         (claimant != 0 || (word & 0xFFFF) == kUnclaimed) && ((word & kFailedFlag) == 0 || (word & kDoneFlag) != 0);
+}
+static_assert(kMaxProducers < kClaimantMask && kMaxChunks < 0x10000);
+
+// Why a chunk did not give its rows.
+struct ChunkProblem {
+  uint64_t offset;  // of a message in the slot; its meaning is the producer's and the consumer's affair
+  uint64_t bytes;
+  uint32_t row;
+  ProblemKind kind;  // kFailed or kMismatch
+  uint64_t seal;     // SealOf(*this, sequence + chunk)
+};
+static_assert(sizeof(ChunkProblem) == 32 && std::has_unique_object_representations_v<ChunkProblem>);
+
+// What the one claimant that makes a batch (MakesBatch) says of it.
+struct BatchEnd {
+  uint32_t rows;
+  StreamEnd stream_end;
+  SideRecord attachment;
+  uint64_t kept_bytes;  // so many, from the slot's end on, were of use until the collation only
+  uint64_t seal;        // SealOf(*this, sequence)
+};
+static_assert(sizeof(BatchEnd) == 40 && std::has_unique_object_representations_v<BatchEnd>);
+
+// SlotHeader::layout_state: 0 while nobody has begun the layout, else the producer that has, and how far it is.
+inline constexpr uint32_t kLayoutEmpty = 0;
+constexpr uint32_t LayoutWriting(uint32_t producer) { return producer << 2 | 1; }
+constexpr uint32_t LayoutReady(uint32_t producer) { return producer << 2 | 2; }
+constexpr bool IsLayoutReady(uint32_t state) { return (state & 3) == 2; }
+constexpr uint32_t LayoutProducer(uint32_t state) { return state >> 2; }
+
+struct SlotHeader {
+  std::atomic<uint64_t> sequence;
+  std::atomic<uint64_t> claimable;  // ClaimableWord
+  BatchFacts facts;
+  std::atomic<uint32_t> layout_state;
+  std::atomic<uint32_t> cursor;      // hint: chunks before it are probably claimed
+  std::atomic<uint64_t> side_bytes;  // taken from the end of the slot for what has no fixed place
+  std::atomic<uint64_t> done_ns;     // if there is a trace: when the last chunk was done
+  BatchEnd end;
+  uint32_t excluded[kMaxExcluded];  // rows that are not made, in ascending order
+  std::atomic<uint64_t> claims[kMaxChunks];
+  // How many producers have died at a row of the chunk, at most 255. Written by the scheduler; a hint for claimants.
+  std::atomic<uint8_t> deaths[kMaxChunks];
+  ChunkProblem problems[kMaxChunks];
+};
+static_assert(offsetof(SlotHeader, facts) == 16 && offsetof(SlotHeader, end) == 112);
+static_assert(offsetof(SlotHeader, claims) == 152 + 4 * kMaxExcluded);
+static_assert(sizeof(SlotHeader) == 152 + 4 * kMaxExcluded + 41 * kMaxChunks && sizeof(SlotHeader) <= kLayoutOffset);
+static_assert(std::is_trivially_destructible_v<SlotHeader> && std::is_standard_layout_v<SlotHeader>);
+
+// Bytes of the table in which a batch of kind kItems has its samples.
+constexpr size_t KeptTableBytes(uint64_t rows) { return (rows * sizeof(SideRecord) + 63) / 64 * 64; }
+
+// What the first `chunks` chunks of a batch come to.
+struct ChunksState {
+  bool done = false;    // all are
+  bool failed = false;  // if so: one of them has a problem
+};
+// Looks from `from` on and then at those before, and stops at the first that is not done.
+inline ChunksState LookAtChunks(const SlotHeader& slot, uint64_t sequence, uint32_t chunks, uint32_t from = 0) {
+  ChunksState state;
+  for (uint32_t step = 0; step < chunks; ++step) {
+    const uint32_t chunk = from + step < chunks ? from + step : from + step - chunks;
+    // Sequentially consistent with the word's way to done: of two that finish at once, one sees both.
+    const uint64_t word = slot.claims[chunk].load();
+    if (!IsDone(word, sequence)) {
+      return {};
+    }
+    state.failed = state.failed || (word & kFailedFlag) != 0;
+  }
+  state.done = true;
+  return state;
+}
+
+}  // namespace headrace::shared_memory

@@ -1,0 +1,289 @@
+// Workers gone wild: whatever they write to the arena, the scheduler neither crashes nor hangs nor delivers a batch
+// that contradicts its own facts.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "reader/shared_memory/futex.h"
+#include "transport_test_util.h"
+
+namespace headrace::shared_memory {
+namespace {
+
+class CorruptionTest : public ::testing::Test {
+ protected:
+  void Begin(const SchedulerOptions& options) {
+    scheduler_ = BatchScheduler::Create(options);
+    scheduler_->StartEpoch(0);
+  }
+  BatchProducer Producer(uint32_t id) { return {scheduler_->arena(), id, scheduler_->completion_fd()}; }
+  // The slot of the batch that the consumer waits for.
+  uint32_t OldestSlot() const {
+    const ControlBlock& control = scheduler_->arena()->control();
+    return control.ring[control.oldest.load() % kMaxSlots].load();
+  }
+  SlotHeader& Oldest() const { return scheduler_->arena()->slot(OldestSlot()); }
+  LayoutHeader& Layout() const {
+    return *reinterpret_cast<LayoutHeader*>(scheduler_->arena()->slot_data(OldestSlot()) + kLayoutOffset);
+  }
+  LeafRecord& Leaf() const { return *reinterpret_cast<LeafRecord*>(&Layout() + 1); }
+  void ExpectCorrupt() {
+    ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+    const ReadyBatch batch = scheduler_->Take();
+    EXPECT_EQ(batch.problem, ProblemKind::kCorrupt);
+    EXPECT_NE(batch.problem_message.find("shared memory of batch"), std::string::npos) << batch.problem_message;
+    EXPECT_EQ(batch.memory, nullptr);
+  }
+
+  std::shared_ptr<BatchScheduler> scheduler_;
+};
+
+SchedulerOptions Hasty(uint64_t length, uint64_t batch_size) {
+  SchedulerOptions options = SmallOptions(length, batch_size);
+  options.cross_epochs = false;
+  options.arena.recheck_ms = 5;
+  return options;
+}
+
+TEST_F(CorruptionTest, ABatchWhoseFactsChangedFailsAndTheNextOnesAreRight) {
+  const std::vector<std::function<void(BatchFacts&)>> changes = {
+      [](BatchFacts& facts) { facts.rows = 0; },        [](BatchFacts& facts) { facts.chunks = 0; },
+      [](BatchFacts& facts) { facts.chunks = ~0U; },    [](BatchFacts& facts) { facts.chunk_rows = 0; },
+      [](BatchFacts& facts) { facts.epoch += 1; },      [](BatchFacts& facts) { facts.first_position += 1; },
+      [](BatchFacts& facts) { facts.stream = 7; },      [](BatchFacts& facts) { facts.kind = ClaimKind::kStream; },
+      [](BatchFacts& facts) { facts.excluded = 1000; }, [](BatchFacts& facts) { facts.indices_bytes = 1 << 30; },
+  };
+  for (const auto& change : changes) {
+    for (const bool made : {false, true}) {
+      Begin(Hasty(8, 4));
+      BatchProducer producer = Producer(0);
+      for (int i = 0; made && i < 4; ++i) {
+        MakeRows(producer, *producer.TryClaim());
+      }
+      change(Oldest().facts);
+      ExpectCorrupt();
+      MakeAll(producer);
+      ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+      EXPECT_TRUE(HasSamples(scheduler_->Take(), Range(4, 4)));
+      EXPECT_EQ(scheduler_->Wait(0), WaitOutcome::kEndOfEpoch);
+    }
+  }
+}
+
+TEST_F(CorruptionTest, ALayoutThatContradictsItselfIsRefused) {
+  const std::vector<std::function<void(LayoutHeader&, LeafRecord&)>> changes = {
+      [](LayoutHeader& header, LeafRecord&) { header.tree_bytes = 0x7FFFFFFF; },
+      [](LayoutHeader& header, LeafRecord&) { header.leaf_count = ~0U; },
+      [](LayoutHeader& header, LeafRecord&) { header.leaf_count = 0; },
+      [](LayoutHeader& header, LeafRecord&) { header.end += 1; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.ndim = 1; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.ndim = 1 << 20; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.offset += kLeafAlignment; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.offset = uint64_t{1} << 62; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.dims[0] = uint64_t{1} << 61; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.dims[0] = 3; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.dtype = 1; },
+      [](LayoutHeader&, LeafRecord& leaf) { leaf.kind = LeafKind::kObject; },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    for (const bool sealed : {false, true}) {
+      if (sealed && (i < 3 || i == 10)) {
+        continue;  // nothing there to seal; any dtype is a producer's right
+      }
+      Begin(Hasty(4, 4));
+      BatchProducer producer = Producer(0);
+      MakeAll(producer);
+      changes[i](Layout(), Leaf());
+      if (sealed) {  // as a producer would that means it
+        Layout().checksum = Checksum(&Leaf(), sizeof(LeafRecord) + Layout().tree_bytes, Layout().end);
+      }
+      ExpectCorrupt();
+    }
+  }
+}
+
+TEST_F(CorruptionTest, ABatchWithoutALayoutIsRefused) {
+  Begin(Hasty(8, 4));
+  BatchProducer producer = Producer(0);
+  while (const std::optional<Claim> claim = producer.TryClaim()) {
+    producer.Complete(*claim);
+  }
+  ExpectCorrupt();
+}
+
+TEST_F(CorruptionTest, MessagesOutsideTheSlotAreRefused) {
+  for (const auto& change : std::vector<std::function<void(ChunkProblem&)>>{
+           [](ChunkProblem& problem) { problem.offset = uint64_t{1} << 60; },
+           [](ChunkProblem& problem) { problem.bytes = uint64_t{1} << 40; },
+           [](ChunkProblem& problem) { problem.row = 9; },
+           [](ChunkProblem& problem) { problem.kind = ProblemKind::kKilled; }}) {
+    for (const bool sealed : {false, true}) {
+      SchedulerOptions options = Hasty(4, 4);
+      options.collation = Collation::kWhole;
+      Begin(options);
+      BatchProducer producer = Producer(0);
+      producer.Fail(*producer.TryClaim(), 1, ProblemKind::kFailed, "why");
+      change(Oldest().problems[0]);
+      if (sealed) {
+        Oldest().problems[0].seal = SealOf(Oldest().problems[0], Oldest().sequence.load());
+      }
+      ExpectCorrupt();
+    }
+  }
+}
+
+TEST_F(CorruptionTest, WhatIsSaidOfABatchIsChecked) {
+  for (const auto& change : std::vector<std::function<void(BatchEnd&)>>{
+           [](BatchEnd& end) { end.rows = 1000; }, [](BatchEnd& end) { end.stream_end = static_cast<StreamEnd>(77); },
+           [](BatchEnd& end) { end.attachment.offset = uint64_t{1} << 62; },
+           [](BatchEnd& end) { end.attachment.bytes = ~uint64_t{0}; },
+           [](BatchEnd& end) { end.kept_bytes = uint64_t{1} << 50; }}) {
+    for (const bool sealed : {false, true}) {
+      SchedulerOptions options = Hasty(0, 4);
+      options.arena.order = IndexOrder::kStream;
+      options.prefetch = 1;
+      Begin(options);
+      BatchProducer producer = Producer(0);
+      const Claim claim = *producer.TryClaim();
+      producer.PublishLayout(claim, SampleLayout(producer, claim, 4).bytes());
+      producer.Attach(claim, "state");
+      producer.Complete(claim);
+      change(Oldest().end);
+      if (sealed) {
+        Oldest().end.seal = SealOf(Oldest().end, Oldest().sequence.load());
+      }
+      ExpectCorrupt();
+    }
+  }
+  // An end that no producer has said is not believed: the stream goes on.
+  SchedulerOptions options = Hasty(0, 4);
+  options.arena.order = IndexOrder::kStream;
+  options.prefetch = 1;
+  Begin(options);
+  BatchProducer producer = Producer(0);
+  MakeRows(producer, *producer.TryClaim());
+  Oldest().end.stream_end = StreamEnd::kAfter;
+  ExpectCorrupt();
+  EXPECT_EQ(scheduler_->Wait(0), WaitOutcome::kTimedOut);
+}
+
+TEST_F(CorruptionTest, WordsThatNobodyWritesDoNotHoldTheConsumerUp) {
+  for (const uint64_t word : {uint64_t{0}, ~uint64_t{0}, ClaimWord(1, 0x2FFF), ClaimWord(1, kFailedFlag)}) {
+    Begin(Hasty(8, 4));
+    Oldest().claims[2].store(word);
+    BatchProducer producer = Producer(0);
+    MakeAll(producer);
+    ExpectCorrupt();
+    ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+    EXPECT_TRUE(HasSamples(scheduler_->Take(), Range(4, 4)));
+  }
+}
+
+TEST_F(CorruptionTest, ACompletionThatNobodyMadeIsNotBelieved) {
+  Begin(Hasty(8, 4));
+  BatchProducer producer = Producer(0);
+  MakeRows(producer, *producer.TryClaim());
+  for (std::atomic<uint64_t>& word : Oldest().claims) {
+    word.store(~uint64_t{0});
+  }
+  ExpectCorrupt();
+}
+
+// Producers are killed that hold claims of a batch that was written over; so their successors do something useful.
+TEST_F(CorruptionTest, WhoWorksOnACorruptBatchIsEnded) {
+  SKIP_WITHOUT_FORK();
+  Begin(Hasty(8, 4));
+  const ChildProcess child([&] {
+    BatchProducer producer = Producer(0);
+    producer.TryClaim();
+    pause();
+  });
+  child.AwaitSleep();
+  scheduler_->WatchProducer(0, child.pidfd());
+  Oldest().facts.rows = 1 << 30;
+  ExpectCorrupt();
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kProducerDied);
+  const ProducerDeath death = scheduler_->TakeDeaths().at(0);
+  EXPECT_TRUE(death.busy);
+  EXPECT_TRUE(death.corrupt);
+}
+
+// The words by which the sides find each other are put right.
+TEST_F(CorruptionTest, AControlBlockThatWasWrittenOverIsRepaired) {
+  SKIP_WITHOUT_FORK();
+  const std::vector<std::function<void(ControlBlock&)>> changes = {
+      [](ControlBlock& control) { control.oldest.store(uint64_t{1} << 60); },
+      [](ControlBlock& control) { control.next.store(0); },
+      [](ControlBlock& control) { control.next.store(~uint64_t{0}); },
+      [](ControlBlock& control) {
+        for (std::atomic<uint32_t>& slot : control.ring) {
+          slot.store(~0U);
+        }
+      },
+      [](ControlBlock& control) { control.spin_ns.store(int64_t{1} << 60); },
+      [](ControlBlock& control) { control.sleepers[0].store(0); },
+      [](ControlBlock& control) { control.rescan.store(12345); },
+      [](ControlBlock& control) { control.consumer_sleeps.store(77); },
+      [](ControlBlock& control) { std::memset(&control.constants, 0xAB, sizeof(control.constants)); },
+  };
+  for (const auto& change : changes) {
+    SchedulerOptions options = Hasty(40, 4);
+    Crew crew(options, 2);
+    crew.producer(0).AwaitSleep();
+    crew.producer(1).AwaitSleep();
+    change(crew.scheduler().arena()->control());
+    crew.scheduler().StartEpoch(0);
+    change(crew.scheduler().arena()->control());
+    for (uint64_t number = 0; number < 10; ++number) {
+      ASSERT_TRUE(HasSamples(crew.Expect(), Range(number * 4, 4)));
+    }
+  }
+}
+
+// Random bytes over what was made: each batch comes as it should be, or as corrupt.
+TEST_F(CorruptionTest, RandomBytesNeverGiveAWrongBatch) {
+  std::mt19937_64 random(1);
+  for (int round = 0; round < 400; ++round) {
+    SchedulerOptions options = Hasty(12, 4);
+    options.collation = round % 3 == 0 ? Collation::kSplit : Collation::kNone;
+    Begin(options);
+    BatchProducer producer = Producer(0);
+    while (const std::optional<Claim> claim = producer.TryClaim()) {
+      MakeSplit(producer, *claim);
+    }
+    const bool header = round % 2 == 0;
+    const size_t begin = header ? 0 : kLayoutOffset;
+    const size_t bytes =
+        header ? offsetof(SlotHeader, problems) + sizeof(ChunkProblem) : sizeof(LayoutHeader) + sizeof(LeafRecord) + 8;
+    std::byte* slot = scheduler_->arena()->slot_data(OldestSlot());
+    for (uint64_t i = 0; i <= random() % 4; ++i) {
+      slot[begin + random() % bytes] ^= static_cast<std::byte>(1 + random() % 255);
+    }
+    for (uint64_t number = 0; number < 3; ++number) {
+      while (const std::optional<Claim> claim = producer.TryClaim()) {
+        if (claim->rows == 4 && claim->begin < claim->end && claim->end <= 4) {
+          MakeSplit(producer, *claim);
+        } else {
+          break;  // nobody could make it
+        }
+      }
+      ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+      const ReadyBatch batch = scheduler_->Take();
+      if (number != 0 || batch.problem != ProblemKind::kCorrupt) {
+        ASSERT_TRUE(HasSamples(batch, Range(number * 4, 4))) << "round " << round;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace headrace::shared_memory
