@@ -88,7 +88,7 @@ lint: install $(VENV)/.test-tools ## formatting, style, types and static analysi
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-Wno-ignored-gch -p $(BUILD)
+	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-Wno-ignored-gch --extra-arg=-Wthread-safety -p $(BUILD)
 
 format: $(VENV)/.test-tools ## format all sources in place
 	$(BIN)/clang-format -i $(CPP_SOURCES)
