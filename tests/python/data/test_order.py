@@ -141,7 +141,7 @@ def test_a_sampler_of_grains_brings_its_generators(num_workers: int) -> None:
         {"sampler": WeightedRandomSampler([1, 2, 3], 8)},
         {"sampler": SubsetRandomSampler(range(8))},
     ],
-    ids=str,
+    ids=["shuffle", "random", "random with replacement", "weighted", "subset"],
 )
 def test_loaders_that_share_a_dataset_need_the_same_seed(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the same"):
