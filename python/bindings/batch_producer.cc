@@ -41,7 +41,7 @@ class BatchProducer {
 
   std::optional<Claim> Wait(double timeout) {
     const GilReleased released;
-    return producer_.WaitForClaim(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9));
+    return Begun(producer_.WaitForClaim(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)));
   }
 
   bool HasPickledIndices(const Claim& claim) const { return !producer_.PickledIndices(claim).empty(); }
@@ -216,12 +216,20 @@ class BatchProducer {
 
   void Expect(const py::object& prototype) { writer_.Expect(prototype); }
 
-  std::optional<Claim> TryClaim() { return producer_.TryClaim(); }
+  std::optional<Claim> TryClaim() { return Begun(producer_.TryClaim()); }
   bool stopped() const { return producer_.stopped(); }
   uint32_t row() const { return row_; }
   uint32_t id() const { return producer_.id(); }
 
  private:
+  // What fails before a row is begun fails at the claim's first.
+  std::optional<Claim> Begun(std::optional<Claim> claim) {
+    if (claim) {
+      row_ = claim->begin;
+    }
+    return claim;
+  }
+
   py::object IndexOf(const Claim& claim, const py::object& keys, uint32_t row) {
     return keys.is_none() ? py::object(py::int_(producer_.IndexAt(claim, row)))
                           : py::object(keys[py::int_(row - claim.begin)]);

@@ -1,6 +1,7 @@
 // What the scheduler does about producers that end, rows that end them, and words that were written over.
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "framework/errors.h"
@@ -93,8 +94,9 @@ std::vector<HeldClaim> BatchScheduler::Claims() const {
       AddClaims(draining.slot, draining.facts, &claims);
     }
   }
-  std::stable_sort(claims.begin(), claims.end(),
-                   [](const HeldClaim& a, const HeldClaim& b) { return a.sequence < b.sequence; });
+  std::sort(claims.begin(), claims.end(), [](const HeldClaim& a, const HeldClaim& b) {
+    return std::tie(a.sequence, a.producer) < std::tie(b.sequence, b.producer);
+  });
   return claims;
 }
 

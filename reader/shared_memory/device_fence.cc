@@ -138,11 +138,15 @@ bool DeviceFence::IsMarked(Entry& entry) {
     if (!spare.empty()) {
       event = spare.back();
       spare.pop_back();
-    } else if ((result = driver_.event_create(&event, CudaDriver::kDisableTiming)) != 0) {
-      break;
+    } else {
+      result = driver_.event_create(&event, CudaDriver::kDisableTiming);
+      if (result != 0) {
+        break;
+      }
     }
     marks.push_back({context, event});
-    if ((result = driver_.record_context(context, event)) != 0) {
+    result = driver_.record_context(context, event);
+    if (result != 0) {
       break;
     }
   }

@@ -160,7 +160,11 @@ SHARED = {"headrace._core", "headrace.errors"}
 
 @pytest.mark.parametrize(
     ("package", "others"),
-    [("headrace.data", set()), ("headrace.fluid", set()), ("headrace.wirehead", {"headrace", "headrace.data"})],
+    [
+        ("headrace.data", set()),
+        ("headrace.fluid", set()),
+        ("headrace.wirehead", {"headrace", "headrace.data", "headrace.fluid"}),
+    ],
 )
 def test_packages_import_only_what_they_may(package: str, others: set[str]) -> None:
     graph = import_graph(installed())

@@ -48,10 +48,15 @@ class StreamReader:
     worker can take over from one that died, and several can share a stream of which each makes some batches.
 
     Not thread-safe: one per worker.
+
+    Args:
+        interruptible: signal handlers may raise while it reads, as in the main thread; then it reads anew what it was
+            at. Elsewhere whatever is raised is the dataset's.
     """
 
-    def __init__(self, dataset: Any, task: StreamTask, worker_id: int) -> None:
+    def __init__(self, dataset: Any, task: StreamTask, worker_id: int, interruptible: bool) -> None:
         self._dataset = dataset
+        self._interruptible = interruptible
         self._task = task
         self._place = task.places.get(worker_id if task.own else 0)
         self._group = task.batch_size * task.world
@@ -103,10 +108,14 @@ class StreamReader:
         self._interrupted = True
         try:
             yield
-        except Exception:  # the dataset's
-            self._interrupted = False
+        except BaseException as error:
+            self._interrupted = self._is_interrupt(error)
             raise
         self._interrupted = False
+
+    def _is_interrupt(self, error: BaseException) -> bool:
+        """Whether it came from outside rather than from the dataset."""
+        return self._interruptible and not isinstance(error, Exception)
 
     def _restart(self, epoch: int, batch: int, given_up: bool) -> None:
         self._ended = True  # unless an iterator comes of it
@@ -135,8 +144,10 @@ class StreamReader:
         self._batch += 1
         try:
             skipped = len(self._take())
-        except Exception:  # that batch was, or will be, somebody's error
-            return
+        except BaseException as error:
+            if self._is_interrupt(error):
+                raise
+            return  # that batch was, or will be, reported as failed
         self._ended = skipped < self._group
 
     def _take(self) -> list[Any]:

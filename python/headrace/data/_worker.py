@@ -156,7 +156,11 @@ class ClaimServer:
         self, task: WorkerTask, producer_id: int, arena_fd: int, completion_fd: int, errors: KeptErrors | None = None
     ) -> None:
         self._task = task
-        self._reader = None if task.stream is None else StreamReader(task.dataset, task.stream, producer_id)
+        self._reader = (
+            None
+            if task.stream is None
+            else StreamReader(task.dataset, task.stream, producer_id, interruptible=errors is not None)
+        )
         self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
         self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
         self._spec = getattr(task.dataset, "sample_spec", None) if self._fetcher.wants_out else None

@@ -58,9 +58,12 @@ def test_last_tells_which_batch_it_was_also_of_an_error() -> None:
     scheduler.next()
     assert scheduler.last is not None
     assert (scheduler.last.epoch, scheduler.last.batch, scheduler.last.rows) == (3, 1, 4)
-    with pytest.raises(RuntimeError, match="torn"):
-        scheduler.next()
-    assert (scheduler.last.epoch, scheduler.last.batch) == (3, 2)
+    scheduler.acknowledge()
+    for _ in range(2):  # given again until it is acknowledged
+        with pytest.raises(RuntimeError, match="torn"):
+            scheduler.next()
+        assert (scheduler.last.epoch, scheduler.last.batch) == (3, 2)
+    scheduler.acknowledge()
     assert scheduler.next() == WaitOutcome.END_OF_EPOCH
 
 
@@ -173,10 +176,13 @@ def test_a_stream_carries_states_and_ends() -> None:
     assert scheduler.next(0).shape == (4, 2)
     assert scheduler.last is not None
     assert scheduler.last.attachment == b"state"
+    scheduler.acknowledge()
     with pytest.raises(RuntimeError, match=r"\('torn', 0, 1\)"):
         scheduler.next(0)
     assert scheduler.last.attachment == b"state of the torn"
+    scheduler.acknowledge()
     assert scheduler.next(0).shape == (1, 2)
+    scheduler.acknowledge()
     assert (scheduler.last.rows, scheduler.last.stream_batch) == (1, 2)
     assert scheduler.next(0) == WaitOutcome.END_OF_EPOCH
 
@@ -206,6 +212,7 @@ def test_streams_take_turns_from_where_they_are() -> None:
         last = scheduler.last
         assert last is not None
         taken.append((last.batch, last.stream, last.stream_batch))
+        scheduler.acknowledge()
     assert taken == [(9, 2, 4), (10, 0, 4), (11, 2, 5)]
 
 

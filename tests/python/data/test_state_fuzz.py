@@ -58,13 +58,13 @@ def mutated(state: dict[str, Any], chance: random.Random) -> dict[str, Any]:
         inner: Any = state
         for key in way:
             inner = inner[key]
-        kind = chance.randrange(4)
+        kind, odd = chance.randrange(4), copy.deepcopy(chance.choice(ODD))
         if kind == 0:
             del inner[last]
         elif kind == 1 and isinstance(inner, dict):
-            inner[chance.choice(("skip", "streams", "next_stream", "plan", "unknown", 3))] = chance.choice(ODD)
+            inner[chance.choice(("skip", "streams", "next_stream", "plan", "unknown", 3))] = odd
         else:
-            inner[last] = chance.choice(ODD)
+            inner[last] = odd
     return state
 
 
