@@ -13,17 +13,18 @@ FUZZ_SECONDS ?= 20
 # Our own sources and what decides how they are built.
 SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
 CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
-SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv \
-  clang libclang-rt-14-dev
+SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv
+FUZZ_PACKAGES := clang libclang-rt-14-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages install quickstart test test-cpp test-python test-peers lint format sanitize soak fuzz benchmark wheel clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers lint format sanitize soak fuzz benchmark wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-system-packages: ## install the missing Debian packages (needs root or sudo only if one is missing)
-	@missing=""; for package in $(SYSTEM_PACKAGES); do \
+# $(call install_packages,PACKAGE...)
+define install_packages
+	@missing=""; for package in $(1); do \
 	  dpkg-query -W -f='$${db:Status-Status}' $$package 2>/dev/null | grep -qx installed || missing="$$missing $$package"; \
 	done; \
 	if [ -n "$$missing" ]; then \
@@ -33,6 +34,13 @@ system-packages: ## install the missing Debian packages (needs root or sudo only
 	  else echo "missing system packages:$$missing; install them as root (apt-get install$$missing)" >&2; exit 1; fi; \
 	  $$sudo apt-get update && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing; \
 	fi
+endef
+
+system-packages: ## install the missing Debian packages (needs root or sudo only if one is missing)
+	$(call install_packages,$(SYSTEM_PACKAGES))
+
+fuzz-packages: system-packages
+	$(call install_packages,$(FUZZ_PACKAGES))
 
 $(BIN)/python: | system-packages
 	$(PYTHON) -m venv $(VENV)
@@ -105,7 +113,7 @@ sanitize: system-packages ## the C++ tests under ThreadSanitizer, then under Add
 soak: install $(VENV)/.test-tools ## ten minutes (SOAK_SECONDS) of random loaders under random kills; prints figures
 	$(BIN)/python tests/soak/soak.py
 
-fuzz: system-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
+fuzz: fuzz-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
 	cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) >/dev/null
 	cmake --build build/fuzz --parallel $(JOBS)
 	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure
