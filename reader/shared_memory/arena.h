@@ -1,16 +1,16 @@
-// One shared mapping for the life of a loader: a control block (control_block.h), the rings of a trace (trace.h), and a
-// row of slots (slot.h), each holding one batch.
+// One shared mapping for the life of a loader: a control block (control_block.h), the trace rings (trace.h), and an
+// array of slots (slot.h) that hold one batch each.
 //
-// The memory is a memfd: it has no name, is not bound by the size of /dev/shm and vanishes with the last process that
-// maps it. It is sparse: a slot reserves `slot_bytes` of address space and uses only the pages that a batch has
-// touched, so that a larger batch fits without mapping anew. It is sealed against resizing, so that no process can make
+// The memory is a memfd: it has no name, is not limited by the size of /dev/shm, and vanishes with the last process
+// that maps it. It is sparse: a slot reserves `slot_bytes` of address space and uses only the pages that a batch has
+// touched, so a larger batch fits without a new mapping. It is sealed against resizing, so no process can make
 // another's mapping fault.
 //
 // Everything in shared memory is trivially copyable or a lock-free atomic, and refers to the rest by offsets and
 // numbers, never by pointers.
 //
-// Thread-safety: an Arena object is immutable after construction and may be used by any thread; what is inside is
-// guarded as the comments of the structs say. Create and Attach may be called by any thread, also while another forks.
+// Thread-safety: an Arena is immutable after construction and may be used by any thread; its content is guarded as the
+// comments of the structs say. Any thread may call Create and Attach, even while another one forks.
 #pragma once
 
 #include <sys/types.h>
@@ -32,26 +32,26 @@ struct ArenaOptions {
   IndexOrder order = IndexOrder::kSequential;
   uint64_t dataset_length = 0;
   uint64_t seed = 0;
-  // How long producers and consumer sleep at most before they look again: should a stray write have taken back a
-  // wake-up, or changed what the others go by, nothing hangs for longer.
+  // How long producers and the consumer sleep, at most, before they look again: nothing hangs longer than this even if
+  // a stray write undoes a wake-up or changes the words that they wait on.
   uint32_t recheck_ms = 1000;
-  uint32_t trace_events = 0;  // remembered of each producer, at most kMaxTraceEvents; 0: there is no trace
+  uint32_t trace_events = 0;  // kept per producer, at most kMaxTraceEvents; 0: no trace
 };
 
 class HEADRACE_API Arena {
  public:
   // Creates and maps an arena. Throws InvalidArgument for a count or size out of range, ResourceExhausted with the
-  // number of bytes if the system gives no memory, IoError if a system call fails. Where address space is limited, the
-  // slots come out smaller and leave half of it to others.
+  // number of bytes if the system gives no memory, IoError if a system call fails. Where address space is limited,
+  // slots are made smaller and leave half of it to others.
   static std::shared_ptr<Arena> Create(const ArenaOptions& options);
 
-  // The arena behind `fd`, which may be another process's; `fd` may be closed afterwards. A process has one mapping of
-  // an arena, which all that attach share. Throws DataLoss if it is not an arena, IoError if it is no file at all,
-  // ResourceExhausted if it cannot be mapped.
+  // The arena behind `fd`, which another process may have created; `fd` may be closed afterwards. All that attach in a
+  // process share one mapping. Throws DataLoss if `fd` is not an arena, IoError if it is not a file, ResourceExhausted
+  // if it cannot be mapped.
   static std::shared_ptr<Arena> Attach(int fd);
 
-  // In the process that created it, gives the memory of all slots back: others that have inherited the mapping by a
-  // fork may go on for long.
+  // In the process that created it, releases the memory of all slots, because processes that inherited the mapping
+  // through a fork may live on.
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -66,13 +66,13 @@ class HEADRACE_API Arena {
     return base_ + slots_offset_ + static_cast<size_t>(index) * slot_bytes_;
   }
 
-  // The ring of a producer, or of the scheduler (kMaxProducers). Without a trace it takes no notes.
+  // The ring of a producer, or of the scheduler (kMaxProducers). Without a trace it records nothing.
   TraceRing trace(uint32_t producer) const;
 
-  // Bytes of memory in use by all processes together.
+  // Bytes of memory that all processes together use.
   size_t ResidentBytes() const;
 
-  // Gives the memory of a slot back to the system, from `offset` on. Nobody may be using it.
+  // Returns the memory of a slot from `offset` on to the system. Nobody may be using it.
   void Release(uint32_t index, size_t offset);
 
  private:

@@ -1,7 +1,7 @@
-// What lies at the arena's begin: constants, the words by which scheduler, producers and consumer find and wake each
-// other, and a record of each producer.
+// The start of the arena: constants, the words through which scheduler, producers and consumer find and wake each
+// other, and one record per producer.
 //
-// The scheduler writes all of it but the producers' records, and reads nothing of it back but these: it has its own
+// The scheduler writes all of it except the producers' records, and reads back nothing but these: it keeps its own
 // copies, from which it repairs what a stray write has changed (BatchScheduler::CheckSharedState).
 #pragma once
 
@@ -26,7 +26,7 @@ enum class IndexOrder : uint32_t {
   kStream = 3,    // there are none: the producers iterate over streams
 };
 
-// Written before the first producer starts; a producer copies it when it is made.
+// Written before the first producer starts; each producer copies it on construction.
 struct ArenaConstants {
   uint64_t magic;
   uint64_t slot_bytes;
@@ -51,11 +51,11 @@ enum class Retirement : uint32_t {
   kRetired = 2,   // by the producer: it holds no claim and will make none
 };
 
-// What one producer is doing. Written by that producer alone, except `retirement`; read by the scheduler for reports,
-// figures and the cut of batches, none of which a wrong word can harm.
+// What one producer is doing. Written only by that producer, except `retirement`; the scheduler reads it for reports,
+// statistics and chunk sizes, none of which a wrong word can harm.
 struct alignas(kCacheLine) ProducerRecord {
   std::atomic<uint64_t> sequence;  // the batch of the sample at hand
-  std::atomic<uint32_t> row;       // its row; kNoRow: none has been begun since the claim
+  std::atomic<uint32_t> row;       // its row; kNoRow: none has been started since the claim
   std::atomic<uint32_t> busy;      // 1 between a claim and its completion
   std::atomic<uint64_t> samples;   // made so far
   std::atomic<uint64_t> work_ns;   // spent on claimed chunks
@@ -69,36 +69,35 @@ struct alignas(kCacheLine) ProducerRecord {
 };
 static_assert(sizeof(ProducerRecord) == 128 && offsetof(ProducerRecord, retirement) == 72);
 
-// ProducerRecord::row of a producer that prepares for its claim.
+// ProducerRecord::row of a producer that has a claim and has not started a row.
 inline constexpr uint32_t kNoRow = ~uint32_t{0};
 
-// Adds to a counter that has one writer, which so needs no locked instruction.
+// Adds to a counter with a single writer, which needs no locked instruction.
 inline void AddTo(std::atomic<uint64_t>& counter, uint64_t amount) {
   counter.store(counter.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
 }
 
 struct ControlBlock {
   ArenaConstants constants;
-  // How long producers wait awake, at most, before they go to sleep. Written by the scheduler at any time.
+  // How long producers spin, at most, before they sleep. The scheduler may write it at any time.
   std::atomic<int64_t> spin_ns;
 
-  // Futex: grows whenever there may be work, or a reason to stop. Producers sleep on it.
+  // Futex: incremented whenever there may be work, or a reason to stop. Producers sleep on it.
   alignas(kCacheLine) std::atomic<uint32_t> work_signal;
-  // Grows when chunks of batches that were fully claimed become free again: producers look at the oldest batches once
-  // more.
+  // Incremented when chunks of fully claimed batches become free again: producers then rescan from the oldest batch.
   std::atomic<uint32_t> rescan;
   std::atomic<uint32_t> stop;
-  std::atomic<uint64_t> oldest;  // the batch that the consumer waits for; none before it is open
+  std::atomic<uint64_t> oldest;  // the batch that the consumer waits for; no earlier one is open
   std::atomic<uint64_t> next;    // one past the newest open batch
 
-  // A bit for each producer that sleeps or is about to: no system call is made while there is none. A bit, not a count,
-  // since a dead sleeper must be taken out without knowing how far it had come.
+  // One bit per producer that sleeps or is about to; while none is set, nobody makes a system call. Bits rather than a
+  // count, because a dead sleeper must be removed without knowing how far it had got.
   alignas(kCacheLine) std::atomic<uint64_t> sleepers[kMaxProducers / 64];
 
-  // 1 while the consumer sleeps; whoever completes a batch then writes to the scheduler's eventfd.
+  // 1 while the consumer sleeps; a producer that completes a batch then writes to the scheduler's eventfd.
   alignas(kCacheLine) std::atomic<uint32_t> consumer_sleeps;
 
-  // Slot of batch `sequence`, at sequence % kMaxSlots. No more than kMaxSlots batches are open at once.
+  // Slot of batch `sequence`, at sequence % kMaxSlots. At most kMaxSlots batches are open at once.
   alignas(kCacheLine) std::atomic<uint32_t> ring[kMaxSlots];
   ProducerRecord producers[kMaxProducers];
 };
@@ -109,11 +108,11 @@ static_assert(sizeof(ControlBlock) == 320 + 4 * kMaxSlots + 128 * kMaxProducers)
 static_assert(std::is_trivially_destructible_v<ControlBlock> && std::is_standard_layout_v<ControlBlock>);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
 
-// The bit of the futex by which a producer sleeps: some work is for certain ones only. Those that share a bit are woken
-// together.
+// The futex bit under which a producer sleeps, since some work is for certain producers only. Those that share a bit
+// wake together.
 constexpr uint32_t SleeperBit(uint32_t producer) { return uint32_t{1} << producer % 32; }
 
-// Whether anybody sleeps, of the producers below `end`. To be asked after work_signal has grown.
+// Whether any producer below `end` sleeps. Call it after incrementing work_signal.
 inline bool AnySleeper(const ControlBlock& control, uint32_t end = kMaxProducers) {
   for (uint32_t word = 0; word * 64 < end; ++word) {
     if (control.sleepers[word].load() != 0) {

@@ -1,7 +1,7 @@
 // Waiting on a 32-bit word that several processes map.
 //
-// Thread-safety: any thread of any process that maps the word. A process that is killed while it waits leaves the word
-// as it is.
+// Thread-safety: any thread of any process that maps the word. A process killed while it waits leaves the word
+// unchanged.
 #pragma once
 
 #include <linux/futex.h>
@@ -23,17 +23,17 @@ inline uint64_t MonotonicNanoseconds() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// The same clock, cheap to read and some milliseconds behind.
+// The same clock, cheaper to read and a few milliseconds behind.
 inline uint64_t CoarseNanoseconds() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// Sleepers may be told apart by bits: a wake reaches those that have one of its bits.
+// Bits tell sleepers apart: a wake-up reaches those that share a bit with it.
 inline constexpr uint32_t kAllSleepers = FUTEX_BITSET_MATCH_ANY;
 
-// Sleeps while `word` is `expected`, at most `timeout_ns` (negative: without limit). May return early for no reason.
+// Sleeps while `word` is `expected`, for at most `timeout_ns` (negative: without limit). May return spuriously.
 inline void FutexWait(std::atomic<uint32_t>& word, uint32_t expected, int64_t timeout_ns,
                       uint32_t bits = kAllSleepers) {
   timespec limit{};

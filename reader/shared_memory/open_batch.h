@@ -1,5 +1,5 @@
-// A batch that was opened and has not been taken, as the scheduler knows it: its own facts, and what it has seen of the
-// slot, each thing once.
+// A batch that is open and not yet taken, as the scheduler knows it: its own facts, and what it has read from the slot,
+// each item once.
 //
 // Thread-safety: none; BatchScheduler guards its batches with its mutex.
 #pragma once
@@ -22,30 +22,30 @@ struct BatchProblem {
 struct OpenBatch {
   enum class State {
     kMaking,   // chunks are missing
-    kDone,     // all that it needs is done
-    kInvalid,  // a chunk's word is none that anybody could have written: `invalid_chunk`
+    kDone,     // everything that it needs is done
+    kInvalid,  // a chunk has a word that no producer writes: `invalid_chunk`
   };
 
   BatchFacts facts{};
   std::vector<uint32_t> excluded = {};  // rows, in ascending order
   uint32_t slot = 0;
-  bool has_slot = true;    // else it has failed, and its slot is not its own any more
-  bool remake = false;     // it is closed, and to be made anew once nobody is at work on it any more
-  bool settled = false;    // kStream: it is done, and what it says of its stream was noted
-  bool concluded = false;  // it is done, and what its producers say of it was read: problem, end
+  bool has_slot = true;    // false: it has failed, and its slot is no longer its own
+  bool remake = false;     // it is closed, and will be made again once no producer is at work on it
+  bool settled = false;    // kStream: it is done, and what it reports about its stream is noted
+  bool concluded = false;  // it is done, and its producers' report has been read: problem, end
   BatchProblem problem = {};
-  BatchEnd end{};  // if it was made by one producer alone
+  BatchEnd end{};  // if one producer made it alone
 
-  uint32_t done_chunks = 0;  // so many, from the first on, are done
-  bool any_failed = false;   // of those
+  uint32_t done_chunks = 0;  // this many, counted from the first, are done
+  bool any_failed = false;   // one of those has failed
   bool collated = false;     // split: its collation is done, too
   uint32_t invalid_chunk = 0;
-  uint32_t stuck_checks = 0;  // so often, in a row, nobody seemed to be at what it waits for
+  uint32_t stuck_checks = 0;  // consecutive checks in which nobody seemed to work on what it waits for
 
-  // Once it is done: whether one producer has made the batch as it is, the claimant of its last chunk.
+  // Once it is done: whether one producer, the claimant of its last chunk, made the batch as it is.
   bool made_alone() const { return MakesBatch(facts.kind) || collated; }
 
-  // Looks at the chunks that it has not seen done yet. Sequentially consistent with their way to done.
+  // Looks at the chunks not yet seen done. Sequentially consistent with the stores that mark them done.
   State Look(const SlotHeader& header) {
     for (; done_chunks < facts.RowChunks(); ++done_chunks) {
       const uint64_t word = header.claims[done_chunks].load();
@@ -65,7 +65,7 @@ struct OpenBatch {
     return State::kDone;
   }
 
-  // Whether nobody is at work on it: for a batch of which nothing can be claimed any more.
+  // For a batch whose claims are closed: whether no producer is at work on it.
   bool IsLetGo(const SlotHeader& header) const {
     for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
       if (IsClaimed(header.claims[chunk].load(), facts.sequence)) {

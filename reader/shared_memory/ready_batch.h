@@ -1,6 +1,6 @@
 // A batch in the consumer's hands.
 //
-// Thread-safety: a value; copies share the slot, which goes back when the last copy of `memory` goes, on any thread.
+// Thread-safety: a value; copies share the slot, which is freed with the last copy of `memory`, on any thread.
 #pragma once
 
 #include <cstddef>
@@ -21,18 +21,18 @@ struct ReadyBatch {
   uint64_t rows = 0;
   uint32_t stream = 0;                       // kStream
   uint64_t stream_batch = 0;                 // kStream: number of the batch in its stream
-  std::string attachment;                    // what the batch's producer has given it to carry
-  std::shared_ptr<Allocation> memory;        // the whole slot; null if it was abandoned or is corrupt
-  const std::byte* slot = nullptr;           // its start; what a layout says counts from here
+  std::string attachment;                    // bytes that the batch's producer attached
+  std::shared_ptr<Allocation> memory;        // the whole slot; null if the batch was abandoned or is corrupt
+  const std::byte* slot = nullptr;           // its start, from which the layout's offsets count
   ProblemKind problem = ProblemKind::kNone;  // kFailed, kKilled or kCorrupt: there are no rows
   uint32_t problem_row = 0;                  // among all that were planned; kCorrupt: 0
-  std::string problem_message;               // kFailed: the producer's; kCorrupt: a text that says what is wrong
-  bool last_slots = false;  // the consumer holds nearly all slots: copy what is needed and drop this one
+  std::string problem_message;               // kFailed: the producer's; kCorrupt: what is wrong
+  bool last_slots = false;  // the consumer holds nearly all slots: copy what you need and drop this one
 
-  // Unless there is a problem: checked copies, which no producer can change any more. What the arrays contain is not:
-  // that lies in the slot.
+  // Unless there is a problem: checked copies, which no producer can change any more. The content of the arrays is not
+  // copied; it stays in the slot.
   std::shared_ptr<const BatchLayout> layout_copy;
-  std::vector<SideRecord> objects;  // the elements of all leaves of objects, one leaf after the other
+  std::vector<SideRecord> objects;  // the elements of all object leaves, leaf after leaf
 
   const BatchLayout& layout() const { return *layout_copy; }
 };

@@ -1,6 +1,5 @@
-// What a sample costs its producer, and how batches are cut for it: into how many chunks, and who collates.
-//
-// What is in the batches does not depend on it.
+// Measures what a sample costs its producer, and decides from it how to cut batches: into how many chunks, and which
+// producers collate. The content of the batches does not depend on it.
 //
 // Thread-safety: none; BatchScheduler guards it with its mutex.
 #pragma once
@@ -17,21 +16,20 @@ class SampleCost {
  public:
   explicit SampleCost(const SchedulerOptions& options) : options_(options), producers_(options.producers) {}
 
-  // For how many producers batches are cut.
+  // The number of producers to cut batches for.
   void SetProducers(uint32_t producers) { producers_ = producers; }
-  // Takes note of what the first `end` producers say that they have done, if that was not done for a while: `now_ns`
-  // may be coarse.
+  // Reads the counters of the first `end` producers, unless it did so a short while ago. `now_ns` may be coarse.
   void Measure(const ProducerRecord* records, uint32_t end, uint64_t now_ns);
 
-  // How a batch of so many rows is made.
+  // How to make a batch of `rows` rows.
   ClaimKind KindOf(uint64_t rows) const;
-  // How many rows one claims at once.
+  // How many rows a producer claims at once.
   uint32_t ChunkRows(ClaimKind kind, uint64_t rows) const;
 
  private:
   const SchedulerOptions options_;
   uint32_t producers_;
-  double sample_ns_ = 0;  // 0: not known yet
+  double sample_ns_ = 0;  // 0: not yet known
   uint64_t measured_ns_ = 0;
   uint64_t work_ns_ = 0;
   uint64_t samples_ = 0;

@@ -1,5 +1,5 @@
-// A checksum at the end of what one process writes to shared memory and another one believes: a stray write between
-// the two, or what is left of another batch, is told apart from what was said. It keeps out accidents, not attackers.
+// A checksum at the end of what one process writes to shared memory and another relies on: it reveals a stray write in
+// between, or the remains of another batch. It guards against accidents, not attackers.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace headrace::shared_memory {
 
-// Of `bytes` bytes; `salt` says what they belong to, so that the same bytes do not hold elsewhere.
+// Checksum of `bytes` bytes. `salt` identifies what they belong to, so the same bytes are not valid elsewhere.
 inline uint64_t Checksum(const void* data, size_t bytes, uint64_t salt) {
   constexpr uint64_t kFactor = 0x9E3779B97F4A7C15;  // 2^64 / golden ratio
   const char* next = static_cast<const char*>(data);
@@ -26,7 +26,7 @@ inline uint64_t Checksum(const void* data, size_t bytes, uint64_t salt) {
   return sum;
 }
 
-// Of a record whose last member is its uint64_t `seal`.
+// Checksum of a record whose last member is its uint64_t `seal`.
 template <typename Record>
 uint64_t SealOf(const Record& record, uint64_t salt) {
   static_assert(std::has_unique_object_representations_v<Record>, "padding has no defined content");
@@ -34,7 +34,7 @@ uint64_t SealOf(const Record& record, uint64_t salt) {
   return Checksum(&record, offsetof(Record, seal), salt);
 }
 
-// A copy of what another process may be changing: what is checked is what is used afterwards. The barrier keeps the
+// Copies what another process may be changing, so that what is checked is also what is used. The barrier keeps the
 // compiler from reading the original again.
 inline void CopyShared(void* to, const void* from, size_t bytes) {
   std::memcpy(to, from, bytes);

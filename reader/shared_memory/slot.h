@@ -3,19 +3,20 @@
 // Who writes what:
 //  1. The scheduler writes sequence, claimable, facts and excluded while no chunk can be claimed. It keeps the
 //  originals
-//     (OpenBatch), never uses what stands here, and compares when the batch is done: a batch whose facts have changed
-//     was made by wrong ones.
-//  2. A producer reads facts and excluded only while it holds a claim: the claim word's acquire orders it behind 1.
-//  3. A chunk is one word: unclaimed → claimed (one compare-and-swap, which names batch and producer at once) → done,
-//     or done and failed (one more by the claimant). So at every instant, wherever a producer is killed, the words say
-//     exactly which chunks are lost: those that the dead one has claimed and not done. Sequence numbers are never used
-//     twice, so that a claim fails on a slot that has moved on.
-//  4. What a producer says of a chunk or a batch (ChunkProblem, BatchEnd) it writes before the chunk's word says done,
-//     sealed with the batch's number.
+//     (OpenBatch), never uses these copies, and compares them when the batch is done: if they have changed, producers
+//     worked from wrong facts.
+//  2. A producer reads facts and excluded only while it holds a claim: the claim word's acquire orders the reads
+//  after 1.
+//  3. A chunk is one word: unclaimed → claimed (one compare-and-swap that names batch and producer) → done,
+//     or done and failed (one more by the claimant). So at every instant, wherever a producer is killed, the words tell
+//     exactly which chunks are lost: those that it had claimed and not finished. Sequence numbers are never reused, so
+//     a claim fails on a slot that has moved on.
+//  4. A producer writes what it reports about a chunk or a batch (ChunkProblem, BatchEnd) before it marks the chunk
+//     done, sealed with the batch's number.
 //
-// A batch of kind kItems has one chunk more than its rows need, the last: its collation. That can be claimed once the
-// others are done and none of them has failed; if one has, it is not needed. Both follow from the words alone, which do
-// not change any more then, so that nobody has to see to it and nothing is lost with whoever would.
+// A batch of kind kItems has one more chunk than its rows need: the last one, its collation. It can be claimed once the
+// others are done and none has failed; if one has, the collation is not needed. Both conditions follow from the words
+// alone, which no longer change at that point, so no process has to keep track and none can take the knowledge with it.
 #pragma once
 
 #include <atomic>
@@ -29,9 +30,9 @@
 
 namespace headrace::shared_memory {
 
-// A batch is claimed in at most this many chunks of consecutive rows.
+// A batch has at most this many chunks of consecutive rows.
 inline constexpr uint32_t kMaxChunks = 256;
-// A batch is made without at most so many of its rows (BatchScheduler::Skip).
+// At most this many rows of a batch can be skipped (BatchScheduler::Skip).
 inline constexpr uint32_t kMaxExcluded = 64;
 // Leaves of a batch start at multiples of this.
 inline constexpr size_t kLeafAlignment = 128;
@@ -41,10 +42,10 @@ inline constexpr size_t kLeafAlignment = 128;
 inline constexpr size_t kLayoutOffset = 12 * 1024;
 inline constexpr size_t kDataOffset = 256 * 1024;
 
-// What the claimant of a chunk has to do.
+// What the claimant of a chunk does.
 enum class ClaimKind : uint32_t {
   kRows = 0,     // make its rows, each in its place
-  kWhole = 1,    // make all samples of the batch and collate them: a collate function of the user's, or a mismatch
+  kWhole = 1,    // make all samples of the batch and collate them: for a user's collate function, or after a mismatch
   kItems = 2,    // make its rows and keep them for the batch's collation
   kCollate = 3,  // collate what was kept
   kStream = 4,   // make the next batch of a stream
@@ -53,10 +54,10 @@ enum class ClaimKind : uint32_t {
 // "rows", "whole", …
 HEADRACE_API const char* NameOf(ClaimKind kind);
 
-// Whether the claimant makes the batch as it will be delivered, alone.
+// Whether the claimant alone makes the batch as it is delivered.
 constexpr bool MakesBatch(ClaimKind kind) { return kind != ClaimKind::kRows && kind != ClaimKind::kItems; }
 
-// What a batch says of its stream.
+// What a batch reports about its stream.
 enum class StreamEnd : uint32_t {
   kGoesOn = 0,
   kAfter = 1,   // these are the last rows
@@ -67,9 +68,9 @@ enum class StreamEnd : uint32_t {
 enum class ProblemKind : uint32_t {
   kNone = 0,
   kFailed = 1,    // making a sample raised an error
-  kMismatch = 2,  // a sample does not fit the layout of the batch; the scheduler has the batch made anew
-  kKilled = 3,    // by the scheduler: it was abandoned, since a row kept ending its producers
-  kCorrupt = 4,   // by the scheduler: what the producers left in the slot contradicts itself or the scheduler's facts
+  kMismatch = 2,  // a sample does not fit the layout of the batch; the scheduler has the batch made again
+  kKilled = 3,    // set by the scheduler: it was abandoned because a row kept killing its producers
+  kCorrupt = 4,   // set by the scheduler: the slot's content contradicts itself or the scheduler's facts
 };
 
 // Bytes somewhere in a slot.
@@ -79,24 +80,24 @@ struct SideRecord {
 };
 static_assert(sizeof(SideRecord) == 16 && std::is_trivially_copyable_v<SideRecord>);
 
-// BatchFacts::producer where any may claim.
+// BatchFacts::producer if any producer may claim.
 inline constexpr uint32_t kAnybody = 0xFFFF;
 
-// What the scheduler has decided of a batch.
+// What the scheduler has decided about a batch.
 struct BatchFacts {
   uint64_t sequence;
   uint64_t epoch;
   uint64_t batch;           // index of the batch in its epoch; kStream: in its stream
   uint64_t first_position;  // of row 0 in the epoch
   uint64_t indices_bytes;   // kExplicit: indices at kDataOffset, as int64, or pickled when pickled_indices is 1
-  uint32_t rows;            // those planned: excluded ones included
+  uint32_t rows;            // planned, excluded ones included
   uint32_t chunks;
   uint32_t chunk_rows;
   uint32_t stream;
   ClaimKind kind;     // kItems: of all chunks but the last, which is kCollate
-  uint32_t producer;  // the only one that may claim, or kAnybody
+  uint32_t producer;  // the only one allowed to claim, or kAnybody
   uint32_t pickled_indices;
-  uint32_t excluded;  // so many rows are not made
+  uint32_t excluded;  // number of rows that are not made
 
   bool split() const { return kind == ClaimKind::kItems; }
   uint32_t LastChunk() const { return chunks - 1; }
@@ -111,7 +112,7 @@ struct BatchFacts {
 };
 static_assert(sizeof(BatchFacts) == 72 && std::has_unique_object_representations_v<BatchFacts>);
 
-// What somebody has to know before it claims, in one word.
+// What a producer must know before it claims, in one word.
 constexpr uint64_t ClaimableWord(uint32_t chunks, ClaimKind kind, uint32_t producer) {
   return uint64_t{chunks} | uint64_t{static_cast<uint32_t>(kind)} << 16 | uint64_t{producer} << 32;
 }
@@ -125,7 +126,7 @@ inline constexpr uint64_t kDoneFlag = 0x8000;
 inline constexpr uint64_t kFailedFlag = 0x4000;  // only with kDoneFlag: it has a ChunkProblem
 inline constexpr uint64_t kClaimantMask = 0x3FFF;
 inline constexpr uint64_t kUnclaimed = 0;
-inline constexpr uint64_t kWithdrawn = kDoneFlag | kClaimantMask;  // by the scheduler: not to be made any more
+inline constexpr uint64_t kWithdrawn = kDoneFlag | kClaimantMask;  // set by the scheduler: no longer to be made
 constexpr uint64_t ClaimWord(uint64_t sequence, uint64_t claimant) { return sequence << kSequenceShift | claimant; }
 constexpr uint64_t Claimant(uint64_t word) { return word & kClaimantMask; }
 constexpr bool IsDone(uint64_t word, uint64_t sequence) {
@@ -134,7 +135,7 @@ constexpr bool IsDone(uint64_t word, uint64_t sequence) {
 constexpr bool IsClaimed(uint64_t word, uint64_t sequence) {
   return word >> kSequenceShift == sequence && (word & kDoneFlag) == 0 && Claimant(word) != 0;
 }
-// Whether it can be a word of that batch at all.
+// Whether the word is one that this batch can have.
 constexpr bool IsValid(uint64_t word, uint64_t sequence) {
   const uint64_t claimant = Claimant(word);
   const bool withdrawn = (word & 0xFFFF) == kWithdrawn;
@@ -145,7 +146,7 @@ static_assert(kMaxProducers < kClaimantMask && kMaxChunks < 0x10000);
 
 // Why a chunk did not give its rows.
 struct ChunkProblem {
-  uint64_t offset;  // of a message in the slot; its meaning is the producer's and the consumer's affair
+  uint64_t offset;  // of a message in the slot, whose meaning is up to the producer and the consumer
   uint64_t bytes;
   uint32_t row;
   ProblemKind kind;  // kFailed or kMismatch
@@ -153,17 +154,17 @@ struct ChunkProblem {
 };
 static_assert(sizeof(ChunkProblem) == 32 && std::has_unique_object_representations_v<ChunkProblem>);
 
-// What the one claimant that makes a batch (MakesBatch) says of it.
+// What the sole claimant that makes a batch (MakesBatch) reports about it.
 struct BatchEnd {
   uint32_t rows;
   StreamEnd stream_end;
   SideRecord attachment;
-  uint64_t kept_bytes;  // so many, from the slot's end on, were of use until the collation only
+  uint64_t kept_bytes;  // so many at the slot's end were needed only until the collation
   uint64_t seal;        // SealOf(*this, sequence)
 };
 static_assert(sizeof(BatchEnd) == 40 && std::has_unique_object_representations_v<BatchEnd>);
 
-// SlotHeader::layout_state: 0 while nobody has begun the layout, else the producer that has, and how far it is.
+// SlotHeader::layout_state: 0 until a producer starts to write the layout, then that producer and its progress.
 inline constexpr uint32_t kLayoutEmpty = 0;
 constexpr uint32_t LayoutWriting(uint32_t producer) { return producer << 2 | 1; }
 constexpr uint32_t LayoutReady(uint32_t producer) { return producer << 2 | 2; }
@@ -176,8 +177,8 @@ struct SlotHeader {
   BatchFacts facts;
   std::atomic<uint32_t> layout_state;
   std::atomic<uint32_t> cursor;      // hint: chunks before it are probably claimed
-  std::atomic<uint64_t> side_bytes;  // taken from the end of the slot for what has no fixed place
-  std::atomic<uint64_t> done_ns;     // if there is a trace: when the last chunk was done
+  std::atomic<uint64_t> side_bytes;  // allocated at the slot's end for what has no fixed place
+  std::atomic<uint64_t> done_ns;     // with a trace: when the last chunk was done
   BatchEnd end;
   uint32_t excluded[kMaxExcluded];  // rows that are not made, in ascending order
   std::atomic<uint64_t> claims[kMaxChunks];
@@ -190,20 +191,20 @@ static_assert(offsetof(SlotHeader, claims) == 152 + 4 * kMaxExcluded);
 static_assert(sizeof(SlotHeader) == 152 + 4 * kMaxExcluded + 41 * kMaxChunks && sizeof(SlotHeader) <= kLayoutOffset);
 static_assert(std::is_trivially_destructible_v<SlotHeader> && std::is_standard_layout_v<SlotHeader>);
 
-// Bytes of the table in which a batch of kind kItems has its samples.
+// Size in bytes of the table that locates the samples of a kItems batch.
 constexpr size_t KeptTableBytes(uint64_t rows) { return (rows * sizeof(SideRecord) + 63) / 64 * 64; }
 
-// What the first `chunks` chunks of a batch come to.
+// The state of the first `chunks` chunks of a batch.
 struct ChunksState {
   bool done = false;    // all are
-  bool failed = false;  // if so: one of them has a problem
+  bool failed = false;  // all are done, and one of them has a problem
 };
-// Looks from `from` on and then at those before, and stops at the first that is not done.
+// Starts at `from`, wraps around, and stops at the first chunk that is not done.
 inline ChunksState LookAtChunks(const SlotHeader& slot, uint64_t sequence, uint32_t chunks, uint32_t from = 0) {
   ChunksState state;
   for (uint32_t step = 0; step < chunks; ++step) {
     const uint32_t chunk = from + step < chunks ? from + step : from + step - chunks;
-    // Sequentially consistent with the word's way to done: of two that finish at once, one sees both.
+    // Sequentially consistent with the store that marks a chunk done: of two that finish at once, one sees both.
     const uint64_t word = slot.claims[chunk].load();
     if (!IsDone(word, sequence)) {
       return {};

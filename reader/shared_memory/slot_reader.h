@@ -1,6 +1,6 @@
-// Takes what producers have left in a slot out of it: copies each thing once, and checks the copy against the slot's
-// bounds and the scheduler's own facts before anybody uses it. What fails is DataLoss, with a text that says what is
-// wrong, made to follow "the batch is corrupt: ".
+// Reads what producers have left in a slot: copies each item once, and checks the copy against the slot's bounds and
+// the scheduler's own facts before anybody uses it. A failed check throws DataLoss, with a text that continues "the
+// batch is corrupt: ".
 //
 // Thread-safety: none; BatchScheduler guards its reader with its mutex.
 #pragma once
@@ -21,17 +21,16 @@ class SlotReader {
  public:
   explicit SlotReader(const Arena& arena) : arena_(arena) {}
 
-  // That the scheduler's facts stand in the slot as they were written: producers go by them.
+  // Checks that the scheduler's facts, which producers work from, are still in the slot as written.
   void CheckFacts(const OpenBatch& batch) const;
 
-  // Of a batch that is done and of which a chunk has failed: the problem of the lowest row, or kMismatch if there is
-  // one.
+  // For a batch that is done and has a failed chunk: the problem of the lowest row, or kMismatch if there is one.
   BatchProblem ReadProblem(const OpenBatch& batch) const;
 
-  // Of a batch that one producer has made alone: what that says of it.
+  // For a batch made by one producer alone: that producer's report.
   BatchEnd ReadEnd(const OpenBatch& batch) const;
 
-  // Of a batch that is done without a problem: layout and objects.
+  // For a batch that is done without a problem: its layout and objects.
   void ReadLayout(const OpenBatch& batch, ReadyBatch* ready);
 
   // Bytes of a slot as a string.
@@ -43,7 +42,7 @@ class SlotReader {
   void CheckOffsets(const std::byte* slot, const LeafRecord& leaf, uint64_t rows) const;
 
   const Arena& arena_;
-  // The last layout: batches that look the same share one copy.
+  // The last layout: batches with the same layout share one copy.
   std::shared_ptr<const BatchLayout> known_;
   size_t known_data_offset_ = 0;
 };

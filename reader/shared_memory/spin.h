@@ -1,8 +1,8 @@
-// Waiting awake, where it pays.
+// Spinning, where it pays.
 //
-// To sleep and be woken costs two processors some ten microseconds each in a virtual machine, a few elsewhere; whoever
-// is waited for pays its part out of its own work. Waiting awake costs nothing of the kind, but only as long as the
-// wait is short and nobody else wants the processor.
+// Sleeping and waking costs two processors about ten microseconds each in a virtual machine, a few elsewhere, and the
+// side that wakes the other pays its part out of its own work. Spinning avoids that cost, but only while the wait is
+// short and nobody else wants the processor.
 //
 // Thread-safety: one thread per object.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace headrace::shared_memory {
 
-// A moment's rest for a processor that waits awake.
+// A pause for a processor that spins.
 inline void SpinPause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -21,11 +21,11 @@ inline void SpinPause() {
 #endif
 }
 
-// Decides for each wait how long it may be spent awake: up to a limit, but after waits that went beyond it, for ever
-// more waits not at all. On a crowded machine it so ends up at one trial in a thousand waits.
+// Decides for each wait how long to spin: up to a limit; but each wait that exceeds the limit makes it skip ever more
+// waits without spinning at all. On a crowded machine it ends up trying once in a thousand waits.
 class SpinBudget {
  public:
-  // For the wait that begins now.
+  // The spin limit of the wait that begins now.
   int64_t Start(int64_t limit_ns) {
     if (skip_ > 0) {
       --skip_;
@@ -35,12 +35,12 @@ class SpinBudget {
     return limit_ns;
   }
 
-  // The wait took so long.
+  // Reports how long the wait took.
   void Finish(int64_t waited_ns) {
     if (limit_ns_ == 0) {
       return;
     }
-    // A trial that fails loses several times what one that succeeds gains.
+    // A failed trial costs several times what a successful one gains.
     penalty_ = waited_ns <= limit_ns_ ? penalty_ / 2 : std::min(4 * penalty_ + 3, 1000U);
     skip_ = penalty_;
   }
