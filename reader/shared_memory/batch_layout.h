@@ -1,8 +1,8 @@
-// What is in a batch: a table of leaves (arrays, or objects in pickled form) and the tree that holds them together.
+// The structure of a batch: a table of leaves (arrays, or pickled objects) and the tree that holds them together.
 //
-// Stands in the slot at kLayoutOffset: a LayoutHeader, `leaf_count` LeafRecords, then `tree_bytes` bytes that mean
-// something only to the language that wrote them (Python's description of the nesting). Producers compare layouts byte
-// by byte. Where a leaf lies follows from the leaves before it: so a layout that was written over is found out.
+// Stored in the slot at kLayoutOffset: a LayoutHeader, `leaf_count` LeafRecords, then `tree_bytes` bytes that only the
+// language that wrote them understands (Python's description of the nesting). Producers compare layouts byte by byte.
+// The position of a leaf follows from the leaves before it, so an overwritten layout is detected.
 #pragma once
 
 #include <cstddef>
@@ -46,27 +46,27 @@ struct LayoutHeader {
 };
 static_assert(sizeof(LayoutHeader) == 24 && std::has_unique_object_representations_v<LayoutHeader>);
 
-// One leaf before it has a place.
+// A leaf that has no place yet.
 struct LeafSpec {
   LeafKind kind = LeafKind::kArray;
   int32_t dtype = -1;
   uint32_t item_bytes = 0;
   DDim dims;  // including the batch dimension
 
-  // Throws ResourceExhausted if the number does not fit 64 bits.
+  // Throws ResourceExhausted if the number does not fit in 64 bits.
   uint64_t bytes() const;
 };
 
-// A layout in the form in which it stands in a slot, in memory of its own. Immutable.
+// A layout in private memory, in the form that it has in a slot. Immutable.
 class HEADRACE_API BatchLayout {
  public:
-  // Places the leaves one after the other from `data_offset`. Throws InvalidArgument for more than kMaxDims dimensions,
-  // ResourceExhausted with both numbers if the leaves need more than `slot_bytes` or the description more than its
+  // Places the leaves one after another from `data_offset`. Throws InvalidArgument for more than kMaxDims dimensions,
+  // ResourceExhausted with both numbers if the leaves need more than `slot_bytes`, or the description more than its
   // room.
   BatchLayout(const std::vector<LeafSpec>& leaves, std::string_view tree, size_t data_offset, size_t slot_bytes);
 
-  // A copy of the layout that stands in `slot`, which other processes may be changing. Throws DataLoss, and says what
-  // is wrong, unless the copy is what the constructor makes of some leaves for these numbers.
+  // Copies the layout in `slot`, which other processes may be changing. Throws DataLoss that says what is wrong, unless
+  // the copy is one that the constructor could have made with these numbers.
   static BatchLayout CopyFrom(const std::byte* slot, size_t data_offset, size_t slot_bytes);
 
   const std::string& bytes() const { return bytes_; }
@@ -89,7 +89,7 @@ class HEADRACE_API BatchLayout {
   size_t leaf_count_;
 };
 
-// The layout that stands in a slot, for producers: nothing is checked.
+// The layout in a slot, unchecked, for producers.
 class LayoutView {
  public:
   explicit LayoutView(const std::byte* slot) : base_(slot + kLayoutOffset) {}

@@ -1,13 +1,12 @@
-// Which batches there are, and in which order they are opened: a function of the options and of the consumer's calls,
-// never of the producers.
+// Which batches there are, and in which order they open: a function of the options and of the consumer's calls, never
+// of the producers.
 //
-// A batch is planned when it is about to be opened, so that an epoch costs nothing before it is walked through, at
-// whichever batch it begins.
+// A batch is planned only when it is about to be opened, so starting an epoch costs nothing, at whichever batch.
 //
-// Streams (kStream) end when their makers say so, and not before. Several streams take turns, those that have ended
-// left out. Batches may be open beyond the end of their stream when that becomes known: they are not delivered. So the
-// order of what is delivered does not depend on when it becomes known. With one stream for all producers, each of them
-// iterates over the whole stream and passes over the batches that it has not claimed.
+// Streams (kStream) end when their producers say so. Several streams take turns, leaving out those that have ended.
+// When an end becomes known, batches beyond it may be open already: they are not delivered. So the order of delivery
+// does not depend on when the end becomes known. If all producers share one stream, each of them iterates over all of
+// it and passes over the batches that it has not claimed.
 //
 // Thread-safety: none; BatchScheduler guards its plan with its mutex.
 #pragma once
@@ -23,31 +22,31 @@
 
 namespace headrace::shared_memory {
 
-// Who makes a batch of samples.
+// How samples become a batch, and which producers do it.
 enum class Collation : uint32_t {
-  kNone = 0,   // each row is written to its place by whoever makes it
+  kNone = 0,   // the producer of each row writes it to its place
   kWhole = 1,  // one producer makes all samples and collates them
-  kSplit = 2,  // the samples are made by several, and collated by one
-  // Split where it pays: where the producers are more than the batches in flight, or a batch takes one of them long,
-  // and a sample takes longer than to hand it over. What is in the batches does not depend on it.
+  kSplit = 2,  // several producers make the samples, one collates them
+  // Split where it pays: where there are more producers than batches in flight, or a batch takes one producer long, and
+  // a sample takes longer to make than to hand over. The content of the batches does not depend on it.
   kAdaptive = 3,
 };
 
 struct SchedulerOptions {
   ArenaOptions arena;       // order, dataset_length and seed included
-  uint64_t batch_size = 1;  // rows; for kExplicit each supplied batch says its own
-  bool drop_last = false;   // leave out a last batch with fewer rows
+  uint64_t batch_size = 1;  // rows; for kExplicit each supplied batch has its own
+  bool drop_last = false;   // leave out a last batch that has fewer rows
   uint32_t rank = 0;        // this loader is one of `world` that share each epoch: row r of its batch b is
   uint32_t world = 1;       // at position (b * batch_size + r) * world + rank. Not for kExplicit and kStream.
-  uint32_t streams = 0;     // kStream: stream s is made by producer s alone; 0: one stream, by all (BatchPlan)
+  uint32_t streams = 0;     // kStream: producer s alone makes stream s; 0: one stream, shared by all (BatchPlan)
   uint32_t prefetch = 2;    // batches opened ahead of the consumer, the one it waits for included
-  uint32_t producers = 1;   // how many are going to fill them: decides how finely a batch is cut
+  uint32_t producers = 1;   // how many will fill them: decides how finely a batch is cut
   Collation collation = Collation::kNone;  // not for kStream
   uint32_t collators = kMaxProducers;      // kSplit, kAdaptive: producers with a lower id collate
-  bool in_order = true;                    // hand out batches in the order of their numbers, else as they are complete
-  bool pin_memory = false;                 // lock the batches that are taken for CUDA (pinned_memory.h)
-  bool fence_device = true;  // with pin_memory: a slot is used again once devices have ended what was submitted before
-                             // its release (device_fence.h); false: who releases it has waited for that
+  bool in_order = true;                    // hand out batches in the order of their numbers, else as they complete
+  bool pin_memory = false;                 // page-lock the batches that are taken for CUDA (pinned_memory.h)
+  bool fence_device = true;  // with pin_memory: reuse a slot once devices have finished what was submitted before its
+                             // release (device_fence.h); false: the caller has waited for that before releasing it
   bool cross_epochs = true;  // open the next epoch's first batches while this one ends
 };
 
@@ -57,12 +56,12 @@ struct StreamPosition {
   bool ended = false;  // it has none
 };
 
-// Where an epoch begins.
+// Where an epoch starts.
 struct EpochStart {
   uint64_t epoch = 0;
   uint64_t first_batch = 0;
-  std::vector<uint64_t> skip = {};  // batches, from first_batch on, that are left out
-  // Several streams: where each of them is, and which is next; none: all at their begin.
+  std::vector<uint64_t> skip = {};  // batches to leave out, all from first_batch on
+  // Several streams: the position of each, and which is next; empty: all at their start.
   std::vector<StreamPosition> streams = {};
   uint32_t next_stream = 0;
 };
@@ -72,7 +71,7 @@ struct PlannedBatch {
   uint64_t batch = 0;  // kStream: in its stream
   uint32_t stream = 0;
   uint64_t rows = 0;
-  uint64_t first_position = 0;  // of row 0 in the epoch; that of the next row is `world` further
+  uint64_t first_position = 0;  // of row 0 in the epoch; the next row's is `world` further
   std::string indices;          // kExplicit
   bool pickled = false;
 };
@@ -82,12 +81,12 @@ class BatchPlan {
   // Throws InvalidArgument for options out of range.
   explicit BatchPlan(const SchedulerOptions& options);
 
-  // Batches in an epoch, those to skip included; not for kExplicit.
+  // Batches in an epoch, including those to skip; not for kExplicit.
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
 
-  // From here on. Throws InvalidArgument if a batch to skip is before the first.
+  // Starts here. Throws InvalidArgument if a batch to skip comes before the first.
   void Start(const EpochStart& start);
-  // Whether the next batch would be that one.
+  // Whether the next batch is this one.
   bool IsAt(uint64_t epoch, uint64_t batch) const { return epoch_ == epoch && batch_ == batch; }
   // Whether batches of the epoch are left out.
   bool Skips(uint64_t epoch) const { return epoch == skip_epoch_ && !skip_.empty(); }
@@ -98,16 +97,16 @@ class BatchPlan {
   bool supply_ended() const { return supply_ended_; }
   size_t supplied() const { return supply_.size(); }
 
-  // The last batch of a stream is the one before `end`, or earlier.
+  // Notes that the stream has no batch from `end` on.
   void EndStream(uint32_t stream, uint64_t end);
-  // Whether a batch is before the end of its stream, as far as that is known.
+  // Whether the batch comes before the end of its stream, as far as that is known.
   bool IsWithin(uint32_t stream, uint64_t batch) const { return batch < streams_[stream].end; }
 
-  // Whether there is a batch to open while the consumer is in `consumer_epoch`.
+  // Whether there is a batch to open while the consumer reads `consumer_epoch`.
   bool HasNext(uint64_t consumer_epoch) const;
   // That batch.
   PlannedBatch Next();
-  // Whether all batches of the epoch have been given out. For kExplicit: all that were supplied.
+  // Whether Next has returned all batches of the epoch; for kExplicit, all that were supplied.
   bool Exhausted(uint64_t epoch) const;
 
  private:
@@ -126,7 +125,7 @@ class BatchPlan {
   uint64_t batch_ = 0;  // the next
   uint64_t skip_epoch_ = 0;
   std::vector<uint64_t> skip_;  // sorted
-  size_t skipped_ = 0;          // so many of them were passed
+  size_t skipped_ = 0;          // how many of them have been passed
   std::deque<PlannedBatch> supply_;
   bool supply_ended_ = false;
   std::vector<Stream> streams_;

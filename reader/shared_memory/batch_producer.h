@@ -1,4 +1,4 @@
-// A worker's end of the arena: claims rows of open batches, writes them in place, reports them done.
+// A worker's end of the arena: claims rows of open batches, writes them in place, and reports them done.
 //
 //   BatchProducer producer(arena, id, completion_fd);
 //   while (std::optional<Claim> claim = producer.WaitForClaim()) {
@@ -9,9 +9,9 @@
 //     producer.Complete(*claim);
 //   }
 //
-// Thread-safety: one thread per BatchProducer; any number of them, in any process, per arena. `id` is unique among the
-// living. Crash-safety: the process may be killed at any instruction; see SlotHeader. What stray writes have made of
-// the control block cannot keep the scheduler from its work; a producer that acts on it makes rows in vain.
+// Thread-safety: one thread per BatchProducer; any number of producers, in any process, per arena. `id` is unique among
+// the living. Crash-safety: the process may be killed at any instruction; see SlotHeader. Stray writes to the control
+// block cannot stop the scheduler; a producer that acts on them makes rows in vain.
 #pragma once
 
 #include <cstddef>
@@ -30,19 +30,19 @@
 
 namespace headrace::shared_memory {
 
-// Rows [begin, end) of a batch, to be made by their claimant. Rows that are excluded from the batch do not count: those
-// that are left are numbered without gaps.
+// Rows [begin, end) of a batch, which the claimant makes. Rows excluded from the batch do not count: the others are
+// numbered without gaps.
 struct Claim {
   uint32_t slot;
   uint32_t chunk;
   uint32_t begin;
   uint32_t end;
   uint32_t rows;      // of the whole batch
-  uint32_t excluded;  // so many were planned besides
+  uint32_t excluded;  // number of planned rows that are not made
   uint32_t chunks;    // of the whole batch
   ClaimKind kind;
   uint32_t stream;
-  uint32_t deaths;  // so many have died at it: a pause before its rows are begun tells them from other deaths
+  uint32_t deaths;  // producers that have died at it: pausing before its rows tells their deaths from others
   uint64_t sequence;
   uint64_t epoch;
   uint64_t batch;  // kStream: in its stream
@@ -50,7 +50,7 @@ struct Claim {
   uint64_t start_ns;
 };
 
-// In the slot.
+// A sample that lies in the slot.
 struct KeptSample {
   std::span<std::byte> message;
   std::vector<std::span<std::byte>> buffers;
@@ -59,93 +59,93 @@ struct KeptSample {
 class HEADRACE_API BatchProducer {
  public:
   // `completion_fd`: the eventfd that wakes the consumer; not owned. Throws OutOfRange if id >= kMaxProducers, DataLoss
-  // if the arena's constants were written over.
+  // if the arena's constants were overwritten.
   BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd);
 
   Arena& arena() const { return *arena_; }
   uint32_t id() const { return id_; }
 
-  // The next free rows of the oldest open batch, or nothing if there are none now.
+  // The next free rows of the oldest open batch that has some, or nothing.
   std::optional<Claim> TryClaim();
 
-  // As TryClaim, but sleeps until there are some; nothing once the scheduler has stopped or has retired this producer,
-  // or after `timeout_ns` (negative: no limit).
+  // Like TryClaim, but sleeps until there are some. Returns nothing once the scheduler has stopped or has retired this
+  // producer, or after `timeout_ns` (negative: no limit).
   std::optional<Claim> WaitForClaim(int64_t timeout_ns = -1);
   bool stopped() const;
 
-  // The number that a row has among all that were planned, the excluded ones included.
+  // The row's number among all planned rows, excluded ones included.
   uint32_t PlannedRow(const Claim& claim, uint32_t row) const;
-  // Index in the dataset of a row; for batches without pickled indices.
+  // The row's index in the dataset; for batches without pickled indices.
   uint64_t IndexAt(const Claim& claim, uint32_t row);
   // The pickled indices of all planned rows of the batch; empty if it has none.
   std::string_view PickledIndices(const Claim& claim) const;
-  // Where the leaves of a batch begin.
+  // Where the leaves of the batch start.
   size_t DataOffset(const Claim& claim) const;
 
-  // Notes which sample is at hand, for the report if this process dies.
+  // Records the current sample, for the report if this process dies.
   void BeginRow(const Claim& claim, uint32_t row) {
     record_->row.store(PlannedRow(claim, row), std::memory_order_relaxed);
   }
 
-  // Gives the batch its layout, or compares: true if the batch's layout is now `layout`, false if another producer gave
-  // it a different one. Waits while another producer is writing it. Throws FailedPrecondition if the scheduler stops
-  // meanwhile.
+  // Gives the batch its layout, or compares: returns true if the batch's layout is now `layout`, false if another
+  // producer gave it a different one. Waits while another producer is writing it. Throws FailedPrecondition if the
+  // scheduler stops meanwhile.
   bool PublishLayout(const Claim& claim, std::string_view layout);
 
-  // Start of the slot; the layout's offsets count from here.
+  // Start of the slot, from which the layout's offsets count.
   std::byte* Data(const Claim& claim) const { return arena_->slot_data(claim.slot); }
 
-  // Room for `bytes` bytes beside the leaves, aligned to 64. Throws ResourceExhausted if the slot is full. Other
-  // claimants may call it at the same time; what a killed one took is lost until the slot is used again.
+  // Allocates `bytes` bytes of side data, aligned to 64. Throws ResourceExhausted if the slot is full. Other claimants
+  // may call it at the same time; what a killed one allocated is lost until the slot is reused.
   SideRecord AllocateSide(const Claim& claim, size_t bytes, size_t leaves_end);
 
-  // kItems: keeps a sample for the collation: a message and buffers, which are copied. Throws ResourceExhausted if the
-  // slot is full.
+  // kItems: copies a sample, a message and its buffers, into the slot for the collation. Throws ResourceExhausted if
+  // the slot is full.
   void Keep(const Claim& claim, uint32_t row, std::string_view message, const std::vector<std::string_view>& buffers);
-  // kCollate: a sample that was kept. It lies in the slot, buffers aligned to 64, and is the claimant's to change.
+  // kCollate: a sample that was kept. It lies in the slot, its buffers aligned to 64, and the claimant may change it.
   KeptSample Kept(const Claim& claim, uint32_t row) const;
-  // Where leaves must end so that they do not overwrite what stands at the slot's end now.
+  // The offset that leaves must not cross, so that they do not overwrite the side data allocated so far.
   size_t LeavesLimit(const Claim& claim) const;
 
-  // For the one that makes its batch (MakesBatch). What is said holds when the claim is ended, not if this process dies
-  // before.
+  // For a claimant that makes its batch alone (MakesBatch). What it reports takes effect when the claim ends, and is
+  // lost if this process dies before.
   //
-  // Forgets the layout that this claimant has published, to publish another.
+  // Drops the layout that this claimant has published, so that it can publish another.
   void DropLayout(const Claim& claim);
-  // The batch has fewer rows than were planned; the layout has as many.
+  // The batch has fewer rows than planned; its layout has the same number.
   void SetRows(const Claim& claim, uint32_t rows);
   // kStream: whether the stream has more batches. With kBefore this one is not delivered.
   void SetStreamEnd(const Claim& claim, StreamEnd end);
-  // Bytes that travel with the batch. Throws ResourceExhausted if the slot is full. The layout must be there already.
+  // Attaches bytes that travel with the batch. Throws ResourceExhausted if the slot is full. Publish the layout first.
   void Attach(const Claim& claim, std::string_view bytes);
 
-  // Notes what the time of a claim was spent on, before it is ended.
+  // Adds to the counters of what the claim's time was spent on. Call it before the claim ends.
   void AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t copy_ns);
 
   // Ends a claim. The claim must not be used afterwards.
   void Complete(const Claim& claim);
-  // How many bytes a message to Fail may have now; others may take some of them meanwhile.
+  // How many bytes a message to Fail may have now; others may use some of the room meanwhile.
   size_t MessageRoom(const Claim& claim) const;
-  // Ends a claim whose rows could not be made, from `row` on: kFailed or kMismatch. `message` is copied into the slot;
-  // where that has no room for it the batch fails without one.
+  // Ends a claim whose rows, from `row` on, could not be made: kFailed or kMismatch. `message` is copied into the slot;
+  // if there is no room for it, the batch fails without one.
   void Fail(const Claim& claim, uint32_t row, ProblemKind kind, std::string_view message);
 
  private:
   std::optional<Claim> TryClaimBatch(uint64_t sequence);
-  // The claim of a chunk whose word names this producer.
+  // The claim on a chunk whose word names this producer.
   Claim Begin(uint32_t slot, uint32_t chunk);
   void MarkDone(const Claim& claim, bool failed);
-  // Where side data must not reach.
+  // The offset below which side data must not grow.
   size_t LeavesEnd(const Claim& claim) const;
-  // Whether the collation of a batch with so many chunks can be claimed, and by this producer.
+  // Whether this producer may claim the collation of a batch with `chunks` chunks now.
   bool MayCollate(const SlotHeader& slot, uint64_t sequence, uint32_t chunks) const;
-  // Where a row's sample is kept: a table of SideRecords at the slot's end.
+  // The table of SideRecords at the slot's end that locates the kept samples.
   SideRecord* KeptTable(const Claim& claim) const;
-  // Has all producers look at the oldest batches once more, and wakes those of `sleepers`.
+  // Has all producers rescan from the oldest batch, and wakes those whose bits are in `sleepers`.
   void SignalRescan(uint32_t sleepers);
-  // Whether the scheduler has asked this producer to end; true only once.
+  // Whether the scheduler has asked this producer to end; returns true only once.
   bool Retired();
-  // Sleeps until work_signal differs from `signal`, at most `timeout_ns` or a while.
+  // Sleeps until work_signal differs from `signal`, for at most `timeout_ns` and at most recheck_ms.
   void Sleep(uint32_t signal, int64_t timeout_ns);
 
   std::shared_ptr<Arena> arena_;
@@ -154,7 +154,7 @@ class HEADRACE_API BatchProducer {
   ProducerRecord* record_;
   uint32_t id_;
   int completion_fd_;
-  uint64_t scan_from_ = 0;  // batches before it have no free chunk, as far as this producer knows
+  uint64_t scan_from_ = 0;  // earlier batches have no free chunk, as far as this producer knows
   uint32_t rescan_seen_ = 0;
   SpinBudget spin_;
   TraceRing trace_;

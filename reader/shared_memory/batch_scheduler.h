@@ -1,20 +1,19 @@
-// The main process's end of the arena: opens batches for the producers to fill, hands them to the consumer, takes
-// their slots back, and repairs what a killed producer leaves behind.
+// The main process's end of the arena: opens batches for producers to fill, hands them to the consumer, takes their
+// slots back, and repairs what killed producers leave behind.
 //
-// Which batches there are, and in which order they are opened, depends only on the options and on StartEpoch/Supply:
+// Which batches there are, and in which order they open, depends only on the options and on StartEpoch and Supply,
 // never on the number of producers or their speed (batch_plan.h). At most `prefetch` batches are open and not yet
-// taken; the slots of batches that the consumer keeps come on top of them.
+// taken; the slots of batches that the consumer keeps come on top.
 //
-// What producers write is not believed: the scheduler keeps the facts of each batch in memory of its own (OpenBatch),
-// and what it takes out of a slot it copies once and checks (SlotReader). A batch that fails a check is reported as
-// kCorrupt, and the producers that wrote it, as far as they are known, are ended: their deaths are reported as others
-// are.
+// The scheduler does not trust what producers write: it keeps the facts of each batch in private memory (OpenBatch),
+// and copies and checks whatever it reads from a slot (SlotReader). A batch that fails a check is reported as kCorrupt,
+// and the producers known to have written it are killed; their deaths are reported like any other.
 //
 // Thread-safety: Wait and Take belong to one consumer thread at a time; everything else may be called from any thread.
-// `mutex_` guards all members that change; it is held for microseconds, never while waiting and never while calling
-// out. The shared memory is written under the rules of slot.h. After a fork the child must not use the object; dropping
-// it there, or a batch of it, is safe and does nothing. Lifetime: batches keep the scheduler and its mapping alive;
-// Shutdown ends the producers before that.
+// `mutex_` guards all members that change; it is held for microseconds, never while waiting or calling out. The shared
+// memory is written under the rules of slot.h. After a fork the child must not use the object; dropping it there, or a
+// batch of it, is safe and does nothing. Lifetime: batches keep the scheduler and its mapping alive; Shutdown ends the
+// producers before that.
 #pragma once
 
 #include <sys/types.h>
@@ -46,10 +45,10 @@
 
 namespace headrace::shared_memory {
 
-// What keeps the consumer from its next batch.
+// What the consumer's wait for its next batch came to.
 enum class WaitOutcome {
-  kBatch,         // nothing: Take it
-  kEndOfEpoch,    // it was the last
+  kBatch,         // it is ready: Take it
+  kEndOfEpoch,    // there is none: the last one was taken
   kNeedsIndices,  // kExplicit: Supply or EndSupply first
   kProducerDied,  // see TakeDeaths
   kTimedOut,
@@ -57,22 +56,22 @@ enum class WaitOutcome {
   kStopped,      // Shutdown was called
 };
 
-// What a producer does, or was doing when it died.
+// What a producer is doing, or was doing when it died.
 struct HeldClaim {
   uint32_t producer = 0;
-  uint64_t sequence = 0;  // names the batch among all that this scheduler ever opens
+  uint64_t sequence = 0;  // identifies the batch among all that this scheduler ever opens
   uint64_t epoch = 0;
   uint64_t batch = 0;
-  uint32_t row = 0;  // the one at hand, counted among all that were planned; of a collation 0
+  uint32_t row = 0;  // the current one, counted among all planned rows; 0 for a collation
   ClaimKind kind = ClaimKind::kRows;
-  bool at_row = false;  // it has begun with the row, and does not only prepare for its claim
+  bool at_row = false;  // it has started the row; false: it is still preparing for its claim
 };
 
-// What a dead producer was doing. Its claim is free again, whatever it was: how often a row may end its producers is
-// the caller's to decide, who counts and calls Abandon or Skip.
+// What a dead producer was doing. Its claim is free again in any case. How often a row may kill its producers is up to
+// the caller, which counts the deaths and calls Abandon or Skip.
 struct ProducerDeath : HeldClaim {
-  bool busy = false;     // it held a claim; only then does the rest, but `producer`, mean anything
-  bool corrupt = false;  // it was ended by the scheduler, for what it had written
+  bool busy = false;     // it held a claim; if not, only `producer` has a meaning
+  bool corrupt = false;  // the scheduler killed it for what it had written
 };
 
 struct ProducerStats {
@@ -88,23 +87,23 @@ struct ProducerStats {
 struct SchedulerStats {
   uint64_t elapsed_ns = 0;  // since the scheduler was made
   uint64_t batches = 0;     // taken
-  uint64_t bytes = 0;       // in them: leaves and what stands beside them
+  uint64_t bytes = 0;       // in them: leaves and side data
   uint64_t wait_ns = 0;     // spent in Wait
   uint64_t waits = 0;       // calls of Wait that found no batch ready
   uint32_t prefetch = 0;
   uint32_t open_batches = 0;
   uint32_t ready_batches = 0;  // of those, complete
   uint32_t held_slots = 0;
-  uint32_t slots_used = 0;  // slots that have memory
+  uint32_t slots_used = 0;  // slots that occupy memory
   uint64_t resident_bytes = 0;
   uint64_t pinned_bytes = 0;
-  ProducerStats all;                     // the sum of
-  std::vector<ProducerStats> producers;  // each that there ever was, by its id
+  ProducerStats all;                     // the sum of `producers`
+  std::vector<ProducerStats> producers;  // every producer so far, by its id
 };
 
 class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchScheduler> {
  public:
-  // Throws InvalidArgument for options out of range, and what Arena::Create throws.
+  // Throws InvalidArgument for options out of range, and whatever Arena::Create throws.
   static std::shared_ptr<BatchScheduler> Create(const SchedulerOptions& options);
   ~BatchScheduler();
   BatchScheduler(const BatchScheduler&) = delete;
@@ -116,72 +115,73 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // Batches in an epoch; not for kExplicit.
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
 
-  // The consumer wants batch `first_batch` of `epoch` next. Batches already open are kept if they are just those, else
-  // withdrawn. Memory that the last epoch did not need any more is given back to the system.
+  // The consumer wants batch `first_batch` of `epoch` next. Open batches are kept if they are exactly those that
+  // follow, and withdrawn otherwise. Memory that the last epoch no longer needed is returned to the system.
   void StartEpoch(uint64_t epoch, uint64_t first_batch = 0) { StartEpoch(EpochStart{epoch, first_batch}); }
-  // The same, without the batches to skip: those have no rows, slots or claims. For kExplicit their numbers are passed
-  // over by Supply. Several streams: `first_batch` is the number of the next batch that is delivered. Throws
-  // InvalidArgument if a batch to skip is before the first, or for positions of streams that do not exist.
+  // The same, leaving out batches to skip, which have no rows, slots or claims. For kExplicit, Supply passes over their
+  // numbers. With several streams, `first_batch` is the number of the next batch delivered. Throws InvalidArgument if a
+  // batch to skip comes before the first, or for positions of streams that do not exist.
   void StartEpoch(const EpochStart& start);
 
-  // kExplicit: appends a batch of `rows` rows to the current epoch. `indices` are rows × int64, or, if `pickled`, bytes
+  // kExplicit: appends a batch of `rows` rows to the current epoch. `indices` are rows × int64 or, if `pickled`, bytes
   // that the producer understands. Throws InvalidArgument for a number of rows out of range, ResourceExhausted if the
-  // indices do not fit into a slot, FailedPrecondition before StartEpoch and after EndSupply.
+  // indices do not fit in a slot, FailedPrecondition before StartEpoch or after EndSupply.
   void Supply(uint64_t rows, std::string_view indices, bool pickled);
   // kExplicit: the current epoch has no further batch.
   void EndSupply();
-  // kExplicit: how many more batches are needed to keep `prefetch` of them in flight; 0 after EndSupply.
+  // kExplicit: how many more batches it takes to keep `prefetch` of them in flight; 0 after EndSupply.
   uint32_t WantedSupply() const;
 
-  // Waits for the next batch, at most `timeout_ns` (negative: without limit). Deaths are reported before batches that
-  // are ready, once. A signal that arrives just before it goes to sleep does not interrupt it: who must react to
-  // signals gives a limit.
+  // Waits for the next batch, for at most `timeout_ns` (negative: without limit). Deaths are reported once, ahead of
+  // batches that are ready. A signal that arrives just before the wait goes to sleep does not interrupt it: callers
+  // that must react to signals set a limit.
   WaitOutcome Wait(int64_t timeout_ns);
-  // What Wait says if it need not wait; nothing if it must. Never blocks.
+  // The outcome if Wait would return at once; nothing if it would have to wait. Never blocks.
   std::optional<WaitOutcome> TryWait();
-  // Makes the Wait under way, or else the next one that would sleep, return kInterrupted.
+  // Makes the current Wait, or else the next one that would sleep, return kInterrupted.
   void Interrupt();
-  // The next batch, after Wait has said kBatch; without in_order the oldest that is complete.
+  // The next batch, after Wait returned kBatch; without in_order, the oldest one that is complete.
   ReadyBatch Take();
 
-  // Watches the process behind `pidfd`, which is duplicated; producers id … id + threads - 1 live there. Throws
-  // AlreadyExists if one of them is watched, FailedPrecondition if one was retired and has not ended yet, or was killed
-  // before it could end of its own accord and not reclaimed, IoError if the descriptor cannot be watched.
+  // Watches the process behind `pidfd` (duplicated), in which producers id … id + threads - 1 live. Throws
+  // AlreadyExists if one of them is watched already, FailedPrecondition if one was retired and has not ended, or was
+  // killed before it could end by itself and has not been reclaimed, IoError if the descriptor cannot be watched.
   void WatchProducer(uint32_t id, int pidfd, uint32_t threads = 1);
-  // Asks a producer to end: its WaitForClaim gives nothing, once, when it has completed the claim that it holds. Its
-  // death, then or earlier, is repaired as any other, but not reported, or not any more.
+  // Asks a producer to end: once it has completed the claim that it holds, its WaitForClaim returns nothing, one time.
+  // Its death, then or earlier, is repaired like any other, but not reported (any more).
   void RetireProducer(uint32_t id);
-  // For how many producers batches are cut from now on.
+  // The number of producers to cut batches for from now on.
   void SetProducers(uint32_t producers);
   // Deaths seen by Wait since the last call. Their claims are free again.
   std::vector<ProducerDeath> TakeDeaths();
-  // What producers hold now, the oldest batch's first. A look at what changes: by now it may be different.
+  // What producers hold, the oldest batch first. A snapshot that may be outdated when it returns.
   std::vector<HeldClaim> Claims() const;
-  // Frees the claims of a producer that is known to be gone, as Wait does when it sees a death.
+  // Frees the claims of a producer that is known to be dead, as Wait does when it sees a death.
   ProducerDeath Reclaim(uint32_t id);
 
-  // What becomes of a batch with a row (ProducerDeath's) that keeps ending its producers. Both return false, and do
-  // nothing, if the batch is not open any more or the row is done. They take effect at once; whoever is still at work
-  // on the batch may go on, in vain.
+  // What to do with a batch that has a row (ProducerDeath::row) that keeps killing its producers. Both return false and
+  // do nothing if the batch is no longer open or the row is done. They take effect at once; a producer still at work on
+  // the batch may go on, in vain.
   //
-  // The batch fails with kKilled at that row. Its stream, if it is one's, is over with it: nobody gets past the row.
+  // The batch fails with kKilled at that row. A stream ends with it, because nobody can get past the row.
   bool Abandon(uint64_t sequence, uint32_t row);
-  // The batch is made anew, as a whole by one producer, without that row and those that were skipped before; it has
-  // fewer rows then, the others in their order. A batch that has none left is not delivered. False also for a batch of
-  // a stream, since nobody can pass over a sample of a stream without making it, and for more than kMaxExcluded rows:
-  // then there is Abandon. True again if the row is skipped already.
+  // One producer makes the batch again as a whole, without that row and those skipped before; the remaining rows keep
+  // their order. A batch with no rows left is not delivered. Also returns false for a batch of a stream, since nobody
+  // can pass a sample of a stream without making it, and beyond kMaxExcluded rows: call Abandon then. Returns true if
+  // the row is skipped already.
   bool Skip(uint64_t sequence, uint32_t row);
 
-  // Tells the producers to end, and Wait to return. Batches already taken stay valid; all other memory goes back to the
-  // system, that of slots in which a producer is at work when this is called again after its end. Idempotent.
+  // Tells the producers to end, and Wait to return. Batches already taken stay valid; all other memory is returned to
+  // the system, except slots in which a producer is still at work: those follow when this is called again after that
+  // producer's end. Idempotent.
   void Shutdown();
 
-  // Why batches are not locked for CUDA though pin_memory is on; empty if nothing keeps them from it, as far as is
-  // known before the first is taken.
+  // Why batches are not page-locked for CUDA although pin_memory is on; empty if nothing prevents it, as far as is
+  // known before the first one is taken.
   std::string pinning_problem() const { return pinned_ == nullptr ? std::string() : pinned_->problem(); }
 
   SchedulerStats stats() const;
-  // What has happened, as far as it is remembered (ArenaOptions::trace_events), by the time of its begin.
+  // The events still recorded (ArenaOptions::trace_events), ordered by their start.
   std::vector<TraceEvent> Trace() const;
 
  private:
@@ -197,68 +197,68 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void Publish(const OpenBatch& batch) HR_REQUIRES(mutex_);
   // Opens it once more, as a whole.
   void Reopen(OpenBatch& batch) HR_REQUIRES(mutex_);
-  // Nobody can claim anything of it any more.
+  // Withdraws its unclaimed chunks: nothing of it can be claimed any more.
   void CloseClaims(const OpenBatch& batch) HR_REQUIRES(mutex_);
-  // It will not be delivered out of its slot. `written_over`: see SlotPool::Draining.
+  // The batch will not be delivered from its slot. `written_over`: see SlotPool::Draining.
   void Withdraw(OpenBatch& batch, bool written_over = false) HR_REQUIRES(mutex_);
   void WithdrawAll() HR_REQUIRES(mutex_);
   void PublishOldest() HR_REQUIRES(mutex_);
-  // Wakes as many producers, of those of `sleepers`.
+  // Wakes up to `producers` of those whose bits are in `sleepers`.
   void SignalWork(uint32_t producers, uint32_t sleepers) HR_REQUIRES(mutex_);
   void SignalRescan() HR_REQUIRES(mutex_);
 
-  // What has become of open batches.
-  // Whether the batch can be taken. Has it made anew if it must be.
+  // The state of open batches.
+  // Whether the batch can be taken. Reopens it if it has to be made again.
   bool IsReady(OpenBatch& batch) HR_REQUIRES(mutex_);
-  // kStream: takes note of streams that have ended and drops what is open beyond their ends.
+  // kStream: notes which streams have ended, and drops open batches beyond their ends.
   void SettleStreams() HR_REQUIRES(mutex_);
   // The batch to be taken next, if it is ready; else open_.end().
   Batches::iterator FindReady() HR_REQUIRES(mutex_);
-  // Whether Wait need not wait, and what it is to say.
+  // The outcome of a Wait that need not wait, if so.
   std::optional<WaitOutcome> Decided() HR_REQUIRES(mutex_);
   WaitOutcome WaitUntilDecided(int64_t timeout_ns, int64_t awake_ns, uint64_t begin_ns) HR_EXCLUDES(mutex_);
 
   // Repair (batch_scheduler_repair.cc).
-  // The open batch of that number, if the row is not done; else open_.end().
+  // The open batch with that number, unless the row is done; else open_.end().
   Batches::iterator FindUndone(uint64_t sequence, uint32_t row) HR_REQUIRES(mutex_);
-  // Frees what producers leave behind that have ended.
+  // Frees what producers that have ended leave behind.
   void NoteDeaths() HR_REQUIRES(mutex_);
   ProducerDeath ReclaimLocked(uint32_t id) HR_REQUIRES(mutex_);
-  // What producer `id` does with a chunk that it holds.
+  // What producer `id` is doing with a chunk that it holds.
   HeldClaim Describe(const BatchFacts& facts, uint32_t chunk, uint32_t id) const;
-  // Appends what is held of one batch.
+  // Appends the claims held on one batch.
   void AddClaims(uint32_t slot, const BatchFacts& facts, std::vector<HeldClaim>* claims) const;
-  // Of one batch. `closed`: nothing of it is to be made any more.
+  // Frees a dead producer's chunks of one batch. `closed`: nothing of the batch is to be made any more.
   void ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool closed, ProducerDeath* death) HR_REQUIRES(mutex_);
-  // The batch fails, for what stands in its slot; whoever is at work on it is ended, and the `author` of it, if known.
+  // The batch fails because of its slot's content; kills the producers at work on it, and the `author`, if known.
   void MarkCorrupt(OpenBatch& batch, std::string_view what, std::optional<uint32_t> author) HR_REQUIRES(mutex_);
   void EndProducer(uint32_t id) HR_REQUIRES(mutex_);
-  // Looks for what stray writes have done to words that nothing else would look at: a batch that cannot go on fails,
-  // the rest is put right.
+  // Looks for damage by stray writes to words that nothing else checks: fails batches that cannot go on, and restores
+  // the rest.
   void CheckSharedState() HR_REQUIRES(mutex_);
   void CheckOpen(OpenBatch& batch) HR_REQUIRES(mutex_);
 
   void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);
-  // Slots that the consumer had, and no device reads any more.
+  // Frees slots that the consumer had and that no device reads any more.
   void FreeHeld(std::span<const uint32_t> slots) HR_EXCLUDES(mutex_);
-  // Frees the slots that devices have done with (DeviceFence::TakeEnded); whether there are others.
+  // Frees the slots that devices have finished with (DeviceFence::TakeEnded); returns whether others remain.
   bool FreeEnded(bool urgent) HR_EXCLUDES(mutex_);
-  // Gives the memory of free slots, which were taken out of the pool, back to the system.
+  // Returns the memory of free slots, which the caller has taken out of the pool, to the system.
   void GiveBack(const std::vector<uint32_t>& slots) HR_EXCLUDES(mutex_);
-  // Where what is locked of a slot begins: the leaves, and the indices before them.
+  // Start of the page-locked part of a slot: the leaves, and the indices before them.
   std::byte* PinnedBegin(uint32_t slot) const { return arena_->slot_data(slot) + kDataOffset; }
   void Note(TraceKind kind, uint32_t slot, const BatchFacts& facts, uint64_t ns) HR_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
   const std::shared_ptr<Arena> arena_;
   ControlBlock& control_;
-  ArenaConstants constants_;  // as they stand in the control block
+  ArenaConstants constants_;  // those in the control block
   const pid_t owner_;
   const uint64_t batches_per_epoch_;
   const uint64_t recheck_ns_;  // ArenaOptions
   const uint64_t begin_ns_;
   const std::unique_ptr<PinnedMemory> pinned_;  // null without pin_memory
-  // Null without pin_memory or fence_device. Its end, before that of pinned_, waits for the devices.
+  // Null without pin_memory or fence_device. Destroyed before pinned_; its destructor waits for the devices.
   const std::unique_ptr<DeviceFence> fence_;
   ConsumerSleep sleep_;
   SpinBudget spin_;  // the consumer's
@@ -276,10 +276,10 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   bool started_ HR_GUARDED_BY(mutex_) = false;
   bool stopped_ HR_GUARDED_BY(mutex_) = false;
   bool interrupted_ HR_GUARDED_BY(mutex_) = false;
-  uint32_t producers_end_ HR_GUARDED_BY(mutex_) = 1;  // ids of all producers that there ever were are below
+  uint32_t producers_end_ HR_GUARDED_BY(mutex_) = 1;  // above the ids of all producers so far
   ProducerWatch watch_;                               // all but fd() under mutex_
   std::vector<bool> retired_ HR_GUARDED_BY(mutex_);   // by producer
-  std::vector<bool> corrupt_ HR_GUARDED_BY(mutex_);   // by producer: it was ended
+  std::vector<bool> corrupt_ HR_GUARDED_BY(mutex_);   // by producer: killed for what it wrote
   std::vector<ProducerDeath> deaths_ HR_GUARDED_BY(mutex_);
   bool unreported_deaths_ HR_GUARDED_BY(mutex_) = false;
   uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;   // for deaths, by the coarse clock

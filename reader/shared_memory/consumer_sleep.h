@@ -1,9 +1,9 @@
-// The consumer's sleep, and how it is woken: by whoever completes a batch, through an eventfd, and by the descriptor
-// that says that a producer has ended.
+// How the consumer sleeps and wakes: through an eventfd that producers write when they complete a batch, and through
+// the descriptor that reports the end of a producer.
 //
-// Both sides announce what they do before they look: the consumer says that it is about to sleep and looks once more;
-// whoever has something for it says so and then looks whether it sleeps. So no wake-up is lost, and no system call is
-// made while it is awake.
+// Each side announces before it looks: the consumer announces that it is about to sleep and then checks once more; a
+// producer marks its chunk done and then checks whether the consumer sleeps. So no wake-up is lost, and nobody makes a
+// system call while the consumer is awake.
 //
 // Thread-safety: Announce, Sleep and Awake belong to the consumer's thread, Wake to any.
 #pragma once
@@ -17,14 +17,14 @@ namespace headrace::shared_memory {
 
 class HEADRACE_API ConsumerSleep {
  public:
-  // `sleeps`: in shared memory, 1 while the consumer sleeps; must outlive this. Throws IoError if the system gives no
-  // eventfd.
+  // `sleeps`: a word in shared memory, 1 while the consumer sleeps; must outlive this object. Throws IoError if the
+  // system gives no eventfd.
   explicit ConsumerSleep(std::atomic<uint32_t>& sleeps);
   ~ConsumerSleep();
   ConsumerSleep(const ConsumerSleep&) = delete;
   ConsumerSleep& operator=(const ConsumerSleep&) = delete;
 
-  // What producers write to.
+  // The eventfd that producers write to.
   int fd() const { return fd_; }
 
   enum class Result {
@@ -32,14 +32,13 @@ class HEADRACE_API ConsumerSleep {
     kReadable,  // `also` is
     kSignal,    // a signal handler ran
   };
-  // After it, look once more, then Sleep.
+  // After this, check once more, then Sleep.
   void Announce() { sleeps_.exchange(1); }
-  // Sleeps until somebody wakes it or `also` is readable, at most `timeout_ns`. Throws IoError if the system
-  // refuses.
+  // Sleeps until woken or until `also` is readable, for at most `timeout_ns`. Throws IoError if poll fails.
   Result Sleep(int also, int64_t timeout_ns);
   void Awake() { sleeps_.store(0, std::memory_order_relaxed); }
 
-  // If it sleeps, or is about to.
+  // Wakes the consumer if it sleeps or is about to.
   void Wake();
 
  private:

@@ -1,5 +1,5 @@
-// The part of the CUDA driver's interface that the transport uses, loaded at run time: nothing of CUDA is needed to
-// build, and where there is no driver `problem` says so.
+// The part of the CUDA driver API that the transport uses, loaded at run time: the build needs nothing of CUDA, and
+// `problem` says if there is no driver.
 //
 // The signatures are those of the driver's documentation: a result of 0 is success; contexts and events are opaque.
 // Thread-safety: immutable after construction; the driver's functions may be called from any thread. A process that has
@@ -21,9 +21,9 @@ struct CudaDriver {
   static constexpr unsigned kPortableMemory = 1;  // CU_MEMHOSTREGISTER_PORTABLE
 
   explicit CudaDriver(const char* library = kLibrary);
-  // The library stays loaded: CUDA does not come back after it was unloaded.
+  // The library stays loaded: CUDA cannot be loaded again once it has been unloaded.
 
-  // What a result means, for messages.
+  // Describes a result in error messages.
   std::string Explain(const char* function, int result) const;
 
   std::string problem;  // why the driver cannot be used; empty if it can

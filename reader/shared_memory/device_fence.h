@@ -1,16 +1,16 @@
-// Holds released slots back until CUDA devices can no longer read them.
+// Keeps released slots until CUDA devices can no longer read them.
 //
-// An asynchronous copy from pinned memory has only been submitted when the call returns; the consumer may drop its last
-// view of the batch long before the copy runs. A slot that was freed then would be overwritten by a producer while the
-// device reads it. So a released slot waits here for all work that was submitted, to any stream of any device that the
-// process uses, before the release.
+// When the call that starts an asynchronous copy from pinned memory returns, the copy has only been submitted; the
+// consumer may drop its last view of the batch long before it runs. If the slot were freed at that point, a producer
+// would overwrite it while the device reads it. So a released slot waits here for all work submitted, to any stream of
+// any device that the process uses, before the release.
 //
-// With a driver of CUDA 12.5 or later an event that captures the whole context (cuCtxRecordEvent) marks that work; a
-// look at it costs about a microsecond and never waits. An older driver has no such mark, since the streams of others
-// cannot be listed. There the fence lets kSynchronizeAt slots come together, or as many as there are when no other is
-// left, and then waits once until the devices have nothing left to do (cuCtxSynchronize).
+// With a driver of CUDA 12.5 or later, an event that captures the whole context (cuCtxRecordEvent) marks that work;
+// querying it takes about a microsecond and never waits. Older drivers have no such event, and nobody can list the
+// streams of others. There the fence collects kSynchronizeAt slots, or fewer if no other slot is left, and then waits
+// once until the devices are idle (cuCtxSynchronize).
 //
-// Thread-safety: any thread; one mutex, which is held while the driver works. In a forked child nothing is done.
+// Thread-safety: any thread; one mutex, held during driver calls. In a forked child all calls do nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -32,19 +32,18 @@ class HEADRACE_API DeviceFence {
  public:
   static constexpr size_t kSynchronizeAt = 4;
 
-  // Uses the driver from the first Hold on; by then somebody has initialised it.
+  // Calls the driver from the first Hold on, when it is already initialized.
   explicit DeviceFence(const char* library = CudaDriver::kLibrary);
-  // Waits for the work on the slots that it still holds.
+  // Waits for the work on the slots still held.
   ~DeviceFence();
   DeviceFence(const DeviceFence&) = delete;
   DeviceFence& operator=(const DeviceFence&) = delete;
 
-  // The consumer has released the slot now.
+  // The consumer has just released the slot.
   void Hold(uint32_t slot);
-  // The slots that no device reads any more, which are the caller's from then on. `urgent`: nothing goes on without
-  // one.
+  // Hands over the slots that no device reads any more. `urgent`: nothing can go on without one.
   std::vector<uint32_t> TakeEnded(bool urgent);
-  // How many slots it holds.
+  // The number of slots held.
   size_t held() const { return held_.load(std::memory_order_relaxed); }
 
  private:
@@ -55,7 +54,7 @@ class HEADRACE_API DeviceFence {
   struct Entry {
     uint32_t slot;
     bool marked;
-    std::vector<Mark> marks;  // of the contexts whose work may not have ended
+    std::vector<Mark> marks;  // one per context whose work may not have ended
   };
 
   // With mutex_ held.
@@ -72,7 +71,7 @@ class HEADRACE_API DeviceFence {
   bool can_mark_;
   std::deque<Entry> entries_;                                            // in the order of their release
   std::map<int, CudaDriver::Context> primaries_;                         // retained, by device
-  std::vector<CudaDriver::Context> contexts_;                            // whatever was ever seen
+  std::vector<CudaDriver::Context> contexts_;                            // all seen so far
   std::map<CudaDriver::Context, std::vector<CudaDriver::Event>> spare_;  // events that mark nothing now
 };
 

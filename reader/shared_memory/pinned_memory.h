@@ -1,11 +1,11 @@
-// Locks memory into physical pages for CUDA, so that copies from it to a GPU need no copy in between and run beside
-// everything else.
+// Page-locks memory for CUDA, so that copies from it to a GPU need no staging copy and run asynchronously.
 //
-// Where there is no driver or no GPU, nothing is locked and `problem` says why. The driver is first called by the first
-// Pin, since a process that has called it cannot fork children that use it. Memory is locked for every context of the
-// process; the calls are made in the calling thread's current context, or in the primary one of the first device.
+// Without a driver or a GPU, nothing is locked and `problem` says why. The first Pin makes the first call to the
+// driver, because a process that has called it cannot fork children that use it. Memory is locked for every context of
+// the process; the calls are made in the calling thread's current context, or in the primary context of the first
+// device.
 //
-// Thread-safety: any thread; one mutex, which is held while the driver works. In a forked child nothing is done.
+// Thread-safety: any thread; one mutex, held during driver calls. In a forked child all calls do nothing.
 #pragma once
 
 #include <sys/types.h>
@@ -29,25 +29,25 @@ class HEADRACE_API PinnedMemory {
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
-  // Has at least the first `bytes` bytes from `begin` on locked, but not beyond `limit` bytes. `begin` is at a page's
-  // begin, and stays mapped until Unpin. What is locked grows with the demand. After a call that has failed no further
-  // one is tried.
+  // Locks at least the first `bytes` bytes from `begin` on, but no more than `limit` bytes. `begin` must be aligned to
+  // a page and stay mapped until Unpin. The locked range grows with demand. After a failed call no further one is
+  // tried.
   void Pin(std::byte* begin, size_t bytes, size_t limit);
   // Unlocks what Pin has locked from `begin` on.
   void Unpin(std::byte* begin);
 
-  // Why nothing (more) is locked; empty if nothing keeps it from that.
+  // Why nothing (more) is locked; empty if nothing prevents it.
   std::string problem() const;
-  // Bytes locked from `begin` on, and in all.
+  // Bytes locked from `begin` on, and in total.
   size_t PinnedBytes(std::byte* begin) const;
   size_t pinned_bytes() const;
 
  private:
-  // With mutex_ held. Begin makes a context current, or says false; End is due after true.
+  // With mutex_ held. Begin makes a context current, or returns false; call End after true.
   bool Begin();
   void End();
   void UnpinLocked(std::byte* begin);
-  // Whether a call has succeeded; notes the problem if not.
+  // Whether the call succeeded; records the problem if not.
   bool Call(const char* name, int result);
 
   const pid_t owner_;

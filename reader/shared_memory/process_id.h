@@ -1,4 +1,4 @@
-// The calling process's id, without a system call: what a batch's release asks every time.
+// The calling process's id without a system call, since every release of a batch asks for it.
 #pragma once
 
 #include <sys/types.h>
@@ -7,7 +7,7 @@
 
 namespace headrace::shared_memory {
 
-// As getpid(); correct after fork(), not in a child that was made by a clone() of one's own. Any thread.
+// Like getpid(); correct after fork(), but not in a child made by a direct call of clone(). Any thread.
 HEADRACE_API pid_t ProcessId();
 
 }  // namespace headrace::shared_memory

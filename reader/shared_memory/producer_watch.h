@@ -1,11 +1,11 @@
-// Which processes the producers live in, and which of these have ended.
+// Tracks the processes that producers live in, and which of them have ended.
 //
-// All pidfds are in one epoll set, one per process, however many producers a process has: who sleeps waits for one
-// descriptor, fd().
+// All pidfds are in one epoll set, one per process, however many producers a process has, so a sleeper waits for a
+// single descriptor, fd().
 //
-// Thread-safety: fd() belongs to any thread; everything else is guarded by BatchScheduler's mutex. A forked child
-// shares the epoll set with its parent: it may destroy the object, which touches nothing but its own descriptors, and
-// must not call anything else.
+// Thread-safety: any thread may call fd(); BatchScheduler's mutex guards everything else. A forked child shares the
+// epoll set with its parent: it may destroy the object, which closes only its own descriptors, and must not call
+// anything else.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ class HEADRACE_API ProducerWatch {
   ProducerWatch(const ProducerWatch&) = delete;
   ProducerWatch& operator=(const ProducerWatch&) = delete;
 
-  // Readable while a watched process has ended and TakeEnded has not said so.
+  // Readable while a watched process has ended that TakeEnded has not yet returned.
   int fd() const { return epoll_fd_; }
 
-  // Watches producers first … first + count - 1, which live in the process behind `pidfd`; that is duplicated. None of
-  // them may be watched already. Throws IoError if it is not a descriptor that can be watched.
+  // Watches producers first … first + count - 1, which live in the process behind `pidfd` (duplicated). None of them
+  // may be watched already. Throws IoError if the descriptor cannot be watched.
   void Add(uint32_t first, uint32_t count, int pidfd);
-  // Watches it no longer; does nothing if it is not watched.
+  // Stops watching a producer; does nothing if it is not watched.
   void Remove(uint32_t producer);
 
   bool Watches(uint32_t producer) const { return Find(producer) != nullptr; }
@@ -38,7 +38,7 @@ class HEADRACE_API ProducerWatch {
   // Sends SIGKILL to the process of a watched producer.
   void Kill(uint32_t producer) const;
 
-  // The producers whose processes have ended since the last call. They are no longer watched. One system call.
+  // The producers whose processes have ended since the last call, which are no longer watched. One system call.
   std::vector<uint32_t> TakeEnded();
 
  private:

@@ -1,5 +1,5 @@
-// Which slots of an arena are in use, and which of the others to use next: the one that became free last, so that few
-// slots have memory and those are warm.
+// Tracks which slots of an arena are in use, and picks the one to use next: the one freed last, so that only a few
+// slots occupy memory and those stay warm.
 //
 // Thread-safety: none; BatchScheduler guards its pool with its mutex.
 #pragma once
@@ -14,30 +14,30 @@ namespace headrace::shared_memory {
 
 class SlotPool {
  public:
-  // A slot whose batch will not be delivered, and in which somebody may still be at work.
+  // A slot whose batch will not be delivered, and in which a producer may still be at work.
   struct Draining {
     uint32_t slot;
     BatchFacts facts;
-    bool written_over;  // its words cannot be trusted to say who is
+    bool written_over;  // its words cannot be trusted to name that producer
   };
 
   explicit SlotPool(const Arena& arena);
 
   // A slot for a batch to be opened, or nothing if all are in use.
   std::optional<uint32_t> Acquire();
-  // FreeDrained frees the slot once the last claimant is done. Nothing of the batch can be claimed any more.
+  // FreeDrained frees the slot once its last claimant is done. The batch's claims must be closed.
   void Drain(const Draining& draining);
   void FreeDrained();
-  // The consumer has the batch, until Free.
+  // The consumer holds one more slot, until Free.
   void Hold() { ++held_; }
-  // The slot, which the consumer had if `held`, may be used again.
+  // The slot may be used again. `held`: the consumer had it.
   void Free(uint32_t slot, bool held);
 
-  // Takes out the free slots that were not used since the last call, for their memory to be given back.
+  // Takes out the free slots not used since the last call, so that their memory can be released.
   std::vector<uint32_t> TakeIdle();
   // Takes out all free slots.
   std::vector<uint32_t> TakeFree();
-  // They are back, without memory.
+  // Puts them back, without memory.
   void AddCold(const std::vector<uint32_t>& slots);
 
   const std::vector<Draining>& draining() const { return draining_; }
@@ -50,9 +50,9 @@ class SlotPool {
   const Arena& arena_;
   std::vector<Draining> draining_;
   std::vector<uint32_t> free_;  // last in, first out
-  size_t idle_ = 0;             // so many of free_, from its begin on, were not used since TakeIdle
+  size_t idle_ = 0;             // the first `idle_` elements of free_ have not been used since TakeIdle
   std::vector<uint32_t> cold_;
-  uint32_t end_ = 0;  // slots that were ever used are below
+  uint32_t end_ = 0;  // above all slots used so far
   uint32_t held_ = 0;
 };
 

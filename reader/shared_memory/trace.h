@@ -1,8 +1,8 @@
-// What happened when: a ring of the newest events of each producer and one of the scheduler, in shared memory.
+// What happened when: rings in shared memory with the newest events of each producer and of the scheduler.
 //
-// Thread-safety and crash-safety: a ring has one writer at a time and any number of readers, in any process, which do
-// not disturb it: its words are atomic, and an event that is overwritten while it is read is left out, since the count
-// then says so. A writer that is killed leaves at most an event that is not counted.
+// Thread-safety and crash-safety: a ring has one writer at a time and any number of readers, in any process, which
+// never block it: its words are atomic, and a reader uses the count to leave out events overwritten while it read them.
+// A killed writer leaves at most one event that is not counted.
 #pragma once
 
 #include <atomic>
@@ -17,13 +17,13 @@ namespace headrace::shared_memory {
 inline constexpr uint32_t kMaxTraceEvents = uint32_t{1} << 20;
 
 enum class TraceKind : uint32_t {
-  // A producer's claim, from its begin to its end; the numbers are those of ClaimKind.
+  // A producer's claim, from start to end; the numbers are those of ClaimKind.
   kRows = 0,
   kWhole = 1,
   kItems = 2,
   kCollate = 3,
   kStream = 4,
-  // What becomes of a batch: moments.
+  // Instants in the life of a batch.
   kOpened = 16,
   kReady = 17,
   kTaken = 18,
@@ -49,7 +49,7 @@ struct TraceEvent {
 
 class HEADRACE_API TraceRing {
  public:
-  // Takes no notes.
+  // Records nothing.
   TraceRing() = default;
   // Over zeroed memory, or that of another TraceRing.
   TraceRing(std::byte* memory, uint32_t capacity);
@@ -60,12 +60,12 @@ class HEADRACE_API TraceRing {
 
   explicit operator bool() const { return words_ != nullptr; }
   void Write(const TraceEvent& event);
-  // Appends the events that there are, the oldest first, as those of `producer`.
+  // Appends the recorded events, oldest first, as events of `producer`.
   void Read(uint32_t producer, std::vector<TraceEvent>* out) const;
 
  private:
   using Word = std::atomic<uint64_t>;
-  static constexpr size_t kWords = 8;  // of an event; also of the count, which has a cache line of its own
+  static constexpr size_t kWords = 8;  // per event; also for the count, which has a cache line to itself
 
   Word* EventAt(uint64_t index) const { return words_ + kWords * (1 + index % capacity_); }
 
