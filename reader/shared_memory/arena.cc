@@ -41,15 +41,14 @@ bool HasAddressSpace(size_t bytes) {
   return probe != MAP_FAILED && munmap(probe, bytes) == 0;
 }
 
-// A file without a name. Where vm.memfd_noexec is 2 it must be said that it will not be executed; older kernels do not
-// know the word.
+// A file without a name. If vm.memfd_noexec is 2, the kernel requires MFD_NOEXEC_SEAL; older kernels reject the flag.
 int MakeFile() {
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   const int fd = memfd_create("headrace", flags | MFD_NOEXEC_SEAL);
   return fd >= 0 || errno != EINVAL ? fd : memfd_create("headrace", flags);
 }
 
-// The arenas that this process has mapped, by file. After a fork the child has those of its parent, and uses them.
+// The arenas that this process has mapped, by file. After a fork, the child inherits and uses those of its parent.
 class MappedArenas {
  public:
   static MappedArenas& Get() {
@@ -64,7 +63,7 @@ class MappedArenas {
     return {status.st_dev, status.st_ino};
   }
 
-  // What is mapped, or what `map` maps.
+  // The arena if it is mapped, else the result of `map`.
   template <typename MapFile>
   std::shared_ptr<Arena> FindOr(const File& file, MapFile map) {
     const std::lock_guard lock(mutex_);
@@ -79,7 +78,7 @@ class MappedArenas {
   }
 
  private:
-  // A child must not find the mutex locked by a thread that it does not have.
+  // A child must not find the mutex locked by a thread that does not exist there.
   MappedArenas() {
     pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); }, [] { Get().mutex_.unlock(); });
   }
@@ -121,8 +120,8 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   arena->trace_events_ = options.trace_events;
   arena->slot_count_ = options.slot_count;
   arena->slot_bytes_ = RoundUp(options.slot_bytes, kPage);
-  // Address space may be limited (ulimit -v, a sanitizer); the wish for sparse slots is not worth failing for. As much
-  // again must be left, or the rest of the process would have nothing to go on with.
+  // Address space may be limited (ulimit -v, a sanitizer), and roomy slots are not worth failing for. As much again
+  // must stay free for the rest of the process.
   for (;; arena->slot_bytes_ = RoundUp(arena->slot_bytes_ / 2, kPage)) {
     const size_t bytes = arena->slots_offset_ + arena->slot_bytes_ * arena->slot_count_;
     if (ftruncate(arena->fd_, static_cast<off_t>(bytes)) == 0 && HasAddressSpace(2 * bytes) && arena->Map(bytes)) {
@@ -192,7 +191,7 @@ bool Arena::Map(size_t bytes) {
 
 Arena::~Arena() {
   if (base_ != nullptr && creator_ == ProcessId()) {
-    // The slots only: producers must still find out that they are to stop.
+    // The slots only: producers must still be able to read that they are to stop.
     fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(slots_offset_),
               static_cast<off_t>(bytes_ - slots_offset_));
   }

@@ -36,7 +36,7 @@ void Check(const SchedulerOptions& options) {
              options.streams);
 }
 
-// Positions of the epoch that are this loader's.
+// The number of positions of the epoch that belong to this loader.
 uint64_t ShardLength(const SchedulerOptions& options) {
   return (options.arena.dataset_length + options.world - 1 - options.rank) / options.world;
 }
@@ -45,7 +45,7 @@ uint64_t ShardLength(const SchedulerOptions& options) {
 
 BatchPlan::BatchPlan(const SchedulerOptions& options) : options_(options) {
   Check(options);
-  // A last batch that one of the loaders had to do without would leave the others waiting for it.
+  // If one of the loaders had no last batch, the others would wait for it.
   batches_per_epoch_ = options.drop_last ? options.arena.dataset_length / (options.batch_size * options.world)
                                          : (ShardLength(options) + options.batch_size - 1) / options.batch_size;
 }

@@ -14,7 +14,7 @@ namespace headrace::shared_memory {
 
 namespace {
 
-// Also of nothing, from nowhere.
+// Also accepts an empty view with a null pointer.
 void Copy(std::string_view bytes, std::byte* out) {
   if (!bytes.empty()) {
     std::memcpy(out, bytes.data(), bytes.size());
@@ -47,7 +47,7 @@ std::optional<Claim> BatchProducer::TryClaim() {
     rescan_seen_ = rescan;
     scan_from_ = oldest;
   }
-  // No more batches are open than that, whatever the word says.
+  // No more batches than this can be open, whatever the word says.
   const uint64_t next = std::min(control_->next.load(std::memory_order_acquire), scan_from_ + kMaxSlots);
   for (; scan_from_ < next; ++scan_from_) {
     if (std::optional<Claim> claim = TryClaimBatch(scan_from_)) {
@@ -64,9 +64,10 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
   }
   SlotHeader& slot = arena_->slot(index);
   if (slot.sequence.load(std::memory_order_acquire) != sequence) {
-    return std::nullopt;  // taken by the consumer already
+    return std::nullopt;  // the consumer has taken it already
   }
-  // Of this batch or of a later one in the same slot: then all of its chunks are claimed, and no exchange succeeds.
+  // Belongs to this batch or to a later one in the same slot; in that case all chunks of this one are claimed, and no
+  // exchange succeeds.
   const uint64_t claimable = slot.claimable.load(std::memory_order_relaxed);
   if (ClaimableProducer(claimable) != kAnybody && ClaimableProducer(claimable) != id_) {
     return std::nullopt;
@@ -75,7 +76,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
   const bool collatable = ClaimableKind(claimable) != ClaimKind::kItems || MayCollate(slot, sequence, chunks);
   const uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
   const uint32_t cursor = std::min(slot.cursor.load(std::memory_order_relaxed), chunks);
-  // The cursor is a hint: chunks of a producer that died are before it.
+  // The cursor is only a hint: chunks that a dead producer has lost come before it.
   for (uint32_t step = 0; step < chunks; ++step) {
     const uint32_t chunk = cursor + step < chunks ? cursor + step : cursor + step - chunks;
     std::atomic<uint64_t>& word = slot.claims[chunk];
@@ -124,7 +125,7 @@ Claim BatchProducer::Begin(uint32_t index, uint32_t chunk) {
   record_->busy.store(1, std::memory_order_release);
   AddTo(record_->claims, 1);
   if (MakesBatch(claim.kind)) {
-    // A claimant that died may have said something of the batch.
+    // A claimant that died may have left a report.
     slot.end = {claim.rows, StreamEnd::kGoesOn, {0, 0}, kept_bytes, 0};
   }
   claim.start_ns = MonotonicNanoseconds();
@@ -143,7 +144,7 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
   const uint64_t begin = MonotonicNanoseconds();
   const int64_t awake_ns = spin_.Start(control_->spin_ns.load(std::memory_order_relaxed));
   for (;;) {
-    // The signal first: whatever is said before it grows once more, a stop included, is seen below.
+    // Read the signal first: whatever is published before the next increment, even a stop, is then seen below.
     const uint32_t signal = control_->work_signal.load(std::memory_order_acquire);
     if (stopped() || Retired()) {
       return std::nullopt;
@@ -185,8 +186,8 @@ bool BatchProducer::Retired() {
   if (record_->retirement.load(std::memory_order_relaxed) != Retirement::kToRetire) {
     return false;
   }
-  // First the others look at what only this one was going to look at: whoever is killed between the two is repaired as
-  // any other, whereas one that has said kRetired is not looked at any more.
+  // Wake the others first, for work that only this producer would have looked at: if it is killed between the two
+  // steps, it is repaired like any other, whereas nobody repairs one that has stored kRetired.
   SignalRescan(kAllSleepers);
   record_->retirement.store(Retirement::kRetired, std::memory_order_release);
   return true;
@@ -229,7 +230,7 @@ bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
   for (;;) {
     uint32_t state = slot.layout_state.load(std::memory_order_acquire);
     if (IsLayoutReady(state)) {
-      // Where the lengths differ, so do the first bytes, which give them.
+      // If the lengths differ, so do the first bytes, which hold them.
       return std::memcmp(place, layout.data(), layout.size()) == 0;
     }
     if (state == kLayoutEmpty &&
@@ -239,7 +240,7 @@ bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
       return true;
     }
     HR_ENFORCE(!stopped(), FailedPrecondition, "the loader was shut down");
-    // Another producer writes a few hundred bytes; if it was killed doing so, the scheduler resets the state.
+    // Another producer is writing a few hundred bytes; if it is killed meanwhile, the scheduler resets the state.
     const timespec pause{0, 20'000};
     nanosleep(&pause, nullptr);
   }
@@ -341,7 +342,7 @@ void BatchProducer::Complete(const Claim& claim) {
   const BatchEnd& end = arena_->slot(claim.slot).end;
   uint32_t samples = claim.end - claim.begin;
   if (claim.kind == ClaimKind::kCollate) {
-    samples = 0;  // counted by those who made them
+    samples = 0;  // counted by the producers that made them
   } else if (claim.kind == ClaimKind::kStream) {
     samples = end.stream_end == StreamEnd::kBefore ? 0 : end.rows;
   }
@@ -352,7 +353,7 @@ void BatchProducer::Complete(const Claim& claim) {
 void BatchProducer::Fail(const Claim& claim, uint32_t row, ProblemKind kind, std::string_view message) {
   SideRecord place{0, 0};
   try {
-    // Other rows may be written while the message is there.
+    // Others may still write rows while the message is there.
     place = AllocateSide(claim, message.size(), LeavesEnd(claim));
     Copy(message, Data(claim) + place.offset);
   } catch (const ResourceExhausted&) {
@@ -380,9 +381,9 @@ void BatchProducer::MarkDone(const Claim& claim, bool failed) {
   uint64_t word = ClaimWord(claim.sequence, id_ + 1);
   if (claim.chunk >= kMaxChunks ||
       !slot.claims[claim.chunk].compare_exchange_strong(word, word | kDoneFlag | (failed ? kFailedFlag : 0))) {
-    return;  // it was taken from this producer
+    return;  // the scheduler has taken it from this producer
   }
-  // From here on the slot may be reused: then its words are another batch's, and not done for this one.
+  // From here on the slot may be reused; its words then belong to another batch and do not count as done for this one.
   const uint32_t chunks = std::min(claim.chunks, kMaxChunks);
   ChunksState parts{true, false};  // of a collation
   if (claim.kind != ClaimKind::kCollate) {
@@ -392,7 +393,7 @@ void BatchProducer::MarkDone(const Claim& claim, bool failed) {
     return;
   }
   if (claim.kind == ClaimKind::kItems && !parts.failed) {
-    // The collation can be claimed. This producer may have passed it over, and so may all the others.
+    // The collation can be claimed now. This producer may have passed it over, and so may all the others.
     if (id_ < constants_.collators) {
       scan_from_ = std::min(scan_from_, claim.sequence);
     } else {
@@ -400,9 +401,9 @@ void BatchProducer::MarkDone(const Claim& claim, bool failed) {
     }
     return;
   }
-  // Who completes a batch that the consumer waits for wakes it. If, in order, another was the oldest just now, the
-  // consumer looks at this one after it has taken that one, before it sleeps. A wake that a kill prevents is made up
-  // for by the consumer's watch on the process.
+  // The producer that completes the batch that the consumer waits for wakes it. If, with in_order, another batch is the
+  // oldest at this moment, the consumer looks at this one after taking that one, before it sleeps. If a kill prevents
+  // the wake-up, the consumer's watch on the process makes up for it.
   if ((constants_.in_order == 0 || claim.sequence <= control_->oldest.load()) &&
       control_->consumer_sleeps.exchange(0) != 0) {
     const uint64_t one = 1;

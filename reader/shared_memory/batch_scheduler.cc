@@ -14,14 +14,14 @@
 namespace headrace::shared_memory {
 namespace {
 
-// How often Wait looks whether a device has ended its work, where there is no slot to go on with.
+// How often Wait checks whether a device has finished its work, if there is no slot to continue with.
 constexpr int64_t kLookAtDeviceNs = 200'000;
 // How often Wait looks for deaths while batches are ready.
 constexpr uint64_t kLookEveryNs = 20'000'000;
-// The samples from which a batch was collated stay in its slot, for their pages to be used again; but not in those of
-// a consumer that keeps more batches than this.
+// The samples that a batch was collated from stay in its slot so that their pages can be reused, unless the consumer
+// keeps more batches than this.
 constexpr uint32_t kHeldWithSamples = 2;
-// How long to wait awake, at most, where there are more processors than producers (spin.h).
+// How long to spin, at most, if there are more processors than producers (spin.h).
 constexpr int64_t kSpinNs = 50'000;
 
 }  // namespace
@@ -77,7 +77,7 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
         options_.arena.order == IndexOrder::kSequential || options_.arena.order == IndexOrder::kShuffled;
     bool continues = started_ && planned_ahead && start.skip.empty() && !plan_.Skips(epoch);
     if (continues && !options_.in_order && epoch == consumer_epoch_) {
-      continues = false;  // further batches than those before the first may have been taken
+      continues = false;  // batches after the first may have been taken as well
     } else if (continues) {
       continues = open_.empty() ? plan_.IsAt(epoch, start.first_batch)
                                 : open_.front().facts.epoch == epoch && open_.front().facts.batch == start.first_batch;
@@ -99,7 +99,7 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
 void BatchScheduler::GiveBack(const std::vector<uint32_t>& slots) {
   for (const uint32_t slot : slots) {
     if (pinned_ != nullptr) {
-      pinned_->Unpin(PinnedBegin(slot));  // it keeps the pages, which would not be the slot's any more
+      pinned_->Unpin(PinnedBegin(slot));  // a locked range keeps its old pages
     }
     arena_->Release(slot, 0);
   }
@@ -146,8 +146,7 @@ void BatchScheduler::OpenBatches() {
   }
   uint32_t opened_chunks = 0;
   uint32_t producers = 0;
-  // The ring has no room for batches further apart; only a batch that others have overtaken for long gets so far
-  // behind.
+  // The ring has no room for batches further apart. Only a batch that many others have overtaken falls so far behind.
   while (open_.size() < options_.prefetch && plan_.HasNext(consumer_epoch_) &&
          (open_.empty() || next_sequence_ - open_.front().facts.sequence < kMaxSlots)) {
     const std::optional<uint32_t> slot = slots_.Acquire();
@@ -160,7 +159,7 @@ void BatchScheduler::OpenBatches() {
     producers |= facts.producer == kAnybody ? kAllSleepers : SleeperBit(facts.producer);
   }
   if (opened_chunks != 0) {
-    // Of several that share a bit it may be the last one that is meant.
+    // With streams, wake all that share a bit: the one that is meant may be the last of them.
     SignalWork(options_.streams == 0 ? opened_chunks : kMaxProducers, producers);
   }
 }
@@ -204,7 +203,7 @@ void BatchScheduler::Publish(const OpenBatch& batch) {
   header.side_bytes.store(facts.split() ? KeptTableBytes(facts.rows) : 0, std::memory_order_relaxed);
   header.cursor.store(0, std::memory_order_relaxed);
   header.done_ns.store(0, std::memory_order_relaxed);
-  // Of the words of the slot's last batch none is this one's: the order in which these are written does not matter.
+  // No word of the slot's last batch can be taken for one of this batch, so the order of these stores does not matter.
   for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
     header.deaths[chunk].store(0, std::memory_order_relaxed);
     header.claims[chunk].store(ClaimWord(facts.sequence, kUnclaimed), std::memory_order_release);
@@ -225,7 +224,7 @@ void BatchScheduler::SignalRescan() {
 }
 
 void BatchScheduler::Reopen(OpenBatch& batch) {
-  // Its collation, if it was not needed, must not be claimed by anybody who still takes it for the old kind.
+  // A collation that was not needed must not be claimed by a producer that still sees the old kind.
   CloseClaims(batch);
   BatchFacts& facts = batch.facts;
   facts.kind = ClaimKind::kWhole;
@@ -242,7 +241,7 @@ void BatchScheduler::Reopen(OpenBatch& batch) {
 
 void BatchScheduler::CloseClaims(const OpenBatch& batch) {
   SlotHeader& header = arena_->slot(batch.slot);
-  // From the last on: a collation becomes claimable when all before it is done.
+  // Backwards, because a collation becomes claimable when all chunks before it are done.
   for (uint32_t chunk = batch.facts.chunks; chunk-- > 0;) {
     uint64_t expected = ClaimWord(batch.facts.sequence, kUnclaimed);
     header.claims[chunk].compare_exchange_strong(expected, ClaimWord(batch.facts.sequence, kWithdrawn));
@@ -267,7 +266,7 @@ void BatchScheduler::WithdrawAll() {
 }
 
 void BatchScheduler::PublishOldest() {
-  // Sequentially consistent with MarkDone, as is all that Wait does afterwards.
+  // Sequentially consistent with MarkDone, like everything that Wait does afterwards.
   control_.oldest.store(open_.empty() ? next_sequence_ : open_.front().facts.sequence);
 }
 
@@ -296,8 +295,8 @@ bool BatchScheduler::IsReady(OpenBatch& batch) {
     if (batch.any_failed) {
       batch.problem = reader_.ReadProblem(batch);
       if (batch.problem.kind == ProblemKind::kMismatch) {
-        // Which of two layouts came first depends on the producers' speed, and so does which rows were tried and may
-        // have failed besides. Made anew by one of them, row by row, the batch depends on nothing but its samples.
+        // Which of two layouts came first depends on the producers' speed, and so do the rows that were tried and may
+        // have failed. If one producer makes the batch again, row by row, it depends on nothing but its samples.
         batch.problem = {};
         Reopen(batch);
         return false;
@@ -326,7 +325,7 @@ void BatchScheduler::SettleStreams() {
         continue;
       }
       batch.settled = true;
-      // What follows an abandoned batch is beyond what no producer gets past.
+      // No producer can get past an abandoned batch.
       const StreamEnd end = batch.problem.kind == ProblemKind::kKilled ? StreamEnd::kAfter : batch.end.stream_end;
       if (end != StreamEnd::kGoesOn) {
         plan_.EndStream(batch.facts.stream, batch.facts.batch + (end == StreamEnd::kAfter ? 1 : 0));
@@ -343,7 +342,8 @@ void BatchScheduler::SettleStreams() {
         }
       }
       slots_.FreeDrained();
-      // Another batch may be the oldest now: whoever completed it just before has not woken the consumer, so look anew.
+      // Another batch may be the oldest now. The producer that completed it just before has not woken the consumer, so
+      // look again.
       PublishOldest();
       OpenBatches();
     }
@@ -359,7 +359,7 @@ BatchScheduler::Batches::iterator BatchScheduler::FindReady() {
     if (batch->facts.epoch != consumer_epoch_) {
       break;
     }
-    // A batch of a stream that was completed just now may not be delivered at all.
+    // A batch of a stream that was completed only now may turn out not to be delivered at all.
     if (streams ? batch->settled : IsReady(*batch)) {
       return batch;
     }
@@ -381,7 +381,7 @@ std::optional<WaitOutcome> BatchScheduler::Decided() {
   if (open_.empty()) {
     OpenBatches();  // a draining slot may have become free
   }
-  // Batches of the next epoch are opened after all of this one.
+  // Batches of the next epoch open after all of this one.
   if (open_.empty() ? !plan_.Exhausted(consumer_epoch_) : open_.front().facts.epoch == consumer_epoch_) {
     return std::nullopt;
   }
@@ -392,7 +392,7 @@ std::optional<WaitOutcome> BatchScheduler::Decided() {
 std::optional<WaitOutcome> BatchScheduler::TryWait() {
   const MutexLock lock(mutex_);
   const uint64_t now = CoarseNanoseconds();
-  // Also while there always is a batch: a worker that died is one too few.
+  // Even while batches are always ready: a dead worker should be replaced.
   if (now >= next_look_ns_) {
     NoteDeaths();
     next_look_ns_ = now + kLookEveryNs;
@@ -447,7 +447,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
       SpinPause();
       continue;
     }
-    // Deaths are seen after a sleep only, so that even a limit of 0 goes there once.
+    // Deaths are noticed only after a sleep, so even a limit of 0 sleeps once.
     if (timeout_ns >= 0 && waited >= timeout_ns && slept) {
       return WaitOutcome::kTimedOut;
     }
@@ -462,7 +462,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
     if (timeout_ns >= 0) {
       left = std::clamp<int64_t>(timeout_ns - waited, 0, left);
     }
-    // Nobody wakes the consumer when a device has ended its work on the slots that are wanted.
+    // Nobody wakes the consumer when a device has finished with the slots that it needs.
     if (nothing_open && FreeEnded(/*urgent=*/true)) {
       left = std::min(left, kLookAtDeviceNs);
     }
@@ -535,7 +535,7 @@ ReadyBatch BatchScheduler::Take() {
       CloseClaims(batch);  // a collation that was not needed
       slots_.Hold();
       ready.slot = arena_->slot_data(slot);
-      // Those that a device still reads come back by themselves.
+      // Slots that a device still reads come back by themselves.
       const size_t fenced = fence_ == nullptr ? 0 : fence_->held();
       ready.last_slots =
           slots_.held() - std::min<size_t>(fenced, slots_.held()) + options_.prefetch >= arena_->slot_count();
@@ -560,7 +560,7 @@ ReadyBatch BatchScheduler::Take() {
   if (ready.slot == nullptr) {
     return ready;
   }
-  // The slot is the consumer's.
+  // The slot now belongs to the consumer.
   ready.memory = Allocation::Foreign(arena_->slot_data(slot), arena_->slot_bytes(),
                                      [self = shared_from_this(), slot](void*) { self->ReleaseSlot(slot); });
   const size_t kept_begin = arena_->slot_bytes() - kept_bytes;

@@ -1,4 +1,4 @@
-// What the scheduler does about producers that end, rows that end them, and words that were written over.
+// What the scheduler does about producers that end, rows that kill them, and words that were overwritten.
 #include <algorithm>
 #include <cstring>
 #include <tuple>
@@ -11,15 +11,15 @@
 namespace headrace::shared_memory {
 namespace {
 
-// So often what a batch waits for may look as if nobody were at it, before something else must have written that
-// somebody is. It lasts microseconds, unless a producer is stopped (SIGSTOP) in just these.
+// In how many checks in a row a batch may wait for work that nobody seems to be doing, before the only explanation left
+// is a stray write. Normally this lasts microseconds, unless a producer is stopped (SIGSTOP) at that very moment.
 constexpr uint32_t kStuckChecks = 10;
 
 void CheckProducer(uint32_t id) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
 }
 
-// Stores what should stand there, and says whether something else did.
+// Stores the right value, and returns whether a different one was there.
 template <typename T>
 bool PutRight(std::atomic<T>& word, T value) {
   return word.load(std::memory_order_relaxed) != value && word.exchange(value) != value;
@@ -38,7 +38,7 @@ void BatchScheduler::WatchProducer(uint32_t id, int pidfd, uint32_t threads) {
       continue;
     }
     HR_ENFORCE(retired_[each], AlreadyExists, "producer ", each, " is watched already");
-    // Its successor may have claims by now, so that this is too late to look for claims of the old one.
+    // Its successor may have claims by now, so it is too late to look for those of the old one.
     HR_ENFORCE(watch_.HasEnded(each) &&
                    control_.producers[each].retirement.load(std::memory_order_acquire) == Retirement::kRetired,
                FailedPrecondition, "producer ", each,
@@ -114,7 +114,7 @@ void BatchScheduler::NoteDeaths() {
   for (const uint32_t id : watch_.TakeEnded()) {
     const bool retired = retired_[id];
     if (retired && control_.producers[id].retirement.load(std::memory_order_acquire) == Retirement::kRetired) {
-      continue;  // it has left no claim, and a successor may have some already
+      continue;  // it left no claim, and a successor may have some already
     }
     const ProducerDeath death = ReclaimLocked(id);
     if (!retired) {
@@ -134,7 +134,7 @@ ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
   CheckProducer(id);
   const MutexLock lock(mutex_);
   const ProducerDeath death = ReclaimLocked(id);
-  sleep_.Wake();  // it may have been the last at work on a batch that is to be made anew
+  sleep_.Wake();  // it may have been the last at work on a batch that is to be made again
   return death;
 }
 
@@ -157,7 +157,7 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
   record.busy.store(0, std::memory_order_relaxed);
   record.retirement.store(Retirement::kServes, std::memory_order_relaxed);
   control_.sleepers[id / 64].fetch_and(~(uint64_t{1} << id % 64));
-  // Even if it held nothing: the dead one may have been woken for work that others sleep through.
+  // Even if it held nothing: it may have been woken for work that the others are sleeping through.
   SignalRescan();
   return death;
 }
@@ -178,7 +178,7 @@ void BatchScheduler::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool 
       header.deaths[chunk].fetch_add(1, std::memory_order_relaxed);
     }
     if (MakesBatch(death->kind)) {
-      // The only author of this layout is dead; the next one writes its own.
+      // The only author of this layout is dead; the next claimant writes its own.
       header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
     }
     header.cursor.store(0, std::memory_order_relaxed);
@@ -195,7 +195,7 @@ BatchScheduler::Batches::iterator BatchScheduler::FindUndone(uint64_t sequence, 
   if (batch->remake) {
     return batch;
   }
-  // A batch that is being collated is not done before that is, whichever row it is asked by.
+  // While a batch is being collated, none of its rows counts as done.
   const SlotHeader& header = arena_->slot(batch->slot);
   const bool done = batch->facts.split() ? OpenBatch(*batch).Look(header) == OpenBatch::State::kDone
                                          : IsDone(header.claims[row / batch->facts.chunk_rows].load(), sequence);
@@ -239,7 +239,7 @@ bool BatchScheduler::Skip(uint64_t sequence, uint32_t row) {
   }
   CloseClaims(*batch);
   batch->remake = true;
-  IsReady(*batch);  // made anew now, if nobody else is at work on it
+  IsReady(*batch);  // reopens it now if nobody else is at work on it
   return true;
 }
 

@@ -1,4 +1,4 @@
-// What the scheduler can tell of itself and its producers.
+// Statistics of the scheduler and its producers.
 #include <algorithm>
 
 #include "reader/shared_memory/batch_scheduler.h"

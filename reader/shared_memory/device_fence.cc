@@ -8,11 +8,11 @@
 namespace headrace::shared_memory {
 namespace {
 
-// A stream is being captured into a graph, and the driver refuses what would disturb that: it will not later.
+// A stream is being captured into a graph, and the driver refuses whatever would disturb that, for now.
 // (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD)
 bool IsCapturing(int result) { return result >= 900 && result <= 908; }
 
-// Makes a context the thread's current one.
+// Makes a context current in this thread.
 class CurrentContext {
  public:
   CurrentContext(const CudaDriver& driver, CudaDriver::Context context)
@@ -75,7 +75,7 @@ std::vector<uint32_t> DeviceFence::TakeEnded(bool urgent) {
     return ended;
   }
   const std::lock_guard lock(mutex_);
-  // A later entry's work includes that of the earlier ones, so the first that has not ended ends the search.
+  // A later entry's work includes that of earlier ones, so the search stops at the first that has not ended.
   while (!entries_.empty() && HasEnded(entries_.front())) {
     ended.push_back(entries_.front().slot);
     entries_.pop_front();
@@ -119,8 +119,8 @@ void DeviceFence::FindContexts() {
   }
 }
 
-// Whether the work before is marked. It cannot be while a stream is being captured into a graph; marked later, the
-// entry waits for more than it needs to.
+// Whether the work before the release is marked. It cannot be while a stream is being captured into a graph; an entry
+// marked later waits for more than necessary.
 bool DeviceFence::IsMarked(Entry& entry) {
   if (entry.marked || !can_mark_) {
     return entry.marked;
@@ -168,7 +168,7 @@ bool DeviceFence::HasEnded(Entry& entry) {
     return false;
   }
   while (!entry.marks.empty()) {
-    // Any other error is one of the context itself, whose work is over then.
+    // Any other error concerns the context itself, whose work is over then.
     if (driver_.event_query(entry.marks.back().event) == CudaDriver::kNotReady) {
       return false;
     }
@@ -183,7 +183,7 @@ bool DeviceFence::SynchronizeContexts() {
   bool all = true;
   for (const CudaDriver::Context context : contexts_) {
     const CurrentContext current(driver_, context);
-    // An error of the context itself ends its work, too.
+    // An error of the context itself also ends its work.
     all = all && (!current || !IsCapturing(driver_.synchronize()));
   }
   return all;

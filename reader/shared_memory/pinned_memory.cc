@@ -66,7 +66,7 @@ void PinnedMemory::Pin(std::byte* begin, size_t bytes, size_t limit) {
   if (bytes <= before || !problem_.empty() || ProcessId() != owner_) {
     return;
   }
-  // Room to grow, so that batches of slowly rising sizes do not have it locked anew each time.
+  // Lock some more, so that slowly growing batches do not cause a new registration each time.
   const size_t wanted = before == 0 ? bytes : std::max(bytes, before + before / 4);
   const size_t rounded = std::min((wanted + kUnit - 1) / kUnit * kUnit, limit);
   if (before != 0) {
@@ -93,7 +93,7 @@ void PinnedMemory::UnpinLocked(std::byte* begin) {
   const auto found = pinned_.find(begin);
   pinned_bytes_ -= found->second;
   pinned_.erase(found);
-  // At the process's end the driver may have gone first, and all of this with it.
+  // When the process exits, the driver may already be gone, and the registrations with it.
   if (Begin()) {
     Call("cuMemHostUnregister", driver_.host_unregister(begin));
     End();

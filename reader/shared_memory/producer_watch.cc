@@ -64,7 +64,7 @@ const ProducerWatch::Process* ProducerWatch::Find(uint32_t producer) const {
 }
 
 void ProducerWatch::Close(const Process& process) const {
-  // Closing alone would not do: a duplicate that somebody else holds keeps the descriptor in the set.
+  // Closing alone is not enough: a duplicate held elsewhere would keep the descriptor in the set.
   epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, process.pidfd, nullptr);
   close(process.pidfd);
 }

@@ -5,15 +5,15 @@
 namespace headrace::shared_memory {
 namespace {
 
-// A claim should be worth its price (a few hundred nanoseconds, in Python some microseconds) and short enough that the
-// producers end a batch together.
+// A claim should be worth its cost (a few hundred nanoseconds; in Python a few microseconds), and short enough for the
+// producers to finish a batch together.
 constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 300'000;
-// Kept samples are pickled and copied once more.
+// Kept samples are pickled and copied one extra time.
 constexpr double kWorthKeepingNs = 50'000;
-// So long a batch may take one producer while the others make the next ones.
+// How long one producer may take for a batch while the others make the next ones.
 constexpr double kLongBatchNs = 20'000'000;
-// The records are in the producers' caches: reading them costs more than it tells if it is done for every batch.
+// The records live in the producers' caches; reading them for every batch would cost more than it is worth.
 constexpr uint64_t kMeasureEveryNs = 1'000'000;
 
 }  // namespace
@@ -24,7 +24,8 @@ void SampleCost::Measure(const ProducerRecord* records, uint32_t end, uint64_t n
   }
   measured_ns_ = now_ns;
   uint64_t work_ns = 0;
-  uint64_t collate_ns = 0;  // noted before the claim's end, and work_ns at it: for a while this may be more
+  uint64_t collate_ns =
+      0;  // counted before the claim ends, work_ns only at its end, so this may be larger for a moment
   uint64_t samples = 0;
   for (uint32_t i = 0; i < end; ++i) {
     work_ns += records[i].work_ns.load(std::memory_order_relaxed);
@@ -54,7 +55,7 @@ ClaimKind SampleCost::KindOf(uint64_t rows) const {
     case Collation::kAdaptive:
       break;
   }
-  const bool first = sample_ns_ == 0;  // early, by all together
+  const bool first = sample_ns_ == 0;  // share the first batch among all producers
   const bool few_collators = options_.collators < producers_;
   const bool worth_it = sample_ns_ >= kWorthKeepingNs &&
                         (producers_ > options_.prefetch || sample_ns_ * static_cast<double>(rows) >= kLongBatchNs);
@@ -65,10 +66,10 @@ uint32_t SampleCost::ChunkRows(ClaimKind kind, uint64_t rows) const {
   if (MakesBatch(kind)) {
     return static_cast<uint32_t>(rows);
   }
-  // Two claims for each producer in what is open.
+  // Two claims per producer among the open batches.
   const double share_ns = sample_ns_ * static_cast<double>(rows) * options_.prefetch / (2.0 * std::max(producers_, 1U));
   const double claim_ns = std::clamp(share_ns, kLeastClaimNs, kClaimNs);
-  // Before the first sample is made: one at a time, so that all producers work on the first batch.
+  // Before the first sample: one row at a time, so that all producers work on the first batch.
   uint64_t chunk = sample_ns_ == 0 ? 1 : static_cast<uint64_t>(std::min(claim_ns / sample_ns_, 2e9));
   const uint64_t max_chunks = kind == ClaimKind::kItems ? kMaxChunks - 1 : kMaxChunks;
   chunk = std::max(chunk, (rows + max_chunks - 1) / max_chunks);

@@ -52,8 +52,8 @@ BatchProblem SlotReader::ReadProblem(const OpenBatch& batch) const {
     if (problem.kind == ProblemKind::kMismatch && !MakesBatch(batch.facts.KindOf(chunk))) {
       return {ProblemKind::kMismatch, problem.row, {}};
     }
-    // The lowest row is the one that a single producer would have met first. A mismatch that is left is one that a
-    // single claimant met within the batch: a failure like any other.
+    // The lowest row is the one that a single producer would have met first. A mismatch reported by a sole claimant is
+    // a failure like any other.
     if (lowest.kind == ProblemKind::kNone) {
       lowest = {ProblemKind::kFailed, problem.row, Text(batch.slot, place)};
     }

@@ -27,7 +27,7 @@ void TraceRing::Write(const TraceEvent& event) {
                                   0};
   Word* place = EventAt(count);
   for (size_t i = 0; i < kWords; ++i) {
-    // Who reads such a word sees, afterwards, a count of at least this event's.
+    // A reader of such a word then sees a count that includes at least this event.
     place[i].store(words[i], std::memory_order_release);
   }
   words_[0].store(count + 1, std::memory_order_release);
