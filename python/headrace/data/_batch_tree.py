@@ -21,6 +21,7 @@ import copyreg
 import dataclasses
 import enum
 import io
+import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Optional
@@ -425,11 +426,7 @@ def _split(values: Any, shapes: Array) -> list[Any]:
     pieces = []
     begin = 0
     for shape in shapes.tolist():
-        end = begin
-        size = 1
-        for extent in shape:
-            size *= extent
-        end = begin + size
+        end = begin + math.prod(shape)
         pieces.append(values[begin:end].reshape(shape))
         begin = end
     return pieces
@@ -449,30 +446,28 @@ def _from_shell(shell: tuple[Any, ...]) -> Any:
 
 def make_mapping(cls: type[Any], shell: tuple[Any, ...] | None, items: dict[Any, Any]) -> Any:
     """A mapping of the type with those items; a dict, if the type does not let itself be made."""
-    if cls is dict:
-        return items
-    try:
-        if shell is None:
-            return cls(items)
-        mapping = _from_shell(shell)
-        mapping.update(items)
-        return mapping
-    except Exception:
-        return items
+    return items if cls is dict else _filled(cls, shell, items, "update")
 
 
 def make_sequence(cls: type[Any], shell: tuple[Any, ...] | None, elements: list[Any]) -> Any:
     """A sequence of the type with those elements; a list, if the type does not let itself be made."""
-    if cls is list:
-        return elements
+    return elements if cls is list else _filled(cls, shell, elements, "extend")
+
+
+def _filled(cls: type[Any], shell: tuple[Any, ...] | None, content: Any, fill: str) -> Any:
+    """A container of the type that holds ``content``; ``content`` itself if that cannot be made.
+
+    Args:
+        shell: how to make an empty one, to which the method ``fill`` adds; None: the type's constructor takes it all.
+    """
     try:
         if shell is None:
-            return cls(elements)
-        sequence = _from_shell(shell)
-        sequence.extend(elements)
-        return sequence
+            return cls(content)
+        container = _from_shell(shell)
+        getattr(container, fill)(content)
+        return container
     except Exception:
-        return elements
+        return content
 
 
 def make_dataclass(cls: type[Any], fields: dict[str, Any]) -> Any:

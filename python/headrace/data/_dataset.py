@@ -114,6 +114,13 @@ def passes_on(getitem: Getitem) -> Getitem:
     return getitem
 
 
+def tell_epoch(datasets: Iterable[Any], epoch: int) -> None:
+    """Calls ``set_epoch`` of those datasets that have it."""
+    for dataset in datasets:
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(epoch)
+
+
 def _has_parameter(method: Callable[..., Any], name: str) -> bool:
     try:
         return name in inspect.signature(method).parameters
@@ -246,9 +253,7 @@ class ComposedDataset:
 
     def set_epoch(self, epoch: int) -> None:
         """Hands the epoch to the parts that count epochs."""
-        for part in self._parts:
-            if hasattr(part.dataset, "set_epoch"):
-                part.dataset.set_epoch(epoch)
+        tell_epoch([part.dataset for part in self._parts], epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the parts, None for those that have none."""
@@ -468,9 +473,7 @@ class ChainDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Hands the epoch to the datasets that count them."""
-        for dataset in self.datasets:
-            if hasattr(dataset, "set_epoch"):
-                dataset.set_epoch(epoch)
+        tell_epoch(self.datasets, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last iteration stands."""

@@ -20,7 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace import _core
-from headrace.data._dataset import ComposedDataset, IterableDataset, Part, in_range, is_iterable_dataset, passes_on
+from headrace.data._dataset import (
+    ComposedDataset,
+    IterableDataset,
+    Part,
+    in_range,
+    is_iterable_dataset,
+    passes_on,
+    tell_epoch,
+)
 from headrace.data._sampler import Int64Array, SeekableSampler, pass_seed, seed_of
 
 # The longest period of a schedule. Weights that need a longer one are rounded to multiples of its inverse.
@@ -352,9 +360,7 @@ class IterableMixture(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Hands the epoch to the datasets that count them."""
-        for dataset in self.datasets:
-            if hasattr(dataset, "set_epoch"):
-                dataset.set_epoch(epoch)
+        tell_epoch(self.datasets, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last iteration stands."""

@@ -6,11 +6,12 @@ supplies the scheduler with indices.
 
 from __future__ import annotations
 
+import abc
 import base64
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, Union
+from typing import Any, Union
 
 import numpy as np
 
@@ -23,29 +24,52 @@ from headrace.data._sampler import BatchSampler, SeekableSampler
 Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
 
 
-class BatchPlan(Protocol):
+class BatchPlan(abc.ABC):
     """The index lists of an epoch's batches. One iteration at a time.
 
     A signal handler may raise at any moment; asking for the same batch again then gives what it would have given.
+
+    A subclass whose order depends on more than epoch and batch overrides ``state``, ``check`` and ``restore``.
     """
 
+    @abc.abstractmethod
     def start(self, epoch: int, batch: int) -> None:
         """Begins ``epoch`` at ``batch``, counted from 0."""
 
+    @abc.abstractmethod
     def take(self, batch: int) -> Indices | None:
         """The list of a batch, never empty; None after the last one. Batches are asked for in ascending order."""
 
     def state(self) -> dict[str, Any]:
-        """What this epoch's order depends on, besides epoch and batch; as JSON can hold it."""
+        """What this epoch's order depends on, besides epoch and batch; JSON can hold it."""
+        return {}
 
     def check(self, state: dict[str, Any]) -> None:
-        """Raises TypeError or ValueError unless ``state`` is one that :meth:`restore` takes. Changes nothing."""
+        """Raises TypeError or ValueError unless :meth:`restore` accepts ``state``. Changes nothing."""
+        _check_keys(state)
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Makes the next :meth:`start` begin the epoch in which ``state`` was taken."""
+
+
+class _SamplerPlan(BatchPlan):
+    """A plan whose state is that of a sampler."""
+
+    def __init__(self, state_of: SeekableSampler) -> None:
+        self._state_of = state_of
+
+    def state(self) -> dict[str, Any]:
+        return {"sampler": self._state_of.state_dict()}
+
+    def check(self, state: dict[str, Any]) -> None:
+        _check_keys(state, "sampler")
+        self._state_of.check_state(state["sampler"])
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Makes the next :meth:`start` begin the epoch that ``state`` was taken in."""
+        self._state_of.load_state_dict(state["sampler"])
 
 
-class SeekingPlan:
+class SeekingPlan(_SamplerPlan):
     """Batches of a sampler that knows the index at any position: starts anywhere in O(1).
 
     Args:
@@ -54,6 +78,7 @@ class SeekingPlan:
     """
 
     def __init__(self, sampler: SeekableSampler, batch_size: int, drop_last: bool, rank: int, world: int) -> None:
+        super().__init__(sampler)
         self._sampler = sampler
         self._batch_size = batch_size
         self._drop_last = drop_last
@@ -73,21 +98,13 @@ class SeekingPlan:
         indices = self._sampler.take(start, stop)[self._rank :: self._world]
         return indices if len(indices) else None
 
-    def state(self) -> dict[str, Any]:
-        return {"sampler": self._sampler.state_dict()}
 
-    def check(self, state: dict[str, Any]) -> None:
-        _check_keys(state, "sampler")
-        self._sampler.check_state(state["sampler"])
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._sampler.load_state_dict(state["sampler"])
-
-
-class SeekingBatchPlan:
-    """As :class:`SeekingPlan`, of a batch sampler."""
+class SeekingBatchPlan(_SamplerPlan):
+    """Like :class:`SeekingPlan`, for a batch sampler whose sampler is seekable."""
 
     def __init__(self, sampler: BatchSampler) -> None:
+        assert isinstance(sampler.sampler, SeekableSampler)
+        super().__init__(sampler.sampler)
         self._sampler = sampler
 
     def start(self, epoch: int, batch: int) -> None:
@@ -96,24 +113,8 @@ class SeekingBatchPlan:
     def take(self, batch: int) -> Indices | None:
         return self._sampler.take(batch, batch + 1)[0] if batch < len(self._sampler) else None
 
-    def state(self) -> dict[str, Any]:
-        return {"sampler": self._seekable.state_dict()}
 
-    def check(self, state: dict[str, Any]) -> None:
-        _check_keys(state, "sampler")
-        self._seekable.check_state(state["sampler"])
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._seekable.load_state_dict(state["sampler"])
-
-    @property
-    def _seekable(self) -> SeekableSampler:
-        sampler = self._sampler.sampler
-        assert isinstance(sampler, SeekableSampler)
-        return sampler
-
-
-class ReplayPlan:
+class ReplayPlan(BatchPlan):
     """Batches of anything that gives indices when it is iterated over.
 
     To begin in the middle of an epoch, the indices before are drawn and dropped.
@@ -171,15 +172,6 @@ class ReplayPlan:
             )
         self._interrupted = False
 
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def check(self, state: dict[str, Any]) -> None:
-        _check_keys(state)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
-
 
 class ReplayBatchPlan(ReplayPlan):
     """As :class:`ReplayPlan`, of anything that gives lists of indices."""
@@ -200,7 +192,7 @@ class ReplayBatchPlan(ReplayPlan):
         return indices
 
 
-class TorchShufflePlan:
+class TorchShufflePlan(BatchPlan):
     """The order in which torch's own loader would shuffle, drawn from torch's generator in the same way.
 
     Args:
@@ -265,7 +257,7 @@ class TorchShufflePlan:
         self._restored = state
 
 
-class GrainPlan:
+class GrainPlan(BatchPlan):
     """Batches in the order in which Grain's workers would make them; see :mod:`headrace.data._grain`.
 
     Args:
@@ -297,15 +289,6 @@ class GrainPlan:
         if batch >= self._count:
             return None
         return self._index_at(self._epoch, grain_positions(batch, *self._arguments))
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def check(self, state: dict[str, Any]) -> None:
-        _check_keys(state)
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
 
 
 def _check_keys(state: dict[str, Any], *expected: str) -> None:

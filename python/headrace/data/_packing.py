@@ -15,7 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data._arguments import positive
-from headrace.data._dataset import ComposedDataset, IterableDataset, Part, in_range, is_iterable_dataset, passes_on
+from headrace.data._dataset import (
+    ComposedDataset,
+    IterableDataset,
+    Part,
+    in_range,
+    is_iterable_dataset,
+    passes_on,
+    tell_epoch,
+)
 from headrace.data._sampler import Int64Array
 
 # The length of a row: one for all features, or by feature.
@@ -330,8 +338,7 @@ class PackedIterableDataset(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Hands the epoch to the dataset, if that counts them."""
-        if hasattr(self.dataset, "set_epoch"):
-            self.dataset.set_epoch(epoch)
+        tell_epoch([self.dataset], epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Where the last iteration stands."""

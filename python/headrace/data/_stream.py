@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+from headrace.data._dataset import tell_epoch
 from headrace.data._sample_pickle import dumps
 
 
@@ -125,8 +126,7 @@ class StreamReader:
             self._batch, state = place.batches, place.state
             if place.ended:
                 return
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(epoch)
+        tell_epoch([self._dataset], epoch)
         if state is None and given_up and self._initial is not None:
             state = self._initial
         on_dataset = state is not None and hasattr(self._dataset, "load_state_dict")
