@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from headrace import _core, errors
 from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
-from headrace.data._engine import Engine, stay_if_interpreter_ends
+from headrace.data._engine import Engine, rest_if_interpreter_exits
 from headrace.data._feed import Feed
 from headrace.data._iteration import BatchIterator, Progress
 from headrace.data._order import batches_per_epoch, draw_torch_seed
@@ -352,7 +352,7 @@ class DataLoader:
             engine.close()
 
     def _start_epoch(self) -> tuple[Engine, Progress]:
-        stay_if_interpreter_ends()
+        rest_if_interpreter_exits()
         config = self._config
         drawn = None
         if config.follows_torch and (self._seed is None or config.draws_each_epoch):
@@ -382,7 +382,7 @@ class DataLoader:
             try:
                 engine = Engine(config, seed, base_seed, position)
             except BaseException:
-                stay_if_interpreter_ends()
+                rest_if_interpreter_exits()
                 raise
         self._next = Position(position.epoch + 1)
         self._chosen_at = None

@@ -43,25 +43,27 @@ _TRACE_EVENTS = 1 << 14
 _MAX_INDEX = (1 << 63) - 1
 
 
-_interpreter_ends = False
+_interpreter_exits = False
 
 
-def _note_end() -> None:
-    global _interpreter_ends
-    _interpreter_ends = True
+def _note_exit() -> None:
+    global _interpreter_exits
+    _interpreter_exits = True
 
 
-# Runs before the finalizers below: those of atexit run in reverse order, and this first one registers weakref's.
-weakref.finalize(_note_end, lambda: None)
-atexit.register(_note_end)
+# atexit runs the newest function first. weakref registers the one that runs all finalizers with the first of them,
+# which this makes sure of: the exit is noted before a finalizer below ends an engine.
+weakref.finalize(_note_exit, lambda: None)
+atexit.register(_note_exit)
 
 
-def stay_if_interpreter_ends() -> None:
-    """Keeps a daemon thread that still iterates when the interpreter ends from seeing its workers gone.
+def rest_if_interpreter_exits() -> None:
+    """Never returns to a daemon thread once the interpreter exits: its workers are gone, and nobody is left to tell.
 
-    It never returns then; CPython itself treats such threads likewise.
+    CPython treats such threads alike as soon as they want its lock; the C++ side does so from its own exit handler on,
+    which runs after the finalizers.
     """
-    if _interpreter_ends and threading.current_thread() is not threading.main_thread():
+    if _interpreter_exits and threading.current_thread() is not threading.main_thread():
         threading.Event().wait()
 
 
@@ -173,7 +175,6 @@ class Engine:
         if in_process:
             self.server = make_server(producer_id=0, errors=self._errors)
             self._finalizer = weakref.finalize(self, _stop_here, self.scheduler, self._serving, self._owner)
-            _note_exit_first()
             return
         if self._local:
             servers = functools.partial(make_server, errors=self._errors)
@@ -200,7 +201,6 @@ class Engine:
                 _explain_pickling(config, context.get_start_method(), error)
                 raise
         self._finalizer = weakref.finalize(self, _stop_pool, self.pool, self._pool_lock, self._owner)
-        _note_exit_first()
 
     def close(self) -> None:
         """Ends the workers. Batches stay valid."""
@@ -277,7 +277,6 @@ class Engine:
             elif result == WaitOutcome.TIMED_OUT:
                 self.note_half_timeout()
             elif result == WaitOutcome.STOPPED:
-                _rest_if_exiting()
                 raise errors.FailedPrecondition("the loader was shut down during the iteration")
 
     def acknowledge(self) -> None:
@@ -308,9 +307,7 @@ class Engine:
         """
         assert self._plan is not None
         for _ in range(self.scheduler.wanted_supply()):
-            batch = self._begin.batch + self.scheduler.supplied
-            for skipped in self._begin.skip:
-                batch += skipped <= batch
+            batch = self._begin.batch_after(self.scheduler.supplied)
             try:
                 indices = self._plan.take(batch)
             except Exception as error:
@@ -467,26 +464,6 @@ def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception)
             ) from error
 
 
-_exiting = False
-
-
-@functools.cache
-def _note_exit_first() -> None:
-    """Has the interpreter's exit noted before it stops the engines: what is registered last runs first."""
-
-    def note() -> None:
-        global _exiting
-        _exiting = True
-
-    atexit.register(note)
-
-
-def _rest_if_exiting() -> None:
-    """A daemon thread that iterates while the interpreter exits has nobody left to tell: it ends with the process."""
-    if _exiting and threading.current_thread() is not threading.main_thread():
-        threading.Event().wait()
-
-
 def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: int) -> None:
     """Ends an engine without workers.
 
@@ -494,7 +471,7 @@ def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: 
     there by unwinding the stack, which C++ answers with abort(): so it is given time to come out.
     """
     scheduler.shutdown()
-    if _exiting and os.getpid() == owner and serving.acquire(timeout=1.0):
+    if _interpreter_exits and os.getpid() == owner and serving.acquire(timeout=1.0):
         serving.release()
 
 

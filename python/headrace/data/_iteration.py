@@ -7,37 +7,81 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace import errors
-from headrace.data._engine import Engine, Failed, stay_if_interpreter_ends
+from headrace.data._engine import Engine, Failed, rest_if_interpreter_exits
 from headrace.data._state import Position, StreamPosition
 from headrace.data._stream import decode_place
 
 
-class _Place(NamedTuple):
-    """How far an iteration has come whose batches may come in any order, or of several streams.
+class _StreamsPlace(NamedTuple):
+    """How far an iteration over streams has come.
 
     Attributes:
-        batch: batches that were taken, without gaps.
-        ahead: batches beyond ``batch`` that were taken.
-        streams: how far each stream has been taken. A stream's state is decoded when somebody asks.
+        batch: how many batches were taken.
+        streams: how far each stream was taken. A stream's state is decoded only when somebody asks for it.
         next_stream: whose turn it is.
     """
 
     batch: int
-    ahead: frozenset[int]
     streams: tuple[StreamPosition | tuple[int, bytes], ...]
     next_stream: int
 
-    def after(self, last: Any) -> _Place:
+    def after(self, last: Any) -> _StreamsPlace:
         """The place once another batch was taken: the scheduler's ``last``."""
-        if self.streams:
-            streams = list(self.streams)
-            streams[last.stream] = (last.stream_batch + 1, last.attachment)
-            return _Place(self.batch + 1, self.ahead, tuple(streams), (last.stream + 1) % len(streams))
-        batch, ahead = self.batch, {*self.ahead, last.batch}
-        while batch in ahead:
-            ahead.remove(batch)
-            batch += 1
-        return _Place(batch, frozenset(ahead), (), 0)
+        streams = list(self.streams)
+        streams[last.stream] = (last.stream_batch + 1, last.attachment)
+        return _StreamsPlace(self.batch + 1, tuple(streams), (last.stream + 1) % len(streams))
+
+    def position(self) -> dict[str, Any]:
+        """What a :class:`Position` says of it."""
+        streams = tuple(
+            stream if isinstance(stream, StreamPosition) else StreamPosition(stream[0], *decode_place(stream[1]))
+            for stream in self.streams
+        )
+        return {"batch": self.batch, "streams": streams, "next_stream": self.next_stream}
+
+
+class _UnorderedPlace(NamedTuple):
+    """How far an iteration has come whose batches arrive in any order.
+
+    Immutable, and yet it takes constant time per batch, however many batches overtake a slow one: the newest are a
+    linked list, which is folded into the set once it is as long.
+
+    Attributes:
+        first: all batches before this one were taken.
+        ahead: batches from ``first`` on that were taken.
+        newest: further ones: the last one taken, and the list of those before it.
+        recent: how many ``newest`` holds.
+    """
+
+    first: int
+    ahead: frozenset[int]
+    newest: tuple[int, Any] | None = None
+    recent: int = 0
+
+    def after(self, last: Any) -> _UnorderedPlace:
+        """The place once another batch was taken: the scheduler's ``last``."""
+        place = _UnorderedPlace(self.first, self.ahead, (last.batch, self.newest), self.recent + 1)
+        return place if place.recent <= 32 + len(self.ahead) else place._folded()
+
+    def _folded(self) -> _UnorderedPlace:
+        first, ahead, newest = self.first, set(self.ahead), self.newest
+        while newest is not None:
+            batch, newest = newest
+            ahead.add(batch)
+        while first in ahead:
+            ahead.remove(first)
+            first += 1
+        return _UnorderedPlace(first, frozenset(ahead))
+
+    @property
+    def batch(self) -> int:
+        """How many batches were taken without a gap."""
+        return self._folded().first
+
+    def position(self) -> dict[str, Any]:
+        """What a :class:`Position` says of it."""
+        place = self._folded()
+        return {"batch": place.first, "skip": tuple(sorted(place.ahead))}
 
 
 class Progress:
@@ -47,7 +91,8 @@ class Progress:
         begin: where it began.
 
     Attributes:
-        place: batches taken; a :class:`_Place` if ``detailed``. Always replaced as a whole, so that it can be put back.
+        place: how many batches were taken; if ``detailed``, a :class:`_StreamsPlace` or an :class:`_UnorderedPlace`.
+            Always replaced as a whole, so that it can be put back.
         engine: None once it was shut down.
     """
 
@@ -59,13 +104,15 @@ class Progress:
         self._plan_state = engine.plan_state()
         self.detailed = bool(engine.stream_count) or not engine.in_order
         self.place: Any = begin.batch
-        if self.detailed:
+        if engine.stream_count:
             streams = begin.streams or (StreamPosition(),) * engine.stream_count
-            self.place = _Place(begin.batch, frozenset(begin.skip), streams, begin.next_stream)
+            self.place = _StreamsPlace(begin.batch, streams, begin.next_stream)
+        elif self.detailed:
+            self.place = _UnorderedPlace(begin.batch, frozenset(begin.skip))
 
     @property
     def batch(self) -> int:
-        """Batches that were taken, without gaps."""
+        """How many batches were taken without a gap."""
         batch: int = self.place.batch if self.detailed else self.place
         return batch
 
@@ -80,24 +127,15 @@ class Progress:
             if self.finished:
                 return Position(self.epoch + 1)
         elif self.detailed:
-            if len(self.place.streams) != 1:
+            if not isinstance(self.place, _StreamsPlace) or len(self.place.streams) != 1:
                 raise errors.FailedPrecondition(
                     "the number of batches does not say which these were: state_dict takes it only where batches come "
                     "in order and workers have no streams of their own"
                 )
             return Position(self.epoch, batches, streams=(StreamPosition(batches),))
-        place = self.place if self.detailed else _Place(self.place, frozenset(), (), 0)
-        return Position(
-            epoch=self.epoch,
-            batch=place.batch if batches is None else batches,
-            skip=tuple(sorted(place.ahead)),
-            streams=tuple(
-                stream if isinstance(stream, StreamPosition) else StreamPosition(stream[0], *decode_place(stream[1]))
-                for stream in place.streams
-            ),
-            next_stream=place.next_stream,
-            plan=self._plan_state,
-        )
+        if self.detailed:
+            return Position(self.epoch, plan=self._plan_state, **self.place.position())
+        return Position(self.epoch, self.place if batches is None else batches, plan=self._plan_state)
 
 
 # Of a batch that nobody waits for.
@@ -166,7 +204,7 @@ class BatchIterator(Iterator[Any]):
             self._let_go()
             raise
         except BaseException as error:
-            stay_if_interpreter_ends()
+            rest_if_interpreter_exits()
             if type(batch) is Failed and error is batch.error:
                 batch = None  # whose error refers to this frame
             else:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -50,6 +52,19 @@ class Position:
     streams: tuple[StreamPosition, ...] = ()
     next_stream: int = 0
     plan: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def batch_after(self, count: int) -> int:
+        """The number of the batch that comes after ``count`` others from here on: ``skip`` is left out.
+
+        Takes O(log n) for n skipped batches.
+        """
+        number = self.batch + count
+        return number + bisect.bisect_right(self._before_skipped, number)
+
+    @functools.cached_property
+    def _before_skipped(self) -> list[int]:
+        """For each skipped batch: how many batches before it are not skipped."""
+        return [batch - number for number, batch in enumerate(self.skip)]
 
 
 def encode_state(config: LoaderConfig, seed: int | None, position: Position) -> dict[str, Any]:
