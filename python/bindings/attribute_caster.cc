@@ -59,7 +59,7 @@ Attribute List(const py::sequence& values) {
     all_number &= is_int || std::holds_alternative<double>(item);
     all_string &= std::holds_alternative<std::string>(item);
   }
-  if (all_string) {  // an empty list too; the framework makes it empty of any other kind
+  if (all_string) {  // true for an empty list too, which the framework converts to any other kind
     return ListOf<std::string>(values);
   }
   if (all_bool) {

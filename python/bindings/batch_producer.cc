@@ -30,7 +30,7 @@ using shared_memory::ClaimKind;
 using shared_memory::KeptSample;
 using shared_memory::StreamEnd;
 
-// One per worker thread; not to be shared by two threads.
+// One per worker thread; must not be shared between threads.
 class BatchProducer {
  public:
   BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd, py::object describe, py::object pickle)
@@ -68,7 +68,7 @@ class BatchProducer {
     producer_.BeginRow(claim, row);
   }
 
-  // Makes the rows of the claim with getitem(index), or getitem(index, place), and ends it.
+  // Makes the rows of the claim with getitem(index) or getitem(index, place), and ends the claim.
   void Fill(const Claim& claim, const py::object& getitem, const py::object& keys, bool out) {
     RequirePlaces(claim);
     if (out) {
@@ -96,8 +96,8 @@ class BatchProducer {
     producer_.Complete(claim);
   }
 
-  // Writes samples that were made already and ends the claim. A batch of a stream has fewer rows where the stream ends;
-  // if its samples do not fit each other, false: the claim is still the caller's, as it was.
+  // Writes samples that exist already and ends the claim. At the end of a stream, its batch has fewer rows. Returns
+  // false if the samples of a stream's batch do not fit together: the claim stays open, unchanged.
   bool FillFrom(const Claim& whole_claim, const py::sequence& samples, bool ended, const py::bytes& attachment) {
     RequirePlaces(whole_claim);
     const Claim claim = OfSamples(whole_claim, py::len(samples), ended);
@@ -124,7 +124,7 @@ class BatchProducer {
     return true;
   }
 
-  // Keeps a sample for the collation of its batch: bytes and buffers, which are copied.
+  // Copies a sample, bytes and buffers, into the slot for the collation of its batch.
   void Keep(const Claim& claim, uint32_t row, const py::bytes& message, const py::list& buffers) {
     RequireItems(claim);
     HR_ENFORCE(row >= claim.begin && row < claim.end, OutOfRange, "row ", row, " is not one of the claim's, ",
@@ -150,7 +150,7 @@ class BatchProducer {
     timer.Stop();
   }
 
-  // For each row what was kept: bytes and buffers in the slot, which stay mapped for as long as anybody has them.
+  // What was kept for each row: bytes and buffers in the slot, which stay mapped as long as anybody holds them.
   py::list Kept(const Claim& claim) {
     HR_ENFORCE(claim.kind == ClaimKind::kCollate, FailedPrecondition, "the claim is not a collation");
     const py::capsule owner(new std::shared_ptr<Arena>(arena_),
@@ -172,27 +172,27 @@ class BatchProducer {
     return rows;
   }
 
-  // Ends a claim whose samples were kept.
+  // Ends a claim whose samples have been kept.
   void Complete(const Claim& claim) {
     RequireItems(claim);
     producer_.Complete(claim);
   }
 
-  // Ends a claim whose samples cannot be kept: the batch is made anew, by one worker.
+  // Ends a claim whose samples cannot be kept: one worker then makes the whole batch again.
   void Mismatch(const Claim& claim) {
     RequireItems(claim);
     producer_.Fail(claim, row_, shared_memory::ProblemKind::kMismatch, {});
   }
 
-  // The stream of the claim's batch is over, and the batch has no rows.
+  // Ends the claim: its stream is over, and the batch has no rows.
   void EndStream(const Claim& claim) {
     RequireStream(claim);
     producer_.SetStreamEnd(claim, StreamEnd::kBefore);
     producer_.Complete(claim);
   }
 
-  // Writes a whole batch, collated already, and ends the claim. A leaf is an array, a list of objects, or an array that
-  // is made in its place: it has shape, dtype, meaning and fill(array), as headrace.data.batch_tree.Planned.
+  // Writes a whole batch that is already collated, and ends the claim. A leaf is an array, a list of objects, or an
+  // object with shape, dtype, meaning and fill(array) that makes its array in place, like headrace.data's Planned.
   void WriteBatch(const Claim& claim, const py::bytes& tree, const py::list& leaves, bool ended,
                   const py::bytes& attachment, std::optional<uint32_t> rows) {
     HR_ENFORCE(shared_memory::MakesBatch(claim.kind), FailedPrecondition, "the claim is not a whole batch");
@@ -222,7 +222,7 @@ class BatchProducer {
   uint32_t id() const { return producer_.id(); }
 
  private:
-  // What fails before a row is begun fails at the claim's first.
+  // A failure before any row was started counts as one of the claim's first row.
   std::optional<Claim> Begun(std::optional<Claim> claim) {
     if (claim) {
       row_ = claim->begin;
@@ -240,14 +240,14 @@ class BatchProducer {
     const uint32_t unfit = FillRowsInPlace(claim, getitem, keys);
     writer_.ClosePlaces(claim);
     if (unfit < claim.end) {
-      writer_.Forget();  // or every batch to come would be given the wrong places, too
+      writer_.Forget();  // otherwise all later batches would get the wrong places, too
       producer_.Fail(claim, unfit, shared_memory::ProblemKind::kMismatch, {});
       return;
     }
     producer_.Complete(claim);
   }
 
-  // The row that does not look like the others of its batch, else the claim's end.
+  // The first row whose structure differs from the rest of its batch, else the claim's end.
   uint32_t FillRowsInPlace(const Claim& claim, const py::object& getitem, const py::object& keys) {
     RowTimer timer(&producer_, claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
@@ -285,7 +285,7 @@ class BatchProducer {
     HR_ENFORCE(claim.kind == ClaimKind::kStream, FailedPrecondition, "the claim is not a batch of a stream");
   }
 
-  // The claim, with as many rows as there are samples.
+  // The claim, reduced to as many rows as there are samples.
   static Claim OfSamples(Claim claim, size_t samples, bool ended) {
     const uint32_t rows = claim.end - claim.begin;
     if (claim.kind == ClaimKind::kStream && ended && samples < rows) {
@@ -296,7 +296,7 @@ class BatchProducer {
     return claim;
   }
 
-  // Says of a batch what travels with it.
+  // Attaches what travels with the batch.
   void Describe(const Claim& claim, bool ended, const py::bytes& attachment) {
     if (ended) {
       RequireStream(claim);

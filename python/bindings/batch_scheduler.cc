@@ -32,19 +32,19 @@ using shared_memory::ReadyBatch;
 using shared_memory::SchedulerOptions;
 using shared_memory::WaitOutcome;
 
-// A signal may arrive just before the wait begins, or on another thread: how long Python may not notice.
+// A signal may arrive just before the wait begins, or on another thread: how long it may go unnoticed.
 constexpr int64_t kSignalCheckNs = 100'000'000;
 
 int64_t Nanoseconds(double seconds) { return seconds < 0 ? -1 : static_cast<int64_t>(seconds * 1e9); }
 
-// The scheduler and what turns its batches into Python objects. Used by one thread at a time, except for Shutdown and
-// stats. Belongs to the process that made it.
+// The scheduler, and what turns its batches into Python objects. One thread at a time may use it, except for Shutdown
+// and stats. It belongs to the process that created it.
 class BatchScheduler {
  public:
-  // `decode_problem(batch)` gives the exception to raise for a batch that could not be made; the others as for
+  // `decode_problem(batch)` returns the exception to raise for a batch that could not be made; for the others see
   // BatchBuilder.
-  // `look_ahead`: Next builds the batch after the one that it gives, too, if that is ready: what is begun by building
-  // it, copies to a device say, goes on while the consumer has the one before.
+  // `look_ahead`: Next also builds the following batch if it is ready, so that work started by building it, such as a
+  // copy to a device, overlaps with the consumer's work on the current one.
   BatchScheduler(const SchedulerOptions& options, py::object decode_tree, py::object decode_problem,
                  py::object unpickle, bool look_ahead)
       : look_ahead_(look_ahead),
@@ -54,10 +54,10 @@ class BatchScheduler {
 
   shared_memory::BatchScheduler& scheduler() const { return *scheduler_; }
 
-  // The next batch, or a WaitOutcome that says what to do first. Python's signal handlers run meanwhile.
+  // The next batch, or a WaitOutcome that says what to do first. Python's signal handlers run during the wait.
   //
-  // A signal handler may raise while Python code builds the batch, or before the caller has stored what this returns:
-  // the batch is kept until it is acknowledged, and built again.
+  // A signal handler may raise while Python code builds the batch, or before the caller has stored the result. The
+  // batch is therefore kept until it is acknowledged, and built again if it is asked for again.
   py::object Next(double timeout) {
     RequireOwner();
     if (!taken_) {
@@ -88,7 +88,7 @@ class BatchScheduler {
     return built_;
   }
 
-  // The caller has what Next gave, a batch or its problem, for good.
+  // The caller has stored what Next returned, a batch or its problem.
   void Acknowledge() {
     taken_.reset();
     built_ = py::object();
@@ -111,7 +111,7 @@ class BatchScheduler {
 
   const std::optional<ReadyBatch>& last() const { return last_; }
 
-  // The shared memory is the creator's: a forked child that went on with it would write into the parent's batches.
+  // The shared memory belongs to its creator: a forked child that used it would write into the parent's batches.
   void RequireOwner() const {
     HR_ENFORCE(
         InOwner(), FailedPrecondition,
@@ -128,8 +128,8 @@ class BatchScheduler {
 
  private:
   WaitOutcome Wait(int64_t timeout_ns) {
-    // A batch that is ready costs no change of the GIL's owner: with another thread that computes in Python, to get it
-    // back takes up to a switch interval, 5 ms. The scheduler's own lock is never held by a thread that wants the GIL.
+    // If a batch is ready, keep the GIL: while another thread computes in Python, reacquiring it takes up to a switch
+    // interval, 5 ms. No thread that holds the scheduler's lock ever waits for the GIL.
     if (const std::optional<WaitOutcome> decided = scheduler_->TryWait()) {
       return *decided;
     }
@@ -163,12 +163,12 @@ class BatchScheduler {
     }
     ahead_ = scheduler_->Take();
     if (ahead_->problem != shared_memory::ProblemKind::kNone) {
-      return;  // it is reported in its turn
+      return;  // it is reported when its turn comes
     }
     try {
       built_ahead_ = builder_.Build(*ahead_);
     } catch (py::error_already_set& error) {
-      // It is built anew in its turn. A signal handler's exception comes again, now that nothing can be lost.
+      // It is built again when its turn comes. A signal handler's exception is raised now, when nothing can be lost.
       if (error.matches(PyExc_KeyboardInterrupt)) {
         PyErr_SetInterrupt();
       }
@@ -180,11 +180,11 @@ class BatchScheduler {
   const std::shared_ptr<shared_memory::BatchScheduler> scheduler_;
   BatchBuilder builder_;
   py::object decode_problem_;
-  std::optional<ReadyBatch> taken_;  // given, and not acknowledged yet
-  py::object built_;                 // of it; null if it is not built
+  std::optional<ReadyBatch> taken_;  // returned, and not yet acknowledged
+  py::object built_;                 // its Python object; null if not built
   std::optional<ReadyBatch> last_;   // without its memory
-  std::optional<ReadyBatch> ahead_;  // taken, and given next
-  py::object built_ahead_;           // of it; null if it is not built
+  std::optional<ReadyBatch> ahead_;  // taken, and returned next
+  py::object built_ahead_;           // its Python object; null if not built
   bool death_seen_ahead_ = false;
   uint64_t supplied_ = 0;  // in this epoch
 };

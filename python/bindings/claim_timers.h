@@ -1,4 +1,4 @@
-// What the time of a claim is spent on, as the loader's stats report it.
+// Measures what the time of a claim is spent on, for the loader's stats.
 //
 // Thread-safety: one thread per object.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace headrace::python {
 
-// Notes for a claim how its time goes to making the samples and to writing them. Where a claim has many rows they are
-// cheap, and looking at the clock is not: some of them then stand for all.
+// Splits the time of a claim into making and writing samples. If a claim has many rows, they are cheap and reading the
+// clock is not, so some rows then stand for all.
 class RowTimer {
  public:
   RowTimer(shared_memory::BatchProducer* producer, const shared_memory::Claim& claim)
@@ -55,7 +55,7 @@ class RowTimer {
   uint64_t copy_ns_ = 0;
 };
 
-// Notes the time until Stop as spent on writing.
+// Counts the time until Stop as spent on writing.
 class CopyTimer {
  public:
   explicit CopyTimer(shared_memory::BatchProducer* producer)

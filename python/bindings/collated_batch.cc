@@ -47,7 +47,7 @@ LeafSpec SpecOf(const py::handle& leaf) {
   return spec;
 }
 
-// Pickles the objects beside the leaves; their records go to `place`.
+// Pickles the objects into side data; their records go to `place`.
 void WriteObjects(BatchProducer& producer, const Claim& claim, const py::list& objects, const py::object& pickle,
                   size_t leaves_end, std::byte* place) {
   for (const py::handle object : objects) {

@@ -7,11 +7,11 @@
 
 namespace headrace::python {
 
-// Lays the leaves out in the slot of `claim`, which makes its batch alone, publishes the layout with the pickled
-// `tree`, and copies the leaves in. A leaf is an array, a list of objects, which `pickle(object)` turns into bytes, or
-// an array that is made in its place: it has shape, dtype, meaning and fill(array), as
-// headrace.data.batch_tree.Planned. The claim stays open. Needs the GIL. Throws ResourceExhausted if the batch is
-// larger than the slot, FailedPrecondition if the batch has another layout already, and what Python throws.
+// Lays out the leaves in the slot of `claim`, which makes its batch alone, publishes the layout with the pickled
+// `tree`, and copies the leaves. A leaf is an array, a list of objects, which `pickle(object)` turns into bytes, or an
+// object with shape, dtype, meaning and fill(array) that makes its array in place, like headrace.data's Planned. The
+// claim stays open. Needs the GIL. Throws ResourceExhausted if the batch is larger than the slot, FailedPrecondition if
+// the batch already has another layout, and whatever Python raises.
 void WriteCollated(shared_memory::BatchProducer& producer, const shared_memory::Claim& claim,
                    const pybind11::bytes& tree, const pybind11::list& leaves, const pybind11::object& pickle);
 

@@ -61,7 +61,7 @@ class Prepared {
     {
       GilReleased nogil;
       const std::lock_guard lock(run_mutex_);
-      const ScopedWaitHook hook(&CheckSignals);  // so that Ctrl-C ends a wait for data
+      const ScopedWaitHook hook(&CheckSignals);  // lets Ctrl-C end a wait for data
       Executor().Run(*prepared_, &scope->scope(), feeds, &fetched);
     }
     return fetched;

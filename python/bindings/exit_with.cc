@@ -21,7 +21,7 @@ namespace headrace::python {
 namespace py = pybind11;
 namespace {
 
-// Removes a folder and the sockets in it. Does nothing if anything else is in it, or somebody else was faster.
+// Removes a folder and the sockets in it. Does nothing if it contains anything else, or is already gone.
 void RemoveSockets(const std::string& folder) {
   DIR* entries = opendir(folder.c_str());
   if (entries == nullptr) {
@@ -37,9 +37,9 @@ void RemoveSockets(const std::string& folder) {
   rmdir(folder.c_str());
 }
 
-// Whatever Python is doing, and also while this process is stopped: the parent's end wakes it then. (Were that signal
-// SIGKILL, it would come too soon: a parent's end is that of the thread which has forked, and a forkserver may end
-// before the main process's sockets are removed. SIGCONT does no harm to who is not stopped.)
+// Works whatever Python is doing, and even while this process is stopped, because the parent's end sends SIGCONT.
+// (SIGKILL as that signal would come too soon: the kernel sends it when the thread that forked ends, and a forkserver
+// may end before the main process's sockets are removed. SIGCONT does nothing to a process that is not stopped.)
 void ExitWith(int pidfd, const std::string& sockets) {
   prctl(PR_SET_PDEATHSIG, SIGCONT);
   // The thread inherits the mask: signals are for Python's threads.

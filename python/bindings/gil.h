@@ -2,11 +2,11 @@
 //
 // The bindings keep three rules, so that the GIL never takes part in a deadlock:
 //
-//  1. Give the GIL up before a call into a type that has a lock of its own (queue, reader, prepared program), however
+//  1. Release the GIL before a call into a type that has a lock of its own (queue, reader, prepared program), however
 //     short the call: a thread that holds that lock may be waiting for the GIL to drop a Python object.
-//  2. C++ threads touch Python only inside GilHeld, and ask whether they hold it: when the process ends the gate is
-//     closed, and what they wanted to drop is left to the operating system.
-//  3. An object that crosses threads does so as a SharedObject.
+//  2. C++ threads touch Python only inside GilHeld, and check whether they hold it: when the process ends, the gate
+//     closes, and what they wanted to drop is left to the operating system.
+//  3. Objects cross threads only as SharedObjects.
 //
 // Subinterpreters are not supported.
 #pragma once
@@ -17,12 +17,12 @@
 
 namespace headrace::python {
 
-// Gives the GIL up for the life of this object. The calling thread holds it before and after.
+// Releases the GIL for the life of this object. The calling thread holds it before and after.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}
-  // Once the gate is closed, a thread other than the one that ends the interpreter stays in here for ever: Python would
-  // end it by unwinding its stack, which aborts the process at the first function that must not throw.
+  // Once the gate is closed, any thread but the one that ends the interpreter stays in here forever: Python would end
+  // it by unwinding its stack, which aborts the process at the first function that must not throw.
   ~GilReleased() noexcept(false);
   GilReleased(const GilReleased&) = delete;
   GilReleased& operator=(const GilReleased&) = delete;
@@ -58,8 +58,8 @@ SharedObject ShareObject(pybind11::object object);
 // one raised (KeyboardInterrupt, say) as a PythonError. The caller does not hold the GIL.
 void CheckSignals();
 
-// From here on, threads that do not hold the GIL are refused it; waits, at most a second, until those that are inside
-// have come out. Called once, at the end of the process, by the thread that holds the GIL.
+// Refuses the GIL to all threads that do not hold it from now on, and waits, at most a second, until those inside have
+// left. Called once, at the end of the process, by the thread that holds the GIL.
 void CloseGilGate();
 
 }  // namespace headrace::python

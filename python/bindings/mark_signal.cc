@@ -1,4 +1,4 @@
-// _core.mark_signal: tells who waits for a signal handler's output that there is no more.
+// _core.mark_signal: tells the reader of a signal handler's output that the output is complete.
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 

@@ -21,7 +21,7 @@ bool LiesLikeATensor(const py::array& array) {
 
 bool IsNative(const py::dtype& dtype) { return dtype.byteorder() == '=' || dtype.byteorder() == '|'; }
 
-// `object` as a C-contiguous, aligned array in native byte order: itself where it is one already.
+// `object` as a C-contiguous, aligned array in native byte order: itself if it is one already.
 py::array Normalised(const py::handle& object) {
   if (py::isinstance<py::array>(object)) {
     auto array = py::reinterpret_borrow<py::array>(object);
@@ -31,7 +31,7 @@ py::array Normalised(const py::handle& object) {
   }
   const py::module_ numpy = py::module_::import("numpy");
   const py::array array = numpy.attr("asarray")(object);
-  DataTypeOfNumpy(array.dtype());  // refuse before anything is converted
+  DataTypeOfNumpy(array.dtype());  // refuse before converting anything
   return numpy.attr("require")(array, array.dtype().attr("newbyteorder")("="), py::make_tuple("C", "A"));
 }
 

@@ -1,5 +1,5 @@
-// What Python holds of a program: handles that look up what they stand for each time, so that none can point at
-// something removed.
+// Python's handles to the parts of a program. A handle looks up its target on each use, so it cannot dangle when the
+// target is removed.
 #pragma once
 
 #include <cstddef>

@@ -30,7 +30,7 @@ PythonError::PythonError(const py::object& exception) : Error(Describe(exception
 }
 
 PythonError PythonError::Fetch() {
-  const py::error_already_set error;  // takes and normalises what is set
+  const py::error_already_set error;  // fetches and normalizes what is set
   const py::object& exception = error.value();
   if (error.trace()) {
     PyException_SetTraceback(exception.ptr(), error.trace().ptr());

@@ -1,8 +1,7 @@
 // A Python exception that travels through C++: thrown by one thread, kept by a queue, rethrown and raised again by
 // another as the same object with its original traceback.
 //
-// Thread-safety: immutable; copies share the exception, and the last one drops it under the GIL on whichever thread
-// that is.
+// Thread-safety: immutable; copies share the exception, and the last one drops it under the GIL, on any thread.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -18,7 +18,7 @@ namespace {
 using shared_memory::BatchScheduler;
 using shared_memory::ReadyBatch;
 
-// Calls `function` under the GIL, from a thread that does not hold it, and gives what it returns to `use`.
+// Calls `function` under the GIL, from a thread that does not hold it, and passes the result to `use`.
 template <typename Use, typename... Arguments>
 void CallInPython(const SharedObject& function, const Use& use, const Arguments&... arguments) {
   const GilHeld held;
@@ -33,7 +33,7 @@ void CallInPython(const SharedObject& function, const Use& use, const Arguments&
   }
 }
 
-// A hook that calls a function which returns None, or the exception to throw.
+// A hook around a function that returns None or the exception to throw.
 std::function<void()> Hook(py::object function) {
   return [shared = ShareObject(std::move(function))] {
     CallInPython(shared, [](const py::object& problem) {

@@ -12,9 +12,9 @@
 
 namespace headrace::python {
 
-// Starts a feeder from `scheduler` to `queue`. `on_death`, `on_timeout` and `on_supply` (None: never asked for indices)
-// return None, or the exception with which the queue then fails; `decode_problem` makes the exception for a batch that
-// could not be made. The caller holds the GIL; the hooks are called, and the feeder joined, under the rules of gil.h.
+// Starts a feeder from `scheduler` to `queue`. `on_death`, `on_timeout` and `on_supply` (None if indices are never
+// requested) return None, or the exception that the queue then fails with; `decode_problem` makes the exception for a
+// batch that could not be made. The caller holds the GIL; hooks are called, and the feeder is joined, by gil.h's rules.
 std::shared_ptr<QueueFeeder> StartFeeder(std::shared_ptr<shared_memory::BatchScheduler> scheduler,
                                          const std::shared_ptr<LoDTensorBlockingQueue>& queue,
                                          pybind11::object on_death, pybind11::object on_supply,

@@ -24,7 +24,7 @@ using shared_memory::SideRecord;
 
 namespace {
 
-// Shapes are no part of a tree, so a loader meets few of them.
+// Trees do not contain shapes, so a loader meets only a few.
 constexpr size_t kMaxDecoders = 4096;
 
 }  // namespace
@@ -64,18 +64,18 @@ py::object BatchBuilder::Build(const ReadyBatch& batch) {
   std::byte* base = static_cast<std::byte*>(batch.memory->data());
   std::shared_ptr<Allocation> memory = batch.memory;
   if (batch.last_slots) {
-    // The consumer keeps so many batches that the arena would run dry: this one becomes a copy.
+    // The consumer keeps so many batches that the arena would run out of slots: copy this one.
     const size_t begin = layout.leaf_count() == 0 ? layout.end() : layout.leaf(0).offset;
     memory = Allocation::OnHeap(layout.end() - begin + 1);
     std::memcpy(memory->data(), base + begin, layout.end() - begin);
     base = static_cast<std::byte*>(memory->data()) - begin;
   }
-  // All arrays of a batch share one owner: the slot goes back with the last of them.
+  // All arrays of a batch share one owner: the slot is released with the last of them.
   const py::capsule owner(new std::shared_ptr<Allocation>(std::move(memory)),
                           [](void* pointer) { delete static_cast<std::shared_ptr<Allocation>*>(pointer); });
   HR_ENFORCE(decoder.dtypes.size() == layout.leaf_count(), DataLoss, "a batch has ", layout.leaf_count(),
              " elements, and a tree of ", decoder.dtypes.size());
-  size_t objects = 0;  // of batch.objects, so many are in the leaves before
+  size_t objects = 0;  // how many of batch.objects belong to the leaves so far
   py::list leaves(layout.leaf_count());
   for (size_t i = 0; i < layout.leaf_count(); ++i) {
     const LeafRecord& leaf = layout.leaf(i);

@@ -1,4 +1,4 @@
-// Turns the batches that the scheduler hands over into Python's.
+// Turns the batches that the scheduler hands over into Python objects.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,19 +13,19 @@
 
 namespace headrace::python {
 
-// What is known of a batch apart from its contents, which stay the caller's to release.
+// A batch's description without its contents, which the caller still has to release.
 shared_memory::ReadyBatch WithoutMemory(const shared_memory::ReadyBatch& batch);
 
-// Makes Python batches over the memory of slots. Keeps one decoder for each kind of batch it has met.
+// Makes Python batches over the memory of slots. Keeps one decoder for each kind of batch seen so far.
 // Thread-safety: needs the GIL.
 class BatchBuilder {
  public:
-  // `decode_tree(bytes)` gives (build, dtypes): build(leaves) makes the batch, dtypes[i] is the leaf's dtype, None for
-  // a list of objects. `unpickle(bytes)` gives an object.
+  // `decode_tree(bytes)` returns (build, dtypes): build(leaves) makes the batch, dtypes[i] is the leaf's dtype, or None
+  // for a list of objects. `unpickle(bytes)` returns an object.
   BatchBuilder(pybind11::object decode_tree, pybind11::object unpickle);
 
-  // The batch, whose arrays share the slot: it goes back with the last of them. Where the consumer holds nearly all
-  // slots the arrays share a copy. Throws what Python throws.
+  // The batch. Its arrays share the slot, which is released with the last of them; if the consumer holds nearly all
+  // slots, they share a copy instead. Throws what Python raises.
   pybind11::object Build(const shared_memory::ReadyBatch& batch);
 
  private:
@@ -35,7 +35,7 @@ class BatchBuilder {
   };
 
   const Decoder& DecoderOf(const shared_memory::BatchLayout& layout);
-  // `count` of batch.objects, from `first` on.
+  // `count` objects of batch.objects, from `first` on.
   pybind11::list Objects(const shared_memory::ReadyBatch& batch, size_t first, size_t count);
 
   pybind11::object decode_tree_;

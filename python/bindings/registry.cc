@@ -1,4 +1,4 @@
-// What operators there are, and libraries that bring more.
+// The registered operators, and libraries that add more.
 #include <pybind11/stl.h>
 
 #include <string>

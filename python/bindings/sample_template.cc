@@ -126,7 +126,7 @@ const BatchLayout& SampleTemplate::LayoutFor(uint32_t rows, size_t data_offset, 
     leaf.dims.insert(leaf.dims.begin(), static_cast<int64_t>(rows));
   }
   BatchLayout layout(leaves, tree_, data_offset, slot_bytes);
-  if (layouts_.size() >= 8) {  // full, last and a few odd batch sizes
+  if (layouts_.size() >= 8) {  // the full size, the last batch's, and a few odd ones
     layouts_.clear();
   }
   layouts_.push_back({rows, data_offset, std::move(layout)});
@@ -134,7 +134,7 @@ const BatchLayout& SampleTemplate::LayoutFor(uint32_t rows, size_t data_offset, 
 }
 
 py::array UnownedArray(const py::dtype& dtype, std::vector<py::ssize_t> shape, std::byte* data) {
-  // Any base keeps pybind11 from copying; this one owns nothing.
+  // Any base object keeps pybind11 from copying; this one owns nothing.
   const py::object base = py::int_(0);
   return {dtype, std::move(shape), data, base};
 }

@@ -1,5 +1,4 @@
-// What the samples of a dataset look like, compiled: the layout of a batch of them, and where each part of a sample
-// goes.
+// A compiled description of a dataset's samples: the layout of a batch of them, and where each part of a sample goes.
 //
 // Python describes a sample once, as a tree of nodes (headrace.data.collation.describe). Thread-safety: all functions
 // need the GIL.
@@ -32,10 +31,10 @@ enum class NodeKind : int {
   kTensor = 7,
   kObject = 8,  // anything else of that type, pickled
   kFields = 9,  // an object with attributes: (kind, type, names, children)
-  kWhole = 10,  // what Python has to collate: no sample fits
+  kWhole = 10,  // only Python can collate it: no sample fits
 };
 
-// A compiled description, and the layouts of the batches that were made with it.
+// A compiled description, and the layouts of the batches made with it.
 class SampleTemplate {
  public:
   // `description` is (tree bytes, root node, place function). Throws Python's TypeError or ValueError for a malformed
@@ -57,8 +56,7 @@ class SampleTemplate {
 
   const Node& root() const { return root_; }
   // The place of row `row` in a batch of that layout in the slot at `data`: a sample's structure of arrays over it, or
-  // None if rows are not written by themselves. Objects, which have no such place, are None in it. `owner` is what
-  // keeps the memory.
+  // None if rows are not written one by one. Objects have no place and are None in it. `owner` keeps the memory alive.
   pybind11::object Place(const shared_memory::BatchLayout& layout, std::byte* data, uint32_t row,
                          const pybind11::object& owner) const;
   // Whether there are such objects.
@@ -86,14 +84,15 @@ class SampleTemplate {
   std::vector<CachedLayout> layouts_;
 };
 
-// The number by which a tensor of a program would know the dtype, or, if that is not empty, the type named `meaning`;
-// -1 if no such tensor can hold it (NumPy consumers still can). The caller holds the GIL.
+// The DataType number of the dtype or, if `meaning` is not empty, of the type that it names; -1 if no tensor of a
+// program can hold it (NumPy consumers still can). The caller holds the GIL.
 int32_t TensorDtype(const pybind11::dtype& dtype, const std::string& meaning = {});
 
-// An array over memory that it neither owns nor keeps alive: not for code that may keep it. The caller holds the GIL.
+// An array over memory that it neither owns nor keeps alive, so not for code that may keep it. The caller holds the
+// GIL.
 pybind11::array UnownedArray(const pybind11::dtype& dtype, std::vector<pybind11::ssize_t> shape, std::byte* data);
 
-// Whether `sample` looks as described; nothing is written.
+// Whether `sample` matches the description; writes nothing.
 bool Fits(const SampleTemplate::Node& node, PyObject* sample);
 
 }  // namespace headrace::python

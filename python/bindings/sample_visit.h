@@ -1,4 +1,4 @@
-// Walks over a sample as a template describes it: what SampleTemplate (does it fit?) and SampleWriter (copy it) share.
+// Walks over a sample as a template describes it. SampleTemplate (does it fit?) and SampleWriter (copy it) share this.
 //
 // Thread-safety: all functions need the GIL.
 #pragma once
@@ -33,7 +33,7 @@ inline bool ArrayFits(const SampleTemplate::Node& node, PyObject* array) {
          pybind11::detail::npy_api::get().PyArray_EquivTypes_(proxy->descr, node.dtype.ptr());
 }
 
-// None for a tensor that has no array of its own: Python collates those, or says what is wrong with them.
+// None for a tensor without an array of its own: Python collates those, or says what is wrong with them.
 inline pybind11::object TensorToArray(const SampleTemplate::Node& node, PyObject* tensor) {
   pybind11::object object = pybind11::reinterpret_borrow<pybind11::object>(tensor);
   try {
@@ -78,8 +78,8 @@ inline bool SameKey(PyObject* key, const pybind11::object& expected) {
   return equal == 1;
 }
 
-// Calls visit(i, value) for the values of a mapping. False if visit says so, or if the keys are not those expected: in
-// the same order, because the first sample's order decides that of the batch, whoever writes it.
+// Calls visit(i, value) for the values of a mapping. Returns false if visit does, or if the keys are not the expected
+// ones in the same order: the first sample's order decides that of the batch, whichever producer writes it.
 template <typename Visit>
 bool ForEachValue(const std::vector<pybind11::object>& keys, PyObject* mapping, const Visit& visit) {
   if (!PyDict_Check(mapping)) {
@@ -113,7 +113,7 @@ bool ForEachValue(const std::vector<pybind11::object>& keys, PyObject* mapping, 
   return i == keys.size();
 }
 
-// As ForEachValue, for a list or tuple of `size` elements.
+// Like ForEachValue, for a list or tuple of `size` elements.
 template <typename Visit>
 bool ForEachItem(size_t size, PyObject* sequence, const Visit& visit) {
   if (SequenceSize(sequence) != size) {
@@ -131,7 +131,7 @@ bool ForEachItem(size_t size, PyObject* sequence, const Visit& visit) {
   return true;
 }
 
-// As ForEachValue, for the attributes of an object.
+// Like ForEachValue, for the attributes of an object.
 template <typename Visit>
 bool ForEachField(const std::vector<pybind11::object>& names, PyObject* sample, const Visit& visit) {
   for (size_t i = 0; i < names.size(); ++i) {

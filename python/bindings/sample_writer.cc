@@ -13,7 +13,7 @@ namespace {
 using shared_memory::BatchLayout;
 using shared_memory::SideRecord;
 
-// Copies of this size and more give the GIL up: threads of the same process can work meanwhile.
+// Copies of at least this size release the GIL, so that other threads of the process can work.
 constexpr size_t kLongCopy = size_t{256} << 10;
 
 }  // namespace
@@ -74,7 +74,7 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
     return IsArray(sample) && WriteArray(node, sample, RowOf(node, row));
   }
   if (!SameType(node, sample)) {
-    // A number or tensor may come as the array that is its place.
+    // A number or tensor may be the array that was handed out as its place.
     const bool placed = !HasChildren(node.kind) && node.kind != NodeKind::kWhole && node.kind != NodeKind::kObject;
     return placed && IsArray(sample) && ArrayFits(node, sample) &&
            IsPlace(py::detail::array_proxy(sample)->data, RowOf(node, row));
@@ -122,7 +122,7 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
         PyBuffer_Release(&buffer);
         return fits;
       }
-      PyErr_Clear();  // extension types may have no buffer
+      PyErr_Clear();  // some extension types have no buffer
       return WriteArray(node, ScalarToArray(sample).ptr(), place);
     }
     case NodeKind::kTensor: {

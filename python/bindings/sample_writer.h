@@ -1,5 +1,5 @@
-// Writes Python samples into the rows of a batch in the arena, in one pass: while it copies it checks that each sample
-// looks like the template of its batch.
+// Writes Python samples into the rows of a batch in the arena, in one pass: while copying, it checks that each sample
+// matches the template of its batch.
 //
 // Thread-safety: all methods need the GIL; a writer belongs to one producer.
 #pragma once
@@ -20,7 +20,7 @@ namespace headrace::python {
 
 class SampleWriter {
  public:
-  // `describe(sample)` gives a sample's description; `pickle(object)` its bytes.
+  // `describe(sample)` returns a sample's description, `pickle(object)` an object's bytes.
   SampleWriter(shared_memory::BatchProducer* producer, pybind11::object describe, pybind11::object pickle)
       : producer_(producer), windows_(producer->arena()), describe_(std::move(describe)), pickle_(std::move(pickle)) {}
 
@@ -30,25 +30,25 @@ class SampleWriter {
     layout_ = nullptr;
     window_ = nullptr;
   }
-  // Samples look like `prototype`, until others come.
+  // Expects samples like `prototype`, until a different one comes.
   void Expect(const pybind11::object& prototype) { template_ = std::make_unique<SampleTemplate>(describe_(prototype)); }
-  // What Expect or a sample has said is no longer so.
+  // Forgets what Expect or a sample has established.
   void Forget() { template_.reset(); }
-  // Where one row of the claim goes; None if it is not known yet what samples look like. False in `fits` if this batch
-  // looks different already.
+  // The place of one row of the claim; None while the samples' structure is unknown. Sets `fits` to false if this batch
+  // already has a different layout.
   pybind11::object Place(uint32_t row, bool* fits);
-  // Before the claim is ended: places that were kept are not the slot's any more. Throws ResourceExhausted if there is
-  // no memory for them.
+  // Call before the claim ends: gives places that were kept memory of their own. Throws ResourceExhausted if there is
+  // none.
   void ClosePlaces(const shared_memory::Claim& claim) { windows_.Close(claim.slot); }
-  // The row was made in its place. Throws TypeError if that cannot be all of it.
+  // The dataset made the row in its place. Throws TypeError if parts of the row have no place.
   void RequireFilled() const;
-  // Writes one row of the claim. False if the sample does not look like the others of its batch. Throws what Python
-  // throws.
+  // Writes one row of the claim. Returns false if the sample does not match the others of its batch. Throws what Python
+  // raises.
   bool Write(PyObject* sample, uint32_t row);
 
  private:
   bool Publish();
-  // Whether an array's data is the place in the slot, or that place as the dataset sees it.
+  // Whether an array's data is the place in the slot, or the same place as mapped for the dataset.
   bool IsPlace(const char* data, const std::byte* place) const;
   std::byte* RowOf(const SampleTemplate::Node& node, uint32_t row) const {
     return producer_->Data(claim_) + layout_->leaf(node.leaf).offset + row * node.row_bytes;
@@ -59,7 +59,7 @@ class SampleWriter {
 
   shared_memory::BatchProducer* producer_;
   PlaceWindows windows_;
-  std::byte* window_ = nullptr;  // the claim's slot, as places are handed out
+  std::byte* window_ = nullptr;  // the claim's slot, as mapped for places
   pybind11::object describe_;
   pybind11::object pickle_;
   std::unique_ptr<SampleTemplate> template_;

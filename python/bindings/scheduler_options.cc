@@ -46,7 +46,7 @@ Collation CollationOf(const std::optional<std::string>& name) {
   Throw<InvalidArgument>("collate: expected None, whole, split or adaptive, got '", *name, "'");
 }
 
-// Takes the options one by one out of the arguments.
+// Takes the options out of the arguments one by one.
 class Arguments {
  public:
   explicit Arguments(const py::kwargs& arguments) : arguments_(arguments.attr("copy")()) {}

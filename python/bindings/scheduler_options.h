@@ -7,8 +7,8 @@
 
 namespace headrace::python {
 
-// The options of those names; what is not named keeps its default. Throws InvalidArgument for a name that is no
-// option's and for a word that an option does not know, TypeMismatch for a value of the wrong type. Needs the GIL.
+// The options given by name; the others keep their defaults. Throws InvalidArgument for an unknown name or an unknown
+// word as a value, TypeMismatch for a value of the wrong type. Needs the GIL.
 shared_memory::SchedulerOptions SchedulerOptionsOf(const pybind11::kwargs& arguments);
 
 }  // namespace headrace::python

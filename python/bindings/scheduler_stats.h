@@ -10,8 +10,8 @@
 
 namespace headrace::python {
 
-// A dict: sums over all producers, those of each under "producers"; with worker_ before what the consumer has too.
-// Times are seconds. Needs the GIL.
+// A dict of sums over all producers, with each producer's own under "producers"; keys that the consumer has as well get
+// the prefix worker_. Times are in seconds. Needs the GIL.
 pybind11::dict StatsDict(const shared_memory::SchedulerStats& stats);
 
 // Tuples (kind, producer, begin_ns, end_ns, epoch, batch, slot, begin_row, end_row, stream); producer -1 is the

@@ -1,4 +1,4 @@
-// What Python holds when it holds a Scope, and what the executor's prepared programs hang on.
+// Python's handle to a Scope, to which the executor's prepared programs are attached.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@ namespace headrace::python {
 
 // A scope, shared by the Python objects that refer to it or to something inside it.
 //
-// A kid lives as long as somebody refers to it and keeps its parent alive; so nothing in Python can refer to a scope
-// that is gone, and a kid that nobody wants needs no drop_kids. Thread-safety: guarded by the GIL, except for scope(),
+// A kid lives as long as something refers to it, and keeps its parent alive. So no Python object can refer to a scope
+// that is gone, and an unused kid needs no drop_kids. Thread-safety: guarded by the GIL, except for scope(),
 // whose methods have their own lock.
 class ScopeHandle : public std::enable_shared_from_this<ScopeHandle> {
  public:
   ScopeHandle();
   explicit ScopeHandle(std::shared_ptr<ScopeHandle> parent);
-  // Lets the prepared programs go of the scope, then destroys it without the GIL: readers in it join threads that may
-  // want the GIL.
+  // Detaches the prepared programs, then destroys the scope without the GIL: its readers join threads that may want the
+  // GIL.
   ~ScopeHandle();
   ScopeHandle(const ScopeHandle&) = delete;
   ScopeHandle& operator=(const ScopeHandle&) = delete;
@@ -37,7 +37,7 @@ class ScopeHandle : public std::enable_shared_from_this<ScopeHandle> {
   std::vector<PreparedProgram*> prepared_;
 };
 
-// A variable of a scope, which it keeps alive.
+// A variable of a scope; keeps the scope alive.
 struct VariableRef {
   std::shared_ptr<ScopeHandle> scope;
   Variable* variable;

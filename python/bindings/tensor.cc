@@ -19,7 +19,7 @@ namespace py = pybind11;
 
 using SignedLoD = std::vector<std::vector<int64_t>>;
 
-// Python's integers may be negative; size_t's may not.
+// Python's integers may be negative; a size_t may not.
 LoD ToLoD(const SignedLoD& levels) {
   LoD lod;
   for (const auto& level : levels) {
@@ -53,8 +53,8 @@ bool HasValidLoD(const LoDTensor& tensor) {
   }
 }
 
-// The buffer protocol by hand: a view must own the Allocation, since the tensor may let go of it while the view lives,
-// and pybind11's own support cannot express that.
+// Implements the buffer protocol by hand: a view must own the Allocation, since the tensor may release it while the
+// view lives, and pybind11's own support cannot express that.
 struct BufferState {
   std::shared_ptr<Allocation> allocation;
   std::string format;
