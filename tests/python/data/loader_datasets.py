@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -233,15 +235,52 @@ class Stuck(Ints):
         return index
 
 
-class Who(Ints):
-    """Reports the process and what get_worker_info says in it."""
+class Who(NamedTuple):
+    """Who made a sample, and what get_worker_info says there."""
+
+    index: Any
+    pid: Any
+    thread: Any
+    worker: Any
+    workers: Any
+    seed: Any
+    has_dataset: Any
+
+
+class Meeting(Ints):
+    """Sample i is a :class:`Who`. Workers make the first ``parties`` samples all at the same time, or never.
+
+    With ``batch_size=1``, or in the very first batch, each of these is a claim of its own, so that as many workers, or
+    threads of workers, take part. These are processes that were forked, or threads.
+    """
+
+    def __init__(self, length: int, parties: int) -> None:
+        super().__init__(length)
+        self.parties = parties
+        self.barrier = multiprocessing.get_context("fork").Barrier(max(1, parties))
 
     def __getitem__(self, index: int) -> Any:
         info = get_worker_info()
+        here = os.getpid(), threading.get_ident()
         if info is None:
-            return index, os.getpid(), -1, -1, 0, True
-        time.sleep(0.002)  # so that each worker has its share
-        return index, os.getpid(), info.id, info.num_workers, info.seed, info.dataset is not None
+            return Who(index, *here, -1, -1, 0, True)
+        if index < self.parties:
+            self.barrier.wait()
+        return Who(index, *here, info.id, info.num_workers, info.seed, info.dataset is not None)
+
+
+class Gated(Ints):
+    """Some samples are not ready before ``gate`` is set, in whichever process."""
+
+    def __init__(self, length: int, *held: int) -> None:
+        super().__init__(length)
+        self.held = held
+        self.gate = multiprocessing.get_context("fork").Event()
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.held:
+            self.gate.wait()
+        return index
 
 
 class Unpicklable(Ints):
@@ -282,10 +321,6 @@ def raise_at_start(worker_id: int) -> None:
 
 def die_at_start(worker_id: int) -> None:
     os._exit(7)
-
-
-def do_nothing(worker_id: int) -> None:
-    pass
 
 
 def add_up(samples: list[Any]) -> Any:

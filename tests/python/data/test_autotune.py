@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from loader_datasets import Ints, Random, same
 
+import headrace.fluid as fluid
+from headrace import errors
 from headrace.data import DataLoader
 from headrace.data._autotune import Tuning, Window, WorkerTuner
+from headrace.fluid import core
 
 
 def settle(tuner: WorkerTuner, throughput: Any, consumer: float, steps: int = 60) -> list[int]:
@@ -56,39 +62,138 @@ def test_nothing_is_decided_while_nobody_takes_batches() -> None:
     assert tuning.propose(4, {**counters, "elapsed_s": 9.0, "claims": 100, "samples": 9}) == 4
 
 
-class Waiting(Random):
-    """Waits as if for a disk."""
+def test_what_the_counters_say_decides() -> None:
+    """The consumer waited for half of ten seconds, in which the workers were busy all the time."""
+    tuning = Tuning(8)
+    before = {"elapsed_s": 0.0, "batches": 5, "claims": 0, "samples": 0, "consumer_wait_s": 0, "worker_busy_s": 0}
+    after = {
+        "elapsed_s": 10.0,
+        "batches": 500,
+        "claims": 100,
+        "samples": 900,
+        "consumer_wait_s": 5.0,
+        "worker_busy_s": 39.0,
+    }
+    assert tuning.propose(4, before) == 4
+    assert tuning.propose(4, after) == 5
+    # The fifth brought nothing.
+    later = {name: value * 2 for name, value in after.items()}
+    assert tuning.propose(5, {**later, "worker_busy_s": 80.0}) == 4
 
-    def __getitem__(self, index: int, rng: Any) -> Any:  # type: ignore[override]
-        time.sleep(0.004)
-        return super().__getitem__(index, rng)
+
+class Script:
+    """In the place of :class:`Tuning`: proposes numbers of workers, a new one each time it is asked."""
+
+    due = 0.0  # at any time
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.proposals: Iterator[int] = itertools.cycle([4, 4, 1, 3, 2, 2, 5, 1])
+        self.asked = 0
+
+    def propose(self, workers: int, counters: dict[str, Any]) -> int:
+        self.asked += 1
+        return next(self.proposals)
 
 
 def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._autotune._INTERVAL", 0.05)
-    monkeypatch.setattr("headrace.data._engine.most_workers", lambda: 4)
-    loader = DataLoader(Waiting(800), 4, shuffle=True, seed=3, num_workers="auto")
-    seen = set()
-    got = []
-    for batch in loader:
-        seen.add(loader.stats()["workers"])
-        got.append(batch)
-    assert max(seen) > 1
-    for number, batch in enumerate(loader):  # nobody hurries any more
-        got.append(batch)
-        time.sleep(0.05)
-        if loader.stats()["workers"] == 1 or number == 150:
+    monkeypatch.setattr("headrace.data._engine.Tuning", Script)
+    loader = DataLoader(Random(400), 4, shuffle=True, seed=3, num_workers="auto")
+    numbers, got = [], []
+    for _ in range(2):
+        for batch in loader:
+            numbers.append(loader.stats()["workers"])
+            got.append(batch)
+    assert numbers[:3] == [4, 4, 1]
+    while loader.stats()["workers"] == 1:  # one that was let go must end before there is another of its number
+        for _ in loader:
             break
-    assert loader.stats()["workers"] < max(seen)
-    plain = DataLoader(Random(800), 4, shuffle=True, seed=3)
+    plain = DataLoader(Random(400), 4, shuffle=True, seed=3)
+    assert len(got) == 200
     assert all(map(same, got, [*plain, *plain]))
-    assert len(got) > 200
 
 
-def test_it_begins_with_one_worker_and_stays_within_the_processors() -> None:
+def test_it_begins_with_one_worker_and_may_have_one_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Still(Script):
+        def __init__(self, most: int) -> None:
+            super().__init__(most)
+            self.proposals = itertools.repeat(1)
+            made.append(self)
+
+    monkeypatch.setattr("headrace.data._engine.Tuning", Still)
+    loader = DataLoader(Ints(40), 4, num_workers="auto")
+    assert {loader.stats()["workers"] for _ in loader} == {1}
+    assert [tuning.most for tuning in made] == [len(os.sched_getaffinity(0))]
+    assert made[0].asked >= 10
+
+
+def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.data._engine.Tuning", Script)
+    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, [[-1]])
     loader = DataLoader(Ints(4000), 4, num_workers="auto")
-    for _ in loader:
-        assert 1 <= loader.stats()["workers"] <= len(os.sched_getaffinity(0))
+    feed = loader._feed(queue)
+    while loader.stats()["workers"] == 1:
+        time.sleep(0.01)
+    while True:
+        try:
+            queue.pop(timeout=60)
+        except core.EOFException:
+            break
+    feed.stop()
+    for thread in threading.enumerate():
+        if thread.name == "headrace-tune":
+            thread.join()
+
+
+@pytest.mark.parametrize("second", ["replace_dead", "close", "note_half_timeout"])
+def test_only_one_thread_at_a_time_changes_the_workers(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is in the middle of starting a worker, and another one wants to replace, stop or end some."""
+    monkeypatch.setattr("headrace.data._engine.Tuning", Script)
+    loader = DataLoader(Ints(40), 4, num_workers="auto", timeout=1000)
+    engine, _ = loader._start_epoch()
+    pool: Any = engine.pool
+    inside, meanwhile = threading.Event(), threading.Event()
+    resize = pool.resize
+
+    def slow_resize(*arguments: Any) -> Any:
+        inside.set()
+        assert not meanwhile.wait(0.5), "two threads at once"
+        return resize(*arguments)
+
+    def note(method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            meanwhile.set()
+            return method(*arguments)
+
+        return call
+
+    pool.resize = slow_resize
+    for name in ("replace_dead", "stop", "explain", "end_hung"):
+        setattr(pool, name, note(getattr(pool, name)))
+    failures: list[BaseException] = []
+
+    def tune() -> None:
+        try:
+            engine.tune()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=tune)
+    thread.start()
+    inside.wait()
+    if second == "note_half_timeout":
+        engine.note_half_timeout()
+        with pytest.raises(errors.Timeout):
+            engine.note_half_timeout()
+    else:
+        getattr(engine, second)()
+    thread.join()
+    assert failures == []
+    assert meanwhile.is_set()
+    del pool.resize, pool.replace_dead, pool.stop, pool.explain, pool.end_hung
+    engine.close()
 
 
 @pytest.mark.parametrize("arguments", [{"workers": "thread"}, {"order": "grain"}], ids=str)

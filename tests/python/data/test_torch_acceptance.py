@@ -459,14 +459,14 @@ def test_an_error_says_which_sample_and_where() -> None:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_a_timeout(persistent: bool) -> None:
-    dataset = td.Sleepy(8, 3, 2)
+    dataset = td.Sleepy(8, 1000, 2)
     loader = hr.DataLoader(dataset, batch_size=2, num_workers=1, timeout=1, persistent_workers=persistent)
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 3]
     begin = time.monotonic()
     with pytest.raises(RuntimeError, match="timed out after 1 seconds"):
         next(iterator)
-    assert 0.5 < time.monotonic() - begin < 2.5
+    assert time.monotonic() - begin >= 1
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -483,7 +483,7 @@ def test_more_workers_than_samples_and_an_epoch_left_in_its_middle(persistent: b
     assert_no_process(children)
 
 
-def assert_no_process(pids: set[int | None], seconds: float = 5) -> None:
+def assert_no_process(pids: set[int | None], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while any(os.path.exists(f"/proc/{pid}/exe") and is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, "a worker is left"

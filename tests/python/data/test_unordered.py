@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from loader_datasets import Ints, Raising
+from loader_datasets import Gated, Ints, Raising
 
 from headrace.data import DataLoader, RandomSampler, SeekableSampler
 from headrace.data._iteration import _UnorderedPlace
 
 
-class Gated(Ints):
-    """The samples of the first batch are not ready before ``gate`` is set."""
-
-    def __init__(self, length: int, first: list[int]) -> None:
-        super().__init__(length)
-        self.first = first
-        self.gate = multiprocessing.get_context("fork").Event()
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self.first:
-            self.gate.wait()
-        return index
-
-
 def gated_loader(num_workers: int, sampler: SeekableSampler | None = None) -> DataLoader:
     """Of 12 batches. If there are workers, the first batch waits, and at most two workers with it."""
-    dataset = Gated(24, [0, 1] if sampler is None else sampler.order(0, 0, 2).tolist())
+    dataset = Gated(24, *([0, 1] if sampler is None else sampler.order(0, 0, 2).tolist()))
     more: dict[str, Any] = {}
     if num_workers == 0:
         dataset.gate.set()

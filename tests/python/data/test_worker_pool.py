@@ -86,9 +86,10 @@ def test_a_worker_killed_while_idle_is_replaced() -> None:
     loader = DataLoader(Ints(20), batch_size=2, num_workers=1, prefetch_factor=2)
     iterator = iter(loader)
     next(iterator)
-    time.sleep(0.1)
+    while loader.stats()["ready_batches"] < 2:
+        time.sleep(0.001)
     os.kill(workers()[0], signal.SIGKILL)
-    with pytest.warns(RuntimeWarning, match="was killed by SIGKILL"):
+    with pytest.warns(RuntimeWarning, match="was killed by SIGKILL while it was idle"):
         assert len(list(iterator)) == 9
 
 
@@ -154,12 +155,10 @@ def test_descriptors_do_not_pile_up(tmp_path: Path) -> None:
 
 
 def test_a_slow_worker_does_not_hold_up_the_end() -> None:
-    loader = DataLoader(Slow(10, 30, 4), num_workers=2)
+    loader = DataLoader(Slow(10, 1000, 4), num_workers=2)
     iterator = iter(loader)
     assert [next(iterator).tolist() for _ in range(4)] == [[0], [1], [2], [3]]
-    begin = time.monotonic()
-    del iterator, loader
-    assert time.monotonic() - begin < 4
+    del iterator, loader  # takes a thousand seconds, or does not
     assert not workers()
 
 
