@@ -14,7 +14,7 @@ from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._engine import Engine, rest_if_interpreter_exits
 from headrace.data._feed import Feed
-from headrace.data._iteration import BatchIterator, Progress
+from headrace.data._iteration import BatchIterator, Progress, ProgressBar
 from headrace.data._order import batches_per_epoch, draw_torch_seed
 from headrace.data._random import worker_base_seed
 from headrace.data._sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
@@ -233,7 +233,7 @@ class DataLoader:
         self._running.add(iterator)
         if config.progress:
             total = len(self) if hasattr(config.dataset, "__len__") or not config.iterable else None
-            return iter(import_tqdm()(iterator, total=total, initial=progress.batch, unit="batch"))
+            return ProgressBar(iterator, progress, import_tqdm()(total=total, initial=progress.taken, unit="batch"))
         return iterator
 
     def set_epoch(self, epoch: int) -> None:

@@ -169,16 +169,16 @@ class Engine:
         self._make_setup: MakeSetup
         self._finalizer: weakref.finalize[..., Engine]
         arena, completion = self.scheduler.arena_fd, self.scheduler.completion_fd
-        make_server = functools.partial(ClaimServer, task, arena_fd=arena, completion_fd=completion)
+        make_server = functools.partial(ClaimServer, task, arena, completion)
         # None of the finalizers below refers to the task: what the user gave may refer to the loader, and such a cycle
         # could never be collected.
         if in_process:
-            self.server = make_server(producer_id=0, errors=self._errors)
+            self.server = make_server(0, errors=self._errors)
             self._finalizer = weakref.finalize(self, _stop_here, self.scheduler, self._serving, self._owner)
             return
         if self._local:
-            servers = functools.partial(make_server, errors=self._errors)
-            self.pool = ThreadPool(self.scheduler, task, config.num_workers, servers)
+            self._servers = [make_server(number, errors=self._errors) for number in range(config.num_workers)]
+            self.pool = ThreadPool(self.scheduler, self._servers)
         else:
             shared: dict[str, Any] = {
                 "task": task,

@@ -51,16 +51,19 @@ class _UnorderedPlace(NamedTuple):
         ahead: batches from ``first`` on that were taken.
         newest: further ones: the last one taken, and the list of those before it.
         recent: how many ``newest`` holds.
+        taken: how many were taken in all.
     """
 
     first: int
     ahead: frozenset[int]
     newest: tuple[int, Any] | None = None
     recent: int = 0
+    taken: int = 0
 
     def after(self, last: Any) -> _UnorderedPlace:
         """The place once another batch was taken: the scheduler's ``last``."""
-        place = _UnorderedPlace(self.first, self.ahead, (last.batch, self.newest), self.recent + 1)
+        newest = (last.batch, self.newest)
+        place = _UnorderedPlace(self.first, self.ahead, newest, self.recent + 1, self.taken + 1)
         return place if place.recent <= 32 + len(self.ahead) else place._folded()
 
     def _folded(self) -> _UnorderedPlace:
@@ -71,7 +74,7 @@ class _UnorderedPlace(NamedTuple):
         while first in ahead:
             ahead.remove(first)
             first += 1
-        return _UnorderedPlace(first, frozenset(ahead))
+        return _UnorderedPlace(first, frozenset(ahead), taken=self.taken)
 
     @property
     def batch(self) -> int:
@@ -108,13 +111,19 @@ class Progress:
             streams = begin.streams or (StreamPosition(),) * engine.stream_count
             self.place = _StreamsPlace(begin.batch, streams, begin.next_stream)
         elif self.detailed:
-            self.place = _UnorderedPlace(begin.batch, frozenset(begin.skip))
+            self.place = _UnorderedPlace(begin.batch, frozenset(begin.skip), taken=begin.batch + len(begin.skip))
 
     @property
     def batch(self) -> int:
         """How many batches were taken without a gap."""
         batch: int = self.place.batch if self.detailed else self.place
         return batch
+
+    @property
+    def taken(self) -> int:
+        """How many batches were taken."""
+        taken: int = self.place.taken if isinstance(self.place, _UnorderedPlace) else self.batch
+        return taken
 
     def position(self, batches: int | None) -> Position:
         """Where to go on; after ``batches`` of the epoch, if the caller knows better."""
@@ -136,6 +145,40 @@ class Progress:
         if self.detailed:
             return Position(self.epoch, plan=self._plan_state, **self.place.position())
         return Position(self.epoch, self.place if batches is None else batches, plan=self._plan_state)
+
+
+class ProgressBar(Iterator[Any]):
+    """The batches of an iterator, with a bar that counts those that the consumer is done with.
+
+    Not tqdm's own iterator: a generator, which an interrupt would end.
+
+    Args:
+        bar: a ``tqdm``.
+    """
+
+    def __init__(self, batches: BatchIterator, progress: Progress, bar: Any) -> None:
+        self._batches = batches
+        self._progress = progress
+        self._bar = bar
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __next__(self) -> Any:
+        self._count()  # before a batch is at hand, which an interrupt could lose
+        try:
+            return self._batches.__next__()
+        except StopIteration:
+            self._count()
+            self._bar.close()
+            raise
+
+    def __del__(self) -> None:
+        self._count()
+        self._bar.close()
+
+    def _count(self) -> None:
+        self._bar.update(self._progress.taken - self._bar.n)
 
 
 # Of a batch that nobody waits for.

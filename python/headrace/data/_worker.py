@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 import types
+import weakref
 from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
@@ -148,14 +149,21 @@ class ClaimServer:
     """Makes the rows of claims. One per worker thread.
 
     Args:
+        arena_fd, completion_fd: of the scheduler.
         producer_id: unique among the servers of the arena.
         errors: the consumer is in this process and finds exceptions there, as they are; None: they are pickled.
+
+    Attributes:
+        task: what it was given.
+        producer: what it claims rows with.
+        info: what get_worker_info says in its thread, if it is one of the main process.
     """
 
     def __init__(
-        self, task: WorkerTask, producer_id: int, arena_fd: int, completion_fd: int, errors: KeptErrors | None = None
+        self, task: WorkerTask, arena_fd: int, completion_fd: int, producer_id: int, errors: KeptErrors | None = None
     ) -> None:
-        self._task = task
+        self.task = task
+        self.info: WorkerInfo | None = None
         self._reader = (
             None
             if task.stream is None
@@ -172,10 +180,15 @@ class ClaimServer:
         self._culprit: str | None = None
         self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe, dumps)
 
-    def fail_all_with(self, error: BaseException) -> None:
-        """Every claim from now on fails with ``error``, which ``worker_init_fn`` raised."""
-        self._init_error = error
-        self._init_traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    def initialize(self, worker_id: int) -> None:
+        """Calls ``worker_init_fn``. If that raises, every claim fails with its exception."""
+        if self.task.worker_init_fn is None:
+            return
+        try:
+            self.task.worker_init_fn(worker_id)
+        except BaseException as error:  # SystemExit, too: the consumer is to hear of it
+            self._init_error = error
+            self._init_traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
 
     def share_failure(self, other: ClaimServer) -> None:
         """Fails as ``other`` does, if its ``worker_init_fn`` has raised."""
@@ -258,7 +271,7 @@ class ClaimServer:
         self._culprit = f"The samples with indices {_shorten(indices)} could not be unpickled"
         self.producer.begin_row(claim, 0)
         # A collate_fn of the user's may keep samples beyond this call, after which others take their place in the slot.
-        own = self._task.collate is None or isinstance(self._task.collate, DefaultCollate)
+        own = self.task.collate is None or isinstance(self.task.collate, DefaultCollate)
         samples = [
             loads_sample(data, buffers if own else map(bytearray, buffers))
             for data, buffers in self.producer.kept(claim)
@@ -284,14 +297,14 @@ class ClaimServer:
             return
         place = reader.place()
         self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
-        if self._task.collate is not None or not producer.fill_from(claim, samples, ended, place):
+        if self.task.collate is not None or not producer.fill_from(claim, samples, ended, place):
             batch = self._collate(samples, list(range(len(samples))))
             producer.write_batch(claim, *flatten_batch(batch), ended, place, rows=len(samples))
 
     def _make(self, claim: _core.Claim, indices: list[Any]) -> list[Any]:
         producer = self.producer
         producer.begin_row(claim, claim.begin)
-        if self._fetcher.bulk is not None and not self._task.convert:
+        if self._fetcher.bulk is not None and not self.task.convert:
             self._culprit = f"The samples with indices {_shorten(indices)} could not be made"
             samples = self._fetcher.bulk(indices)
             if len(samples) != len(indices):
@@ -306,13 +319,13 @@ class ClaimServer:
 
     def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
         begin = time.perf_counter_ns()
-        collate = self._task.collate
+        collate = self.task.collate
         if collate is None:
             batch = collate_in_place(samples, indices)
         elif isinstance(collate, DefaultCollate):
             batch = collate(samples, indices)
         else:
-            batch = collate(samples[0]) if self._task.convert else collate(samples)
+            batch = collate(samples[0]) if self.task.convert else collate(samples)
         self.producer.add_time(collate_ns=time.perf_counter_ns() - begin)
         return batch
 
@@ -324,7 +337,7 @@ class ClaimServer:
             self._culprit = self._spec = None
 
     def _seeded_getitem(self, index: Any, *out: Any) -> Any:
-        with seeded(self._task.seed, self._epoch, index, restore=self._errors is not None):
+        with seeded(self.task.seed, self._epoch, index, restore=self._errors is not None):
             return self._fetcher.getitem(index, *out)
 
     def _encode(self, error: BaseException, claim: _core.Claim) -> bytes:
@@ -476,19 +489,29 @@ def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
 _MAX_SEED = (1 << 63) - 1
 
 
-def _initialize(server: ClaimServer, task: WorkerTask, worker_id: int) -> None:
-    if task.worker_init_fn is not None:
+def serve_in_thread(server_of: weakref.ref[ClaimServer], worker_id: int) -> None:
+    """The whole life of a worker that is a thread of the main process.
+
+    It refers to the server, and through it to what the user gave, only while it works: otherwise a loader to which its
+    own dataset or ``collate_fn`` refers could never be collected.
+    """
+    claim: _core.Claim | None = None
+    while (server := server_of()) is not None:
+        if claim is None:
+            server.info = worker_info(server.task, worker_id)
+        _thread_info.info = server.info
         try:
-            task.worker_init_fn(worker_id)
-        except BaseException as error:  # SystemExit, too: the consumer is to hear of it
-            server.fail_all_with(error)
-
-
-def serve_in_thread(server: ClaimServer, task: WorkerTask, worker_id: int) -> None:
-    """The whole life of a worker that is a thread of the main process."""
-    _thread_info.info = worker_info(task, worker_id)
-    _initialize(server, task, worker_id)
-    server.run()
+            if claim is None:
+                server.initialize(worker_id)
+            else:
+                server.serve(claim)
+        finally:
+            _thread_info.info = None
+        producer = server.producer
+        del server
+        claim = producer.wait()
+        if claim is None:
+            return
 
 
 def _let_forkserver_end() -> None:
@@ -536,9 +559,9 @@ def worker_main(setup: WorkerSetup) -> None:
     _tell_torch(_process_info)
     first = setup.worker_id * setup.threads
     servers = [
-        ClaimServer(task, first + thread, setup.arena.fd, setup.completion.fd) for thread in range(setup.threads)
+        ClaimServer(task, setup.arena.fd, setup.completion.fd, first + thread) for thread in range(setup.threads)
     ]
-    _initialize(servers[0], task, setup.worker_id)
+    servers[0].initialize(setup.worker_id)
     for server in servers[1:]:
         server.share_failure(servers[0])
     threads = [threading.Thread(target=server.run, daemon=True) for server in servers[1:]]

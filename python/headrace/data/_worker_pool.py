@@ -29,7 +29,6 @@ from headrace.data._worker import (
     ClaimServer,
     SharedDescriptor,
     WorkerSetup,
-    WorkerTask,
     serve_in_thread,
     worker_main,
 )
@@ -440,25 +439,23 @@ def _close(process: multiprocessing.process.BaseProcess) -> None:
 
 
 class ThreadPool:
-    """Workers that are threads of this process; otherwise as :class:`WorkerPool`."""
+    """Workers that are threads of this process; otherwise as :class:`WorkerPool`.
 
-    def __init__(
-        self,
-        scheduler: _core.BatchScheduler,
-        task: WorkerTask,
-        num_workers: int,
-        make_server: Callable[[int], ClaimServer],
-    ) -> None:
+    Args:
+        servers: one for each thread. The caller keeps them alive; the threads do not.
+    """
+
+    def __init__(self, scheduler: _core.BatchScheduler, servers: list[ClaimServer]) -> None:
         self._scheduler = scheduler
         self._owner = os.getpid()
         self._threads = [
             threading.Thread(
                 target=serve_in_thread,
-                args=(make_server(number), task, number),
+                args=(weakref.ref(server), number),
                 name=f"headrace-worker-{number}",
                 daemon=True,
             )
-            for number in range(num_workers)
+            for number, server in enumerate(servers)
         ]
         for thread in self._threads:
             thread.start()

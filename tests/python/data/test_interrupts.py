@@ -19,7 +19,7 @@ from loader_datasets import Ints, Raising, Vectors, same
 
 import headrace
 from headrace.data import DataLoader, IterableDataset, RandomSampler
-from headrace.data._iteration import BatchIterator
+from headrace.data._iteration import BatchIterator, ProgressBar
 
 OWN = str(Path(headrace.__file__).parent)
 
@@ -58,6 +58,8 @@ LOADERS: dict[str, Callable[..., DataLoader]] = {
     "a common stream": lambda: DataLoader(Count(11), 3, num_workers=2),
     "streams of the workers' own": lambda: DataLoader(Count(7), 3, num_workers=2, iterable_sharding="dataset"),
     "no batches": lambda: DataLoader(Vectors(5), None, num_workers=1),
+    "a progress bar": lambda: DataLoader(Ints(12), 3, num_workers=1, progress=True),
+    "batches in any order": lambda: DataLoader(Ints(12), 3, in_order=False),
 }
 
 
@@ -158,13 +160,15 @@ def test_an_interrupt_before_any_bytecode_loses_no_error(num_workers: int) -> No
 
 def in_next(frame: types.FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code is BatchIterator.__next__.__code__:
+        if frame.f_code in (BatchIterator.__next__.__code__, ProgressBar.__next__.__code__):
             return True
         frame = frame.f_back
     return False
 
 
-@pytest.mark.parametrize("name", ["in this process", "two workers", "threads", "a collate_fn", "a common stream"])
+@pytest.mark.parametrize(
+    "name", ["in this process", "two workers", "threads", "a collate_fn", "a common stream", "a progress bar"]
+)
 def test_signals_at_random_moments_lose_no_batch(name: str) -> None:
     expected = list(LOADERS[name]())
     loader = LOADERS[name]()

@@ -154,6 +154,28 @@ def test_a_progress_bar_counts_batches(capsys: pytest.CaptureFixture[str]) -> No
     loader = DataLoader(Ints(20), 2, num_workers=1, progress=True)
     assert len(list(loader)) == 10
     assert "10/10" in capsys.readouterr().err
+    iterator = iter(loader)
+    assert len(iterator) == 10
+    for _ in range(4):
+        next(iterator)
+    loader.load_state_dict(loader.state_dict())
+    del iterator
+    assert "4/10" in capsys.readouterr().err
+    assert len(list(loader)) == 6
+    shown = capsys.readouterr().err
+    assert "4/10" in shown
+    assert "10/10" in shown
+
+
+def test_a_progress_bar_counts_batches_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = Gated(20, 0)
+    loader = DataLoader(dataset, 2, num_workers=3, in_order=False, progress=True)
+    iterator = iter(loader)
+    for _ in range(9):
+        next(iterator)
+    del iterator
+    assert "9/10" in capsys.readouterr().err
+    dataset.gate.set()
 
 
 def test_a_progress_bar_without_tqdm_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
