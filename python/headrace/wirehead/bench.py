@@ -7,28 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib
-import io
 import multiprocessing
 import multiprocessing.connection
-import os
-import random
 import statistics
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from headrace.wirehead.cache import Cache, Keeper, Reader, Writer, run_keeper
+from headrace.wirehead.cache import Cache
 from headrace.wirehead.config import COMPRESSIONS, Config
 from headrace.wirehead.dataset import MongoTupleheadDataset
-from headrace.wirehead.errors import ConfigError, CorruptSampleError, StoreError
+from headrace.wirehead.errors import ConfigError
 from headrace.wirehead.generator import WireheadGenerator
+from headrace.wirehead.keeper import Keeper, run_keeper
+from headrace.wirehead.published import Published
+from headrace.wirehead.reader import Reader
+from headrace.wirehead.storm import run_child, storm
+from headrace.wirehead.writer import Writer
 
 Sample = tuple[Any, Any]
 
@@ -72,71 +72,6 @@ def _place(uri: str | None) -> Iterator[dict[str, Any]]:
         finally:
             with contextlib.closing(pymongo.MongoClient[dict[str, Any]](uri)) as client:
                 client.drop_database(name)
-
-
-class Published:
-    """The published algorithm, small: the baseline.
-
-    A sample takes the next number of a counter document; each of its arrays is serialised whole (by ``torch.save``, or
-    by ``numpy.save`` where torch is not installed), cut into chunks and inserted with number, kind and chunk number
-    into a collection with an index on the numbers. A read finds all chunks of a sample by number and kind (``$in``),
-    sorts and joins them in Python, and loads the arrays from the result.
-    """
-
-    def __init__(self, uri: str, database: str, chunksize: float = 10) -> None:
-        import pymongo
-
-        self.client: Any = pymongo.MongoClient(uri)
-        self._database = self.client[database]
-        self._chunks = self._database["published.write.bin"]
-        self._counter = self._database["published.counter"]
-        self._chunks.create_index([("id", 1)])
-        self._counter.insert_one({"_id": "uniqueFieldCounter", "sequence_value": 0})
-        self._chunk_bytes = int(chunksize * 2**20)
-
-    def put(self, sample: Sample) -> None:
-        counter: Any = self._counter.find_one_and_update({"_id": "uniqueFieldCounter"}, {"$inc": {"sequence_value": 1}})
-        documents = []
-        for kind, array in zip(("data", "label"), sample):
-            data = _serialise(array)
-            for number, start in enumerate(range(0, len(data), self._chunk_bytes)):
-                chunk = data[start : start + self._chunk_bytes]
-                documents.append({"id": counter["sequence_value"], "chunk_id": number, "kind": kind, "chunk": chunk})
-        self._chunks.insert_many(documents)
-
-    def get(self, id: int) -> list[Any]:
-        fields = {"id": 1, "chunk": 1, "kind": 1, "chunk_id": 1}
-        found = list(self._chunks.find({"id": {"$in": [id]}, "kind": {"$in": ["data", "label"]}}, fields))
-        arrays = []
-        for kind in ("data", "label"):
-            chunks = [chunk for chunk in found if chunk["kind"] == kind]
-            chunks.sort(key=lambda chunk: int(chunk["chunk_id"]))
-            arrays.append(_load(b"".join(chunk["chunk"] for chunk in chunks)))
-        return arrays
-
-
-def _serialise(array: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch = _torch()
-    if torch is None:
-        np.save(buffer, array)
-    else:
-        torch.save(torch.from_numpy(array), buffer)
-    return buffer.getvalue()
-
-
-def _load(data: bytes) -> Any:
-    torch = _torch()
-    if torch is None:
-        return np.load(io.BytesIO(data))
-    return torch.load(io.BytesIO(data), weights_only=True)
-
-
-def _torch() -> Any:
-    try:
-        return importlib.import_module("torch")
-    except ImportError:
-        return None
 
 
 def volumes(side: int, dtype: str, compressible: bool, rng: np.random.Generator) -> Sample:
@@ -222,7 +157,7 @@ def latency(place: dict[str, Any], quick: bool) -> None:
     duration = 5 if quick else 30
     context = multiprocessing.get_context("forkserver")
     stop = context.Event()
-    generator = context.Process(target=_child, args=(_generate_until, config, stop, 0.0))
+    generator = context.Process(target=run_child, args=(_generate_until, config, stop, 0.0))
     generator.start()
     try:
         times: list[float] = []
@@ -247,19 +182,6 @@ def latency(place: dict[str, Any], quick: bool) -> None:
     )
 
 
-def _child(action: Callable[..., None], *arguments: Any) -> None:
-    """What a process of a benchmark does; it ends when the benchmark does, however that ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    action(*arguments)
-
-
 def _generate_until(config: Config, stop: Any, pause: float, index: int = 0, length: int = 65536) -> None:
     def samples() -> Iterator[Sample]:
         while not stop.is_set():
@@ -279,7 +201,7 @@ def scaling(place: dict[str, Any], quick: bool) -> None:
             config = dataclasses.replace(config, directory=f"{config.directory}/{n}")
         stop = context.Event()
         processes = [
-            context.Process(target=_child, args=(_generate_until, config, stop, 0.5, i, 4096)) for i in range(n)
+            context.Process(target=run_child, args=(_generate_until, config, stop, 0.5, i, 4096)) for i in range(n)
         ]
         for process in processes:
             process.start()
@@ -343,26 +265,6 @@ def _ms(seconds: Sequence[float]) -> str:
     return ", ".join(f"{1e3 * value:.1f}" for value in seconds) + " ms"
 
 
-@dataclasses.dataclass
-class StormResult:
-    """What a storm left.
-
-    Attributes:
-        operations: samples stored, samples read and swaps.
-        kills: processes killed.
-        swaps: in all.
-        most_generations: stored at once.
-        problems: what must not happen, in words; empty.
-    """
-
-    operations: int = 0
-    kills: int = 0
-    swaps: int = 0
-    most_generations: int = 0
-    seconds: float = 0
-    problems: list[str] = dataclasses.field(default_factory=list)
-
-
 def storm_report(place: dict[str, Any], quick: bool) -> None:
     """8 writers, 4 readers and 2 managers under random kills (to reach: all whole, at most 3 generations)."""
     result = storm(place, 1000 if quick else 10_000, kills=5 if quick else 50)
@@ -372,146 +274,3 @@ def storm_report(place: dict[str, Any], quick: bool) -> None:
     )
     for problem in result.problems[:10]:
         print(f"    {problem}")
-
-
-def storm(
-    place: dict[str, Any],
-    operations: int,
-    kills: int,
-    swaps: int = 0,
-    writers: int = 8,
-    readers: int = 4,
-    managers: int = 2,
-    seed: int = 0,
-) -> StormResult:
-    """Puts, gets and swaps in many processes, one of which is killed every now and then; then checks everything.
-
-    Each sample has a number of its own in all its elements. Processes write down, one line for each, which number was
-    acknowledged or read under which generation and id. It ends after that many operations, kills and swaps.
-    """
-    config = Config.load({**place, "SWAP_CAP": 20, "LEASE": 2, "CHUNKSIZE": 0.001})
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headrace.wirehead.bench"])
-    rng = random.Random(seed)
-    roles: dict[str, Callable[..., None]] = {"writer": _storm_write, "reader": _storm_read, "manager": _storm_manage}
-    wanted = {"writer": writers, "reader": readers, "manager": managers}
-    result = StormResult()
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Cache(config)) as cache:
-        running: list[tuple[str, Any]] = []
-        numbers = iter(range(1, 1 << 30))
-
-        def begin(role: str) -> None:
-            number = next(numbers)
-            path = f"{folder}/{role}-{number}"
-            process = context.Process(target=_child, args=(roles[role], config, number, path), daemon=True)
-            process.start()
-            running.append((role, process))
-
-        for role, count in wanted.items():
-            for _ in range(count):
-                begin(role)
-        kill_at = time.monotonic() + 2
-        try:
-            while True:
-                time.sleep(0.1)
-                generations = cache.store.generations()
-                result.most_generations = max(result.most_generations, len(generations))
-                lines = sum(path.stat().st_size for path in Path(folder).iterdir()) // _LINE
-                if lines + cache.current() >= operations and result.kills >= kills and cache.current() >= swaps:
-                    break
-                if time.monotonic() >= kill_at:
-                    kill_at = time.monotonic() + rng.uniform(0.1, 0.8)
-                    role, process = running.pop(rng.randrange(len(running)))
-                    process.kill()
-                    process.join()
-                    result.kills += 1
-                    begin(role)
-                for entry in [entry for entry in running if not entry[1].is_alive()]:
-                    running.remove(entry)
-                    entry[1].join()
-                    result.problems.append(f"a {entry[0]} ended by itself with code {entry[1].exitcode}")
-                    begin(entry[0])
-        finally:
-            for _, process in running:
-                process.kill()
-                process.join()
-        result.swaps = cache.current()
-        result.seconds = time.monotonic() - start
-        _check_storm(Path(folder), cache, result)
-        result.operations = result.operations + result.swaps
-        cache.store.clean()
-    return result
-
-
-_LINE = 40  # bytes of a line that a process writes down, in one system call
-
-
-def _note(file: int, *numbers: int) -> None:
-    os.write(file, (" ".join(map(str, numbers)).ljust(_LINE - 1) + "\n").encode())
-
-
-def _storm_write(config: Config, number: int, path: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with contextlib.closing(Cache(config)) as cache:
-        writer = Writer(cache)
-        for sequence in range(1 << 20):
-            value = (number << 20) + sequence
-            place = writer.put((np.full(300 + sequence % 7, value), np.full(3, value)))
-            assert place is not None
-            _note(file, *place, value)
-
-
-def _storm_read(config: Config, number: int, path: str) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    rng = random.Random(number)
-    with MongoTupleheadDataset(config, to="numpy", timeout=300) as dataset:
-        while True:
-            id = rng.randrange(config.swap_cap)
-            try:
-                data, label = dataset[id]
-            except CorruptSampleError as error:
-                _note(file, error.generation, id, -1)
-                continue
-            value = int(label[0])
-            whole = (data == value).all() and (label == value).all() and len(data) == 300 + (value & 0xFFFFF) % 7
-            _note(file, dataset.generation, id, value if whole else -2)
-
-
-def _storm_manage(config: Config, number: int, path: str) -> None:
-    with contextlib.closing(Cache(config)) as cache:
-        run_keeper(Keeper(cache), threading.Event())
-
-
-def _check_storm(folder: Path, cache: Cache, result: StormResult) -> None:
-    """One number under each generation and id; none twice among the acknowledged; none of these lost."""
-    seen: dict[tuple[int, int], int] = {}
-    acknowledged: dict[int, tuple[int, int]] = {}
-    for path in sorted(folder.iterdir()):
-        for line in path.read_text().splitlines():
-            generation, id, value = map(int, line.split())
-            result.operations += 1
-            if value < 0:
-                result.problems.append(f"sample {id} of generation {generation} was not whole")
-            elif seen.setdefault((generation, id), value) != value:
-                result.problems.append(f"sample {id} of generation {generation} had two contents")
-            if path.name.startswith("writer"):
-                acknowledged[value] = (generation, id)
-    current = cache.current()
-    reader = Reader(cache, cache.config.sample)
-    stored = set(cache.store.generations())
-    for value, (generation, id) in acknowledged.items():
-        if generation >= current:
-            try:
-                found = int(reader.read(generation, id)["label"][1][0])
-            except StoreError as error:
-                result.problems.append(f"an acknowledged sample is lost: {error}")
-            else:
-                if found != value:
-                    result.problems.append(f"an acknowledged sample is lost: {id} of generation {generation}")
-        elif generation not in stored and generation > current:
-            result.problems.append(f"generation {generation} is lost")
-    reader.close()
-    counts = [seen_generation for seen_generation, _ in acknowledged.values() if seen_generation <= current]
-    if len(counts) > current * cache.config.swap_cap:
-        result.problems.append("more samples were acknowledged than the generations hold")

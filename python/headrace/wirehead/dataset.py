@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.data import RandomSampler, SeekableSampler
-from headrace.wirehead.cache import Cache, Reader
+from headrace.wirehead.cache import Cache
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CorruptSampleError, StoreError
+from headrace.wirehead.reader import Reader
 from headrace.wirehead.sample import Array, Kind, as_tensor, dtype_named
 from headrace.wirehead.store import ROUNDS
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace.wirehead.cache import Cache, Keeper, Writer, run_keeper
+from headrace.wirehead.cache import Cache
 from headrace.wirehead.config import Config, ConfigSource
-from headrace.wirehead.store import samples_table
+from headrace.wirehead.keeper import Keeper, run_keeper
+from headrace.wirehead.writer import Writer
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -98,9 +99,8 @@ class WireheadGenerator:
         """Waits until a generation that is full has been swapped: this may be the last generator."""
         deadline = time.monotonic() + 2 * self.config.lease
         generation = cache.current() + 1
-        last = f"{self.config.swap_cap - 1:012d}"
         while (
-            cache.store.find(samples_table(generation), last) is not None
+            cache.fill(generation) == self.config.swap_cap
             and not cache.is_swapped(generation)
             and time.monotonic() < deadline
             and keeper.blocked is None

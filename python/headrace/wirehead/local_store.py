@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import StoreError
-from headrace.wirehead.store import Document
+from headrace.wirehead.store import Document, key
 
 _numbers = itertools.count()
 
@@ -31,6 +31,8 @@ class LocalStore:
 
     What was written survives the death of any process, but not a crash of the machine: nothing is flushed to the disk.
     """
+
+    parallel = 1  # files are written and mapped, which waits for nobody
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -78,7 +80,10 @@ class LocalStore:
             with self._new_file(table, data) as path:
                 os.replace(path, self._root / table / name)
 
-    def read_chunk(self, generation: int, name: str) -> memoryview | None:
+    def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
+        return (self._read_chunk(generation, name) for name in names)
+
+    def _read_chunk(self, generation: int, name: str) -> memoryview | None:
         try:
             file = os.open(self._root / _chunks_table(generation) / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -105,19 +110,12 @@ class LocalStore:
         return sorted({int(name.split(".")[0]) for name in _names(self._root) if name[0].isdigit()})
 
     def drop(self, generation: int) -> None:
-        for table in (_chunks_table(generation), f"{generation:012d}.samples"):
-            shutil.rmtree(self._root / table, ignore_errors=True)
+        for table in _names(self._root):
+            if table.startswith(f"{key(generation)}."):
+                shutil.rmtree(self._root / table, ignore_errors=True)
 
     def clean(self) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
-
-    def size(self) -> int:
-        total = 0
-        for folder, _, files in os.walk(self._root):
-            for name in files:
-                with contextlib.suppress(FileNotFoundError):
-                    total += os.stat(os.path.join(folder, name)).st_size
-        return total
 
     def close(self) -> None:
         pass
@@ -155,7 +153,7 @@ class LocalStore:
 
 
 def _chunks_table(generation: int) -> str:
-    return f"{generation:012d}.chunks"
+    return f"{key(generation)}.chunks"
 
 
 def _names(folder: Path) -> list[str]:

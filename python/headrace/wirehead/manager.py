@@ -7,10 +7,11 @@ import sys
 import threading
 import time
 
-from headrace.wirehead.cache import Cache, Keeper, Swap
+from headrace.wirehead.cache import Cache, Swap
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import StoreError
 from headrace.wirehead.generator import ending_on_signals
+from headrace.wirehead.keeper import Keeper
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -80,7 +81,7 @@ class WireheadManager:
             except StoreError as error:
                 log.error("Manager: %s", error)
                 self._stop.wait(1)
-            self._stop.wait(0.02)
+            self._stop.wait(keeper.pause)
 
     def _log_swap(self, swap: Swap | None) -> None:
         if swap is not None:

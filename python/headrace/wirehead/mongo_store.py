@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import json
 import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
@@ -31,6 +34,7 @@ try:
 except ImportError:
     raise ImportError("MONGOHOST in the configuration needs PyMongo: pip install 'headrace[wirehead]'") from None
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _DUPLICATE_KEY = 11000
@@ -43,54 +47,59 @@ _ATTEMPT = 5.0  # seconds that PyMongo looks for a server before we look at the 
 class MongoStore:
     """See :class:`headrace.wirehead.store.Store`.
 
-    Collections: ``<COUNTER>.settings``, ``.swaps``, ``.leases``, ``.rounds``; ``<WRITE>.<generation>.samples`` with the
-    samples' descriptions and ``<WRITE>.<generation>.chunks`` with their bytes. All ``_id`` are texts, and whatever is
-    looked up often is looked up by ``_id`` alone: every server has an index there.
+    Collections: ``<COUNTER>.settings``, ``.swaps``, ``.leases``, ``.rounds``; ``<WRITE>.<generation>.samples.<block>``
+    with the samples' descriptions and ``<WRITE>.<generation>.chunks`` with their bytes. All ``_id`` are texts, and
+    whatever is looked up is looked up by ``_id`` alone. A document is one JSON text beside its ``_id`` (and ``time``).
+
+    FerretDB 1 on SQLite has an index on ``_id`` that refuses duplicates, but does not look there to find one: it goes
+    through the collection. So an insert costs it less than a look, except in small collections.
 
     Reads go to the primary and writes wait for a majority of a replica set, unless the URI says otherwise: the
     arguments in :mod:`headrace.wirehead.cache` need both.
     """
+
+    parallel = 2
 
     def __init__(self, config: Config) -> None:
         assert config.mongohost is not None
         self.config = config
         self._client: pymongo.MongoClient[Document] = _connect(config)
         self._database = self._client[config.dbname]
-        self._name = re.compile(re.escape(config.write_collection) + r"\.(\d{12})\.(?:samples|chunks)")
+        self._name = re.compile(re.escape(config.write_collection) + r"\.(\d{12})\.(?:samples\.\d+|chunks)")
+        # Threads start when there is something for them.
+        self._pool = concurrent.futures.ThreadPoolExecutor(self.parallel, "headrace-wirehead-chunks")
         try:
             self._retried(lambda: self._client.admin.command("ping"))
         except BaseException:
-            self._client.close()
+            self.close()
             raise
 
     def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
-        collection = self._collection(table)
+        collection, stored = self._collection(table), {"_id": key, **_packed(document)}
         attempts = 0
 
         def attempt() -> bool:
             nonlocal attempts
             attempts += 1
             try:
-                collection.insert_one({**document, "_id": key})
+                collection.insert_one(stored)
                 return True
             except DuplicateKeyError:
-                if attempts == 1:
-                    return False
-            # An attempt before this one may have succeeded without our hearing of it.
-            found = collection.find_one({"_id": key})
-            return found is not None and {k: v for k, v in found.items() if k != "_id"} == dict(document)
+                # An attempt before this one may have succeeded without our hearing of it.
+                return attempts > 1 and collection.find_one({"_id": key}) == stored
 
         return self._retried(attempt)
 
     def find(self, table: str, key: str) -> Document | None:
-        found: Document | None = self._retried(lambda: self._collection(table).find_one({"_id": key}))
-        return found
+        found = self._retried(lambda: self._collection(table).find_one({"_id": key}))
+        return None if found is None else _unpacked(found)
 
     def scan(self, table: str) -> dict[str, Document]:
-        return {document["_id"]: document for document in self._retried(lambda: list(self._collection(table).find()))}
+        found = self._retried(lambda: list(self._collection(table).find()))
+        return {document["_id"]: _unpacked(document) for document in found}
 
     def replace(self, table: str, key: str, document: Mapping[str, Any]) -> None:
-        update = {"$set": dict(document), "$currentDate": {"time": True}}
+        update = {"$set": _packed(document), "$currentDate": {"time": True}}
         self._retried(lambda: self._collection(table).update_one({"_id": key}, update, upsert=True))
 
     def remove(self, table: str, key: str) -> None:
@@ -103,14 +112,32 @@ class MongoStore:
 
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
         collection = self._chunks(generation)
-        for name, data in chunks.items():
-            # Names are unique: if it is there, it is ours, of an attempt that was not answered.
-            self._is_new(collection, {"_id": name, "data": Binary(bytes(data))})
 
-    def read_chunk(self, generation: int, name: str) -> memoryview | None:
-        document = self._retried(lambda: self._chunks(generation).find_one({"_id": name}))
-        data = None if document is None else document.get("data")
-        return memoryview(data) if isinstance(data, bytes) else None
+        def write(chunk: tuple[str, bytes | memoryview]) -> None:
+            # Names are unique: if it is there, it is ours, of an attempt that was not answered.
+            with contextlib.suppress(DuplicateKeyError):
+                self._retried(lambda: collection.insert_one({"_id": chunk[0], "data": Binary(bytes(chunk[1]))}))
+
+        self._map(write, list(chunks.items()))
+
+    def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
+        collection = self._chunks(generation)
+
+        def read(name: str) -> memoryview | None:
+            document = self._retried(lambda: collection.find_one({"_id": name}))
+            data = None if document is None else document.get("data")
+            return memoryview(data) if isinstance(data, bytes) else None
+
+        for start in range(0, len(names), self.parallel):
+            yield from self._map(read, names[start : start + self.parallel])
+
+    def _map(self, action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """What the action returns for each, several at once; all have ended when it returns or raises."""
+        if len(items) == 1:
+            return [action(items[0])]
+        running = [self._pool.submit(action, item) for item in items]
+        concurrent.futures.wait(running)
+        return [done.result() for done in running]
 
     def missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
         # Asks the unique index, not the documents: where a chunk is, an empty one is refused. Finding it would read it,
@@ -124,7 +151,7 @@ class MongoStore:
             nonlocal attempts
             attempts += 1
             if attempts > 1:  # what the index refuses now may be from an attempt that was not answered
-                return [name for name in names if self.read_chunk(generation, name) is None]
+                return [name for name, chunk in zip(names, self.read_chunks(generation, names)) if chunk is None]
             try:
                 collection.insert_many([{"_id": name} for name in names], ordered=False)
             except BulkWriteError as error:
@@ -148,9 +175,11 @@ class MongoStore:
         return sorted({int(match[1]) for match in matches if match is not None})
 
     def drop(self, generation: int) -> None:
-        # The samples last: as long as they are there, somebody will find the generation and drop it.
-        self._retried(self._chunks(generation).drop)
-        self._retried(self._database[f"{self.config.write_collection}.{generation:012d}.samples"].drop)
+        # As long as one of them is there, somebody will find the generation and drop the rest.
+        prefix = f"{self.config.write_collection}.{generation:012d}."
+        for name in self._retried(self._database.list_collection_names):
+            if name.startswith(prefix):
+                self._retried(self._database[name].drop)
 
     def clean(self) -> None:
         for generation in self.generations():
@@ -159,10 +188,8 @@ class MongoStore:
             if name.startswith(self.config.counter_collection + "."):
                 self._retried(self._database[name].drop)
 
-    def size(self) -> int:
-        return int(self._retried(lambda: self._database.command("dbStats"))["dataSize"])
-
     def close(self) -> None:
+        self._pool.shutdown(wait=False)
         self._client.close()
 
     def _collection(self, table: str) -> Any:
@@ -171,14 +198,6 @@ class MongoStore:
 
     def _chunks(self, generation: int) -> Any:
         return self._database[f"{self.config.write_collection}.{generation:012d}.chunks"]
-
-    def _is_new(self, collection: Any, document: Document) -> bool:
-        """Inserts a document; whether none with its ``_id`` was there."""
-        try:
-            self._retried(lambda: collection.insert_one(document))
-        except DuplicateKeyError:
-            return False
-        return True
 
     def _retried(self, operation: Callable[[], Result]) -> Result:
         """What the operation returns, once the server answers; DuplicateKeyError passes through."""
@@ -232,6 +251,21 @@ class MongoStore:
         for secret in _passwords(self.config):
             text = text.replace(secret, "***")
         return text
+
+
+def _packed(document: Mapping[str, Any]) -> Document:
+    """One text for all fields: a server that takes its time for each field (FerretDB) has one."""
+    return {"document": json.dumps(document)}
+
+
+def _unpacked(stored: Mapping[str, Any]) -> Document:
+    """Undoes :func:`_packed`. Whatever is damaged is missing."""
+    try:
+        document: Any = json.loads(stored["document"])
+    except (KeyError, TypeError, ValueError):
+        document = None
+    fields: Document = document if isinstance(document, dict) else {}
+    return {**fields, "time": stored["time"]} if "time" in stored else fields
 
 
 def _is_interrupted(error: Exception) -> bool:

@@ -56,6 +56,19 @@ class Kind:
         return kind
 
 
+def check_description(description: Mapping[str, Any]) -> list[Kind]:
+    """The kinds of a sample.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not a description, or its lengths do not add up.
+    """
+    kinds = [Kind.from_document(kind) for kind in description["kinds"]]
+    chunk_bytes, length = int(description["chunk_bytes"]), sum(kind.length for kind in kinds)
+    if chunk_bytes < 1 or description["chunks"] != -(-length // chunk_bytes):
+        raise ValueError(f"{description['chunks']} chunks of {chunk_bytes} bytes for {length} bytes")
+    return kinds
+
+
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """A dtype as text. Those of ml_dtypes (bfloat16, …) go by their name.
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from headrace.wirehead.cache import Cache
-from headrace.wirehead.store import samples_table, seconds
+from headrace.wirehead.store import seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Status:
         last_swap_age: seconds since the last swap.
         deleted: incomplete or damaged samples thrown away, in all, up to the last swap.
         generations: of which anything is stored.
-        bytes: stored.
+        bytes: of the samples stored.
         manager: who manages; None: nobody.
         generators, readers: those that live.
     """
@@ -107,13 +107,14 @@ def status_of(cache: Cache) -> Status:
     now = store.now()
     swaps = cache.swaps()
     current = swaps[-1].generation if swaps else 0
-    recent = swaps[-11:]
-    rate = None
-    if len(recent) > 1 and recent[-1].time > recent[0].time:
-        rate = (recent[-1].samples - recent[0].samples) / (recent[-1].time - recent[0].time)
-    leases = cache.leases().values()
     last = swaps[-1] if swaps else None
-    fill = len(store.scan(samples_table(current + 1)))
+    rate = None
+    if last is not None and last.before and last.time > last.before[0][0]:
+        rate = (last.samples - last.before[0][1]) / (last.time - last.before[0][0])
+    leases = cache.leases().values()
+    generations = store.generations()
+    lengths = {generation: _lengths(cache, generation) for generation in {*generations, current + 1}}
+    fill = len(lengths[current + 1])
 
     def processes(role: str) -> list[Process]:
         found = []
@@ -139,9 +140,19 @@ def status_of(cache: Cache) -> Status:
         last_swap_seconds=last.seconds if last else None,
         last_swap_age=round(max(0.0, now - last.time), 3) if last else None,
         deleted=last.deleted if last else 0,
-        generations=store.generations(),
-        bytes=store.size(),
+        generations=generations,
+        bytes=sum(map(sum, lengths.values())),
         manager=managers[0] if managers else None,
         generators=processes("generator"),
         readers=processes("reader"),
     )
+
+
+def _lengths(cache: Cache, generation: int) -> list[int]:
+    """Bytes stored of each sample of a generation."""
+    samples = (cache.samples(generation, block) for block in cache.blocks)
+    return [
+        sum(int(kind["length"]) for kind in description.get("kinds", ()))
+        for block in samples
+        for description in block.values()
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from headrace.wirehead.config import Config
@@ -10,6 +10,8 @@ from headrace.wirehead.config import Config
 Document = dict[str, Any]
 
 SETTINGS, SWAPS, LEASES, ROUNDS = "settings", "swaps", "leases", "rounds"
+
+_SMALLEST_BLOCK, _MOST_BLOCKS = 128, 64
 
 
 class Store(Protocol):
@@ -22,14 +24,19 @@ class Store(Protocol):
     All operations may be repeated after a failure whose outcome is not known. While the store does not answer they try
     again, with growing pauses, for ``Config.timeout`` seconds. Thread-safe. Not usable in a child after a fork.
 
-    The tables are "settings", "swaps", "leases", "rounds", and for each generation ``samples_table(generation)``.
+    The tables are "settings", "swaps", "leases", "rounds", and for each generation those of ``samples_table``.
 
     Raises:
         StoreUnreachableError: it did not answer in time.
         StoreError: it refused, for example because the disk is full.
+
+    Attributes:
+        parallel: how many chunks it reads or writes at once. A sample is cut into that many, so that no part of the way
+            stands idle: the one side packs while the other unpacks.
     """
 
     config: Config
+    parallel: int
 
     def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
         """Puts a document there if there is none under that key. Whether it did (or had, unanswered, before)."""
@@ -52,7 +59,8 @@ class Store(Protocol):
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
         """Keeps them all; on return they are as safe as the store makes anything."""
 
-    def read_chunk(self, generation: int, name: str) -> memoryview | None: ...
+    def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
+        """Chunks in the order of their names; None for one that is not there."""
 
     def missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
         """Which of some chunks that nobody is writing any more are not there. Does not read them."""
@@ -69,31 +77,26 @@ class Store(Protocol):
     def clean(self) -> None:
         """Removes everything."""
 
-    def size(self) -> int:
-        """Bytes stored."""
-
     def close(self) -> None: ...
 
 
-def samples_table(generation: int) -> str:
-    """The table of a generation's samples."""
-    return f"{generation:012d}.samples"
+def key(number: int) -> str:
+    """The key of a document that has a number: their order is that of the numbers."""
+    return f"{number:012d}"
 
 
-def open_store(config: Config) -> Store:
-    """The store that a configuration names.
+def block_size(swap_cap: int) -> int:
+    """How many consecutive ids share a table of samples.
 
-    Raises:
-        StoreUnreachableError: its server does not answer.
-        ImportError: it needs PyMongo, which is not installed.
+    A table is small, because not every server finds a document by its key without reading the others (FerretDB on
+    SQLite does not), and because what is new in it is found by reading it all. A generation has at most 64.
     """
-    if config.is_local:
-        from headrace.wirehead.local_store import LocalStore
+    return max(_SMALLEST_BLOCK, -(-swap_cap // _MOST_BLOCKS))
 
-        return LocalStore(config)
-    from headrace.wirehead.mongo_store import MongoStore
 
-    return MongoStore(config)
+def samples_table(generation: int, block: int) -> str:
+    """The table of a block of a generation's samples, by their ids."""
+    return f"{key(generation)}.samples.{block:02d}"
 
 
 def seconds(time: Any) -> float:

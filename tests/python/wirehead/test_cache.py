@@ -12,8 +12,11 @@ import pytest
 
 from headrace.wirehead import Config, CorruptSampleError, MongoheadDataset, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator
-from headrace.wirehead.cache import Cache, Keeper, Reader, Writer
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.reader import Reader
 from headrace.wirehead.store import samples_table
+from headrace.wirehead.writer import Writer
 
 
 @pytest.fixture
@@ -147,7 +150,7 @@ def test_a_writer_waits_for_the_swap(config: dict[str, Any], cache: Cache) -> No
 
     thread = threading.Thread(target=write)
     thread.start()
-    while len(cache.store.scan(samples_table(1))) < 5:
+    while cache.fill(1) < 5:
         time.sleep(0.01)
     Keeper(cache).step()
     thread.join()
@@ -222,7 +225,7 @@ def test_damaged_samples_are_thrown_away_before_a_swap(cache: Cache) -> None:
     writer, keeper = Writer(cache), Keeper(cache)
     for sample in numbered(0, 5):
         writer.put(sample)
-    table = samples_table(1)
+    table = samples_table(1, 0)
     broken = cache.store.scan(table)
     lost = next(document for document in broken.values() if document["number"] == 1)
     assert cache.store.remove_chunk(1, f"{lost['writer']}-1-0")
@@ -249,10 +252,10 @@ def test_damaged_samples_are_thrown_away_before_a_swap(cache: Cache) -> None:
 
 def damage(cache: Cache, generation: int, id: int) -> None:
     """Changes one bit of a stored sample."""
-    description = cache.store.find(samples_table(generation), f"{id:012d}")
+    description = cache.sample(generation, id)
     assert description is not None
     name = f"{description['writer']}-{description['number']}-0"
-    found = cache.store.read_chunk(generation, name)
+    (found,) = cache.store.read_chunks(generation, [name])
     assert found is not None
     data = bytearray(found)
     data[5] ^= 1
@@ -301,13 +304,14 @@ def test_a_paused_writer_puts_its_sample_again(config: dict[str, Any]) -> None:
 
     def stand_still(table: str, key: str, document: Any) -> bool:
         done = insert(table, key, document)
-        if table == samples_table(1) and writer._lease is not None and writer._lease._stop.is_set():
+        if table == samples_table(1, 0) and writer._lease is not None and writer._lease._stop.is_set():
             writer._lease._renewed = float("-inf")
         return done
 
     cache.store.insert = stand_still  # type: ignore[method-assign]
     first = writer._lease.key
-    assert writer.put(next(numbered(1, 1))) == (1, 2)
+    generation, id = writer.put(next(numbered(1, 1)))
+    assert (generation, id > 1) == (1, True)
     assert writer._lease.key != first
     writer.close()
     cache.close()
@@ -321,7 +325,7 @@ def test_the_lease_of_a_dead_writer_ends_and_its_half_sample_goes(config: dict[s
     name = f"{writer._lease.key}-1-0"
     cache.store.write_chunks(1, {name: b"half"})
     writer._lease.abandon()
-    while cache.store.read_chunk(1, name) is not None:
+    while next(cache.store.read_chunks(1, [name])) is not None:
         keeper.step()
         time.sleep(0.02)
     rest = Writer(cache)

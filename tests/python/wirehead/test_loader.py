@@ -16,7 +16,9 @@ import pytest
 import headrace.fluid as fluid
 from headrace import DataLoader
 from headrace.wirehead import GenerationSampler, MongoheadDataset, MongoTupleheadDataset, WireheadGenerator
-from headrace.wirehead.cache import Cache, Keeper, Writer
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.writer import Writer
 
 CAP = 12
 

@@ -1,0 +1,127 @@
+"""Reading: samples of the generations that a process has pinned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.errors import CorruptSampleError
+from headrace.wirehead.lease import Lease
+from headrace.wirehead.sample import Array, Decoder, Kind, check_description, pieces_of
+from headrace.wirehead.store import Document
+
+
+class Reader:
+    """Reads samples of the generations that it pins. Thread-safe.
+
+    Args:
+        cache: where.
+        kinds: which arrays of a sample to read.
+    """
+
+    def __init__(self, cache: Cache, kinds: Sequence[str]) -> None:
+        self._cache = cache
+        self._kinds = tuple(kinds)
+        self._lease = Lease(cache, "reader")
+        self._lock = threading.Lock()
+        self._descriptions: dict[int, dict[int, Document]] = {}
+
+    def pin_current(self, timeout: float, keep: bool = False) -> int:
+        """The current generation, which stays until it is not pinned any more; waits for the first.
+
+        Args:
+            timeout: seconds to wait for data.
+            keep: the one before, if it is pinned, is read still.
+        """
+        with self._lock:
+            while True:
+                generation = self._cache.wait_for_data(timeout)
+                wanted = self._with(generation) if keep else [generation]
+                if wanted == self._lease.generations and self._lease.is_alive():
+                    return generation
+                self._lease.pin(wanted)
+                if not self._cache.is_swapped(generation + 1):
+                    self._forget()
+                    return generation
+
+    def pin(self, generation: int) -> None:
+        """Pins a generation of which another process told us; it may be gone. The one before is read still."""
+        with self._lock:
+            self._lease.pin(self._with(generation))
+            self._forget()
+
+    def _with(self, generation: int) -> list[int]:
+        others = [g for g in self._lease.generations if g != generation]
+        return sorted([*others[-1:], generation])
+
+    def is_pinned(self, generation: int) -> bool:
+        """Whether it is certain that nobody has dropped it."""
+        return generation in self._lease.generations and self._lease.is_alive()
+
+    def describe(self, generation: int, id: int) -> list[Kind]:
+        """What the arrays of a sample are.
+
+        Raises:
+            CorruptSampleError: there is no such sample, or no sense in what is said of it.
+        """
+        return self._kinds_of(generation, id, self._description(generation, id))
+
+    def read(self, generation: int, id: int, out: Mapping[str, Any] | None = None) -> dict[str, tuple[Kind, Array]]:
+        """The arrays of a sample, by kind.
+
+        Args:
+            out: arrays to put them into, where these fit; what does not fit comes in an array of its own.
+
+        Raises:
+            CorruptSampleError: it is not what was written.
+        """
+        self._lease.use(generation)
+        description = self._description(generation, id)
+        kinds = self._kinds_of(generation, id, description)
+        decoders = {}
+        for kind in kinds:
+            if kind.name in self._kinds:
+                place = None if out is None else out.get(kind.name)
+                decoders[kind.name] = Decoder(kind, place if Decoder.fits(kind, place) else None)
+        pieces = list(pieces_of(kinds, self._kinds, int(description["chunk_bytes"])))
+        numbers = sorted({number for number, _, _ in pieces})
+        name = f"{description['writer']}-{description['number']}"
+        chunks = self._cache.store.read_chunks(generation, [f"{name}-{number}" for number in numbers])
+        number, chunk = -1, memoryview(b"")
+        for k, kind_name, part in pieces:
+            if k != number:
+                found = next(chunks)
+                if found is None:
+                    raise CorruptSampleError(generation, id, f"chunk {k} ({kind_name}) is missing")
+                number, chunk = k, found
+            decoders[kind_name].feed(chunk[part])
+        try:
+            return {name: (decoder.kind, decoder.finish()) for name, decoder in decoders.items()}
+        except ValueError as error:
+            raise CorruptSampleError(generation, id, str(error)) from None
+
+    def close(self) -> None:
+        """Ends the lease."""
+        self._lease.close()
+
+    def _forget(self) -> None:
+        pinned = self._lease.generations
+        self._descriptions = {g: known for g, known in self._descriptions.items() if g in pinned}
+
+    def _description(self, generation: int, id: int) -> Document:
+        known = self._descriptions.get(generation, {}).get(id)
+        if known is None:
+            known = self._cache.sample(generation, id)
+            if known is None:
+                raise CorruptSampleError(generation, id, "it is not there")
+            if generation in self._lease.generations:
+                self._descriptions.setdefault(generation, {})[id] = known
+        return known
+
+    def _kinds_of(self, generation: int, id: int, description: Document) -> list[Kind]:
+        try:
+            return check_description(description)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptSampleError(generation, id, f"its description is wrong: {error}") from None
