@@ -207,7 +207,7 @@ def scaling(place: dict[str, Any], quick: bool) -> None:
             process.start()
         with contextlib.closing(Cache(config)) as cache:
             while _stored(cache) < 2 * n:
-                time.sleep(0.05)
+                time.sleep(0.2)
             before, start = _stored(cache), time.monotonic()
             time.sleep(6 if quick else 15)
             rate = (_stored(cache) - before) / (time.monotonic() - start)
@@ -221,9 +221,12 @@ def scaling(place: dict[str, Any], quick: bool) -> None:
 
 
 def _stored(cache: Cache) -> int:
-    from headrace.wirehead.status import status_of
-
-    return status_of(cache).samples
+    """Samples stored in all."""
+    while True:
+        current = cache.current()
+        fill = cache.fill(current + 1)
+        if cache.current() == current:
+            return current * cache.config.swap_cap + fill
 
 
 def swap(place: dict[str, Any], quick: bool) -> None:

@@ -17,7 +17,7 @@ from headrace.wirehead.errors import ConfigError
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], "Config"]
 
 PASSWORD_VARIABLE = "WIREHEAD_PASSWORD"
-COMPRESSIONS = ("none", "zlib", "zstd", "lz4")
+COMPRESSIONS = ("auto", "none", "zlib", "zstd", "lz4")
 _MAX_CHUNK_MEGABYTES = 15  # a document of MongoDB holds 16
 _UNNAMEABLE = re.compile(r'[/\\. "$*<>:|?\x00]')
 
@@ -36,7 +36,8 @@ class Config:
         counter_collection: swaps, leases and settings are in ``<counter_collection>.…``.
         read_collection, temp_collection: accepted and unused, since a swap moves nothing.
         chunksize: largest chunk, in MiB.
-        compression: "none", "zlib", "zstd" (needs zstandard) or "lz4" (needs lz4).
+        compression: "auto": on a server, of each array that it makes clearly smaller, by zstd (or zlib, where
+            zstandard is not installed); in a folder none. Or "none", "zlib", "zstd", "lz4" (needs lz4) of all.
         directory: where a local store is. Default: ``$XDG_CACHE_HOME/headrace/wirehead/<dbname>``.
         timeout: seconds to keep trying while the server does not answer.
         lease: seconds after which a process that has stopped is considered dead.
@@ -52,7 +53,7 @@ class Config:
     counter_collection: str = "counter"
     temp_collection: str = "temp"
     chunksize: float = 10
-    compression: str = "none"
+    compression: str = "auto"
     directory: str | None = None
     timeout: float = 60
     lease: float = 30
@@ -113,6 +114,11 @@ class Config:
     def is_local(self) -> bool:
         """Whether the store is a folder on this machine."""
         return self.mongohost is None
+
+    @property
+    def compression_of_arrays(self) -> str:
+        """What :func:`headrace.wirehead.compression.compress` is told: a folder of this machine is faster without."""
+        return "none" if self.compression == "auto" and self.is_local else self.compression
 
     @property
     def local_directory(self) -> Path:

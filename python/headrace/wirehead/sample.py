@@ -7,11 +7,13 @@ import importlib
 import math
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from headrace.wirehead.compression import compress, decompress_into
 
 Array = npt.NDArray[Any]
 
@@ -25,7 +27,7 @@ class Kind:
         dtype: of NumPy; see :func:`dtype_name`.
         shape: of the array.
         torch: the generator yielded a tensor of torch.
-        compression: of the stored bytes.
+        compression: of the stored bytes: "none", "zlib", "zstd" or "lz4".
         length: how many bytes are stored.
         crc: CRC-32 of the stored bytes.
     """
@@ -97,7 +99,7 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
         sample: a tuple or list of arrays, tensors or numbers in the order of ``names``; a dict with these keys; or,
             if there is one name, the array itself.
         names: what SAMPLE says.
-        compression: see :data:`headrace.wirehead.config.COMPRESSIONS`.
+        compression: see :func:`headrace.wirehead.compression.compress`.
 
     Raises:
         TypeError, ValueError: the sample is not of that form.
@@ -112,15 +114,12 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
         values = [sample]
     if len(values) != len(names):
         raise ValueError(f"the generator yielded a sample of {len(values)} arrays, SAMPLE names {len(names)}: {names}")
-    compress = _compressor(compression)
     kinds, parts = [], []
     for name, value in zip(names, values):
         array, is_tensor = _as_array(value, name)
-        data = _bytes_of(array)
-        stored = memoryview(compress(data)) if compress is not None else data
-        kinds.append(
-            Kind(name, dtype_name(array.dtype), array.shape, is_tensor, compression, len(stored), zlib.crc32(stored))
-        )
+        used, stored = compress(_bytes_of(array), compression)
+        crc = zlib.crc32(stored)
+        kinds.append(Kind(name, dtype_name(array.dtype), array.shape, is_tensor, used, len(stored), crc))
         parts.append(stored)
     return kinds, parts
 
@@ -208,8 +207,7 @@ class Decoder:
         if self._crc != kind.crc:
             raise ValueError(f"{kind.name} has checksum {self._crc:08x}, expected {kind.crc:08x}")
         if kind.compression != "none":
-            stored = self._pieces[0] if len(self._pieces) == 1 else memoryview(b"".join(self._pieces))
-            length = _decompress_into(kind.compression, stored, self._place)
+            length = decompress_into(kind.compression, self._pieces, self._place)
             if length != kind.nbytes:
                 raise ValueError(f"{kind.name} decompresses to {length} bytes, expected {kind.nbytes}")
         return self.array
@@ -244,46 +242,3 @@ def cut(parts: Sequence[memoryview], chunk_bytes: int) -> Iterator[bytes | memor
                 pending, room = [], chunk_bytes
     if pending:
         yield pending[0] if len(pending) == 1 else b"".join(pending)
-
-
-def _library(name: str, package: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ImportError(f"COMPRESSION: {package} needs a library: pip install {name.split('.')[0]}") from None
-
-
-def _compressor(compression: str) -> Callable[[memoryview], bytes] | None:
-    if compression == "none":
-        return None
-    if compression == "zlib":
-        return lambda data: zlib.compress(data, 1)
-    if compression == "zstd":
-        compress: Callable[[memoryview], bytes] = _library("zstandard", "zstd").ZstdCompressor(level=1).compress
-        return compress
-    frame = _library("lz4.frame", "lz4")
-    return lambda data: bytes(frame.compress(data))
-
-
-def _decompress_into(compression: str, stored: memoryview, place: memoryview) -> int:
-    """How many bytes came out; those that have no place are counted and dropped. ValueError if it is no such data."""
-    if compression == "zstd":
-        zstandard = _library("zstandard", "zstd")
-        try:
-            with zstandard.ZstdDecompressor().stream_reader(stored) as reader:
-                length = 0
-                while length < len(place):
-                    count = reader.readinto(place[length:])
-                    if count == 0:
-                        return length
-                    length += count
-                return length + len(reader.read(1))
-        except zstandard.ZstdError as error:
-            raise ValueError(f"the bytes are no zstd frame: {error}") from None
-    try:
-        data = zlib.decompress(stored) if compression == "zlib" else _library("lz4.frame", "lz4").decompress(stored)
-    except (zlib.error, RuntimeError) as error:
-        raise ValueError(f"the bytes are no {compression} data: {error}") from None
-    if len(data) == len(place):
-        place[:] = data
-    return len(data)

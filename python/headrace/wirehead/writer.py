@@ -51,7 +51,7 @@ class Writer:
             StoreError: it could not be stored.
         """
         config, store = self._cache.config, self._cache.store
-        kinds, parts = encode(sample, config.sample, config.compression)
+        kinds, parts = encode(sample, config.sample, config.compression_of_arrays)
         largest = int(config.chunksize * 2**20)
         length = sum(len(part) for part in parts)
         chunk_bytes = min(largest, max(_SMALLEST_CHUNK, -(-length // store.parallel)))

@@ -36,7 +36,7 @@ def roundtrip(arrays: list[Any], chunk_bytes: int, compression: str = "none") ->
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 10**6])
-@pytest.mark.parametrize("compression", ["none", "zlib", "zstd", "lz4"])
+@pytest.mark.parametrize("compression", ["auto", "none", "zlib", "zstd", "lz4"])
 def test_any_dtype_and_shape_in_chunks_of_any_size(chunk_bytes: int, compression: str) -> None:
     if compression in ("zstd", "lz4"):
         pytest.importorskip({"zstd": "zstandard", "lz4": "lz4"}[compression])

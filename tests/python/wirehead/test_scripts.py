@@ -55,6 +55,29 @@ LOADER = """
         sample, label = data[0], data[1]
     print("done", sample.dtype, label.shape)
 """
+TRAIN = """
+    import sys
+    from {module} import DataLoader
+    from headrace.wirehead import MongoheadDataset, MongoTupleheadDataset
+
+    class BatchSampler:
+        def __iter__(self):
+            return iter([[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]])
+
+    def collate(batches):
+        return batches[0]
+
+    if __name__ == "__main__":
+        tuples = MongoTupleheadDataset("config.yaml", transform=lambda x: x[None], normalize=lambda x: x * 2)
+        for batch in DataLoader(tuples, sampler=BatchSampler(), collate_fn=collate, num_workers=2):
+            assert all(image.shape == label.shape == (1, 16, 16, 16) for image, label in batch)
+            print("tuples", len(batch))
+        dicts = MongoheadDataset(config_path="config.yaml")
+        for epoch in range(2):
+            for batch in DataLoader(dicts, batch_size=5, shuffle=True, num_workers=2):
+                assert batch["input"].shape == batch["label"].shape == (5, 16, 16, 16)
+                print("dicts", len(batch["input"]))
+"""
 
 
 @pytest.fixture
@@ -120,3 +143,14 @@ def test_a_generator_ends_on_sigterm_and_with_its_error(folder: Path) -> None:
         output, _ = generator.communicate(timeout=60)
         assert generator.returncode == 1
         assert output.endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize("module", ["headrace", "torch.utils.data"])
+def test_training_through_a_loader(folder: Path, module: str) -> None:
+    if module != "headrace":
+        pytest.importorskip("torch")
+    (folder / "train.py").write_text(textwrap.dedent(TRAIN.replace("{module}", module)))
+    with running(folder, "generator.py", "40") as generator, running(folder, "train.py") as train:
+        output, _ = train.communicate(timeout=100)
+        assert output.split("\n") == ["tuples 3", "tuples 3", "tuples 4", *["dicts 5"] * 4, ""]
+        assert generator.wait(60) == 0
