@@ -45,7 +45,7 @@ class Config:
 
     swap_cap: int
     dbname: str
-    mongohost: str | None = None
+    mongohost: str | None = dataclasses.field(default=None, repr=False)  # it may hold a password
     port: int = 27017
     sample: tuple[str, ...] = ("data", "label")
     write_collection: str = "write"

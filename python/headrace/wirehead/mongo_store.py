@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import unquote_plus
 
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
@@ -276,7 +277,8 @@ def _is_interrupted(error: Exception) -> bool:
 def _passwords(config: Config) -> list[str]:
     host = config.mongohost or ""
     found = re.match(r"mongodb(?:\+srv)?://[^:/@]*:([^@/]*)@", host)
-    return [secret for secret in (found[1] if found else "", os.environ.get(PASSWORD_VARIABLE, "")) if secret]
+    given = found[1] if found else ""
+    return [secret for secret in (given, unquote_plus(given), os.environ.get(PASSWORD_VARIABLE, "")) if secret]
 
 
 def _connect(config: Config) -> pymongo.MongoClient[Document]:

@@ -26,9 +26,9 @@ SKIPPED = f"needs a database: run `make build/ferretdb` (needs Go), or give the 
 class Server:
     """A FerretDB that can be killed and started again at the same port."""
 
-    def __init__(self, folder: Path, pages: int = 0) -> None:
+    def __init__(self, folder: Path, pages: int = 0, tls: bool = False) -> None:
         self._folder = folder
-        self._arguments = ["-data", str(folder), "-pages", str(pages)]
+        self._arguments = ["-data", str(folder), "-pages", str(pages), *(["-tls"] if tls else [])]
         self._listen = "127.0.0.1:0"
         self._process: subprocess.Popen[str] | None = None
         self.start()
@@ -47,7 +47,7 @@ class Server:
             line = self._process.stdout.readline().strip()
             if line:
                 self.uri = line
-                self._listen = line.removeprefix("mongodb://").rstrip("/")
+                self._listen = line.removeprefix("mongodb://").partition("/")[0]
                 return
             self._process.wait()
             time.sleep(0.1)

@@ -1,0 +1,172 @@
+"""Encrypted connections to a real server, and passwords: FerretDB asks nobody for one, so a stand-in does."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import BINARY, SKIPPED, Server
+from headrace.wirehead import MongoTupleheadDataset, StoreError, StoreUnreachableError, WireheadGenerator
+from headrace.wirehead.cache import open_store
+from headrace.wirehead.config import Config
+
+bson: Any = pytest.importorskip("bson")
+
+PASSWORD = "sword/fish:@1"
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[tuple[Server, Path]]:
+    """A server that speaks TLS, and the file with its certificate."""
+    if not BINARY.exists():
+        pytest.skip(SKIPPED)
+    server = Server(tmp_path, tls=True)
+    yield server, tmp_path / "cert.pem"
+    server.stop()
+
+
+def test_put_swap_and_get_over_tls(encrypted: tuple[Server, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    server, certificate = encrypted
+    monkeypatch.setenv("WIREHEAD_PASSWORD", PASSWORD)
+    uri = server.uri.replace("mongodb://", "mongodb://me@")
+    keys = {"DBNAME": "test", "SWAP_CAP": 3, "TIMEOUT": 30}
+    config = {**keys, "MONGOHOST": f"{uri}&tlsCAFile={certificate}&authMechanism=PLAIN"}
+    WireheadGenerator(((np.full(100, i), i) for i in range(3)), config).run()
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        assert [int(label) for _, label in (dataset[i] for i in range(3))] == [0, 1, 2]
+    # A certificate that nobody knows is not trusted.
+    with pytest.raises(StoreUnreachableError, match="certificate verify failed") as caught:
+        open_store(Config.load({**keys, "MONGOHOST": f"{uri}&authMechanism=PLAIN", "TIMEOUT": 1}))
+    assert PASSWORD not in str(caught.value)
+
+
+class PasswordServer:
+    """Speaks as much of MongoDB's protocol as it takes to check a password by SCRAM-SHA-256 (RFC 7677) and to answer a
+    ping. Each connection has a thread.
+    """
+
+    def __init__(self, user: str, password: str) -> None:
+        self._user, self._password = user, password
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.place = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._connections: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        self._listener.close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads[1:]:
+            thread.join()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self._connections.append(connection)
+                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+                self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        state: dict[str, Any] = {"user": None}
+        with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
+            while len(header := stream.read(16)) == 16:
+                length, number, _, opcode = struct.unpack("<4i", header)
+                body = stream.read(length - 16)
+                if opcode == 2004:  # OP_QUERY: flags, name, two numbers, document
+                    start = body.index(b"\0", 4) + 9
+                    answer = bson.encode(self._answer(bson.decode(body[start:]), state))
+                    reply, opcode = struct.pack("<iqii", 0, 0, 0, 1) + answer, 1
+                else:  # OP_MSG: flags, kind of section, document
+                    answer = bson.encode(self._answer(bson.decode(body[5:]), state))
+                    reply = struct.pack("<ib", 0, 0) + answer
+                connection.sendall(struct.pack("<4i", 16 + len(reply), 0, number, opcode) + reply)
+
+    def _answer(self, request: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+        command = next(iter(request)).lower()
+        if command in ("hello", "ismaster"):
+            limits = {"maxBsonObjectSize": 1 << 24, "maxMessageSizeBytes": 48_000_000, "maxWriteBatchSize": 100_000}
+            versions = {"helloOk": True, "minWireVersion": 0, "maxWireVersion": 17}
+            mechanisms = {"saslSupportedMechs": ["SCRAM-SHA-256"]}
+            return {"ismaster": True, "isWritablePrimary": True, **versions, **limits, **mechanisms, "ok": 1}
+        if command == "saslstart":
+            first = request["payload"].decode().removeprefix("n,,")
+            state["first"] = first
+            state["challenge"] = f"r={first.partition('r=')[2]}more,s={base64.b64encode(b'salt' * 4).decode()},i=4096"
+            return {"conversationId": 1, "done": False, "payload": state["challenge"].encode(), "ok": 1}
+        if command == "saslcontinue":
+            final, _, proof = request["payload"].decode().rpartition(",p=")
+            key = hashlib.pbkdf2_hmac("sha256", self._password.encode(), b"salt" * 4, 4096)
+            client = hmac.digest(key, b"Client Key", "sha256")
+            message = ",".join((state["first"], state["challenge"], final)).encode()
+            signature = hmac.digest(hashlib.sha256(client).digest(), message, "sha256")
+            expected = bytes(a ^ b for a, b in zip(client, signature))
+            if not state["first"].startswith(f"n={self._user},") or base64.b64decode(proof) != expected:
+                return {"ok": 0, "code": 18, "codeName": "AuthenticationFailed", "errmsg": "Authentication failed."}
+            state["user"] = self._user
+            server = hmac.digest(hmac.digest(key, b"Server Key", "sha256"), message, "sha256")
+            return {"conversationId": 1, "done": True, "payload": b"v=" + base64.b64encode(server), "ok": 1}
+        if state["user"] is None:
+            return {"ok": 0, "code": 13, "codeName": "Unauthorized", "errmsg": "requires authentication"}
+        return {"ok": 1}
+
+
+@pytest.fixture
+def password_server() -> Iterator[PasswordServer]:
+    server = PasswordServer("me", PASSWORD)
+    yield server
+    server.close()
+
+
+QUOTED = "sword%2Ffish%3A%401"
+
+
+@pytest.mark.parametrize("where", ["environment", "uri"])
+def test_the_password_is_passed_on(
+    password_server: PasswordServer, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys: dict[str, Any] = {"DBNAME": "test", "SWAP_CAP": 3, "TIMEOUT": 30}
+    if where == "environment":
+        monkeypatch.setenv("WIREHEAD_PASSWORD", PASSWORD)
+        config = Config.load({**keys, "MONGOHOST": f"mongodb://me@{password_server.place}/"})
+    else:
+        monkeypatch.delenv("WIREHEAD_PASSWORD", raising=False)
+        config = Config.load({**keys, "MONGOHOST": f"mongodb://me:{QUOTED}@{password_server.place}/"})
+    open_store(config).close()
+    assert PASSWORD not in caplog.text
+    assert not any(secret in config.place for secret in (PASSWORD, QUOTED, "me"))
+
+
+@pytest.mark.parametrize("where", ["environment", "uri"])
+def test_a_wrong_password_is_an_error_that_does_not_show_it(
+    password_server: PasswordServer, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("WIREHEAD_PASSWORD", "swordfish")
+    user = "me" if where == "environment" else "me:swordfish"
+    keys = {"DBNAME": "test", "SWAP_CAP": 3, "TIMEOUT": 30, "MONGOHOST": f"mongodb://{user}@{password_server.place}/"}
+    with pytest.raises(StoreError, match=r"refused user and password.*WIREHEAD_PASSWORD") as caught:
+        open_store(Config.load(keys))
+    assert password_server.place in str(caught.value)
+    assert "swordfish" not in str(caught.value) + caplog.text
+
+
+def test_a_password_shows_in_no_representation() -> None:
+    config = Config.load({"DBNAME": "test", "SWAP_CAP": 3, "MONGOHOST": f"mongodb://me:{QUOTED}@db.example/"})
+    for text in (repr(config), str(config), f"{config}"):
+        assert QUOTED not in text
+        assert PASSWORD not in text
