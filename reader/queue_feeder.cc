@@ -137,6 +137,12 @@ bool QueueFeeder::Pass::FeedOne() {
     case WaitOutcome::kBatch:
       break;
     case WaitOutcome::kEndOfEpoch:
+      if (hooks_.needs_indices) {
+        hooks_.needs_indices();  // whose error, if one ended the epoch, comes after the batches before it
+        if (stop_.load()) {
+          return false;
+        }
+      }
       ended_.store(true);
       queue_->Close(epoch_);
       return false;

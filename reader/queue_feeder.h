@@ -31,7 +31,8 @@ namespace headrace {
 struct FeederHooks {
   // A producer died: start another.
   std::function<void()> producer_died;
-  // kExplicit: supply further batches, or end the supply.
+  // kExplicit: supply further batches, or end the supply. Called once more at the end of the epoch, so that it can
+  // throw what ended the supply, after the batches before it.
   std::function<void()> needs_indices;
   // No batch came within the timeout: returns to wait as long again. Without it the queue fails with Timeout.
   std::function<void()> timed_out;

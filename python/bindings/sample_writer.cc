@@ -31,12 +31,17 @@ bool SampleWriter::Write(PyObject* sample, uint32_t row) {
 }
 
 bool SampleWriter::Publish() {
-  const BatchLayout& layout =
-      template_->LayoutFor(claim_.rows, producer_->DataOffset(claim_), producer_->arena().slot_bytes());
-  if (!producer_->PublishLayout(claim_, layout.bytes())) {
-    return false;
+  try {
+    const BatchLayout& layout =
+        template_->LayoutFor(claim_.rows, producer_->DataOffset(claim_), producer_->arena().slot_bytes());
+    if (!producer_->PublishLayout(claim_, layout.bytes())) {
+      return false;
+    }
+    layout_ = &layout;
+  } catch (...) {
+    Forget();  // what is too large for this batch would be so for all later ones
+    throw;
   }
-  layout_ = &layout;
   return true;
 }
 

@@ -91,6 +91,9 @@ class Engine:
         seed: of the order and of the records' generators.
         base_seed: of the global generators of the workers, to which each adds its number.
         position: where the first epoch begins, which workers that read iterable datasets learn as they start.
+
+    Attributes:
+        sampler_error: what the sampler raised, which ends the epoch; to be set to None once the consumer hears of it.
     """
 
     def __init__(self, config: LoaderConfig, seed: int, base_seed: int, position: Position) -> None:
@@ -108,7 +111,7 @@ class Engine:
         self._supplying = False
         self._supplied: collections.OrderedDict[int, Indices] = collections.OrderedDict()
         self._begin = position
-        self._sampler_error: Exception | None = None
+        self.sampler_error: Exception | None = None
         # The exception that a batch's failure was turned into last, and what the errors are kept under.
         self._failure: BaseException | None = None
         self._failed: _core.ReadyBatch | None = None
@@ -225,7 +228,7 @@ class Engine:
             return
         self.scheduler.start_epoch(epoch, batch, position.skip)
         self._begin = position
-        self._sampler_error = None
+        self.sampler_error = None
         if self._plan is not None:
             self._supplied.clear()
             if position.plan:
@@ -252,7 +255,7 @@ class Engine:
 
         Raises:
             StopIteration: the epoch has ended.
-            Exception: the sampler's, after the batches before it.
+            Exception: ``sampler_error``, after the batches before it.
         """
         while True:
             if self._supplying:
@@ -268,9 +271,8 @@ class Engine:
             if type(result) is not WaitOutcome:
                 return result if self._device is None else self._device.deliver(result)
             if result == WaitOutcome.END_OF_EPOCH:
-                sampler_error, self._sampler_error = self._sampler_error, None
-                if sampler_error is not None:
-                    raise sampler_error
+                if self.sampler_error is not None:
+                    raise self.sampler_error
                 raise StopIteration
             if result == WaitOutcome.PRODUCER_DIED:
                 self.replace_dead()
@@ -311,7 +313,7 @@ class Engine:
             try:
                 indices = self._plan.take(batch)
             except Exception as error:
-                self._sampler_error = error  # for whoever has taken the batches before it
+                self.sampler_error = error  # raised once the batches before it have been taken
                 indices = None
             if indices is None:
                 self.scheduler.end_supply()
@@ -323,10 +325,10 @@ class Engine:
                 self._supplied.popitem(last=False)
 
     def supply_or_raise(self) -> None:
-        """As :meth:`supply`, where nobody waits for the end of the epoch: raises the sampler's error at once."""
+        """As :meth:`supply`, for a feed, which asks once more at the end of the epoch: the sampler's error, if any."""
+        if self.sampler_error is not None:
+            raise self.sampler_error
         self.supply()
-        if self._sampler_error is not None:
-            raise self._sampler_error
 
     def replace_dead(self) -> None:
         """Starts workers for those that died, with a warning each; if that fails, the engine is closed."""

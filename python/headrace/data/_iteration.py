@@ -231,6 +231,7 @@ class BatchIterator(Iterator[Any]):
         progress = self._progress
         before = progress.place
         batch = self._kept
+        told: BaseException | None = None
         try:
             if batch is _NOTHING:
                 batch = self._take()
@@ -240,17 +241,21 @@ class BatchIterator(Iterator[Any]):
             self._kept = _NOTHING
             self._acknowledge()
             if type(batch) is Failed:
-                raise batch.error
+                told = batch.error
+                raise told
             return batch
         except StopIteration:
             progress.finished = True
             self._let_go()
             raise
         except BaseException as error:
-            rest_if_interpreter_exits()
-            if type(batch) is Failed and error is batch.error:
-                batch = None  # whose error refers to this frame
+            # No calls on the way of an error that the consumer is to hear of: at their ends signal handlers run.
+            if error is told:
+                told = batch = None  # the error refers to this frame
+            elif self._engine is not None and error is self._engine.sampler_error:
+                self._engine.sampler_error = None
             else:
+                rest_if_interpreter_exits()
                 self._kept = batch
                 progress.place = before
             raise

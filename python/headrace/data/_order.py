@@ -133,7 +133,7 @@ class ReplayPlan(BatchPlan):
         # The position of the first of these, and those drawn from it on: replaced at once, and only extended else, so
         # that an interrupt leaves nothing half done.
         self._drawn: tuple[int, list[Any]] = (0, [])
-        self._interrupted = False
+        self._broken_off = False
 
     def start(self, epoch: int, batch: int) -> None:
         self._indices = iter(self._sampler)
@@ -141,7 +141,7 @@ class ReplayPlan(BatchPlan):
         if first:
             next(itertools.islice(self._indices, first - 1, first), None)
         self._drawn = (first, [])
-        self._interrupted = False
+        self._broken_off = False
 
     def take(self, batch: int) -> Indices | None:
         first, drawn = self._drawn
@@ -157,20 +157,15 @@ class ReplayPlan(BatchPlan):
         if count <= 0:
             return
         before = len(drawn)
-        try:
-            drawn.extend(itertools.islice(self._indices, count))
-        except Exception:
-            raise
-        except BaseException:
-            # A generator in whose frame an exception was raised is at its end, though not at that of its indices.
-            self._interrupted = getattr(self._indices, "gi_frame", self) is None
-            raise
-        if self._interrupted and len(drawn) == before:
+        # An exception, the sampler's or an interrupt, may end the iterator: a generator does not survive one.
+        was_broken_off, self._broken_off = self._broken_off, True
+        drawn.extend(itertools.islice(self._indices, count))
+        if was_broken_off and len(drawn) == before and getattr(self._indices, "gi_frame", self) is None:
             raise errors.FailedPrecondition(
                 "the sampler was interrupted while it was at work, and gives nothing more: go on with the state that "
                 "state_dict() gives now, or iterate anew"
             )
-        self._interrupted = False
+        self._broken_off = False
 
 
 class ReplayBatchPlan(ReplayPlan):

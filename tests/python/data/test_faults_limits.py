@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fault_harness import can_unshare, program, run
+
+from headrace import errors
+from headrace.data import DataLoader, IterableDataset
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -136,3 +140,57 @@ def test_a_system_call_is_forbidden(call: str, error: str) -> None:
 def test_another_user() -> None:
     """The main process has given up its rights after it was started."""
     assert run("another_user", "fork")["ok"]
+
+
+class Enormous:
+    """Two samples of batch 1 say that they have 3 GiB each, without taking memory."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return np.broadcast_to(np.uint8(index), (3 << 30 if index in (2, 3) else 3,))
+
+
+class EnormousInBulk(Enormous):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class EnormousOut(Enormous):
+    def __getitem__(self, index: int, out: Any = None) -> Any:
+        return super().__getitem__(index)
+
+
+class EnormousStream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter([Enormous()[index] for index in range(6)])
+
+
+def enormous(samples: list[Any]) -> Any:
+    return np.broadcast_to(np.uint8(samples[0].flat[0]), (5 << 30 if len(samples[0]) > 3 else 3,))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("dataset", "arguments"),
+    [
+        (Enormous(), {}),
+        (EnormousInBulk(), {}),
+        (EnormousOut(), {}),
+        (EnormousStream(), {}),
+        (Enormous(), {"ragged": "list"}),
+        (Enormous(), {"ragged": "lod"}),
+        (Enormous(), {"collate_fn": enormous}),
+    ],
+    ids=["rows", "bulk", "out", "stream", "list", "lod", "collation"],
+)
+def test_a_batch_larger_than_a_slot(dataset: Any, arguments: dict[str, Any], num_workers: int) -> None:
+    """An error with both sizes in place of that batch; those beside it arrive."""
+    iterator = iter(DataLoader(dataset, batch_size=2, num_workers=num_workers, **arguments))
+    next(iterator)
+    with pytest.raises(errors.ResourceExhausted, match=r"\d{10,} .*bytes.* \d{10}") as caught:
+        next(iterator)
+    assert isinstance(caught.value, MemoryError)
+    next(iterator)
+    assert next(iterator, None) is None

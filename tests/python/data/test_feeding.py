@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,16 +146,25 @@ def test_an_error_of_the_dataset_follows_the_batches_before_it(num_workers: int)
         queue.reopen()
 
 
-def test_an_error_of_the_sampler_arrives() -> None:
-    def broken() -> Any:
-        yield from (0, 1)
-        raise LookupError("no more indices")
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("prefetch", [1, 8])
+def test_an_error_of_the_sampler_follows_the_batches_before_it(prefetch: int, num_workers: int) -> None:
+    class Broken:
+        def __iter__(self) -> Iterator[int]:
+            yield from range(10)
+            raise LookupError("no more indices")
 
     queue = make_queue()
-    feed = DataLoader(Ints(4), sampler=broken(), num_workers=1, prefetch_factor=1)._feed(queue)
-    with pytest.raises(LookupError, match="no more indices"):
-        drain(queue)
-    feed.stop()
+    arguments: dict[str, Any] = {"prefetch_factor": prefetch} if num_workers else {}
+    loader = DataLoader(Ints(20), batch_size=2, sampler=Broken(), num_workers=num_workers, **arguments)
+    for _ in range(2):
+        feed = loader._feed(queue)
+        got = [np.asarray(queue.pop(timeout=20)[0]).tolist() for _ in range(5)]
+        assert got == [[i, i + 1] for i in range(0, 10, 2)]
+        with pytest.raises(LookupError, match="no more indices"):
+            queue.pop(timeout=20)
+        feed.stop()
+        queue.reopen()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import itertools
 import random
 import signal
 import sys
@@ -64,11 +65,11 @@ LOADERS: dict[str, Callable[..., DataLoader]] = {
 
 
 @functools.cache
-def moments(code: types.CodeType) -> frozenset[int]:
-    """The instructions before which CPython may run a signal handler.
+def steps(code: types.CodeType) -> frozenset[int]:
+    """More instructions than those before which CPython may run a signal handler.
 
-    Not so: the end of an exception's handler, where an exception would leave the handled one behind; and between the
-    last call and the return.
+    Not among them: the end of an exception's handler, where an exception would leave the handled one behind; and
+    between the last call and the return.
     """
     instructions = list(dis.get_instructions(code))
     names = [instruction.opname for instruction in instructions]
@@ -80,9 +81,25 @@ def moments(code: types.CodeType) -> frozenset[int]:
     )
 
 
+@functools.cache
+def moments(code: types.CodeType) -> frozenset[int]:
+    """The instructions before which CPython may run a signal handler: since 3.11 only those after a call, at the begin
+    of a function and of a turn of a loop.
+    """
+    if sys.version_info < (3, 11):
+        return steps(code)
+    instructions = list(dis.get_instructions(code))
+    names = ["", *(instruction.opname for instruction in instructions)]
+    return frozenset(
+        instruction.offset
+        for before, instruction in zip(names, instructions)
+        if before.startswith(("CALL", "JUMP_BACKWARD", "RESUME")) and instruction.opname != "RETURN_VALUE"
+    )
+
+
 @contextlib.contextmanager
-def struck_at(step: int) -> Iterator[list[str]]:
-    """Raises KeyboardInterrupt before the ``step``-th bytecode of headrace that runs; the list then says where."""
+def struck_at(step: int, candidates: Callable[[types.CodeType], frozenset[int]] = steps) -> Iterator[list[str]]:
+    """Raises KeyboardInterrupt before the ``step``-th candidate of headrace's that runs; the list then says where."""
     places: list[str] = []
     left = step
 
@@ -91,7 +108,7 @@ def struck_at(step: int) -> Iterator[list[str]]:
         if not frame.f_code.co_filename.startswith(OWN):
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti in moments(frame.f_code):
+        if event == "opcode" and frame.f_lasti in candidates(frame.f_code):
             left -= 1
             if left == 0:
                 places.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
@@ -138,24 +155,49 @@ def test_an_interrupt_before_any_bytecode_loses_no_batch(name: str) -> None:
     assert same(got, expected)
 
 
+class Broken:
+    """A sampler that fails in the middle of an epoch."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from (3, 1)
+        raise LookupError("no more indices")
+
+
+FAILING: dict[str, tuple[Callable[..., DataLoader], list[Any]]] = {
+    "a dataset": (lambda **more: DataLoader(Raising(5, 2), **more), [[0], [1], KeyError, [3], [4]]),
+    "a sampler": (lambda **more: DataLoader(Ints(6), sampler=Broken(), **more), [[3], [1], LookupError]),
+}
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_an_interrupt_before_any_bytecode_loses_no_error(num_workers: int) -> None:
-    loader = DataLoader(Raising(6, 2), num_workers=num_workers)
-    iterator = iter(loader)
-    got: list[Any] = []
-    while len(got) < 6:
-        for step in range(1, 100_000):
-            with struck_at(step) as places:
+@pytest.mark.parametrize("name", FAILING)
+def test_an_interrupt_at_any_step_of_an_error_loses_neither_it_nor_a_batch(name: str, num_workers: int) -> None:
+    """Each time anew, the third call is struck at another step."""
+    make, expected = FAILING[name]
+    for step in itertools.count(1):
+        loader = make(num_workers=num_workers)
+        iterator = iter(loader)
+        got: list[Any] = []
+        places: list[str] = []
+        while True:
+            with struck_at(step if len(got) == 2 and not places else 0, moments) as struck:
                 try:
                     got.append(next(iterator).tolist())
                 except KeyboardInterrupt:
-                    pass
-                except KeyError as error:
+                    places = struck
+                except StopIteration:
+                    break
+                except LookupError as error:  # KeyError is one
                     got.append(type(error))
-            if not places:
-                break
-            assert loader.state_dict()["batch"] == len(got), places
-    assert got == [[0], [1], KeyError, [3], [4], [5]]
+                except headrace.errors.FailedPrecondition:
+                    # "the sampler was interrupted": struck before the error was noted, only that there was one is known
+                    got.append(LookupError)
+            if len(got) <= len(expected) and name == "a dataset":
+                assert loader.state_dict()["batch"] == len(got), places
+        assert got == expected, places
+        if not places:
+            break
+    assert step > 5
 
 
 def in_next(frame: types.FrameType | None) -> bool:
