@@ -289,7 +289,7 @@ def test_the_disk_of_the_server_is_full(tmp_path: Path) -> None:
         pytest.skip(SKIPPED)
     server = Server(tmp_path, pages=1000)
     try:
-        config = {"DBNAME": "test", "MONGOHOST": server.uri, "SWAP_CAP": 10, "TIMEOUT": 30}
+        config = {"DBNAME": "test", "MONGOHOST": server.uri, "SWAP_CAP": 10, "TIMEOUT": 30, "COMPRESSION": "none"}
         with contextlib.closing(Cache(config)) as cache:
             writer = Writer(cache)
             stored = 0
