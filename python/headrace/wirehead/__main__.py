@@ -83,8 +83,7 @@ def _generate(options: argparse.Namespace) -> int:
     if options.seeds is not None:  # one of a supervisor's processes
         end_with_parent(options.parent)
         seeds = [int(number) for number in options.seeds.split(",")]
-        run_one(options.function, options.config, options.index, options.count, seeds, options.samples)
-        return 0
+        return run_one(options.function, options.config, options.index, options.count, seeds, options.samples)
     if options.n < 1:
         raise ConfigError(f"-n must be at least 1, got {options.n}")
     Config.load(options.config)

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+_SHORTEST = 1024  # bytes; shorter arrays are not worth a thought
 _TRIALS, _TRIAL_BYTES = 4, 16384
 _PAYS = 0.8  # of the length, at most, that a trial leaves
 _INPUT, _OUTPUT = 1 << 14, 1 << 18  # bytes that a stream is fed, and gives, at once
@@ -25,7 +26,7 @@ def compress(data: memoryview, compression: str) -> tuple[str, memoryview]:
     """
     if compression == "auto":
         compression = _fast()
-        if not _pays(data, _compressor(compression)):
+        if len(data) < _SHORTEST or not _pays(data, _compressor(compression)):
             return "none", data
     if compression == "none":
         return "none", data

@@ -13,17 +13,19 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from headrace.wirehead.errors import ConfigError
+from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.generator import WireheadGenerator, ending_on_signals
 
 log = logging.getLogger("headrace.wirehead")
 
-_QUICK = 5.0  # seconds; who dies sooner has probably something that does not go away
+NOTHING_STORED = 3  # exit code of a generator that failed before it had stored a sample
+_QUICK = 5.0  # seconds; who is killed sooner, or stores nothing, has probably something that does not go away
 _QUICK_DEATHS = 3
 _LONGEST_PAUSE = 30.0
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +55,9 @@ def load_function(name: str) -> Callable[..., Iterable[Any]]:
 
 
 def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int], n_samples: int | None) -> int:
-    """Runs one generator in this process; returns how many samples it stored.
+    """Runs one generator in this process; returns its exit code.
+
+    An error of the generator's is raised if samples were stored before, else printed.
 
     ``random``, ``numpy.random`` and, if it has been imported, torch are seeded. Of its parameters the function gets by
     name: ``index``, which of all generator processes this is; ``count``, how many there are, as far as known; ``seed``.
@@ -71,16 +75,26 @@ def run_one(name: str, config: str, index: int, count: int, seed: Sequence[int],
         torch.manual_seed(int(state[0]) % 2**63)
     offered = {"index": index, "count": count, "seed": int(state[1]) % 2**63}
     parameters = inspect.signature(function).parameters
-    return WireheadGenerator(
-        function(**{key: value for key, value in offered.items() if key in parameters}), config, n_samples
-    ).run()
+    runner: WireheadGenerator | None = None
+    try:
+        samples = function(**{key: value for key, value in offered.items() if key in parameters})
+        runner = WireheadGenerator(samples, config, n_samples)
+        runner.run()
+    except (ConfigError, StoreError):
+        raise
+    except Exception:
+        if runner is not None and runner.stored > 0:
+            raise
+        traceback.print_exc()
+        return NOTHING_STORED
+    return 0
 
 
 class Supervisor:
     """Keeps ``n`` generator processes running until each has ended by itself, or :meth:`run` is stopped.
 
     A process that is killed, or ends with an error, is started again after a pause that grows while it keeps dying; one
-    that dies three times in a row within seconds is given up. The processes end when this one does, however it ends.
+    that three times in a row dies within seconds, or before it has stored anything, is given up. The processes end when this one does, however it ends.
 
     Args:
         name: ``module:function``.
@@ -131,7 +145,8 @@ class Supervisor:
                         del running[i]
                         if code == 0:
                             continue
-                        quick[i] = quick[i] + 1 if time.monotonic() - started[i] < _QUICK else 0
+                        is_quick = code == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
+                        quick[i] = quick[i] + 1 if is_quick else 0
                         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
                         if quick[i] >= _QUICK_DEATHS or code == 2:
                             given_up += 1

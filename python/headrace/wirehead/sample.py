@@ -66,6 +66,8 @@ def check_description(description: Mapping[str, Any]) -> list[Kind]:
     """
     kinds = [Kind.from_document(kind) for kind in description["kinds"]]
     chunk_bytes, length = int(description["chunk_bytes"]), sum(kind.length for kind in kinds)
+    if length != description["length"]:
+        raise ValueError(f"its arrays have {length} bytes, it has {description['length']}")
     if chunk_bytes < 1 or description["chunks"] != -(-length // chunk_bytes):
         raise ValueError(f"{description['chunks']} chunks of {chunk_bytes} bytes for {length} bytes")
     return kinds

@@ -67,6 +67,7 @@ class Writer:
                     "number": self._number,
                     "chunk_bytes": chunk_bytes,
                     "chunks": len(chunks),
+                    "length": length,
                     "kinds": [kind.to_document() for kind in kinds],
                 }
                 made = self._insert(generation, id, description)
