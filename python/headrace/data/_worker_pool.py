@@ -344,6 +344,7 @@ class WorkerPool:
             for process in processes:
                 _join(process, 5)
                 _close(process)
+            self._scheduler.shutdown()  # gives back the memory of the batches that they were at
             if self._main_pidfd >= 0:
                 os.close(self._main_pidfd)
                 self._main_pidfd = -1
@@ -484,3 +485,4 @@ class ThreadPool:
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        self._scheduler.shutdown()  # gives back the memory of the batches that they were at

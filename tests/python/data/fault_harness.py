@@ -95,7 +95,7 @@ class Program:
         shm = os.listdir(f"/proc/{self.session}/root/dev/shm") if self._own_shm else []
         return processes + files + [f"/dev/shm/{name}" for name in shm]
 
-    def assert_nothing_left(self, seconds: float = 2.0) -> None:
+    def assert_nothing_left(self, seconds: float = 20.0) -> None:
         deadline = time.monotonic() + seconds
         while left := self.left():
             if time.monotonic() > deadline:

@@ -134,6 +134,26 @@ def test_a_batch_kept_over_a_shutdown_stays_as_it_is() -> None:
     assert descriptors() == before
 
 
+@pytest.mark.parametrize(
+    "arguments", [{}, {"num_workers": 2}, {"num_workers": 2, "workers": "thread"}], ids=["none", "processes", "threads"]
+)
+def test_a_batch_kept_over_a_shutdown_keeps_its_own_memory_only(arguments: dict[str, Any]) -> None:
+    loader = DataLoader(Vectors(64, (1 << 18,)), 4, **arguments)  # 4 MiB a batch
+    batches = [batch for batch, _ in zip(loader, range(6))]
+    kept = batches[3]
+    del batches
+    engine = loader._latest_engine()
+    assert engine is not None
+    stats = engine.scheduler.stats
+    assert stats()["resident_bytes"] > (4 << 20)
+    loader.shutdown()
+    assert (4 << 20) <= stats()["resident_bytes"] < (5 << 20)
+    assert kept[0][:, 7].tolist() == [12, 13, 14, 15]
+    del kept
+    gc.collect()
+    assert stats()["resident_bytes"] < (1 << 20)
+
+
 def test_keeping_many_batches_leaves_no_descriptors() -> None:
     before = descriptors()
     loader = DataLoader(Ints(600), 1, num_workers=1)
