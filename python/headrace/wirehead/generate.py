@@ -94,7 +94,8 @@ class Supervisor:
     """Keeps ``n`` generator processes running until each has ended by itself, or :meth:`run` is stopped.
 
     A process that is killed, or ends with an error, is started again after a pause that grows while it keeps dying; one
-    that three times in a row dies within seconds, or before it has stored anything, is given up. The processes end when this one does, however it ends.
+    that three times in a row dies within seconds, or before it has stored anything, is given up. The processes end when
+    this one does, however it ends.
 
     Args:
         name: ``module:function``.
@@ -148,6 +149,8 @@ class Supervisor:
                         is_quick = code == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
                         quick[i] = quick[i] + 1 if is_quick else 0
                         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+                        if code == NOTHING_STORED:
+                            how = "failed before it had stored a sample"
                         if quick[i] >= _QUICK_DEATHS or code == 2:
                             given_up += 1
                             log.error("generator %d %s and is given up", self._first + i, how)

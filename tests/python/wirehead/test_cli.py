@@ -135,7 +135,7 @@ def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
     result = run(folder, "generate", "functions:broken")
     assert result.returncode == 1
     assert result.stdout.count("RuntimeError: this generator is broken") == 3
-    assert "generator 0 ended with code 1 and is given up" in result.stdout
+    assert "generator 0 failed before it had stored a sample and is given up" in result.stdout
     assert run(folder, "generate", "functions:few").returncode == 0
     for name, message in (
         ("functions:none", "functions has no function none"),
