@@ -73,6 +73,7 @@ FLUID = {
     "io.save_vars": "executor dirname main_program vars predicate filename",
     "io.shuffle": "reader buf_size",
     "layer_helper.LayerHelper": None,
+    "layers.StaticRNN": "name",
     "layers.accuracy": "input label k correct total",
     "layers.argmax": "x axis",
     "layers.assign": "input output",

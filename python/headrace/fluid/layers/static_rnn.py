@@ -1,0 +1,204 @@
+"""Recurrent networks over a number of steps that the program knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace import errors
+from headrace.fluid import unique_name
+from headrace.fluid.framework import Block, Operator, Variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layers.tensor import concat, fill_constant_batch_size_like, split, squeeze, unsqueeze
+
+__all__ = ["StaticRNN"]
+
+
+class StaticRNN:
+    """A network that is applied to each step of a sequence, with a memory from step to step.
+
+    ::
+
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            word = rnn.step_input(words)  # words: [steps, N, width]
+            before = rnn.memory(shape=[-1, 32], batch_ref=word)
+            hidden = layers.fc([word, before], 32, act="tanh")
+            rnn.update_memory(before, hidden)
+            rnn.step_output(hidden)
+        hiddens = rnn()  # [steps, N, 32]
+
+    The step is described once and unrolled when the description ends: its operators stand in the program once for each
+    step, so that losses are differentiated through it like through any others. What it uses from outside, parameters
+    above all, is shared by the steps. Steps may hold StaticRNNs themselves.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._helper = LayerHelper("static_rnn", name)
+        self._block: Block | None = None  # while the step is described
+        self._steps = -1
+        self._inputs: dict[str, Variable] = {}  # name within the step → the whole sequence
+        self._memories: dict[str, Variable] = {}  # name within the step → what it begins with
+        self._updates: dict[str, str] = {}  # memory → its next value, names within the step
+        self._step_outputs: list[Variable] = []
+        self._results: list[Variable] | None = None
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Within it, layers describe one step.
+
+        Raises:
+            FailedPrecondition: there has been a step already; the step has no input or no output, or a memory is never
+                updated.
+        """
+        if self._block is not None or self._results is not None:
+            raise errors.FailedPrecondition("StaticRNN: there is one step, which has been described already")
+        program = self._helper.main_program
+        self._block = block = program._create_block()
+        try:
+            yield
+            self._check_complete()
+        except BaseException:
+            self._results = []
+            raise
+        finally:
+            program._rollback()
+            self._block = None
+            ops = list(block.ops)
+            declared = {name: _declaration(variable) for name, variable in block.vars.items()}
+            for index in reversed(range(len(ops))):
+                block._remove_op(index)
+            for name in declared:
+                block._remove_var(name)
+        self._unroll(ops, declared)
+
+    def step_input(self, x: Variable) -> Variable:
+        """What a step sees of ``x`` [steps, ...]: [...]. All inputs have the same number of steps, which is known."""
+        block = self._current("step_input")
+        steps = check_variable(x, "x", "StaticRNN.step_input").shape[0] if x.shape else -1
+        if steps <= 0 or self._steps not in (-1, steps):
+            wanted = "a known number of steps" if self._steps == -1 else f"{self._steps} steps"
+            raise errors.InvalidArgument(
+                f"StaticRNN.step_input: '{x.name}' has to have {wanted} in its first dimension, got {list(x.shape)}"
+            )
+        self._steps = steps
+        seen = block.create_var(
+            unique_name.generate(f"{self._helper.name}.input"), x.shape[1:], x.dtype, stop_gradient=x.stop_gradient
+        )
+        self._inputs[seen.name] = x
+        return seen
+
+    def memory(
+        self,
+        init: Variable | None = None,
+        shape: Sequence[int] | None = None,
+        batch_ref: Variable | None = None,
+        init_value: float = 0.0,
+        init_batch_dim_idx: int = 0,
+        ref_batch_dim_idx: int = 1,
+    ) -> Variable:
+        """What the step before has left, see ``update_memory``.
+
+        Args:
+            init: what the first step finds. Otherwise it finds a tensor of ``init_value``:
+            shape: its shape; dimension ``init_batch_dim_idx`` is taken
+            batch_ref: from dimension ``ref_batch_dim_idx`` of this variable; of the whole sequence, if it is an input
+                of the step.
+        """
+        block = self._current("memory")
+        if init is None:
+            if shape is None or batch_ref is None:
+                raise errors.InvalidArgument("StaticRNN.memory: either init is needed, or shape and batch_ref")
+            like = self._inputs.get(check_variable(batch_ref, "batch_ref", "StaticRNN.memory").name, batch_ref)
+            with self._outside():
+                init = fill_constant_batch_size_like(
+                    like, shape, like.dtype, init_value, ref_batch_dim_idx, init_batch_dim_idx
+                )
+        if block.has_var(check_variable(init, "init", "StaticRNN.memory").name):
+            raise errors.InvalidArgument(
+                f"StaticRNN.memory: '{init.name}', which the first step finds, has to be made before the step"
+            )
+        before = block.create_var(
+            unique_name.generate(f"{self._helper.name}.memory"), init.shape, init.dtype, stop_gradient=False
+        )
+        self._memories[before.name] = init
+        return before
+
+    def update_memory(self, mem: Variable, var: Variable) -> None:
+        """``var`` of this step is what the next one finds in ``mem``."""
+        self._current("update_memory")
+        if check_variable(mem, "mem", "StaticRNN.update_memory").name not in self._memories:
+            raise errors.InvalidArgument(f"StaticRNN.update_memory: '{mem.name}' is not a memory of this network")
+        if mem.name in self._updates:
+            raise errors.InvalidArgument(f"StaticRNN.update_memory: '{mem.name}' has been updated already")
+        self._updates[mem.name] = check_variable(var, "var", "StaticRNN.update_memory").name
+
+    def step_output(self, o: Variable) -> None:
+        """``o`` of all steps is an output of the network."""
+        self._current("step_output")
+        self._step_outputs.append(check_variable(o, "o", "StaticRNN.step_output"))
+
+    def output(self, *outputs: Variable) -> None:
+        """``step_output`` for each."""
+        for item in outputs:
+            self.step_output(item)
+
+    def __call__(self) -> Variable | list[Variable]:
+        """The outputs, [steps, ...] each: a variable, or a list if there are several."""
+        if not self._results:
+            raise errors.FailedPrecondition("StaticRNN: no step has been described")
+        return self._results[0] if len(self._results) == 1 else list(self._results)
+
+    def _current(self, method: str) -> Block:
+        if self._block is None:
+            raise errors.FailedPrecondition(f"StaticRNN.{method} belongs into the step")
+        return self._block
+
+    @contextlib.contextmanager
+    def _outside(self) -> Iterator[None]:
+        """Within it, layers are added to the block around the step."""
+        program = self._helper.main_program
+        inside = program.current_block_idx
+        program._rollback()
+        try:
+            yield
+        finally:
+            program.current_block_idx = inside
+
+    def _check_complete(self) -> None:
+        if self._steps == -1 or not self._step_outputs:
+            raise errors.FailedPrecondition("StaticRNN: a step needs a step_input and a step_output")
+        for memory in self._memories:
+            if memory not in self._updates:
+                raise errors.FailedPrecondition(f"StaticRNN: memory '{memory}' is never updated")
+
+    def _unroll(self, ops: Sequence[Operator], declared: Mapping[str, Mapping[str, Any]]) -> None:
+        """Adds ``ops``, which were those of the step's block, to the current block, once for each step."""
+        block = self._helper.main_program.current_block()
+        seen = {
+            name: [squeeze(step, [0]).name for step in split(whole, self._steps, 0)]
+            for name, whole in self._inputs.items()
+        }
+        memories = {memory: init.name for memory, init in self._memories.items()}
+        outputs: list[list[Variable]] = [[] for _ in self._step_outputs]
+        for t in range(self._steps):
+            names = {**memories, **{name: steps[t] for name, steps in seen.items()}}  # in the step → in the program
+            for op in ops:
+                inputs = {slot: [names.get(name, name) for name in op.input(slot)] for slot in op.input_names}
+                for name in op.output_arg_names:
+                    if name in declared and name not in names:
+                        names[name] = f"{name}@{t}"
+                        block.create_var(names[name], **declared[name])
+                written = {slot: [names.get(name, name) for name in op.output(slot)] for slot in op.output_names}
+                block.append_op(op.type, inputs, written, op.all_attrs())
+            memories = {memory: names.get(self._updates[memory], self._updates[memory]) for memory in memories}
+            for collected, output in zip(outputs, self._step_outputs):
+                name = names.get(output.name, output.name)
+                collected.append(unsqueeze(block._var_recursive(name), [0]))
+        self._results = [concat(steps, 0) for steps in outputs]
+
+
+def _declaration(variable: Variable) -> dict[str, Any]:
+    """What declares a variable of the same kind elsewhere; its shape is inferred."""
+    return {"dtype": variable.dtype, "stop_gradient": variable.stop_gradient, "type": variable.type}

@@ -1,0 +1,165 @@
+"""StaticRNN: a step described once, unrolled over a sequence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+
+RNG = np.random.default_rng(17)
+STEPS, BATCH, WIDTH, HIDDEN = 4, 3, 2, 5
+WORDS = RNG.uniform(-1, 1, (STEPS, BATCH, WIDTH)).astype(np.float32)
+
+
+def words(stop_gradient: bool = True) -> fluid.framework.Variable:
+    x = layers.data("words", [STEPS, -1, WIDTH], append_batch_size=False, dtype="float32")
+    x.stop_gradient = stop_gradient
+    return x
+
+
+def elman(x: fluid.framework.Variable) -> fluid.framework.Variable:
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        word = rnn.step_input(x)
+        before = rnn.memory(shape=[-1, HIDDEN], batch_ref=word)
+        hidden = layers.fc([word, before], HIDDEN, act="tanh", param_attr=["w", "u"], bias_attr="b")
+        rnn.update_memory(before, hidden)
+        rnn.step_output(hidden)
+    return rnn()
+
+
+def elman_in_numpy(x: np.ndarray, w: np.ndarray, u: np.ndarray, b: np.ndarray) -> np.ndarray:
+    hidden = np.zeros((x.shape[1], HIDDEN))
+    outputs = []
+    for word in x:
+        hidden = np.tanh(word @ w + hidden @ u + b)
+        outputs.append(hidden)
+    return np.stack(outputs)
+
+
+def parameter(name: str) -> np.ndarray:
+    return np.array(fluid.global_scope().find_var(name).get_tensor())
+
+
+def test_an_elman_network(exe: fluid.Executor) -> None:
+    out = elman(words())
+    assert out.shape == (STEPS, -1, HIDDEN)
+    assert sorted(p.name for p in fluid.default_main_program().all_parameters()) == ["b", "u", "w"]
+    exe.run(fluid.default_startup_program())
+    (got,) = exe.run(feed={"words": WORDS}, fetch_list=[out])
+    np.testing.assert_allclose(got, elman_in_numpy(WORDS, *map(parameter, "wub")), rtol=1e-5, atol=1e-6)
+
+
+def test_it_is_differentiated_through_all_steps(exe: fluid.Executor) -> None:
+    weights = RNG.uniform(-1, 1, (STEPS, BATCH, HIDDEN)).astype(np.float32)
+    loss = layers.reduce_sum(elman(words()) * layers.assign(weights))
+    gradients = dict(fluid.backward.append_backward(loss))
+    exe.run(fluid.default_startup_program())
+    values = exe.run(feed={"words": WORDS}, fetch_list=list(gradients.values()))
+    arguments = {name: parameter(name).astype(np.float64) for name in "wub"}
+
+    def objective() -> float:
+        return float((elman_in_numpy(WORDS, **arguments) * weights).sum())
+
+    for variable, value in zip(gradients, values):
+        argument = arguments[variable.name]
+        for at in np.ndindex(argument.shape):
+            kept = argument[at]
+            argument[at] = kept + 1e-5
+            above = objective()
+            argument[at] = kept - 1e-5
+            below = objective()
+            argument[at] = kept
+            assert value[at] == pytest.approx((above - below) / 2e-5, rel=1e-3, abs=1e-4), (variable.name, at)
+
+
+def test_several_inputs_outputs_and_memories(exe: fluid.Executor) -> None:
+    x = layers.data("x", [3, 2], append_batch_size=False, dtype="float32")
+    y = layers.data("y", [3, 2], append_batch_size=False, dtype="float32")
+    start = layers.fill_constant([2], "float32", 10.0)
+    rnn = layers.StaticRNN()
+    with rnn.step():
+        a, b = rnn.step_input(x), rnn.step_input(y)
+        total = rnn.memory(init=start)
+        last = rnn.memory(init=start)
+        rnn.update_memory(total, total + a)
+        rnn.update_memory(last, b)
+        rnn.output(total + a, last)
+    totals, lasts = rnn()
+    first, second = np.arange(6, dtype=np.float32).reshape(3, 2), np.ones((3, 2), np.float32)
+    got = exe.run(feed={"x": first, "y": second}, fetch_list=[totals, lasts])
+    np.testing.assert_array_equal(got[0], 10 + first.cumsum(0))
+    np.testing.assert_array_equal(got[1], [[10, 10], [1, 1], [1, 1]])
+
+
+def test_steps_may_hold_networks_themselves(exe: fluid.Executor) -> None:
+    x = layers.data("x", [3, 2, 4], append_batch_size=False, dtype="float32")
+    outer = layers.StaticRNN()
+    with outer.step():
+        row = outer.step_input(x)  # [2, 4]
+        zeros = layers.fill_constant([4], "float32", 0.0)
+        inner = layers.StaticRNN()
+        with inner.step():
+            cell = inner.step_input(row)  # [4]
+            running = inner.memory(init=zeros)
+            inner.update_memory(running, running + cell)
+            inner.step_output(running + cell)
+        outer.step_output(inner())
+    values = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    (got,) = exe.run(feed={"x": values}, fetch_list=[outer()])
+    np.testing.assert_array_equal(got, values.cumsum(1))
+
+
+def test_the_program_can_be_cloned_and_serialised(exe: fluid.Executor) -> None:
+    out = elman(words())
+    exe.run(fluid.default_startup_program())
+    (expected,) = exe.run(feed={"words": WORDS}, fetch_list=[out])
+    program = fluid.default_main_program()
+    copies = (program.clone(for_test=True), fluid.Program.parse_from_string(program.serialize_to_string()))
+    for copy in copies:
+        (got,) = exe.run(copy, feed={"words": WORDS}, fetch_list=[out.name])
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_misuse_is_refused() -> None:
+    x = words()
+    rnn = layers.StaticRNN()
+    for method, arguments in (("step_input", [x]), ("step_output", [x]), ("memory", [x]), ("update_memory", [x, x])):
+        with pytest.raises(errors.FailedPrecondition, match="belongs into the step"):
+            getattr(rnn, method)(*arguments)
+    with pytest.raises(errors.FailedPrecondition, match="no step"):
+        rnn()
+    unknown = layers.data("unknown", [2], dtype="float32")
+    with pytest.raises(errors.InvalidArgument, match="'unknown'"), rnn.step():
+        rnn.step_input(unknown)
+    assert fluid.default_main_program().current_block_idx == 0
+    with pytest.raises(errors.FailedPrecondition, match="described already"), rnn.step():
+        pass
+
+
+def test_an_incomplete_step_is_refused() -> None:
+    x = words()
+    with pytest.raises(errors.FailedPrecondition, match="step_input and a step_output"), layers.StaticRNN().step():
+        pass
+    rnn = layers.StaticRNN()
+    with pytest.raises(errors.FailedPrecondition, match="never updated"), rnn.step():
+        word = rnn.step_input(x)
+        rnn.memory(shape=[-1, 2], batch_ref=word)
+        rnn.step_output(word)
+    rnn = layers.StaticRNN()
+    with pytest.raises(errors.InvalidArgument, match="before the step"), rnn.step():
+        rnn.memory(init=rnn.step_input(x))
+    rnn = layers.StaticRNN()
+    with pytest.raises(errors.InvalidArgument, match="is not a memory"), rnn.step():
+        rnn.update_memory(rnn.step_input(x), x)
+    rnn = layers.StaticRNN()
+    with pytest.raises(errors.InvalidArgument, match="shape and batch_ref"), rnn.step():
+        rnn.memory(shape=[-1, 2])
+    other = layers.data("other", [STEPS + 1, 2], append_batch_size=False, dtype="float32")
+    rnn = layers.StaticRNN()
+    with pytest.raises(errors.InvalidArgument, match="4 steps"), rnn.step():
+        rnn.step_input(x)
+        rnn.step_input(other)
