@@ -1,0 +1,97 @@
+"""Writers share the ids of a generation out among themselves."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.writer import Writer
+
+SAMPLE = np.zeros(10, np.uint8), np.uint8(0)
+READS = ("find", "scan", "now", "missing_chunks", "generations", "read_chunks")
+
+
+@pytest.fixture
+def cache(place: dict[str, Any]) -> Iterator[Cache]:
+    cache = Cache({**place, "SWAP_CAP": 40, "TIMEOUT": 30})
+    yield cache
+    cache.close()
+
+
+@pytest.fixture
+def calls(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
+    """How often each operation of the store was called."""
+    counter: collections.Counter[str] = collections.Counter()
+
+    def counted(name: str) -> Any:
+        method = getattr(cache.store, name)
+
+        def call(*arguments: Any) -> Any:
+            counter[name] += 1
+            return method(*arguments)
+
+        return call
+
+    for name in (*READS, "insert", "replace", "remove", "write_chunks"):
+        monkeypatch.setattr(cache.store, name, counted(name))
+    return counter
+
+
+def test_a_put_is_two_writes_and_asks_nothing(cache: Cache, calls: collections.Counter[str]) -> None:
+    writer = Writer(cache)
+    assert writer.put(SAMPLE) == (1, 0)
+    calls.clear()
+    assert [writer.put(SAMPLE) for _ in range(39)] == [(1, id) for id in range(1, 40)]
+    assert calls["write_chunks"] == calls["insert"] == 39
+    assert not any(calls[name] for name in READS)
+    writer.close()
+
+
+def test_several_writers_do_not_ask_which_ids_are_free(cache: Cache, calls: collections.Counter[str]) -> None:
+    writers = [Writer(cache) for _ in range(4)]
+    places = [writer.put(SAMPLE) for _ in range(4) for writer in writers]
+    calls.clear()
+    rounds = [[writer.put(SAMPLE) for writer in writers] for _ in range(5)]
+    assert calls["insert"] == 20
+    assert not any(calls[name] for name in READS)
+    places += [place for round in rounds for place in round]
+    places += [writer.put(SAMPLE) for writer in writers]
+    assert sorted(places) == [(1, id) for id in range(40)]
+    for writer in writers:
+        writer.close()
+
+
+def test_one_writer_fills_what_others_have_left(cache: Cache) -> None:
+    writers = [Writer(cache) for _ in range(3)]
+    places = [writer.put(SAMPLE) for _ in range(3) for writer in writers]
+    places += [writers[1].put(SAMPLE) for _ in range(31)]
+    assert sorted(places) == [(1, id) for id in range(40)]
+    assert Keeper(cache).step() is not None
+    assert writers[0].put(SAMPLE)[0] == 2
+    for writer in writers:
+        writer.close()
+
+
+def test_a_generation_of_many_blocks(place: dict[str, Any]) -> None:
+    cap = 300
+    cache = Cache({**place, "SWAP_CAP": cap, "TIMEOUT": 30})
+    assert [cache.ids_of(block) for block in cache.blocks] == [range(128), range(128, 256), range(256, 300)]
+    assert [cache.block_of(id) for id in (0, 127, 128, 299)] == [0, 0, 1, 2]
+    first, second, keeper = Writer(cache), Writer(cache), Keeper(cache)
+    places = [writer.put(SAMPLE) for _ in range(10) for writer in (first, second)]
+    assert keeper.step() is None
+    second.close()
+    places += [first.put(SAMPLE) for _ in range(cap - 20)]
+    assert sorted(places) == [(1, id) for id in range(cap)]
+    assert cache.fill(1) == cap
+    swap = keeper.step()
+    assert swap is not None
+    assert swap.samples == cap
+    first.close()
+    cache.close()
