@@ -97,7 +97,7 @@ class BatchProducer {
   }
 
   // Writes samples that exist already and ends the claim. At the end of a stream, its batch has fewer rows. Returns
-  // false if the samples of a stream's batch do not fit together: the claim stays open, unchanged.
+  // false if the samples of a whole batch do not fit together: the claim stays open, unchanged.
   bool FillFrom(const Claim& whole_claim, const py::sequence& samples, bool ended, const py::bytes& attachment) {
     RequirePlaces(whole_claim);
     const Claim claim = OfSamples(whole_claim, py::len(samples), ended);
@@ -111,7 +111,7 @@ class BatchProducer {
       BeginRow(claim, row);
       const py::object sample = samples[row - claim.begin];
       if (!writer_.Write(sample.ptr(), row)) {
-        if (claim.kind == ClaimKind::kStream) {
+        if (shared_memory::MakesBatch(claim.kind)) {
           producer_.DropLayout(claim);
           return false;
         }
@@ -353,8 +353,8 @@ void BindBatchProducer(py::module_& m) {
       .def("expect", &BatchProducer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
       .def("fill_from", &BatchProducer::FillFrom, py::arg("claim"), py::arg("samples"), py::arg("ended") = false,
            py::arg("attachment") = py::bytes(),
-           "As fill, with the samples made already. `ended`: the stream is over after them. Of a stream's claim: False "
-           "if the samples do not fit each other; the claim is then still the caller's.")
+           "As fill, with the samples made already. `ended`: the stream is over after them. Of a whole batch's claim: "
+           "False if the samples do not fit each other; the claim is then still the caller's.")
       .def("keep", &BatchProducer::Keep, py::arg("claim"), py::arg("row"), py::arg("data"), py::arg("buffers"),
            "Of a claim of items: keeps a sample for the collation, as bytes and buffers, which are copied.")
       .def("complete", &BatchProducer::Complete, py::arg("claim"), "Ends a claim of items, all of which are kept.")

@@ -4,6 +4,7 @@ A tree is a nested tuple. Its leaves are numbered in order; ``form`` is that of 
 
     ("leaf", i, form)                            an array; a list of objects, if the leaf has no dtype
     ("object", i)                                the one object of a leaf
+    ("objects", i)                               a tuple of the objects of a leaf
     ("list", children), ("tuple", children)
     ("namedtuple", type, children)
     ("sequence", type, shell, children)          another kind of sequence
@@ -148,26 +149,33 @@ def _dumps(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-def describe(sample: Any) -> tuple[bytes, tuple[Any, ...], Callable[[list[Any]], Any]]:
+Description = tuple[bytes, tuple[Any, ...], Callable[[list[Any]], Any]]
+
+
+def describe(sample: Any, as_tensors: bool = False) -> Description:
     """What a sample looks like: the tree that the consumer gets, pickled, the description that the writer compiles, and
     what makes a sample of a list of its leaves (arrays; objects as they are).
 
     The rules are those of :func:`headrace.data.default_collate`.
+
+    Args:
+        as_tensors: the batch consists of tensors, whatever the sample consists of.
     """
     dtypes: _Dtypes = []
+    usual_form = "tensor" if as_tensors else None
 
     def leaf(dtype: np.dtype[Any] | None, form: Form = None) -> Structure:
         dtypes.append(dtype)
-        return ("leaf", len(dtypes) - 1, form)
+        return ("leaf", len(dtypes) - 1, usual_form if form is None and dtype is not None else form)
 
-    def visit_all(values: Any) -> tuple[list[Structure], tuple[Any, ...]]:
-        pairs = [visit(value) for value in values]
+    def visit_all(values: Any, in_sequence: bool = True) -> tuple[list[Structure], tuple[Any, ...]]:
+        pairs = [visit(value, in_sequence) for value in values]
         return [pair[0] for pair in pairs], tuple(pair[1] for pair in pairs)
 
     def number(kind: NodeKind, value: Any, dtype: type[np.generic]) -> tuple[Structure, tuple[Any, ...]]:
         return leaf(np.dtype(dtype)), (kind, type(value), np.dtype(dtype))
 
-    def visit(value: Any) -> tuple[Structure, tuple[Any, ...]]:
+    def visit(value: Any, in_sequence: bool) -> tuple[Structure, tuple[Any, ...]]:
         kind = type(value)
         if is_plain_array(value):
             if isinstance(value, np.ndarray):
@@ -188,7 +196,7 @@ def describe(sample: Any) -> tuple[bytes, tuple[Any, ...], Callable[[list[Any]],
             return number(NodeKind.SCALAR, value, np.complex128)
         if isinstance(value, Mapping):
             keys, shell = tuple(value), shell_of(value)
-            children, nodes = visit_all(value[key] for key in keys)
+            children, nodes = visit_all((value[key] for key in keys), in_sequence=False)
             structure: Structure = ("dict", kind, shell, keys, children)
             return structure, (NodeKind.MAPPING, kind, keys, nodes) if shell is None else (NodeKind.WHOLE, kind)
         if is_namedtuple(value):
@@ -206,10 +214,17 @@ def describe(sample: Any) -> tuple[bytes, tuple[Any, ...], Callable[[list[Any]],
             # The writer reads lists and tuples; and what else there is to a container it would not see.
             writes = isinstance(value, (list, tuple)) and (plain or shell is None)
             return structure, (NodeKind.SEQUENCE, kind, nodes) if writes else (NodeKind.WHOLE, kind)
-        return leaf(None), (NodeKind.OBJECT, kind)
+        # PyTorch transposes sequences, which makes tuples of what it does not stack.
+        objects = ("objects", leaf(None)[1]) if as_tensors and in_sequence else leaf(None)
+        return objects, (NodeKind.OBJECT, kind)
 
-    structure, node = visit(sample)
+    structure, node = visit(sample, False)
     return _dumps((structure, dtypes)), node, lambda leaves: _sample_of(node, iter(leaves))
+
+
+def describe_whole(sample: Any) -> Description:
+    """The description of a sample that the writer leaves to the collate function."""
+    return _dumps((("leaf", 0, None), [None])), (NodeKind.WHOLE, type(sample)), lambda leaves: None
 
 
 def _sample_of(node: tuple[Any, ...], leaves: Iterator[Any]) -> Any:
@@ -296,9 +311,9 @@ def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
         if is_dataclass(value):
             names = field_names(value)
             return ("dataclass", type(value), names, visit_all(getattr(value, name) for name in names))
-        if type(value) is tuple:
-            return ("tuple", visit_all(value))
         if is_sequence(value) and not all(isinstance(child, _PLAIN_OBJECTS) for child in value):
+            if type(value) is tuple:
+                return ("tuple", visit_all(value))
             if type(value) is not list:
                 return ("sequence", type(value), shell_of(value), visit_all(value))
             pieces = _pieces(value) if len(value) > _PIECES else None
@@ -350,8 +365,8 @@ def decode_tree(
     dtypes.
 
     Args:
-        to: what arrays become: "numpy"; "torch" (those of a dtype that torch does not know stay arrays); None: tensors
-            if any of the batch was one, else arrays.
+        to: what arrays become: "numpy"; "torch" (those of a dtype that torch does not know stay arrays); "as made":
+            tensors where tensors were; None: tensors if any of the batch was one, else arrays.
         move: takes each array or tensor, and gives what the batch has in its place.
 
     Raises:
@@ -362,7 +377,11 @@ def decode_tree(
     _collect_forms(structure, forms)
     as_torch = to == "torch" or (to is None and any(form is not None for form in forms))
     convert = [
-        None if dtype is None else to_torch(dtype, form) if as_torch else to_numpy(form)
+        None
+        if dtype is None
+        else to_torch(dtype, form)
+        if as_torch or (to == "as made" and form is not None)
+        else to_numpy(form)
         for dtype, form in zip(dtypes, forms)
     ]
     if move is not None:
@@ -380,7 +399,7 @@ def _collect_forms(structure: Structure, forms: list[Form]) -> None:
     kind = structure[0]
     if kind == "leaf":
         forms[structure[1]] = structure[2]
-    elif kind != "object":
+    elif kind not in ("object", "objects"):
         for child in structure[1:] if kind in ("ragged", "pieces") else structure[-1]:
             _collect_forms(child, forms)
 
@@ -396,6 +415,9 @@ def _builder(structure: Structure, convert: list[Convert | None]) -> Build:
     if kind == "object":
         index = structure[1]
         return lambda leaves: leaves[index][0]
+    if kind == "objects":
+        index = structure[1]
+        return lambda leaves: tuple(leaves[index])
     if kind == "ragged":
         values, offsets = (_builder(child, convert) for child in structure[1:])
         return lambda leaves: Ragged(values(leaves), offsets(leaves))

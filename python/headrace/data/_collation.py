@@ -10,11 +10,12 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 import numpy as np
 
 from headrace.data._batch_tree import (
+    Description,
     Planned,
     copying,
     field_names,
@@ -76,6 +77,22 @@ class DefaultCollate:
 
     def __call__(self, samples: Sequence[Any], indices: Sequence[Any] | None = None) -> Any:
         return collate_in_place(samples, indices, self.ragged)
+
+
+class InPlaceCollate(Protocol):
+    """A collate function that is asked for the batches alone whose samples the writer cannot stack as it would."""
+
+    def describe(self, sample: Any) -> Description:
+        """What the writer makes of samples like this one, which must be what a call would make of them:
+        :func:`describe` or :func:`describe_whole`.
+        """
+
+    def __call__(self, samples: list[Any]) -> Any: ...
+
+
+def is_in_place(collate: Any) -> bool:
+    """Whether a collate function is an :class:`InPlaceCollate`."""
+    return hasattr(collate, "describe")
 
 
 def _collate_all(samples: Sequence[Any], indices: Sequence[Any] | None, ragged: RaggedRule, planned: bool) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,7 +23,7 @@ from headrace.data._arguments import (
     start_method,
 )
 from headrace.data._collation import DefaultCollate, check_ragged_rule, default_collate, default_convert
-from headrace.data._dataset import is_iterable_dataset, is_torch_dataset
+from headrace.data._dataset import bulk_method, is_iterable_dataset, is_torch_dataset
 from headrace.data._device import check_device
 from headrace.data._grain import SampledDataset, is_grain_sampler
 
@@ -70,7 +71,7 @@ class LoaderConfig:
     workers: str
     threads_per_worker: int
     num_workers_batches: int
-    seed_records: bool
+    seed_records: bool | str
     iterable_sharding: str | None
     progress: bool
     trace: bool
@@ -183,7 +184,16 @@ class LoaderConfig:
         if producers > MAX_WORKERS:
             raise ValueError(f"num_workers * threads_per_worker must be at most {MAX_WORKERS}, got {producers}")
         if prefetch is None:
-            self._set("prefetch_factor", 8 if self.auto_workers else min(max(2, 2 * producers), 8))
+            most = _MAX_PREFETCH if self._batch_is_one_claim() else 8
+            self._set("prefetch_factor", 8 if self.auto_workers else min(max(2, 2 * producers), most))
+        elif prefetch < producers and self._batch_is_one_claim():
+            warnings.warn(
+                f"prefetch_factor={prefetch} leaves {producers - prefetch} of {producers} workers idle: it counts the "
+                "batches in flight in all, and one worker makes a whole batch of this dataset. Leave it out, or pass "
+                f"at least {producers}.",
+                RuntimeWarning,
+                stacklevel=5,
+            )
         self._set("draws_each_epoch", not self.persistent_workers)
         persistent: Any = self.persistent_workers
         self._set("persistent_workers", self.num_workers > 0 if persistent is None else bool(persistent))
@@ -197,9 +207,16 @@ class LoaderConfig:
             raise ValueError(
                 'on_worker_death="skip" needs a map-style dataset: an iterable one has no way past a sample but by it'
             )
-        self._set("seed_records", bool(self.seed_records))
+        if self.seed_records != "place":
+            self._set("seed_records", bool(self.seed_records))
         if self.seed_records and self.workers == "thread":
             raise ValueError("seed_records needs worker processes: threads share the global generators")
+
+    def _batch_is_one_claim(self) -> bool:
+        """Whether workers cannot share the making of a batch, so that each needs one to be busy."""
+        if self.iterable or (self.batch_sampler is None and self.batch_size in (None, 1)):
+            return True
+        return bulk_method(self.source) is not None
 
     def _check_worker_options(self) -> None:
         if self.num_workers == 0:
@@ -302,8 +319,12 @@ class LoaderConfig:
 
     @property
     def batch_type(self) -> str | None:
-        """What arrays of a batch become: "numpy", "torch", or None: tensors if a sample holds tensors."""
-        return "torch" if self.to is None and is_torch_dataset(self.dataset) else self.to
+        """What arrays of a batch become, as :func:`decode_tree` says."""
+        if self.to is not None:
+            return self.to
+        if self.collate_fn is not None:
+            return "as made"
+        return "torch" if is_torch_dataset(self.dataset) else None
 
     @property
     def own_streams(self) -> bool:

@@ -14,6 +14,7 @@ from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._engine import Engine, rest_if_interpreter_exits
 from headrace.data._feed import Feed
+from headrace.data._fingerprint import fingerprint
 from headrace.data._iteration import BatchIterator, Progress, ProgressBar
 from headrace.data._order import batches_per_epoch, draw_torch_seed
 from headrace.data._random import worker_base_seed
@@ -61,7 +62,8 @@ class DataLoader:
         generator: where the seed comes from: a ``torch.Generator``, with which shuffling draws the same numbers, and so
             gives the same order, as in PyTorch; or a :class:`numpy.random.Generator`. Excludes ``seed``.
         prefetch_factor: batches in the making or ready, in all (PyTorch: per worker). Shared memory is bounded by it,
-            not by the number of workers. Default: enough for two per worker, at most 8.
+            not by the number of workers. Default: enough for two per worker; at most 8, unless one worker makes a
+            whole batch, as of an iterable dataset, or one with ``__getitems__``.
         persistent_workers: keep the workers from one epoch to the next, and begin the next while one ends.
         in_order: batches arrive in the order of the plan; False: as they become ready.
         pin_memory_device: accepted as PyTorch does, and ignored.
@@ -98,7 +100,9 @@ class DataLoader:
         on_worker_death: what follows when a sample is given up: "raise", ``errors.WorkerDied`` instead of its batch; or
             "skip": the batch comes without that sample.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
-            that datasets that draw from them do not depend on which worker runs them.
+            that datasets that draw from them do not depend on which worker runs them; or "place": from the sample's
+            place in the epoch, so that a record that comes twice is not drawn alike. ``collate_fn`` and
+            ``__getitems__``, which "place" lets make whole batches, then have a seed of each batch's own.
 
     Raises:
         TypeError, ValueError: arguments that are out of range or exclude one another.
@@ -133,7 +137,7 @@ class DataLoader:
         workers: str = "process",
         threads_per_worker: int = 1,
         num_workers_batches: int | None = None,
-        seed_records: bool = False,
+        seed_records: bool | str = False,
         iterable_sharding: str | None = None,
         progress: bool = False,
         trace: bool = False,
@@ -152,6 +156,9 @@ class DataLoader:
         self._chosen_at: int | None = None
         self._summary: dict[str, Any] = {}
         self._running: weakref.WeakSet[Feed | BatchIterator] = weakref.WeakSet()
+        # What the workers of each engine were given when they started; and how often refresh() was called.
+        self._given: weakref.WeakKeyDictionary[Engine, Any] = weakref.WeakKeyDictionary()
+        self._refreshed = 0
 
     # The arguments can be read as attributes. Those that follow differ from what was given.
     def __getattr__(self, name: str) -> Any:
@@ -211,11 +218,12 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy, in this process or another, runs on its own."""
-        return {**self.__dict__, "_idle": [], "_latest": None, "_running": None}
+        return {**self.__dict__, "_idle": [], "_latest": None, "_running": None, "_given": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._running = weakref.WeakSet()
+        self._given = weakref.WeakKeyDictionary()
 
     # As in torch: type hints may say what the batches consist of.
     __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)
@@ -247,6 +255,16 @@ class DataLoader:
             self._resuming = False
         if self._latest is not None and (self._latest.finished or not self._latest.feeding):
             self._chosen_at = self._latest.batch
+
+    def refresh(self) -> None:
+        """Has the next iteration begin with the dataset and ``collate_fn`` as they are now, in new workers.
+
+        Between epochs the loader sees by itself, and starts new workers, when attributes have changed, short lists and
+        dicts, small arrays, or tensors: of the dataset, of ``collate_fn``, and of the objects that these refer to. It
+        does not see changes within arrays of more than 64 KiB, containers of more than 1,000 items, and objects that
+        are not Python's own, such as open files.
+        """
+        self._refreshed += 1
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """The place that the latest iteration has reached: a small dict for :meth:`load_state_dict`, which JSON can
@@ -334,6 +352,14 @@ class DataLoader:
         if self._latest is not None:
             self._latest.engine = None
 
+    def _succeed(self, other: DataLoader) -> None:
+        """Counts epochs on from where another loader of the same dataset stands, in whose place it comes."""
+        if not self._config.seed_is_given:
+            self._seed = other._seed
+        self._next, self._resuming, self._latest = other._next, other._resuming, other._latest
+        self._chosen_at = other._chosen_at
+        other._close_idle()
+
     def _latest_engine(self) -> Engine | None:
         engine = self._latest.engine if self._latest is not None else None
         return engine if engine is not None and engine.is_mine() else None
@@ -369,10 +395,11 @@ class DataLoader:
         if position.streams:
             self._close_idle()  # workers learn where their streams begin only when they start
         length = config.dataset_length()
+        given = self._given_to_workers()
         engine = None
         while engine is None and self._idle:
             engine = self._idle.pop()
-            if not engine.usable(length):
+            if not engine.usable(length) or self._given.get(engine) != given:
                 engine.close()
                 engine = None
         if engine is None:
@@ -384,6 +411,7 @@ class DataLoader:
             except BaseException:
                 rest_if_interpreter_exits()
                 raise
+            self._given[engine] = given
         self._next = Position(position.epoch + 1)
         self._chosen_at = None
         try:
@@ -393,6 +421,13 @@ class DataLoader:
             raise
         self._latest = Progress(engine, position)
         return engine, self._latest
+
+    def _given_to_workers(self) -> Any:
+        """What tells whether workers that started with it would start with the same now."""
+        config = self._config
+        if config.num_workers == 0:
+            return self._refreshed
+        return self._refreshed, fingerprint(config.dataset), fingerprint(config.collate_fn)
 
     def _give_back(self) -> Callable[[Engine], None]:
         """What takes back an engine whose iteration is over, if this loader is still there."""

@@ -21,9 +21,11 @@ from headrace import _core, errors
 from headrace.data._arguments import start_context
 from headrace.data._autotune import Tuning, most_workers
 from headrace.data._batch_tree import decode_tree
-from headrace.data._collation import default_collate
+from headrace.data._collation import default_collate, is_in_place
 from headrace.data._config import LoaderConfig
+from headrace.data._dataset import bulk_method, wants_out
 from headrace.data._device import DeviceCopies
+from headrace.data._hand_over import HandOver
 from headrace.data._order import Indices, make_plan
 from headrace.data._sample_pickle import dumps
 from headrace.data._state import Position
@@ -135,6 +137,10 @@ class Engine:
         self.stream_count = 0 if self._stream is None else config.num_workers if self._stream.own else 1
         self.in_order = config.in_order or config.iterable
         self._device = None if config.device is None else DeviceCopies(config.device)
+        decode: Callable[[bytes], Any] = functools.partial(decode_tree, to=config.batch_type)
+        if self._device is not None:
+            decode = self._device.decoder(decode_tree)
+        self._hand_over = HandOver(config.batch_type, self._device) if in_process else None
         self.scheduler = _core.BatchScheduler(
             order=self._order,
             dataset_length=self.length,
@@ -145,7 +151,7 @@ class Engine:
             world=config.shard[1],
             prefetch=self._prefetch,
             producers=producers,
-            collate=_collation(task, producers),
+            collate=_collation(task, producers, self._prefetch, in_process),
             collators=config.num_workers_batches * config.threads_per_worker,
             cross_epochs=not in_process and config.persistent_workers,
             streams=config.num_workers if config.own_streams else 0,
@@ -156,9 +162,7 @@ class Engine:
             trace_events=_TRACE_EVENTS if config.trace else 0,
             slot_count=self._prefetch + _HELD_SLOTS,
             slot_bytes=_SLOT_BYTES,
-            decode_tree=functools.partial(decode_tree, to=config.batch_type)
-            if self._device is None
-            else self._device.decoder(decode_tree),
+            decode_tree=decode if self._hand_over is None else self._hand_over.decoder(decode),
             # A bound method would make a cycle through C++, which the garbage collector cannot see.
             decode_problem=_weakly(self, Engine._decode_problem),
             unpickle=pickle.loads,
@@ -176,7 +180,7 @@ class Engine:
         # None of the finalizers below refers to the task: what the user gave may refer to the loader, and such a cycle
         # could never be collected.
         if in_process:
-            self.server = make_server(0, errors=self._errors)
+            self.server = make_server(0, errors=self._errors, hand_over=self._hand_over)
             self._finalizer = weakref.finalize(self, _stop_here, self.scheduler, self._serving, self._owner)
             return
         if self._local:
@@ -220,6 +224,8 @@ class Engine:
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or goes on with one."""
         self._errors.clear()
+        if self.server is not None:
+            self.server.hands_over = True
         epoch, batch = position.epoch, position.batch
         self._supplying = False
         if self._stream is not None:
@@ -284,6 +290,8 @@ class Engine:
     def acknowledge(self) -> None:
         """What :meth:`next` gave last has arrived."""
         self.scheduler.acknowledge()
+        if self._hand_over is not None:
+            self._hand_over.batch = None
         if self._failed is not None:
             if self._local and not (self._failed.killed or self._failed.corrupt):
                 self._errors.drop(self._failed.message)
@@ -436,10 +444,14 @@ class Engine:
         return error
 
 
-def _collation(task: WorkerTask, producers: int) -> str | None:
+def _collation(task: WorkerTask, producers: int, prefetch: int, in_process: bool) -> str | None:
     """Whether, in the scheduler's words, one worker makes a batch with all its samples, or several make these."""
-    if task.stream is not None or task.collate is None:
+    if task.stream is not None:
         return None
+    if not task.convert and bulk_method(task.dataset) is not None and producers <= prefetch:
+        return "whole"  # a call for many samples costs little more than one for a few
+    if task.collate is None or is_in_place(task.collate):
+        return "whole" if in_process and not wants_out(task.dataset) else None
     return "adaptive" if producers > 1 and not task.convert else "whole"
 
 

@@ -39,6 +39,8 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._feeder: _core.QueueFeeder | None = None
         _FEEDS.add(self)
+        if engine.server is not None:
+            engine.server.hands_over = False  # C++ takes batches from slots
         on_supply = _hook(engine, Engine.supply_or_raise) if engine.supplying else None
         self._feeder = engine.scheduler.feed(
             queue,

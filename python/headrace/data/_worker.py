@@ -25,9 +25,10 @@ import numpy as np
 
 from headrace import _core
 from headrace.data._batch_tree import describe, flatten_batch, sample_prototype
-from headrace.data._collation import DefaultCollate, collate_in_place
+from headrace.data._collation import DefaultCollate, collate_in_place, default_collate, is_in_place
 from headrace.data._dataset import Fetcher
-from headrace.data._random import seeded
+from headrace.data._hand_over import HandOver, describe_as_is
+from headrace.data._random import generators_restored, place_key, seed_generators
 from headrace.data._sample_pickle import dumps, dumps_sample, loads_sample
 from headrace.data._stream import StreamReader, StreamTask
 from headrace.data._worker_deaths import pause_before_retry
@@ -83,7 +84,7 @@ class WorkerTask:
         convert: a batch is one sample; ``collate`` gets it alone.
         seed: of the records' generators.
         base_seed: of the workers' global generators, to which each worker adds its number.
-        seed_records: seed the global generators for each sample.
+        seed_records: seed the global generators for each sample, by its index (True) or its place ("place").
         stream: how to read ``dataset`` if it is an iterable one.
     """
 
@@ -91,7 +92,7 @@ class WorkerTask:
     collate: Callable[[Any], Any] | None
     convert: bool
     seed: int
-    seed_records: bool
+    seed_records: bool | str
     num_workers: int
     worker_init_fn: Callable[[int], None] | None
     base_seed: int
@@ -152,15 +153,24 @@ class ClaimServer:
         arena_fd, completion_fd: of the scheduler.
         producer_id: unique among the servers of the arena.
         errors: the consumer is in this process and finds exceptions there, as they are; None: they are pickled.
+        hand_over: the consumer is this thread and finds there what would not leave a slot as it is; None: whatever it
+            is, it is written to a slot.
 
     Attributes:
         task: what it was given.
         producer: what it claims rows with.
         info: what get_worker_info says in its thread, if it is one of the main process.
+        hands_over: whether ``hand_over`` is used: not while C++ moves the batches.
     """
 
     def __init__(
-        self, task: WorkerTask, arena_fd: int, completion_fd: int, producer_id: int, errors: KeptErrors | None = None
+        self,
+        task: WorkerTask,
+        arena_fd: int,
+        completion_fd: int,
+        producer_id: int,
+        errors: KeptErrors | None = None,
+        hand_over: HandOver | None = None,
     ) -> None:
         self.task = task
         self.info: WorkerInfo | None = None
@@ -171,14 +181,26 @@ class ClaimServer:
         )
         self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
         self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
+        # Each record has a seed of its own, unless it is that of its place.
+        single = task.convert or task.seed_records is True
+        self._bulk = None if single else self._fetcher.bulk
         self._spec = getattr(task.dataset, "sample_spec", None) if self._fetcher.wants_out else None
         self._epoch = 0
+        # Where the next sample goes.
+        self._batch = self._row = 0
         self._init_error: BaseException | None = None
         self._init_traceback: types.TracebackType | None = None
         self._errors = errors
         # Whether an exception is the fault of the sample at hand, and else of what.
         self._culprit: str | None = None
-        self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe, dumps)
+        self.hands_over = hand_over is not None
+        self._hand_over = hand_over
+        collate: Any = task.collate
+        self._in_place = collate is None or is_in_place(collate)
+        describe_sample = describe if hand_over is None else describe_as_is
+        if is_in_place(collate):
+            describe_sample = collate.describe
+        self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe_sample, dumps)
 
     def initialize(self, worker_id: int) -> None:
         """Calls ``worker_init_fn``. If that raises, every claim fails with its exception."""
@@ -226,12 +248,12 @@ class ClaimServer:
             self._serve_stream(claim, self._reader)
             return
         self._pause(claim)
-        self._epoch = claim.epoch
+        self._epoch, self._batch, self._row = claim.epoch, claim.batch, claim.begin
         self._fetcher.set_epoch(claim.epoch)
         if claim.kind == "collate":
             self._serve_collation(claim)
             return
-        if claim.kind == "rows" and self._fetcher.bulk is None:
+        if claim.kind == "rows" and self._bulk is None:
             keys = producer.indices(claim, pickle.loads) if producer.has_pickled_indices(claim) else None
             self._expect_spec()
             producer.fill(claim, self._getitem, keys, self._fetcher.wants_out)
@@ -241,7 +263,8 @@ class ClaimServer:
         samples = self._make(claim, indices)
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
         if claim.kind == "whole":
-            self._write_batch(claim, samples, indices)
+            if not self._in_place or not producer.fill_from(claim, samples):
+                self._write_batch(claim, samples, indices)
         elif claim.kind == "items":
             self._keep(claim, samples)
         else:
@@ -271,7 +294,7 @@ class ClaimServer:
         self._culprit = f"The samples with indices {_shorten(indices)} could not be unpickled"
         self.producer.begin_row(claim, 0)
         # A collate_fn of the user's may keep samples beyond this call, after which others take their place in the slot.
-        own = self.task.collate is None or isinstance(self.task.collate, DefaultCollate)
+        own = self._in_place or isinstance(self.task.collate, DefaultCollate)
         samples = [
             loads_sample(data, buffers if own else map(bytearray, buffers))
             for data, buffers in self.producer.kept(claim)
@@ -280,7 +303,7 @@ class ClaimServer:
 
     def _write_batch(self, claim: _core.Claim, samples: list[Any], indices: list[Any]) -> None:
         self._culprit = f"The batch of the samples with indices {_shorten(indices)} could not be collated"
-        self.producer.write_batch(claim, *flatten_batch(self._collate(samples, indices)))
+        self.producer.write_batch(claim, *self._written(self._collate(samples, indices)))
 
     def _serve_stream(self, claim: _core.Claim, reader: StreamReader) -> None:
         producer = self.producer
@@ -297,21 +320,35 @@ class ClaimServer:
             return
         place = reader.place()
         self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
-        if self.task.collate is not None or not producer.fill_from(claim, samples, ended, place):
+        if not self._in_place or not producer.fill_from(claim, samples, ended, place):
             batch = self._collate(samples, list(range(len(samples))))
-            producer.write_batch(claim, *flatten_batch(batch), ended, place, rows=len(samples))
+            producer.write_batch(claim, *self._written(batch), ended, place, rows=len(samples))
+
+    def _written(self, batch: Any) -> tuple[bytes, list[Any]]:
+        """What is written to the slot for a collated batch."""
+        return self._hand_over.put(batch) if self._hand_over is not None and self.hands_over else flatten_batch(batch)
 
     def _make(self, claim: _core.Claim, indices: list[Any]) -> list[Any]:
         producer = self.producer
         producer.begin_row(claim, claim.begin)
-        if self._fetcher.bulk is not None and not self.task.convert:
+        if self._bulk is not None and (claim.kind == "whole" or not self.task.seed_records):
             self._culprit = f"The samples with indices {_shorten(indices)} could not be made"
-            samples = self._fetcher.bulk(indices)
-            if len(samples) != len(indices):
-                raise ValueError(f"__getitems__ was asked for {len(indices)} samples and gave {len(samples)}")
+            seeds = self.task.seed_records
+            made = self._seeded(place_key(claim.batch, 0), self._bulk, indices) if seeds else self._bulk(indices)
+            if len(made) != len(indices):
+                raise ValueError(f"__getitems__ was asked for {len(indices)} samples and gave {len(made)}")
             self._culprit = None
+            return made
+        samples: list[Any] = []
+        if self._hand_over is not None:  # a sample that kills this process has nobody to be told to
+            getitem = self._getitem
+            try:
+                for index in indices:
+                    samples.append(getitem(index))
+            except BaseException:
+                producer.begin_row(claim, claim.begin + len(samples))
+                raise
             return samples
-        samples = []
         for row, index in enumerate(indices, claim.begin):
             producer.begin_row(claim, row)
             samples.append(self._getitem(index))
@@ -320,12 +357,14 @@ class ClaimServer:
     def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
         begin = time.perf_counter_ns()
         collate = self.task.collate
-        if collate is None:
-            batch = collate_in_place(samples, indices)
-        elif isinstance(collate, DefaultCollate):
-            batch = collate(samples, indices)
+        if collate is None or isinstance(collate, DefaultCollate):
+            stack = default_collate if self.hands_over else collate_in_place
+            batch = stack(samples, indices, None if collate is None else collate.ragged)
         else:
-            batch = collate(samples[0]) if self.task.convert else collate(samples)
+            argument = samples[0] if self.task.convert else samples
+            # Whoever collates, and after which samples, what the function draws is the same.
+            seeds = self.task.seed_records and self.task.stream is None
+            batch = self._seeded(place_key(self._batch, -1), collate, argument) if seeds else collate(argument)
         self.producer.add_time(collate_ns=time.perf_counter_ns() - begin)
         return batch
 
@@ -337,8 +376,18 @@ class ClaimServer:
             self._culprit = self._spec = None
 
     def _seeded_getitem(self, index: Any, *out: Any) -> Any:
-        with seeded(self.task.seed, self._epoch, index, restore=self._errors is not None):
-            return self._fetcher.getitem(index, *out)
+        row, self._row = self._row, self._row + 1
+        key = place_key(self._batch, row) if self.task.seed_records == "place" else index
+        return self._seeded(key, self._fetcher.getitem, index, *out)
+
+    def _seeded(self, key: Any, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function`` gives while the global generators are seeded by ``key``."""
+        if self._errors is None:
+            seed_generators(self.task.seed, self._epoch, key)
+            return function(*args)
+        with generators_restored():  # the consumer draws from them, too
+            seed_generators(self.task.seed, self._epoch, key)
+            return function(*args)
 
     def _encode(self, error: BaseException, claim: _core.Claim) -> bytes:
         index, culprit = None, self._culprit

@@ -60,6 +60,14 @@ def describe_exit(code: int | None) -> str:
     return f"exited with status {code}"
 
 
+def _killed(process: multiprocessing.process.BaseProcess) -> str:
+    """A sentence on a signal in the words of PyTorch's loader, which programs look for."""
+    code = process.exitcode
+    if code is None or code >= 0:
+        return ""
+    return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}. "
+
+
 def hint(code: int | None) -> str:
     """A sentence on what may be behind an exit that does not speak for itself."""
     if code != -signal.SIGKILL:
@@ -266,7 +274,7 @@ class WorkerPool:
         if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
             self.skipped += 1
             return "its batch is made without it"
-        explanation = "" if worker.hung else hint(worker.process.exitcode)
+        explanation = "" if worker.hung else _killed(worker.process) + hint(worker.process.exitcode)
         self._given_up[(death.epoch, death.batch)] = (worker.describe_exit(), explanation)
         while len(self._given_up) > 2048:
             self._given_up.popitem(last=False)

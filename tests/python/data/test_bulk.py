@@ -1,0 +1,72 @@
+"""Datasets that make many samples in one call are asked for whole batches."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.data import DataLoader, Subset
+
+
+class Calls:
+    """Each sample says how many were asked for together. A call is dear, a sample costs nothing."""
+
+    def __len__(self) -> int:
+        return 1024
+
+    def __getitem__(self, index: int) -> int:
+        return 1
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        time.sleep(0.002)
+        return [len(indices)] * len(indices)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 4])
+@pytest.mark.parametrize("collate", [None, np.array], ids=["default", "own"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_each_call_makes_a_batch(workers: int, collate: Any, wrapped: bool) -> None:
+    dataset = Subset(Calls(), range(1000)) if wrapped else Calls()
+    loader = DataLoader(dataset, batch_size=64, drop_last=True, num_workers=workers, collate_fn=collate)
+    for _ in range(2):
+        assert set(np.concatenate(list(loader)).tolist()) == {64}
+
+
+class Differing(Calls):
+    """Samples that cannot be written to the places of those before."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        self.calls += 1
+        return [float(self.calls) if i % 2 else self.calls for i in indices]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_differ_are_made_once(workers: int) -> None:
+    loader = DataLoader(Differing(), batch_size=4, sampler=[0, 2, 4, 6, 8, 9, 10, 11], num_workers=workers)
+    first, second = loader
+    assert first.tolist() == [1, 1, 1, 1]
+    assert second.tolist() == [2, 2, 2, 2]
+    assert second.dtype == np.float64
+
+
+def test_with_fewer_batches_in_flight_than_workers_they_are_cut_and_somebody_is_told() -> None:
+    with pytest.warns(RuntimeWarning, match="prefetch_factor=1 leaves 2 of 3 workers idle"):
+        loader = DataLoader(Calls(), batch_size=64, num_workers=3, prefetch_factor=1)
+    assert np.concatenate(list(loader)).max() < 64
+
+
+@pytest.mark.parametrize("arguments", [{"batch_size": 1}, {"batch_size": None}, {"batch_size": 8}])
+def test_every_worker_has_a_batch_to_make(arguments: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for workers in (1, 3, 20):
+            assert DataLoader(Calls(), num_workers=workers, **arguments).prefetch_factor == 2 * workers
+            assert DataLoader(iter([1]), num_workers=workers, **arguments).prefetch_factor == 2 * workers
+    assert DataLoader(range(9), batch_size=3, num_workers=20).prefetch_factor == 8

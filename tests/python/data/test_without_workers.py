@@ -1,0 +1,140 @@
+"""num_workers=0 is plain Python: what the dataset and the collate function made arrives as it is."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import Ints, Samples, Vectors, same
+
+from headrace.data import DataLoader
+
+
+class Anything:
+    """An object that pickle refuses and that has no equal."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.lock = threading.Lock()
+
+
+def test_what_collate_fn_makes_arrives_itself() -> None:
+    made: list[Any] = []
+
+    def collate(samples: list[Any]) -> Any:
+        made.append([Anything(samples[0]), np.array(samples), lambda: samples])
+        return made[-1]
+
+    for _ in range(2):
+        batches = list(DataLoader(Ints(5), batch_size=2, collate_fn=collate))
+        assert [id(batch) for batch in batches] == [id(batch) for batch in made]
+        made.clear()
+
+
+def test_the_samples_are_handed_to_collate_fn_themselves() -> None:
+    samples = [Anything(i) for i in range(4)]
+    assert list(DataLoader(Samples(samples), batch_size=2, collate_fn=list)) == [samples[:2], samples[2:]]
+
+
+def test_without_batches_samples_arrive_themselves() -> None:
+    samples = [Anything(0), threading.Lock(), np.zeros(2)]
+    assert [got is sample for got, sample in zip(DataLoader(Samples(samples), batch_size=None), samples)] == [True] * 3
+
+
+def test_default_collation_keeps_objects_and_local_classes() -> None:
+    Local = collections.namedtuple("Local", "x thing")
+
+    @dataclasses.dataclass
+    class LocalFields:
+        inner: Any
+
+    samples = [LocalFields(Local(np.full(2, i, np.float32), Anything(i))) for i in range(4)]
+    for batch, begin in zip(DataLoader(Samples(samples), batch_size=2), (0, 2)):
+        assert type(batch) is LocalFields
+        assert type(batch.inner) is Local
+        assert same(batch.inner.x, np.array([[begin] * 2, [begin + 1] * 2], np.float32))
+        assert batch.inner.thing == [samples[begin].inner.thing, samples[begin + 1].inner.thing]
+
+
+@pytest.mark.parametrize("late", [0, 1, 2, 3])
+def test_each_sample_is_made_once_whatever_it_is(late: int) -> None:
+    things = [Anything(i) for i in range(6)]
+
+    made: list[int] = []
+
+    class Counted(Ints):
+        def __getitem__(self, index: int) -> Any:
+            made.append(index)
+            return things[index] if index >= late else f"sample {index}"
+
+    batches = list(DataLoader(Counted(6), batch_size=2))
+    assert [sample for batch in batches for sample in batch][late:] == things[late:]
+    assert made == list(range(6))
+
+
+def test_samples_that_cannot_be_written_in_place_from_the_second_batch_on() -> None:
+    samples: list[Any] = [np.zeros(3), np.ones(3), np.array([1, "a", None], object), np.array([2, "b", []], object)]
+    batches = list(DataLoader(Samples(samples), batch_size=2))
+    assert same(batches[0], np.stack(samples[:2]))
+    assert [got is sample for got, sample in zip(batches[1], samples[2:])] == [True, True]
+
+
+def test_a_stream_arrives_as_it_is() -> None:
+    things = [Anything(i) for i in range(5)]
+    loader = DataLoader((thing for thing in things), batch_size=2)  # type: ignore[arg-type]
+    assert [thing for batch in loader for thing in batch] == things
+    loader = DataLoader(iter(things), batch_size=2, collate_fn=tuple)  # type: ignore[arg-type]
+    assert list(loader) == [tuple(things[:2]), tuple(things[2:4]), tuple(things[4:])]
+
+
+def test_a_batch_that_was_handed_over_is_let_go() -> None:
+    loader = DataLoader(Ints(2), collate_fn=lambda samples: Anything(samples[0]))
+    batches = iter(loader)
+    first = weakref.ref(next(batches))
+    second = weakref.ref(next(batches))
+    assert first() is None
+    assert second() is None
+    assert next(batches, None) is None
+
+
+def test_states_stats_and_errors_are_as_ever() -> None:
+    def collate(samples: list[Any]) -> Any:
+        if samples[0] == 4:
+            raise KeyError("four")
+        return tuple(samples)
+
+    loader = DataLoader(Ints(8), batch_size=2, collate_fn=collate, seed=1)
+    batches = iter(loader)
+    assert next(batches) == (0, 1)
+    resumed = DataLoader(Ints(8), batch_size=2, collate_fn=collate, seed=1)
+    resumed.load_state_dict(loader.state_dict())
+    assert next(iter(resumed)) == (2, 3) == next(batches)
+    with pytest.raises(KeyError, match="four"):
+        next(batches)
+    assert list(batches) == [(6, 7)]
+    assert loader.stats()["batches"] == 4
+    assert loader.stats()["samples"] == 6
+
+
+def test_breaking_off_and_going_back_gives_new_samples() -> None:
+    counter = iter(range(100))
+
+    class Counter(Ints):
+        def __getitem__(self, index: int) -> Any:
+            return "text" if index else [next(counter)]
+
+    loader = DataLoader(Counter(1), batch_size=2)
+    assert list(loader) == [[np.array([0])]]
+    loader.set_epoch(0)
+    assert list(loader) == [[np.array([1])]]
+
+
+@pytest.mark.parametrize("to", ["numpy", None])
+def test_the_default_arrays_are_as_with_workers(to: Any) -> None:
+    here, there = (list(DataLoader(Vectors(5), batch_size=2, to=to, num_workers=number)) for number in (0, 2))
+    assert all(same(one, other) for one, other in zip(here, there))
