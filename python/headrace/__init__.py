@@ -3,6 +3,7 @@
 Here is the loader, and what it shares with the framework. The sub-packages are imported when they are first used:
 
 * :mod:`headrace.data`: the loader's datasets, samplers and collation.
+* :mod:`headrace.torch`: the loader as PyTorch has it, in the place of ``torch.utils.data.DataLoader``. Needs PyTorch.
 * :mod:`headrace.fluid`: programs, layers, optimizers and readers under Paddle Fluid's names
   (``import headrace.fluid as fluid``).
 * :mod:`headrace.wirehead`: a circular cache of synthetic samples.
@@ -30,11 +31,12 @@ __version__ = "0.1.0"
 
 __all__ = ["DataLoader", "Dataset", "HeadraceError", "LoDTensor", "errors", "get_worker_info"]
 
-_SUBPACKAGES = ("data", "fluid", "wirehead")
+_SUBPACKAGES = ("data", "fluid", "torch", "wirehead")
 
 if TYPE_CHECKING:
     from headrace import data as data
     from headrace import fluid as fluid
+    from headrace import torch as torch
     from headrace import wirehead as wirehead
 else:  # type checkers would believe that there is every name
 

@@ -45,6 +45,13 @@ def test_importing_is_quiet_and_light() -> None:
     assert done.stdout.splitlines() == ["[]", "[]", f"DataLoader {headrace.__version__}"]
 
 
+def test_without_pytorch_its_loader_says_what_to_install() -> None:
+    done = run("import sys\nsys.modules['torch'] = None\nimport headrace\nheadrace.torch")
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ImportError: headrace.torch needs PyTorch")
+    assert "pip install torch" in last
+
+
 @pytest.mark.parametrize("name", ["fluid", "wirehead"])
 def test_a_subpackage_is_imported_when_it_is_first_used(name: str) -> None:
     done = run(
@@ -142,7 +149,7 @@ def test_a_circle_is_found(tmp_path: Path, b: str, found: bool) -> None:
 
 @pytest.mark.parametrize(
     "package",
-    ["headrace.data", "headrace.fluid", "headrace.wirehead"],
+    ["headrace.data", "headrace.fluid", "headrace.torch", "headrace.wirehead"],
 )
 def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
     graph = import_graph(installed())
@@ -159,6 +166,7 @@ SHARED = {"headrace._core", "headrace.errors"}
     [
         ("headrace.data", set()),
         ("headrace.fluid", set()),
+        ("headrace.torch", {f"headrace.data{module}" for module in ("", "._batch_tree", "._config", "._tensors")}),
         ("headrace.wirehead", {"headrace", "headrace.data", "headrace.fluid"}),
     ],
 )

@@ -1,0 +1,50 @@
+"""PyTorch's default collation, with samples written straight to their place in the batch where that gives the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from headrace.data._batch_tree import Description, describe, describe_whole, is_namedtuple
+from headrace.data._tensors import is_plain_tensor
+
+# Python's own types that PyTorch stacks or lists as the writer does. Subclasses may mean more.
+_VALUES = frozenset((int, float, bool, str, bytes))
+
+
+class TorchCollate:
+    """``torch.utils.data.default_collate``, for a loader's workers; see :class:`headrace.data.InPlaceCollate`."""
+
+    def describe(self, sample: Any) -> Description:
+        return describe(sample, as_tensors=True) if _is_stacked(sample) else describe_whole(sample)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return default_collate(samples)
+
+
+def _is_stacked(value: Any) -> bool:
+    """Whether ``default_collate`` makes of such values what the writer makes of them."""
+    kind = type(value)
+    if kind in _VALUES:
+        return True
+    if kind is torch.Tensor:
+        return is_plain_tensor(value) and value.device.type == "cpu" and not value.requires_grad
+    if kind is np.ndarray:
+        return _is_known(value.dtype)
+    if isinstance(value, np.generic):
+        # PyTorch takes NumPy's double for Python's float, which it is; others it makes tensors of.
+        return not isinstance(value, (str, bytes)) and _is_known(value.dtype)
+    if kind is dict:
+        return all(map(_is_stacked, value.values()))
+    return (kind in (list, tuple) or is_namedtuple(value)) and all(map(_is_stacked, value))
+
+
+def _is_known(dtype: np.dtype[Any]) -> bool:
+    try:
+        torch.from_numpy(np.empty(0, dtype))
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,392 @@
+"""headrace.torch.DataLoader beside PyTorch's own: the same batches, orders, attributes, errors and warnings."""
+
+from __future__ import annotations
+
+import collections
+import fractions
+import os
+import pickle
+import random
+import signal
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch.utils import data as torch_data  # noqa: E402
+
+from headrace.torch import DataLoader  # noqa: E402
+
+TorchLoader = torch_data.DataLoader
+
+
+def assert_same(got: Any, expected: Any, where: str = "batch") -> None:
+    """The same types, dtypes, shapes, layouts and values, all the way down."""
+    assert type(got) is type(expected), f"{where}: {type(got)} instead of {type(expected)}"
+    if isinstance(expected, torch.Tensor):
+        assert (got.dtype, got.layout) == (expected.dtype, expected.layout), where
+        assert got.shape == expected.shape or expected.is_nested, where
+        if expected.is_nested:
+            for mine, theirs in zip(got.unbind(), expected.unbind()):
+                assert_same(mine, theirs, where)
+        else:
+            mine, theirs = (t.to_dense() if t.layout != torch.strided else t for t in (got, expected))
+            mine, theirs = (t.dequantize() if t.is_quantized else t for t in (mine, theirs))
+            assert torch.equal(mine, theirs), f"{where}: {got} instead of {expected}"
+    elif isinstance(expected, np.ndarray):
+        assert got.dtype == expected.dtype, where
+        np.testing.assert_array_equal(got, expected, where)
+    elif hasattr(expected, "keys"):
+        assert list(got) == list(expected), where
+        for key in expected:
+            assert_same(got[key], expected[key], f"{where}[{key!r}]")
+    elif isinstance(expected, (list, tuple, collections.UserList)):
+        assert len(got) == len(expected), f"{where}: {got} instead of {expected}"
+        for i, (mine, theirs) in enumerate(zip(got, expected)):
+            assert_same(mine, theirs, f"{where}[{i}]")
+    else:
+        assert got == expected, where
+
+
+class Point(NamedTuple):
+    x: Any
+    name: str
+
+
+class Attributes(dict):  # type: ignore[type-arg]
+    """A mapping with something to it that is no item."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.note = "note"
+
+
+def tensors(i: int) -> Any:
+    return torch.full((2, 3), float(i))
+
+
+def pairs(i: int) -> Any:
+    return np.full(3, i, np.int16), i
+
+
+def numbers(i: int) -> Any:
+    return {"int": i, "float": i / 2, "bool": i % 2 == 0, "numpy": np.float64(i), "small": np.int8(i)}
+
+
+def texts(i: int) -> Any:
+    return f"text {i}", {"text": f"{i}", "bytes": b"%d" % i}, [str(i), 1.0], Point(torch.tensor(i), f"point {i}")
+
+
+def mappings(i: int) -> Any:
+    return collections.OrderedDict(a=i, b=[i]), Attributes({"c": torch.tensor([i])}), collections.UserList([i, i])
+
+
+def some_texts(i: int) -> Any:
+    return ("text", i) if i % 3 else (i, "text")
+
+
+def nothing(i: int) -> Any:
+    return (i, None) if i == 5 else (i, 0)
+
+
+def objects(i: int) -> Any:
+    return fractions.Fraction(1, 3) if i == 5 else i
+
+
+def shapes(i: int) -> Any:
+    return torch.zeros(i)
+
+
+def complexes(i: int) -> Any:
+    return complex(i, 1)
+
+
+def drawn(i: int) -> Any:
+    return torch.rand(()), random.random(), np.random.random()
+
+
+class Made(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
+    def __init__(self, make: Any, length: int = 11) -> None:
+        self.make, self.length = make, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class Stream(torch_data.IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """Shared out among workers as PyTorch's documentation does."""
+
+    def __init__(self, make: Any, length: int = 11, said: int | None = None) -> None:
+        self.make, self.length, self.said = make, length, said
+
+    def __iter__(self) -> Iterator[Any]:
+        info = torch_data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (self.make(i) for i in range(first, self.length, step))
+
+    def __len__(self) -> int:
+        if self.said is None:
+            raise TypeError("no length")
+        return self.said
+
+
+def keep(samples: list[Any]) -> Any:
+    """A batch of everything that a collate function may make."""
+    return samples, np.arange(3), torch.arange(3), "text", (1, 2.0), {"first": samples[0]}
+
+
+def nested(samples: list[Any]) -> Any:
+    return torch.nested.nested_tensor([torch.ones(int(s.sum()) % 3 + 1) for s in samples], layout=torch.jagged)
+
+
+def sparse(samples: list[Any]) -> Any:
+    return torch.stack(samples).to_sparse()
+
+
+def quantized(samples: list[Any]) -> Any:
+    return torch.quantize_per_tensor(torch.stack(samples), 0.1, 0, torch.qint8)
+
+
+def outcome(loader_class: Any, dataset: Any, count: int, **arguments: Any) -> Any:
+    """The batches of some epochs, or the type of what is raised."""
+    torch.manual_seed(3)
+    random.seed(3)
+    np.random.seed(3)
+    try:
+        loader = loader_class(dataset, **arguments)
+        return [list(loader) for _ in range(count)], torch.rand(())
+    except Exception as error:
+        return type(error), str(error)[:20] if arguments.get("num_workers", 0) == 0 else ""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "make",
+    [tensors, pairs, numbers, texts, mappings, some_texts, nothing, objects, shapes, complexes],
+    ids=lambda make: make.__name__,
+)
+def test_batches_are_those_of_pytorch(make: Any, workers: int) -> None:
+    for arguments in ({"batch_size": 4}, {"batch_size": None}):
+        got = outcome(DataLoader, Made(make), 1, num_workers=workers, **arguments)
+        expected = outcome(TorchLoader, Made(make), 1, num_workers=workers, **arguments)
+        assert_same(got, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate", [keep, nested, sparse, quantized], ids=lambda collate: collate.__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_what_collate_fn_makes_arrives(collate: Any, workers: int) -> None:
+    # PyTorch's own workers lose what a quantized tensor was quantized with.
+    expected = outcome(TorchLoader, Made(tensors), 1, batch_size=4, collate_fn=collate)
+    got = outcome(DataLoader, Made(tensors), 1, batch_size=4, collate_fn=collate, num_workers=workers)
+    assert_same(got[0], expected[0])
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_stream_is_that_of_pytorch(workers: int) -> None:
+    for arguments in ({"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}):
+        for make in (texts, drawn):
+            got, expected = (outcome(cls, Stream(make), 2, num_workers=workers, **arguments) for cls in CLASSES)
+            assert_same(got, expected)
+
+
+CLASSES = (DataLoader, TorchLoader)
+
+
+def orders() -> dict[str, Any]:
+    """What decides an order, anew for each loader."""
+    return {
+        "shuffled": {"shuffle": True, "batch_size": 4},
+        "generator": {"shuffle": True, "generator": torch.Generator().manual_seed(5)},
+        "replacement": {"sampler": torch_data.RandomSampler(range(11), replacement=True, num_samples=7)},
+        "sampler": {"sampler": torch_data.RandomSampler(range(11)), "batch_size": None},
+        "subset": {"sampler": torch_data.SubsetRandomSampler(range(3, 9)), "batch_size": 2},
+        "lists": {"batch_sampler": [[3, 1], [2], [7, 8, 9]]},
+        "distributed": {"sampler": torch_data.DistributedSampler(range(11), 2, 1), "drop_last": True, "batch_size": 2},
+    }
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("order", sorted(orders()))
+def test_orders_are_those_of_pytorch_epoch_after_epoch(order: str, workers: int) -> None:
+    got, expected = (outcome(cls, Made(pairs), 3, num_workers=workers, **orders()[order]) for cls in CLASSES)
+    assert_same(got, expected)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_augmentations_are_those_of_pytorch_where_one_process_makes_them(workers: int) -> None:
+    arguments = {"shuffle": True, "batch_size": 4, "num_workers": workers}
+    got, expected = (outcome(cls, Made(drawn), 2, **arguments) for cls in CLASSES)
+    assert_same(got, expected)
+
+
+def random_batch(samples: list[Any]) -> Any:
+    return samples, torch.rand(2)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("collate", [None, random_batch])
+def test_augmentations_repeat_whatever_worker_makes_them(persistent: bool, collate: Any) -> None:
+    arguments = {"shuffle": True, "batch_size": 4, "persistent_workers": persistent, "collate_fn": collate}
+    first, second, other = (outcome(DataLoader, Made(drawn, 40), 2, num_workers=n, **arguments) for n in (2, 2, 3))
+    assert_same(first, second)
+    assert_same(first, other)
+    values = [float(sample[0]) for epoch in first[0] for sample in Flat(epoch)]
+    assert len(set(values)) == len(values)
+
+
+class Flat:
+    """The samples of an epoch, however they are collated."""
+
+    def __init__(self, epoch: Any) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.epoch:
+            yield from batch[0] if isinstance(batch[0], list) else zip(*batch)
+
+
+def test_a_record_that_comes_twice_is_drawn_anew() -> None:
+    torch.manual_seed(0)
+    loader = DataLoader(Made(drawn), sampler=[4] * 20, batch_size=5, num_workers=2)
+    values = torch.cat([batch[0] for batch in loader])
+    assert len(values.unique()) == 20
+
+
+def test_it_is_one_of_pytorchs_loaders_and_says_so() -> None:
+    arguments = {"batch_size": 3, "shuffle": True, "num_workers": 2, "prefetch_factor": 4, "timeout": 7}
+    mine, theirs = (cls(Made(tensors), **arguments) for cls in CLASSES)
+    assert isinstance(mine, TorchLoader)
+    names = ["batch_size", "num_workers", "prefetch_factor", "timeout", "drop_last", "pin_memory", "generator"]
+    names += ["persistent_workers", "collate_fn", "worker_init_fn", "multiprocessing_context", "_auto_collation"]
+    names += ["in_order", "pin_memory_device"]
+    for name in names:
+        assert getattr(mine, name) == getattr(theirs, name), name
+    for name in ("sampler", "batch_sampler", "_index_sampler"):
+        assert type(getattr(mine, name)) is type(getattr(theirs, name)), name
+    assert mine.sampler is mine.sampler
+    assert len(mine) == len(theirs) == 4
+    assert DataLoader[Any].__origin__ is DataLoader
+    with pytest.raises(ValueError, match="batch_size attribute should not be set after DataLoader is initialized"):
+        mine.batch_size = 4
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_too_many_workers_are_a_warning() -> None:
+    for cls in CLASSES:
+        with pytest.warns(UserWarning, match="excessive worker creation might get DataLoader running slow"):
+            assert cls(Made(tensors), num_workers=1000).num_workers == 1000
+
+
+def die(i: int) -> Any:
+    if i == 2:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return i
+
+
+@pytest.mark.filterwarnings("ignore:.*worker")
+def test_a_sample_that_kills_workers_is_reported_as_pytorch_does() -> None:
+    loader = DataLoader(Made(die), num_workers=1, max_deaths_per_sample=1)
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault"):
+        list(loader)
+
+
+def invalid() -> list[Any]:
+    made, stream = Made(tensors), Stream(tensors)
+    return [
+        (made, {"num_workers": -1}),
+        (made, {"timeout": -1}),
+        (made, {"prefetch_factor": 2}),
+        (made, {"persistent_workers": True}),
+        (made, {"multiprocessing_context": "fork"}),
+        (made, {"multiprocessing_context": "thread", "num_workers": 1}),
+        (made, {"multiprocessing_context": object(), "num_workers": 1}),
+        (made, {"sampler": [1], "shuffle": True}),
+        (made, {"batch_sampler": [[1]], "batch_size": 2}),
+        (made, {"batch_size": None, "drop_last": True}),
+        (made, {"batch_size": 0}),
+        (stream, {"shuffle": True}),
+        (stream, {"sampler": [1]}),
+        (stream, {"batch_sampler": [[1]]}),
+    ]
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_bad_arguments_raise_what_pytorch_raises(number: int) -> None:
+    dataset, arguments = invalid()[number]
+    raised = []
+    for cls in CLASSES:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            cls(dataset, **arguments)
+        raised.append((type(caught.value), str(caught.value).partition(" object at")[0]))
+    assert raised[0] == raised[1]
+
+
+def test_attributes_that_pytorch_lets_change_take_effect_at_the_next_epoch() -> None:
+    loader = DataLoader(Made(tensors, 4), batch_size=2, num_workers=1)
+    assert_same(next(iter(loader)), torch.stack([tensors(0), tensors(1)]))
+    loader.collate_fn = len
+    assert list(loader) == [2, 2]
+    loader.num_workers = 0
+    assert list(loader) == [2, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_goes_on_in_another_loader(workers: int) -> None:
+    def loader() -> DataLoader:
+        generator = torch.Generator().manual_seed(2)
+        return DataLoader(Made(pairs), 2, shuffle=True, num_workers=workers, generator=generator)
+
+    first = loader()
+    batches = iter(first)
+    before = [next(batches) for _ in range(2)]
+    state = pickle.loads(pickle.dumps(first.state_dict()))
+    rest = list(batches)
+    assert len(before) + len(rest) == 6
+    second = loader()
+    second.load_state_dict(state)
+    assert_same(list(second), rest)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_more_samples_than_a_stream_has_said_are_a_warning(workers: int) -> None:
+    texts = []
+    for cls in CLASSES:
+        loader = cls(Stream(tensors, 11, said=4), batch_size=2, num_workers=workers)
+        assert len(loader) == 2
+        with pytest.warns(UserWarning, match="was reported to be 4") as caught:
+            assert len(list(loader)) == 6
+        texts.append([str(each.message).partition(" have been fetched")[0].partition("reported")[2] for each in caught])
+    assert texts[0] == texts[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = DataLoader(Stream(tensors, 11, said=11), batch_size=2)
+        assert len(loader) == len(list(loader))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_datapipes_are_shuffled_and_shared_out() -> None:
+    wrapper = pytest.importorskip("torch.utils.data.datapipes.iter").IterableWrapper
+    pipe = wrapper(range(20)).shuffle().sharding_filter()
+    loader = DataLoader(pipe, batch_size=2, shuffle=True, num_workers=2)
+    values = torch.cat(list(loader)).tolist()
+    assert sorted(values) == list(range(20)) != values
+    with pytest.raises(TypeError, match="DataPipes"):
+        loader.state_dict()
+
+
+def test_a_hugging_face_dataset_gives_tensors() -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    rows = datasets.Dataset.from_dict(
+        {"x": [[i, i + 1] for i in range(6)], "y": list(range(6)), "text": list("abcdef")}
+    )
+    for workers in (0, 2):
+        arguments = {"batch_size": 4, "num_workers": workers}
+        assert_same(*(outcome(cls, rows, 1, **arguments) for cls in CLASSES))
