@@ -233,11 +233,11 @@ class DataLoader:
         return batches_per_epoch(self._config, self._seed or 0)
 
     def __iter__(self) -> Iterator[Any]:
-        """Starts the next epoch."""
+        """Starts the next epoch; that one again, if the iterator goes before anybody has asked it for a batch."""
         engine, progress = self._start_epoch()
         config = self._config
         length = functools.partial(batches_per_epoch, config, self._seed or 0)
-        iterator = BatchIterator(engine, progress, length, self._give_back(), config.pin_memory)
+        iterator = BatchIterator(engine, progress, length, self._give_back(progress), config.pin_memory)
         self._running.add(iterator)
         if config.progress:
             total = len(self) if hasattr(config.dataset, "__len__") or not config.iterable else None
@@ -390,7 +390,7 @@ class DataLoader:
             chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
             if chosen is not None and not self._resuming:
                 self._next = Position(chosen)
-        position = self._next
+        position, resumed = self._next, self._resuming
         self._resuming = False
         if position.streams:
             self._close_idle()  # workers learn where their streams begin only when they start
@@ -419,7 +419,7 @@ class DataLoader:
         except BaseException:
             engine.close()
             raise
-        self._latest = Progress(engine, position)
+        self._latest = Progress(engine, position, resumed)
         return engine, self._latest
 
     def _given_to_workers(self) -> Any:
@@ -429,15 +429,20 @@ class DataLoader:
             return self._refreshed
         return self._refreshed, fingerprint(config.dataset), fingerprint(config.collate_fn)
 
-    def _give_back(self) -> Callable[[Engine], None]:
-        """What takes back an engine whose iteration is over, if this loader is still there."""
+    def _give_back(self, progress: Progress) -> Callable[[Engine], None]:
+        """What takes back an engine whose iteration is over, if this loader is still there, and the epoch with it, if
+        nobody has read of it.
+        """
         reference = weakref.ref(self)
+        following = self._next
 
         def give_back(engine: Engine) -> None:
             loader = reference()
             if loader is None:
                 engine.close()
             elif engine.is_mine():
+                if progress.untouched and not progress.feeding and loader._next is following:
+                    loader._next, loader._resuming = progress.begin, progress.resumed
                 loader._release(engine)
 
         return give_back
@@ -457,6 +462,6 @@ class DataLoader:
         """
         engine, progress = self._start_epoch()
         progress.feeding = True
-        feed = Feed(engine, queue, self._give_back())
+        feed = Feed(engine, queue, self._give_back(progress))
         self._running.add(feed)
         return feed

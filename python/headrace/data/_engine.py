@@ -40,6 +40,8 @@ WaitOutcome = _core.WaitOutcome
 _HELD_SLOTS = 256
 # Address space, not memory: a slot takes what its batch needs.
 _SLOT_BYTES = 4 << 30
+# Seconds without a batch, and without a limit to that, after which somebody is told.
+_SILENCE = 60.0
 # Of each worker, the newest.
 _TRACE_EVENTS = 1 << 14
 _MAX_INDEX = (1 << 63) - 1
@@ -103,9 +105,11 @@ class Engine:
         self._owner = os.getpid()
         self._seed = seed
         # What a wait lasts: in the middle of the time there is a look at what the workers do, to compare with.
-        self.half_timeout = config.timeout / 2 if config.timeout > 0 else -1.0
+        self.half_timeout = config.timeout / 2 if config.timeout > 0 else _SILENCE
         # The batches taken and the claims held at that look.
         self._last_look: tuple[int, list[_core.HeldClaim]] | None = None
+        # Without a limit: the batches taken when a wait became long, and how often it was found so since.
+        self._silence = (-1, 0)
         self.length = config.dataset_length()
         self._stream = _stream_task(config, position) if config.iterable else None
         self._order, self._plan = ("stream", None) if config.iterable else make_plan(config, seed)
@@ -356,14 +360,18 @@ class Engine:
             warnings.warn(report, RuntimeWarning, stacklevel=4)
 
     def note_half_timeout(self) -> None:
-        """Half of the time that a batch may take is over.
+        """Half of the time that a batch may take is over; without such a limit, a long time.
 
         The second time for one batch, workers that are still at the same sample count as hung, and are replaced.
+        Without a limit, a warning says what the workers are at.
 
         Raises:
             errors.Timeout: it was the second half.
         """
         taken = self.scheduler.stats()["batches"]
+        if self._config.timeout == 0:
+            self._note_silence(taken)
+            return
         if self._last_look is None or self._last_look[0] != taken:
             self._last_look = (taken, self.scheduler.claims())
             return
@@ -373,6 +381,18 @@ class Engine:
             if isinstance(self.pool, WorkerPool):
                 self.pool.end_hung(held)
         raise errors.Timeout(f"DataLoader timed out after {self._config.timeout:g} seconds. {text}")
+
+    def _note_silence(self, taken: int) -> None:
+        before, times = self._silence
+        times = times + 1 if before == taken else 1
+        self._silence = (taken, times)
+        with self._pool_lock:
+            text = self.explain_stall()
+        warnings.warn(
+            f"no batch has come for {times * _SILENCE:g} seconds; with timeout= that would be an error. {text}",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
     def explain_stall(self) -> str:
         """What keeps the next batch: which worker is at which sample, and the stack of each."""

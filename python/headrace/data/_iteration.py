@@ -92,6 +92,7 @@ class Progress:
 
     Args:
         begin: where it began.
+        resumed: whether a state said so.
 
     Attributes:
         place: how many batches were taken; if ``detailed``, a :class:`_StreamsPlace` or an :class:`_UnorderedPlace`.
@@ -99,7 +100,8 @@ class Progress:
         engine: None once it was shut down.
     """
 
-    def __init__(self, engine: Engine, begin: Position) -> None:
+    def __init__(self, engine: Engine, begin: Position, resumed: bool) -> None:
+        self.begin, self.resumed = begin, resumed
         self.epoch = begin.epoch
         self.finished = False
         self.feeding = False
@@ -124,6 +126,11 @@ class Progress:
         """How many batches were taken."""
         taken: int = self.place.taken if isinstance(self.place, _UnorderedPlace) else self.batch
         return taken
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has asked it for a batch."""
+        return not self.finished and self.taken == self.begin.batch + len(self.begin.skip)
 
     def position(self, batches: int | None) -> Position:
         """Where to go on; after ``batches`` of the epoch, if the caller knows better."""

@@ -1,0 +1,53 @@
+"""Without a timeout, somebody is told when no batch comes."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.data import DataLoader, _engine
+
+
+class Gated:
+    """Whose sample 5 waits for a file."""
+
+    def __init__(self, gate: Path) -> None:
+        self.gate = gate
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        while index == 5 and not self.gate.exists():
+            self.wait_at_the_gate()
+        return index
+
+    def wait_at_the_gate(self) -> None:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", ["process", "thread"])
+def test_a_warning_names_worker_sample_and_stack(workers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def warn(text: str, category: type[Warning], **where: Any) -> None:
+        assert category is RuntimeWarning
+        told.append(text)
+        if "index 5" in text:
+            (tmp_path / "gate").touch()
+
+    monkeypatch.setattr(_engine, "_SILENCE", 0.5)
+    monkeypatch.setattr(_engine.warnings, "warn", warn)
+    batches = list(DataLoader(Gated(tmp_path / "gate"), batch_size=2, num_workers=2, workers=workers))
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert re.match(r"no batch has come for [\d.]+ seconds", told[-1])
+    assert "index 5" in told[-1]
+    assert "wait_at_the_gate" in told[-1]
+
+
+def test_the_time_is_a_minute() -> None:
+    assert _engine._SILENCE == 60

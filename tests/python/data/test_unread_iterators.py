@@ -1,0 +1,67 @@
+"""An iterator that nobody reads takes nothing away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import Ints
+
+from headrace.data import DataLoader, RandomSampler
+
+
+def values(loader: Any) -> list[int]:
+    return [int(value) for batch in loader for value in batch]
+
+
+WAYS = [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": False}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["without workers", "workers", "workers for one epoch"])
+def test_the_next_iterator_begins_where_it_would_have(way: dict[str, Any]) -> None:
+    def loader() -> DataLoader:
+        return DataLoader(Ints(20), batch_size=4, shuffle=True, seed=3, **way)
+
+    plain, probed = loader(), loader()
+    for _ in range(3):
+        iter(probed)
+        state = probed.state_dict()
+        iter(probed)
+        assert probed.state_dict() == state
+        assert values(probed) == values(plain)
+
+
+def test_a_state_is_not_used_up() -> None:
+    loader = DataLoader(Ints(20), batch_size=4, sampler=RandomSampler(Ints(20), generator=1))
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = values(batches)
+    loader.load_state_dict(state)
+    iter(loader)
+    loader.set_epoch(0)
+    assert values(loader) == rest
+
+
+def test_what_was_chosen_since_stays() -> None:
+    loader = DataLoader(Ints(20), batch_size=20, shuffle=True, seed=3)
+    epochs = [values(loader) for _ in range(4)]
+    loader.set_epoch(0)
+    unread = iter(loader)
+    loader.set_epoch(1)
+    del unread
+    assert values(loader) == epochs[1]
+
+
+def test_iterators_that_are_read_count_however_others_end() -> None:
+    loader = DataLoader(Ints(20), batch_size=20, shuffle=True, seed=3)
+    epochs = [values(loader) for _ in range(4)]
+    loader.set_epoch(0)
+    unread, read = iter(loader), iter(loader)
+    assert np.array_equal(next(read), epochs[1])
+    del unread
+    assert values(loader) == epochs[2]
+    for _ in iter(loader):
+        break
+    assert loader.state_dict()["epoch"] == 3
