@@ -243,13 +243,14 @@ def _stored(cache: Cache) -> int:
 def swap(place: dict[str, Any], quick: bool) -> None:
     """What a swap takes of anybody's time at SWAP_CAP 1,000, for small and large samples (to reach: 50 ms).
 
-    A sample takes 10 ms to generate: a writer that does nothing but write also waits for its samples to be verified.
+    The writer takes 10 ms to generate a sample, or none at all. Neither what it waits for nor what the manager takes
+    depends on the size of the samples.
     """
     cap, swaps = (100, 2) if quick else (1000, 3)
-    for length in (64, 65536):
-        config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{length}", "SWAP_CAP": cap})
+    for length, pause in ((64, 0.01), (65536, 0.01), (64, 0.0)):
+        config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{length}_{pause > 0:d}", "SWAP_CAP": cap})
         if config.is_local:
-            config = dataclasses.replace(config, directory=f"{config.directory}/{length}")
+            config = dataclasses.replace(config, directory=f"{config.directory}/{config.dbname}")
         with contextlib.closing(Cache(config)) as cache:
             stop = threading.Event()
             keeper = Keeper(cache)
@@ -260,7 +261,7 @@ def swap(place: dict[str, Any], quick: bool) -> None:
             for _ in range(swaps):
                 waited = writer.waited
                 for number in range(cap):
-                    time.sleep(0.01)
+                    time.sleep(pause)
                     writer.put((np.full(length, number % 256, np.uint8), number))
                 writer.put((np.zeros(length, np.uint8), 0))
                 waits.append(writer.waited - waited)
@@ -270,7 +271,8 @@ def swap(place: dict[str, Any], quick: bool) -> None:
             took = [done.seconds for done in cache.swaps()]
             cache.store.clean()
         print(
-            f"  samples of {length} bytes: manager {_ms(took)}; a writer waited {_ms(waits)}; readers do not wait",
+            f"  samples of {length} bytes, one every {1e3 * pause:g} ms: manager {_ms(took)}; "
+            f"a writer waited {_ms(waits)}; readers do not wait",
             flush=True,
         )
 

@@ -44,6 +44,7 @@ class Keeper:
         self._thrown_away = 0  # since the last swap
         self._last: Swap | None = None
         self._progress = (0.0, 0)  # time and verified samples at an earlier step
+        self._has_old = False  # generations to drop
         self.blocked: str | None = None
         self.pause = _LONGEST_PAUSE
 
@@ -183,10 +184,12 @@ class Keeper:
     def _sweep(self) -> None:
         """Once in a while: throws away what the dead have left, and drops generations."""
         now = time.monotonic()
-        if now - self._swept < self._cache.config.lease / 3:
+        cache = self._cache
+        # What is left of the last swap soon, so that the next one finds nothing to drop.
+        period = cache.config.lease / 3
+        if now - self._swept < (min(1.0, period) if self._has_old else period):
             return
         self._swept = now
-        cache = self._cache
         store_now = cache.store.now()
         for holder, lease in cache.store.scan(LEASES).items():
             if holder != "manager" and cache.is_expired(lease, store_now):
@@ -223,6 +226,7 @@ class Keeper:
             for generation in [g for g in old if g not in pinned]:
                 cache.store.drop(generation)
                 old.remove(generation)
+        self._has_old = bool(old)
         return old
 
     def _swap(self) -> Swap | None:
