@@ -40,6 +40,8 @@ class OpTest:
         attrs: the attributes.
         outputs: what each output slot should hold. None: it is written, but not compared. Slots that are not named are
             not given to the operator.
+        known: input slots whose dimensions every program knows, such as those of parameters: they are never declared
+            as -1.
     """
 
     __test__ = False  # pytest: a tool, not a test
@@ -50,8 +52,10 @@ class OpTest:
         inputs: Mapping[str, SlotTensors],
         attrs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, SlotTensors] | None = None,
+        known: Sequence[str] = (),
     ) -> None:
         self.op_type = op_type
+        self._known = frozenset(known)
         self.attrs = dict(attrs or {})
         self._inputs = {slot: _items(value) for slot, value in inputs.items()}
         self._expected = {slot: _items(value) for slot, value in (outputs or {"Out": None}).items()}
@@ -214,9 +218,8 @@ class _OpProgram:
                 floating = np.issubdtype(value.dtype, np.floating)
                 value = np.array(value, dtype if floating and dtype is not None else None)
                 name = f"{slot}_{len(names)}"
-                shape = [
-                    -1 if unknown == "all" or (unknown == "first" and d == 0) else n for d, n in enumerate(value.shape)
-                ]
+                hidden = 0 if slot in test._known or unknown == "none" else 1 if unknown == "first" else value.ndim
+                shape = [-1] * min(hidden, value.ndim) + list(value.shape[hidden:])
                 block.create_var(name, shape, value.dtype, len(lengths), stop_gradient=False)
                 self.feed[name] = (value, lengths)
                 names.append(name)

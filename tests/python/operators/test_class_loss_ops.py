@@ -1,0 +1,111 @@
+"""softmax and the losses over classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.testing import OpTest
+
+RNG = np.random.default_rng(23)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    exp = np.exp(x - x.max(-1, keepdims=True))
+    return exp / exp.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 1), (0, 3), (2, 2, 3)], ids=str)
+def test_softmax_and_its_logarithm(shape: tuple[int, ...]) -> None:
+    x = RNG.uniform(-2, 2, shape)
+    for op_type, expected in (
+        ("softmax", softmax(x) if x.size else x),
+        ("log_softmax", np.log(softmax(x)) if x.size else x),
+    ):
+        test = OpTest(op_type, {"X": x}, outputs={"Out": expected})
+        test.check_outputs()
+        test.check_gradients(["X"])
+
+
+def test_softmax_does_not_overflow() -> None:
+    x = np.array([[1000.0, 0.0], [-1000.0, -1000.0]])
+    OpTest("softmax", {"X": x}, outputs={"Out": np.array([[1.0, 0.0], [0.5, 0.5]])}).check_outputs()
+    expected = np.array([[0.0, -1000.0], [np.log(0.5)] * 2])
+    OpTest("log_softmax", {"X": x}, outputs={"Out": expected}).check_outputs()
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (2, 2, 3)], ids=str)
+@pytest.mark.parametrize("soft", [False, True])
+def test_cross_entropies(shape: tuple[int, ...], soft: bool) -> None:
+    logits = RNG.uniform(-2, 2, shape)
+    p = softmax(logits)
+    attrs: dict[str, Any] = {"soft_label": soft}
+    if soft:
+        label = softmax(RNG.uniform(-1, 1, shape))
+        loss = -(label * np.log(p)).sum(-1, keepdims=True)
+    else:
+        label = RNG.integers(0, 3, (*shape[:-1], 1))
+        label.flat[0] = 1
+        attrs["ignore_index"] = 1
+        loss = np.where(label == 1, 0.0, -np.log(np.take_along_axis(p, label, -1)))
+    plain = OpTest("cross_entropy", {"X": p, "Label": label}, attrs, {"Y": loss})
+    plain.check_outputs()
+    plain.check_gradients(["X"], tolerance=1e-5)
+    inputs = {"Logits": logits, "Label": label}
+    combined = OpTest("softmax_with_cross_entropy", inputs, attrs, {"Softmax": p, "Loss": loss})
+    combined.check_outputs()
+    combined.check_gradients(["Logits"], ["Loss"])
+    combined.check_gradients(["Logits"], ["Softmax", "Loss"])
+
+
+def test_labels_that_are_no_class_are_refused() -> None:
+    p = softmax(RNG.uniform(-2, 2, (2, 3)))
+    for op_type, slot, out in (("cross_entropy", "X", "Y"), ("softmax_with_cross_entropy", "Logits", "Loss")):
+        outputs = {out: None} if out == "Y" else {"Softmax": None, "Loss": None}
+        for bad in (-1, 3):
+            test = OpTest(op_type, {slot: p, "Label": np.array([[0], [bad]])}, {}, outputs)
+            test.check_refused(IndexError, "Label", "row 1", "[0, 3)", when="run")
+        OpTest(op_type, {slot: p, "Label": np.array([[0]])}, {}, outputs).check_refused(ValueError, "Label", "[2, 1]")
+        soft = OpTest(op_type, {slot: p, "Label": p[:, :2]}, {"soft_label": True}, outputs)
+        soft.check_refused(ValueError, "Label", "[2, 3]")
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_sigmoid_cross_entropy(normalize: bool) -> None:
+    x, label = RNG.uniform(-3, 3, (3, 2)), RNG.uniform(0, 1, (3, 2))
+    label[1, 0] = -100
+    counted = label != -100
+    loss = np.where(counted, np.maximum(x, 0) - x * label + np.log1p(np.exp(-np.abs(x))), 0)
+    loss = loss / counted.sum() if normalize else loss
+    attrs = {"normalize": normalize}
+    test = OpTest("sigmoid_cross_entropy_with_logits", {"X": x, "Label": label}, attrs, {"Out": loss})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_square_error_cost() -> None:
+    x, y = RNG.uniform(-1, 1, (3, 2)), RNG.uniform(-1, 1, (3, 2))
+    test = OpTest("square_error_cost", {"X": x, "Y": y}, outputs={"Out": (x - y) ** 2})
+    test.check_outputs()
+    test.check_gradients(["X", "Y"])
+    OpTest("square_error_cost", {"X": x, "Y": y[:1]}).check_refused(ValueError, "Y", "[3, 2]")
+
+
+def test_top_k_and_accuracy() -> None:
+    x = RNG.permutation(12).reshape(3, 4) / 12.0
+    order = np.argsort(-x, 1)[:, :2]
+    values = np.take_along_axis(x, order, 1)
+    test = OpTest("top_k", {"X": x}, {"k": 2}, {"Out": values, "Indices": order})
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+    OpTest("top_k", {"X": x}, {"k": 5}, {"Out": None, "Indices": None}).check_refused(ValueError, "k", "[3, 4]")
+    label = np.array([[order[0, 1]], [order[1, 0]], [np.argmin(x[2])]])
+    expected = {
+        "Accuracy": np.array([2 / 3], np.float32),
+        "Correct": np.array([2], np.int32),
+        "Total": np.array([3], np.int32),
+    }
+    inputs = {"Out": values.astype(np.float32), "Indices": order, "Label": label}
+    OpTest("accuracy", inputs, outputs=expected).check_outputs()

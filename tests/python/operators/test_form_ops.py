@@ -1,0 +1,127 @@
+"""Operators that change the form of a tensor, fill one, or scale it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.testing import OpTest
+
+RNG = np.random.default_rng(29)
+X = RNG.uniform(-1, 1, (2, 1, 3))
+NUMBERS = {"float32": 5, "float64": 6, "int32": 2, "int64": 3}
+
+FORMS: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
+    ("reshape", {"shape": [3, 2]}, (3, 2)),
+    ("reshape", {"shape": [0, -1]}, (2, 3)),
+    ("reshape", {"shape": [-1]}, (6,)),
+    ("flatten", {"axis": 0}, (1, 6)),
+    ("flatten", {"axis": 2}, (2, 3)),
+    ("squeeze", {"axes": [1]}, (2, 3)),
+    ("unsqueeze", {"axes": [0, 4]}, (1, 2, 1, 3, 1)),
+]
+
+
+@pytest.mark.parametrize("second", ["", "2"])
+@pytest.mark.parametrize("case", FORMS, ids=str)
+def test_other_dims(case: tuple[str, dict[str, Any], tuple[int, ...]], second: str) -> None:
+    op_type, attrs, shape = case
+    outputs: dict[str, Any] = {"Out": X.reshape(shape)}
+    if second:
+        outputs["XShape"] = np.zeros((0, *X.shape))
+    test = OpTest(op_type + second, {"X": X}, attrs, outputs)
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+
+
+def test_squeeze_of_all_dimensions_of_1() -> None:
+    (out,) = OpTest("squeeze", {"X": X}, {"axes": []}).run()["Out"]
+    assert out.shape() == [2, 3]
+
+
+@pytest.mark.parametrize("op_type", ["transpose", "transpose2"])
+@pytest.mark.parametrize("axis", [[0, 1, 2], [2, 0, 1], [-1, 1, 0]], ids=str)
+def test_transpose(op_type: str, axis: list[int]) -> None:
+    outputs: dict[str, Any] = {"Out": X.transpose(axis)}
+    if op_type == "transpose2":
+        outputs["XShape"] = np.zeros((0, *X.shape))
+    test = OpTest(op_type, {"X": X}, {"axis": axis}, outputs)
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+    OpTest(op_type, {"X": X}, {"axis": [0, 0, 1]}).check_refused(ValueError, "axis")
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_concat_and_split(axis: int) -> None:
+    pieces = [RNG.uniform(-1, 1, (2, 3, 2)) for _ in range(3)]
+    whole = np.concatenate(pieces, axis)
+    test = OpTest("concat", {"X": list(pieces)}, {"axis": axis}, {"Out": whole})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    test = OpTest("split", {"X": whole}, {"axis": axis, "num": 3}, {"Out": list(pieces)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    extent = whole.shape[axis]
+    sections = [1, extent - 1]
+    parts = np.split(whole, [1], axis)
+    test = OpTest("split", {"X": whole}, {"axis": axis, "sections": sections}, {"Out": list(parts)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_forms_that_do_not_fit_are_refused() -> None:
+    for op_type, attrs, part in (
+        ("reshape", {"shape": [4, 2]}, "shape"),
+        ("squeeze", {"axes": [0]}, "axes"),
+        ("unsqueeze", {"axes": [7]}, "axes"),
+        ("flatten", {"axis": 4}, "axis"),
+    ):
+        OpTest(op_type, {"X": X}, attrs).check_refused(ValueError, part)
+    OpTest("concat", {"X": [X, X[:, :, :2]]}).check_refused(ValueError, "X")
+    OpTest("split", {"X": X}, {"num": 2, "axis": 2}, {"Out": [None, None]}).check_refused(ValueError, "num")
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_constants(dtype: str) -> None:
+    attrs = {"shape": [2, 3], "dtype": NUMBERS[dtype], "value": 3.0}
+    OpTest("fill_constant", {}, attrs, {"Out": np.full((2, 3), 3, dtype)}).check_outputs()
+    like = {"Input": np.zeros((4, 2))}
+    attrs = {"shape": [-1, 3], "dtype": NUMBERS[dtype], "value": 2.0}
+    OpTest("fill_constant_batch_size_like", like, attrs, {"Out": np.full((4, 3), 2, dtype)}).check_outputs()
+    x = np.ones((2, 2), dtype)
+    OpTest("fill_zeros_like", {"X": x}, outputs={"Out": 0 * x}).check_outputs()
+    OpTest("assign", {"X": x}, outputs={"Out": x}).check_outputs()
+
+
+def test_values_of_the_program() -> None:
+    for dtype, attr in (("float32", "fp32_values"), ("int32", "int32_values"), ("int64", "int64_values")):
+        value = np.array([[1, 2], [3, 4]], dtype)
+        attrs = {"shape": [2, 2], "dtype": NUMBERS[dtype], attr: value.ravel().tolist()}
+        OpTest("assign_value", {}, attrs, {"Out": value}).check_outputs()
+
+
+@pytest.mark.parametrize("to", NUMBERS)
+@pytest.mark.parametrize("of", NUMBERS)
+def test_cast(of: str, to: str) -> None:
+    x = np.array([-2, 0, 3]).astype(of)
+    attrs = {"in_dtype": NUMBERS[of], "out_dtype": NUMBERS[to]}
+    OpTest("cast", {"X": x}, attrs, {"Out": x.astype(to)}).check_outputs()
+
+
+def test_scale_sum_increment_mean() -> None:
+    test = OpTest("scale", {"X": X}, {"scale": 2.0, "bias": 1.0}, {"Out": 2 * X + 1})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    later = OpTest("scale", {"X": X}, {"scale": 2.0, "bias": 1.0, "bias_after_scale": False}, {"Out": 2 * (X + 1)})
+    later.check_outputs()
+    later.check_gradients(["X"])
+    test = OpTest("sum", {"X": [X, 2 * X]}, outputs={"Out": 3 * X})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    OpTest("increment", {"X": np.array([3])}, {"step": 2.0}, {"Out": np.array([5])}).check_outputs()
+    test = OpTest("mean", {"X": X}, outputs={"Out": np.array([X.mean()])})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    OpTest("mean", {"X": X[:0]}).check_refused(ValueError, "X", "[0, 1, 3]")

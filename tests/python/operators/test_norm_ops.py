@@ -1,0 +1,67 @@
+"""batch_norm, layer_norm, dropout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.testing import OpTest
+
+RNG = np.random.default_rng(31)
+
+
+@pytest.mark.parametrize("is_test", [False, True])
+def test_batch_norm(is_test: bool) -> None:
+    x = RNG.uniform(-1, 1, (3, 2, 2, 2))
+    axes, shape = (0, 2, 3), (1, 2, 1, 1)
+    scale, bias = RNG.uniform(0.5, 1.5, 2), RNG.uniform(-1, 1, 2)
+    mean, variance = RNG.uniform(-1, 1, 2), RNG.uniform(0.5, 1.5, 2)
+    epsilon, momentum = 1e-3, 0.8
+    used_mean, used_variance = (mean, variance) if is_test else (x.mean(axes), x.var(axes))
+    deviation = np.sqrt(used_variance + epsilon)
+    expected = (x - used_mean.reshape(shape)) / deviation.reshape(shape) * scale.reshape(shape) + bias.reshape(shape)
+    outputs = {
+        "Y": expected,
+        "MeanOut": mean if is_test else momentum * mean + (1 - momentum) * used_mean,
+        "VarianceOut": variance if is_test else momentum * variance + (1 - momentum) * used_variance,
+        "SavedMean": None,
+        "SavedVariance": None,
+    }
+    inputs = {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}
+    attrs = {"epsilon": epsilon, "momentum": momentum, "is_test": is_test}
+    test = OpTest("batch_norm", inputs, attrs, outputs)
+    test.check_outputs()
+    if not is_test:
+        test.check_gradients(["X", "Scale", "Bias"], ["Y"], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("affine", [False, True])
+def test_layer_norm(affine: bool, axis: int) -> None:
+    x = RNG.uniform(-1, 1, (3, 2, 4))
+    rows = x.reshape(int(np.prod(x.shape[:axis])), -1)
+    mean, variance = rows.mean(1), rows.var(1)
+    normal = (rows - mean[:, None]) / np.sqrt(variance + 1e-3)[:, None]
+    inputs = {"X": x}
+    if affine:
+        inputs["Scale"], inputs["Bias"] = RNG.uniform(0.5, 1.5, rows.shape[1]), RNG.uniform(-1, 1, rows.shape[1])
+        normal = normal * inputs["Scale"] + inputs["Bias"]
+    outputs = {"Y": normal.reshape(x.shape), "Mean": mean, "Variance": variance}
+    test = OpTest("layer_norm", inputs, {"begin_norm_axis": axis, "epsilon": 1e-3}, outputs)
+    test.check_outputs()
+    test.check_gradients(list(inputs), ["Y"], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["downgrade_in_infer", "upscale_in_train"])
+def test_dropout(implementation: str) -> None:
+    x = RNG.uniform(0.5, 1, (40, 5))
+    attrs = {"dropout_prob": 0.4, "seed": 5, "dropout_implementation": implementation}
+    training = OpTest("dropout", {"X": x}, attrs, {"Out": None, "Mask": None})
+    results = training.run()
+    mask = np.asarray(results["Mask"][0]).astype(bool)
+    assert 0.4 < mask.mean() < 0.8
+    factor = 1 / 0.6 if implementation == "upscale_in_train" else 1
+    np.testing.assert_allclose(np.asarray(results["Out"][0]), x * mask * factor)
+    training.check_gradients(["X"], ["Out"])
+    expected = x if implementation == "upscale_in_train" else 0.6 * x
+    OpTest("dropout", {"X": x}, {**attrs, "is_test": True}, {"Out": expected}).check_outputs()

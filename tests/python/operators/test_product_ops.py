@@ -1,0 +1,170 @@
+"""mul, matmul, conv2d, pool2d, lookup_table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.testing import OpTest
+
+RNG = np.random.default_rng(19)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return RNG.uniform(-1, 1, shape)
+
+
+def distinct(*shape: int) -> np.ndarray:
+    """No two alike, for maxima."""
+    size = int(np.prod(shape))
+    return RNG.permutation(size).reshape(shape) / max(size, 1)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "y_shape", "x_split", "y_split"),
+    [((2, 3), (3, 4), 1, 1), ((2, 3, 4), (12, 2), 1, 1), ((2, 3, 4), (2, 2, 5), 2, 2), ((0, 3), (3, 2), 1, 1)],
+    ids=str,
+)
+def test_mul(x_shape: tuple[int, ...], y_shape: tuple[int, ...], x_split: int, y_split: int) -> None:
+    x, y = numbers(*x_shape), numbers(*y_shape)
+    inner = int(np.prod(y_shape[:y_split]))
+    product = x.reshape(-1, inner) @ y.reshape(inner, -1)
+    expected = product.reshape(x_shape[:x_split] + y_shape[y_split:])
+    attrs = {"x_num_col_dims": x_split, "y_num_col_dims": y_split}
+    test = OpTest("mul", {"X": x, "Y": y}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X", "Y"])
+
+
+@pytest.mark.parametrize("transpose_y", [False, True])
+@pytest.mark.parametrize("transpose_x", [False, True])
+@pytest.mark.parametrize("batches", [((), ()), ((2,), (2,)), ((2, 2), ()), ((), (3,)), ((0,), (0,))], ids=str)
+def test_matmul(batches: tuple[tuple[int, ...], tuple[int, ...]], transpose_x: bool, transpose_y: bool) -> None:
+    x = numbers(*batches[0], *((4, 3) if transpose_x else (3, 4)))
+    y = numbers(*batches[1], *((2, 4) if transpose_y else (4, 2)))
+    product = (np.swapaxes(x, -1, -2) if transpose_x else x) @ (np.swapaxes(y, -1, -2) if transpose_y else y)
+    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": 0.5}
+    test = OpTest("matmul", {"X": x, "Y": y}, attrs, {"Out": 0.5 * product})
+    test.check_outputs()
+    test.check_gradients(["X", "Y"])
+
+
+def test_products_that_do_not_fit_are_refused() -> None:
+    OpTest("mul", {"X": numbers(2, 3), "Y": numbers(2, 3)}).check_refused(ValueError, "Y", "3 rows")
+    OpTest("matmul", {"X": numbers(2, 3), "Y": numbers(2, 3)}).check_refused(ValueError, "Y", "3 rows")
+    OpTest("matmul", {"X": numbers(2, 2, 3), "Y": numbers(3, 3, 2)}).check_refused(ValueError, "Y", "batch")
+    mixed = {"X": numbers(2, 3), "Y": numbers(3, 2).astype(np.float32)}
+    OpTest("matmul", mixed).check_refused(TypeError, "Y", "float64")
+
+
+def convolution(
+    x: np.ndarray, w: np.ndarray, strides: list[int], paddings: list[int], dilations: list[int], groups: int
+) -> np.ndarray:
+    (py, px), (sy, sx), (dy, dx) = paddings, strides, dilations
+    x = np.pad(x, ((0, 0), (0, 0), (py, py), (px, px)))
+    maps, channels, kh, kw = w.shape
+    height = (x.shape[2] - dy * (kh - 1) - 1) // sy + 1
+    width = (x.shape[3] - dx * (kw - 1) - 1) // sx + 1
+    out = np.zeros((x.shape[0], maps, height, width))
+    for m in range(maps):
+        first = m // (maps // groups) * channels
+        for i in range(height):
+            for j in range(width):
+                rows = slice(i * sy, i * sy + dy * (kh - 1) + 1, dy)
+                cols = slice(j * sx, j * sx + dx * (kw - 1) + 1, dx)
+                out[:, m, i, j] = (x[:, first : first + channels, rows, cols] * w[m]).sum((1, 2, 3))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("channels", "maps", "kernel", "strides", "paddings", "dilations", "groups"),
+    [
+        (1, 2, (3, 3), [1, 1], [0, 0], [1, 1], 1),
+        (2, 3, (2, 3), [2, 1], [1, 2], [1, 1], 1),
+        (4, 4, (3, 2), [1, 2], [0, 1], [2, 1], 2),
+        (3, 3, (2, 2), [1, 1], [1, 1], [1, 1], 3),
+        (2, 2, (1, 1), [1, 1], [0, 0], [1, 1], 1),
+    ],
+    ids=["plain", "strided", "groups", "depthwise", "pointwise"],
+)
+def test_conv2d(
+    channels: int,
+    maps: int,
+    kernel: tuple[int, int],
+    strides: list[int],
+    paddings: list[int],
+    dilations: list[int],
+    groups: int,
+) -> None:
+    x, w = numbers(2, channels, 5, 4), numbers(maps, channels // groups, *kernel)
+    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "groups": groups}
+    expected = convolution(x, w, strides, paddings, dilations, groups)
+    test = OpTest("conv2d", {"Input": x, "Filter": w}, attrs, {"Output": expected}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+def test_convolutions_that_do_not_fit_are_refused() -> None:
+    x, w = numbers(2, 3, 4, 4), numbers(2, 3, 3, 3)
+    for inputs, attrs, part in (
+        ({"Input": x, "Filter": numbers(2, 2, 3, 3)}, {}, "Input"),
+        ({"Input": x[0], "Filter": w}, {}, "[N, C, H, W]"),
+        ({"Input": x, "Filter": w}, {"groups": 2}, "groups"),
+        ({"Input": x, "Filter": w}, {"strides": [0, 1]}, "strides"),
+        ({"Input": x, "Filter": numbers(2, 3, 5, 5)}, {}, "Input"),
+    ):
+        OpTest("conv2d", inputs, attrs, {"Output": None}, known=["Filter"]).check_refused(ValueError, part)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_pool2d(kind: str, ceil_mode: bool, exclusive: bool) -> None:
+    x = distinct(2, 2, 4, 6) + 0.1
+    size, stride, padding = (2, 3), (2, 2), (1, 1)
+    outputs = []
+    for extent, k, s, p in zip(x.shape[2:], size, stride, padding):
+        span = extent + 2 * p - k
+        outputs.append((-(-span // s) if ceil_mode else span // s) + 1)
+    expected = np.zeros((2, 2, *outputs))
+    for i in range(outputs[0]):
+        for j in range(outputs[1]):
+            top, left = i * stride[0] - padding[0], j * stride[1] - padding[1]
+            rows = slice(max(top, 0), min(top + size[0], 4))
+            cols = slice(max(left, 0), min(left + size[1], 6))
+            window = x[:, :, rows, cols]
+            if kind == "max":
+                expected[:, :, i, j] = window.max((2, 3))
+            else:
+                expected[:, :, i, j] = window.sum((2, 3)) / (window[0, 0].size if exclusive else size[0] * size[1])
+    attrs: dict[str, Any] = {"pooling_type": kind, "ksize": list(size), "strides": list(stride)}
+    attrs |= {"paddings": list(padding), "ceil_mode": ceil_mode, "exclusive": exclusive}
+    test = OpTest("pool2d", {"X": x}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_pool2d_over_the_whole_image() -> None:
+    x = distinct(2, 3, 4, 5)
+    for kind, function in (("max", np.max), ("avg", np.mean)):
+        attrs = {"pooling_type": kind, "ksize": [1, 1], "global_pooling": True}
+        test = OpTest("pool2d", {"X": x}, attrs, {"Out": function(x, (2, 3), keepdims=True)})
+        test.check_outputs()
+        test.check_gradients(["X"])
+
+
+@pytest.mark.parametrize("padding_idx", [-1, 1])
+def test_lookup_table(padding_idx: int) -> None:
+    table = numbers(4, 3)
+    ids = np.array([[1], [3], [1], [0]])
+    expected = table[ids[:, 0]] * (ids != padding_idx)
+    inputs = {"W": table, "Ids": (ids, [[1, 3]])}
+    test = OpTest("lookup_table", inputs, {"padding_idx": padding_idx}, {"Out": (expected, [[1, 3]])})
+    test.check_outputs()
+    test.check_gradients(["W"])
+    for bad in (-1, 4):
+        wrong = OpTest("lookup_table", {"W": table, "Ids": np.array([[bad]])})
+        wrong.check_refused(IndexError, "Ids", "[0, 4)", when="run")
+    OpTest("lookup_table", {"W": table, "Ids": ids.T}).check_refused(ValueError, "Ids", "[..., 1]")
