@@ -85,10 +85,11 @@ class Command:
         return found
 
 
-def run(folder: Path, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "headrace.wirehead", *arguments],
         cwd=folder,
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -200,8 +201,11 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     assert "DBNAME is missing" in result.stdout
 
 
-def test_the_demo(tmp_path: Path) -> None:
-    result = run(tmp_path, "demo", "--seconds", "3", timeout=110)
+def test_the_demo_needs_nothing_else(tmp_path: Path) -> None:
+    missing = ("pymongo", "bson", "yaml", "zstandard", "lz4", "torch", "scipy")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    result = run(tmp_path, "demo", "--seconds", "3", timeout=110, PYTHONPATH=path)
     assert result.returncode == 0, result.stdout
     found = re.search(r"loss ([\d.]+) -> ([\d.]+), accuracy ([\d.]+) -> ([\d.]+)", result.stdout)
     assert found, result.stdout
