@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from headrace.data._memory_file import memory_file
+
 _TEXT, _BYTES, _PICKLED = range(3)
 
 
@@ -38,7 +40,7 @@ class FrozenList(Sequence[Any]):
         self._kind = _TEXT if kinds <= {str} else _BYTES if kinds == {bytes} else _PICKLED
         encoded = map(_ENCODE[self._kind], items)
         ends = np.empty(len(items), np.int64)
-        fd = os.memfd_create("headrace-frozen-list", os.MFD_CLOEXEC)
+        fd = memory_file("headrace-frozen-list")
         try:
             with open(fd, "wb", closefd=False) as file:
                 end = 0

@@ -6,7 +6,6 @@ needed, only that the process runs. All workers of a pool write to one memory fi
 
 from __future__ import annotations
 
-import errno
 import faulthandler
 import fcntl
 import os
@@ -15,11 +14,10 @@ import time
 from pathlib import Path
 
 from headrace import _core
+from headrace.data._memory_file import memory_file
 
 # One that nobody else is likely to use; those below 34 have meanings.
 _SIGNAL = int(signal.SIGRTMAX) - 3
-# Python before 3.13 does not have it.
-_MFD_NOEXEC_SEAL = 0x8
 _STATES = {
     "T": "It is stopped (SIGSTOP); SIGCONT would let it go on.",
     "t": "It is stopped by a debugger.",
@@ -42,7 +40,8 @@ class Stacks:
     """
 
     def __init__(self) -> None:
-        self.fd = _memory_file("headrace-stacks")
+        self.fd = memory_file("headrace-stacks")
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # several processes write to it
 
     def of(self, pid: int, seconds: float = 5.0) -> str:
         """The stacks of the worker with that number, or what keeps it from telling; waits at most so long for them."""
@@ -79,15 +78,3 @@ def _field(pid: int, name: str) -> str:
     except OSError:
         return ""
     return next((line[len(name) :].strip() for line in lines if line.startswith(name)), "")
-
-
-def _memory_file(name: str) -> int:
-    """A descriptor to which several processes append."""
-    try:
-        fd = os.memfd_create(name, os.MFD_CLOEXEC | _MFD_NOEXEC_SEAL)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # else the kernel is too old for the flag
-            raise
-        fd = os.memfd_create(name, os.MFD_CLOEXEC)
-    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
-    return fd

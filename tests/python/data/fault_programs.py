@@ -27,7 +27,7 @@ from fault_processes import session_members, stat_of, workers_of
 
 import headrace.fluid as fluid
 from headrace import errors
-from headrace.data import DataLoader, IterableDataset, get_worker_info
+from headrace.data import DataLoader, FrozenList, IterableDataset, get_worker_info
 from headrace.fluid import core
 
 
@@ -563,7 +563,8 @@ def memfd_noexec() -> None:
     except OSError:
         state = ""
     loader = DataLoader(Work(40), batch_size=4, num_workers=2)
-    report({"noexec": state, "ok": len(list(loader)) == 10})
+    names = DataLoader(FrozenList(["a", "b", "c", "d"]), batch_size=2, num_workers=1)
+    report({"noexec": state, "ok": len(list(loader)) == 10 and list(names) == [["a", "b"], ["c", "d"]]})
 
 
 def few_descriptors(context: str, limit: int) -> None:

