@@ -131,6 +131,17 @@ def test_accuracy_and_topk() -> None:
     assert run(fluid.layers.accuracy(x, label, 2))[0][0] == 1.0
 
 
+def test_functions_take_their_attributes_in_fluids_order() -> None:
+    x = constant(np.array([-1.0, 2.0], np.float32))
+    slope, named = fluid.layers.leaky_relu(x, 0.5), fluid.layers.leaky_relu(x, name="mine", alpha=0.25)
+    assert named.name.startswith("mine")
+    got = run(slope, named, fluid.layers.leaky_relu(x, alpha=None))
+    assert [value.tolist() for value in got[:2]] == [[-0.5, 2.0], [-0.25, 2.0]]
+    np.testing.assert_allclose(got[2], [-0.02, 2.0])
+    with pytest.raises(TypeError, match=r"layers\.relu"):
+        fluid.layers.relu(x, None, 1.0)
+
+
 @pytest.mark.parametrize(
     ("layer", "function"),
     [

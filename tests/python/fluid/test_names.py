@@ -102,6 +102,7 @@ FLUID = {
     "layers.flatten": "x axis name",
     "layers.increment": "x value in_place",
     "layers.layer_norm": "input scale shift begin_norm_axis epsilon param_attr bias_attr act name",
+    "layers.leaky_relu": "x alpha name",
     "layers.matmul": "x y transpose_x transpose_y alpha name",
     "layers.mean": "x name",
     "layers.mul": "x y x_num_col_dims y_num_col_dims name",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,16 +24,51 @@ __all__ = [
     "tanh",
 ]
 
+#: The operator's attributes that a function takes, in Fluid's order, by the name that Fluid's layer gives them.
+_FUNCTIONS: dict[str, dict[str, str]] = {
+    "abs": {},
+    "exp": {},
+    "gelu": {},
+    "leaky_relu": {"alpha": "alpha"},
+    "log": {},
+    "relu": {},
+    "sigmoid": {},
+    "sqrt": {},
+    "square": {},
+    "tanh": {},
+}
 
-def _unary(op_type: str) -> Callable[..., Variable]:
-    def layer(x: Variable, name: str | None = None, **attrs: Any) -> Variable:
-        helper = LayerHelper(op_type, name)
-        out = helper.create_variable(check_variable(x, "x", op_type).dtype)
+
+def _function(op_type: str) -> Callable[..., Variable]:
+    attributes = _FUNCTIONS[op_type]
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    optional = [inspect.Parameter(name, kinds, default=None, annotation="float | None") for name in attributes]
+    signature = inspect.Signature(
+        [
+            inspect.Parameter("x", kinds, annotation="Variable"),
+            *optional,
+            inspect.Parameter("name", kinds, default=None, annotation="str | None"),
+            inspect.Parameter("attrs", inspect.Parameter.VAR_KEYWORD),  # others of the operator's
+        ],
+        return_annotation="Variable",
+    )
+
+    def layer(*args: Any, **kwargs: Any) -> Variable:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"layers.{op_type}: {error}") from None
+        x = check_variable(given.pop("x"), "x", op_type)
+        helper = LayerHelper(op_type, given.pop("name", None))
+        out = helper.create_variable(x.dtype)
+        attrs = given.pop("attrs", {})
+        attrs.update((attributes[name], float(value)) for name, value in given.items() if value is not None)
         helper.append_op({"X": x}, {"Out": out}, attrs)
         return out
 
     layer.__name__ = layer.__qualname__ = op_type
     layer.__doc__ = _document(op_type)
+    layer.__signature__ = signature  # type: ignore[attr-defined]
     return layer
 
 
@@ -47,13 +83,13 @@ def _document(op_type: str) -> str:
     return "\n".join(lines)
 
 
-abs = _unary("abs")
-exp = _unary("exp")
-gelu = _unary("gelu")
-leaky_relu = _unary("leaky_relu")
-log = _unary("log")
-relu = _unary("relu")
-sigmoid = _unary("sigmoid")
-sqrt = _unary("sqrt")
-square = _unary("square")
-tanh = _unary("tanh")
+abs = _function("abs")
+exp = _function("exp")
+gelu = _function("gelu")
+leaky_relu = _function("leaky_relu")
+log = _function("log")
+relu = _function("relu")
+sigmoid = _function("sigmoid")
+sqrt = _function("sqrt")
+square = _function("square")
+tanh = _function("tanh")
