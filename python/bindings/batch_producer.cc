@@ -161,8 +161,9 @@ class BatchProducer {
       return py::memoryview(array);
     };
     py::list rows(claim.rows);
+    const std::vector<KeptSample> samples = producer_.Kept(claim);
     for (uint32_t row = 0; row < claim.rows; ++row) {
-      const KeptSample sample = producer_.Kept(claim, row);
+      const KeptSample& sample = samples[row];
       py::list buffers;
       for (const std::span<std::byte> buffer : sample.buffers) {
         buffers.append(view(buffer));

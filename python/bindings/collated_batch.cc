@@ -72,7 +72,7 @@ void WriteCollated(BatchProducer& producer, const Claim& claim, const py::bytes&
                            producer.LeavesLimit(claim));
   HR_ENFORCE(producer.PublishLayout(claim, layout.bytes()), FailedPrecondition,
              "the batch has a layout from another producer");
-  const size_t leaves_end = shared_memory::LayoutView(producer.Data(claim)).end();
+  const size_t leaves_end = layout.end();
   for (size_t i = 0; i < specs.size(); ++i) {
     std::byte* place = producer.Data(claim) + layout.leaf(i).offset;
     if (specs[i].kind == LeafKind::kObject) {

@@ -55,7 +55,7 @@ py::object SampleWriter::Place(uint32_t row, bool* fits) {
     return py::none();
   }
   if (window_ == nullptr) {
-    windows_.Open(claim_.slot, shared_memory::LayoutView(producer_->Data(claim_)).end());
+    windows_.Open(claim_.slot, layout_->end());
     window_ = windows_.begin(claim_.slot);
   }
   return template_->Place(*layout_, window_, row, windows_.owner(claim_.slot));
@@ -163,8 +163,7 @@ bool SampleWriter::WriteArray(const SampleTemplate::Node& node, PyObject* array,
 void SampleWriter::WriteObject(const SampleTemplate::Node&, PyObject* object, std::byte* place) {
   const auto bytes = py::cast<py::bytes>(pickle_(py::reinterpret_borrow<py::object>(object)));
   const std::string_view view = bytes;
-  const shared_memory::LayoutView layout(producer_->Data(claim_));
-  const SideRecord record = producer_->AllocateSide(claim_, view.size(), layout.end());
+  const SideRecord record = producer_->AllocateSide(claim_, view.size(), layout_->end());
   std::memcpy(producer_->Data(claim_) + record.offset, view.data(), view.size());
   std::memcpy(place, &record, sizeof(record));
 }

@@ -21,8 +21,6 @@ void Copy(std::string_view bytes, std::byte* out) {
   }
 }
 
-constexpr size_t Aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 }  // namespace
 
 BatchProducer::BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd)
@@ -74,7 +72,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
   }
   const uint32_t chunks = std::min(ClaimableChunks(claimable), kMaxChunks);
   const bool collatable = ClaimableKind(claimable) != ClaimKind::kItems || MayCollate(slot, sequence, chunks);
-  const uint64_t unclaimed = ClaimWord(sequence, kUnclaimed);
+  const uint64_t unclaimed = ClaimWord(sequence, kChunkUnclaimed);
   const uint32_t cursor = std::min(slot.cursor.load(std::memory_order_relaxed), chunks);
   // The cursor is only a hint: chunks that a dead producer has lost come before it.
   for (uint32_t step = 0; step < chunks; ++step) {
@@ -82,7 +80,7 @@ std::optional<Claim> BatchProducer::TryClaimBatch(uint64_t sequence) {
     std::atomic<uint64_t>& word = slot.claims[chunk];
     uint64_t expected = unclaimed;
     if (word.load(std::memory_order_relaxed) != unclaimed || (!collatable && chunk + 1 == chunks) ||
-        !word.compare_exchange_strong(expected, ClaimWord(sequence, id_ + 1), std::memory_order_acq_rel,
+        !word.compare_exchange_strong(expected, ClaimWord(sequence, kChunkClaimed, id_), std::memory_order_acq_rel,
                                       std::memory_order_relaxed)) {
       continue;
     }
@@ -125,8 +123,7 @@ Claim BatchProducer::Begin(uint32_t index, uint32_t chunk) {
   record_->busy.store(1, std::memory_order_release);
   AddTo(record_->claims, 1);
   if (MakesBatch(claim.kind)) {
-    // A claimant that died may have left a report.
-    slot.end = {claim.rows, StreamEnd::kGoesOn, {0, 0}, kept_bytes, 0};
+    end_ = {claim.rows, StreamEnd::kGoesOn, {0, 0}, kept_bytes, 0};
   }
   claim.start_ns = MonotonicNanoseconds();
   return claim;
@@ -252,10 +249,11 @@ SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t 
   uint64_t used = slot.side_bytes.load(std::memory_order_relaxed);
   uint64_t grown = 0;
   do {
-    const size_t room = slot_bytes - std::min<uint64_t>(slot_bytes, leaves_end + used);
-    HR_ENFORCE(bytes <= room && Aligned(bytes) <= room, ResourceExhausted, "a batch with ", used, " and ", bytes,
+    const size_t free = slot_bytes - std::min<uint64_t>(slot_bytes, used);
+    const size_t room = free - std::min(free, leaves_end);
+    HR_ENFORCE(bytes <= room && AlignedSide(bytes) <= room, ResourceExhausted, "a batch with ", used, " and ", bytes,
                " bytes beside its arrays does not fit into a slot of ", slot_bytes, " bytes");
-    grown = used + Aligned(bytes);
+    grown = used + AlignedSide(bytes);
   } while (!slot.side_bytes.compare_exchange_weak(used, grown, std::memory_order_relaxed));
   return {slot_bytes - grown, bytes};
 }
@@ -269,9 +267,9 @@ SideRecord* BatchProducer::KeptTable(const Claim& claim) const {
 void BatchProducer::Keep(const Claim& claim, uint32_t row, std::string_view message,
                          const std::vector<std::string_view>& buffers) {
   const size_t head = (2 + buffers.size()) * sizeof(uint64_t);
-  size_t bytes = Aligned(head + message.size());
+  size_t bytes = AlignedSide(head + message.size());
   for (const std::string_view buffer : buffers) {
-    bytes += Aligned(buffer.size());
+    bytes += AlignedSide(buffer.size());
   }
   const SideRecord place = AllocateSide(claim, bytes, DataOffset(claim));
   std::byte* out = Data(claim) + place.offset;
@@ -282,34 +280,66 @@ void BatchProducer::Keep(const Claim& claim, uint32_t row, std::string_view mess
     *sizes++ = buffer.size();
   }
   Copy(message, out + head);
-  out += Aligned(head + message.size());
+  out += AlignedSide(head + message.size());
   for (const std::string_view buffer : buffers) {
     Copy(buffer, out);
-    out += Aligned(buffer.size());
+    out += AlignedSide(buffer.size());
   }
   KeptTable(claim)[row] = place;
 }
 
-KeptSample BatchProducer::Kept(const Claim& claim, uint32_t row) const {
-  std::byte* in = Data(claim) + KeptTable(claim)[row].offset;
-  const auto* sizes = reinterpret_cast<const uint64_t*>(in);
-  const size_t head = (2 + sizes[1]) * sizeof(uint64_t);
-  KeptSample sample{{in + head, sizes[0]}, {}};
-  in += Aligned(head + sizes[0]);
-  for (uint64_t i = 0; i < sizes[1]; ++i) {
-    sample.buffers.emplace_back(in, sizes[2 + i]);
-    in += Aligned(sizes[2 + i]);
+std::vector<KeptSample> BatchProducer::Kept(const Claim& claim) const {
+  std::vector<KeptSample> samples(claim.rows);
+  uint64_t bytes = KeptTableBytes(claim.rows);
+  for (uint32_t row = 0; row < claim.rows; ++row) {
+    const SideRecord place = CopyShared(KeptTable(claim)[row]);
+    const uint64_t begin = arena_->slot_bytes() - std::min<uint64_t>(end_.kept_bytes, arena_->slot_bytes());
+    bytes += place.bytes;
+    HR_ENFORCE(place.offset >= begin && place.offset <= arena_->slot_bytes() &&
+                   place.bytes <= arena_->slot_bytes() - place.offset && bytes <= end_.kept_bytes,
+               DataLoss, "the place where sample ", row, " of a batch was kept was written over");
+    samples[row] = KeptAt(claim, place);
+  }
+  return samples;
+}
+
+KeptSample BatchProducer::KeptAt(const Claim& claim, const SideRecord& place) const {
+  std::byte* const begin = Data(claim) + place.offset;
+  const auto* sizes = reinterpret_cast<const uint64_t*>(begin);
+  // `bytes` more are within what was kept.
+  uint64_t left = place.bytes;
+  const auto take = [&left](uint64_t bytes) {
+    HR_ENFORCE(bytes <= left && AlignedSide(bytes) <= left, DataLoss, "a sample that was kept was written over");
+    left -= AlignedSide(bytes);
+  };
+  take(2 * sizeof(uint64_t));
+  const uint64_t message = sizes[0];
+  const uint64_t buffers = sizes[1];
+  HR_ENFORCE(buffers <= place.bytes / sizeof(uint64_t) && message <= place.bytes, DataLoss,
+             "a sample that was kept was written over");
+  const size_t head = (2 + buffers) * sizeof(uint64_t);
+  left = place.bytes;
+  take(head + message);
+  KeptSample sample{{begin + head, message}, {}};
+  std::byte* in = begin + AlignedSide(head + message);
+  for (uint64_t i = 0; i < buffers; ++i) {
+    const uint64_t bytes = sizes[2 + i];
+    take(bytes);
+    sample.buffers.emplace_back(in, bytes);
+    in += AlignedSide(bytes);
   }
   return sample;
 }
 
 size_t BatchProducer::LeavesLimit(const Claim& claim) const {
-  return arena_->slot_bytes() - arena_->slot(claim.slot).side_bytes.load(std::memory_order_relaxed);
+  const size_t slot_bytes = arena_->slot_bytes();
+  return slot_bytes -
+         std::min<uint64_t>(slot_bytes, arena_->slot(claim.slot).side_bytes.load(std::memory_order_relaxed));
 }
 
 size_t BatchProducer::MessageRoom(const Claim& claim) const {
   const size_t limit = LeavesLimit(claim);
-  const size_t end = LeavesEnd(claim) + Aligned(1);
+  const size_t end = LeavesEnd(claim) + kSideAlignment;
   return limit > end ? limit - end : 0;
 }
 
@@ -317,14 +347,14 @@ void BatchProducer::DropLayout(const Claim& claim) {
   arena_->slot(claim.slot).layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
 }
 
-void BatchProducer::SetRows(const Claim& claim, uint32_t rows) { arena_->slot(claim.slot).end.rows = rows; }
+void BatchProducer::SetRows(const Claim&, uint32_t rows) { end_.rows = rows; }
 
-void BatchProducer::SetStreamEnd(const Claim& claim, StreamEnd end) { arena_->slot(claim.slot).end.stream_end = end; }
+void BatchProducer::SetStreamEnd(const Claim&, StreamEnd end) { end_.stream_end = end; }
 
 void BatchProducer::Attach(const Claim& claim, std::string_view bytes) {
   const SideRecord place = AllocateSide(claim, bytes.size(), LeavesEnd(claim));
   Copy(bytes, Data(claim) + place.offset);
-  arena_->slot(claim.slot).end.attachment = place;
+  end_.attachment = place;
 }
 
 size_t BatchProducer::LeavesEnd(const Claim& claim) const {
@@ -339,12 +369,11 @@ void BatchProducer::AddTime(uint64_t dataset_ns, uint64_t collate_ns, uint64_t c
 }
 
 void BatchProducer::Complete(const Claim& claim) {
-  const BatchEnd& end = arena_->slot(claim.slot).end;
   uint32_t samples = claim.end - claim.begin;
   if (claim.kind == ClaimKind::kCollate) {
     samples = 0;  // counted by the producers that made them
   } else if (claim.kind == ClaimKind::kStream) {
-    samples = end.stream_end == StreamEnd::kBefore ? 0 : end.rows;
+    samples = end_.stream_end == StreamEnd::kBefore ? 0 : end_.rows;
   }
   AddTo(record_->samples, samples);
   MarkDone(claim, false);
@@ -375,12 +404,13 @@ void BatchProducer::MarkDone(const Claim& claim, bool failed) {
     slot.done_ns.store(now, std::memory_order_relaxed);
   }
   if (MakesBatch(claim.kind)) {
-    slot.end.seal = SealOf(slot.end, claim.sequence);
+    end_.seal = SealOf(end_, claim.sequence);
+    slot.end = end_;
   }
   record_->busy.store(0, std::memory_order_relaxed);
-  uint64_t word = ClaimWord(claim.sequence, id_ + 1);
-  if (claim.chunk >= kMaxChunks ||
-      !slot.claims[claim.chunk].compare_exchange_strong(word, word | kDoneFlag | (failed ? kFailedFlag : 0))) {
+  uint64_t word = ClaimWord(claim.sequence, kChunkClaimed, id_);
+  if (claim.chunk >= kMaxChunks || !slot.claims[claim.chunk].compare_exchange_strong(
+                                       word, ClaimWord(claim.sequence, failed ? kChunkFailed : kChunkDone, id_))) {
     return;  // the scheduler has taken it from this producer
   }
   // From here on the slot may be reused; its words then belong to another batch and do not count as done for this one.

@@ -102,13 +102,14 @@ class HEADRACE_API BatchProducer {
   // kItems: copies a sample, a message and its buffers, into the slot for the collation. Throws ResourceExhausted if
   // the slot is full.
   void Keep(const Claim& claim, uint32_t row, std::string_view message, const std::vector<std::string_view>& buffers);
-  // kCollate: a sample that was kept. It lies in the slot, its buffers aligned to 64, and the claimant may change it.
-  KeptSample Kept(const Claim& claim, uint32_t row) const;
+  // kCollate: the samples that were kept, by row. They lie in the slot, their buffers aligned to 64, and the claimant
+  // may change them. Throws DataLoss if a stray write hit the records that locate them.
+  std::vector<KeptSample> Kept(const Claim& claim) const;
   // The offset that leaves must not cross, so that they do not overwrite the side data allocated so far.
   size_t LeavesLimit(const Claim& claim) const;
 
-  // For a claimant that makes its batch alone (MakesBatch). What it reports takes effect when the claim ends, and is
-  // lost if this process dies before.
+  // For a claimant that makes its batch alone (MakesBatch); a producer holds one such claim at a time. What it reports
+  // takes effect when the claim ends, and is lost if this process dies before.
   //
   // Drops the layout that this claimant has published, so that it can publish another.
   void DropLayout(const Claim& claim);
@@ -141,6 +142,7 @@ class HEADRACE_API BatchProducer {
   bool MayCollate(const SlotHeader& slot, uint64_t sequence, uint32_t chunks) const;
   // The table of SideRecords at the slot's end that locates the kept samples.
   SideRecord* KeptTable(const Claim& claim) const;
+  KeptSample KeptAt(const Claim& claim, const SideRecord& place) const;
   // Has all producers rescan from the oldest batch, and wakes those whose bits are in `sleepers`.
   void SignalRescan(uint32_t sleepers);
   // Whether the scheduler has asked this producer to end; returns true only once.
@@ -158,6 +160,7 @@ class HEADRACE_API BatchProducer {
   uint32_t rescan_seen_ = 0;
   SpinBudget spin_;
   TraceRing trace_;
+  BatchEnd end_{};  // of the claimed batch that this producer makes
   std::optional<IndexPermutation> permutation_;
   uint64_t permutation_epoch_ = 0;
 };

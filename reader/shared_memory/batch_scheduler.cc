@@ -164,7 +164,7 @@ void BatchScheduler::OpenBatches() {
   }
 }
 
-void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
+void BatchScheduler::Open(uint32_t slot, PlannedBatch plan) {
   cost_.Measure(control_.producers, producers_end_, CoarseNanoseconds());
   OpenBatch& batch = open_.emplace_back();
   batch.slot = slot;
@@ -181,7 +181,8 @@ void BatchScheduler::Open(uint32_t slot, const PlannedBatch& plan) {
   facts.stream = plan.stream;
   facts.producer = options_.streams == 0 ? kAnybody : plan.stream;
   facts.pickled_indices = plan.pickled ? 1 : 0;
-  std::memcpy(arena_->slot_data(slot) + kDataOffset, plan.indices.data(), plan.indices.size());
+  batch.indices = std::move(plan.indices);
+  std::memcpy(arena_->slot_data(slot) + kDataOffset, batch.indices.data(), batch.indices.size());
   Publish(batch);
   control_.ring[facts.sequence % kMaxSlots].store(slot, std::memory_order_relaxed);
   if (open_.size() == 1) {
@@ -206,7 +207,7 @@ void BatchScheduler::Publish(const OpenBatch& batch) {
   // No word of the slot's last batch can be taken for one of this batch, so the order of these stores does not matter.
   for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
     header.deaths[chunk].store(0, std::memory_order_relaxed);
-    header.claims[chunk].store(ClaimWord(facts.sequence, kUnclaimed), std::memory_order_release);
+    header.claims[chunk].store(ClaimWord(facts.sequence, kChunkUnclaimed), std::memory_order_release);
   }
   header.sequence.store(facts.sequence, std::memory_order_release);
 }
@@ -243,8 +244,8 @@ void BatchScheduler::CloseClaims(const OpenBatch& batch) {
   SlotHeader& header = arena_->slot(batch.slot);
   // Backwards, because a collation becomes claimable when all chunks before it are done.
   for (uint32_t chunk = batch.facts.chunks; chunk-- > 0;) {
-    uint64_t expected = ClaimWord(batch.facts.sequence, kUnclaimed);
-    header.claims[chunk].compare_exchange_strong(expected, ClaimWord(batch.facts.sequence, kWithdrawn));
+    uint64_t expected = ClaimWord(batch.facts.sequence, kChunkUnclaimed);
+    header.claims[chunk].compare_exchange_strong(expected, ClaimWord(batch.facts.sequence, kChunkWithdrawn));
   }
 }
 

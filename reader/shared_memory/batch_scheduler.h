@@ -192,7 +192,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
 
   // Opening and closing.
   void OpenBatches() HR_REQUIRES(mutex_);
-  void Open(uint32_t slot, const PlannedBatch& plan) HR_REQUIRES(mutex_);
+  void Open(uint32_t slot, PlannedBatch plan) HR_REQUIRES(mutex_);
   // Writes the facts, and the words of the chunks, into the batch's slot.
   void Publish(const OpenBatch& batch) HR_REQUIRES(mutex_);
   // Opens it once more, as a whole.
@@ -236,6 +236,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // Looks for damage by stray writes to words that nothing else checks: fails batches that cannot go on, and restores
   // the rest.
   void CheckSharedState() HR_REQUIRES(mutex_);
+  void RestoreControlBlock() HR_REQUIRES(mutex_);
   void CheckOpen(OpenBatch& batch) HR_REQUIRES(mutex_);
 
   void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);

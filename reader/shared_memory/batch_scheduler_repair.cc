@@ -19,12 +19,6 @@ void CheckProducer(uint32_t id) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
 }
 
-// Stores the right value, and returns whether a different one was there.
-template <typename T>
-bool PutRight(std::atomic<T>& word, T value) {
-  return word.load(std::memory_order_relaxed) != value && word.exchange(value) != value;
-}
-
 }  // namespace
 
 void BatchScheduler::WatchProducer(uint32_t id, int pidfd, uint32_t threads) {
@@ -116,6 +110,7 @@ void BatchScheduler::NoteDeaths() {
     if (retired && control_.producers[id].retirement.load(std::memory_order_acquire) == Retirement::kRetired) {
       continue;  // it left no claim, and a successor may have some already
     }
+    RestoreControlBlock();  // a stray write there may have ended it, and would end its successor
     const ProducerDeath death = ReclaimLocked(id);
     if (!retired) {
       deaths_.push_back(death);
@@ -168,7 +163,7 @@ void BatchScheduler::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool 
   uint32_t writing = LayoutWriting(death->producer);
   header.layout_state.compare_exchange_strong(writing, kLayoutEmpty);
   for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {
-    uint64_t claimed = ClaimWord(sequence, death->producer + 1);
+    uint64_t claimed = ClaimWord(sequence, kChunkClaimed, death->producer);
     if (header.claims[chunk].load(std::memory_order_acquire) != claimed) {
       continue;
     }
@@ -182,7 +177,8 @@ void BatchScheduler::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool 
       header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
     }
     header.cursor.store(0, std::memory_order_relaxed);
-    header.claims[chunk].compare_exchange_strong(claimed, ClaimWord(sequence, closed ? kWithdrawn : kUnclaimed));
+    header.claims[chunk].compare_exchange_strong(claimed,
+                                                 ClaimWord(sequence, closed ? kChunkWithdrawn : kChunkUnclaimed));
   }
 }
 
@@ -253,10 +249,8 @@ void BatchScheduler::EndProducer(uint32_t id) {
 void BatchScheduler::MarkCorrupt(OpenBatch& batch, std::string_view what, std::optional<uint32_t> author) {
   const SlotHeader& header = arena_->slot(batch.slot);
   const uint64_t sequence = batch.facts.sequence;
-  bool written_over = false;
   for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
     const uint64_t word = header.claims[chunk].load();
-    written_over = written_over || !IsValid(word, sequence);
     if (IsClaimed(word, sequence) && IsValid(word, sequence)) {
       EndProducer(static_cast<uint32_t>(Claimant(word) - 1));
     }
@@ -267,7 +261,7 @@ void BatchScheduler::MarkCorrupt(OpenBatch& batch, std::string_view what, std::o
   batch.problem = {
       ProblemKind::kCorrupt, 0,
       StrCat("the shared memory of batch ", batch.facts.batch, " of epoch ", batch.facts.epoch, " is corrupt: ", what)};
-  Withdraw(batch, written_over);
+  Withdraw(batch, /*written_over=*/true);
 }
 
 void BatchScheduler::CheckOpen(OpenBatch& batch) {
@@ -278,7 +272,8 @@ void BatchScheduler::CheckOpen(OpenBatch& batch) {
   bool stuck = false;
   for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
     const uint64_t word = header.claims[chunk].load();
-    if (!IsValid(word, batch.facts.sequence)) {
+    const bool closed = batch.remake && word == ClaimWord(batch.facts.sequence, kChunkWithdrawn);
+    if (!closed && !IsValid(word, batch.facts.sequence)) {
       MarkCorrupt(batch, "the word of a chunk is none that a producer writes", std::nullopt);
       return;
     }
@@ -303,22 +298,26 @@ void BatchScheduler::CheckOpen(OpenBatch& batch) {
   }
 }
 
-void BatchScheduler::CheckSharedState() {
-  bool wrong = false;
-  for (OpenBatch& batch : open_) {
-    CheckOpen(batch);
-    wrong = PutRight(control_.ring[batch.facts.sequence % kMaxSlots], batch.slot) || wrong;
+void BatchScheduler::RestoreControlBlock() {
+  for (const OpenBatch& batch : open_) {
+    control_.ring[batch.facts.sequence % kMaxSlots].store(batch.slot, std::memory_order_relaxed);
   }
   if (std::memcmp(&control_.constants, &constants_, sizeof(constants_)) != 0) {
     std::memcpy(&control_.constants, &constants_, sizeof(constants_));
   }
   control_.spin_ns.store(spin_ns_, std::memory_order_relaxed);
-  wrong = PutRight(control_.stop, stopped_ ? 1U : 0U) || wrong;
-  wrong = PutRight(control_.next, next_sequence_) || wrong;
-  wrong = PutRight(control_.oldest, open_.empty() ? next_sequence_ : open_.front().facts.sequence) || wrong;
-  if (wrong) {
-    SignalRescan();
+  control_.stop.store(stopped_ ? 1 : 0);
+  control_.next.store(next_sequence_);
+  PublishOldest();
+}
+
+void BatchScheduler::CheckSharedState() {
+  for (OpenBatch& batch : open_) {
+    CheckOpen(batch);
   }
+  RestoreControlBlock();
+  // Even if all of that was right: producers may have gone by what stood there before.
+  SignalRescan();
 }
 
 }  // namespace headrace::shared_memory

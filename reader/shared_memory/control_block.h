@@ -2,7 +2,7 @@
 // other, and one record per producer.
 //
 // The scheduler writes all of it except the producers' records, and reads back nothing but these: it keeps its own
-// copies, from which it repairs what a stray write has changed (BatchScheduler::CheckSharedState).
+// copies, from which it repairs what a stray write has changed (BatchScheduler::RestoreControlBlock).
 #pragma once
 
 #include <atomic>

@@ -28,6 +28,7 @@ struct OpenBatch {
 
   BatchFacts facts{};
   std::vector<uint32_t> excluded = {};  // rows, in ascending order
+  std::string indices = {};             // kExplicit: of its rows, as they were supplied
   uint32_t slot = 0;
   bool has_slot = true;    // false: it has failed, and its slot is no longer its own
   bool remake = false;     // it is closed, and will be made again once no producer is at work on it
@@ -52,7 +53,7 @@ struct OpenBatch {
       if (!IsDone(word, facts.sequence) || !IsValid(word, facts.sequence)) {
         return Missing(word, done_chunks);
       }
-      any_failed = any_failed || (word & kFailedFlag) != 0;
+      any_failed = any_failed || IsFailed(word);
     }
     if (facts.split() && !any_failed && !collated) {
       const uint64_t word = header.claims[facts.LastChunk()].load();
@@ -60,7 +61,7 @@ struct OpenBatch {
         return Missing(word, facts.LastChunk());
       }
       collated = true;
-      any_failed = (word & kFailedFlag) != 0;
+      any_failed = IsFailed(word);
     }
     return State::kDone;
   }

@@ -1,18 +1,18 @@
 // A slot's header: a batch in the making, as scheduler and producers see it.
 //
 // Who writes what:
-//  1. The scheduler writes sequence, claimable, facts and excluded while no chunk can be claimed. It keeps the
-//  originals
-//     (OpenBatch), never uses these copies, and compares them when the batch is done: if they have changed, producers
-//     worked from wrong facts.
+//  1. The scheduler writes sequence, claimable, facts, excluded and the indices while no chunk can be claimed. It keeps
+//     the originals (OpenBatch), never uses these copies, and compares them when the batch is done: if they have
+//     changed, producers worked from wrong facts.
 //  2. A producer reads facts and excluded only while it holds a claim: the claim word's acquire orders the reads
-//  after 1.
+//     after 1.
 //  3. A chunk is one word: unclaimed → claimed (one compare-and-swap that names batch and producer) → done,
 //     or done and failed (one more by the claimant). So at every instant, wherever a producer is killed, the words tell
 //     exactly which chunks are lost: those that it had claimed and not finished. Sequence numbers are never reused, so
 //     a claim fails on a slot that has moved on.
-//  4. A producer writes what it reports about a chunk or a batch (ChunkProblem, BatchEnd) before it marks the chunk
-//     done, sealed with the batch's number.
+//  4. A producer writes what it reports about a chunk or a batch (ChunkProblem, BatchEnd), sealed with the batch's
+//     number, just before it marks the chunk done.
+//  5. side_bytes only grows. If the side data of a finished batch adds up to more, the word was overwritten.
 //
 // A batch of kind kItems has one more chunk than its rows need: the last one, its collation. It can be claimed once the
 // others are done and none has failed; if one has, the collation is not needed. Both conditions follow from the words
@@ -120,27 +120,38 @@ constexpr uint32_t ClaimableChunks(uint64_t word) { return static_cast<uint32_t>
 constexpr ClaimKind ClaimableKind(uint64_t word) { return static_cast<ClaimKind>(word >> 16 & 0xFFFF); }
 constexpr uint32_t ClaimableProducer(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 
-// A chunk's word: the batch's sequence number above, then flags, then the claimant: 0, or producer + 1.
+// A chunk's word: the batch's sequence number above, then the chunk's state, then the claimant: 0, or producer + 1. Any
+// two states differ in four bits, so no flip of fewer bits turns one into another.
 inline constexpr uint32_t kSequenceShift = 16;
-inline constexpr uint64_t kDoneFlag = 0x8000;
-inline constexpr uint64_t kFailedFlag = 0x4000;  // only with kDoneFlag: it has a ChunkProblem
-inline constexpr uint64_t kClaimantMask = 0x3FFF;
-inline constexpr uint64_t kUnclaimed = 0;
-inline constexpr uint64_t kWithdrawn = kDoneFlag | kClaimantMask;  // set by the scheduler: no longer to be made
-constexpr uint64_t ClaimWord(uint64_t sequence, uint64_t claimant) { return sequence << kSequenceShift | claimant; }
+inline constexpr uint64_t kChunkStateMask = 0xFC00;
+inline constexpr uint64_t kChunkUnclaimed = 0;
+inline constexpr uint64_t kChunkClaimed = 0xCC00;
+inline constexpr uint64_t kChunkDone = 0xF000;
+inline constexpr uint64_t kChunkFailed = 0x3C00;  // done, and it has a ChunkProblem
+inline constexpr uint64_t kChunkWithdrawn =
+    kChunkFailed;  // with claimant 0; set by the scheduler: no longer to be made
+inline constexpr uint64_t kClaimantMask = 0x03FF;
 constexpr uint64_t Claimant(uint64_t word) { return word & kClaimantMask; }
+constexpr uint64_t ClaimWord(uint64_t sequence, uint64_t state) { return sequence << kSequenceShift | state; }
+constexpr uint64_t ClaimWord(uint64_t sequence, uint64_t state, uint32_t producer) {
+  return ClaimWord(sequence, state | (producer + 1));
+}
+// Done, failed or withdrawn.
 constexpr bool IsDone(uint64_t word, uint64_t sequence) {
-  return word >> kSequenceShift == sequence && (word & kDoneFlag) != 0;
+  const uint64_t state = word & kChunkStateMask;
+  return word >> kSequenceShift == sequence && state != kChunkUnclaimed && state != kChunkClaimed;
 }
+constexpr bool IsFailed(uint64_t word) { return (word & kChunkStateMask) == kChunkFailed && Claimant(word) != 0; }
 constexpr bool IsClaimed(uint64_t word, uint64_t sequence) {
-  return word >> kSequenceShift == sequence && (word & kDoneFlag) == 0 && Claimant(word) != 0;
+  return word >> kSequenceShift == sequence && (word & kChunkStateMask) == kChunkClaimed;
 }
-// Whether the word is one that this batch can have.
+// Whether the word is one that this batch can have while it is open.
 constexpr bool IsValid(uint64_t word, uint64_t sequence) {
+  const uint64_t state = word & kChunkStateMask;
   const uint64_t claimant = Claimant(word);
-  const bool withdrawn = (word & 0xFFFF) == kWithdrawn;
-  return word >> kSequenceShift == sequence && (claimant <= kMaxProducers || withdrawn) &&
-         (claimant != 0 || (word & 0xFFFF) == kUnclaimed) && ((word & kFailedFlag) == 0 || (word & kDoneFlag) != 0);
+  return word >> kSequenceShift == sequence && claimant <= kMaxProducers &&
+         (claimant == 0 ? state == kChunkUnclaimed
+                        : state == kChunkClaimed || state == kChunkDone || state == kChunkFailed);
 }
 static_assert(kMaxProducers < kClaimantMask && kMaxChunks < 0x10000);
 
@@ -191,8 +202,14 @@ static_assert(offsetof(SlotHeader, claims) == 152 + 4 * kMaxExcluded);
 static_assert(sizeof(SlotHeader) == 152 + 4 * kMaxExcluded + 41 * kMaxChunks && sizeof(SlotHeader) <= kLayoutOffset);
 static_assert(std::is_trivially_destructible_v<SlotHeader> && std::is_standard_layout_v<SlotHeader>);
 
+// Side data starts at multiples of this.
+inline constexpr size_t kSideAlignment = 64;
+constexpr uint64_t AlignedSide(uint64_t bytes) {
+  return (bytes + kSideAlignment - 1) / kSideAlignment * kSideAlignment;
+}
+
 // Size in bytes of the table that locates the samples of a kItems batch.
-constexpr size_t KeptTableBytes(uint64_t rows) { return (rows * sizeof(SideRecord) + 63) / 64 * 64; }
+constexpr size_t KeptTableBytes(uint64_t rows) { return AlignedSide(rows * sizeof(SideRecord)); }
 
 // The state of the first `chunks` chunks of a batch.
 struct ChunksState {
@@ -209,7 +226,7 @@ inline ChunksState LookAtChunks(const SlotHeader& slot, uint64_t sequence, uint3
     if (!IsDone(word, sequence)) {
       return {};
     }
-    state.failed = state.failed || (word & kFailedFlag) != 0;
+    state.failed = state.failed || IsFailed(word);
   }
   state.done = true;
   return state;

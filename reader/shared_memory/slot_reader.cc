@@ -1,5 +1,6 @@
 #include "reader/shared_memory/slot_reader.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -15,7 +16,8 @@ void SlotReader::CheckFacts(const OpenBatch& batch) const {
       header.sequence.load(std::memory_order_relaxed) == facts.sequence &&
       header.claimable.load(std::memory_order_relaxed) == ClaimableWord(facts.chunks, facts.kind, facts.producer) &&
       (facts.excluded == 0 ||
-       std::memcmp(header.excluded, batch.excluded.data(), facts.excluded * sizeof(uint32_t)) == 0);
+       std::memcmp(header.excluded, batch.excluded.data(), facts.excluded * sizeof(uint32_t)) == 0) &&
+      std::memcmp(arena_.slot_data(batch.slot) + kDataOffset, batch.indices.data(), batch.indices.size()) == 0;
   HR_ENFORCE(same, DataLoss, "what the scheduler wrote into its slot was written over");
 }
 
@@ -39,7 +41,7 @@ BatchProblem SlotReader::ReadProblem(const OpenBatch& batch) const {
   BatchProblem lowest;
   for (uint32_t chunk = 0; chunk < batch.facts.chunks; ++chunk) {
     const uint64_t word = header.claims[chunk].load(std::memory_order_acquire);
-    if (!IsDone(word, sequence) || (word & kFailedFlag) == 0) {
+    if (!IsDone(word, sequence) || !IsFailed(word)) {
       continue;
     }
     const ChunkProblem problem = CopyShared(header.problems[chunk]);
@@ -93,7 +95,7 @@ void SlotReader::ReadLayout(const OpenBatch& batch, ReadyBatch* ready) {
              "nobody has said what is in it");
   ready->layout_copy = CopyLayout(slot, kDataOffset + batch.facts.indices_bytes);
   const BatchLayout& layout = *ready->layout_copy;
-  uint64_t object_bytes = 0;
+  uint64_t side_bytes = 0;
   for (size_t i = 0; i < layout.leaf_count(); ++i) {
     const LeafRecord& leaf = layout.leaf(i);
     if (batch.facts.kind == ClaimKind::kRows) {
@@ -106,14 +108,20 @@ void SlotReader::ReadLayout(const OpenBatch& batch, ReadyBatch* ready) {
       CopyShared(ready->objects.data() + first, slot + leaf.offset, leaf.dims[0] * sizeof(SideRecord));
       for (size_t row = first; row < ready->objects.size(); ++row) {
         CheckPlace(ready->objects[row], "an object");
-        object_bytes += ready->objects[row].bytes;
-        HR_ENFORCE(object_bytes <= arena_.slot_bytes(), DataLoss, "its objects have more bytes than its slot");
+        side_bytes += AlignedSide(ready->objects[row].bytes);
+        HR_ENFORCE(side_bytes <= arena_.slot_bytes(), DataLoss, "its objects have more bytes than its slot");
       }
     } else if (leaf.kind == LeafKind::kOffsets && i != 0 && layout.leaf(i - 1).kind == LeafKind::kArray &&
                layout.leaf(i - 1).ndim != 0) {
       CheckOffsets(slot, leaf, layout.leaf(i - 1).dims[0]);
     }
   }
+  // Producers allocate side data by adding to one word. Had a stray write lowered it, one producer's side data would
+  // lie over another's.
+  const uint64_t taken = std::min<uint64_t>(header.side_bytes.load(std::memory_order_relaxed), arena_.slot_bytes());
+  HR_ENFORCE(layout.end() + taken <= arena_.slot_bytes() &&
+                 batch.end.kept_bytes + side_bytes + AlignedSide(batch.end.attachment.bytes) <= taken,
+             DataLoss, "the count of its side data was written over");
 }
 
 void SlotReader::CheckOffsets(const std::byte* slot, const LeafRecord& leaf, uint64_t rows) const {

@@ -2,6 +2,7 @@
 // that contradicts its own facts.
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/errors.h"
 #include "gtest/gtest.h"
 #include "reader/shared_memory/futex.h"
 #include "transport_test_util.h"
@@ -176,8 +178,134 @@ TEST_F(CorruptionTest, WhatIsSaidOfABatchIsChecked) {
   EXPECT_EQ(scheduler_->Wait(0), WaitOutcome::kTimedOut);
 }
 
+// A producer keeps to itself what it says of a batch until the batch is done.
+TEST_F(CorruptionTest, WhatIsSaidOfABatchIsNotReadBack) {
+  SchedulerOptions options = Hasty(0, 4);
+  options.arena.order = IndexOrder::kStream;
+  options.prefetch = 1;
+  Begin(options);
+  BatchProducer producer = Producer(0);
+  const Claim claim = *producer.TryClaim();
+  producer.PublishLayout(claim, SampleLayout(producer, claim, 4).bytes());
+  for (uint32_t row = 0; row < 4; ++row) {
+    WriteRow(producer, claim, row, 4);
+  }
+  producer.SetStreamEnd(claim, StreamEnd::kGoesOn);
+  Oldest().end.stream_end = StreamEnd::kAfter;
+  Oldest().end.rows = 1;
+  producer.Complete(claim);
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+  EXPECT_TRUE(HasSamples(scheduler_->Take(), Range(0, 4)));
+  EXPECT_EQ(scheduler_->Wait(0), WaitOutcome::kTimedOut) << "the stream goes on";
+}
+
+TEST_F(CorruptionTest, IndicesThatWereWrittenOverAreNoticed) {
+  SchedulerOptions options = Hasty(0, 4);
+  options.arena.order = IndexOrder::kExplicit;
+  Begin(options);
+  const std::vector<uint64_t> indices = {5, 3, 8, 1};
+  for (int i = 0; i < 2; ++i) {
+    scheduler_->Supply(4, {reinterpret_cast<const char*>(indices.data()), 4 * sizeof(uint64_t)}, false);
+  }
+  reinterpret_cast<uint64_t*>(scheduler_->arena()->slot_data(OldestSlot()) + kDataOffset)[2] ^= 4;
+  BatchProducer producer = Producer(0);
+  MakeAll(producer);
+  ExpectCorrupt();
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+  EXPECT_TRUE(HasSamples(scheduler_->Take(), indices));
+}
+
+// Producers would lay what they have beside the leaves over each other's.
+TEST_F(CorruptionTest, ACountOfSideDataThatWasSetBackIsNoticed) {
+  for (const Collation collation : {Collation::kNone, Collation::kSplit}) {
+    SchedulerOptions options = Hasty(4, 2);
+    options.collation = collation;
+    Begin(options);
+    BatchProducer producer = Producer(0);
+    for (int row = 0; row < 2; ++row) {
+      const Claim claim = *producer.TryClaim();
+      if (claim.kind == ClaimKind::kItems) {
+        producer.Keep(claim, claim.begin, std::to_string(row), {});
+      } else {
+        const BatchLayout layout({{LeafKind::kObject, -1, 0, {2}}}, "", producer.DataOffset(claim),
+                                 producer.LeavesLimit(claim));
+        ASSERT_TRUE(producer.PublishLayout(claim, layout.bytes()));
+        const SideRecord place = producer.AllocateSide(claim, 10, layout.end());
+        std::memcpy(producer.Data(claim) + layout.leaf(0).offset + claim.begin * sizeof(place), &place, sizeof(place));
+      }
+      producer.Complete(claim);
+      if (row == 0) {
+        Oldest().side_bytes.fetch_sub(64);
+      }
+    }
+    if (collation == Collation::kNone) {
+      ExpectCorrupt();
+    } else {
+      const Claim claim = *producer.TryClaim();
+      ASSERT_EQ(claim.kind, ClaimKind::kCollate);
+      EXPECT_THROW(producer.Kept(claim), DataLoss);
+    }
+  }
+}
+
+TEST_F(CorruptionTest, RecordsOfKeptSamplesAreChecked) {
+  for (const auto& change : std::vector<std::function<void(SideRecord&, uint64_t*)>>{
+           [](SideRecord& place, uint64_t*) { place.offset = 0; },
+           [](SideRecord& place, uint64_t*) { place.offset = uint64_t{1} << 60; },
+           [](SideRecord& place, uint64_t*) { place.bytes = ~uint64_t{0}; },
+           [](SideRecord& place, uint64_t*) { place.bytes = 8; },
+           [](SideRecord&, uint64_t* sizes) { sizes[0] = uint64_t{1} << 40; },
+           [](SideRecord&, uint64_t* sizes) { sizes[0] = ~uint64_t{0}; },
+           [](SideRecord&, uint64_t* sizes) { sizes[1] = ~uint64_t{0}; },
+           [](SideRecord&, uint64_t* sizes) { sizes[1] = 9; }, [](SideRecord&, uint64_t* sizes) { sizes[2] = 1000; }}) {
+    SchedulerOptions options = Hasty(1, 1);
+    options.collation = Collation::kSplit;
+    Begin(options);
+    BatchProducer producer = Producer(0);
+    MakeSplit(producer, *producer.TryClaim());
+    const Claim claim = *producer.TryClaim();
+    ASSERT_EQ(claim.kind, ClaimKind::kCollate);
+    ASSERT_NO_THROW(producer.Kept(claim));
+    std::byte* slot = producer.Data(claim);
+    auto& place = *reinterpret_cast<SideRecord*>(slot + scheduler_->arena()->slot_bytes() - KeptTableBytes(1));
+    change(place, reinterpret_cast<uint64_t*>(slot + place.offset));
+    EXPECT_THROW(producer.Kept(claim), DataLoss);
+  }
+}
+
+TEST(ChunkWordTest, FewFlippedBitsDoNotMakeAnotherStateOfOne) {
+  const std::vector<uint64_t> words = {ClaimWord(7, kChunkUnclaimed), ClaimWord(7, kChunkClaimed, 4),
+                                       ClaimWord(7, kChunkDone, 4), ClaimWord(7, kChunkFailed, 4)};
+  for (const uint64_t word : words) {
+    ASSERT_TRUE(IsValid(word, 7));
+    for (int one = 0; one < 64; ++one) {
+      for (int two = one; two < 64; ++two) {
+        for (int three = two; three < 64; ++three) {
+          const uint64_t flipped = word ^ (uint64_t{1} << one | uint64_t{1} << two | uint64_t{1} << three);
+          EXPECT_TRUE(!IsValid(flipped, 7) || (flipped & kChunkStateMask) == (word & kChunkStateMask));
+        }
+      }
+    }
+  }
+}
+
+// The word is right again before the scheduler looks at it; but this producer looks for work behind all there is.
+TEST_F(CorruptionTest, AProducerThatWasLedAstrayLooksAgain) {
+  Begin(Hasty(4, 4));
+  BatchProducer producer = Producer(0);
+  ControlBlock& control = scheduler_->arena()->control();
+  const uint64_t oldest = control.oldest.exchange(1000);
+  EXPECT_FALSE(producer.TryClaim().has_value());
+  control.oldest.store(oldest);
+  EXPECT_EQ(scheduler_->Wait(20 * kMillisecond), WaitOutcome::kTimedOut);
+  MakeAll(producer);
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+  EXPECT_TRUE(HasSamples(scheduler_->Take(), Range(0, 4)));
+}
+
 TEST_F(CorruptionTest, WordsThatNobodyWritesDoNotHoldTheConsumerUp) {
-  for (const uint64_t word : {uint64_t{0}, ~uint64_t{0}, ClaimWord(1, 0x2FFF), ClaimWord(1, kFailedFlag)}) {
+  for (const uint64_t word : {uint64_t{0}, ~uint64_t{0}, ClaimWord(1, kChunkClaimed, kMaxProducers),
+                              ClaimWord(1, kChunkClaimed), ClaimWord(1, kChunkWithdrawn), ClaimWord(1, 0x8001)}) {
     Begin(Hasty(8, 4));
     Oldest().claims[2].store(word);
     BatchProducer producer = Producer(0);
@@ -215,6 +343,26 @@ TEST_F(CorruptionTest, WhoWorksOnACorruptBatchIsEnded) {
   const ProducerDeath death = scheduler_->TakeDeaths().at(0);
   EXPECT_TRUE(death.busy);
   EXPECT_TRUE(death.corrupt);
+}
+
+// Or the producer that takes its place would not find its way, and so on.
+TEST_F(CorruptionTest, TheControlBlockIsRestoredWhenAProducerDies) {
+  SKIP_WITHOUT_FORK();
+  SchedulerOptions options = SmallOptions(8, 4);
+  options.cross_epochs = false;
+  Begin(options);
+  ControlBlock& control = scheduler_->arena()->control();
+  const ChildProcess child([&] {
+    std::memset(&control.constants, 0xAB, sizeof(control.constants));
+    control.oldest.store(1 << 20);
+    raise(SIGKILL);
+  });
+  scheduler_->WatchProducer(0, child.pidfd());
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kProducerDied);
+  BatchProducer producer = Producer(0);
+  MakeAll(producer);
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+  EXPECT_TRUE(HasSamples(scheduler_->Take(), Range(0, 4)));
 }
 
 // The words by which the sides find each other are put right.

@@ -188,8 +188,9 @@ void MakeRight(BatchProducer& producer, const Claim& claim) {
     producer.Complete(claim);
     return;
   }
-  for (uint32_t row = 0; claim.kind == ClaimKind::kCollate && row < claim.rows; ++row) {
-    if (std::memcmp(producer.Kept(claim, row).message.data(), "kept", 4) != 0) {
+  const auto kept = claim.kind == ClaimKind::kCollate ? producer.Kept(claim) : std::vector<KeptSample>();
+  for (uint32_t row = 0; row < kept.size(); ++row) {
+    if (std::memcmp(kept[row].message.data(), "kept", 4) != 0) {
       producer.Fail(claim, row, ProblemKind::kFailed, "not what was kept");
       return;
     }
@@ -429,8 +430,8 @@ TEST(BatchKillTest, DeathBeforeTheFirstNoteIsAtTheFirstRow) {
     MakeRows(producer, *producer.TryClaim());
     // The claim of the next row, and nothing after it.
     SlotHeader& slot = producer.arena().slot(0);
-    uint64_t word = ClaimWord(slot.sequence.load(), kUnclaimed);
-    slot.claims[2].compare_exchange_strong(word, ClaimWord(slot.sequence.load(), 1));
+    uint64_t word = ClaimWord(slot.sequence.load(), kChunkUnclaimed);
+    slot.claims[2].compare_exchange_strong(word, ClaimWord(slot.sequence.load(), kChunkClaimed, 0));
     raise(SIGKILL);
   });
   scheduler->WatchProducer(0, child.pidfd());

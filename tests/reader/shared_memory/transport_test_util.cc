@@ -133,8 +133,7 @@ void MakeSplit(BatchProducer& producer, const Claim& claim, const SampleOptions&
       return;
     case ClaimKind::kCollate:
       producer.PublishLayout(claim, SampleLayout(producer, claim, options.words).bytes());
-      for (uint32_t row = 0; row < claim.rows; ++row) {
-        const KeptSample sample = producer.Kept(claim, row);
+      for (uint32_t row = 0; const KeptSample& sample : producer.Kept(claim)) {
         const std::string message(reinterpret_cast<const char*>(sample.message.data()), sample.message.size());
         if (message != std::to_string(producer.IndexAt(claim, row)) || sample.buffers.size() != 2 ||
             std::memcmp(sample.buffers[0].data(), "odd", 3) != 0 ||
@@ -144,7 +143,7 @@ void MakeSplit(BatchProducer& producer, const Claim& claim, const SampleOptions&
           return;
         }
         std::byte* leaf = producer.Data(claim) + LayoutView(producer.Data(claim)).leaf(0).offset;
-        std::memcpy(leaf + row * sample.buffers[1].size(), sample.buffers[1].data(), sample.buffers[1].size());
+        std::memcpy(leaf + row++ * sample.buffers[1].size(), sample.buffers[1].data(), sample.buffers[1].size());
       }
       producer.Complete(claim);
       return;

@@ -1,0 +1,117 @@
+"""Workers gone wild: one writes over the shared memory of the loader that it works for."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from loader_datasets import same
+
+from headrace import errors
+from headrace.data import DataLoader
+
+CONTROL, RING, RECORDS, END = 0, 320, 320 + 4 * 1024, 320 + 4 * 1024 + 128 * 512
+CLAIMS, DEATHS, LAYOUT = 408, 408 + 8 * 256, 12 << 10
+
+
+class Arena:
+    """The mapping of the loader's memory in this process, by the offsets that control_block.h and slot.h assert."""
+
+    def __init__(self) -> None:
+        with open("/proc/self/maps") as maps:
+            line = next(line for line in maps if "/memfd:headrace" in line)
+        self.begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+        constants = ctypes.string_at(self.begin, 72)
+        (self.slot_bytes,), (self.slots,) = (
+            struct.unpack_from("<Q", constants, 8),
+            struct.unpack_from("<I", constants, 40),
+        )
+        self.first_slot = end - self.slots * self.slot_bytes
+
+    def stray(self, chance: random.Random) -> None:
+        """Writes over one of the words by which scheduler and workers know of each other."""
+        slot = self.first_slot + chance.randrange(min(self.slots, 8)) * self.slot_bytes
+        regions = [
+            (slot, CLAIMS),  # numbers, facts, excluded rows
+            (slot + CLAIMS, 8 * 8),
+            (slot + DEATHS, 8),
+            (slot + LAYOUT, 24 + 2 * 120 + 8),
+            (self.begin + CONTROL, RING),
+            (self.begin + RING, 4 * 64),
+            (self.begin + RECORDS, 3 * 128),
+        ]
+        begin, size = chance.choice(regions)
+        address = begin + chance.randrange(size // 8) * 8
+        if chance.random() < 0.5:
+            ctypes.memmove(address, chance.randbytes(8), 8)
+        else:
+            flipped = ctypes.c_uint64.from_address(address)
+            flipped.value ^= 1 << chance.randrange(64)
+
+
+class Wild:
+    """Sample i is an array full of i, and a text. Now and then, `left` times in all, making it is a stray write."""
+
+    def __init__(self, seed: int, left: int) -> None:
+        self.seed = seed
+        self.left: Any = multiprocessing.Value("i", left)
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        with self.left.get_lock():
+            number = self.left.value
+            wild = number > 0 and (number + index) % 3 == 0
+            self.left.value -= wild
+        if wild:
+            Arena().stray(random.Random(f"{self.seed} {number}"))
+        return np.full(40, index), f"sample {index}"
+
+
+def collate(samples: list[Any]) -> Any:
+    return np.stack([array for array, _ in samples]), [text for _, text in samples]
+
+
+def expected(batch: int) -> Any:
+    indices = range(batch * 4, batch * 4 + 4)
+    return [np.stack([np.full(40, index) for index in indices]), [f"sample {index}" for index in indices]]
+
+
+@pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("collation", ["default", "function"])
+def test_stray_writes_give_an_error_or_the_right_batch(seed: int, collation: str) -> None:
+    dataset = Wild(seed, 25)
+    function = {"collate_fn": collate} if collation == "function" else {}
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, persistent_workers=True, **function)
+    for _ in range(40):
+        calm = dataset.left.value == 0
+        iterator, number = iter(loader), 0
+        while True:
+            try:
+                batch = list(next(iterator))
+            except StopIteration:
+                break
+            except (errors.DataLoss, errors.WorkerDied):
+                pass
+            else:
+                batch[1] = list(batch[1])
+                assert same(batch, expected(number)), (number, batch)
+            number += 1
+        assert number == 16
+        if calm:
+            break
+    assert dataset.left.value == 0
+    # What was begun while they wrote has been delivered.
+    batches = [list(batch) for batch in loader]
+    assert len(batches) == 16
+    for number, batch in enumerate(batches):
+        batch[1] = list(batch[1])
+        assert same(batch, expected(number)), number
