@@ -20,7 +20,7 @@ Scope::Scope(const Scope* parent) : parent_(parent), id_(NextNumber()), revision
 Scope::~Scope() = default;
 
 Variable* Scope::Var(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::unique_ptr<Variable>& variable = vars_[name];
   if (variable == nullptr) {
     variable = std::make_unique<Variable>(name);
@@ -30,7 +30,7 @@ Variable* Scope::Var(const std::string& name) {
 }
 
 Variable* Scope::FindLocalVar(const std::string& name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = vars_.find(name);
   return it == vars_.end() ? nullptr : it->second.get();
 }
@@ -52,19 +52,19 @@ Variable& Scope::GetVar(const std::string& name) const {
 
 Scope& Scope::NewScope() {
   auto kid = std::make_unique<Scope>(this);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return *kids_.emplace_back(std::move(kid));
 }
 
 void Scope::DropKids() {
   std::list<std::unique_ptr<Scope>> dropped;  // destroyed without the lock: values may take their time
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   dropped.swap(kids_);
 }
 
 void Scope::DeleteScope(Scope* kid) {
   std::unique_ptr<Scope> dropped;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto it = std::find_if(kids_.begin(), kids_.end(), [kid](const auto& k) { return k.get() == kid; });
   HR_ENFORCE(it != kids_.end(), NotFound, "the scope to delete is not a child of this scope");
   dropped = std::move(*it);
@@ -74,7 +74,7 @@ void Scope::DeleteScope(Scope* kid) {
 std::vector<std::string> Scope::LocalVarNames() const {
   std::vector<std::string> names;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     names.reserve(vars_.size());
     for (const auto& [name, variable] : vars_) {
       names.push_back(name);
@@ -86,7 +86,7 @@ std::vector<std::string> Scope::LocalVarNames() const {
 
 void Scope::EraseVars(const std::vector<std::string>& names) {
   std::vector<std::unique_ptr<Variable>> dropped;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (const std::string& name : names) {
     if (const auto it = vars_.find(name); it != vars_.end()) {
       dropped.push_back(std::move(it->second));

@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "framework/export.h"
+#include "framework/thread_annotations.h"
 #include "framework/variable.h"
 
 namespace headrace {
@@ -62,14 +62,14 @@ class HEADRACE_API Scope {
   uint64_t revision() const;
 
  private:
-  void Touch();
+  void Touch() HR_REQUIRES(mutex_);
 
   const Scope* const parent_;
   const uint64_t id_;
   std::atomic<uint64_t> revision_;  // drawn from a counter of the process at creation and at each change
-  mutable std::mutex mutex_;        // guards vars_ and kids_
-  std::unordered_map<std::string, std::unique_ptr<Variable>> vars_;
-  std::list<std::unique_ptr<Scope>> kids_;
+  mutable Mutex mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Variable>> vars_ HR_GUARDED_BY(mutex_);
+  std::list<std::unique_ptr<Scope>> kids_ HR_GUARDED_BY(mutex_);
 };
 
 }  // namespace headrace

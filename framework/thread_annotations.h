@@ -9,6 +9,8 @@
 //   Add();
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 
 #if defined(__clang__)
@@ -25,27 +27,46 @@
 
 namespace headrace {
 
-// std::mutex. Works with std::condition_variable_any.
+// std::mutex.
 class HR_THREAD_ATTRIBUTE(capability("mutex")) Mutex {
  public:
   void lock() HR_THREAD_ATTRIBUTE(acquire_capability()) { mutex_.lock(); }
   void unlock() HR_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
-  bool try_lock() HR_THREAD_ATTRIBUTE(try_acquire_capability(true)) { return mutex_.try_lock(); }
 
  private:
+  friend class MutexLock;
   std::mutex mutex_;
 };
 
-// Holds a mutex for its scope.
+// Holds a mutex for its scope, as std::unique_lock.
 class HR_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  public:
-  explicit MutexLock(Mutex& mutex) HR_THREAD_ATTRIBUTE(acquire_capability(mutex)) : mutex_(mutex) { mutex_.lock(); }
-  ~MutexLock() HR_THREAD_ATTRIBUTE(release_capability()) { mutex_.unlock(); }
+  explicit MutexLock(Mutex& mutex) HR_THREAD_ATTRIBUTE(acquire_capability(mutex)) : lock_(mutex.mutex_) {}
+  ~MutexLock() HR_THREAD_ATTRIBUTE(release_capability()) {}
   MutexLock(const MutexLock&) = delete;
   MutexLock& operator=(const MutexLock&) = delete;
 
+  void Unlock() HR_THREAD_ATTRIBUTE(release_capability()) { lock_.unlock(); }
+  void Lock() HR_THREAD_ATTRIBUTE(acquire_capability()) { lock_.lock(); }
+
  private:
-  Mutex& mutex_;
+  friend class Condition;
+  std::unique_lock<std::mutex> lock_;
+};
+
+// std::condition_variable, to be waited for with a MutexLock.
+class Condition {
+ public:
+  void Wait(MutexLock& lock) { condition_.wait(lock.lock_); }
+  // False if the time has come.
+  bool WaitUntil(MutexLock& lock, std::chrono::steady_clock::time_point time) {
+    return condition_.wait_until(lock.lock_, time) == std::cv_status::no_timeout;
+  }
+  void NotifyOne() { condition_.notify_one(); }
+  void NotifyAll() { condition_.notify_all(); }
+
+ private:
+  std::condition_variable condition_;
 };
 
 }  // namespace headrace

@@ -21,17 +21,16 @@
 #include <atomic>
 #include <chrono>
 #include <concepts>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "framework/errors.h"
+#include "framework/thread_annotations.h"
 #include "reader/wait_hook.h"
 
 namespace headrace {
@@ -85,7 +84,7 @@ class BlockingQueue {
   // Ends the pass normally. False, and nothing happens, if `epoch` is over.
   bool Close(uint64_t epoch = kCurrentEpoch) {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (IsOver(epoch)) return false;
       closed_ = true;
     }
@@ -96,7 +95,7 @@ class BlockingQueue {
   // The consumer's way to end the pass: as Close, but a Send that comes later is kRefused, not kAfterEnd.
   void Interrupt() {
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closed_ = true;
       interrupted_ = true;
     }
@@ -107,7 +106,7 @@ class BlockingQueue {
   bool Fail(std::exception_ptr error, uint64_t epoch = kCurrentEpoch) {
     HR_ENFORCE(error != nullptr, InvalidArgument, "a queue fails with an error, got none");
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (IsOver(epoch) || error_ != nullptr) return false;
       error_ = std::move(error);
       closed_ = true;
@@ -123,7 +122,7 @@ class BlockingQueue {
     std::exception_ptr forgotten;
     uint64_t epoch = 0;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       HR_ENFORCE(!killed_, FailedPrecondition, "the queue was killed and cannot be opened again");
       dropped.swap(items_);
       forgotten.swap(error_);
@@ -139,7 +138,7 @@ class BlockingQueue {
   void Kill() {
     std::deque<T> dropped;
     {
-      std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       dropped.swap(items_);
       killed_ = true;
       closed_ = true;
@@ -150,29 +149,29 @@ class BlockingQueue {
 
   size_t Cap() const { return capacity_; }
   size_t Size() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return items_.size();
   }
   // Whether Send would be refused: closed, failed or killed.
   bool IsClosed() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return closed_;
   }
   bool IsKilled() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return killed_;
   }
   uint64_t epoch() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return epoch_;
   }
   // Items accepted in this epoch.
   uint64_t SentInEpoch() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return sent_in_epoch_;
   }
   QueueStats stats() const {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return {.sent = sent_,
             .received = received_,
             .producer_wait_ns = producer_wait_ns_.load(std::memory_order_relaxed),
@@ -186,44 +185,46 @@ class BlockingQueue {
   using Deadline = std::optional<Clock::time_point>;
 
   SendResult SendUntil(T&& item, Deadline deadline, uint64_t epoch) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (epoch == kCurrentEpoch) epoch = epoch_;
     if (closed_ && !interrupted_ && epoch == epoch_) return SendResult::kAfterEnd;
-    const auto ready = [&] { return closed_ || epoch != epoch_ || items_.size() < capacity_; };
-    if (!WaitUntil(lock, not_full_, ready, deadline, producer_wait_ns_)) return SendResult::kTimedOut;
+    if (!WaitUntil(lock, not_full_, &BlockingQueue::SendNeedNotWait, epoch, deadline, producer_wait_ns_)) {
+      return SendResult::kTimedOut;
+    }
     if (closed_ || epoch != epoch_) return SendResult::kRefused;
     items_.push_back(std::move(item));
     ++sent_;
     ++sent_in_epoch_;
-    lock.unlock();
-    not_empty_.notify_one();
+    lock.Unlock();
+    not_empty_.NotifyOne();
     return SendResult::kTaken;
   }
 
   ReceiveResult ReceiveUntil(T* out, Deadline deadline) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const uint64_t epoch = epoch_;
-    const auto ready = [&] { return closed_ || epoch != epoch_ || !items_.empty(); };
-    if (!WaitUntil(lock, not_empty_, ready, deadline, consumer_wait_ns_)) return ReceiveResult::kTimedOut;
+    if (!WaitUntil(lock, not_empty_, &BlockingQueue::ReceiveNeedNotWait, epoch, deadline, consumer_wait_ns_)) {
+      return ReceiveResult::kTimedOut;
+    }
     if (epoch != epoch_) return ReceiveResult::kClosed;
     // In speed-test mode items never run out, so an error would never be seen if it had to wait for that.
     const bool failed = error_ != nullptr && (items_.empty() || speed_test_mode_);
     if (failed) {
       const std::exception_ptr error = error_;
-      lock.unlock();
+      lock.Unlock();
       RethrowCopy(error);
     }
     if (items_.empty()) return killed_ ? ReceiveResult::kKilled : ReceiveResult::kClosed;
     T item = TakeFront();
     ++received_;
-    lock.unlock();
+    lock.Unlock();
     // In speed-test mode the item is still there, for the next consumer.
-    (speed_test_mode_ ? not_empty_ : not_full_).notify_one();
+    (speed_test_mode_ ? not_empty_ : not_full_).NotifyOne();
     *out = std::move(item);
     return ReceiveResult::kItem;
   }
 
-  T TakeFront() {
+  T TakeFront() HR_REQUIRES(mutex_) {
     if constexpr (std::copy_constructible<T>) {
       if (speed_test_mode_) return items_.front();
     }
@@ -232,12 +233,19 @@ class BlockingQueue {
     return item;
   }
 
-  // Waits until ready() holds, in slices if the thread has a wait hook; false if the deadline came first. If the hook
-  // throws, the lock is not held.
-  template <typename Ready>
-  static bool WaitUntil(std::unique_lock<std::mutex>& lock, std::condition_variable& condition, const Ready& ready,
-                        const Deadline& deadline, std::atomic<uint64_t>& blocked_ns) {
-    if (ready()) return true;
+  bool SendNeedNotWait(uint64_t epoch) const HR_REQUIRES(mutex_) {
+    return closed_ || epoch != epoch_ || items_.size() < capacity_;
+  }
+  bool ReceiveNeedNotWait(uint64_t epoch) const HR_REQUIRES(mutex_) {
+    return closed_ || epoch != epoch_ || !items_.empty();
+  }
+
+  // Waits until ready(epoch) holds, in slices if the thread has a wait hook; false if the deadline came first. If the
+  // hook throws, the lock is not held. Not analysed: the lock is the caller's.
+  bool WaitUntil(MutexLock& lock, Condition& condition, bool (BlockingQueue::*ready)(uint64_t) const, uint64_t epoch,
+                 const Deadline& deadline, std::atomic<uint64_t>& blocked_ns)
+      HR_REQUIRES(mutex_) HR_NO_THREAD_SAFETY_ANALYSIS {
+    if ((this->*ready)(epoch)) return true;
     struct BlockedTime {
       std::atomic<uint64_t>& total_ns;
       Clock::time_point begin = Clock::now();
@@ -253,42 +261,46 @@ class BlockingQueue {
         const Clock::time_point slice = Clock::now() + ScopedWaitHook::kPeriod;
         until = deadline ? std::min(*deadline, slice) : slice;
       }
-      if (!until) {
-        condition.wait(lock, ready);
-        return true;
+      bool in_time = true;
+      while (in_time && !(this->*ready)(epoch)) {
+        if (until) {
+          in_time = condition.WaitUntil(lock, *until);
+        } else {
+          condition.Wait(lock);
+        }
       }
-      if (condition.wait_until(lock, *until, ready)) return true;
+      if ((this->*ready)(epoch)) return true;
       if (deadline && Clock::now() >= *deadline) return false;
       if (hook != nullptr) {
-        lock.unlock();
+        lock.Unlock();
         (*hook)();
-        lock.lock();
+        lock.Lock();
       }
     }
   }
 
-  bool IsOver(uint64_t epoch) const { return epoch != kCurrentEpoch && epoch != epoch_; }
+  bool IsOver(uint64_t epoch) const HR_REQUIRES(mutex_) { return epoch != kCurrentEpoch && epoch != epoch_; }
 
   void WakeAll() {
-    not_empty_.notify_all();
-    not_full_.notify_all();
+    not_empty_.NotifyAll();
+    not_full_.NotifyAll();
   }
 
   const size_t capacity_;
   const bool speed_test_mode_;
 
-  mutable std::mutex mutex_;  // guards what follows, except the counters of waiting time
-  std::condition_variable not_empty_;
-  std::condition_variable not_full_;
-  std::deque<T> items_;
-  bool closed_ = false;       // Send is refused: closed, failed, interrupted or killed
-  bool interrupted_ = false;  // by the consumer
-  bool killed_ = false;
-  std::exception_ptr error_;
-  uint64_t epoch_ = 1;
-  uint64_t sent_ = 0;
-  uint64_t sent_in_epoch_ = 0;
-  uint64_t received_ = 0;
+  mutable Mutex mutex_;
+  Condition not_empty_;
+  Condition not_full_;
+  std::deque<T> items_ HR_GUARDED_BY(mutex_);
+  bool closed_ HR_GUARDED_BY(mutex_) = false;       // Send is refused: closed, failed, interrupted or killed
+  bool interrupted_ HR_GUARDED_BY(mutex_) = false;  // by the consumer
+  bool killed_ HR_GUARDED_BY(mutex_) = false;
+  std::exception_ptr error_ HR_GUARDED_BY(mutex_);
+  uint64_t epoch_ HR_GUARDED_BY(mutex_) = 1;
+  uint64_t sent_ HR_GUARDED_BY(mutex_) = 0;
+  uint64_t sent_in_epoch_ HR_GUARDED_BY(mutex_) = 0;
+  uint64_t received_ HR_GUARDED_BY(mutex_) = 0;
 
   std::atomic<uint64_t> producer_wait_ns_{0};
   std::atomic<uint64_t> consumer_wait_ns_{0};

@@ -71,19 +71,19 @@ void LoDTensorBlockingQueueHolder::Init(size_t capacity, BatchContract contract,
   HR_ENFORCE(options.tensor_names.empty() || options.tensor_names.size() == contract.specs.size(), InvalidArgument,
              what, ": expected a name for each of its ", contract.specs.size(), " tensors, got ",
              options.tensor_names.size());
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   HR_ENFORCE(queue_ == nullptr, AlreadyExists, Describe(queue_->name()),
              " has been initialised already; use another name for another queue");
   queue_.reset(new LoDTensorBlockingQueue(capacity, std::move(contract), std::move(options)));
 }
 
 bool LoDTensorBlockingQueueHolder::initialized() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return queue_ != nullptr;
 }
 
 std::shared_ptr<LoDTensorBlockingQueue> LoDTensorBlockingQueueHolder::GetQueue() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   HR_ENFORCE(queue_ != nullptr, FailedPrecondition, "the blocking queue has not been initialised: call InitOnce first");
   return queue_;
 }

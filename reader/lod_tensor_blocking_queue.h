@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "framework/export.h"
 #include "framework/lod_tensor.h"
 #include "framework/program_desc.h"
+#include "framework/thread_annotations.h"
 #include "reader/batch_check.h"
 #include "reader/blocking_queue.h"
 #include "reader/process_owned.h"
@@ -108,8 +108,8 @@ class HEADRACE_API LoDTensorBlockingQueueHolder {
  private:
   void Init(size_t capacity, BatchContract contract, QueueOptions options);
 
-  mutable std::mutex mutex_;  // guards queue_
-  std::shared_ptr<LoDTensorBlockingQueue> queue_;
+  mutable Mutex mutex_;
+  std::shared_ptr<LoDTensorBlockingQueue> queue_ HR_GUARDED_BY(mutex_);
 };
 
 }  // namespace headrace

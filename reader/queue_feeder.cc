@@ -222,7 +222,7 @@ void QueueFeeder::Stop(const std::string& reason) {
   pass_->AskToStop();
   // The thread itself must not wait for a Stop elsewhere that is joining it.
   if (!OnFeedersThread()) {
-    const std::lock_guard lock(join_mutex_);
+    const MutexLock lock(join_mutex_);
     if (thread_->joinable()) {
       thread_->join();
     }

@@ -16,11 +16,11 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
 #include "framework/export.h"
+#include "framework/thread_annotations.h"
 #include "reader/batch_check.h"
 #include "reader/lod_tensor_blocking_queue.h"
 #include "reader/shared_memory/batch_scheduler.h"
@@ -72,8 +72,8 @@ class HEADRACE_API QueueFeeder {
 
   const std::shared_ptr<Pass> pass_;
   const pid_t owner_;
-  std::mutex join_mutex_;  // one Stop joins, the others wait for it
-  std::unique_ptr<std::thread> thread_;
+  Mutex join_mutex_;  // one Stop joins, the others wait for it
+  std::unique_ptr<std::thread> thread_ HR_GUARDED_BY(join_mutex_);
   const std::thread::id thread_id_;  // also once it was joined
 };
 

@@ -7,7 +7,7 @@
 namespace headrace {
 
 ReaderBase::ReaderBase(BatchContract contract)
-    : contract_(std::move(contract)), chain_mutex_(std::make_shared<std::mutex>()) {
+    : contract_(std::move(contract)), chain_mutex_(std::make_shared<Mutex>()) {
   CheckSpecs(contract_.specs, "a reader");
   HR_ENFORCE(contract_.checked.empty() || contract_.checked.size() == contract_.specs.size(), InvalidArgument,
              "a reader: expected to hear of each of its ", contract_.specs.size(),
@@ -34,7 +34,7 @@ bool ReaderBase::ReadIfRunning(LoDTensorArray* out, uint64_t* number) {
     }
   } const wait{wait_ns_};
   out->clear();
-  std::lock_guard lock(read_mutex_);
+  const MutexLock lock(read_mutex_);
   if (state() == State::kStopped) return false;
   ReadNextImpl(out);
   if (number != nullptr) *number = batches_in_pass_;
@@ -46,12 +46,12 @@ bool ReaderBase::ReadIfRunning(LoDTensorArray* out, uint64_t* number) {
 }
 
 void ReaderBase::Shutdown() {
-  std::lock_guard lock(*chain_mutex_);
+  const MutexLock lock(*chain_mutex_);
   ShutdownLocked();
 }
 
 void ReaderBase::Start() {
-  std::lock_guard lock(*chain_mutex_);
+  const MutexLock lock(*chain_mutex_);
   StartLocked();
 }
 
@@ -60,7 +60,7 @@ void ReaderBase::ResetAll() {
   while (source->underlying() != nullptr) source = source->underlying();
   // Declared before the lock: letting go of a reader may be its end, which takes the chain's mutex.
   std::vector<std::shared_ptr<ReaderBase>> decorators;
-  std::lock_guard lock(*chain_mutex_);
+  const MutexLock lock(*chain_mutex_);
   source->CollectDecorators(&decorators);
   for (const auto& reader : decorators) reader->ShutdownLocked();
   source->ShutdownLocked();
@@ -69,7 +69,7 @@ void ReaderBase::ResetAll() {
 }
 
 bool ReaderBase::Rewind() {
-  std::lock_guard lock(read_mutex_);
+  const MutexLock lock(read_mutex_);
   return state() == State::kRunning && RewindImpl();
 }
 
@@ -81,13 +81,13 @@ void ReaderBase::ShutdownLocked() {
   if (state() == State::kStopped) return;
   state_ = State::kStopped;
   Interrupt();
-  std::lock_guard lock(read_mutex_);
+  const MutexLock lock(read_mutex_);
   Stop();
 }
 
 void ReaderBase::StartLocked() {
   if (state() == State::kRunning) return;
-  std::lock_guard lock(read_mutex_);
+  const MutexLock lock(read_mutex_);
   Restart();
   batches_in_pass_ = 0;
   state_ = State::kRunning;
@@ -109,7 +109,7 @@ void DecoratedReader::Interrupt() { below_->ShutdownLocked(); }
 
 void DecoratedReader::Restart() { below_->StartLocked(); }
 
-std::mutex& DecoratedReader::ChainMutex(const std::shared_ptr<ReaderBase>& below) {
+Mutex& DecoratedReader::ChainMutex(const std::shared_ptr<ReaderBase>& below) {
   HR_ENFORCE(below != nullptr, InvalidArgument, "a decorated reader needs a reader to decorate, got none");
   return *below->chain_mutex_;
 }
@@ -120,12 +120,12 @@ void DecoratedReader::Register(ReaderBase* below, const std::shared_ptr<ReaderBa
 }
 
 void ReaderHolder::Reset(std::shared_ptr<ReaderBase> reader) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   reader_.swap(reader);  // the old one ends with `reader`, after the lock
 }
 
 std::shared_ptr<ReaderBase> ReaderHolder::Get() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return reader_;
 }
 

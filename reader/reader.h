@@ -12,13 +12,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "framework/export.h"
 #include "framework/lod_tensor.h"
 #include "framework/program_desc.h"
+#include "framework/thread_annotations.h"
 #include "reader/batch_check.h"
 
 namespace headrace {
@@ -86,16 +86,16 @@ class HEADRACE_API ReaderBase {
   friend class DecoratedReader;
 
   // Under the read mutex.
-  virtual void ReadNextImpl(LoDTensorArray* out) = 0;
+  virtual void ReadNextImpl(LoDTensorArray* out) HR_REQUIRES(read_mutex_) = 0;
   // Makes a ReadNextImpl that waits return soon, empty-handed; one that comes later must not wait either. Under the
   // chain's mutex only.
   virtual void Interrupt() {}
   // Drops what has been read ahead. Under both mutexes, after Interrupt; nobody reads.
-  virtual void Stop() {}
+  virtual void Stop() HR_REQUIRES(read_mutex_) {}
   // Under both mutexes; nobody reads. What it throws leaves the reader Stopped.
-  virtual void Restart() {}
+  virtual void Restart() HR_REQUIRES(read_mutex_) {}
   // Under the read mutex. Must not block.
-  virtual bool RewindImpl() { return false; }
+  virtual bool RewindImpl() HR_REQUIRES(read_mutex_) { return false; }
 
   void ShutdownLocked();
   void StartLocked();
@@ -103,10 +103,10 @@ class HEADRACE_API ReaderBase {
   void CollectDecorators(std::vector<std::shared_ptr<ReaderBase>>* decorators) const;
 
   const BatchContract contract_;
-  const std::shared_ptr<std::mutex> chain_mutex_;      // 1.
+  const std::shared_ptr<Mutex> chain_mutex_;           // 1.
   std::vector<std::weak_ptr<ReaderBase>> decorators_;  // guarded by chain_mutex_
-  std::mutex read_mutex_;                              // 2.
-  uint64_t batches_in_pass_ = 0;                       // guarded by read_mutex_
+  Mutex read_mutex_;                                   // 2.
+  uint64_t batches_in_pass_ HR_GUARDED_BY(read_mutex_) = 0;
   std::atomic<State> state_{State::kRunning};
   std::atomic<uint64_t> batches_{0};
   std::atomic<uint64_t> wait_ns_{0};
@@ -119,7 +119,7 @@ class HEADRACE_API DecoratedReader : public ReaderBase {
   // The only way to make one: also tells the reader below, so that ResetAll finds the new one.
   template <typename Reader, typename... Args>
   static std::shared_ptr<Reader> Make(const std::shared_ptr<ReaderBase>& below, Args&&... args) {
-    const std::lock_guard lock(ChainMutex(below));  // so that no reset passes the new reader by
+    const MutexLock lock(ChainMutex(below));  // so that no reset passes the new reader by
     auto reader = std::make_shared<Reader>(below, std::forward<Args>(args)...);
     Register(below.get(), reader);
     return reader;
@@ -140,7 +140,7 @@ class HEADRACE_API DecoratedReader : public ReaderBase {
 
  private:
   // Throws InvalidArgument if there is no reader.
-  static std::mutex& ChainMutex(const std::shared_ptr<ReaderBase>& below);
+  static Mutex& ChainMutex(const std::shared_ptr<ReaderBase>& below);
   static void Register(ReaderBase* below, const std::shared_ptr<ReaderBase>& reader);
 
   const std::shared_ptr<ReaderBase> below_;
@@ -163,8 +163,8 @@ class HEADRACE_API ReaderHolder {
  private:
   std::shared_ptr<ReaderBase> Reader() const;
 
-  mutable std::mutex mutex_;  // guards reader_
-  std::shared_ptr<ReaderBase> reader_;
+  mutable Mutex mutex_;
+  std::shared_ptr<ReaderBase> reader_ HR_GUARDED_BY(mutex_);
 };
 
 }  // namespace headrace

@@ -5,12 +5,12 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "framework/errors.h"
+#include "framework/thread_annotations.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/numpy_interop.h"
@@ -60,7 +60,7 @@ class Prepared {
     std::vector<LoDTensor> fetched;
     {
       GilReleased nogil;
-      const std::lock_guard lock(run_mutex_);
+      const MutexLock lock(run_mutex_);
       const ScopedWaitHook hook(&CheckSignals);  // lets Ctrl-C end a wait for data
       Executor().Run(*prepared_, &scope->scope(), feeds, &fetched);
     }
@@ -70,7 +70,7 @@ class Prepared {
  private:
   std::unique_ptr<PreparedProgram> prepared_;
   std::weak_ptr<ScopeHandle> scope_;
-  std::mutex run_mutex_;
+  Mutex run_mutex_;  // one run at a time
 };
 
 void BindExecutor(py::module_& m) {

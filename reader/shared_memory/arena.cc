@@ -9,11 +9,11 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <new>
 #include <utility>
 
 #include "framework/errors.h"
+#include "framework/thread_annotations.h"
 #include "reader/shared_memory/process_id.h"
 
 // Since Linux 6.3 and glibc 2.38.
@@ -66,7 +66,7 @@ class MappedArenas {
   // The arena if it is mapped, else the result of `map`.
   template <typename MapFile>
   std::shared_ptr<Arena> FindOr(const File& file, MapFile map) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     std::weak_ptr<Arena>& known = arenas_[file];
     std::shared_ptr<Arena> arena = known.lock();
     if (arena == nullptr) {
@@ -79,12 +79,13 @@ class MappedArenas {
 
  private:
   // A child must not find the mutex locked by a thread that does not exist there.
-  MappedArenas() {
-    pthread_atfork([] { Get().mutex_.lock(); }, [] { Get().mutex_.unlock(); }, [] { Get().mutex_.unlock(); });
-  }
+  MappedArenas() { pthread_atfork(Lock, Unlock, Unlock); }
+  // Not analysed: one is called before the fork, the other after it.
+  static void Lock() HR_NO_THREAD_SAFETY_ANALYSIS { Get().mutex_.lock(); }
+  static void Unlock() HR_NO_THREAD_SAFETY_ANALYSIS { Get().mutex_.unlock(); }
 
-  std::mutex mutex_;
-  std::map<File, std::weak_ptr<Arena>> arenas_;
+  Mutex mutex_;
+  std::map<File, std::weak_ptr<Arena>> arenas_ HR_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -42,12 +42,14 @@ DeviceFence::~DeviceFence() {
   if (ProcessId() != owner_ || !driver_.problem.empty()) {
     return;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!entries_.empty()) {
     SynchronizeContexts();
   }
   for (const Entry& entry : entries_) {
-    std::for_each(entry.marks.begin(), entry.marks.end(), [this](const Mark& mark) { Recycle(mark); });
+    for (const Mark& mark : entry.marks) {
+      Recycle(mark);
+    }
   }
   for (const auto& [context, events] : spare_) {
     for (const CudaDriver::Event event : events) {
@@ -60,7 +62,7 @@ DeviceFence::~DeviceFence() {
 }
 
 void DeviceFence::Hold(uint32_t slot) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Entry entry{slot, false, {}};
   if (ProcessId() == owner_ && driver_.problem.empty()) {
     IsMarked(entry);
@@ -74,7 +76,7 @@ std::vector<uint32_t> DeviceFence::TakeEnded(bool urgent) {
   if (held() == 0) {
     return ended;
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // A later entry's work includes that of earlier ones, so the search stops at the first that has not ended.
   while (!entries_.empty() && HasEnded(entries_.front())) {
     ended.push_back(entries_.front().slot);
@@ -91,15 +93,16 @@ std::vector<uint32_t> DeviceFence::TakeEnded(bool urgent) {
   return ended;
 }
 
+void DeviceFence::AddContext(CudaDriver::Context context) {
+  if (context != nullptr && std::find(contexts_.begin(), contexts_.end(), context) == contexts_.end()) {
+    contexts_.push_back(context);
+  }
+}
+
 void DeviceFence::FindContexts() {
-  const auto add = [this](CudaDriver::Context context) {
-    if (context != nullptr && std::find(contexts_.begin(), contexts_.end(), context) == contexts_.end()) {
-      contexts_.push_back(context);
-    }
-  };
   CudaDriver::Context current = nullptr;
   if (driver_.get_current(&current) == 0) {
-    add(current);
+    AddContext(current);
   }
   int devices = 0;
   driver_.device_count(&devices);
@@ -114,7 +117,7 @@ void DeviceFence::FindContexts() {
     CudaDriver::Context primary = nullptr;
     if (driver_.primary_retain(&primary, device) == 0) {
       primaries_[device] = primary;
-      add(primary);
+      AddContext(primary);
     }
   }
 }
@@ -152,7 +155,9 @@ bool DeviceFence::IsMarked(Entry& entry) {
   }
   if (result != 0) {
     can_mark_ = IsCapturing(result);
-    std::for_each(marks.begin(), marks.end(), [this](const Mark& mark) { Recycle(mark); });
+    for (const Mark& mark : marks) {
+      Recycle(mark);
+    }
     return false;
   }
   entry.marks = std::move(marks);

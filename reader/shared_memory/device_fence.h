@@ -20,10 +20,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "framework/export.h"
+#include "framework/thread_annotations.h"
 #include "reader/shared_memory/cuda_driver.h"
 
 namespace headrace::shared_memory {
@@ -57,22 +57,23 @@ class HEADRACE_API DeviceFence {
     std::vector<Mark> marks;  // one per context whose work may not have ended
   };
 
-  // With mutex_ held.
-  void FindContexts();
-  bool IsMarked(Entry& entry);
-  bool HasEnded(Entry& entry);
-  bool SynchronizeContexts();
-  void Recycle(const Mark& mark) { spare_[mark.context].push_back(mark.event); }
+  void AddContext(CudaDriver::Context context) HR_REQUIRES(mutex_);
+  void FindContexts() HR_REQUIRES(mutex_);
+  bool IsMarked(Entry& entry) HR_REQUIRES(mutex_);
+  bool HasEnded(Entry& entry) HR_REQUIRES(mutex_);
+  bool SynchronizeContexts() HR_REQUIRES(mutex_);
+  void Recycle(const Mark& mark) HR_REQUIRES(mutex_) { spare_[mark.context].push_back(mark.event); }
 
   const pid_t owner_;
   const CudaDriver driver_;
   std::atomic<size_t> held_{0};
-  std::mutex mutex_;
-  bool can_mark_;
-  std::deque<Entry> entries_;                                            // in the order of their release
-  std::map<int, CudaDriver::Context> primaries_;                         // retained, by device
-  std::vector<CudaDriver::Context> contexts_;                            // all seen so far
-  std::map<CudaDriver::Context, std::vector<CudaDriver::Event>> spare_;  // events that mark nothing now
+  Mutex mutex_;
+  bool can_mark_ HR_GUARDED_BY(mutex_);
+  std::deque<Entry> entries_ HR_GUARDED_BY(mutex_);                     // in the order of their release
+  std::map<int, CudaDriver::Context> primaries_ HR_GUARDED_BY(mutex_);  // retained, by device
+  std::vector<CudaDriver::Context> contexts_ HR_GUARDED_BY(mutex_);     // all seen so far
+  std::map<CudaDriver::Context, std::vector<CudaDriver::Event>> spare_
+      HR_GUARDED_BY(mutex_);  // events that mark nothing now
 };
 
 }  // namespace headrace::shared_memory

@@ -60,7 +60,7 @@ void PinnedMemory::End() {
 }
 
 void PinnedMemory::Pin(std::byte* begin, size_t bytes, size_t limit) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = pinned_.find(begin);
   const size_t before = found == pinned_.end() ? 0 : found->second;
   if (bytes <= before || !problem_.empty() || ProcessId() != owner_) {
@@ -83,7 +83,7 @@ void PinnedMemory::Pin(std::byte* begin, size_t bytes, size_t limit) {
 }
 
 void PinnedMemory::Unpin(std::byte* begin) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (ProcessId() == owner_ && pinned_.count(begin) != 0) {
     UnpinLocked(begin);
   }
@@ -101,18 +101,18 @@ void PinnedMemory::UnpinLocked(std::byte* begin) {
 }
 
 std::string PinnedMemory::problem() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return problem_;
 }
 
 size_t PinnedMemory::PinnedBytes(std::byte* begin) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = pinned_.find(begin);
   return found == pinned_.end() ? 0 : found->second;
 }
 
 size_t PinnedMemory::pinned_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pinned_bytes_;
 }
 

@@ -13,10 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 
 #include "framework/export.h"
+#include "framework/thread_annotations.h"
 #include "reader/shared_memory/cuda_driver.h"
 
 namespace headrace::shared_memory {
@@ -43,22 +43,22 @@ class HEADRACE_API PinnedMemory {
   size_t pinned_bytes() const;
 
  private:
-  // With mutex_ held. Begin makes a context current, or returns false; call End after true.
-  bool Begin();
+  // Begin makes a context current, or returns false; call End after true.
+  bool Begin() HR_REQUIRES(mutex_);
   void End();
-  void UnpinLocked(std::byte* begin);
+  void UnpinLocked(std::byte* begin) HR_REQUIRES(mutex_);
   // Whether the call succeeded; records the problem if not.
-  bool Call(const char* name, int result);
+  bool Call(const char* name, int result) HR_REQUIRES(mutex_);
 
   const pid_t owner_;
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   const CudaDriver driver_;
-  CudaDriver::Context primary_ = nullptr;  // of device_, retained once it was needed
-  int device_ = 0;
-  std::string problem_;
-  bool begun_ = false;
-  std::map<std::byte*, size_t> pinned_;
-  size_t pinned_bytes_ = 0;
+  CudaDriver::Context primary_ HR_GUARDED_BY(mutex_) = nullptr;  // of device_, retained once it was needed
+  int device_ HR_GUARDED_BY(mutex_) = 0;
+  std::string problem_ HR_GUARDED_BY(mutex_);
+  bool begun_ HR_GUARDED_BY(mutex_) = false;
+  std::map<std::byte*, size_t> pinned_ HR_GUARDED_BY(mutex_);
+  size_t pinned_bytes_ HR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace headrace::shared_memory
