@@ -120,7 +120,7 @@ void RunStorm(size_t capacity, uint32_t seed) {
     std::mt19937 random(seed);
     for (int i = 0; i < kEpochs; ++i) {
       const uint64_t epoch = queue.epoch();
-      for (uint32_t pause = random() % 200; pause > 0; --pause) std::this_thread::yield();
+      for (uint32_t pause = random() % 20; pause > 0; --pause) std::this_thread::yield();
       switch (random() % 5) {
         case 0:
         case 1:

@@ -326,30 +326,24 @@ TEST(BatchScheduleTest, ProducerThatComesLateFindsTheOldestBatch) {
   MakeRows(late, *claim);
 }
 
-// The most rows per claim that the scheduler settles for.
-uint32_t RowsPerClaim(uint64_t batch_size, uint32_t prefetch, uint32_t producers, int64_t cost_ns) {
-  SchedulerOptions options = SmallOptions(100'000, batch_size);
-  options.prefetch = prefetch;
-  options.producers = producers;
+// How many rows a claim has once it is known that a sample takes so long.
+uint32_t RowsPerClaim(uint64_t sample_ns) {
+  SchedulerOptions options = SmallOptions(100'000, 64);
+  options.prefetch = 2;
+  options.producers = 8;
   const auto scheduler = BatchScheduler::Create(options);
-  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
   scheduler->StartEpoch(0);
-  uint32_t rows = 0;
-  for (int i = 0; i < 10; ++i) {
-    while (const std::optional<Claim> claim = producer.TryClaim()) {
-      rows = std::max(rows, claim->end - claim->begin);
-      MakeRows(producer, *claim, {.cost_ns = cost_ns});
-    }
-    scheduler->Take();
-  }
-  return rows;
+  ControlBlock& control = scheduler->arena()->control();
+  control.producers[0].samples += 1000;
+  control.producers[0].work_ns += 1000 * sample_ns;
+  scheduler->StartEpoch(5);
+  return scheduler->arena()->slot(control.ring[control.oldest % kMaxSlots]).facts.chunk_rows;
 }
 
 TEST(BatchScheduleTest, BatchIsCutIntoClaimsThatKeepAllProducersBusy) {
-  // Two open batches of 64 rows for 8 producers: two claims for each.
-  EXPECT_LE(RowsPerClaim(64, 2, 8, 10'000), 8U);
-  // But none for next to nothing.
-  EXPECT_GE(RowsPerClaim(64, 2, 64, 0), 8U);
+  EXPECT_EQ(RowsPerClaim(10'000), 8U) << "two claims for each of 8 producers in two open batches of 64 rows";
+  EXPECT_EQ(RowsPerClaim(10), 64U) << "but none for next to nothing";
+  EXPECT_EQ(RowsPerClaim(1'000'000), 1U) << "and none that the others would wait for";
 }
 
 TEST(BatchScheduleTest, FirstBatchIsCutIntoSingleRows) {

@@ -236,6 +236,20 @@ TEST(BatchProblemTest, SideDataBeyondTheSlotIsAnError) {
   const size_t room = scheduler->arena()->slot_bytes() - kDataOffset;
   EXPECT_NO_THROW(producer.AllocateSide(*claim, room / 2, kDataOffset));
   EXPECT_THROW(producer.AllocateSide(*claim, room / 2 + 1, kDataOffset), ResourceExhausted);
+  // What is refused takes no room.
+  EXPECT_NO_THROW(producer.AllocateSide(*claim, room / 2 - 64, kDataOffset));
+}
+
+TEST(BatchProblemTest, AMessageArrivesAfterOneThatDidNotFit) {
+  const auto scheduler = BatchScheduler::Create(SmallOptions(2, 2));
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  scheduler->StartEpoch(0);
+  const std::optional<Claim> first = producer.TryClaim();
+  const std::optional<Claim> second = producer.TryClaim();
+  producer.Fail(*second, 1, ProblemKind::kFailed, std::string(scheduler->arena()->slot_bytes(), 'x'));
+  producer.Fail(*first, 0, ProblemKind::kFailed, "why it failed");
+  ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+  EXPECT_EQ(scheduler->Take().problem_message, "why it failed");
 }
 
 }  // namespace

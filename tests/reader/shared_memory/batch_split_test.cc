@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -252,7 +253,7 @@ TEST_F(StepByStep, AnAbandonedBatchIsNotCollated) {
   EXPECT_EQ(next->kind, ClaimKind::kItems);
 }
 
-TEST_F(StepByStep, LeavesDoNotReachIntoTheSamples) {
+TEST_F(StepByStep, SamplesBeyondTheSlotAreRefused) {
   SchedulerOptions options = OneBatch();
   options.arena.slot_bytes = size_t{1} << 20;
   Begin(options);
@@ -262,6 +263,37 @@ TEST_F(StepByStep, LeavesDoNotReachIntoTheSamples) {
   producer.Keep(*first, 0, "", {half});
   const std::optional<Claim> second = producer.TryClaim();
   EXPECT_THROW(producer.Keep(*second, 1, "", {half, half}), ResourceExhausted);
+}
+
+TEST_F(StepByStep, LeavesDoNotReachIntoTheSamples) {
+  SchedulerOptions options = OneBatch();
+  options.arena.slot_bytes = size_t{1} << 20;
+  Begin(options);
+  BatchProducer producer = Producer(0);
+  const std::string sample(200'000, 'x');
+  std::optional<Claim> claim;
+  for (uint32_t row = 0; row < 2; ++row) {
+    claim = producer.TryClaim();
+    producer.Keep(*claim, row, "", {sample});
+    producer.Complete(*claim);
+  }
+  claim = producer.TryClaim();
+  ASSERT_EQ(claim->kind, ClaimKind::kCollate);
+  const size_t limit = producer.LeavesLimit(*claim);
+  const auto leaf_of = [&](size_t bytes) {
+    const LeafSpec leaf{LeafKind::kArray, -1, 1, {static_cast<int64_t>(bytes)}};
+    return BatchLayout({leaf}, "", producer.DataOffset(*claim), limit);
+  };
+  EXPECT_THROW(leaf_of(limit - kDataOffset + 1), ResourceExhausted);
+  // The largest one, with other bytes than the samples.
+  const BatchLayout layout = leaf_of(limit - kDataOffset);
+  ASSERT_TRUE(producer.PublishLayout(*claim, layout.bytes()));
+  std::memset(producer.Data(*claim) + layout.leaf(0).offset, 'y', limit - kDataOffset);
+  EXPECT_THROW(producer.Attach(*claim, "no room"), ResourceExhausted);
+  for (const KeptSample& kept : producer.Kept(*claim)) {
+    ASSERT_EQ(kept.buffers.size(), 1U);
+    EXPECT_EQ(std::string(reinterpret_cast<char*>(kept.buffers[0].data()), kept.buffers[0].size()), sample);
+  }
 }
 
 TEST_F(StepByStep, TheLimitOfLeavesIsWhereTheSamplesBegin) {

@@ -262,6 +262,21 @@ TEST(BatchWaitTest, WakeUpThatAProducerTookToItsGraveIsRepeated) {
   EXPECT_TRUE(HasSamples(scheduler->Take(), {0}));
 }
 
+// Or every batch that is opened would cost a system call from then on.
+TEST(BatchWaitTest, AProducerThatDiedAsleepIsNotTakenForASleeper) {
+  SKIP_WITHOUT_FORK();
+  const auto scheduler = BatchScheduler::Create(SmallOptions(8, 1));
+  const ControlBlock& control = scheduler->arena()->control();
+  const ChildProcess child([&] { BatchProducer(scheduler->arena(), 0, scheduler->completion_fd()).WaitForClaim(); });
+  child.AwaitSleep();
+  ASSERT_TRUE(AnySleeper(control));
+  scheduler->WatchProducer(0, child.pidfd());
+  child.Kill();
+  scheduler->StartEpoch(0);
+  ASSERT_EQ(scheduler->Wait(kPatience), WaitOutcome::kProducerDied);
+  EXPECT_FALSE(AnySleeper(control));
+}
+
 TEST(BatchForkTest, AChildKnowsItsOwnId) {
   SKIP_WITHOUT_FORK();
   EXPECT_EQ(ProcessId(), getpid());

@@ -4,6 +4,7 @@
 // lock.
 #include "cuda_stub.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -194,7 +195,7 @@ STUB_API int cuEventDestroy_v2(void* event) {
 
 STUB_API int cuEventQuery(void* event) {
   const std::lock_guard lock(mutex);
-  if (stub.busy) {
+  if (std::atomic_ref(stub.busy).load()) {
     return kNotReady;
   }
   Execute(static_cast<Event*>(event)->captured);

@@ -120,7 +120,7 @@ TEST_F(DeviceFenceTest, TheLoaderWaitsForTheDeviceWhenNoSlotIsLeft) {
   EXPECT_EQ(scheduler->stats().held_slots, 4U);
   // The device goes on while the consumer waits.
   std::jthread producing([&] {
-    stub_->busy = false;
+    std::atomic_ref(stub_->busy).store(false);
     while (std::optional<Claim> claim = producer.WaitForClaim()) {
       MakeRows(producer, *claim, {.words = kWords});
     }
