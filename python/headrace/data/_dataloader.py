@@ -21,6 +21,7 @@ from headrace.data._random import worker_base_seed
 from headrace.data._sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
 from headrace.data._state import MAX_BATCH, MAX_EPOCH, Position, decode_state, encode_state
 from headrace.data._timeline import write_timeline
+from headrace.data._world import warn_of_shared_samples
 
 
 class DataLoader:
@@ -380,6 +381,7 @@ class DataLoader:
     def _start_epoch(self) -> tuple[Engine, Progress]:
         rest_if_interpreter_exits()
         config = self._config
+        warn_of_shared_samples(config, stacklevel=3)
         drawn = None
         if config.follows_torch and (self._seed is None or config.draws_each_epoch):
             drawn = draw_torch_seed(config.torch_generator)

@@ -1,0 +1,50 @@
+"""A loader in one of several processes that share nothing out."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from loader_datasets import Ints
+
+from headrace.data import BatchSampler, DataLoader, DistributedSampler, _world
+
+
+@pytest.fixture(autouse=True)
+def one_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_world, "_warned", False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+
+
+def told(loader: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        list(loader)
+    return [str(each.message) for each in caught if "one of" in str(each.message)]
+
+
+def test_it_is_told_what_to_write_and_once() -> None:
+    (text,) = told(DataLoader(Ints(8), batch_size=2))
+    assert "one of 2" in text
+    assert "shard=(rank, 2)" in text
+    assert "DistributedSampler" in text
+    assert told(DataLoader(Ints(8), batch_size=2)) == []
+
+
+def test_what_shares_out_is_not_warned_of() -> None:
+    sampler = DistributedSampler(Ints(8), 2, 0)
+    assert told(DataLoader(Ints(8), shard=(0, 2))) == []
+    assert told(DataLoader(Ints(8), sampler=sampler)) == []
+    assert told(DataLoader(Ints(8), batch_sampler=BatchSampler(sampler, 2, False))) == []
+    assert told(DataLoader(iter([1, 2]))) == []
+    assert len(told(DataLoader(Ints(8)))) == 1
+
+
+def test_a_program_of_one_process_is_not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert told(DataLoader(Ints(8))) == []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK")
+    assert told(DataLoader(Ints(8))) == []
