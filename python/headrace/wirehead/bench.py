@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import multiprocessing
-import multiprocessing.connection
+import os
 import statistics
 import tempfile
 import threading
@@ -197,7 +197,7 @@ def _generate_until(config: Config, stop: Any, pause: float, index: int = 0, len
     def samples() -> Iterator[Sample]:
         while not stop.is_set():
             time.sleep(pause)
-            yield np.full(length, index, np.uint8), np.int64(index)
+            yield np.frombuffer(os.urandom(length), np.uint8), np.int64(index)
 
     WireheadGenerator(samples(), config).run()
 
@@ -262,7 +262,7 @@ def swap(place: dict[str, Any], quick: bool) -> None:
                 waited = writer.waited
                 for number in range(cap):
                     time.sleep(pause)
-                    writer.put((np.full(length, number % 256, np.uint8), number))
+                    writer.put((np.frombuffer(os.urandom(length), np.uint8), number))
                 writer.put((np.zeros(length, np.uint8), 0))
                 waits.append(writer.waited - waited)
             stop.set()

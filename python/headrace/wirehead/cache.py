@@ -19,8 +19,9 @@ Why nothing can be lost, torn or mixed, whoever is killed and when:
 4. **Drop.** A process pins a generation before it touches it: it first writes the generation into its lease, *then*
    checks for the swap that would make it obsolete: for a writer the swap of that generation, for a reader that of the
    next. If it has happened the process lets go and pins a newer one. Whoever drops does it the other way round: it
-   sees that swap, *then* reads the leases, then drops what no lease names. As the store orders these four operations,
-   one of the two sees the other.
+   sees that swap, *then* reads the leases, then drops what is older than all that they name. As the store orders these
+   four operations, one of the two sees the other. A lease that names a generation keeps all after it, too: whoever has
+   one goes on to a newer generation without asking, and lets the lease say so later.
 5. **Death and standstill.** A lease whose time has not changed for LEASE seconds, by the clock of the store alone,
    belongs to nobody any more. A process that was stopped that long knows it from its own monotonic clock: a lease
    counts as alive until LEASE seconds after the last renewal was *sent*. A writer that cannot say so when its

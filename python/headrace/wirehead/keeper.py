@@ -222,8 +222,9 @@ class Keeper:
         current = cache.current()
         old = [generation for generation in cache.store.generations() if generation < current]
         if old:
-            pinned = {g for lease in cache.leases().values() for g in lease.get("generations", ())}
-            for generation in [g for g in old if g not in pinned]:
+            pinned = (g for lease in cache.leases().values() for g in lease.get("generations", ()))
+            first = min(pinned, default=current)  # a lease keeps all from the first that it names on
+            for generation in [g for g in old if g < first]:
                 cache.store.drop(generation)
                 old.remove(generation)
         self._has_old = bool(old)

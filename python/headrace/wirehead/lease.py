@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -20,6 +21,9 @@ _OVERLAP = 1.0  # seconds that a reader keeps a generation after it went on to t
 class Lease:
     """Tells others that this process lives, and which generations it uses. A thread renews it three times per LEASE.
 
+    A lease that names a generation keeps that one and all after it. So whoever goes on to a newer one need not wait
+    until the lease says so: the thread writes it at once, but beside.
+
     A generation that has become old is let go when it is not in use, so that it can be dropped: by a generator within a
     second after its put; by a reader a second after it went on to a newer one, or when it has read nothing for LEASE
     seconds. Thread-safe.
@@ -35,28 +39,43 @@ class Lease:
         self._cache = cache
         self._details = {"role": role, "process": this_process(), **details}
         self._generations: list[int] = []
+        self._kept_from = math.inf  # the first generation that the store's document keeps, whichever it has by now
         self._renewed = float("-inf")
         self._used: dict[int, float] = {}  # when, by generation
         self._busy = False
-        self._lock = threading.Lock()  # guards all above, and orders what is written
+        self._lock = threading.Lock()  # guards all above
+        self._write_lock = threading.Lock()  # orders what is written; taken before the other
         self._stop = threading.Event()
+        self._wake = threading.Event()  # there is something to write, or the end
         self._thread: threading.Thread | None = None
 
     @property
     def generations(self) -> list[int]:
         return self._generations
 
-    def pin(self, generations: Iterable[int]) -> None:
-        """These, and no others, are in use from now on."""
+    def pin(self, generations: Iterable[int]) -> bool:
+        """These, and no others, are in use from now on. Returns whether they were kept from being dropped before: if
+        not, they may be gone.
+        """
         with self._lock:
-            self._busy = True
-            self._generations = sorted(set(generations))
-            now = time.monotonic()
-            self._used = {g: self._used.get(g, now) for g in self._generations}
+            was_kept = self._pin(generations)
+        if was_kept:
+            self._wake.set()
+            return True
+        with self._write_lock:
             self._write()
+        with self._lock:
             if self._thread is None and not self._stop.is_set():
                 self._thread = threading.Thread(target=self._renew, name="headrace-wirehead-lease", daemon=True)
                 self._thread.start()
+        return False
+
+    def _pin(self, generations: Iterable[int]) -> bool:
+        self._busy = True
+        self._generations = sorted(set(generations))
+        now = time.monotonic()
+        self._used = {g: self._used.get(g, now) for g in self._generations}
+        return self.is_alive() and self._kept_from <= min(self._generations)
 
     def use(self, generation: int) -> bool:
         """Whether a generation is pinned still, and stays so for now: it is not idle."""
@@ -82,45 +101,52 @@ class Lease:
     def abandon(self) -> None:
         """Ends it without a word, as death would."""
         self._stop.set()
+        self._wake.set()
 
     def close(self) -> None:
         """Ends it. The store may be gone already."""
-        self._stop.set()
-        with self._lock:
-            written = self._thread is not None
-        if written:
-            self._cache.store.remove(LEASES, self.key)
+        self.abandon()
+        with self._write_lock:
+            if self._thread is not None:
+                self._cache.store.remove(LEASES, self.key)
 
     def _write(self) -> None:
+        """Tells the store. Under the lock for writing only: reading goes on meanwhile."""
+        with self._lock:
+            document = {**self._details, "generations": list(self._generations)}
+            kept_from = min(self._generations, default=math.inf)
+            self._kept_from = max(self._kept_from, kept_from)  # until it is known which one the store has
         sent = time.monotonic()
-        self._cache.store.replace(LEASES, self.key, {**self._details, "generations": self._generations})
-        self._renewed = sent
+        self._cache.store.replace(LEASES, self.key, document)
+        with self._lock:
+            self._kept_from, self._renewed = kept_from, sent
 
     def _renew(self) -> None:
         period = self._cache.config.lease / 3
-        while not self._stop.wait(min(1.0, period)):
+        while not self._stop.is_set():
+            is_new = self._wake.wait(min(1.0, period))
+            self._wake.clear()
             try:
-                self._let_go()
-                with self._lock:
-                    if not self._stop.is_set() and time.monotonic() - self._renewed >= period:
+                is_new = self._let_go() or is_new
+                with self._write_lock:
+                    if not self._stop.is_set() and (is_new or time.monotonic() - self._renewed >= period):
                         self._write()
             except Exception as error:  # the operations themselves will say so
                 log.debug("lease %s was not renewed: %s", self.key, error)
 
-    def _let_go(self) -> None:
-        """Unpins what is old and not in use."""
+    def _let_go(self) -> bool:
+        """Unpins what is old and not in use; whether it did."""
         with self._lock:
             suspected = self._unused(self._generations)
         if not suspected:
-            return
+            return False
         current = self._cache.current()
         with self._lock:
             # What is not old, and can be read or written at any moment, stays.
             first = current + 1 if self._details["role"] == "generator" else current
             unused = [g for g in self._unused(suspected) if g < first]
-            if unused and not self._stop.is_set():
-                self._generations = [g for g in self._generations if g not in unused]
-                self._write()
+            self._generations = [g for g in self._generations if g not in unused]
+            return bool(unused)
 
     def _unused(self, generations: list[int]) -> list[int]:
         if self._details["role"] == "generator":

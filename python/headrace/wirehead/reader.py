@@ -41,8 +41,7 @@ class Reader:
                 wanted = self._with(generation) if keep else [generation]
                 if wanted == self._lease.generations and self._lease.is_alive():
                     return generation
-                self._lease.pin(wanted)
-                if not self._cache.is_swapped(generation + 1):
+                if self._lease.pin(wanted) or not self._cache.is_swapped(generation + 1):
                     self._forget()
                     return generation
 

@@ -119,8 +119,7 @@ class Writer:
             return self._generation
         while not self._stop.is_set():
             generation = self._cache.current() + 1
-            self._lease.pin([generation])
-            if not self._cache.is_swapped(generation):
+            if self._lease.pin([generation]) or not self._cache.is_swapped(generation):
                 if generation != self._generation:
                     self._generation = generation
                     self._take_rank()
