@@ -28,78 +28,79 @@ class DataLoader:
     """Iterates over a dataset in batches, with the arguments of ``torch.utils.data.DataLoader``.
 
     ``num_workers`` processes make the samples of a batch together and write them straight to their final place, in
-    memory that they share with this process: batches are not pickled, not copied and not allocated anew. What arrives
-    does not depend on the number of workers: the same seed gives the same batches, also with ``num_workers=0``.
+    memory shared with this process: batches are not pickled, copied or newly allocated. What arrives does not depend
+    on the number of workers: the same seed gives the same batches, even with ``num_workers=0``.
 
-    A batch consists of NumPy arrays, or torch tensors, over the shared memory; it is the consumer's own, stays valid
-    and unchanged as long as somebody holds it, and may be written to. Lists, tuples, named tuples, dicts and
-    dataclasses of arrays, tensors, numbers and strings are collated as PyTorch does.
+    A batch consists of NumPy arrays, or torch tensors, that view the shared memory. It belongs to the consumer, stays
+    valid and unchanged for as long as somebody holds it, and may be written to. Lists, tuples, named tuples, dicts and
+    dataclasses of arrays, tensors, numbers and strings are collated as in PyTorch.
 
-    Several iterations of one loader may be under way at once; each has workers of its own, which the next one takes
-    over. Thread-safety: use a loader, and its iterators, from one thread at a time. After a fork, a loader can be
-    iterated over in the child, where it starts anew; batches of the parent must not be used there.
+    Several iterations of one loader may be in progress at once; each has workers of its own, which the next one takes
+    over. Thread-safety: use a loader and its iterators from one thread at a time. After a fork, the child can iterate
+    over a loader, which then starts workers of its own; batches of the parent must not be used there.
 
     Args:
         dataset: has ``__len__`` and ``__getitem__``, or ``__iter__``; see :class:`headrace.data.Dataset` and
-            :class:`headrace.data.IterableDataset` for what more it may offer.
+            :class:`headrace.data.IterableDataset` for optional methods.
         batch_size: samples per batch. None: no batches; each sample arrives as ``collate_fn`` (default:
-            :func:`headrace.data.default_convert`) makes it.
+            :func:`headrace.data.default_convert`) returns it.
         shuffle: a new random order each epoch, a function of the seed and the epoch.
-        sampler: gives the indices instead; an iterable, iterated anew each epoch. Excludes ``shuffle``.
-        batch_sampler: gives lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and ``drop_last``.
-        num_workers: worker processes; 0 makes the samples in this process, when they are asked for. "auto": begins
-            with one and finds a good number while it runs, at most one for each processor.
+        sampler: yields the indices instead; an iterable, iterated over once per epoch. Excludes ``shuffle``.
+        batch_sampler: yields lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and ``drop_last``.
+        num_workers: worker processes; 0 makes the samples in this process, on demand. "auto": starts with one and
+            finds a good number while it runs, at most one per processor.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
             :func:`headrace.data.default_collate`. It may keep samples beyond the call.
-        pin_memory: page-locked memory, for fast asynchronous copies to a GPU; nothing happens where there is none. A
-            batch may be dropped while ``.to("cuda", non_blocking=True)`` of it is under way: its memory is not used
-            again before the device has come that far. Not page-locked are batches that come as copies because the
-            program keeps hundreds, and objects.
-        drop_last: leave out a last batch that is not full.
-        timeout: seconds that a batch may take; 0: any time. Then ``errors.Timeout`` says which samples the workers are
-            at, with their stacks; a worker that has been at one sample for half of that time is replaced.
+        pin_memory: page-lock the memory of batches, for fast asynchronous copies to a GPU; has no effect without one. A
+            batch may be dropped while its ``.to("cuda", non_blocking=True)`` is in progress: its memory is not reused
+            before the device has finished. Batches that arrive as copies because the program keeps hundreds, and
+            objects, are not page-locked.
+        drop_last: drop a last batch that is not full.
+        timeout: seconds that a batch may take; 0: no limit. When they are over, ``errors.Timeout`` names the samples in
+            progress, with the workers' stacks; a worker that has spent half of that time on one sample is replaced.
         worker_init_fn: called with the worker's number in each worker when it starts.
         multiprocessing_context: a start method ("fork", "forkserver", "spawn") or a context of :mod:`multiprocessing`.
-        generator: where the seed comes from: a ``torch.Generator``, with which shuffling draws the same numbers, and so
-            gives the same order, as in PyTorch; or a :class:`numpy.random.Generator`. Excludes ``seed``.
-        prefetch_factor: batches in the making or ready, in all (PyTorch: per worker). Shared memory is bounded by it,
-            not by the number of workers. Default: enough for two per worker; at most 8, unless one worker makes a
-            whole batch, as of an iterable dataset, or one with ``__getitems__``.
-        persistent_workers: keep the workers from one epoch to the next, and begin the next while one ends.
-        in_order: batches arrive in the order of the plan; False: as they become ready.
-        pin_memory_device: accepted as PyTorch does, and ignored.
-        device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the batch
-            before is in use; the stream that is current when a batch is taken waits for its copies. Implies ``to`` and
+        generator: the source of the seed: a ``torch.Generator``, from which shuffling draws the same numbers as
+            PyTorch, and so gives the same order; or a :class:`numpy.random.Generator`. Excludes ``seed``.
+        prefetch_factor: how many batches are in progress or ready, in all (PyTorch: per worker). It bounds the shared
+            memory, whatever the number of workers. Default: enough for two per worker; at most 8, unless one worker
+            makes a whole batch, as of an iterable dataset, or of one with ``__getitems__``.
+        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends.
+        in_order: batches arrive in their order; False: as they become ready.
+        pin_memory_device: accepted for PyTorch's sake, and ignored.
+        device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the previous
+            batch is in use; the stream that is current when a batch is taken waits for its copies. Implies ``to`` and
             ``pin_memory``. Needs torch.
-        seed: of the order and of the records' generators; workers seed :mod:`random`, :mod:`numpy.random` and torch
-            with it, the place where they start and their number. Default: fresh entropy, readable as ``loader.seed``;
-            in a program that has imported torch, torch's global generator, as in PyTorch: then ``torch.manual_seed``
-            makes the loader repeatable, and shuffling gives PyTorch's order.
-        to: what the arrays of a batch are: "numpy"; "torch"; or None: torch tensors if the samples held tensors or the
+        seed: determines the order and the records' generators; workers seed :mod:`random`, :mod:`numpy.random` and
+            torch with it, the place where they start and their number. Default: fresh entropy, readable as
+            ``loader.seed``; in a program that has imported torch, torch's global generator, as in PyTorch: then
+            ``torch.manual_seed`` makes the loader repeatable, and shuffling gives PyTorch's order.
+        to: the type of a batch's arrays: "numpy"; "torch"; or None: torch tensors if the samples hold tensors or the
             dataset is one of torch's, else NumPy arrays.
         shard: ``(rank, world)``: this loader is one of ``world`` that share the dataset, one on each host or GPU. A
             global batch has ``batch_size * world`` samples, of which this loader gets every ``world``-th from ``rank``
-            on. Nothing is repeated or padded: without ``drop_last``, some may get fewer samples, or batches, at the
-            end.
+            on. Nothing is repeated or padded: without ``drop_last``, some loaders may get fewer samples, or batches, at
+            the end.
         order: None, or "grain": Grain's order, in which worker w of W makes batches of every W-th record.
         ragged: what to do with arrays whose shapes differ within a batch: None (an error), "pad", ``("pad", value)``,
             "list" or "lod"; see :func:`headrace.data.default_collate`.
-        workers: "process" or "thread": what the workers are. Threads suit datasets that release the GIL.
+        workers: whether the workers are processes ("process") or threads ("thread"), which suit datasets that release
+            the GIL.
         threads_per_worker: threads that make samples in each worker process, for datasets that wait for files or
-            networks. The dataset must allow it.
+            networks. The dataset must be thread-safe.
         num_workers_batches: how many of the workers may run ``collate_fn``; default: all.
-        iterable_sharding: who shares an iterable dataset among the workers. "engine": all iterate over the same stream,
-            and each batch is made by one of them while the others pass over it; the order is that without workers.
-            "dataset": each worker iterates over a stream of its own, which the dataset makes of what
-            ``get_worker_info`` says, and makes batches of that; the loader takes a batch from each in turn. Default:
-            "dataset" for torch's ``IterableDataset``, else "engine".
+        iterable_sharding: who shards an iterable dataset. "engine": all workers iterate over the same stream; each
+            batch is made by one of them, and the others skip it; the order is the same as without workers. "dataset":
+            each worker iterates over a stream of its own, which the dataset derives from ``get_worker_info``, and makes
+            batches of it; the loader takes a batch from each worker in turn. Default: "dataset" for torch's
+            ``IterableDataset``, else "engine".
         progress: show a progress bar (needs tqdm).
-        trace: remember what workers, slots and consumer did when, for :meth:`write_trace`.
-        max_deaths_per_sample: a worker that dies is replaced, and the sample it was at is made again; after so many
-            deaths by the same signal or exit status it is given up. A retry comes after a pause. If workers die of that
-            cause elsewhere, too, somebody kills them from outside, and the sample is not blamed.
-        on_worker_death: what follows when a sample is given up: "raise", ``errors.WorkerDied`` instead of its batch; or
-            "skip": the batch comes without that sample.
+        trace: record what workers, slots and consumer did when, for :meth:`write_trace`.
+        max_deaths_per_sample: a worker that dies is replaced, and the sample it was making is made again, after a
+            pause; after this many deaths by the same signal or exit status, the sample is given up. If workers die of
+            that cause elsewhere, too, somebody kills them from outside, and the sample is not blamed.
+        on_worker_death: what happens when a sample is given up: "raise": ``errors.WorkerDied`` comes instead of its
+            batch; "skip": the batch comes without that sample.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
             that datasets that draw from them do not depend on which worker runs them; or "place": from the sample's
             place in the epoch, so that a record that comes twice is not drawn alike. ``collate_fn`` and
@@ -161,7 +162,7 @@ class DataLoader:
         self._given: weakref.WeakKeyDictionary[Engine, Any] = weakref.WeakKeyDictionary()
         self._refreshed = 0
 
-    # The arguments can be read as attributes. Those that follow differ from what was given.
+    # All arguments can be read as attributes. The properties below are those that may differ from the argument.
     def __getattr__(self, name: str) -> Any:
         if name in ARGUMENT_NAMES:
             return getattr(self._config, name)
@@ -184,7 +185,7 @@ class DataLoader:
 
     @property
     def sampler(self) -> Any:
-        """The sampler that was given; else one of :mod:`headrace.data` with the same order where it is our own."""
+        """The given sampler; without one, one of :mod:`headrace.data` with this loader's own order."""
         config = self._config
         if config.sampler is not None or config.iterable:
             return config.sampler
@@ -194,7 +195,7 @@ class DataLoader:
 
     @property
     def batch_sampler(self) -> Any:
-        """The batch sampler that was given; else one made of ``sampler``; None where there are no index lists."""
+        """The given batch sampler, or one made of ``sampler``; None where there are no lists of indices."""
         config = self._config
         if config.batch_sampler is not None or config.iterable or config.batch_size is None:
             return config.batch_sampler
@@ -218,7 +219,7 @@ class DataLoader:
         return f"DataLoader({', '.join([type(self.dataset).__name__, *given, f'seed={self.seed}'])})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy, in this process or another, runs on its own."""
+        """What a copy, in this process or another, needs: it iterates independently of this loader."""
         return {**self.__dict__, "_idle": [], "_latest": None, "_running": None, "_given": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -226,7 +227,7 @@ class DataLoader:
         self._running = weakref.WeakSet()
         self._given = weakref.WeakKeyDictionary()
 
-    # As in torch: type hints may say what the batches consist of.
+    # As in torch: type hints may name the type of the batches.
     __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)
 
     def __len__(self) -> int:
@@ -246,9 +247,9 @@ class DataLoader:
         return iterator
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``, counted from 0; later ones count on from there.
+        """Makes ``epoch``, counted from 0, the next iteration's; later iterations continue counting from it.
 
-        If a state was loaded that lies within that epoch, the next iteration still goes on from there.
+        If a state within that epoch was loaded, the next iteration still resumes there.
         """
         epoch = integer("epoch", epoch, 0, MAX_EPOCH)
         if not self._resuming or epoch != self._next.epoch:
@@ -268,19 +269,20 @@ class DataLoader:
         self._refreshed += 1
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
-        """The place that the latest iteration has reached: a small dict for :meth:`load_state_dict`, which JSON can
+        """The position that the latest iteration has reached: a small dict for :meth:`load_state_dict`, which JSON can
         hold.
 
-        It can be taken between any two batches; what workers have made ahead does not matter. Restoring takes O(1)
-        for the built-in orders and samplers; any other sampler is iterated over again up to that place. The number of
-        workers may change; so may the number of loaders (``shard``) while ``batch_size * world`` stays the same.
+        It can be taken between any two batches, however far ahead the workers are. Restoring takes O(1) for the
+        built-in orders and samplers; any other sampler is iterated over again up to that position. The number of
+        workers may change, and so may the number of loaders (``shard``) if ``batch_size * world`` stays the same.
 
         Args:
             batches: how many batches of the epoch have been consumed, if the caller knows better. Required while the
                 loader feeds a program's reader, whose queue holds batches.
 
         Raises:
-            FailedPrecondition: ``batches`` is required, or does not say which batches these were.
+            FailedPrecondition: ``batches`` is required; or a number does not identify the batches, since they come in
+                any order or from several streams.
         """
         if batches is not None:
             batches = integer("batches", batches, 0, MAX_BATCH)
@@ -293,13 +295,13 @@ class DataLoader:
         return encode_state(self._config, self._seed, position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next iteration go on with the batch after those that ``state`` counts.
+        """Makes the next iteration resume with the batch after those that ``state`` counts.
 
-        An iteration that is under way ends: its next batch is an error. A state that is refused changes nothing.
+        An iteration in progress ends: its next batch is an error. A rejected state changes nothing.
 
         Raises:
-            TypeError: it is not a loader's state, or one of its values is of the wrong type.
-            ValueError: it is the state of another dataset, seed, order, batch size or version, or has a value that
+            TypeError: ``state`` is not a loader's state, or one of its values has the wrong type.
+            ValueError: ``state`` belongs to another dataset, seed, order, batch size or version, or one of its values
                 is out of range.
         """
         position, seed = decode_state(self._config, state)
@@ -312,14 +314,14 @@ class DataLoader:
         self._latest = None
 
     def stats(self) -> dict[str, Any]:
-        """What the workers of the latest iteration have done since they started; empty before the first one.
+        """What the workers of the latest iteration have done since they started; empty before the first iteration.
 
         Returns:
             Rates (``samples_per_s``, ``bytes_per_s``); totals (``batches``, ``samples``, ``bytes``); seconds that the
             consumer and the workers waited (``consumer_wait_s``, ``worker_wait_s``); seconds that the workers were
             busy, summed over them, in all and by stage (``worker_busy_s``; ``dataset_s``, ``collate_s``,
             ``copy_s``); slots and memory in use (``held_slots``, ``slots_used``, ``resident_bytes``); workers that
-            died, and samples left out for that (``worker_deaths``, ``skipped_samples``); and ``bottleneck``, a
+            died, and samples left out because of that (``worker_deaths``, ``skipped_samples``); and ``bottleneck``, a
             sentence.
         """
         engine = self._latest_engine()
@@ -343,7 +345,7 @@ class DataLoader:
         write_timeline(path, engine.scheduler.trace(), self.threads_per_worker)
 
     def shutdown(self) -> None:
-        """Ends the workers and gives back their memory. Batches stay valid; the next iteration starts workers again."""
+        """Ends the workers and frees their memory. Batches stay valid; the next iteration starts new workers."""
         if self._latest is not None:
             self._summary = self.stats()
         self._end_running(
@@ -388,7 +390,7 @@ class DataLoader:
             if self._seed is None:
                 self._seed = drawn
         for sampler in (config.sampler, config.batch_sampler):
-            # Whoever calls sampler.set_epoch, as with torch's DistributedSampler, means this loader's epochs, too.
+            # A call of sampler.set_epoch, as for torch's DistributedSampler, sets this loader's epoch, too.
             chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
             if chosen is not None and not self._resuming:
                 self._next = Position(chosen)

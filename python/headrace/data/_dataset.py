@@ -25,17 +25,17 @@ Getitem = TypeVar("Getitem", bound=Callable[..., Any])
 
 @runtime_checkable
 class Dataset(Protocol[Sample]):
-    """Samples by index. Any object with these two methods is one; there is nothing to inherit from.
+    """Samples by index. Any object with these two methods is a dataset; there is no class to inherit from.
 
     A dataset may offer more:
 
-    - ``__getitem__(self, index, rng)``: a parameter named ``rng`` receives a :class:`numpy.random.Generator` of the
-      record's own, which depends on the loader's seed, the epoch and the index alone.
+    - ``__getitem__(self, index, rng)``: a parameter named ``rng`` receives a :class:`numpy.random.Generator` that
+      belongs to the record and depends only on the loader's seed, the epoch and the index.
     - ``__getitem__(self, index, out)``: a parameter named ``out`` receives the sample's place in the batch: arrays,
-      nested as a sample is, to be filled. It is None while the loader does not know yet what a sample looks like. A
+      nested like a sample, to be filled. It is None while the loader does not yet know the structure of a sample. A
       method that has filled it returns ``out`` or None.
-    - ``sample_spec``: what a sample looks like, for ``out`` to be there from the first sample on.
-    - ``__getitems__(self, indices)``: a list of samples in one call.
+    - ``sample_spec``: describes a sample, so that ``out`` is available from the first sample on.
+    - ``__getitems__(self, indices)``: returns a list of samples in one call.
     """
 
     def __len__(self) -> int: ...
@@ -44,14 +44,14 @@ class Dataset(Protocol[Sample]):
 
 
 class IterableDataset(Generic[Sample]):
-    """Samples one after the other, for data that cannot be indexed. A subclass defines ``__iter__``.
+    """A stream of samples, for data that cannot be indexed. A subclass defines ``__iter__``.
 
     It may offer more:
 
     - ``__len__``: how many samples there are.
     - ``set_epoch(epoch)``: called before each iteration.
-    - ``state_dict()``: where the last iteration stands, as JSON can hold it; ``load_state_dict(state)``: the next
-      iteration goes on from there, and the one after it starts anew.
+    - ``state_dict()``: the position of the latest iteration, which JSON can hold; ``load_state_dict(state)``: the next
+      iteration resumes there, and the one after it starts from the beginning.
     """
 
     def __iter__(self) -> Iterator[Sample]:
@@ -62,9 +62,9 @@ class IterableDataset(Generic[Sample]):
 
 
 def is_iterable_dataset(dataset: Any) -> bool:
-    """Whether samples of ``dataset`` come one after the other rather than by index.
+    """Whether ``dataset`` is read as a stream rather than by index.
 
-    That is: an :class:`IterableDataset`, ours or torch's, or anything with ``__iter__`` and no ``__getitem__``.
+    Streams are :class:`IterableDataset`, ours or torch's, and anything with ``__iter__`` but no ``__getitem__``.
     """
     if isinstance(dataset, IterableDataset):
         return True
@@ -75,7 +75,7 @@ def is_iterable_dataset(dataset: Any) -> bool:
 
 
 def is_torch_dataset(dataset: Any) -> bool:
-    """Whether a dataset, or one that it is made of, is one of torch's; torch is not imported for the question."""
+    """Whether a dataset, or one that it wraps, is one of torch's; does not import torch."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return False
@@ -87,28 +87,28 @@ def is_torch_dataset(dataset: Any) -> bool:
 
 
 def wants_rng(dataset: Any) -> bool:
-    """Whether a dataset's ``__getitem__`` is to be given ``rng``, the record's generator."""
+    """Whether a dataset's ``__getitem__`` takes ``rng``, the record's generator."""
     if getattr(dataset.__getitem__, "passes_on", False):
         return any(part.wants_rng for part in dataset._parts)
     return _has_parameter(dataset.__getitem__, "rng")
 
 
 def wants_out(dataset: Any) -> bool:
-    """Whether a dataset's ``__getitem__`` is to be given ``out``, the sample's place in the batch."""
+    """Whether a dataset's ``__getitem__`` takes ``out``, the sample's place in the batch."""
     if getattr(dataset.__getitem__, "passes_on", False):
         return any(part.wants_out for part in dataset._parts)
     return _has_parameter(dataset.__getitem__, "out")
 
 
 def bulk_method(dataset: Any) -> Callable[[list[Any]], list[Any]] | None:
-    """A dataset's ``__getitems__``, if it can be used: not where each record is to be given something of its own."""
+    """A dataset's ``__getitems__``, if it can be used: not if each record gets something of its own."""
     return Part(dataset).bulk
 
 
 def passes_on(getitem: Getitem) -> Getitem:
-    """Marks the ``__getitem__`` of a :class:`ComposedDataset` that hands ``rng`` and ``out`` on to its parts.
+    """Marks the ``__getitem__`` of a :class:`ComposedDataset` that passes ``rng`` and ``out`` on to its parts.
 
-    One that a subclass puts in its place has no mark, and is asked itself what it wants.
+    If a subclass overrides it, the new one has no mark, and its own parameters count.
     """
     getitem.passes_on = True  # type: ignore[attr-defined]
     return getitem
@@ -129,7 +129,7 @@ def _has_parameter(method: Callable[..., Any], name: str) -> bool:
 
 
 class Fetcher:
-    """Reads samples from a dataset for one loader, handing it the generators that it asks for.
+    """Reads samples from a dataset for one loader, passing the generators that it takes.
 
     Not thread-safe: one per worker.
 
@@ -155,7 +155,7 @@ class Fetcher:
             self.getitem = self._getitem_filling if self.wants_out else dataset.__getitem__
 
     def set_epoch(self, epoch: int) -> None:
-        """Whose epoch's records are read next."""
+        """Selects the epoch of the records that are read next."""
         self._epoch = epoch
 
     def _getitem_with_generator(self, index: Any) -> Any:
@@ -169,7 +169,7 @@ class Fetcher:
 
 
 class Part:
-    """A dataset that another one is made of: what it asks for, and how it is read."""
+    """A wrapped dataset: what it takes, and how it is read."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset = _adopted(dataset)
@@ -192,7 +192,7 @@ class Part:
         wanted: dict[str, Any] = {}
         if self.wants_rng:
             if rng is None:
-                raise TypeError(f"{type(self.dataset).__name__} asks for rng, which only a loader of headrace gives it")
+                raise TypeError(f"{type(self.dataset).__name__} takes rng, which only a loader of headrace passes")
             wanted["rng"] = rng
         if self.wants_out:
             wanted["out"] = out
@@ -212,10 +212,10 @@ class Part:
 
 
 class ComposedDataset:
-    """What datasets made of others share: they hand on what a loader gives them to those that ask for it.
+    """Base class of datasets that wrap others, their parts.
 
-    ``rng`` and ``out`` go to the parts that ask for them; ``state_dict``, ``load_state_dict`` and ``set_epoch`` to the
-    parts that have them.
+    ``rng`` and ``out`` are passed on to the parts that take them; ``state_dict``, ``load_state_dict`` and ``set_epoch``
+    to the parts that have them.
 
     A subclass defines ``__len__``, ``__getitem__``, marked with :func:`passes_on`, and ``_get_many``.
     """
@@ -224,8 +224,8 @@ class ComposedDataset:
 
     @property
     def __getitems__(self) -> Callable[[list[Any]], list[Any]] | None:
-        """Reads many samples in one call; None, as with torch's datasets, if that is not faster than one by one."""
-        # A __getitem__ that a subclass defines must not be bypassed.
+        """Reads many samples in one call; None, as with torch's datasets, if that is no faster than one by one."""
+        # Must not bypass a __getitem__ that a subclass defines.
         own = not getattr(type(self).__getitem__, "passes_on", False)
         return None if own or not any(part.bulk for part in self._parts) else self._get_many
 
@@ -236,7 +236,7 @@ class ComposedDataset:
         raise NotImplementedError
 
     def _gather(self, places: list[tuple[int, Any]]) -> list[Any]:
-        """The samples at places (number of the part, index there), with one call for each part."""
+        """The samples at places (number of the part, index there), with one call per part."""
         rows_of: dict[int, list[int]] = {}
         for row, (number, _) in enumerate(places):
             rows_of.setdefault(number, []).append(row)
@@ -252,7 +252,7 @@ class ComposedDataset:
         return self._parts[0].sample_spec
 
     def set_epoch(self, epoch: int) -> None:
-        """Hands the epoch to the parts that count epochs."""
+        """Passes the epoch on to the parts that have ``set_epoch``."""
         tell_epoch([part.dataset for part in self._parts], epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -264,7 +264,7 @@ class ComposedDataset:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hands each part its state.
+        """Gives each part its state.
 
         Raises:
             ValueError: the state is that of another number of parts.
@@ -307,14 +307,14 @@ class Subset(ComposedDataset):
 
 
 class ConcatDataset(ComposedDataset):
-    """Datasets one behind the other, as one.
+    """The concatenation of datasets.
 
     Args:
         datasets: map-style datasets, at least one.
 
     Raises:
         ValueError: there are none.
-        TypeError: one of them is iterable: :class:`ChainDataset` is for these.
+        TypeError: one of them is iterable; use :class:`ChainDataset` for those.
     """
 
     def __init__(self, datasets: Iterable[Any]) -> None:
@@ -396,7 +396,7 @@ class StackDataset(ComposedDataset):
 
 
 def _adopted(dataset: Any) -> Any:
-    """What a dataset is read as: where torch's classes keep ``rng`` or ``out`` from a dataset inside, ours stand in."""
+    """The dataset to read: ours in place of torch's class, if that would keep ``rng`` or ``out`` from its parts."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return dataset
@@ -414,7 +414,7 @@ def _adopted(dataset: Any) -> Any:
 
 
 class TensorDataset:
-    """The rows of arrays or tensors: sample i is the tuple of their rows i.
+    """The rows of arrays or tensors: sample i is the tuple of their i-th rows.
 
     Args:
         tensors: NumPy arrays or torch tensors, equally long.
@@ -437,9 +437,9 @@ class TensorDataset:
 
 
 class ChainDataset(IterableDataset[Any]):
-    """Iterable datasets one after the other, as one.
+    """The concatenation of iterable datasets.
 
-    Its state is that of the dataset under way, if that has one, or else how many samples to skip of it.
+    Its state is that of the current dataset, if it has one, or else how many of its samples to skip.
 
     Args:
         datasets: iterable datasets.
@@ -447,8 +447,8 @@ class ChainDataset(IterableDataset[Any]):
 
     def __init__(self, datasets: Iterable[Any]) -> None:
         self.datasets = list(datasets)
-        self._number = 0  # of the dataset under way
-        self._samples = 0  # that it gave
+        self._number = 0  # of the current dataset
+        self._samples = 0  # that it has yielded
         self._resumed: dict[str, Any] | None = None
 
     def __len__(self) -> int:
@@ -472,11 +472,11 @@ class ChainDataset(IterableDataset[Any]):
                 yield sample
 
     def set_epoch(self, epoch: int) -> None:
-        """Hands the epoch to the datasets that count them."""
+        """Passes the epoch on to the datasets that have ``set_epoch``."""
         tell_epoch(self.datasets, epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last iteration stands."""
+        """The position of the latest iteration."""
         if self._resumed is not None:
             return self._resumed
         state = None
@@ -485,7 +485,7 @@ class ChainDataset(IterableDataset[Any]):
         return {"dataset": self._number, "samples": self._samples, "state": state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on where ``state`` was taken."""
+        """The next iteration resumes where ``state`` was taken."""
         self._resumed = dict(state)
 
 
@@ -494,13 +494,13 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Any = 
 
     Args:
         dataset: any map-style dataset.
-        lengths: of the parts, their sum the dataset's; or fractions whose sum is 1: each part is rounded down, and
-            what remains goes to the parts in turn, one sample each.
-        generator: a seed, by default 0, so that every run has the same split; or a NumPy generator, which a seed is
-            drawn from; or a torch generator: then the split is exactly torch's. None: another split each time.
+        lengths: of the parts, which add up to the dataset's; or fractions that add up to 1: each part is rounded down,
+            and the remaining samples go to the parts in turn, one each.
+        generator: a seed, by default 0, so that every run has the same split; or a NumPy generator, from which a seed
+            is drawn; or a torch generator: then the split is exactly torch's. None: another split each time.
 
     Raises:
-        ValueError: lengths that do not add up, or a fraction that is not from 0 to 1.
+        ValueError: the lengths do not add up, or a fraction is not between 0 and 1.
     """
     total = len(dataset)
     sizes: list[Any] = list(lengths)
@@ -526,7 +526,7 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Any = 
 
 
 def in_range(index: Any, length: int) -> int:
-    """An index counted from the front; IndexError if there is none such."""
+    """The index, counted from the front; IndexError if it is out of range."""
     number = operator.index(index)
     if not -length <= number < length:
         raise IndexError(f"index {number} is out of range: the dataset has {length} samples")

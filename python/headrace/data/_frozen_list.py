@@ -1,4 +1,4 @@
-"""A list for a great many strings, that worker processes share."""
+"""A list of very many strings that worker processes share."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TEXT, _BYTES, _PICKLED = range(3)
 
 
 class FrozenList(Sequence[Any]):
-    """A list that cannot be changed, whose items lie as bytes in shared memory: file names, labels, records.
+    """An immutable list whose items are stored as bytes in shared memory: file names, labels, records.
 
-    A list of Python objects is copied, page by page, into each worker process that was forked, as reading an object
-    writes to its reference count; workers that were started in other ways get a whole copy of it to begin with. This
-    one is there once for all processes. Each access makes a new object.
+    A list of Python objects ends up in each forked worker process, page by page, since reading an object writes to its
+    reference count; workers started in other ways get a copy from the beginning. This list exists once for all
+    processes. Each access creates a new object.
 
-    Strings are kept in UTF-8, bytes as they are; if there is anything else among the items all of them are pickled.
+    Strings are stored in UTF-8, bytes as they are; if any item is of another type, all of them are pickled.
 
     Thread-safety: immutable.
 
     Args:
-        items: are read once.
+        items: iterated over once.
     """
 
     def __init__(self, items: Iterable[Any]) -> None:

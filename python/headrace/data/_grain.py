@@ -2,12 +2,12 @@
 
 Grain 0.2's ``DataLoader`` shares the positions of its sampler among hosts and worker processes before it makes batches:
 
-- Shard ``s`` of ``S`` reads positions ``s, s + S, s + 2S, …``, ``length // S`` of them: what remains is left out,
+- Shard ``s`` of ``S`` reads positions ``s, s + S, s + 2S, …``, ``length // S`` of them: the remainder is dropped,
   whatever the shard options say.
-- Worker ``w`` of ``W`` takes every ``W``-th of these from the ``w``-th on, and makes batches of what it takes, so that
-  a batch's records are ``W * S`` positions apart. Each worker may end with a batch that is not full, or drops it.
-- The consumer takes a batch from each worker in turn and passes over those that have no more. As a worker never has
-  more batches than the one before it, batch ``b`` is always of worker ``b % W``.
+- Worker ``w`` of ``W`` takes every ``W``-th of these from the ``w``-th on, and makes batches of them, so that a batch's
+  records are ``W * S`` positions apart. Each worker may end with a batch that is not full, or drops it.
+- The consumer takes a batch from each worker in turn and skips those that have none left. As a worker never has more
+  batches than the one before it, batch ``b`` always belongs to worker ``b % W``.
 
 Without worker processes ``W`` is 1.
 """
@@ -85,7 +85,7 @@ def _batches(records: int, batch_size: int, drop_last: bool) -> int:
 
 @runtime_checkable
 class RecordMetadata(Protocol):
-    """What a sampler of Grain's says about a position: which record is there, and the record's generator, if any."""
+    """What one of Grain's samplers says about a position: the record there, and its generator, if any."""
 
     index: int
     record_key: Any
@@ -93,9 +93,7 @@ class RecordMetadata(Protocol):
 
 
 def is_grain_sampler(sampler: Any) -> bool:
-    """Whether ``sampler`` is one of Grain's, or like them: is indexed, not iterated over, and gives
-    :class:`RecordMetadata`.
-    """
+    """Whether ``sampler`` is one of Grain's, or like them: indexed, not iterated over, with :class:`RecordMetadata`."""
     if isinstance(sampler, GrainSampler):
         return True
     if not hasattr(type(sampler), "__getitem__") or hasattr(type(sampler), "__iter__"):
@@ -107,7 +105,7 @@ def is_grain_sampler(sampler: Any) -> bool:
 
 
 class GrainSampler:
-    """A sampler of Grain's, as a sequence of record keys.
+    """One of Grain's samplers, as a sequence of record keys.
 
     Args:
         sampler: ``sampler[i]`` is the :class:`RecordMetadata` of position ``i`` and an IndexError after the last.
@@ -117,7 +115,7 @@ class GrainSampler:
         self.sampler = sampler
 
     def __len__(self) -> int:
-        """Positions; of a sampler without end, ``sys.maxsize``."""
+        """How many positions there are; ``sys.maxsize`` for an endless sampler."""
         if hasattr(self.sampler, "__len__"):
             return len(self.sampler)
         low, high = 0, sys.maxsize
@@ -136,10 +134,10 @@ class GrainSampler:
 
 
 class SampledDataset:
-    """The records of a data source in the order of a sampler of Grain's: sample i is the record at position i.
+    """The records of a data source in the order of one of Grain's samplers: sample i is the record at position i.
 
-    A data source whose ``__getitem__`` has a parameter named ``rng`` gets the generator that the sampler has for the
-    position, so that it draws the same numbers as in Grain.
+    If the data source's ``__getitem__`` has a parameter named ``rng``, it receives the generator that the sampler has
+    for the position, and so draws the same numbers as in Grain.
 
     Args:
         source: has ``__getitem__``, and ``__getitems__`` if it can read many records at once.

@@ -40,18 +40,17 @@ _END = object()
 class Schedule:
     """Which of several datasets the n-th sample is from.
 
-    At each step those datasets are considered that would not be a whole sample ahead of their share, and of these the
-    one is taken that would be a whole sample behind the soonest: with this rule no dataset is ever a whole sample off
+    At each step, of the datasets that would not get a whole sample ahead of their share, the one is taken that would
+    otherwise be the first to fall a whole sample behind: under this rule no dataset is ever off by a whole sample
     (Tijdeman, "The chairman assignment problem", 1980; Steiner and Yeomans, "Level schedules for mixed-model,
     just-in-time processes", 1993).
 
     Args:
-        weights: positive numbers. Integers and fractions are taken exactly, floats as the simplest fractions that they
-            may have been meant as. Where the smallest common multiple of it all is above 2**18, the shares are rounded
-            to multiples of 2**-18.
+        weights: positive numbers. Integers and fractions count exactly, floats as the simplest fractions that they may
+            have been written for. If the period would exceed 2**18, the shares are rounded to multiples of 2**-18.
 
     Raises:
-        TypeError, ValueError: no weights, too many, or one that is not a positive number.
+        TypeError, ValueError: there are no weights, or too many, or one is not a positive number.
 
     Attributes:
         counts: how many samples of each dataset a period has.
@@ -122,7 +121,7 @@ def _whole_shares(weights: Sequence[Any]) -> list[int]:
             if isinstance(weight, (bool, str)):
                 raise TypeError
             if isinstance(weight, (float, np.floating)):
-                # 0.1 is meant as 1/10, not as the binary fraction next to it.
+                # 0.1 means 1/10, not the nearest binary fraction.
                 share = fractions.Fraction(float(weight))
                 simple = share.limit_denominator(_MAX_PERIOD)
                 share = simple if float(simple) == float(weight) else share
@@ -180,9 +179,9 @@ def _length(schedule: Schedule, lengths: Sequence[int], length: int | str) -> in
 class MixtureDataset(ComposedDataset):
     """Map-style datasets mixed in exact proportions.
 
-    Each dataset is read from its beginning, and once more when it ends. To mix in exact proportions read the mixture in
-    order, and let it shuffle by its ``seed``; or let the loader shuffle, and the proportions are exact for an epoch as
-    a whole. For a new order in each epoch see :class:`MixtureSampler`.
+    Each dataset is read from its beginning, and again whenever it ends. For proportions that are exact at every point,
+    read the mixture in order, and let it shuffle by its ``seed``; if the loader shuffles instead, they are exact for
+    the epoch as a whole. For a new order in each epoch, see :class:`MixtureSampler`.
 
     Args:
         datasets: map-style datasets.
@@ -192,7 +191,8 @@ class MixtureDataset(ComposedDataset):
         seed: reads each dataset in a random order, another one each time around. Default: in its own order.
 
     Raises:
-        TypeError, ValueError: no datasets, empty or iterable ones, or weights or a length that are of no use.
+        TypeError, ValueError: there are no datasets, one is empty or iterable, or the weights or the length are
+            invalid.
     """
 
     def __init__(
@@ -234,14 +234,14 @@ class MixtureDataset(ComposedDataset):
 
 
 class MixtureSampler(SeekableSampler):
-    """Indices of a :class:`ConcatDataset`, so that its parts are mixed in exact proportions, anew in each epoch.
+    """Indices of a :class:`ConcatDataset` that mix its parts in exact proportions, in a new order each epoch.
 
     Args:
         data_source: a :class:`ConcatDataset`, ours or torch's; or the lengths of its parts.
         weights: as in :class:`MixtureDataset`.
         length: indices per epoch, as in :class:`MixtureDataset`.
         shuffle: reads each part in a random order.
-        generator: as in :class:`headrace.data.RandomSampler`, without torch's generators.
+        generator: as in :class:`headrace.data.RandomSampler`, except torch's generators.
 
     Raises:
         TypeError, ValueError: as for :class:`MixtureDataset`.
@@ -279,7 +279,7 @@ class MixtureSampler(SeekableSampler):
 
 
 class _Place:
-    """Where an iteration over a mixture of so many datasets stands."""
+    """The position of an iteration over a mixture of that many datasets."""
 
     def __init__(self, datasets: int) -> None:
         self.position = 0  # samples given
@@ -292,17 +292,17 @@ class _Place:
 class IterableMixture(IterableDataset[Any]):
     """Iterable datasets mixed in exact proportions.
 
-    Its state is that of the datasets that have one; of the others, the samples read before are read again and dropped.
+    Its state contains the states of the datasets that have one; the others are read again up to where they were.
 
     Args:
         datasets: iterable datasets.
         weights: of each dataset, in any unit; see :class:`Schedule`. Default: all the same.
-        stop: when to end: "first_exhausted": when a dataset has nothing left at its turn; "all_exhausted": when each
-            has had nothing left at its turn once; "never". Datasets that end before are begun anew.
+        stop: when to end: "first_exhausted": when a dataset has nothing left at its turn; "all_exhausted": when this
+            has happened to each of them; "never". Datasets that end earlier are restarted.
 
     Raises:
-        TypeError, ValueError: no datasets, ones that are not iterable, or weights that are of no use. While iterating,
-            ValueError: a dataset that is to be begun anew is empty.
+        TypeError, ValueError: there are no datasets, one is not iterable, or the weights are invalid. While iterating,
+            ValueError: a dataset to be restarted is empty.
     """
 
     def __init__(
@@ -359,11 +359,11 @@ class IterableMixture(IterableDataset[Any]):
         return iter(dataset)
 
     def set_epoch(self, epoch: int) -> None:
-        """Hands the epoch to the datasets that count them."""
+        """Passes the epoch on to the datasets that have ``set_epoch``."""
         tell_epoch(self.datasets, epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last iteration stands."""
+        """The position of the latest iteration."""
         if self._resumed is not None:
             return self._resumed
         place = self._latest
@@ -382,10 +382,10 @@ class IterableMixture(IterableDataset[Any]):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on where ``state`` was taken.
+        """The next iteration resumes where ``state`` was taken.
 
         Raises:
-            ValueError: the state is of another number of datasets.
+            ValueError: the state belongs to another number of datasets.
         """
         if len(state["samples"]) != len(self.datasets):
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Packing: records of different lengths, laid one behind the other into rows of one length.
+"""Packing: records of different lengths, joined into rows of one length.
 
-A row says which record each of its places belongs to, and the place's number in that record, so that attention can be
-kept inside of the records. Rows look as those of Grain's packing: next to each feature ``x`` of the samples are
-``x_segment_ids``, counted from 1, with 0 where nothing is, and ``x_positions``, counted from 0; both are int32.
+A row states for each of its positions which record it belongs to and where in that record it lies, so that attention
+can be confined to the records. Rows have the format of Grain's packing: beside each feature ``x`` of the samples there
+are ``x_segment_ids``, counted from 1, with 0 for padding, and ``x_positions``, counted from 0; both are int32.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class _Features:
 
 
 class _FirstFit:
-    """Rows, and how much room they have; finds the first that has enough in O(log n).
+    """Rows and their free room; finds the first row with enough in O(log n).
 
-    A binary tree over the rows holds, for each feature, the most room below each node.
+    A binary tree over the rows holds, for each feature, the maximum of the free room below each node.
     """
 
     def __init__(self, row_lengths: Sequence[int]) -> None:
@@ -148,7 +148,7 @@ class _FirstFit:
                 if tree[node] < length:
                     node += 1
             return node - size
-        # What is best in several trees need not be so in any one row: this may go astray, and has to come back.
+        # The maxima of several trees need not belong to one row, so this may have to backtrack.
         nodes = [1]
         while nodes:
             node = nodes.pop()
@@ -172,20 +172,20 @@ class _FirstFit:
 
 
 class PackedDataset(ComposedDataset):
-    """Records of a map-style dataset, packed into rows: each record goes into the first row where it fits.
+    """Records of a map-style dataset, packed into rows: each record goes into the first row that has room for it.
 
     The rows are planned once, when this object is made, from the lengths of all records.
 
     Args:
         dataset: a map-style dataset whose samples are arrays or sequences of numbers, or dicts of these.
-        row_length: places in a row. With samples that are dicts, a dict: the features to pack, and their rows' lengths;
-            other features are left out.
-        lengths: of the records, in order: a sequence of integers, or, with features, a dict of these. Default: every
-            record is read to find out, which may take long.
+        row_length: the length of a row. If samples are dicts, a dict: the features to pack, with the lengths of their
+            rows; other features are dropped.
+        lengths: of the records, in order: a sequence of integers, or, with features, a dict of sequences. Default:
+            every record is read to find its length, which may take long.
 
     Raises:
-        ValueError: a record that is longer than a row; ``lengths`` of another number of records.
-        TypeError: an iterable dataset: :class:`PackedIterableDataset` is for these.
+        ValueError: a record is longer than a row, or ``lengths`` belongs to another number of records.
+        TypeError: the dataset is iterable; use :class:`PackedIterableDataset`.
     """
 
     def __init__(self, dataset: Any, row_length: RowLength, lengths: Any = None) -> None:
@@ -207,7 +207,7 @@ class PackedDataset(ComposedDataset):
     def _measured(self) -> list[npt.NDArray[Any]]:
         part, features = self._parts[0], self._features
         if part.wants_rng or part.wants_out:
-            raise TypeError("the records depend on what a loader gives the dataset: give their lengths")
+            raise TypeError("the records depend on what a loader passes to the dataset: pass their lengths")
         table = [
             [len(values) for values in features.of(self.dataset[index], index).values()]
             for index in range(len(self.dataset))
@@ -232,7 +232,7 @@ class PackedDataset(ComposedDataset):
         return len(self._starts) - 1
 
     def records(self, row: int) -> Int64Array:
-        """The indices of the records in a row, in the order in which they lie there."""
+        """The indices of the records in a row, in their order there."""
         row = in_range(row, len(self))
         return self._records[self._starts[row] : self._starts[row + 1]]
 
@@ -248,7 +248,7 @@ class PackedDataset(ComposedDataset):
 
     @property
     def sample_spec(self) -> Any:
-        """None: what a row looks like is known only once there is one."""
+        """None: the structure of a row is known only once there is one."""
         return None
 
     def _row(self, records: list[int], samples: list[Any], out: Any = None) -> Any:
@@ -269,19 +269,19 @@ class PackedDataset(ComposedDataset):
 class PackedIterableDataset(IterableDataset[Any]):
     """Records of an iterable dataset, packed into rows.
 
-    ``bins`` rows are filled at a time: each record goes into the first where it fits, and when one fits nowhere the
-    rows are given out, in order, and it begins the next ones. More rows at a time leave fewer places empty.
+    ``bins`` rows are filled at a time. Each record goes into the first one that has room for it; when none has, the
+    rows are yielded in order, and the record is the first of the next ones. More rows at a time leave less padding.
 
-    Its state is where the rows under way began: to go on from there, their records are read and packed again, and the
-    records before are read and dropped unless the dataset has a state of its own.
+    Its state is where the current rows began. To resume, their records are read and packed again; earlier records are
+    read and dropped, unless the dataset has a state of its own.
 
     Args:
         dataset: an iterable dataset; its samples as for :class:`PackedDataset`.
         row_length: as for :class:`PackedDataset`.
-        bins: rows that are filled at a time.
+        bins: how many rows are filled at a time.
 
     Raises:
-        TypeError, ValueError: arguments of no use; while iterating, a record that is longer than a row.
+        TypeError, ValueError: an argument is invalid; while iterating, a record is longer than a row.
     """
 
     def __init__(self, dataset: Any, row_length: RowLength, bins: int = 64) -> None:
@@ -337,17 +337,17 @@ class PackedIterableDataset(IterableDataset[Any]):
             record += 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Hands the epoch to the dataset, if that counts them."""
+        """Passes the epoch on to the dataset, if that has ``set_epoch``."""
         tell_epoch([self.dataset], epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last iteration stands."""
+        """The position of the latest iteration."""
         if self._resumed is not None:
             return self._resumed
         return {"state": self._state, "records": self._records, "rows": self._rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next iteration goes on where ``state`` was taken."""
+        """The next iteration resumes where ``state`` was taken."""
         self._resumed = dict(state)
 
 

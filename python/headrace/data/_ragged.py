@@ -1,4 +1,4 @@
-"""Arrays of differing lengths in one batch."""
+"""Arrays of different lengths in one batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace import _core
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ragged:
-    """Rows that differ in length, one after the other in one array. A sequence of its rows.
+    """Rows of different lengths, concatenated in one array. A sequence of its rows.
 
     Attributes:
         values: the rows, joined along the first axis; an array or a torch tensor.
@@ -48,7 +48,7 @@ class Ragged:
         return [end - begin for begin, end in zip(bounds, bounds[1:])]
 
     def to_lod_tensor(self) -> _core.LoDTensor:
-        """The same as a tensor with a level of detail for programs; a copy."""
+        """A copy as a tensor with a level of detail, for programs."""
         tensor = _core.LoDTensor.from_numpy(np.asarray(self.values))
         tensor.set_recursive_sequence_lengths([self.lengths()])
         return tensor

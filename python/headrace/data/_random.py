@@ -1,4 +1,4 @@
-"""Random numbers that belong to a record, not to the process that happens to read it."""
+"""Random numbers that belong to a record, not to the process that reads it."""
 
 from __future__ import annotations
 

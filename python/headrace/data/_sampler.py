@@ -1,7 +1,7 @@
-"""Samplers: in which order the samples of a dataset are read.
+"""Samplers: the order in which the samples of a dataset are read.
 
-Those here have the names and arguments of ``torch.utils.data``'s, and need no lists: the index at any position of any
-epoch is computed on its own, from the seed, so that a loader can begin in the middle of an epoch at no cost.
+They have the names and arguments of those of ``torch.utils.data``, and need no lists: the index at any position of any
+epoch is computed from the seed on its own, so that a loader can start in the middle of an epoch at no cost.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _HALF = np.uint64(32)
 
 
 class Sampler(Generic[Index]):
-    """The order of an epoch: gives dataset indices, or, for a ``batch_sampler``, lists of them.
+    """The order of an epoch: yields dataset indices, or, as a ``batch_sampler``, lists of them.
 
-    Any iterable will do as a loader's sampler; nothing has to inherit from this class. A ``__len__`` gives the loader
-    a length. A subclass whose order can be computed at any position is a :class:`SeekableSampler`.
+    Any iterable will do as a loader's sampler; it need not inherit from this class. With a ``__len__``, the loader has
+    a length, too. A sampler whose order can be computed at any position is a :class:`SeekableSampler`.
     """
 
     @property
@@ -46,7 +46,7 @@ class Sampler(Generic[Index]):
         raise NotImplementedError(f"{type(self).__name__} must define __iter__")
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is that of ``epoch``, counted from 0."""
+        """Makes ``epoch``, counted from 0, the next iteration's."""
 
 
 class SeekableSampler(Sampler[int]):
@@ -54,18 +54,16 @@ class SeekableSampler(Sampler[int]):
 
     A subclass defines ``__len__`` and :meth:`order`.
 
-    Iterating over it again gives the next epoch. :meth:`set_epoch` chooses one; iterators that are under way go on with
-    theirs.
+    Each iteration is the next epoch. :meth:`set_epoch` selects one; iterators that have begun are not affected.
 
     Thread-safety: reading is safe from several threads, ``set_epoch`` and ``iter`` are not.
-
     """
 
     _seed: int | None = 0  # None: not drawn yet
     _epoch = 0
     _begun = False
     _chosen: int | None = None
-    # torch's own sampler, where one of torch's generators decides; and its order of this epoch, once it is needed.
+    # torch's own sampler, if one of torch's generators decides the order; and that of this epoch, once it is needed.
     _delegate: Any = None
     _listed: Int64Array | None = None
 
@@ -83,7 +81,7 @@ class SeekableSampler(Sampler[int]):
 
     @property
     def seed(self) -> int:
-        """What the order depends on, besides the epoch. Without a generator it is drawn when it is first needed."""
+        """Determines the order, together with the epoch. Without a generator it is drawn when first needed."""
         if self._seed is None:
             self._seed = fresh_seed()
         return self._seed
@@ -95,27 +93,27 @@ class SeekableSampler(Sampler[int]):
 
     @property
     def seed_is_chosen(self) -> bool:
-        """Whether there is a seed already, so that it will not be drawn."""
+        """Whether there is a seed already, so that none will be drawn."""
         return self._seed is not None
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration, and what :meth:`take` gives, is of ``epoch``, counted from 0.
+        """Makes ``epoch``, counted from 0, that of the next iteration and of :meth:`take`.
 
-        With a torch generator the next epoch is what the generator draws next.
+        With a torch generator, the next epoch is whatever the generator draws next.
         """
         self.begin_epoch(epoch)
         self._chosen = self._epoch
 
     def chosen_epoch(self) -> int | None:
-        """The epoch that was chosen with :meth:`set_epoch` since this was last called; None: none was.
+        """The epoch selected with :meth:`set_epoch` since the last call of this method; None if there was none.
 
-        For loaders, whose own epoch follows that choice.
+        For loaders, whose own epoch follows it.
         """
         chosen, self._chosen = self._chosen, None
         return chosen
 
     def begin_epoch(self, epoch: int) -> None:
-        """As :meth:`set_epoch`, for loaders: it is not the user who chooses the epoch."""
+        """Like :meth:`set_epoch`, for loaders: does not count as the user's choice."""
         epoch = operator.index(epoch)
         if epoch < 0:
             raise ValueError(f"epoch must be at least 0, got {epoch}")
@@ -150,19 +148,19 @@ class SeekableSampler(Sampler[int]):
             yield from self.order(epoch, start, min(start + _BLOCK, length)).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the order depends on besides the epoch and the arguments; can be written as JSON."""
+        """What the order depends on besides the epoch and the arguments; JSON can hold it."""
         return {"seed": self.seed, "length": len(self)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes on the order of the sampler that ``state`` is from.
+        """Adopts the order of the sampler that ``state`` was taken from.
 
         Raises:
-            TypeError, ValueError: it is not a sampler's state, or that of a sampler of another length.
+            TypeError, ValueError: ``state`` is not a sampler's state, or that of a sampler of another length.
         """
         self.seed = _checked_state(state, len(self))
 
     def check_state(self, state: Any) -> None:
-        """Raises what :meth:`load_state_dict` would raise; one that a subclass defines is not asked."""
+        """Raises what :meth:`load_state_dict` would raise, unless a subclass overrides that."""
         if type(self).load_state_dict is SeekableSampler.load_state_dict:
             _checked_state(state, len(self))
 
@@ -187,20 +185,21 @@ class SequentialSampler(SeekableSampler):
 class RandomSampler(SeekableSampler):
     """Indices in random order, a new one each epoch.
 
-    Without replacement it is a permutation, the same as ``DataLoader(shuffle=True)`` with the same seed; for more
-    samples than there are, one permutation after the other. With replacement each index is drawn on its own.
+    Without replacement the order is a permutation, the same as that of ``DataLoader(shuffle=True)`` with the same seed;
+    if more samples are wanted than there are, further permutations follow. With replacement, each index is drawn
+    independently.
 
     Args:
         data_source: has a length.
         replacement: whether an index may come several times.
         num_samples: indices per epoch. Default: the length of ``data_source``.
-        generator: a seed; or a NumPy generator, which one seed is drawn from; or a torch generator: then the order
+        generator: a seed; or a NumPy generator, from which a seed is drawn; or a torch generator: then the order
             is exactly that of torch's sampler. Default: a fresh seed, readable as ``seed``; in a program that has
-            imported torch it comes from torch's global generator, so that ``torch.manual_seed`` decides it.
+            imported torch it comes from torch's global generator, so that ``torch.manual_seed`` determines it.
 
     Raises:
-        TypeError, ValueError: arguments that are of the wrong kind or out of range; ``num_samples`` that is not
-            positive, also that of an empty ``data_source``.
+        TypeError, ValueError: an argument is of the wrong kind or out of range; ``num_samples`` is not positive, or
+            omitted with an empty ``data_source``.
     """
 
     def __init__(
@@ -250,7 +249,7 @@ class SubsetRandomSampler(SeekableSampler):
     """The given indices in random order, a new one each epoch.
 
     Args:
-        indices: what is sampled from.
+        indices: those to sample from.
         generator: as in :class:`RandomSampler`.
     """
 
@@ -269,7 +268,7 @@ class SubsetRandomSampler(SeekableSampler):
         chosen = [self.indices[i] for i in self._positions(epoch, start, stop)]
         array = np.asarray(chosen, dtype=np.int64 if not chosen else None)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(f"take() gives integers, and the indices of this sampler are such as {chosen[0]!r}")
+            raise TypeError(f"take() returns integers, and this sampler has indices such as {chosen[0]!r}")
         return array.astype(np.int64, copy=False)
 
     def _positions(self, epoch: int, start: int, stop: int) -> list[int]:
@@ -279,7 +278,7 @@ class SubsetRandomSampler(SeekableSampler):
         return positions
 
     def _iterate(self, epoch: int, length: int) -> Iterator[Any]:
-        # The indices as they were given: they need not be integers.
+        # The indices themselves, which need not be integers.
         for start in range(0, length, _BLOCK):
             for position in self._positions(epoch, start, min(start + _BLOCK, length)):
                 yield self.indices[position]
@@ -288,19 +287,20 @@ class SubsetRandomSampler(SeekableSampler):
 class WeightedRandomSampler(SeekableSampler):
     """Indices of ``weights``, drawn with probabilities in proportion to these.
 
-    With replacement each index is drawn on its own, by the alias method (Walker, "An Efficient Method for Generating
-    Discrete Random Variables with General Distributions", 1977). Without, the order is that of exponentially
-    distributed keys (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006), made once per epoch.
+    With replacement, each index is drawn independently, by the alias method (Walker, "An Efficient Method for
+    Generating Discrete Random Variables with General Distributions", 1977). Without, the order is that of exponentially
+    distributed keys (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006), computed once per
+    epoch.
 
     Args:
-        weights: one per index; they need not sum up to one.
+        weights: one per index; they need not add up to one.
         num_samples: indices per epoch.
         replacement: whether an index may come several times.
         generator: as in :class:`RandomSampler`.
 
     Raises:
-        ValueError: weights that are negative, not finite, all zero or not in one dimension; ``num_samples`` that is
-            not positive or, without replacement, more than there are positive weights.
+        ValueError: weights are negative, not finite, all zero or not one-dimensional; ``num_samples`` is not positive
+            or, without replacement, greater than the number of positive weights.
     """
 
     def __init__(
@@ -362,10 +362,10 @@ class BatchSampler(Sampler["list[Any]"]):
     Args:
         sampler: any iterable of indices.
         batch_size: indices per list.
-        drop_last: leave out a last list that is not full.
+        drop_last: drop a last list that is not full.
 
     Raises:
-        ValueError: a batch size that is not a positive integer, ``drop_last`` that is not a bool.
+        ValueError: the batch size is not a positive integer, or ``drop_last`` is not a bool.
     """
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
@@ -385,7 +385,7 @@ class BatchSampler(Sampler["list[Any]"]):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Hands the epoch to the sampler, if that counts them."""
+        """Passes the epoch on to the sampler, if that has ``set_epoch``."""
         if hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
 
@@ -426,24 +426,24 @@ class BatchSampler(Sampler["list[Any]"]):
 class DistributedSampler(SeekableSampler):
     """One process's share of the indices: every ``num_replicas``-th, from the ``rank``-th on.
 
-    All processes get equally many: unless ``drop_last``, indices from the beginning of the order are read again at the
-    end of the last processes. A loader's own ``shard=(rank, world)`` does without these.
+    All processes get the same number: unless ``drop_last``, the last processes get indices from the beginning of the
+    order again at their end. A loader's own ``shard=(rank, world)`` repeats none.
 
-    As with torch's class the epoch stays the same until ``set_epoch`` is called, by the user or by a loader of
+    As with torch's class, the epoch stays the same until ``set_epoch`` is called, by the user or by a loader of
     headrace. The order of ``shuffle`` is not torch's.
 
     Args:
         dataset: has a length.
-        num_replicas: how many processes there are. Default: what ``torch.distributed`` says, if it is running, or the
+        num_replicas: how many processes there are. Default: as in ``torch.distributed``, if it is running, else the
             environment variable ``WORLD_SIZE``.
         rank: which one this is. Default: likewise, ``RANK``.
-        shuffle: a random order for each epoch, which is shared out; all processes must have the same seed.
-        seed: of that order.
-        drop_last: leave out indices at the end of the order, instead of repeating some.
+        shuffle: a random order for each epoch, shared by all processes, which must have the same seed.
+        seed: determines that order.
+        drop_last: drop indices at the end of the order instead of repeating some.
 
     Raises:
-        RuntimeError: nothing says how many processes there are.
-        ValueError: a rank that is out of range.
+        RuntimeError: the number of processes is not known.
+        ValueError: the rank is out of range.
     """
 
     def __init__(
@@ -504,9 +504,9 @@ class PermutedRange(Sequence[int]):
 
     Args:
         length: of the whole permutation.
-        seed: which permutation, together with ``epoch``.
+        seed: determines the permutation, together with ``epoch``.
         epoch: see ``seed``.
-        part: which of its positions. Default: all.
+        part: the positions in the permutation. Default: all.
     """
 
     def __init__(self, length: int, seed: int, epoch: int = 0, part: range | None = None) -> None:
@@ -554,7 +554,7 @@ def import_torch_data() -> Any:
 
 
 def seed_of(generator: Any) -> int | None:
-    """The seed that a ``generator`` argument stands for; None for a fresh one."""
+    """The seed that a ``generator`` argument stands for; None: a fresh one is to be drawn."""
     if generator is None:
         return None
     if isinstance(generator, np.random.Generator):
@@ -580,8 +580,8 @@ def _checked_state(state: Any, length: int) -> int:
 
 
 def fresh_seed() -> int:
-    """A seed that nobody chose: in a program that uses torch it is torch's to choose, so that ``torch.manual_seed``
-    decides it.
+    """A fresh seed; in a program that has imported torch it is drawn from torch, so that ``torch.manual_seed``
+    determines it.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -636,11 +636,10 @@ def _unit(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
 
 
 def _alias_table(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], Int64Array]:
-    """For each bucket the share that is its own index's, and whose the rest is.
+    """For each bucket: the share of its own index, and the index that has the rest.
 
-    Buckets that are too full hand what is too much to those with room, in order: sums over the buckets before say who
-    to whom, so that no loop is needed (after Hübschle-Schneider and Sanders, "Parallel Weighted Random Sampling",
-    2019).
+    Buckets that are too full give their excess to those with room, in order. Prefix sums tell who gives to whom, so no
+    loop is needed (after Hübschle-Schneider and Sanders, "Parallel Weighted Random Sampling", 2019).
     """
     count = len(weights)
     share = weights / weights.max()
@@ -654,7 +653,7 @@ def _alias_table(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float
     kept, alias = np.ones(count), np.arange(count, dtype=np.int64)
     kept[small] = share[small]
     alias[small] = large[np.minimum(np.searchsorted(excess, room[:-1], side="right"), len(large) - 1)]
-    # A large bucket that gave away more than it had too much is filled up by the next.
+    # A large bucket that gave away more than its excess is filled up by the next one.
     filled = np.searchsorted(room, excess, side="left")
     last = len(large) - 1
     given = filled[:last]

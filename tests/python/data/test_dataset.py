@@ -258,7 +258,7 @@ def test_generators_go_through(dataset: Any) -> None:
 
 
 def test_a_part_without_its_generator_says_so() -> None:
-    with pytest.raises(TypeError, match="Random asks for rng, which only a loader of headrace gives it"):
+    with pytest.raises(TypeError, match="Random takes rng, which only a loader of headrace passes"):
         Subset(Random(5), [0])[0]
 
 

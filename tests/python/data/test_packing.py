@@ -178,7 +178,7 @@ def test_generators_reach_the_records() -> None:
     fetcher = Fetcher(packed, 5)
     assert same(fetcher.getitem(1), fetcher.getitem(1))
     assert len(set(fetcher.getitem(0)["values"].tolist())) == 7
-    with pytest.raises(TypeError, match="give their lengths"):
+    with pytest.raises(TypeError, match="pass their lengths"):
         PackedDataset(Noise(4), 7)
 
 

@@ -193,7 +193,7 @@ def test_the_length_follows_the_data_source() -> None:
 
 def test_subset_keeps_what_its_indices_are() -> None:
     assert sorted(SubsetRandomSampler(["a", "b", "c"], generator=0)) == ["a", "b", "c"]
-    with pytest.raises(TypeError, match=r"take\(\) gives integers"):
+    with pytest.raises(TypeError, match=r"take\(\) returns integers"):
         SubsetRandomSampler(["a", "b"], generator=0).take(0, 2)
     assert sorted(SubsetRandomSampler(np.array([4, 6, 9]), generator=0).take(0, 3).tolist()) == [4, 6, 9]
     assert SubsetRandomSampler([], generator=0).take(0, 0).tolist() == []
