@@ -43,7 +43,8 @@ class Keeper:
         self._full_since: float | None = None
         self._thrown_away = 0  # since the last swap
         self._last: Swap | None = None
-        self._progress = (0.0, 0)  # time and verified samples at an earlier step
+        self._progress = (0.0, 0)  # time and verified samples at the step before
+        self._rate = 0.0  # verified samples per second
         self._has_old = False  # generations to drop
         self.blocked: str | None = None
         self.pause = _LONGEST_PAUSE
@@ -87,11 +88,13 @@ class Keeper:
         """
         now, verified = time.monotonic(), len(self._verified)
         since, before = self._progress
-        rate = (verified - before) / max(now - since, 1e-3)
-        if now - since > 1:
-            self._progress = (now, verified)
+        self._progress = (now, verified)
+        if verified > before:
+            self._rate = (verified - before) / max(now - since, 1e-3)
+        else:
+            self._rate /= 2
         left = self._cache.config.swap_cap - verified
-        expected = left / rate / 2 if rate > 0 else math.inf
+        expected = left / self._rate / 2 if self._rate > 1e-9 else math.inf
         # Looking shall not be what the server is busy with.
         rest = (now - start) * (4 if expected > _LONGEST_PAUSE else 1)
         return max(rest, _SHORTEST_PAUSE, min(expected, _LONGEST_PAUSE))
