@@ -48,6 +48,31 @@ MakeSetup = Callable[..., WorkerSetup]  # with what the pool knows of a worker, 
 IndexOf = Callable[[_core.HeldClaim], Any]
 
 
+_WORKER_NAME = "headrace-worker-"
+# The status of a worker that would have become a main process of its own.
+_NO_MAIN_GUARD = 109
+
+
+def _require_main_guard() -> None:
+    """Refuses to start workers while a process that is being spawned imports its main module.
+
+    A worker ends without a word then, and the pool that has started it says why, once.
+    """
+    process = multiprocessing.current_process()
+    if not getattr(process, "_inheriting", False):  # as multiprocessing marks such processes
+        return
+    if process.name.startswith(_WORKER_NAME):
+        os._exit(_NO_MAIN_GUARD)
+    raise _no_main_guard()
+
+
+def _no_main_guard() -> errors.FailedPrecondition:
+    return errors.FailedPrecondition(
+        "each worker imports the main module of the program when it starts, and this module iterated over a loader "
+        'again. Put what the program does under `if __name__ == "__main__":`, or pass multiprocessing_context="fork".'
+    )
+
+
 def describe_exit(code: int | None) -> str:
     """ "was killed by SIGKILL", "exited with status 1"."""
     if code is None:
@@ -157,6 +182,7 @@ class WorkerPool:
         self._given_up: collections.OrderedDict[tuple[int, int], tuple[str, str]] = collections.OrderedDict()
         self.deaths = 0
         self.skipped = 0
+        _require_main_guard()
         _require_descriptors(num_workers)
         self._stacks = Stacks()
         try:
@@ -179,7 +205,7 @@ class WorkerPool:
             delay=self._idle_deaths.delay(worker_id),
         )
         process: multiprocessing.process.BaseProcess = self._context.Process(
-            target=worker_main, args=(setup,), name=f"headrace-worker-{worker_id}", daemon=True
+            target=worker_main, args=(setup,), name=f"{_WORKER_NAME}{worker_id}", daemon=True
         )
         try:
             process.start()
@@ -218,6 +244,7 @@ class WorkerPool:
 
         Raises:
             errors.WorkerDied: workers die again and again before they come to a sample.
+            errors.FailedPrecondition: they import a main module that starts workers itself.
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
         reports = []
@@ -230,6 +257,8 @@ class WorkerPool:
             worker = self._workers[worker_id]
             process = worker.process
             _join(process, 5)
+            if process.exitcode == _NO_MAIN_GUARD:
+                raise _no_main_guard()
             self.deaths += 1
             seen = {death.producer for death in together}
             ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)

@@ -1,0 +1,55 @@
+"""A program whose main module, when workers import it, would start workers again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import multiprocessing
+from headrace.data import DataLoader
+
+class Numbers:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
+
+def main(context):
+    print([batch.tolist() for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context=context)])
+
+"""
+
+
+def run(tmp_path: Path, end: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM + end)
+    return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_without_a_main_guard_one_error_names_it(context: str, tmp_path: Path) -> None:
+    done = run(tmp_path, f"main({context!r})\n")
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("headrace.errors.FailedPrecondition: each worker imports the main module")
+    assert 'if __name__ == "__main__":' in last
+
+
+def test_a_process_of_the_programs_own_is_told_itself(tmp_path: Path) -> None:
+    end = 'if __name__ == "__main__":\n    p = multiprocessing.get_context("spawn").Process(); p.start(); p.join()\n'
+    done = run(tmp_path, f'{end}else:\n    main("spawn")\n')
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    assert "each worker imports the main module" in done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_with_a_main_guard_it_runs(context: str, tmp_path: Path) -> None:
+    done = run(tmp_path, f'if __name__ == "__main__":\n    main({context!r})\n')
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "[[0, 1, 2, 3], [4, 5, 6, 7]]\n"
