@@ -10,9 +10,9 @@ from typing import Any
 # Shares of the time below which waiting for data does not matter, and above which workers have enough to do.
 _NO_WAIT = 0.02
 _BUSY = 0.75
-# What one more worker must bring to be kept.
+# The gain that one more worker must bring to be kept.
 _WORTHWHILE = 1.03
-# Decisions to wait before something that did not help is tried again.
+# How many decisions to wait before trying again what did not help.
 _PATIENCE = 20
 # Seconds from one decision to the next.
 _INTERVAL = 0.4
@@ -36,8 +36,8 @@ class Window:
 class WorkerTuner:
     """Decides from one window to the next whether to add a worker or to take one away.
 
-    Hill climbing: while the consumer waits and the workers are busy, another worker is tried, and kept if more samples
-    are made; while the consumer never waits and one worker less would still keep up, one is taken away.
+    Hill climbing: while the consumer waits and the workers are busy, another worker is tried, and kept if it raises the
+    throughput; while the consumer never waits and one worker less would still keep up, one is taken away.
     """
 
     def __init__(self, most: int) -> None:

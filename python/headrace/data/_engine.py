@@ -73,7 +73,7 @@ def rest_if_interpreter_exits() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """Stands for a batch that could not be made.
+    """Takes the place of a batch that could not be made.
 
     Attributes:
         error: why.

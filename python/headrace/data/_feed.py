@@ -1,4 +1,4 @@
-"""A loader's epoch on its way into a queue, moved by a C++ thread."""
+"""Feeds a loader's epoch into a queue, by a C++ thread."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _OWN_FILES = (__file__, os.path.join(os.path.dirname(__file__), "_engine.py"))
 class Feed:
     """Feeds the epoch that ``engine`` has started into ``queue``.
 
-    Dropping the object stops the feeding and fails the queue. The threads that it starts refer to it, and to the
-    engine, weakly, so that it can be dropped, also as part of a reference cycle.
+    Dropping the object stops the feeding and fails the queue. The threads that it starts hold weak references to it and
+    to the engine, so it can be dropped, even as part of a reference cycle.
 
     Thread-safety: ``stop`` may be called by any thread, at any time, also twice.
 
@@ -90,9 +90,9 @@ def _stop_all() -> None:
 
 
 def _hook(engine: Engine, method: Callable[[Engine], None]) -> Callable[[], BaseException | None]:
-    """What calls ``method`` and returns its exception, if it raises one, without the frames of this package.
+    """A function that calls ``method`` and returns the exception that it raises, without the frames of this package.
 
-    A queue may keep the exception for long, and must not keep the loader with it.
+    A queue may keep the exception for long, and must not keep the loader alive with it.
     """
     reference = weakref.ref(engine)
 
@@ -125,7 +125,7 @@ def _serve_until(server: weakref.ref[ClaimServer], producer: Any, stopping: thre
 
 
 def _tune_until(engine: weakref.ref[Engine], stopping: threading.Event) -> None:
-    """While C++ moves the batches, nobody else would look at the number of workers."""
+    """Adapts the number of workers while C++ moves the batches and nobody calls ``next``."""
     while not stopping.wait(0.5):
         alive = engine()
         if alive is None:

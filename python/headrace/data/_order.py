@@ -1,7 +1,7 @@
-"""Which samples make which batch.
+"""Which samples make up which batch.
 
-Sequential and seeded random orders are computed by the C++ scheduler; every other order is a plan, from which Python
-supplies the scheduler with indices.
+The C++ scheduler computes sequential and seeded random orders; every other order is a plan, from which Python supplies
+the scheduler with indices.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where an iteration stands, and the state of a loader: a small dict that JSON can hold."""
+"""The position of an iteration, and the state of a loader: a small dict that JSON can hold."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OPTIONAL = ("skip", "streams", "next_stream", "plan")
 
 
 class StreamPosition(NamedTuple):
-    """How far a stream of an iterable dataset has been taken.
+    """How far a stream of an iterable dataset was consumed.
 
     Attributes:
-        batches: of the epoch, so far.
+        batches: how many of the epoch.
         state: the dataset's state after them, if it has one.
-        ended: whether nothing follows.
+        ended: whether these were all.
     """
 
     batches: int = 0
@@ -35,14 +35,14 @@ class StreamPosition(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Where an iteration begins, or goes on.
+    """Where an iteration starts or resumes.
 
     Attributes:
         epoch: counted from 0.
-        batch: batches of the epoch that were taken, without gaps.
-        skip: batches beyond ``batch`` that were taken, too, in ascending order.
+        batch: how many batches of the epoch were taken without a gap.
+        skip: further batches that were taken, in ascending order.
         streams: of an iterable dataset, by stream; empty: at the beginning.
-        next_stream: which stream the next batch is of.
+        next_stream: the stream of the next batch.
         plan: what the epoch's order depends on, besides epoch and seed.
     """
 
@@ -81,11 +81,11 @@ def encode_state(config: LoaderConfig, seed: int | None, position: Position) -> 
 
 
 def decode_state(config: LoaderConfig, state: Any) -> tuple[Position, int | None]:
-    """The position that ``state`` says, and the seed. Nothing is changed yet.
+    """The position in ``state``, and the seed. Changes nothing.
 
     Raises:
-        TypeError: it is not a loader's state, or one of its values is of the wrong type.
-        ValueError: it is the state of another version, dataset, order or batch size, or one of its values is out of
+        TypeError: ``state`` is not a loader's state, or one of its values has the wrong type.
+        ValueError: ``state`` belongs to another version, dataset, order or batch size, or one of its values is out of
             range.
     """
     if not isinstance(state, dict):
@@ -123,7 +123,7 @@ def decode_state(config: LoaderConfig, state: Any) -> tuple[Position, int | None
 
 
 def _most_batches(config: LoaderConfig, seed: int | None) -> int:
-    """How many batches there can be: as many as an epoch has, where that is known for sure."""
+    """The greatest possible number of batches: that of an epoch, if it is known for certain."""
     known = not config.iterable and all(
         given is None or getattr(given, "seekable", False) for given in (config.index_sampler, config.batch_sampler)
     )

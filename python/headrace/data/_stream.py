@@ -1,4 +1,4 @@
-"""Reading an iterable dataset batch by batch, from any batch on."""
+"""Reads an iterable dataset batch by batch, from any batch on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.data._sample_pickle import dumps
 
 @dataclasses.dataclass(frozen=True)
 class StreamPlace:
-    """A place in a stream: after so many batches of an epoch, where the dataset said this of its state, if anything."""
+    """A place in a stream: after that many batches of an epoch, with the dataset's state there, if it has one."""
 
     epoch: int
     batches: int
@@ -43,16 +43,16 @@ class StreamTask:
 
 
 class StreamReader:
-    """Gives the samples of any batch of a stream; cheap as long as they are asked for in order.
+    """Reads the samples of any batch of a stream; cheap as long as batches are requested in order.
 
-    A batch behind the place that has been reached makes it iterate anew; those in between are read and dropped. So a
-    worker can take over from one that died, and several can share a stream of which each makes some batches.
+    For an earlier batch it iterates anew; batches in between are read and dropped. So a worker can take over from one
+    that died, and several workers can share a stream of which each makes some batches.
 
     Not thread-safe: one per worker.
 
     Args:
-        interruptible: signal handlers may raise while it reads, as in the main thread; then it reads anew what it was
-            at. Elsewhere whatever is raised is the dataset's.
+        interruptible: whether signal handlers may raise while it reads, as in the main thread: it then reads the same
+            batch again. Elsewhere every exception is the dataset's.
     """
 
     def __init__(self, dataset: Any, task: StreamTask, worker_id: int, interruptible: bool) -> None:
@@ -66,7 +66,7 @@ class StreamReader:
         self._ended = False
         self._interrupted = False
         self._elements: Iterator[Any] = iter(())
-        # To begin anew after an iteration that was given up in the middle, which a dataset with a state may go on with.
+        # For starting again after an iteration was abandoned, which a dataset with a state might otherwise resume.
         self._initial = None
         if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
             with contextlib.suppress(Exception):  # it may have none before it has begun

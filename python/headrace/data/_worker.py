@@ -37,7 +37,7 @@ from headrace.data._worker_stack import offer_stacks
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInfo:
-    """Who this worker is; see :func:`get_worker_info`."""
+    """Describes a worker; see :func:`get_worker_info`."""
 
     id: int
     num_workers: int
@@ -50,18 +50,15 @@ _thread_info = threading.local()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """In a worker: its number, how many there are, its seed and its copy of the dataset.
-
-    In the main process: None.
-    """
+    """In a worker: its number, the number of workers, its seed and its copy of the dataset. Elsewhere None."""
     info: WorkerInfo | None = getattr(_thread_info, "info", None)
     return info if info is not None else _process_info
 
 
 class SharedDescriptor:
-    """A file descriptor that arrives in a child process however that is started.
+    """A file descriptor that reaches a child process whatever its start method.
 
-    A forked child has it under the same number; for the other start methods pickling duplicates it.
+    A forked child has it under the same number; with the other start methods, pickling duplicates it.
     """
 
     def __init__(self, fd: int) -> None:
@@ -101,14 +98,14 @@ class WorkerTask:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSetup:
-    """All that a worker process is told.
+    """All that a worker process is given.
 
     Attributes:
         arena, completion: of the scheduler.
-        main_process: the pidfd of the process that it ends with.
-        stacks: where it writes its Python stacks when it is asked.
+        main_process: the pidfd of the process with which it ends.
+        stacks: where it writes its Python stacks on request.
         sockets: a folder to remove if the main process cannot; empty: none.
-        delay: seconds to wait before it begins.
+        delay: seconds to wait before it starts.
     """
 
     task: WorkerTask
@@ -138,7 +135,7 @@ class KeptErrors:
         return self._errors[int(pickle.loads(message))]
 
     def drop(self, message: bytes) -> None:
-        """Nobody asks for it any more."""
+        """Drops the exception of a message that nobody will ask for again."""
         self._errors.pop(int(pickle.loads(message)), None)
 
     def clear(self) -> None:
@@ -152,7 +149,7 @@ class ClaimServer:
     Args:
         arena_fd, completion_fd: of the scheduler.
         producer_id: unique among the servers of the arena.
-        errors: the consumer is in this process and finds exceptions there, as they are; None: they are pickled.
+        errors: where the consumer, which is in this process, finds exceptions; None: they are pickled.
         hand_over: the consumer is this thread and finds there what would not leave a slot as it is; None: whatever it
             is, it is written to a slot.
 
@@ -191,7 +188,7 @@ class ClaimServer:
         self._init_error: BaseException | None = None
         self._init_traceback: types.TracebackType | None = None
         self._errors = errors
-        # Whether an exception is the fault of the sample at hand, and else of what.
+        # What an exception is blamed on; None: on the current sample.
         self._culprit: str | None = None
         self.hands_over = hand_over is not None
         self._hand_over = hand_over
@@ -208,7 +205,7 @@ class ClaimServer:
             return
         try:
             self.task.worker_init_fn(worker_id)
-        except BaseException as error:  # SystemExit, too: the consumer is to hear of it
+        except BaseException as error:  # SystemExit, too: the consumer must hear of it
             self._init_error = error
             self._init_traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
 
@@ -217,7 +214,7 @@ class ClaimServer:
         self._init_error, self._init_traceback = other._init_error, other._init_traceback
 
     def run(self) -> None:
-        """Serves until the loader is shut down."""
+        """Serves claims until the loader is shut down."""
         wait, serve = self.producer.wait, self.serve
         while (claim := wait()) is not None:
             serve(claim)
@@ -226,7 +223,7 @@ class ClaimServer:
         """Makes the rows of a claim; an exception becomes the batch's."""
         try:
             self._serve(claim)
-        except BaseException as error:  # whatever it is, it is the batch's affair, not the worker's
+        except BaseException as error:  # whatever it is, it fails the batch, not the worker
             here = self._errors is not None and threading.current_thread() is threading.main_thread()
             if here and isinstance(error, KeyboardInterrupt):
                 raise  # not the sample's doing
@@ -271,7 +268,7 @@ class ClaimServer:
             producer.fill_from(claim, samples)
 
     def _pause(self, claim: _core.Claim) -> None:
-        """Waits before it begins with rows at which workers have died (``_worker_deaths``)."""
+        """Waits before it starts rows at which workers have died (``_worker_deaths``)."""
         if claim.deaths == 0 or self._errors is not None:
             return
         deadline = time.monotonic() + pause_before_retry(claim.deaths)
@@ -279,10 +276,10 @@ class ClaimServer:
             time.sleep(min(left, 0.1))
 
     def _keep(self, claim: _core.Claim, samples: list[Any]) -> None:
-        """Leaves samples in the slot for whoever collates the batch."""
+        """Stores samples in the slot for the worker that collates the batch."""
         try:
             kept = [dumps_sample(sample) for sample in samples]
-        except Exception:  # what cannot be pickled can be collated by who made it
+        except Exception:  # what cannot be pickled, one worker makes and collates
             self.producer.mismatch(claim)
             return
         for row, (data, buffers) in enumerate(kept, claim.begin):
@@ -369,7 +366,7 @@ class ClaimServer:
         return batch
 
     def _expect_spec(self) -> None:
-        """Says once what the dataset's ``sample_spec`` says, so that the first sample has its place, too."""
+        """Passes the dataset's ``sample_spec`` on, once, so that even the first sample has a place."""
         if self._spec is not None:
             self._culprit = "The dataset's sample_spec is not one"
             self.producer.expect(sample_prototype(self._spec))
@@ -401,7 +398,7 @@ class ClaimServer:
             if hasattr(error, "add_note"):
                 error.add_note(culprit + ".")
             return self._errors.keep(error)
-        # Half of it: another thread or process may fail at the same time.
+        # Half of the room: another thread or process may fail at the same time.
         return encode_error(error, culprit, index, self.producer.message_room(claim) // 2)
 
 
@@ -430,10 +427,10 @@ def _described(error: BaseException) -> str:
 
 
 def encode_error(error: BaseException, culprit: str, index: Any, room: int = 1 << 30) -> bytes:
-    """An exception, its traceback as text and what it befell, for :func:`decode_error` in another process.
+    """Encodes an exception, its traceback as text and what it is blamed on, for :func:`decode_error` elsewhere.
 
     Args:
-        room: the most bytes that the result may have; what is too long for it loses its middle.
+        room: the maximum number of bytes of the result; texts that are too long lose their middle.
     """
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     for shortened in (None, room // 8, 64):
@@ -462,17 +459,18 @@ def _shorten_text(text: str, length: int | None) -> str:
 
 
 def _shortened_error(error: BaseException, length: int) -> BaseException:
-    """One of the same type, whose arguments are texts that are not too long."""
+    """An exception of the same type, its arguments shortened and as texts."""
     arguments = [_shorten_text(arg if isinstance(arg, str) else repr(arg), length) for arg in error.args]
     return type(error)(*arguments)
 
 
 class WorkerTraceback(Exception):
-    """Stands as the cause of an exception that was raised in a worker, and shows where.
+    """The cause of an exception that was raised in a worker; shows where.
 
     Attributes:
+        culprit: what failed, in a sentence.
         text: the worker's traceback.
-        sample_index: the index of the sample that could not be made; None if it was not one sample.
+        sample_index: the index of the sample that could not be made; None if it was not a single sample.
     """
 
     def __init__(self, culprit: str, text: str, sample_index: Any) -> None:
@@ -486,7 +484,7 @@ class WorkerTraceback(Exception):
 
 
 def decode_error(message: bytes) -> BaseException:
-    """The exception that a worker met, with :class:`WorkerTraceback` as its cause."""
+    """The exception that a worker encoded, with :class:`WorkerTraceback` as its cause."""
     if not message:
         return RuntimeError("a worker failed to make a sample, and there was no room in the slot to say why")
     pickled, description, culprit, trace, index = pickle.loads(message)
@@ -514,7 +512,7 @@ def _seed_generators(seed: int, worker_id: int) -> None:
 
 
 def _tell_torch(info: WorkerInfo) -> None:
-    """Has torch's get_worker_info answer in this process, for datasets that ask it."""
+    """Makes torch's get_worker_info work in this process, for datasets that call it."""
     module: Any = sys.modules.get("torch.utils.data._utils.worker")
     if module is not None:
         with contextlib.suppress(Exception):  # an internal of torch's: without it only that question fails
@@ -524,10 +522,10 @@ def _tell_torch(info: WorkerInfo) -> None:
 
 
 def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
-    """Who the worker of that number is.
+    """What :func:`get_worker_info` returns in the worker of that number.
 
-    Where all workers iterate over one stream, each is told that it is the only one: an iterable dataset that leaves to
-    others what is theirs must not do so twice.
+    Where all workers iterate over one stream, each is told that it is the only one: a dataset that shards itself by
+    worker must not do so in addition.
     """
     if task.stream is not None and not task.stream.own:
         return WorkerInfo(0, 1, task.base_seed & _MAX_SEED, task.dataset)
@@ -564,10 +562,10 @@ def serve_in_thread(server_of: weakref.ref[ClaimServer], worker_id: int) -> None
 
 
 def _let_forkserver_end() -> None:
-    """A forkserver ends when nobody has its pipe any more, of which its children have a copy each.
+    """Closes this worker's copy of the forkserver's pipe: a forkserver lives for as long as anybody holds that.
 
-    A stopped worker would keep it alive after the main process is gone, and be kept alive by it: the forkserver's end
-    is what wakes the worker (``exit_with``). Workers have no children, who would need it.
+    Otherwise a stopped worker would keep the forkserver alive after the main process has ended, and the forkserver the
+    worker, which its end wakes (``exit_with``). Workers have no children, which would need the pipe.
     """
     server = getattr(multiprocessing.forkserver, "_forkserver", None)
     descriptor = getattr(server, "_forkserver_alive_fd", None)
@@ -577,7 +575,7 @@ def _let_forkserver_end() -> None:
 
 
 def _offer_to_out_of_memory_killer() -> None:
-    """Where memory runs out, the kernel ends a worker, which can be replaced, rather than the main process."""
+    """If memory runs out, has the kernel end a worker, which can be replaced, rather than the main process."""
     path = "/proc/self/oom_score_adj"
     with contextlib.suppress(OSError, ValueError):  # without /proc, or where it is read-only
         with open(path) as file:

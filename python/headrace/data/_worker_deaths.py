@@ -1,8 +1,8 @@
-"""What follows when workers die: which sample is to blame, if one is, and how soon another worker starts.
+"""What happens when workers die: which sample is to blame, if any, and how soon another worker starts.
 
-The way in which a process died does not say whose doing it was: SIGKILL comes from an operator, from a cluster's
-scheduler, and from the kernel when a sample takes all memory. So a sample is tried again, and what happens meanwhile
-tells the two apart.
+The way in which a process died does not tell who caused it: SIGKILL comes from operators, from a cluster's scheduler,
+and from the kernel when a sample takes all memory. So the sample is tried again, and what happens meanwhile tells
+whether it is to blame.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import signal
 import time
 from collections.abc import Hashable
 
-# A worker that dies this often in a row without coming to a sample is not started again, if nothing else goes on.
+# A worker that dies this often in a row without reaching a sample is not started again, if nothing else makes progress.
 _MAX_IDLE_DEATHS = 5
-# What kills from outside is waited for so long, in seconds.
+# For how long kills from outside may go on without any progress, in seconds.
 _MAX_IDLE_SECONDS = 60.0
-# Signals that a program does not send itself by a mistake.
+# Signals that a program does not send itself by mistake.
 _FROM_OUTSIDE = frozenset(
     -number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)
 )
-# A worker that has lived so long, in seconds, did not die of its start.
+# A worker that has lived for so long, in seconds, did not die of its start.
 _STARTED = 5.0
 # Batches whose numbers are further apart than this are not open together.
 _FORGET_AFTER = 4096
 
 
 def pause_before_retry(deaths: int) -> float:
-    """Seconds that a worker waits before it makes a sample at which so many have died."""
+    """Seconds that a worker waits before it makes a sample at which that many have died."""
     return min(0.05 * 2 ** (deaths - 1), 2.0) if deaths > 0 else 0.0
 
 
 class SampleDeaths:
     """Counts the workers that died at a sample, by sample and cause.
 
-    A retry comes after a pause (:func:`pause_before_retry`), which is the control of the experiment: if meanwhile a
-    worker dies of the same cause that is not at a sample, or at one that had done no harm before, then somebody kills
-    workers from outside, and the count begins anew. So bursts of kills, however fast, are not laid at the door of a
-    sample, whereas one that always ends its worker has nobody beside it who dies.
+    A retry comes after a pause (:func:`pause_before_retry`), which is the control of the experiment: if, meanwhile, a
+    worker dies of the same cause at no sample, or at one that had done no harm before, then somebody kills workers from
+    outside, and the count starts again. So no sample is blamed for bursts of kills, however fast; a sample that always
+    kills its worker, in contrast, is alone in that.
 
     Args:
         limit: deaths of one cause after which a sample is given up.
@@ -73,8 +73,8 @@ class SampleDeaths:
 class IdleDeaths:
     """Counts workers that died without being at a sample.
 
-    Such a worker starts again, later each time. If no sample is made meanwhile, that has an end: soon if it dies of
-    something that its start does, and after a minute if it is killed from outside.
+    Such a worker is started again, later each time. If no sample is made meanwhile, this comes to an end: soon if its
+    own start kills it, and after a minute if it is killed from outside.
     """
 
     def __init__(self) -> None:
@@ -105,10 +105,10 @@ class IdleDeaths:
         return code in _FROM_OUTSIDE and now - self._since < _MAX_IDLE_SECONDS
 
     def delay(self, worker: int) -> float:
-        """Seconds that the next such worker waits before it does anything."""
+        """Seconds that the worker's successor waits before it does anything."""
         count = self._counts[worker]
         return min(0.05 * 2 ** (count - 2), 1.0) if count > 1 else 0.0
 
     def forget(self, worker: int) -> None:
-        """The worker came to a sample."""
+        """The worker reached a sample."""
         del self._counts[worker]

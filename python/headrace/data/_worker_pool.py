@@ -74,7 +74,7 @@ def _no_main_guard() -> errors.FailedPrecondition:
 
 
 def describe_exit(code: int | None) -> str:
-    """ "was killed by SIGKILL", "exited with status 1"."""
+    """For instance "was killed by SIGKILL" or "exited with status 1"."""
     if code is None:
         return "died"
     if code < 0:
@@ -94,7 +94,7 @@ def _killed(process: multiprocessing.process.BaseProcess) -> str:
 
 
 def hint(code: int | None) -> str:
-    """A sentence on what may be behind an exit that does not speak for itself."""
+    """A sentence on the possible reason of an exit that does not explain itself."""
     if code != -signal.SIGKILL:
         return ""
     return (
@@ -105,11 +105,11 @@ def hint(code: int | None) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class DeathPolicy:
-    """What follows when workers die at a sample.
+    """What happens when workers die at a sample.
 
     Attributes:
-        max_deaths: so many of one cause, and the sample is given up.
-        skip: its batch is made without it, where that can be; else the batch fails.
+        max_deaths: deaths of one cause after which the sample is given up.
+        skip: make its batch without it, if that is possible; else the batch fails.
     """
 
     max_deaths: int
@@ -122,7 +122,7 @@ class _Worker:
 
     Attributes:
         started: when, by the monotonic clock.
-        hung: it was ended since it had been at a sample for too long.
+        hung: whether it was ended because it had been at a sample for too long.
     """
 
     process: multiprocessing.process.BaseProcess
@@ -137,20 +137,20 @@ class _Worker:
 class WorkerPool:
     """Worker processes that fill the arena of one scheduler.
 
-    Does not know the dataset, so that a dataset or a collate function may refer to the loader without keeping its
+    It does not refer to the dataset, so a dataset or collate function may refer to the loader without keeping its
     workers alive.
 
     Thread-safety: one thread at a time, which in practice is the scheduler's consumer.
 
     Attributes:
-        deaths: of workers, so far.
-        skipped: samples that were given up and left out, so far.
+        deaths: how many workers have died.
+        skipped: how many samples were given up and left out.
 
     Raises:
-        IoError: the system starts no process, or lacks what watching one takes.
-        FailedPrecondition: this process is a daemonic one, which must not have children.
-        Exception: what :mod:`multiprocessing` raises for a dataset that cannot be sent to a worker; then nothing is
-            left running.
+        IoError: the system cannot start a process, or lacks what it takes to watch one.
+        FailedPrecondition: this process is daemonic, and must not have children.
+        Exception: what :mod:`multiprocessing` raises for a dataset that cannot be sent to a worker; nothing is left
+            running then.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class WorkerPool:
         self._stacks = Stacks()
         try:
             self._main_pidfd = _open_pidfd(self._owner)
-            # Start all, then watch all: the processes come up in parallel.
+            # Start all, then watch all, so that the processes start in parallel.
             for worker_id in range(num_workers):
                 self._workers.append(self._start(worker_id, make_setup))
             for worker_id in range(num_workers):
@@ -224,7 +224,7 @@ class WorkerPool:
         try:
             pidfd = _open_pidfd(process.pid)  # type: ignore[arg-type]
         except ProcessLookupError:
-            # Gone and reaped already (by a forkserver): its sentinel says so.
+            # It has ended, and a forkserver has reaped it: the sentinel is readable.
             pidfd = os.dup(process.sentinel)
         try:
             self._scheduler.watch_producer(worker_id * self._threads, pidfd, self._threads)
@@ -237,13 +237,13 @@ class WorkerPool:
         make_setup: MakeSetup,
         index_of: IndexOf,
     ) -> list[str]:
-        """Starts a new worker for each that died, and gives up the samples that always end theirs.
+        """Starts a new worker for each that died, and gives up the samples that always kill theirs.
 
         Returns:
-            What happened, for the user.
+            A report for the user on each.
 
         Raises:
-            errors.WorkerDied: workers die again and again before they come to a sample.
+            errors.WorkerDied: workers die again and again before they reach a sample.
             errors.FailedPrecondition: they import a main module that starts workers itself.
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
@@ -280,7 +280,7 @@ class WorkerPool:
         report: str,
         index_of: IndexOf,
     ) -> str:
-        """Decides what follows; says so in words that go on with ``report``."""
+        """Decides what happens next, and returns words that continue ``report``."""
         code = worker.process.exitcode
         cause = "hung" if worker.hung else code
         by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
@@ -311,11 +311,11 @@ class WorkerPool:
         return "it is given up"
 
     def exit_at(self, epoch: int, batch: int) -> tuple[str, str]:
-        """How the last worker ended that made a sample of that batch, which was given up, and what may be behind it."""
+        """How the last worker that made a given-up sample of that batch ended, and the possible reason."""
         return self._given_up.get((epoch, batch), (describe_exit(None), ""))
 
     def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
-        """What the workers that hold those claims are at, or all if there are none: sample, process and stack."""
+        """Sample, process and stack of the workers that hold those claims; of all workers if there are no claims."""
         samples: dict[int, _core.HeldClaim | None] = dict.fromkeys(range(len(self._workers)))
         if held:
             samples = {claim.producer // self._threads: claim for claim in held}
@@ -329,7 +329,7 @@ class WorkerPool:
         return "\n\n".join(texts)
 
     def end_hung(self, before: list[_core.HeldClaim]) -> None:
-        """Kills the workers that are still at the sample at which they were; their deaths are noted as any other."""
+        """Kills the workers that are still at the same sample as before; their deaths count like any other."""
         known = {_identity(claim) for claim in before}
         for claim in self._scheduler.claims():
             worker_id = claim.producer // self._threads
@@ -338,10 +338,10 @@ class WorkerPool:
                 self._workers[worker_id].process.kill()
 
     def resize(self, workers: int, make_setup: MakeSetup) -> int:
-        """Starts workers, or lets some end once they have made what they are at.
+        """Starts workers, or lets some end once they have finished their samples.
 
         Returns:
-            How many there are now: fewer than asked for while one that was let go has not ended.
+            How many there are now: fewer than requested while one that was let go has not ended.
         """
         while len(self._workers) < workers:
             worker_id = len(self._workers)
@@ -363,7 +363,7 @@ class WorkerPool:
         return len(self._workers)
 
     def stop(self) -> None:
-        """Ends the workers: asks them to, then kills them. Does nothing in a forked child. Idempotent."""
+        """Ends the workers: asks them to end, then kills them. Does nothing in a forked child. Idempotent."""
         if os.getpid() != self._owner:
             return
         self._scheduler.shutdown()
@@ -406,7 +406,7 @@ _LIMITS = {
 
 
 def _require_descriptors(workers: int) -> None:
-    """Looks whether that many workers can be had: :mod:`multiprocessing` leaks descriptors when it fails half-way."""
+    """Raises IoError unless so many workers can start: :mod:`multiprocessing` leaks descriptors if it fails midway."""
     wanted = workers * _DESCRIPTORS + _DESCRIPTORS_AT_START
     taken: list[int] = []
     try:
@@ -438,9 +438,9 @@ def _open_pidfd(pid: int) -> int:
 
 
 def _forkserver_sockets(context: Any) -> str:
-    """The folder where multiprocessing's forkserver listens, which stays if this process is killed; else empty."""
+    """The folder of the forkserver's socket, which is left behind if this process is killed; empty if there is none."""
     if _is_fork or context.get_start_method() != "forkserver" or multiprocessing.parent_process() is not None:
-        return ""  # it may be another process's
+        return ""  # it may belong to another process
     multiprocessing.forkserver.ensure_running()
     configuration: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
     return str(configuration.get("tempdir") or "")
@@ -452,9 +452,9 @@ _is_fork = False
 
 
 def _forget_workers() -> None:
-    """In a forked child: the workers are the parent's.
+    """In a forked child: forgets the workers, which are the parent's.
 
-    Otherwise multiprocessing's exit handler would end them when the child ends.
+    Otherwise multiprocessing's exit handler would end them with the child.
     """
     global _is_fork
     _is_fork = True
@@ -472,7 +472,7 @@ def _join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
 
 
 def _close(process: multiprocessing.process.BaseProcess) -> None:
-    with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes that it still runs
+    with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes it is still running
         process.close()
 
 
@@ -510,7 +510,7 @@ class ThreadPool:
         return "\n\n".join(texts)
 
     def stop(self) -> None:
-        """Ends the threads once they have made the samples that they are at; waits for that, but not long.
+        """Ends the threads once they have finished their samples, for which it waits a short while.
 
         Does nothing in a forked child. Idempotent.
         """

@@ -1,7 +1,7 @@
-"""The Python stacks of a worker process, also of one that never runs Python code again.
+"""The Python stacks of a worker process, even of one that never runs Python code again.
 
 :mod:`faulthandler` writes them from a signal handler: neither the interpreter's lock nor a thread of the worker is
-needed, only that the process runs. All workers of a pool write to one memory file, which never blocks them.
+needed; the process must only be running. All workers of a pool write to one memory file, which never blocks them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from headrace import _core
 from headrace.data._memory_file import memory_file
 
-# One that nobody else is likely to use; those below 34 have meanings.
+# One that nobody else is likely to use; those below 34 are reserved.
 _SIGNAL = int(signal.SIGRTMAX) - 3
 _STATES = {
     "T": "It is stopped (SIGSTOP); SIGCONT would let it go on.",
@@ -27,7 +27,7 @@ _STATES = {
 
 
 def offer_stacks(fd: int) -> None:
-    """In a worker: the signal has the stacks of all threads written to ``fd``, and then a line with its number."""
+    """In a worker: makes the signal write the stacks of all threads to ``fd``, followed by a line with its pid."""
     _core.mark_signal(_SIGNAL, fd)
     faulthandler.register(_SIGNAL, fd, all_threads=True, chain=True)
 
@@ -44,7 +44,7 @@ class Stacks:
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # several processes write to it
 
     def of(self, pid: int, seconds: float = 5.0) -> str:
-        """The stacks of the worker with that number, or what keeps it from telling; waits at most so long for them."""
+        """The stacks of a worker process, or why it cannot tell; waits for them for at most ``seconds``."""
         state = _field(pid, "State:")[:1]
         if state in _STATES:
             return _STATES[state]
