@@ -7,6 +7,9 @@ except ImportError as error:
         "headrace.torch needs PyTorch, which is not installed: pip install torch. headrace.DataLoader works without it."
     ) from error
 
+if not hasattr(_torch, "accelerator"):
+    raise ImportError(f"headrace.torch needs PyTorch 2.6 or newer; this is {_torch.__version__}.")
+
 from headrace.torch._dataloader import DataLoader
 
 del _torch
