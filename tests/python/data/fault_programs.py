@@ -753,10 +753,10 @@ def dies_while_ready() -> None:
     os.kill(victim, signal.SIGKILL)
     while (stat := stat_of(victim)) is not None and stat[0] not in "ZX":
         time.sleep(0.001)
+    time.sleep(0.05)  # more than the 20 ms between two looks for deaths
     replaced = 0
     for batch in iterator:
         got.append(batch)
-        time.sleep(0.002)  # the workers are faster
         if loader.stats()["worker_deaths"]:
             break
         replaced += 1
