@@ -245,8 +245,10 @@ class ClaimServer:
             self._serve_stream(claim, self._reader)
             return
         self._pause(claim)
-        self._epoch, self._batch, self._row = claim.epoch, claim.batch, claim.begin
-        self._fetcher.set_epoch(claim.epoch)
+        self._epoch = epoch = claim.epoch
+        if self.task.seed_records:
+            self._batch, self._row = claim.batch, claim.begin
+        self._fetcher.set_epoch(epoch)
         if claim.kind == "collate":
             self._serve_collation(claim)
             return
