@@ -28,7 +28,14 @@ from headrace.data._batch_tree import (
 )
 from headrace.data._device import DeviceCopies
 from headrace.data._ragged import Ragged
-from headrace.data._tensors import array_of_tensor, is_plain_tensor, is_tensor, to_numpy, to_torch
+from headrace.data._tensors import (
+    array_of_tensor,
+    is_plain_tensor,
+    is_tensor,
+    leaves_slot_unchanged,
+    to_numpy,
+    to_torch,
+)
 
 
 class _HandedOver:
@@ -97,7 +104,7 @@ def _fits_in_place(sample: Any) -> bool:
     if kind is dict:
         return all(type(key) in _VALUES for key in sample) and all(map(_fits_in_place, sample.values()))
     if is_tensor(sample):
-        return is_plain_tensor(sample) and sample.device.type == "cpu" and not sample.requires_grad
+        return leaves_slot_unchanged(sample)
     if is_namedtuple(sample):
         return _is_importable(kind) and all(map(_fits_in_place, sample))
     if is_dataclass(sample):

@@ -41,6 +41,11 @@ def is_plain_tensor(value: Any) -> bool:
     return str(value.layout) == "torch.strided" and not value.is_nested and not value.is_quantized
 
 
+def leaves_slot_unchanged(tensor: Any) -> bool:
+    """Whether a tensor is the same after it was written to shared memory and read back."""
+    return is_plain_tensor(tensor) and tensor.device.type == "cpu" and not tensor.requires_grad
+
+
 def array_of_tensor(tensor: Any) -> tuple[Array, str]:
     """The elements of a tensor as an array over the same memory, and its form.
 

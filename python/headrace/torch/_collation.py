@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import default_collate
 
 from headrace.data._batch_tree import Description, describe, describe_whole, is_namedtuple
-from headrace.data._tensors import is_plain_tensor
+from headrace.data._tensors import leaves_slot_unchanged
 
 # Python's own types that PyTorch stacks or lists as the writer does. Subclasses may mean more.
 _VALUES = frozenset((int, float, bool, str, bytes))
@@ -31,7 +31,7 @@ def _is_stacked(value: Any) -> bool:
     if kind in _VALUES:
         return True
     if kind is torch.Tensor:
-        return is_plain_tensor(value) and value.device.type == "cpu" and not value.requires_grad
+        return leaves_slot_unchanged(value)
     if kind is np.ndarray:
         return _is_known(value.dtype)
     if isinstance(value, np.generic):

@@ -56,6 +56,14 @@ SchedulerOptions Hasty(uint64_t length, uint64_t batch_size) {
   return options;
 }
 
+// One batch of a stream at a time, of 4 rows.
+SchedulerOptions OneStream() {
+  SchedulerOptions options = Hasty(0, 4);
+  options.arena.order = IndexOrder::kStream;
+  options.prefetch = 1;
+  return options;
+}
+
 TEST_F(CorruptionTest, ABatchWhoseFactsChangedFailsAndTheNextOnesAreRight) {
   const std::vector<std::function<void(BatchFacts&)>> changes = {
       [](BatchFacts& facts) { facts.rows = 0; },        [](BatchFacts& facts) { facts.chunks = 0; },
@@ -150,10 +158,7 @@ TEST_F(CorruptionTest, WhatIsSaidOfABatchIsChecked) {
            [](BatchEnd& end) { end.attachment.bytes = ~uint64_t{0}; },
            [](BatchEnd& end) { end.kept_bytes = uint64_t{1} << 50; }}) {
     for (const bool sealed : {false, true}) {
-      SchedulerOptions options = Hasty(0, 4);
-      options.arena.order = IndexOrder::kStream;
-      options.prefetch = 1;
-      Begin(options);
+      Begin(OneStream());
       BatchProducer producer = Producer(0);
       const Claim claim = *producer.TryClaim();
       producer.PublishLayout(claim, SampleLayout(producer, claim, 4).bytes());
@@ -167,10 +172,7 @@ TEST_F(CorruptionTest, WhatIsSaidOfABatchIsChecked) {
     }
   }
   // An end that no producer has said is not believed: the stream goes on.
-  SchedulerOptions options = Hasty(0, 4);
-  options.arena.order = IndexOrder::kStream;
-  options.prefetch = 1;
-  Begin(options);
+  Begin(OneStream());
   BatchProducer producer = Producer(0);
   MakeRows(producer, *producer.TryClaim());
   Oldest().end.stream_end = StreamEnd::kAfter;
@@ -180,10 +182,7 @@ TEST_F(CorruptionTest, WhatIsSaidOfABatchIsChecked) {
 
 // A producer keeps to itself what it says of a batch until the batch is done.
 TEST_F(CorruptionTest, WhatIsSaidOfABatchIsNotReadBack) {
-  SchedulerOptions options = Hasty(0, 4);
-  options.arena.order = IndexOrder::kStream;
-  options.prefetch = 1;
-  Begin(options);
+  Begin(OneStream());
   BatchProducer producer = Producer(0);
   const Claim claim = *producer.TryClaim();
   producer.PublishLayout(claim, SampleLayout(producer, claim, 4).bytes());
