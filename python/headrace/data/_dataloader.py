@@ -66,7 +66,7 @@ class DataLoader:
             memory, whatever the number of workers. Default: enough for two per worker; at most 8, unless one worker
             makes a whole batch, as of an iterable dataset, or of one with ``__getitems__``.
         persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends.
-        in_order: batches arrive in their order; False: as they become ready.
+        in_order: batches arrive in their order; False: as they become ready, except those of one stream.
         pin_memory_device: accepted for PyTorch's sake, and ignored.
         device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the previous
             batch is in use; the stream that is current when a batch is taken waits for its copies. Implies ``to`` and

@@ -139,7 +139,8 @@ class Engine:
         )
         # Streams that the scheduler tells apart; a common one counts as one.
         self.stream_count = 0 if self._stream is None else config.num_workers if self._stream.own else 1
-        self.in_order = config.in_order or config.iterable
+        # Of one common stream the next batch is known only when the one before is.
+        self.in_order = config.in_order or (config.iterable and not config.own_streams)
         self._device = None if config.device is None else DeviceCopies(config.device)
         decode: Callable[[bytes], Any] = functools.partial(decode_tree, to=config.batch_type)
         if self._device is not None:

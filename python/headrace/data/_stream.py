@@ -11,6 +11,9 @@ from typing import Any
 from headrace.data._dataset import tell_epoch
 from headrace.data._sample_pickle import dumps
 
+# Keys of a state that consists of the dataset's and its iterator's.
+_BOTH = ("headrace.dataset", "headrace.iterator")
+
 
 @dataclasses.dataclass(frozen=True)
 class StreamPlace:
@@ -98,10 +101,12 @@ class StreamReader:
         """What is worth knowing of the place that has been reached, for :func:`decode_place`; may be empty."""
         if self._ended:
             return dumps((None, True))
-        for holder in (self._elements, self._dataset):
-            if hasattr(holder, "state_dict"):
-                return dumps((holder.state_dict(), False))
-        return b""
+        holders = [each for each in (self._dataset, self._elements) if hasattr(each, "state_dict")]
+        if not holders:
+            return b""
+        if len(holders) == 1 or self._elements is self._dataset:
+            return dumps((holders[0].state_dict(), False))
+        return dumps((dict(zip(_BOTH, (each.state_dict() for each in holders))), False))
 
     @contextlib.contextmanager
     def _uninterrupted(self) -> Iterator[None]:
@@ -129,16 +134,27 @@ class StreamReader:
         tell_epoch([self._dataset], epoch)
         if state is None and given_up and self._initial is not None:
             state = self._initial
-        on_dataset = state is not None and hasattr(self._dataset, "load_state_dict")
-        if on_dataset:
-            self._dataset.load_state_dict(state)
-        self._elements = iter(self._dataset)
-        if state is not None and not on_dataset:
-            if not hasattr(self._elements, "load_state_dict"):
-                kind = type(self._dataset).__name__
-                raise ValueError(f"the loader's state holds one of its dataset, and {kind} has no load_state_dict")
-            self._elements.load_state_dict(state)
+        self._elements = iter(self._dataset) if state is None else self._resumed(state)
         self._ended = False
+
+    def _resumed(self, state: Any) -> Iterator[Any]:
+        """An iterator that goes on where :meth:`place` took ``state``."""
+        dataset = self._dataset
+        of_dataset, of_elements = state, state
+        both = isinstance(state, dict) and tuple(state) == _BOTH
+        if both:
+            of_dataset, of_elements = state.values()
+        # What is its own iterator has its state from then on: __iter__ sets it up.
+        before = hasattr(dataset, "load_state_dict") and not hasattr(dataset, "__next__")
+        if before:
+            dataset.load_state_dict(of_dataset)
+        elements = iter(dataset)
+        if both or not before:
+            if not hasattr(elements, "load_state_dict"):
+                kind = type(dataset).__name__
+                raise ValueError(f"the loader's state holds one of its dataset, and {kind} has no load_state_dict")
+            elements.load_state_dict(of_elements)
+        return elements
 
     def _skip(self) -> None:
         self._batch += 1

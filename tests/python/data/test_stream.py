@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,55 @@ class Stateful(Count):
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.at = state["at"]
+
+
+class StatefulIterator(Rewound):
+    """Its own iterator, which has a state once it was asked for one."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.place = {"at": 0}
+        return super().__iter__()
+
+    def __next__(self) -> int:
+        element = super().__next__()
+        self.place["at"] = self.at
+        return element
+
+    def state_dict(self) -> dict[str, int]:
+        return dict(self.place)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place.update(state)
+        self.at = state["at"]
+
+
+class StatefulPair(IterableDataset[Any]):
+    """Counts the iterations; each of them knows where it is."""
+
+    def __init__(self, length: int) -> None:
+        self.elements = StatefulIterator(length)
+        self.iterations = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.iterations += 1
+        return Tagged(iter(copy.copy(self.elements)), 100 * self.iterations)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"iterations": self.iterations - 1}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.iterations = state["iterations"]
+
+
+class Tagged(Iterator[int]):
+    """The elements of a stateful iterator, with a number added to each."""
+
+    def __init__(self, elements: Any, tag: int) -> None:
+        self.elements, self.tag = elements, tag
+        self.state_dict, self.load_state_dict = elements.state_dict, elements.load_state_dict
+
+    def __next__(self) -> int:
+        return int(next(self.elements) + self.tag)
 
 
 class Arrays(Count):
@@ -174,10 +225,58 @@ def test_resuming_a_dataset_that_is_its_own_iterator(num_workers: int) -> None:
     assert [batch.tolist() for batch in itertools.islice(resumed, 10)] == [[4, 5], [6, 7], [8]]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("dataset", [StatefulIterator, StatefulPair])
+def test_resuming_where_the_iterator_has_the_state(dataset: Any, num_workers: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(dataset(9), 2, num_workers=num_workers, iterable_sharding="dataset")
+
+    loader = make()
+    list(loader)
+    for taken in (2, 3):
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+        resumed = make()
+        resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        assert lists(itertools.islice(resumed, 20)) == lists(batches)
+
+
 def test_each_worker_may_have_a_stream_of_its_own() -> None:
     loader = DataLoader(Shared(10), 2, num_workers=2, iterable_sharding="dataset")
     for _ in range(2):
         assert lists(loader) == [[0, 2], [1, 3], [4, 6], [5, 7], [8], [9]]
+
+
+class Held(Shared):
+    """Worker 0 begins once a file is there."""
+
+    def __init__(self, length: int, start: Path) -> None:
+        super().__init__(length)
+        self.start = start
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        while info is not None and info.id == 0 and not self.start.exists():
+            time.sleep(0.001)
+        yield from super().__iter__()
+
+
+def test_a_slow_stream_does_not_hold_up_another_where_the_order_is_free(tmp_path: Path) -> None:
+    def make() -> DataLoader:
+        dataset = Held(12, tmp_path / "start")
+        more: dict[str, Any] = {"in_order": False, "iterable_sharding": "dataset", "prefetch_factor": 4, "timeout": 60}
+        return DataLoader(dataset, 2, num_workers=2, **more)
+
+    loader = make()
+    batches = iter(loader)
+    assert lists(itertools.islice(batches, 2)) == [[1, 3], [5, 7]]
+    state = json.loads(json.dumps(loader.state_dict()))
+    (tmp_path / "start").touch()
+    assert sorted(lists(batches)) == [[0, 2], [4, 6], [8, 10], [9, 11]]
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert sorted(lists(resumed)) == [[0, 2], [4, 6], [8, 10], [9, 11]]
 
 
 def test_a_worker_that_is_exhausted_leaves_the_others_working() -> None:
