@@ -77,6 +77,8 @@ class LoaderConfig:
     trace: bool
     max_deaths_per_sample: int
     on_worker_death: str
+    # Of the loader's class: whether a dataset's set_epoch is called for it, rather than by the program alone.
+    tells_epoch: bool = True
 
     # Derived from the arguments.
     iterable: bool = dataclasses.field(init=False)
@@ -343,4 +345,6 @@ class LoaderConfig:
         return min(len(self.source), _MAX_LENGTH) if hasattr(self.source, "__len__") else 0
 
 
-ARGUMENT_NAMES = frozenset(field.name for field in dataclasses.fields(LoaderConfig) if field.init)
+ARGUMENT_NAMES = frozenset(
+    field.name for field in dataclasses.fields(LoaderConfig) if field.init and field.name != "tells_epoch"
+)

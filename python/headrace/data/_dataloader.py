@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import types
@@ -12,15 +13,17 @@ from typing import Any, ClassVar
 from headrace import _core, errors
 from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
+from headrace.data._dataset import has_state
 from headrace.data._engine import Engine, rest_if_interpreter_exits
 from headrace.data._feed import Feed
 from headrace.data._fingerprint import fingerprint
 from headrace.data._iteration import BatchIterator, Progress, ProgressBar
-from headrace.data._order import batches_per_epoch, draw_torch_seed
+from headrace.data._order import batches_per_epoch, upcoming
 from headrace.data._random import worker_base_seed
 from headrace.data._sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
-from headrace.data._state import MAX_BATCH, MAX_EPOCH, Position, decode_state, encode_state
+from headrace.data._state import MAX_BATCH, MAX_EPOCH, Position, StreamPosition, decode_state, encode_state
 from headrace.data._timeline import write_timeline
+from headrace.data._torch_random import draw_torch_seed
 from headrace.data._world import warn_of_shared_samples
 
 
@@ -110,6 +113,9 @@ class DataLoader:
         TypeError, ValueError: arguments that are out of range or exclude one another.
     """
 
+    # Whether a dataset's set_epoch is called for each epoch.
+    _tells_epoch: ClassVar[bool] = True
+
     def __init__(
         self,
         dataset: Any,
@@ -147,7 +153,7 @@ class DataLoader:
         on_worker_death: str = "raise",
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name in ARGUMENT_NAMES}
-        self._config = LoaderConfig(**arguments)
+        self._config = LoaderConfig(**arguments, tells_epoch=self._tells_epoch)
         self._seed = self._config.seed
         self._num_workers = self._config.num_workers
         self._next = Position(0)
@@ -292,7 +298,11 @@ class DataLoader:
             position = self._next
         else:
             position = Position(self._next.epoch, batches)
-        return encode_state(self._config, self._seed, position)
+        seed = self._seed
+        if position == Position(position.epoch):
+            seed, plan = upcoming(self._config, seed)
+            position = Position(position.epoch, plan=plan, streams=self._stream_here())
+        return encode_state(self._config, seed, position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration resume with the batch after those that ``state`` counts.
@@ -308,6 +318,9 @@ class DataLoader:
         self._end_running("the loader was given another state during the iteration; iterate over it anew")
         if seed != self._seed:
             self._close_idle()  # their workers have the other seed
+        if "dataset" in state:
+            self._config.dataset.load_state_dict(state["dataset"])
+            self.refresh()
         self._seed = seed
         self._next = position
         self._resuming = True
@@ -366,6 +379,14 @@ class DataLoader:
     def _latest_engine(self) -> Engine | None:
         engine = self._latest.engine if self._latest is not None else None
         return engine if engine is not None and engine.is_mine() else None
+
+    def _stream_here(self) -> tuple[StreamPosition, ...]:
+        """Between epochs: where an iterable dataset is that no worker reads; empty if it does not say."""
+        dataset = self._config.dataset
+        if self._config.iterable and self._config.num_workers == 0 and has_state(dataset):
+            with contextlib.suppress(Exception):  # it may have none before it has begun
+                return (StreamPosition(0, dataset.state_dict()),)
+        return ()
 
     def _end_running(self, reason: str, feed_reason: str | None = None) -> None:
         for running in list(self._running):

@@ -36,6 +36,8 @@ class Dataset(Protocol[Sample]):
       method that has filled it returns ``out`` or None.
     - ``sample_spec``: describes a sample, so that ``out`` is available from the first sample on.
     - ``__getitems__(self, indices)``: returns a list of samples in one call.
+    - ``state_dict()``, ``load_state_dict(state)``: what the loader keeps with its own state. It is the state of the
+      dataset in the program's process; workers have copies.
     """
 
     def __len__(self) -> int: ...
@@ -119,6 +121,13 @@ def tell_epoch(datasets: Iterable[Any], epoch: int) -> None:
     for dataset in datasets:
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
+
+
+def has_state(dataset: Any) -> bool:
+    """Whether a dataset, or a part of it, has a state to be kept."""
+    if isinstance(dataset, ComposedDataset):
+        return any(has_state(part.dataset) for part in dataset._parts)
+    return hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")
 
 
 def _has_parameter(method: Callable[..., Any], name: str) -> bool:

@@ -26,7 +26,7 @@ from headrace.data._config import LoaderConfig
 from headrace.data._dataset import bulk_method, wants_out
 from headrace.data._device import DeviceCopies
 from headrace.data._hand_over import HandOver
-from headrace.data._order import Indices, make_plan
+from headrace.data._order import Indices, States, as_integers, make_plan
 from headrace.data._sample_pickle import dumps
 from headrace.data._state import Position
 from headrace.data._stats import summarize
@@ -44,7 +44,6 @@ _SLOT_BYTES = 4 << 30
 _SILENCE = 60.0
 # Of each worker, the newest.
 _TRACE_EVENTS = 1 << 14
-_MAX_INDEX = (1 << 63) - 1
 
 
 _interpreter_exits = False
@@ -252,9 +251,9 @@ class Engine:
         """The batch that :meth:`next` took last."""
         return self.scheduler.last
 
-    def plan_state(self) -> dict[str, Any]:
-        """What the order of the current epoch depends on, besides epoch and seed."""
-        return {} if self._plan is None else self._plan.state()
+    def plan_states(self) -> States | None:
+        """What the order of the current epoch depends on from a batch on, besides epoch and seed; None: on nothing."""
+        return None if self._plan is None else self._plan.states()
 
     @property
     def supplying(self) -> bool:
@@ -331,9 +330,10 @@ class Engine:
             if indices is None:
                 self.scheduler.end_supply()
                 return
-            packed = _pack(indices)
+            integers = as_integers(indices)
             self._supplied[batch] = indices
-            self.scheduler.supply(len(indices), dumps(list(indices)) if packed is None else packed, packed is None)
+            packed = dumps(list(indices)) if integers is None else integers.tobytes()
+            self.scheduler.supply(len(indices), packed, integers is None)
             while len(self._supplied) > self._prefetch + 2:  # in flight, the one just taken, and one handed over twice
                 self._supplied.popitem(last=False)
 
@@ -482,7 +482,8 @@ def _stream_task(config: LoaderConfig, position: Position) -> StreamTask:
         for number, stream in enumerate(position.streams)
         if stream.ended or stream.state is not None  # else the worker reads up to there
     }
-    return StreamTask(config.own_streams, config.batch_size or 1, *config.shard, config.drop_last, places)
+    size, tells_epoch = config.batch_size or 1, config.tells_epoch
+    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, places, tells_epoch)
 
 
 def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception) -> None:
@@ -526,17 +527,3 @@ def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
         return method(alive, *args)
 
     return call
-
-
-def _pack(indices: Indices) -> bytes | None:
-    """The indices as int64, if that is what they are and none is negative."""
-    try:
-        array = np.asarray(indices)
-    except ValueError:  # of different lengths
-        return None
-    if array.ndim != 1 or array.dtype.kind not in "iu" or array.dtype.itemsize > 8:
-        return None
-    if array.dtype.kind == "u" and array.size and int(array.max()) > _MAX_INDEX:
-        return None
-    packed = array.astype(np.int64)
-    return None if (packed < 0).any() else packed.tobytes()

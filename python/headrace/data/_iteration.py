@@ -106,7 +106,7 @@ class Progress:
         self.finished = False
         self.feeding = False
         self.engine: Engine | None = engine
-        self._plan_state = engine.plan_state()
+        self._plan_states = engine.plan_states()
         self.detailed = bool(engine.stream_count) or not engine.in_order
         self.place: Any = begin.batch
         if engine.stream_count:
@@ -149,9 +149,9 @@ class Progress:
                     "in order and workers have no streams of their own"
                 )
             return Position(self.epoch, batches, streams=(StreamPosition(batches),))
-        if self.detailed:
-            return Position(self.epoch, plan=self._plan_state, **self.place.position())
-        return Position(self.epoch, self.place if batches is None else batches, plan=self._plan_state)
+        place = self.place.position() if self.detailed else {"batch": self.place if batches is None else batches}
+        plan = {} if self._plan_states is None else self._plan_states(place["batch"])
+        return Position(self.epoch, plan=plan, **place)
 
 
 class ProgressBar(Iterator[Any]):

@@ -7,9 +7,11 @@ the scheduler with indices.
 from __future__ import annotations
 
 import abc
-import base64
+import array
 import importlib
 import itertools
+import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Union
 
@@ -20,8 +22,21 @@ from headrace.data._arguments import integer
 from headrace.data._config import LoaderConfig
 from headrace.data._grain import grain_batch_count, grain_positions
 from headrace.data._sampler import BatchSampler, SeekableSampler
+from headrace.data._torch_random import (
+    SamplerDraws,
+    check_generator_state,
+    check_torch_seed,
+    copy_generator,
+    draw_torch_seed,
+    encode_generator,
+    set_generator,
+)
 
 Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
+# What an epoch's order depends on from a batch on, besides epoch and batch; JSON can hold it.
+States = Callable[[int], dict[str, Any]]
+
+_MAX_INDEX = (1 << 63) - 1
 
 
 class BatchPlan(abc.ABC):
@@ -29,7 +44,7 @@ class BatchPlan(abc.ABC):
 
     A signal handler may raise at any moment; asking for the same batch again then gives what it would have given.
 
-    A subclass whose order depends on more than epoch and batch overrides ``state``, ``check`` and ``restore``.
+    A subclass whose order depends on more than epoch and batch overrides ``states``, ``check`` and ``restore``.
     """
 
     @abc.abstractmethod
@@ -40,9 +55,9 @@ class BatchPlan(abc.ABC):
     def take(self, batch: int) -> Indices | None:
         """The list of a batch, never empty; None after the last one. Batches are asked for in ascending order."""
 
-    def state(self) -> dict[str, Any]:
-        """What this epoch's order depends on, besides epoch and batch; JSON can hold it."""
-        return {}
+    def states(self) -> States:
+        """What the order of this epoch depends on, from any batch on: a function that stays valid when others start."""
+        return _no_state
 
     def check(self, state: dict[str, Any]) -> None:
         """Raises TypeError or ValueError unless :meth:`restore` accepts ``state``. Changes nothing."""
@@ -58,8 +73,9 @@ class _SamplerPlan(BatchPlan):
     def __init__(self, state_of: SeekableSampler) -> None:
         self._state_of = state_of
 
-    def state(self) -> dict[str, Any]:
-        return {"sampler": self._state_of.state_dict()}
+    def states(self) -> States:
+        state = {"sampler": self._state_of.state_dict()}
+        return lambda batch: state
 
     def check(self, state: dict[str, Any]) -> None:
         _check_keys(state, "sampler")
@@ -114,10 +130,37 @@ class SeekingBatchPlan(_SamplerPlan):
         return self._sampler.take(batch, batch + 1)[0] if batch < len(self._sampler) else None
 
 
+class _Drawn:
+    """What is known of an epoch of a replayed sampler.
+
+    Attributes:
+        generators: the states of torch's generators with which it began.
+    """
+
+    def __init__(self, first_batch: int) -> None:
+        self._first = first_batch
+        self._checksums = array.array("I")
+        self.generators: dict[str, str] = {}
+
+    def note(self, batch: int, checksum: int) -> None:
+        """Notes, of one batch after the other, the checksum of all indices before it."""
+        if batch == self._first + len(self._checksums):
+            self._checksums.append(checksum)
+
+    def before(self, batch: int) -> int:
+        """The checksum of the indices before a batch."""
+        return self._checksums[batch - self._first]
+
+    def state(self, batch: int) -> dict[str, Any]:
+        known = 0 <= batch - self._first < len(self._checksums)
+        return {**self.generators, **({"drawn": self.before(batch)} if known else {})}
+
+
 class ReplayPlan(BatchPlan):
     """Batches of anything that gives indices when it is iterated over.
 
-    To begin in the middle of an epoch, the indices before are drawn and dropped.
+    To begin in the middle of an epoch, the indices before are drawn again and dropped. What torch's samplers draw then
+    is what they drew at first; of any other sampler a checksum tells whether it does.
 
     Args:
         sampler: iterated over once per epoch.
@@ -129,21 +172,41 @@ class ReplayPlan(BatchPlan):
         self._group_size = batch_size * world
         self._drop_last = drop_last
         self._rank, self._world = rank, world
+        self._draws = SamplerDraws(sampler)
+        self._restored: dict[str, Any] = {}
+        self._first = 0
+        self._begun = False
+        self._known = _Drawn(0)
         self._indices: Iterator[Any] = iter(())
         # The position of the first of these, and those drawn from it on: replaced at once, and only extended else, so
         # that an interrupt leaves nothing half done.
         self._drawn: tuple[int, list[Any]] = (0, [])
         self._broken_off = False
 
+    @property
+    def generator(self) -> Any:
+        """The generator of torch's that the sampler was given; None if it has none."""
+        return self._draws.generator
+
     def start(self, epoch: int, batch: int) -> None:
-        self._indices = iter(self._sampler)
-        first = batch * self._group_size
-        if first:
-            next(itertools.islice(self._indices, first - 1, first), None)
-        self._drawn = (first, [])
-        self._broken_off = False
+        self._first, self._begun = batch, False
+        self._known = _Drawn(batch)
+
+    def states(self) -> States:
+        return self._known.state
+
+    def check(self, state: dict[str, Any]) -> None:
+        if not set(state) <= {"drawn", *SamplerDraws.KEYS}:
+            _check_keys(state, "drawn", *SamplerDraws.KEYS)
+        integer("drawn of the state", state.get("drawn", 0), 0, (1 << 32) - 1)
+        self._draws.check(state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._restored = state
 
     def take(self, batch: int) -> Indices | None:
+        if not self._begun:
+            self._begin()
         first, drawn = self._drawn
         begin = batch * self._group_size
         self._draw(drawn, begin + self._group_size - first - len(drawn))
@@ -151,7 +214,41 @@ class ReplayPlan(BatchPlan):
         if len(group) < (self._group_size if self._drop_last else 1):
             return None
         self._drawn = (begin, group)
-        return group[self._rank :: self._world] or None
+        indices = self._checked(group)
+        self._known.note(batch + 1, _checksum(indices, self._known.before(batch)))
+        return self._share(indices)
+
+    def _share(self, indices: Indices) -> Indices | None:
+        """Of a global batch, what is this loader's."""
+        share = indices[self._rank :: self._world]
+        return share if len(share) else None
+
+    def _checked(self, group: list[Any]) -> Indices:
+        """The indices that are in what was drawn."""
+        integers = as_integers(group)
+        return group if integers is None else integers
+
+    def _begin(self) -> None:
+        """Starts the iteration, and draws what comes before the first batch."""
+        restored, checksum = self._restored, 0
+        self._broken_off = False
+        with self._draws.repeated(restored) as generators:
+            self._indices = iter(self._sampler)
+            for _ in range(self._first):
+                group = list(itertools.islice(self._indices, self._group_size))
+                checksum = _checksum(self._checked(group), checksum) if group else checksum
+            drawn: list[Any] = []
+            self._drawn = (self._first * self._group_size, drawn)
+            self._draw(drawn, self._group_size)  # with the first index, torch's samplers draw all that they need
+        if restored.get("drawn", checksum) != checksum:
+            raise errors.FailedPrecondition(
+                f"the sampler ({type(self._sampler).__name__}) gave other indices than before the state was taken, so "
+                "the iteration cannot go on there: let it depend on a seed and on its set_epoch alone, or pass a "
+                "sampler of headrace.data"
+            )
+        self._known.generators = generators
+        self._known.note(self._first, checksum)
+        self._restored, self._begun = {}, True
 
     def _draw(self, drawn: list[Any], count: int) -> None:
         if count <= 0:
@@ -174,17 +271,14 @@ class ReplayBatchPlan(ReplayPlan):
     def __init__(self, batch_sampler: Iterable[Any]) -> None:
         super().__init__(batch_sampler, 1, False)
 
-    def take(self, batch: int) -> Indices | None:
-        drawn = super().take(batch)
-        if drawn is None:
-            return None
-        indices = drawn[0]
+    def _checked(self, group: list[Any]) -> Indices:
+        indices = group[0]
         if not isinstance(indices, Iterable) or isinstance(indices, (str, bytes)):
             raise TypeError(f"batch_sampler must give lists of indices, got {indices!r:.200}")
         indices = list(indices)
         if not indices:
             raise ValueError("batch_sampler gave an empty list of indices")
-        return indices
+        return super()._checked(indices)
 
 
 class TorchShufflePlan(BatchPlan):
@@ -213,10 +307,8 @@ class TorchShufflePlan(BatchPlan):
         else:
             generator = self._generator
             if restored is not None:
-                raw = base64.b64decode(restored["torch_generator"])
-                generator.set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
-            raw = bytes(generator.get_state().numpy())
-            self._state = {"torch_generator": base64.b64encode(raw).decode("ascii")}
+                set_generator(generator, restored["torch_generator"])
+            self._state = {"torch_generator": encode_generator(generator)}
         self._order = torch.randperm(self._length, generator=generator).numpy()
         self._at_end = generator
 
@@ -230,23 +322,19 @@ class TorchShufflePlan(BatchPlan):
             importlib.import_module("torch").randperm(self._length, generator=generator)
         return None
 
-    def state(self) -> dict[str, Any]:
-        return dict(self._state)
+    def states(self) -> States:
+        state = self._state
+        return lambda batch: state
 
     def check(self, state: dict[str, Any]) -> None:
         if not {"torch_seed", "torch_generator"} & set(state):
             raise ValueError("the state was not taken of a loader with torch's shuffling; give this one the same seed")
         if self._generator is None:
             _check_keys(state, "torch_seed")
-            integer("torch_seed of the state", state["torch_seed"], -(1 << 63), (1 << 63) - 1)
-            return
-        _check_keys(state, "torch_generator")
-        try:
-            raw = base64.b64decode(state["torch_generator"], validate=True)
-            torch = importlib.import_module("torch")
-            torch.Generator().set_state(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
-        except Exception as error:
-            raise ValueError(f"torch_generator of the state is not a state of torch's generator: {error}") from None
+            check_torch_seed(state["torch_seed"])
+        else:
+            _check_keys(state, "torch_generator")
+            check_generator_state("torch_generator", state["torch_generator"])
 
     def restore(self, state: dict[str, Any]) -> None:
         self._restored = state
@@ -293,10 +381,27 @@ def _check_keys(state: dict[str, Any], *expected: str) -> None:
         )
 
 
-def draw_torch_seed(generator: Any) -> int:
-    """The int64 that torch's loader draws from its generator for each epoch."""
-    torch = importlib.import_module("torch")
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+def as_integers(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """The indices as int64, if they are integers that fit and none is negative; else None."""
+    try:
+        array = np.asarray(indices)
+    except ValueError:  # of different lengths
+        return None
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+        return None
+    if array.min() < 0 or array.max() > _MAX_INDEX:
+        return None
+    return array.astype(np.int64, copy=False)
+
+
+def _checksum(indices: Indices, before: int) -> int:
+    """Tells a sequence of lists of indices from others, given that of the lists before."""
+    data = indices.tobytes() if isinstance(indices, np.ndarray) else repr(indices).encode()
+    return zlib.crc32(data, zlib.crc32(b"%d" % len(indices), before))
+
+
+def _no_state(batch: int) -> dict[str, Any]:
+    return {}
 
 
 def _same(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
@@ -380,6 +485,28 @@ def make_plan(config: LoaderConfig, seed: int) -> tuple[str, BatchPlan | None]:
     if isinstance(sampler, SeekableSampler) and sampler.seekable:
         return "explicit", SeekingPlan(sampler, size, drop_last, rank, world)
     return "explicit", ReplayPlan(sampler, size, drop_last, rank, world)
+
+
+def upcoming(config: LoaderConfig, seed: int | None) -> tuple[int | None, dict[str, Any]]:
+    """The seed of a loader, and the state of its plan, if it began an epoch now. Draws nothing from the generators.
+
+    Of a sampler that draws from torch's global generator nothing is known before it begins.
+    """
+    if not config.follows_torch or "torch" not in sys.modules:
+        return seed, {}
+    generator = copy_generator(config.torch_generator)
+    if seed is None or config.draws_each_epoch:
+        drawn = draw_torch_seed(generator)
+        seed = drawn if seed is None else seed
+    plan = None if config.iterable else make_plan(config, seed)[1]
+    if isinstance(plan, TorchShufflePlan):
+        if config.torch_generator is None:
+            return seed, {"torch_seed": draw_torch_seed(generator)}
+        return seed, {"torch_generator": encode_generator(generator)}
+    if isinstance(plan, ReplayPlan) and plan.generator is not None:
+        known = generator if plan.generator is config.torch_generator else plan.generator
+        return seed, {"torch_generator": encode_generator(known)}
+    return seed, {}
 
 
 def _positions(config: LoaderConfig) -> int:

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from headrace.data._arguments import MAX_SEED, integer
 from headrace.data._config import LoaderConfig
+from headrace.data._dataset import has_state
 from headrace.data._order import batches_per_epoch, make_plan, order_name, order_workers
 
 _VERSION = 1
 MAX_EPOCH = MAX_BATCH = (1 << 62) - 1
 _IDENTITY = ("length", "global_batch_size", "order", "num_workers", "seed")
 _REQUIRED = ("version", "epoch", "batch", *_IDENTITY)
-_OPTIONAL = ("skip", "streams", "next_stream", "plan")
+_OPTIONAL = ("skip", "streams", "next_stream", "plan", "dataset")
 
 
 class StreamPosition(NamedTuple):
@@ -77,6 +78,8 @@ def encode_state(config: LoaderConfig, seed: int | None, position: Position) -> 
     if position.streams:
         state["next_stream"] = position.next_stream
         state["streams"] = [list(stream) for stream in position.streams]
+    if not config.iterable and has_state(config.dataset):
+        state["dataset"] = config.dataset.state_dict()
     return {**state, **_identity(config), "seed": seed}
 
 
@@ -104,6 +107,9 @@ def decode_state(config: LoaderConfig, state: Any) -> tuple[Position, int | None
     for name in state:
         if name not in _REQUIRED and name not in _OPTIONAL:
             raise ValueError(f"the state has an unknown key {name!r:.80}")
+    if "dataset" in state and (config.iterable or not has_state(config.dataset)):
+        kind = type(config.dataset).__name__
+        raise ValueError(f"the state holds one of its dataset, and {kind} has no load_state_dict")
     if "seed" not in state:
         raise ValueError("the state lacks 'seed'")
     seed = state["seed"]

@@ -35,6 +35,7 @@ class StreamTask:
         rank, world: of each ``batch_size * world`` elements every ``world``-th, from ``rank`` on, is this loader's.
         drop_last: leave out a last batch that is not full.
         places: where streams begin, by worker (if ``own``; else one for all).
+        tells_epoch: call the dataset's ``set_epoch`` before each iteration.
     """
 
     own: bool
@@ -43,6 +44,7 @@ class StreamTask:
     world: int
     drop_last: bool
     places: dict[int, StreamPlace]
+    tells_epoch: bool = True
 
 
 class StreamReader:
@@ -69,6 +71,8 @@ class StreamReader:
         self._ended = False
         self._interrupted = False
         self._elements: Iterator[Any] = iter(())
+        # Read already, and next.
+        self._ahead: list[Any] = []
         # For starting again after an iteration was abandoned, which a dataset with a state might otherwise resume.
         self._initial = None
         if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
@@ -126,16 +130,29 @@ class StreamReader:
     def _restart(self, epoch: int, batch: int, given_up: bool) -> None:
         self._ended = True  # unless an iterator comes of it
         self._epoch, self._batch = epoch, 0
+        self._ahead = []
         state, place = None, self._place
         if place is not None and place.epoch == epoch and place.batches <= batch:
             self._batch, state = place.batches, place.state
             if place.ended:
                 return
-        tell_epoch([self._dataset], epoch)
+        if self._task.tells_epoch:
+            tell_epoch([self._dataset], epoch)
+        between_epochs = state is not None and self._batch == 0
         if state is None and given_up and self._initial is not None:
             state = self._initial
         self._elements = iter(self._dataset) if state is None else self._resumed(state)
+        if between_epochs and self._initial is not None:
+            self._pass_end()
         self._ended = False
+
+    def _pass_end(self) -> None:
+        """Begins anew if what was resumed is at its end: a state taken between two epochs may be that of the first."""
+        for anew in (lambda: iter(self._dataset), lambda: self._resumed(self._initial)):
+            with contextlib.suppress(StopIteration):
+                self._ahead = [self._elements.__next__()]
+                return
+            self._elements = anew()
 
     def _resumed(self, state: Any) -> Iterator[Any]:
         """An iterator that goes on where :meth:`place` took ``state``."""
@@ -148,12 +165,13 @@ class StreamReader:
         before = hasattr(dataset, "load_state_dict") and not hasattr(dataset, "__next__")
         if before:
             dataset.load_state_dict(of_dataset)
-        elements = iter(dataset)
+        elements: Iterator[Any] = iter(dataset)
         if both or not before:
-            if not hasattr(elements, "load_state_dict"):
+            load = getattr(elements, "load_state_dict", None)
+            if load is None:
                 kind = type(dataset).__name__
                 raise ValueError(f"the loader's state holds one of its dataset, and {kind} has no load_state_dict")
-            elements.load_state_dict(of_elements)
+            load(of_elements)
         return elements
 
     def _skip(self) -> None:
@@ -169,10 +187,10 @@ class StreamReader:
     def _take(self) -> list[Any]:
         """The next group of elements; a short one at the end."""
         # Not islice, which calls __iter__ again: that of many iterators goes back to the beginning.
-        elements: list[Any] = []
+        elements, self._ahead = self._ahead, []
         take, advance = elements.append, self._elements.__next__
         with contextlib.suppress(StopIteration):
-            for _ in range(self._group):
+            for _ in range(self._group - len(elements)):
                 take(advance())
         return elements
 

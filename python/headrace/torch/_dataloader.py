@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,31 @@ from headrace.data._config import MAX_WORKERS
 from headrace.torch._collation import TorchCollate
 
 _MAX_PREFETCH = 512
+
+
+class _Loader(HeadraceLoader):
+    """Makes the batches of the drop-in. As with PyTorch, the program alone tells a dataset its epoch."""
+
+    _tells_epoch = False
+
+
+class _AllReplicas:
+    """The order that PyTorch's ``DistributedSampler`` shares out: position p of it is that of replica p % num_replicas.
+
+    With ``shard=(rank, num_replicas)`` it gives each replica what the sampler would, and the place in it is one that
+    another number of replicas understands.
+    """
+
+    def __init__(self, sampler: torch_data.DistributedSampler[Any]) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[int]:
+        whole = copy.copy(self.sampler)
+        whole.rank, whole.num_replicas, whole.num_samples = 0, 1, whole.total_size
+        return iter(whole)
+
+    def __len__(self) -> int:
+        return int(self.sampler.total_size)
 
 
 class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
@@ -76,6 +102,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self._inner: HeadraceLoader | None = None
         self._inner_arguments: dict[str, Any] = {}
+        self._replicas: _AllReplicas | None = None
         super().__init__(
             dataset,
             batch_size,
@@ -109,6 +136,10 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
     # Type hints may say what the batches consist of.
     __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)
 
+    def __len__(self) -> int:
+        """Batches per epoch, as PyTorch counts them; with ``shard``, those of this loader."""
+        return super().__len__() if self.shard == (0, 1) or self._dataset_kind != _MAP else len(self._loader())
+
     def __iter__(self) -> Any:
         """Starts the next epoch."""
         if self._is_datapipe:
@@ -131,12 +162,12 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         self._stateful().load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. A sampler that counts
-        epochs is told.
+        """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. A sampler or dataset
+        that counts epochs is told.
         """
-        for sampler in (self.sampler, self.batch_sampler):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
+        for counting in (self.sampler, self.batch_sampler, self.dataset):
+            if hasattr(counting, "set_epoch"):
+                counting.set_epoch(epoch)
         self._stateful().set_epoch(epoch)
 
     def stats(self) -> dict[str, Any]:
@@ -173,7 +204,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         """The loader that makes the batches. Attributes that PyTorch lets change take effect at the next epoch."""
         arguments = self._arguments()
         if self._inner is None or not _same(arguments, self._inner_arguments):
-            before, self._inner = self._inner, HeadraceLoader(self.dataset, **arguments)
+            before, self._inner = self._inner, _Loader(self.dataset, **arguments)
             self._inner_arguments = arguments
             if before is not None:
                 self._inner._succeed(before)
@@ -186,7 +217,6 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
             collate_fn = _COLLATE
         several = workers * self.threads_per_worker > 1 and self._dataset_kind == _MAP
         return {
-            **self._order(),
             "num_workers": workers,
             "collate_fn": collate_fn,
             "pin_memory": self.pin_memory and workers > 0 and torch.accelerator.is_available(),
@@ -205,6 +235,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
             "on_worker_death": self.on_worker_death,
             "threads_per_worker": self.threads_per_worker,
             "trace": self.trace,
+            **self._order(),
         }
 
     def _order(self) -> dict[str, Any]:
@@ -224,11 +255,14 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         shuffled = usual and type(sampler) is torch_data.RandomSampler and sampler.generator is self.generator
         if shuffled and not sampler.replacement and sampler._num_samples is None:
             return {"batch_size": self.batch_size, "drop_last": self.drop_last, "shuffle": True}
-        if batch_sampler is None:
-            return {"batch_size": None, "sampler": sampler}
-        if plain:
-            return {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
-        return {"batch_sampler": batch_sampler}
+        if not plain:
+            return {"batch_sampler": batch_sampler}
+        order = {"batch_size": self.batch_size, "drop_last": self.drop_last, "sampler": sampler}
+        if type(sampler) is torch_data.DistributedSampler and self.shard == (0, 1):
+            if self._replicas is None or self._replicas.sampler is not sampler:
+                self._replicas = _AllReplicas(sampler)
+            order |= {"sampler": self._replicas, "shard": (sampler.rank, sampler.num_replicas)}
+        return order
 
     def _warn_of_pinning(self) -> None:
         if self.pin_memory and self.pin_memory_device:
@@ -267,9 +301,9 @@ _MAP = torch_data.dataloader._DatasetKind.Map
 
 
 def _same(arguments: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Whether the arguments are the same objects, or numbers."""
+    """Whether the arguments are the same objects, or equal numbers or pairs of them."""
     return arguments.keys() == others.keys() and all(
-        value is others[name] or (isinstance(value, (int, float)) and value == others[name])
+        value is others[name] or (isinstance(value, (int, float, tuple)) and value == others[name])
         for name, value in arguments.items()
     )
 

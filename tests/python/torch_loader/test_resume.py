@@ -1,0 +1,306 @@
+"""Taking the state of the drop-in, and going on from it, in programs that draw from torch's generators."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch.utils import data as torch_data  # noqa: E402
+
+from headrace import errors  # noqa: E402
+from headrace.torch import DataLoader  # noqa: E402
+
+
+class Numbers(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
+    def __init__(self, length: int = 24) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Counted(Numbers):
+    """Knows how often it was trained on."""
+
+    rounds = 0
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * self.rounds + index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"rounds": self.rounds}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.rounds = state["rounds"]
+
+
+class Epochs(torch_data.IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """Counts its own epochs, and says where it is."""
+
+    def __init__(self) -> None:
+        self.at = self.epoch = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < 8:
+            self.at += 1
+            yield 100 * self.epoch + self.at
+        self.at = 0
+        self.epoch += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
+
+
+class Ending(Epochs):
+    """Resumes once: nothing follows a state at its end, and all of it follows that."""
+
+    start = 0
+
+    def __iter__(self) -> Iterator[int]:
+        start = self.start
+        self.start = self.begin_again(start)
+        for self.at in range(start + 1, 9):
+            yield self.at
+
+    def begin_again(self, start: int) -> int:
+        return 0
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["at"]
+
+
+class Staying(Ending):
+    """Resumes at the same place every time."""
+
+    def begin_again(self, start: int) -> int:
+        return start
+
+
+class Told(torch_data.IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """Says the epoch that the program has told."""
+
+    epoch = 7
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([self.epoch] * 4)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def values(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+def saved(loader: DataLoader) -> Any:
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+def generator() -> Any:
+    return torch.Generator().manual_seed(5)
+
+
+LOADERS: dict[str, Callable[..., DataLoader]] = {
+    "shuffle": lambda **more: DataLoader(Numbers(), 4, shuffle=True, **more),
+    "generator": lambda **more: DataLoader(Numbers(), 4, shuffle=True, generator=generator(), **more),
+    "sampler": lambda **more: DataLoader(
+        Numbers(), 4, sampler=torch_data.RandomSampler(range(24), generator=generator()), **more
+    ),
+    "subset": lambda **more: DataLoader(
+        Numbers(), 4, sampler=torch_data.SubsetRandomSampler(range(2, 23), generator=generator()), **more
+    ),
+}
+# Those that draw from torch's global generator, and nothing before that.
+GLOBAL: dict[str, Callable[..., DataLoader]] = {
+    "replacement": lambda **more: DataLoader(
+        Numbers(), 4, sampler=torch_data.RandomSampler(range(24), replacement=True), **more
+    ),
+    "weighted": lambda **more: DataLoader(
+        Numbers(), 4, sampler=torch_data.WeightedRandomSampler([1.0, 2, 3, 4], 21), **more
+    ),
+    "subset": lambda **more: DataLoader(Numbers(), 4, sampler=torch_data.SubsetRandomSampler(range(2, 23)), **more),
+    "batches": lambda **more: DataLoader(
+        Numbers(), batch_sampler=torch_data.BatchSampler(torch_data.RandomSampler(range(24)), 5, False), **more
+    ),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", [*LOADERS, *(f"global {kind}" for kind in GLOBAL)])
+def test_the_rest_of_an_epoch_is_what_it_would_have_been(kind: str, workers: int) -> None:
+    make = LOADERS[kind] if kind in LOADERS else GLOBAL[kind.split()[1]]
+    torch.manual_seed(1)
+    loader = make(num_workers=workers)
+    for _ in range(2):
+        torch.rand(3)
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        torch.rand(2)  # the model's, say
+        state = saved(loader)
+        rest = values(batches)
+        torch.manual_seed(77)  # another process, in which other things were drawn before
+        resumed = make(num_workers=workers)
+        resumed.load_state_dict(state)
+        assert values(resumed) == rest
+        assert len(rest) >= 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_state_between_epochs_brings_the_order_of_the_next(kind: str, workers: int) -> None:
+    torch.manual_seed(1)
+    loader = LOADERS[kind](num_workers=workers)
+    for epoch in range(3):
+        state = saved(loader)
+        order = values(loader)
+        torch.manual_seed(1000 + epoch)
+        resumed = LOADERS[kind](num_workers=workers)
+        resumed.load_state_dict(state)
+        assert saved(resumed) == state
+        assert values(resumed) == order
+
+
+def test_asking_for_the_state_draws_nothing() -> None:
+    for make in (*LOADERS.values(), *GLOBAL.values()):
+        orders = []
+        for asks in (False, True):
+            torch.manual_seed(4)
+            loader = make()
+            if asks:
+                loader.state_dict()
+            orders.append((values(loader), torch.rand(1).item()))
+        assert orders[0] == orders[1]
+
+
+class Unrepeatable:
+    """Draws from Python's own generator."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.sample(range(24), 24))
+
+    def __len__(self) -> int:
+        return 24
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_cannot_repeat_its_indices_is_an_error(workers: int) -> None:
+    loader = DataLoader(Numbers(), 4, sampler=Unrepeatable(), num_workers=workers)
+    random.seed(1)
+    batches = iter(loader)
+    next(batches), next(batches)
+    state = saved(loader)
+    rest = values(batches)
+    resumed = DataLoader(Numbers(), 4, sampler=Unrepeatable(), num_workers=workers)
+    resumed.load_state_dict(state)
+    with pytest.raises(errors.FailedPrecondition, match=r"the sampler \(Unrepeatable\) gave other indices"):
+        list(resumed)
+    random.seed(1)
+    resumed.load_state_dict(state)
+    assert values(resumed) == rest
+
+
+@pytest.mark.parametrize("state", [{"drawn": -1}, {"drawn": "1"}, {"torch_global": "x"}, {"other": 1}])
+def test_a_replay_that_is_none_is_refused(state: dict[str, Any]) -> None:
+    loader = DataLoader(Numbers(), 4, sampler=Unrepeatable())
+    with pytest.raises((TypeError, ValueError), match="of the state"):
+        loader.load_state_dict({**loader.state_dict(), "plan": state})
+    with pytest.raises(ValueError, match=r"sampler with a torch.Generator"):
+        loader.load_state_dict({**loader.state_dict(), "plan": LOADERS["sampler"]().state_dict()["plan"]})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_of_a_map_style_dataset_is_kept(workers: int) -> None:
+    loader = DataLoader(Counted(), 12, num_workers=workers)
+    loader.dataset.rounds = 3
+    next(iter(loader))
+    state = saved(loader)
+    resumed = DataLoader(Counted(), 12, num_workers=workers)
+    resumed.load_state_dict(state)
+    assert values(resumed) == [list(range(312, 324))]
+    with pytest.raises(ValueError, match="Numbers has no load_state_dict"):
+        DataLoader(Numbers(), 12).load_state_dict(state)
+
+
+@pytest.mark.parametrize("dataset", [Epochs, Ending, Staying])
+def test_a_stateful_stream_goes_on_between_epochs(dataset: Any) -> None:
+    loader = DataLoader(dataset(), 4)
+    for _ in range(3):
+        state = saved(loader)
+        resumed = DataLoader(dataset(), 4)
+        resumed.load_state_dict(state)
+        assert values(resumed) == values(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_program_tells_a_dataset_its_epoch_and_nobody_else(workers: int) -> None:
+    loader = DataLoader(Told(), 4, num_workers=workers, persistent_workers=workers > 0)
+    for epoch in (7, 7, 3, 9):
+        if epoch == 3:
+            loader.dataset.set_epoch(3)
+        elif epoch == 9:
+            loader.set_epoch(9)
+        assert values(loader) == [[epoch] * 4] * max(1, workers)
+
+
+@pytest.mark.parametrize("way", ["shard", "sampler"])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 4), (4, 2)])
+def test_the_number_of_processes_may_change_within_an_epoch(way: str, before: int, after: int) -> None:
+    def group(world: int) -> list[DataLoader]:
+        loaders = []
+        for rank in range(world):
+            more: dict[str, Any] = {"shard": (rank, world), "shuffle": True, "seed": 3}
+            if way == "sampler":
+                sampler = torch_data.DistributedSampler(Numbers(61), world, rank, seed=3)
+                sampler.set_epoch(2)
+                more = {"sampler": sampler}
+            loaders.append(DataLoader(Numbers(61), 8 // world, **more))
+        return loaders
+
+    def global_batches(loaders: list[DataLoader]) -> list[set[int]]:
+        shares = [values(loader) for loader in loaders]
+        return [set().union(*(share[i] for share in shares if i < len(share))) for i in range(len(shares[0]))]
+
+    expected = global_batches(group(1))
+    old = group(before)
+    states = []
+    for loader in old:
+        batches = iter(loader)
+        for _ in range(3):
+            next(batches)
+        states.append(saved(loader))
+    assert all({**state, "seed": 3} == {**states[0], "seed": 3} for state in states)
+    new = group(after)
+    for loader in new:
+        loader.load_state_dict(states[0])
+    assert len(new[0]) == 8
+    got = global_batches(new)
+    # What DistributedSampler repeats at the end, so that all have as many, depends on their number.
+    assert got[:-1] == expected[3:-1]
+    assert got[-1] >= expected[-1]
+
+
+def test_a_distributed_sampler_in_another_epoch_is_an_error() -> None:
+    def make(epoch: int) -> DataLoader:
+        sampler = torch_data.DistributedSampler(Numbers(), 2, 1)
+        sampler.set_epoch(epoch)
+        return DataLoader(Numbers(), 4, sampler=sampler)
+
+    loader = make(2)
+    next(iter(loader))
+    resumed = make(0)
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.raises(errors.FailedPrecondition, match="set_epoch"):
+        list(resumed)
