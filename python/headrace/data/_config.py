@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,10 +154,11 @@ class LoaderConfig:
         if self.order is not None:
             if self.iterable or self.batch_size is None:
                 raise ValueError('order="grain" needs a map-style dataset and a batch_size')
-            seekable = getattr(self.sampler, "seekable", False) or is_grain_sampler(self.sampler)
+            listed = isinstance(self.sampler, (Sequence, np.ndarray))
+            seekable = listed or getattr(self.sampler, "seekable", False) or is_grain_sampler(self.sampler)
             if self.sampler is not None and not seekable:
                 raise ValueError(
-                    'order="grain" needs a sampler with random access: one of headrace.data, or one of Grain\'s'
+                    'order="grain" needs a sampler with random access: a list, one of headrace.data, or one of Grain\'s'
                 )
         self._set("shuffle", bool(self.shuffle))
         self._set("drop_last", bool(self.drop_last))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from headrace import _core, errors
 from headrace.data._arguments import import_tqdm, integer
@@ -26,8 +25,17 @@ from headrace.data._timeline import write_timeline
 from headrace.data._torch_random import draw_torch_seed
 from headrace.data._world import warn_of_shared_samples
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class DataLoader:
+    Batch = TypeVar("Batch", default=Any)
+else:
+    from typing import TypeVar
+
+    Batch = TypeVar("Batch")
+
+
+class DataLoader(Generic[Batch]):
     """Iterates over a dataset in batches, with the arguments of ``torch.utils.data.DataLoader``.
 
     ``num_workers`` processes make the samples of a batch together and write them straight to their final place, in
@@ -158,6 +166,7 @@ class DataLoader:
         self._num_workers = self._config.num_workers
         self._next = Position(0)
         self._resuming = False
+        self._own_sampler: SeekableSampler | None = None
         self._idle: list[Engine] = []
         self._latest: Progress | None = None
         # How far the latest iteration was when another epoch was chosen; None: none was.
@@ -191,13 +200,18 @@ class DataLoader:
 
     @property
     def sampler(self) -> Any:
-        """The given sampler; without one, one of :mod:`headrace.data` with this loader's own order."""
+        """The given sampler; without one, one of :mod:`headrace.data` with this loader's order, all shards together.
+
+        Its ``set_epoch`` chooses the loader's next epoch, too.
+        """
         config = self._config
         if config.sampler is not None or config.iterable:
             return config.sampler
-        if config.shuffle:
-            return RandomSampler(config.dataset, generator=config.torch_generator or self._seed)
-        return SequentialSampler(config.dataset)
+        if self._own_sampler is None and config.shuffle:
+            self._own_sampler = RandomSampler(config.dataset, generator=config.torch_generator or self._seed)
+        elif self._own_sampler is None:
+            self._own_sampler = SequentialSampler(config.dataset)
+        return self._own_sampler
 
     @property
     def batch_sampler(self) -> Any:
@@ -226,31 +240,34 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy, in this process or another, needs: it iterates independently of this loader."""
-        return {**self.__dict__, "_idle": [], "_latest": None, "_running": None, "_given": None}
+        return {**self.__dict__, "_own_sampler": None, "_idle": [], "_latest": None, "_running": None, "_given": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._running = weakref.WeakSet()
         self._given = weakref.WeakKeyDictionary()
 
-    # As in torch: type hints may name the type of the batches.
-    __class_getitem__: ClassVar[Any] = classmethod(types.GenericAlias)
-
     def __len__(self) -> int:
         """Batches per epoch that this loader gives."""
         return batches_per_epoch(self._config, self._seed or 0)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Starts the next epoch; that one again, if the iterator goes before anybody has asked it for a batch."""
-        engine, progress = self._start_epoch()
         config = self._config
+        total = self._length_if_known() if config.progress else None
+        engine, progress = self._start_epoch()
         length = functools.partial(batches_per_epoch, config, self._seed or 0)
         iterator = BatchIterator(engine, progress, length, self._give_back(progress), config.pin_memory)
         self._running.add(iterator)
         if config.progress:
-            total = len(self) if hasattr(config.dataset, "__len__") or not config.iterable else None
             return ProgressBar(iterator, progress, import_tqdm()(total=total, initial=progress.taken, unit="batch"))
         return iterator
+
+    def _length_if_known(self) -> int | None:
+        try:
+            return len(self)
+        except TypeError:  # the dataset or sampler has none
+            return None
 
     def set_epoch(self, epoch: int) -> None:
         """Makes ``epoch``, counted from 0, the next iteration's; later iterations continue counting from it.
@@ -318,6 +335,7 @@ class DataLoader:
         self._end_running("the loader was given another state during the iteration; iterate over it anew")
         if seed != self._seed:
             self._close_idle()  # their workers have the other seed
+            self._own_sampler = None
         if "dataset" in state:
             self._config.dataset.load_state_dict(state["dataset"])
             self.refresh()
@@ -410,7 +428,7 @@ class DataLoader:
             drawn = draw_torch_seed(config.torch_generator)
             if self._seed is None:
                 self._seed = drawn
-        for sampler in (config.sampler, config.batch_sampler):
+        for sampler in (config.sampler, config.batch_sampler, self._own_sampler):
             # A call of sampler.set_epoch, as for torch's DistributedSampler, sets this loader's epoch, too.
             chosen = sampler.chosen_epoch() if isinstance(sampler, (SeekableSampler, BatchSampler)) else None
             if chosen is not None and not self._resuming:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import bisect
 import inspect
 import itertools
@@ -40,8 +41,11 @@ class Dataset(Protocol[Sample]):
       dataset in the program's process; workers have copies.
     """
 
+    # Abstract, so that a class that inherits all the same and lacks one cannot be used.
+    @abc.abstractmethod
     def __len__(self) -> int: ...
 
+    @abc.abstractmethod
     def __getitem__(self, index: Any, /) -> Sample: ...
 
 

@@ -427,6 +427,15 @@ def _sampled(sampler: SeekableSampler) -> Callable[[int, np.ndarray[Any, Any]], 
     return index_at
 
 
+def _listed(sampler: Any) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
+    """The order of a list or an array of indices, as :class:`GrainPlan` asks for it."""
+
+    def index_at(epoch: int, positions: np.ndarray[Any, Any]) -> Indices:
+        return [sampler[position] for position in positions.tolist()]
+
+    return index_at
+
+
 def order_name(config: LoaderConfig) -> str:
     """What a state calls the order that it was taken of."""
     if config.iterable:
@@ -520,6 +529,8 @@ def _grain_plan(config: LoaderConfig, seed: int) -> GrainPlan:
     assert size is not None
     if isinstance(config.index_sampler, SeekableSampler):
         index_at = _sampled(config.index_sampler)
+    elif config.index_sampler is not None:
+        index_at = _listed(config.index_sampler)
     else:
         index_at = _permuted(length, seed) if config.shuffle else _same
     return GrainPlan(length, size, config.drop_last, max(1, config.num_workers), *config.shard, index_at)

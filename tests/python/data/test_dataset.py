@@ -14,6 +14,7 @@ from loader_datasets import Bulk, Ints, Random, ShortBulk, same
 from headrace.data._dataset import (
     ChainDataset,
     ConcatDataset,
+    Dataset,
     Fetcher,
     IterableDataset,
     StackDataset,
@@ -391,3 +392,12 @@ def test_a_split_that_does_not_add_up_is_an_error() -> None:
 def test_a_split_of_a_huge_dataset_takes_no_memory() -> None:
     part = random_split(range(1 << 40), [1 << 39, 1 << 39])[1]
     assert 0 <= part[123456789] < 1 << 40
+
+
+def test_a_dataset_that_lacks_a_method_cannot_be_made() -> None:
+    class Unread(Dataset[int]):
+        def __len__(self) -> int:
+            return 3
+
+    with pytest.raises(TypeError, match="__getitem__"):
+        Unread()  # type: ignore[abstract]

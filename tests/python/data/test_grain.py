@@ -81,6 +81,12 @@ def test_without_workers_the_order_is_that_of_the_sampler() -> None:
     assert batches(5, 2, 0, 1, 0, False) == batches(5, 2, 1, 1, 0, False) == [[0, 1], [2, 3], [4]]
 
 
+@pytest.mark.parametrize("sampler", [[7, 3, 9, 1, 2], np.array([7, 3, 9, 1, 2])], ids=["list", "array"])
+def test_a_list_is_a_sampler_with_random_access(sampler: Any) -> None:
+    loader = DataLoader(range(10), 2, sampler=sampler, order="grain", num_workers=2, workers="thread")
+    assert [np.asarray(batch).tolist() for batch in loader] == [[7, 9], [3, 1], [2]]
+
+
 def test_a_sampler_without_end() -> None:
     count = grain_batch_count(10, sys.maxsize, 3, 1, 2, False)
     assert grain_positions(count - 2, 10, sys.maxsize, 3, 1, 2, False).max() < sys.maxsize

@@ -263,6 +263,18 @@ def test_choosing_the_epoch_of_a_loaded_state_keeps_its_place(num_workers: int) 
         assert got == rest if epoch == 1 else len(got) == 4
 
 
+@pytest.mark.parametrize("name", ["sampler", "batch_sampler"])
+def test_the_epoch_may_be_chosen_at_the_loaders_own_sampler(name: str) -> None:
+    loader = DataLoader(Ints(23), 3, shuffle=True, seed=5)
+    epochs = [[rows(batch) for batch in loader] for _ in range(3)]
+    assert loader.sampler is loader.sampler
+    getattr(loader, name).set_epoch(1)
+    assert list(loader.batch_sampler) == epochs[1]
+    getattr(loader, name).set_epoch(1)
+    assert [rows(batch) for batch in loader] == epochs[1]
+    assert [rows(batch) for batch in loader] == epochs[2]
+
+
 def test_a_chosen_epoch_shows_in_the_state() -> None:
     loader = DataLoader(Ints(6), batch_size=2)
     loader.set_epoch(3)

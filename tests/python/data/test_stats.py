@@ -178,6 +178,12 @@ def test_a_progress_bar_counts_batches_in_any_order(capsys: pytest.CaptureFixtur
     dataset.gate.set()
 
 
+def test_a_progress_bar_needs_no_length(capsys: pytest.CaptureFixture[str]) -> None:
+    loader = DataLoader(Ints(20), 2, sampler=(i for i in range(6)), progress=True)
+    assert len(list(loader)) == 3
+    assert "3batch" in capsys.readouterr().err
+
+
 def test_a_progress_bar_without_tqdm_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with pytest.raises(ImportError, match="pip install tqdm"):
