@@ -13,9 +13,10 @@ from headrace import _core, errors
 from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._dataset import has_state
-from headrace.data._engine import Engine, rest_if_interpreter_exits
+from headrace.data._engine import Engine
 from headrace.data._feed import Feed
 from headrace.data._fingerprint import fingerprint
+from headrace.data._interpreter_exit import rest_if_interpreter_exits
 from headrace.data._iteration import BatchIterator, Progress, ProgressBar
 from headrace.data._order import batches_per_epoch, upcoming
 from headrace.data._random import worker_base_seed
@@ -492,7 +493,7 @@ class DataLoader(Generic[Batch]):
 
     def _release(self, engine: Engine) -> None:
         if self._config.auto_workers:
-            self._num_workers = engine.workers
+            self._num_workers = engine.workers.count
         ends = self._config.num_workers > 0 and not self._config.persistent_workers
         if ends or self._idle or not engine.usable(engine.length):
             engine.close()

@@ -12,8 +12,9 @@ from typing import Any
 from headrace import _core
 from headrace.data._engine import Engine
 from headrace.data._worker import ClaimServer
+from headrace.data._worker_group import WorkerGroup
 
-_OWN_FILES = (__file__, os.path.join(os.path.dirname(__file__), "_engine.py"))
+_OWN_FOLDER = os.path.join(os.path.dirname(__file__), "")
 
 
 class Feed:
@@ -39,28 +40,31 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._feeder: _core.QueueFeeder | None = None
         _FEEDS.add(self)
-        if engine.server is not None:
-            engine.server.hands_over = False  # C++ takes batches from slots
-        on_supply = _hook(engine, Engine.supply_or_raise) if engine.supplying else None
+        server = engine.workers.server
+        if server is not None:
+            server.hands_over = False  # C++ takes batches from slots
         self._feeder = engine.scheduler.feed(
             queue,
-            _hook(engine, Engine.replace_dead),
-            on_supply,
-            _hook(engine, Engine.note_half_timeout),
-            engine.half_timeout,
+            on_death=_hook(engine.workers.replace_dead),
+            on_supply=_hook(engine.supply.top_up_or_raise) if engine.supply.needed else None,
+            on_timeout=_hook(engine.stall.note),
+            timeout=engine.stall.seconds,
         )
-        if engine.server is not None:
+        if server is not None:
             # Without workers a thread of this process makes the samples.
             self._thread = threading.Thread(
                 target=_serve_until,
-                args=(weakref.ref(engine.server), engine.server.producer, self._stopping),
+                args=(weakref.ref(server), server.producer, self._stopping),
                 daemon=True,
                 name="headrace-feed",
             )
             self._thread.start()
-        if engine.tunes:
+        if engine.workers.tuning is not None:
             threading.Thread(
-                target=_tune_until, args=(weakref.ref(engine), self._stopping), daemon=True, name="headrace-tune"
+                target=_tune_until,
+                args=(weakref.ref(engine.workers), self._stopping),
+                daemon=True,
+                name="headrace-tune",
             ).start()
 
     def stop(self, reason: str = "") -> None:
@@ -89,22 +93,23 @@ def _stop_all() -> None:
         feed.stop("the program ended")
 
 
-def _hook(engine: Engine, method: Callable[[Engine], None]) -> Callable[[], BaseException | None]:
-    """A function that calls ``method`` and returns the exception that it raises, without the frames of this package.
+def _hook(method: Callable[[], None]) -> Callable[[], BaseException | None]:
+    """A function that calls ``method``, to whose object it refers weakly, and returns the exception that this raises.
 
-    A queue may keep the exception for long, and must not keep the loader alive with it.
+    A queue may keep the exception for long, and must not keep the loader alive with it: the traceback begins after the
+    frames of this package.
     """
-    reference = weakref.ref(engine)
+    reference = weakref.WeakMethod(method)
 
     def call() -> BaseException | None:
         alive = reference()
         if alive is None:
             return None  # the feeding is being stopped
         try:
-            method(alive)
+            alive()
         except BaseException as error:
             trace = error.__traceback__
-            while trace is not None and trace.tb_frame.f_code.co_filename in _OWN_FILES:
+            while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
                 trace = trace.tb_next
             return error.with_traceback(trace)
         return None
@@ -124,10 +129,10 @@ def _serve_until(server: weakref.ref[ClaimServer], producer: Any, stopping: thre
         del alive
 
 
-def _tune_until(engine: weakref.ref[Engine], stopping: threading.Event) -> None:
+def _tune_until(workers: weakref.ref[WorkerGroup], stopping: threading.Event) -> None:
     """Adapts the number of workers while C++ moves the batches and nobody calls ``next``."""
     while not stopping.wait(0.5):
-        alive = engine()
+        alive = workers()
         if alive is None:
             return
         alive.tune()

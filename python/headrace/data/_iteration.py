@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace import errors
-from headrace.data._engine import Engine, Failed, rest_if_interpreter_exits
+from headrace.data._engine import Engine, Failed
+from headrace.data._interpreter_exit import rest_if_interpreter_exits
 from headrace.data._state import Position, StreamPosition
 from headrace.data._stream import decode_place
 
@@ -106,7 +107,7 @@ class Progress:
         self.finished = False
         self.feeding = False
         self.engine: Engine | None = engine
-        self._plan_states = engine.plan_states()
+        self._plan_states = engine.supply.states()
         self.detailed = bool(engine.stream_count) or not engine.in_order
         self.place: Any = begin.batch
         if engine.stream_count:
@@ -259,8 +260,8 @@ class BatchIterator(Iterator[Any]):
             # No calls on the way of an error that the consumer is to hear of: at their ends signal handlers run.
             if error is told:
                 told = batch = None  # the error refers to this frame
-            elif self._engine is not None and error is self._engine.sampler_error:
-                self._engine.sampler_error = None
+            elif self._engine is not None and error is self._engine.supply.error:
+                self._engine.supply.error = None
             else:
                 rest_if_interpreter_exits()
                 self._kept = batch

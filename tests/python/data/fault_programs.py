@@ -727,7 +727,7 @@ def let_go() -> None:
     got = [next(iterator).tolist()]
     engine = loader._latest_engine()
     assert engine is not None
-    engine.workers = engine.pool.resize(1, engine._make_setup)  # type: ignore[union-attr]
+    engine.workers.resize(1)
     got += [batch.tolist() for batch in iterator]
     path = os.path.join(os.environ["TMPDIR"], "begun")
     with open(path) as file:

@@ -97,7 +97,7 @@ class Script:
 
 
 def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._engine.Tuning", Script)
+    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
     loader = DataLoader(Random(400), 4, shuffle=True, seed=3, num_workers="auto")
     numbers, got = [], []
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_it_begins_with_one_worker_and_may_have_one_for_each_processor(monkeypat
             self.proposals = itertools.repeat(1)
             made.append(self)
 
-    monkeypatch.setattr("headrace.data._engine.Tuning", Still)
+    monkeypatch.setattr("headrace.data._worker_group.Tuning", Still)
     loader = DataLoader(Ints(40), 4, num_workers="auto")
     assert {loader.stats()["workers"] for _ in loader} == {1}
     assert [tuning.most for tuning in made] == [len(os.sched_getaffinity(0))]
@@ -130,7 +130,7 @@ def test_it_begins_with_one_worker_and_may_have_one_for_each_processor(monkeypat
 
 
 def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._engine.Tuning", Script)
+    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
     queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, [[-1]])
     loader = DataLoader(Ints(4000), 4, num_workers="auto")
     feed = loader._feed(queue)
@@ -147,13 +147,13 @@ def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.Monke
             thread.join()
 
 
-@pytest.mark.parametrize("second", ["replace_dead", "close", "note_half_timeout"])
+@pytest.mark.parametrize("second", ["replace_dead", "close", "note"])
 def test_only_one_thread_at_a_time_changes_the_workers(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is in the middle of starting a worker, and another one wants to replace, stop or end some."""
-    monkeypatch.setattr("headrace.data._engine.Tuning", Script)
+    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
     loader = DataLoader(Ints(40), 4, num_workers="auto", timeout=1000)
     engine, _ = loader._start_epoch()
-    pool: Any = engine.pool
+    pool: Any = engine.workers.pool
     inside, meanwhile = threading.Event(), threading.Event()
     resize = pool.resize
 
@@ -176,19 +176,19 @@ def test_only_one_thread_at_a_time_changes_the_workers(second: str, monkeypatch:
 
     def tune() -> None:
         try:
-            engine.tune()
+            engine.workers.tune()
         except BaseException as error:
             failures.append(error)
 
     thread = threading.Thread(target=tune)
     thread.start()
     inside.wait()
-    if second == "note_half_timeout":
-        engine.note_half_timeout()
+    if second == "note":
+        engine.stall.note()
         with pytest.raises(errors.Timeout):
-            engine.note_half_timeout()
+            engine.stall.note()
     else:
-        getattr(engine, second)()
+        getattr(engine.workers, second)()
     thread.join()
     assert failures == []
     assert meanwhile.is_set()

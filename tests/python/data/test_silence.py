@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.data import DataLoader, _engine
+from headrace.data import DataLoader, _stall
 
 
 class Gated:
@@ -40,8 +40,8 @@ def test_a_warning_names_worker_sample_and_stack(workers: str, tmp_path: Path, m
         if "index 5" in text:
             (tmp_path / "gate").touch()
 
-    monkeypatch.setattr(_engine, "_SILENCE", 0.5)
-    monkeypatch.setattr(_engine.warnings, "warn", warn)
+    monkeypatch.setattr(_stall, "_SILENCE", 0.5)
+    monkeypatch.setattr(_stall.warnings, "warn", warn)
     batches = list(DataLoader(Gated(tmp_path / "gate"), batch_size=2, num_workers=2, workers=workers))
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert re.match(r"no batch has come for [\d.]+ seconds", told[-1])
@@ -50,4 +50,4 @@ def test_a_warning_names_worker_sample_and_stack(workers: str, tmp_path: Path, m
 
 
 def test_the_time_is_a_minute() -> None:
-    assert _engine._SILENCE == 60
+    assert _stall._SILENCE == 60

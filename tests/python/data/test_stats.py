@@ -12,7 +12,7 @@ import pytest
 from loader_datasets import Gated, Ints
 
 from headrace.data import DataLoader, IterableDataset
-from headrace.data._engine import Engine
+from headrace.data._stall import TimeLimit
 from headrace.data._stats import bottleneck, summarize
 
 
@@ -123,7 +123,7 @@ def test_the_time_of_collate_fn_is_counted(collators: int) -> None:
 def test_the_time_that_the_consumer_waits_is_counted_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Gated(20, 0)
     # Called when a batch has taken half of the timeout: sample 0 is made only after the consumer has waited for it.
-    monkeypatch.setattr(Engine, "note_half_timeout", lambda engine: dataset.gate.set())
+    monkeypatch.setattr(TimeLimit, "note", lambda limit: dataset.gate.set())
     loader = DataLoader(dataset, 2, num_workers=1, timeout=0.4)
     iterator = iter(loader)
     next(iterator)

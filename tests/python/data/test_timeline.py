@@ -14,7 +14,7 @@ from loader_datasets import Ints
 
 from headrace import errors
 from headrace.data import DataLoader
-from headrace.data._engine import Engine
+from headrace.data._stall import TimeLimit
 
 
 class Gathering(Ints):
@@ -55,7 +55,7 @@ def test_workers_slots_and_consumer_have_tracks(
 ) -> None:
     dataset = Gathering(40, 2 * arguments.get("threads_per_worker", 1))
     # Called when a batch has taken half of the timeout: sample 0 is made only after the consumer has waited for it.
-    monkeypatch.setattr(Engine, "note_half_timeout", lambda engine: dataset.gate.set())
+    monkeypatch.setattr(TimeLimit, "note", lambda limit: dataset.gate.set())
     begin = time.monotonic()
     loader = DataLoader(dataset, 4, num_workers=2, trace=True, persistent_workers=False, timeout=0.2, **arguments)
     iterator = iter(loader)

@@ -1,0 +1,215 @@
+"""The workers of an engine, whatever they are: processes, threads, or the consumer's own thread."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from headrace import _core, errors
+from headrace.data._arguments import start_context
+from headrace.data._autotune import Tuning, most_workers
+from headrace.data._config import LoaderConfig
+from headrace.data._hand_over import HandOver
+from headrace.data._interpreter_exit import interpreter_exits
+from headrace.data._worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask
+from headrace.data._worker_pool import DeathPolicy, ThreadPool, WorkerPool
+
+
+class WorkerGroup:
+    """Starts workers for a scheduler, watches, replaces and ends them.
+
+    Knows what the user gave, which its pool does not: what the user gave may refer to the loader, and such a cycle can
+    be collected only if the finalizer, which refers to the pool, does not refer to the task.
+
+    Ended by ``close``, or with the last reference.
+
+    Thread-safety: any thread may call any method. Only one thread at a time may change the pool, so ``_lock`` is held
+    while workers are started, let go or ended.
+
+    Args:
+        errors_here: where workers in this process leave exceptions.
+        hand_over: how batches reach a consumer whose thread makes them.
+        index_at: gives the dataset index of an epoch's, batch's and row's sample.
+
+    Attributes:
+        count: how many workers there are.
+        in_process: whether they belong to this process: its threads, or none.
+        server: makes samples in the consumer's thread; None if there are workers.
+        serving: held by that thread while it does.
+        tuning: decides on the number of workers; None if that is fixed.
+
+    Raises:
+        PicklingError: an argument cannot be sent to workers.
+        Exception: what :class:`WorkerPool` raises.
+    """
+
+    def __init__(
+        self,
+        config: LoaderConfig,
+        scheduler: _core.BatchScheduler,
+        task: WorkerTask,
+        errors_here: KeptErrors,
+        hand_over: HandOver | None,
+        index_at: Callable[[int, int, int], Any],
+    ) -> None:
+        self._scheduler = scheduler
+        self._index_at = index_at
+        self._threads = config.threads_per_worker
+        self._lock = threading.RLock()
+        self.count = config.num_workers
+        self.in_process = config.num_workers == 0 or config.workers == "thread"
+        self.tuning = Tuning(most_workers()) if config.auto_workers else None
+        self.server: ClaimServer | None = None
+        self.serving = threading.Lock()
+        self.pool: WorkerPool | ThreadPool | None = None
+        self._finalizer: weakref.finalize[..., WorkerGroup]
+        arena, completion = scheduler.arena_fd, scheduler.completion_fd
+        make_server = functools.partial(ClaimServer, task, arena, completion)
+        if config.num_workers == 0:
+            self.server = make_server(0, errors=errors_here, hand_over=hand_over)
+            self._finalizer = weakref.finalize(self, _stop_here, scheduler, self.serving, os.getpid())
+            return
+        if self.in_process:
+            self._servers = [make_server(number, errors=errors_here) for number in range(config.num_workers)]
+            self.pool = ThreadPool(scheduler, self._servers)
+        else:
+            self._make_setup = functools.partial(
+                WorkerSetup,
+                task=task,
+                threads=self._threads,
+                arena=SharedDescriptor(arena),
+                completion=SharedDescriptor(completion),
+            )
+            self.pool = self._start_processes(config)
+        self._finalizer = weakref.finalize(self, _stop_pool, self.pool, self._lock, os.getpid())
+
+    def _start_processes(self, config: LoaderConfig) -> WorkerPool:
+        context = start_context(config.multiprocessing_context)
+        policy = DeathPolicy(config.max_deaths_per_sample, config.on_worker_death == "skip")
+        try:
+            return WorkerPool(self._scheduler, self.count, self._threads, context, self._make_setup, policy)
+        except Exception as error:
+            _explain_pickling(config, context.get_start_method(), error)
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not been closed."""
+        return self._finalizer.alive
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._finalizer()
+
+    def replace_dead(self) -> None:
+        """Starts workers for those that died, with a warning each; if that fails, the group is closed."""
+        if not isinstance(self.pool, WorkerPool):
+            return
+        with self._lock:
+            try:
+                deaths = self._scheduler.take_deaths()
+                reports = self.pool.replace_dead(deaths, self._make_setup, self._index_of)
+            except BaseException:
+                self.close()
+                raise
+        for report in reports:
+            warnings.warn(report, RuntimeWarning, stacklevel=4)
+
+    def tune(self) -> None:
+        """Adapts the number of workers to what happened since the last time (``num_workers="auto"``)."""
+        if self.tuning is None or not isinstance(self.pool, WorkerPool):
+            return
+        with self._lock:
+            if not self.alive:
+                return
+            wanted = self.tuning.propose(self.count, self._scheduler.stats())
+            if wanted != self.count:
+                self.resize(wanted)
+
+    def resize(self, count: int) -> None:
+        """Starts worker processes, or lets some end after their samples, so that there are ``count`` of them soon."""
+        assert isinstance(self.pool, WorkerPool)
+        with self._lock:
+            self.count = self.pool.resize(count, self._make_setup)
+
+    def explain(self) -> str:
+        """What delays the next batch: which worker is at which sample, and the stack of each."""
+        if self.pool is None:
+            return ""
+        claims = self._scheduler.claims()
+        # Of the batch that is waited for, if anybody is at work on it.
+        held = [claim for claim in claims if claim.sequence == claims[0].sequence]
+        with self._lock:
+            return self.pool.explain(held, self._index_of)
+
+    def end_hung(self, held_before: list[_core.HeldClaim]) -> str:
+        """Ends the worker processes that are still at the same sample as when they held those claims.
+
+        Returns:
+            What :meth:`explain` said before.
+        """
+        with self._lock:
+            text = self.explain()
+            if isinstance(self.pool, WorkerPool):
+                self.pool.end_hung(held_before)
+        return text
+
+    def death_error(self, problem: _core.ReadyBatch) -> errors.WorkerDied:
+        """What to raise for a batch with a sample that was given up because it kills workers."""
+        assert isinstance(self.pool, WorkerPool)  # which gave the sample up
+        index = self._index_at(problem.epoch, problem.batch, problem.row)
+        exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)
+        error = errors.WorkerDied(
+            f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. {hint}"
+            "With num_workers=0 the sample is made in this process, where a debugger can see it."
+        )
+        error.sample_index = index
+        return error
+
+    def deaths(self) -> dict[str, int]:
+        """How many worker processes died, and how many samples were left out because of that."""
+        pool = self.pool if isinstance(self.pool, WorkerPool) else None
+        return {
+            "worker_deaths": 0 if pool is None else pool.deaths,
+            "skipped_samples": 0 if pool is None else pool.skipped,
+        }
+
+    def _index_of(self, claim: _core.HeldClaim) -> Any:
+        return self._index_at(claim.epoch, claim.batch, claim.row)
+
+
+def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception) -> None:
+    """Raises an error that names the argument that cannot be sent to workers, if that caused ``error``."""
+    for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
+        try:
+            pickle.dumps(getattr(config, name))
+        except Exception as reason:
+            if str(reason) != str(error):
+                continue
+            raise pickle.PicklingError(
+                f'{name} cannot be pickled, which the start method "{start_method}" requires: {reason}. Define it at '
+                'the top level of a module, or use multiprocessing_context="fork" or workers="thread".'
+            ) from error
+
+
+def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: int) -> None:
+    """Ends a group without workers.
+
+    At the interpreter's exit a daemon thread may be in a dataset that C++ has called. Python before 3.13 would end that
+    thread by unwinding its stack, which C++ answers with abort(): so it is given time to come out.
+    """
+    scheduler.shutdown()
+    if interpreter_exits() and os.getpid() == owner and serving.acquire(timeout=1.0):
+        serving.release()
+
+
+def _stop_pool(pool: WorkerPool | ThreadPool, lock: threading.RLock, owner: int) -> None:
+    if os.getpid() == owner:  # in a forked child the lock may be held by a thread that is not there
+        with lock:
+            pool.stop()
