@@ -1,19 +1,19 @@
-"""How a batch lies in shared memory and how it comes out again: its tree, and its leaves.
+"""How a batch is laid out in shared memory, as a tree and its leaves, and how it is put together again.
 
-A tree is a nested tuple. Its leaves are numbered in order; ``form`` is that of :mod:`headrace.data._tensors`.
+A tree is a nested tuple. Its leaves are numbered in order; for ``form`` see :mod:`headrace.data._tensors`.
 
     ("leaf", i, form)                            an array; a list of objects, if the leaf has no dtype
-    ("object", i)                                the one object of a leaf
-    ("objects", i)                               a tuple of the objects of a leaf
+    ("object", i)                                a leaf's only object
+    ("objects", i)                               a leaf's objects, as a tuple
     ("list", children), ("tuple", children)
     ("namedtuple", type, children)
     ("sequence", type, shell, children)          another kind of sequence
     ("dict", type, shell, keys, children)        any mapping
     ("dataclass", type, names, children)
     ("ragged", values, offsets)                  a Ragged
-    ("pieces", values, shapes)                   a list of arrays, one after the other in `values`
+    ("pieces", values, shapes)                   a list of arrays, concatenated in `values`
 
-A shell is what pickle would make of the container without its items: (function, arguments, state).
+A shell is what pickle would store for the container without its items: (function, arguments, state).
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ Build = Callable[[list[Any]], Any]
 Convert = Callable[[Array], Any]
 _Dtypes = list[Optional[np.dtype[Any]]]
 
-# Lists of more arrays than this lie in one leaf: a batch has room to describe some two thousand leaves.
+# Lists of more arrays than this share one leaf: a batch has room to describe about two thousand leaves.
 _PIECES = 16
 _PLAIN_OBJECTS = (str, bytes, int, float, complex, type(None))
 
 
 class NodeKind(enum.IntEnum):
-    """Kinds of nodes of a sample's description; the numbers are those of sample_writer.h."""
+    """Kinds of nodes in a sample's description. The numbers must match sample_writer.h."""
 
     SEQUENCE = 0
     MAPPING = 1
@@ -70,11 +70,11 @@ class NodeKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """An array of a batch that is not made before its place is known.
+    """An array of a batch that is not made until its place is known.
 
     Attributes:
-        fill: writes the elements into an array of that shape and dtype.
-        meaning: for those who read the batch without Python: the name of the element type, or "offsets".
+        fill: writes the elements into an array of this shape and dtype.
+        meaning: tells C++ what the elements are: the name of an element type that NumPy lacks, "offsets", or "".
     """
 
     shape: tuple[int, ...]
@@ -84,7 +84,7 @@ class Planned:
     meaning: str = ""
 
     def make(self) -> Any:
-        """The array, or tensor, in memory of its own."""
+        """Makes the array, or tensor, in memory of its own."""
         array = np.empty(self.shape, self.dtype)
         self.fill(array)
         return array if self.form is None else to_torch(self.dtype, self.form)(array)
@@ -95,7 +95,7 @@ def is_namedtuple(value: Any) -> bool:
 
 
 def is_sequence(value: Any) -> bool:
-    """Whether ``value`` is collated element by element."""
+    """Whether ``value`` is a sequence that is collated element by element."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
 
 
@@ -104,14 +104,14 @@ def is_dataclass(value: Any) -> bool:
 
 
 def field_names(value: Any) -> tuple[str, ...]:
-    """The fields that this instance of a dataclass has."""
+    """The names of the fields that are set in this instance of a dataclass."""
     return tuple(field.name for field in dataclasses.fields(value) if hasattr(value, field.name))
 
 
 def is_plain_array(value: Any) -> bool:
-    """Whether ``value`` is an array, or a NumPy scalar, whose bytes say all: no references to objects, no mask.
+    """Whether ``value`` is an array or NumPy scalar that is nothing but its bytes: no references to objects, no mask.
 
-    NumPy's strings are strings: they stay together as a list.
+    NumPy's string scalars do not count: a batch holds them in a list, like Python's strings.
     """
     if isinstance(value, np.ndarray):
         return not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray)
@@ -119,9 +119,9 @@ def is_plain_array(value: Any) -> bool:
 
 
 def shell_of(value: Any) -> tuple[Any, ...] | None:
-    """The container without its items, if it has more to it than type and items, such as attributes or a factory.
+    """Returns the container without its items, if it consists of more than its type and items: attributes, a factory.
 
-    None also where that cannot be told apart, or cannot travel.
+    Returns None also if the items cannot be separated from the rest, or the rest cannot be pickled.
     """
     if type(value) in (list, tuple, dict):
         return None
@@ -138,9 +138,9 @@ def shell_of(value: Any) -> tuple[Any, ...] | None:
 
 
 def _dumps(value: Any) -> bytes:
-    """Pickled so that equal values give equal bytes: workers compare them.
+    """Pickles such that equal values give equal bytes, which workers compare.
 
-    Without pickle's memo, that is, which depends on which of the equal parts happen to be one object.
+    Pickle's memo would break this: it depends on which equal parts are the same object.
     """
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
@@ -153,13 +153,14 @@ Description = tuple[bytes, tuple[Any, ...], Callable[[list[Any]], Any]]
 
 
 def describe(sample: Any, as_tensors: bool = False) -> Description:
-    """What a sample looks like: the tree that the consumer gets, pickled, the description that the writer compiles, and
-    what makes a sample of a list of its leaves (arrays; objects as they are).
-
-    The rules are those of :func:`headrace.data.default_collate`.
+    """Describes a sample, by the rules of :func:`headrace.data.default_collate`.
 
     Args:
         as_tensors: the batch consists of tensors, whatever the sample consists of.
+
+    Returns:
+        The pickled tree of the batch, for the consumer; the description that the writer compiles; and a function that
+        builds a sample from a list of its leaves (arrays, or the objects themselves).
     """
     dtypes: _Dtypes = []
     usual_form = "tensor" if as_tensors else None
@@ -211,10 +212,10 @@ def describe(sample: Any, as_tensors: bool = False) -> Description:
             children, nodes = visit_all(value)
             plain = kind is list or isinstance(value, tuple)
             structure = ("list", children) if plain else ("sequence", kind, shell, children)
-            # The writer reads lists and tuples; and what else there is to a container it would not see.
+            # The writer reads lists and tuples, and would miss whatever else a container holds.
             writes = isinstance(value, (list, tuple)) and (plain or shell is None)
             return structure, (NodeKind.SEQUENCE, kind, nodes) if writes else (NodeKind.WHOLE, kind)
-        # PyTorch transposes sequences, which makes tuples of what it does not stack.
+        # PyTorch transposes sequences, and so makes tuples of what it does not stack.
         objects = ("objects", leaf(None)[1]) if as_tensors and in_sequence else leaf(None)
         return objects, (NodeKind.OBJECT, kind)
 
@@ -223,7 +224,7 @@ def describe(sample: Any, as_tensors: bool = False) -> Description:
 
 
 def describe_whole(sample: Any) -> Description:
-    """The description of a sample that the writer leaves to the collate function."""
+    """Describes a sample that the writer leaves to the collate function."""
     return _dumps((("leaf", 0, None), [None])), (NodeKind.WHOLE, type(sample)), lambda leaves: None
 
 
@@ -242,10 +243,10 @@ def _sample_of(node: tuple[Any, ...], leaves: Iterator[Any]) -> Any:
 
 
 def sample_prototype(spec: Any) -> Any:
-    """A sample that looks as ``spec`` says: a nested structure of (shape, dtype) pairs and of examples.
+    """Makes a sample of the form that ``spec`` gives: a nested structure of (shape, dtype) pairs and of examples.
 
     Raises:
-        TypeError, ValueError: a shape or dtype that is none.
+        TypeError, ValueError: a shape or dtype is invalid.
     """
     if isinstance(spec, Mapping):
         return make_mapping(type(spec), None, {key: sample_prototype(spec[key]) for key in spec})
@@ -265,8 +266,10 @@ def _is_shape(value: Any) -> bool:
 
 
 def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
-    """Takes a collated batch apart: the pickled tree, and its leaves as arrays, :class:`Planned` or lists of objects to
-    be pickled.
+    """Takes a collated batch apart.
+
+    Returns:
+        The pickled tree, and the leaves: arrays, :class:`Planned` or lists of objects to pickle.
     """
     leaves: list[Any] = []
     dtypes: _Dtypes = []
@@ -277,7 +280,7 @@ def flatten_batch(batch: Any) -> tuple[bytes, list[Any]]:
         return len(leaves) - 1
 
     def leaf(value: Any) -> Structure | None:
-        """That of an array, however it comes; None for anything else, which is pickled."""
+        """The node of an array, tensor or :class:`Planned`; None for anything else."""
         if isinstance(value, Planned):
             return ("leaf", add(value, value.dtype), value.form)
         form: Form = None
@@ -331,12 +334,12 @@ def _plain(value: Any) -> Any:
 
 
 def copying(source: Array) -> Callable[[Array], None]:
-    """A :attr:`Planned.fill` that copies ``source``."""
+    """Returns a :attr:`Planned.fill` that copies ``source``."""
     return lambda place: np.copyto(place, source)
 
 
 def _pieces(values: list[Any]) -> tuple[Planned, Array] | None:
-    """A list of arrays as one leaf and their shapes, if they are of one type and number of dimensions."""
+    """Joins arrays in one leaf, and gives their shapes; None unless they share a dtype and number of dimensions."""
     if all(is_tensor(value) and is_plain_tensor(value) for value in values):
         pairs: list[tuple[Array, Form]] = [array_of_tensor(value) for value in values]
     elif all(isinstance(value, np.ndarray) and is_plain_array(value) for value in values):
@@ -361,16 +364,18 @@ def _pieces(values: list[Any]) -> tuple[Planned, Array] | None:
 def decode_tree(
     tree: bytes, to: str | None = "numpy", move: Callable[[Any], Any] | None = None
 ) -> tuple[Build, _Dtypes]:
-    """The inverse of :func:`describe` and :func:`flatten_batch`: what builds a batch from its leaves, and the leaves'
-    dtypes.
+    """The inverse of :func:`describe` and :func:`flatten_batch`.
 
     Args:
-        to: what arrays become: "numpy"; "torch" (those of a dtype that torch does not know stay arrays); "as made":
-            tensors where tensors were; None: tensors if any of the batch was one, else arrays.
-        move: takes each array or tensor, and gives what the batch has in its place.
+        to: what arrays become: "numpy", arrays; "torch", tensors, except where torch lacks the dtype; "as made",
+            tensors where the batch had tensors; None, tensors if the batch had any, else arrays.
+        move: maps each array or tensor to what the batch holds in its place.
+
+    Returns:
+        A function that builds the batch from its leaves, and the dtypes of these.
 
     Raises:
-        TypeError: NumPy does not know a type.
+        TypeError: NumPy lacks an element type.
     """
     structure, dtypes = pickle.loads(tree)
     forms: list[Form] = [None] * len(dtypes)
@@ -387,7 +392,7 @@ def decode_tree(
     if move is not None:
         convert = [_then(converter, move) for converter in convert]
     if structure == ("list", [("leaf", i, form) for i, form in enumerate(forms)]) and not any(convert):
-        return lambda leaves: leaves, dtypes  # the commonest batch: a fresh list already
+        return lambda leaves: leaves, dtypes  # the most common batch: the list is fresh already
     return _builder(structure, convert), dtypes
 
 
@@ -467,20 +472,20 @@ def _from_shell(shell: tuple[Any, ...]) -> Any:
 
 
 def make_mapping(cls: type[Any], shell: tuple[Any, ...] | None, items: dict[Any, Any]) -> Any:
-    """A mapping of the type with those items; a dict, if the type does not let itself be made."""
+    """Makes a mapping of that type with those items; a dict, if the type cannot be instantiated."""
     return items if cls is dict else _filled(cls, shell, items, "update")
 
 
 def make_sequence(cls: type[Any], shell: tuple[Any, ...] | None, elements: list[Any]) -> Any:
-    """A sequence of the type with those elements; a list, if the type does not let itself be made."""
+    """Makes a sequence of that type with those elements; a list, if the type cannot be instantiated."""
     return elements if cls is list else _filled(cls, shell, elements, "extend")
 
 
 def _filled(cls: type[Any], shell: tuple[Any, ...] | None, content: Any, fill: str) -> Any:
-    """A container of the type that holds ``content``; ``content`` itself if that cannot be made.
+    """Makes a container of that type with that content; returns ``content`` itself if that fails.
 
     Args:
-        shell: how to make an empty one, to which the method ``fill`` adds; None: the type's constructor takes it all.
+        shell: makes an empty container, to which the method ``fill`` adds; None: the type's constructor takes it all.
     """
     try:
         if shell is None:
@@ -493,7 +498,7 @@ def _filled(cls: type[Any], shell: tuple[Any, ...] | None, content: Any, fill: s
 
 
 def make_dataclass(cls: type[Any], fields: dict[str, Any]) -> Any:
-    """An instance with those fields. Its ``__init__``, made for samples, does not run."""
+    """Makes an instance with those fields, without running its ``__init__``, which expects those of a sample."""
     instance = object.__new__(cls)
     for name, value in fields.items():
         object.__setattr__(instance, name, value)

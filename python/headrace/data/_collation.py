@@ -1,7 +1,7 @@
-"""From samples to batches.
+"""Collates samples into batches.
 
-While all samples of a batch look alike, the C++ writer copies each into its row and nothing here runs. What is here
-makes the batches that need more: samples that differ, a collate function of the user's.
+As long as the samples of a batch look alike, the C++ writer copies each to its row, and nothing here runs. This module
+makes the other batches: of samples that differ, or with the user's own collate function.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ RaggedRule = Union[None, str, tuple[str, Any], Mapping[Any, Any]]
 
 
 def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None, ragged: RaggedRule = None) -> Any:
-    """Stacks samples into a batch, by the rules of PyTorch's ``default_collate`` where that has some.
+    """Stacks samples into a batch, by the rules of PyTorch's ``default_collate`` wherever it has any.
 
-    Arrays and numbers are stacked along a new first axis, torch tensors with torch (they stay tensors); tuples become
-    lists; other sequences, mappings, named tuples and dataclasses keep their type, with their elements collated one by
-    one; of strings, bytes, None, object arrays and anything else comes a list.
+    Arrays and numbers are stacked along a new first axis; so are torch tensors, which stay tensors. Tuples become
+    lists; other sequences, mappings, named tuples and dataclasses keep their type, and their elements are collated one
+    by one. Strings, bytes, None, object arrays and anything else become a list.
 
     Args:
         samples: at least one sample.
         indices: their dataset indices, for messages.
-        ragged: what becomes of arrays with at least one axis whose shapes may differ:
+        ragged: what becomes of arrays, of at least one axis, whose shapes differ:
 
-            - None: differing shapes are an error.
-            - "pad", ("pad", value): each is filled up at the end of each axis, to the longest of the batch, with the
+            - None: an error.
+            - "pad", ("pad", value): each is padded at the end of each axis, to the longest in the batch, with the
               value; "pad" with zeros.
             - "list": a list of arrays.
             - "lod": a :class:`Ragged`; only the first axis may differ.
-            - a mapping: the rule for each key of a mapping, position in a sequence or field's name; None for those
-              that it lacks.
+            - a mapping: the rule for each key of a mapping, position in a sequence or name of a field; None for those
+              that are missing.
 
     Raises:
         ValueError: samples that differ in shape or structure; the message names the first that differs.
-        TypeError: samples of types that do not go together.
+        TypeError: samples whose types cannot be batched together.
     """
     return _collate_all(samples, indices, ragged, planned=False)
 
 
 def collate_in_place(samples: Sequence[Any], indices: Sequence[Any] | None = None, ragged: RaggedRule = None) -> Any:
-    """As :func:`default_collate`, for :func:`flatten_batch`: arrays are :class:`Planned`, to be stacked in their place
-    in the batch.
+    """As :func:`default_collate`, for :func:`flatten_batch`: arrays are :class:`Planned`, and stacked right at their
+    place in the batch.
     """
     return _collate_all(samples, indices, ragged, planned=True)
 
@@ -80,11 +80,11 @@ class DefaultCollate:
 
 
 class InPlaceCollate(Protocol):
-    """A collate function that is asked for the batches alone whose samples the writer cannot stack as it would."""
+    """A collate function that is called only for batches whose samples the writer cannot stack in the same way."""
 
     def describe(self, sample: Any) -> Description:
-        """What the writer makes of samples like this one, which must be what a call would make of them:
-        :func:`describe` or :func:`describe_whole`.
+        """Says what the writer makes of samples like this one, which must equal what a call would make of them. Returns
+        the result of :func:`describe` or :func:`describe_whole`.
         """
 
     def __call__(self, samples: list[Any]) -> Any: ...
@@ -105,7 +105,7 @@ def _collate_all(samples: Sequence[Any], indices: Sequence[Any] | None, ragged: 
 
 
 def check_ragged_rule(rule: Any) -> None:
-    """Raises ValueError unless ``rule`` is one that :func:`default_collate` takes."""
+    """Raises ValueError unless :func:`default_collate` accepts ``rule``."""
     if isinstance(rule, Mapping):
         for each in rule.values():
             check_ragged_rule(each)
@@ -118,8 +118,8 @@ def check_ragged_rule(rule: Any) -> None:
 
 
 def default_convert(sample: Any) -> Any:
-    """A single sample as it comes from a loader that does not batch: containers element by element (tuples become
-    lists), NumPy scalars become arrays, everything else stays.
+    """Converts a sample for a loader that does not batch: NumPy scalars become arrays, tuples lists; containers are
+    converted element by element; everything else stays as it is.
     """
     if isinstance(sample, np.generic) and is_plain_array(sample):
         return np.asarray(sample)
@@ -140,7 +140,7 @@ def default_convert(sample: Any) -> Any:
 
 
 class _Collation:
-    """One batch in the making.
+    """Collates one batch.
 
     Args:
         planned: large arrays are left as :class:`Planned`.
@@ -196,13 +196,13 @@ class _Collation:
         return make_dataclass(type(first), columns)
 
     def _arrays(self, samples: Sequence[Any], where: str, rule: Any) -> Any:
-        """Arrays, tensors, scalars and numbers, in a type that holds them all."""
+        """Stacks arrays, tensors, scalars and numbers, in a type that holds them all."""
         kind = type(samples[0])
         if kind in (bool, int, float) and all(type(sample) is kind for sample in samples):
             try:
                 return np.array(samples, dtype=_number_dtype(samples[0]))
             except OverflowError:
-                pass  # which of them, comes out below
+                pass  # which one is found below
         if kind is np.ndarray and rule is None and _alike(samples) and samples[0].ndim > 0:
             return self._stacked(list(samples), None)
         pairs = [self._array(i, sample, samples[0], where) for i, sample in enumerate(samples)]
@@ -213,14 +213,14 @@ class _Collation:
                 return self._arrays(_promoted(samples), where, rule)
             form = pairs[0][1]
         elif any(each in EXTENSION_TYPES for each in forms):
-            raise TypeError(f"a sample's arrays{_at(where)} are not stacked with tensors of a type NumPy lacks")
+            raise TypeError(f"arrays{_at(where)} cannot be stacked with tensors of a type that NumPy lacks")
         arrays = [array for array, _ in pairs]
         if rule is not None and arrays[0].ndim > 0:
             return self._ragged(arrays, form, where, rule)
         for i, array in enumerate(arrays):
             if array.shape != arrays[0].shape:
                 got = f"shape {array.shape}" if array.ndim else _describe_short(samples[i])
-                hint = " Arrays of differing lengths: see the argument ragged." if array.ndim == arrays[0].ndim else ""
+                hint = " For differing lengths, see the argument ragged." if array.ndim == arrays[0].ndim else ""
                 raise ValueError(self._differs(i, where, got, f"shape {arrays[0].shape}") + hint)
         if arrays[0].ndim == 0 and form is None:
             return np.stack(arrays)
@@ -256,7 +256,7 @@ class _Collation:
     def _ragged(self, arrays: list[Array], form: Form, where: str, rule: Any) -> Any:
         first = arrays[0]
         if rule == "list":
-            # A batch of the loader's is copied from these; anybody else gets memory of its own.
+            # The loader copies these to the batch; any other caller gets memory of its own.
             own = form is not None or not self._planned
             return [Planned(each.shape, each.dtype, copying(each), form).make() for each in arrays] if own else arrays
         for i, array in enumerate(arrays):
@@ -290,7 +290,7 @@ class _Collation:
 
     def _differs(self, i: int, where: str, got: str, expected: str) -> str:
         return (
-            f"sample {self._indices[i]!r} does not go into one batch with sample {self._indices[0]!r}{_at(where)}: "
+            f"sample {self._indices[i]!r} cannot be batched with sample {self._indices[0]!r}{_at(where)}: "
             f"got {got}, expected {expected}. Make them alike in the dataset, or pass a collate_fn."
         )
 
@@ -306,7 +306,7 @@ def _alike(samples: Sequence[Any]) -> bool:
 
 
 def _number_dtype(value: Any) -> type[np.generic] | None:
-    """An explicit type for Python's numbers: the default one of an int depends on its value."""
+    """An explicit type for Python's numbers: NumPy's default for an int depends on the value."""
     if isinstance(value, (np.generic, np.ndarray)):
         return None
     if isinstance(value, bool):
@@ -326,20 +326,20 @@ def _promoted(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _padding(value: Any, dtype: np.dtype[Any], form: Form) -> Any:
-    """An element of that value."""
+    """A 0-d array of that value, to pad with."""
     if form in EXTENSION_TYPES:
         torch = sys.modules["torch"]
         return array_of_tensor(torch.tensor(value, dtype=getattr(torch, str(form))))[0]
     element = np.zeros((), dtype)
     if isinstance(value, (int, float)) and value == 0:
-        return element  # of any type: an empty text, a record of zeros
+        return element  # of any type: an empty string, a record of zeros
     try:
         element[...] = value
-        if dtype.kind not in "iubSU" or element == value:  # neither cut off nor wrapped around
+        if dtype.kind not in "iubSU" or element == value:  # neither truncated nor wrapped around
             return element
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"padding with {value!r}: {dtype} does not hold that value")
+    raise ValueError(f"cannot pad with {value!r}: {dtype} does not hold that value")
 
 
 def _at(where: str) -> str:

@@ -1,4 +1,4 @@
-"""Batches on a CUDA device: their tensors are copied on a stream of the loader's own.
+"""Copies batches to a CUDA device, on a stream of the loader's own.
 
 Torch is imported when the first :class:`DeviceCopies` is made, not with this module.
 """
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 
 def check_device(device: Any) -> str | None:
-    """The name of a device that ``DataLoader(device=...)`` can hand out tensors on; None: tensors stay on the CPU.
+    """Returns the name of the device for ``DataLoader(device=...)``; None: tensors stay on the CPU.
 
     Raises:
-        TypeError: it is neither None, a name nor a torch.device.
+        TypeError: it is not None, a name or a torch.device.
         ValueError: it is not a CUDA device.
     """
     if device is None:
@@ -30,12 +30,12 @@ def check_device(device: Any) -> str | None:
 
 
 class Submitted(NamedTuple):
-    """A batch whose copies are under way.
+    """A batch whose copies are in progress.
 
     Attributes:
-        batch: with tensors on the device.
-        event: recorded behind the last of their copies.
-        tensors: those in ``batch``.
+        batch: its tensors are on the device.
+        event: recorded after the last copy.
+        tensors: all tensors in ``batch``.
     """
 
     batch: Any
@@ -44,11 +44,11 @@ class Submitted(NamedTuple):
 
 
 class DeviceCopies:
-    """Copies the tensors of batches to one device, ahead of their use.
+    """Copies the tensors of batches to a device before they are needed.
 
-    ``copy`` is called for each tensor of a batch, then ``submit`` for the batch; nothing waits. When it is handed out,
-    ``deliver`` makes the consumer's current stream, not the host, wait for the copies. The tensors on the CPU are kept
-    until their copies have ended, and with them the batch's slot: a producer cannot overwrite what a device reads.
+    Call ``copy`` for each tensor of a batch, then ``submit`` for the batch; neither waits. ``deliver`` hands the batch
+    out, and makes the consumer's current stream, not the host, wait for the copies. The CPU tensors, and with them the
+    batch's slot, are kept until their copies have ended: no producer can overwrite what the device is reading.
 
     Thread-safety: one thread at a time.
 
@@ -57,7 +57,7 @@ class DeviceCopies:
 
     Raises:
         ImportError: torch is not installed.
-        RuntimeError: it has no such device.
+        RuntimeError: torch finds no such device.
     """
 
     def __init__(self, device: str) -> None:
@@ -66,11 +66,11 @@ class DeviceCopies:
         self._stream = self._torch.cuda.Stream(self.device)
         self._sources: list[Any] = []
         self._tensors: list[Any] = []
-        # Copies under way, the oldest first: their events and what they read.
+        # Copies in progress, oldest first: the event and the source tensors of each batch.
         self._under_way: collections.deque[tuple[Any, list[Any]]] = collections.deque()
 
     def copy(self, value: Any) -> Any:
-        """The tensor, on the device. What is not a tensor stays as it is."""
+        """Starts to copy a tensor and returns the copy. Returns anything else unchanged."""
         if not isinstance(value, self._torch.Tensor):
             return value
         with self._torch.cuda.stream(self._stream):
@@ -82,7 +82,7 @@ class DeviceCopies:
     def decoder(
         self, decode_tree: Callable[..., tuple[Callable[[list[Any]], Any], list[Any]]]
     ) -> Callable[[bytes], tuple[Callable[[list[Any]], Submitted], list[Any]]]:
-        """What decodes a batch's tree as ``decode_tree`` does, so that building the batch submits its copies."""
+        """Wraps ``decode_tree`` so that building a batch also submits its copies."""
 
         def decode(tree: bytes) -> tuple[Callable[[list[Any]], Submitted], list[Any]]:
             build, dtypes = decode_tree(tree, to="torch", move=self.copy)
@@ -91,7 +91,7 @@ class DeviceCopies:
         return decode
 
     def submit(self, batch: Any) -> Submitted:
-        """Ends a batch: what was copied since the last call belongs to it."""
+        """Completes a batch: everything copied since the previous call belongs to it."""
         event = self._torch.cuda.Event()
         event.record(self._stream)
         sources, self._sources = self._sources, []
@@ -101,21 +101,21 @@ class DeviceCopies:
         return Submitted(batch, event, tensors)
 
     def deliver(self, submitted: Submitted) -> Any:
-        """The batch, which the caller's current stream may use from here on."""
+        """Returns the batch; from here on, the caller's current stream may use it."""
         current = self._torch.cuda.current_stream(self.device)
         current.wait_event(submitted.event)
         for tensor in submitted.tensors:
-            # Or the allocator could give the memory to the next copy while this stream still reads it.
+            # Otherwise the allocator could reuse the memory for the next copy while this stream still reads it.
             tensor.record_stream(current)
         return submitted.batch
 
     def release(self) -> None:
-        """Lets go of the tensors on the CPU whose copies have ended."""
+        """Drops the CPU tensors whose copies have ended."""
         while self._under_way and self._under_way[0][0].query():
             self._under_way.popleft()
 
     def close(self) -> None:
-        """Waits for all copies and lets go of what they read."""
+        """Waits for all copies to end, and drops their CPU tensors."""
         if self._sources:
             self.submit(None)
         while self._under_way:

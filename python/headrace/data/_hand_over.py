@@ -1,4 +1,4 @@
-"""Batches that need no shared memory: without workers, the consumer gets what the collate function made, as it is."""
+"""Batches that bypass shared memory: without workers, the consumer gets what the collate function made, unchanged."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from headrace.data._tensors import (
 
 
 class _HandedOver:
-    """Makes a key that no sample has."""
+    """A mapping key that no sample has."""
 
 
-# Stands in a slot for a batch that is handed over.
+# Written to a slot in place of a batch that is handed over.
 _PLACEHOLDER = flatten_batch({_HandedOver: None})
 
 
 class HandOver:
-    """Where the batch at hand waits for the consumer, who is in the same process. Not thread-safe.
+    """Holds the current batch for a consumer in the same process. Not thread-safe.
 
     Args:
-        to: what the arrays and tensors of a batch become, as :func:`decode_tree` says.
-        device: where tensors are copied to; None: they stay where they are.
+        to: what the arrays and tensors of a batch become, as for :func:`decode_tree`.
+        device: copies tensors to a device; None: they stay where they are.
 
     Attributes:
-        batch: what the placeholder stands for, until the consumer has it.
+        batch: the batch that the placeholder represents; None once the consumer has it.
     """
 
     def __init__(self, to: str | None, device: DeviceCopies | None) -> None:
@@ -63,7 +63,7 @@ class HandOver:
         self.batch: Any = None
 
     def put(self, batch: Any) -> tuple[bytes, list[Any]]:
-        """Makes ``batch`` the one that the consumer gets, and gives what is to be written in its place."""
+        """Holds ``batch`` for the consumer, and returns what to write to the slot in its place."""
         to = "torch" if self._to is None and _has_tensor(batch) else self._to
         if to in ("torch", "numpy"):
             batch = _converted(batch, _as_tensor if to == "torch" else _as_array)
@@ -71,8 +71,9 @@ class HandOver:
         return _PLACEHOLDER
 
     def decoder(self, decode: Callable[[bytes], tuple[Build, Any]]) -> Callable[[bytes], tuple[Build, Any]]:
-        """What the scheduler decodes trees with: ``decode``, but for the placeholder's. It refers weakly to this
-        object: the garbage collector does not see what the scheduler refers to.
+        """Wraps the scheduler's ``decode`` so that the placeholder yields the current batch.
+
+        The result refers to this object weakly: the garbage collector cannot see the scheduler's references.
         """
         reference, device = weakref.ref(self), self._device
 
@@ -85,7 +86,7 @@ class HandOver:
 
 
 def describe_as_is(sample: Any) -> Description:
-    """As :func:`describe`; a sample that would not come out of a slot as it went in is left to the collate function."""
+    """As :func:`describe`; a sample that would come out of a slot changed is left to the collate function."""
     return describe(sample) if _fits_in_place(sample) else describe_whole(sample)
 
 
@@ -93,8 +94,8 @@ _VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
 
 
 def _fits_in_place(sample: Any) -> bool:
-    """Whether a batch of such samples is the same after it was written to shared memory: they consist of numbers,
-    strings, and arrays and tensors that are no more than their elements.
+    """Whether a batch of such samples survives being written to shared memory unchanged: they consist of numbers,
+    strings, and arrays and tensors that are nothing but their elements.
     """
     kind = type(sample)
     if kind in _VALUES or is_plain_array(sample):
@@ -141,7 +142,7 @@ def _as_array(value: Any) -> Any:
 
 
 def _converted(batch: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The same containers, with ``leaf`` of what they hold."""
+    """Rebuilds the containers, with ``leaf`` applied to each value in them."""
     if isinstance(batch, Ragged):
         return dataclasses.replace(batch, values=leaf(batch.values), offsets=leaf(batch.offsets))
     if is_namedtuple(batch):

@@ -1,4 +1,4 @@
-"""Samples on their way from the worker that makes them to the worker that collates them."""
+"""Serializes samples that one worker makes and another one collates."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from headrace.data._tensors import EXTENSION_TYPES, Form, array_of_tensor, is_te
 
 
 def dumps(value: Any) -> bytes:
-    """Pickled ``value``."""
+    """Pickles ``value`` with the newest protocol."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
 class _SamplePickler(pickle.Pickler):
-    """Arrays and tensors are left out of the bytes: their elements go into buffers of their own."""
+    """Keeps the elements of arrays and tensors out of the pickled bytes: they go into separate buffers."""
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is np.ndarray:
             if value.dtype.hasobject or value.flags.forc:
-                return NotImplemented  # NumPy's own way leaves the elements out already
+                return NotImplemented  # NumPy's own reduction keeps the elements out of band already
             return np.ascontiguousarray(value).__reduce_ex__(5)
         if is_tensor(value) and type(value) is sys.modules["torch"].Tensor:
             try:
@@ -41,12 +41,12 @@ def _tensor_of(array: Any, form: Form, requires_grad: bool) -> Any:
 
 
 def dumps_sample(sample: Any) -> tuple[bytes, list[Any]]:
-    """A sample as bytes, and the elements of its arrays and CPU tensors, not copied, as C-contiguous buffers of bytes.
+    """Pickles a sample. Returns the elements of its arrays and CPU tensors separately, as C-contiguous byte buffers.
 
-    The buffers are those of the sample: it must not change until they have been copied.
+    The buffers are views: the sample must not change until they have been copied.
 
     Raises:
-        Exception: whatever pickle raises for a sample that cannot be pickled.
+        Exception: whatever pickle raises if the sample cannot be pickled.
     """
     buffers: list[pickle.PickleBuffer] = []
     file = io.BytesIO()
@@ -55,7 +55,7 @@ def dumps_sample(sample: Any) -> tuple[bytes, list[Any]]:
 
 
 def loads_sample(data: Any, buffers: Iterable[Any]) -> Any:
-    """The sample again. Its arrays and tensors lie in the buffers, which have to be writable for them to be so, and
-    aligned for their elements.
+    """Restores a sample. Its arrays and tensors view the buffers, which must be aligned for their elements; they are
+    writable if the buffers are.
     """
     return pickle.loads(data, buffers=buffers)

@@ -1,7 +1,7 @@
-"""Torch tensors and the element types that NumPy lacks, without importing torch unless there are tensors.
+"""Converts between NumPy arrays and torch tensors. Torch is imported only where there are tensors.
 
-The form of an array says what it stands for: None, an array as it is; "tensor", a torch tensor; any other text, a torch
-tensor whose element type NumPy does not know ("bfloat16"), with its elements' bits as unsigned integers.
+The form of an array says what it represents: None, itself; "tensor", a torch tensor; any other string, a torch tensor
+of an element type that NumPy lacks, such as "bfloat16", whose bits the array holds as unsigned integers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Form = Optional[str]
 
-# Element types that NumPy knows only through ml_dtypes, and the integers of their size.
+# Element types that NumPy supports only through ml_dtypes, and the unsigned integers of the same size.
 EXTENSION_TYPES: dict[str, np.dtype[Any]] = {
     "bfloat16": np.dtype(np.uint16),
     "float8_e4m3fn": np.dtype(np.uint8),
@@ -25,35 +25,35 @@ EXTENSION_TYPES: dict[str, np.dtype[Any]] = {
     "float8_e5m2fnuz": np.dtype(np.uint8),
     "float8_e8m0fnu": np.dtype(np.uint8),
 }
-_SIGNED = {1: "int8", 2: "int16"}  # every torch has these
+_SIGNED = {1: "int8", 2: "int16"}  # available in every version of torch
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether ``value`` is a torch tensor; torch is never imported for the question."""
+    """Whether ``value`` is a torch tensor. Never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def is_plain_tensor(value: Any) -> bool:
-    """Whether a tensor is its elements and no more: no subclass, which may say more, nor one that NumPy cannot view."""
+    """Whether a tensor is nothing but its elements, and NumPy can view them: a subclass may carry more."""
     if type(value) is not sys.modules["torch"].Tensor:
         return False
     return str(value.layout) == "torch.strided" and not value.is_nested and not value.is_quantized
 
 
 def leaves_slot_unchanged(tensor: Any) -> bool:
-    """Whether a tensor is the same after it was written to shared memory and read back."""
+    """Whether a tensor survives being written to shared memory and read back unchanged."""
     return is_plain_tensor(tensor) and tensor.device.type == "cpu" and not tensor.requires_grad
 
 
 def array_of_tensor(tensor: Any) -> tuple[Array, str]:
-    """The elements of a tensor as an array over the same memory, and its form.
+    """Returns an array that shares the tensor's memory, and its form.
 
     Raises:
-        TypeError: a tensor that is not a plain one on the CPU.
+        TypeError: the tensor is not on the CPU, or is sparse, nested or quantized.
     """
     if tensor.device.type != "cpu":
-        raise TypeError(f"samples are made on the CPU, and this tensor is on {tensor.device}: use tensor.cpu()")
+        raise TypeError(f"samples must be on the CPU, and this tensor is on {tensor.device}: use tensor.cpu()")
     if str(tensor.layout) != "torch.strided" or tensor.is_nested or tensor.is_quantized:
         raise TypeError("sparse, nested and quantized tensors need a collate_fn: they cannot be stacked")
     tensor = tensor.detach().resolve_conj().resolve_neg()
@@ -70,9 +70,10 @@ def _bits_of(tensor: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def converters(form: Form) -> tuple[Callable[[Any], Any], Callable[[Array], Any]] | None:
-    """How the sample writer goes from tensors of this form to arrays (None for a tensor of another form) and back.
+    """Returns two functions for the sample writer: from a tensor of this form to an array, and back. The first returns
+    None for a tensor of another form.
 
-    None where the tensor's own ``numpy()`` is the way.
+    Returns None where the tensor's own ``numpy()`` will do.
     """
     if form is None or form == "tensor":
         return None
@@ -85,7 +86,7 @@ def converters(form: Form) -> tuple[Callable[[Any], Any], Callable[[Array], Any]
 
 
 def to_torch(dtype: np.dtype[Any], form: Form) -> Callable[[Array], Any]:
-    """What makes tensors over the memory of arrays; torch has no type for some dtypes, which stay arrays."""
+    """Returns a function that makes tensors over the memory of arrays, or returns these if torch lacks the dtype."""
     torch = importlib.import_module("torch")
     name = dtype.name if form is None or form == "tensor" else form
     if name in EXTENSION_TYPES:
@@ -103,10 +104,10 @@ def to_torch(dtype: np.dtype[Any], form: Form) -> Callable[[Array], Any]:
 
 
 def to_numpy(form: Form) -> Callable[[Array], Array] | None:
-    """What makes arrays of their own type of arrays of a form; None: they are that already.
+    """Returns a function that gives arrays of this form the element type that they represent; None if they have it.
 
     Raises:
-        TypeError: NumPy does not know the type.
+        TypeError: NumPy lacks that type.
     """
     if form is None or form == "tensor":
         return None
@@ -114,6 +115,6 @@ def to_numpy(form: Form) -> Callable[[Array], Array] | None:
         dtype = np.dtype(getattr(importlib.import_module("ml_dtypes"), form))
     except (ImportError, AttributeError):
         raise TypeError(
-            f'NumPy knows {form} only with the package ml_dtypes: install it, or use to="torch" for tensors'
+            f'NumPy supports {form} only with the package ml_dtypes: install it, or pass to="torch" to get tensors'
         ) from None
     return lambda array: array.view(dtype)

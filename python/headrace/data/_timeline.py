@@ -1,4 +1,4 @@
-"""A loader's trace as a timeline that Perfetto (https://ui.perfetto.dev) and chrome://tracing open."""
+"""Writes a loader's trace as a timeline, for Perfetto (https://ui.perfetto.dev) or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-# Of ``_core.BatchScheduler.trace``: kind, worker, begin, end, epoch, batch, slot, begin row, end row, stream.
+# As ``_core.BatchScheduler.trace`` gives it: kind, worker, begin, end, epoch, batch, slot, begin row, end row, stream.
 Event = tuple[str, int, int, int, int, int, int, int, int, int]
 
 _CONSUMER, _WORKERS, _SLOTS = 1, 2, 3
-_MOMENTS = {"opened": "in the making", "ready": "ready", "taken": "held by the consumer"}
+_MOMENTS = {"opened": "in progress", "ready": "ready", "taken": "held by the consumer"}
 _WORK = {"rows": "samples", "items": "samples", "whole": "batch", "collate": "collation", "stream": "stream"}
 
 
 def trace_events(events: Iterable[Event], threads: int) -> list[dict[str, Any]]:
-    """The events in the Trace Event Format, with tracks for the consumer, each worker and each slot.
+    """Converts events to the Trace Event Format, with tracks for the consumer, each worker and each slot.
 
     Args:
-        events: in the order of their begin; nanoseconds.
-        threads: threads of each worker process.
+        events: ordered by begin; times in nanoseconds.
+        threads: number of threads per worker process.
     """
     result: list[dict[str, Any]] = [
         _name("process_name", pid, 0, name)
@@ -28,7 +28,7 @@ def trace_events(events: Iterable[Event], threads: int) -> list[dict[str, Any]]:
     ]
     result.append(_name("thread_name", _CONSUMER, 0, "iteration"))
     named: set[tuple[int, int]] = set()
-    # Per slot: since when it is in which state, and of which batch.
+    # Per slot: when its current state began, the name of that state, and the batch.
     states: dict[int, tuple[int, str, dict[str, int]]] = {}
     for kind, producer, begin, end, epoch, batch, slot, begin_row, end_row, stream in events:
         about = {"epoch": epoch, "batch": batch, "slot": slot}
@@ -80,6 +80,6 @@ def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
 
 
 def _span(name: str, pid: int, tid: int, begin: int, end: int, about: dict[str, Any]) -> dict[str, Any]:
-    # Microseconds, as the format wants.
+    # The format requires microseconds.
     span = {"name": name, "ph": "X", "pid": pid, "tid": tid, "ts": begin / 1000, "dur": (end - begin) / 1000}
     return {**span, "args": about}

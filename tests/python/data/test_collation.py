@@ -94,7 +94,7 @@ def test_samples_that_do_not_fit_together_are_a_clear_error(
 
 def test_the_message_names_the_index_in_the_dataset() -> None:
     samples = [np.zeros(3)] * 10 + [np.zeros(4)]
-    with pytest.raises(ValueError, match="sample 10 does not go into one batch with sample 3"):
+    with pytest.raises(ValueError, match="sample 10 cannot be batched with sample 3"):
         list(DataLoader(Samples(samples), batch_size=4, sampler=[3, 5, 10, 1], num_workers=2))
 
 

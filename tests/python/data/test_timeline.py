@@ -82,7 +82,7 @@ def test_workers_slots_and_consumer_have_tracks(
             assert all(begin * 1e6 <= first <= last <= end * 1e6 for first, last in spans)
             assert all(one[1] <= other[0] + 1e-3 for one, other in zip(spans, spans[1:])), "one thing at a time"
     states = {event["name"].split(" ", 2)[2] for track in tracks["slots"].values() for event in track}
-    assert {"in the making", "held by the consumer"} <= states
+    assert {"in progress", "held by the consumer"} <= states
 
 
 def test_without_a_trace_there_is_nothing_to_write(tmp_path: Path) -> None:
