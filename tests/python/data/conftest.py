@@ -1,4 +1,4 @@
-"""What the loader's tests share."""
+"""Fixtures that the loader's tests share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Runs programs that meet faults, each in a session and a mount namespace of its own, and sees to it that nothing of
-them is left.
+"""Runs programs that meet faults, each in its own session and mount namespace, and checks that they leave nothing.
 
-The programs are the functions of fault_programs.py. One prints its result as a line of JSON (``report``).
+The programs are the functions of fault_programs.py. Each prints its result as a line of JSON (``report``).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import pytest
 from fault_processes import command_of, ignores_interrupts, session_members, stat_of, workers_of
 
 PROGRAMS = Path(__file__).with_name("fault_programs.py")
-# Of a test that meets faults: what has not ended by then has hung. Long, since the machine may be loaded.
+# A program that has not ended by then has hung. Long, because the machine may be loaded.
 DEADLINE = 90.0
 CONTEXTS = ("fork", "forkserver", "spawn")
 
@@ -38,8 +37,8 @@ class Program:
     """A running program of fault_programs.py; see :func:`program`.
 
     Attributes:
-        session: its wrapper, which leads the session of all its processes.
-        pid: of the program itself.
+        session: the pid of its wrapper, which leads the session of all its processes.
+        pid: that of the program itself.
     """
 
     def __init__(self, session: int, folder: Path, deadline: float, own_shm: bool) -> None:
@@ -51,7 +50,7 @@ class Program:
         self.pid = int(self.line())
 
     def line(self) -> str:
-        """The next line that the program prints."""
+        """Returns the next line that the program prints."""
         while True:
             status = self._status()
             lines = (self._folder / "stdout").read_text().splitlines(keepends=True)
@@ -63,13 +62,13 @@ class Program:
             self._pause()
 
     def wait(self) -> int:
-        """Until the program has ended; its exit status, negative for a signal."""
+        """Waits for the program to end. Returns its exit status, negative for a signal."""
         while (status := self._status()) is None:
             self._pause()
         return status
 
     def result(self) -> Any:
-        """What the program reports at its end, which must be a normal one."""
+        """Returns what the program reports. It must end normally."""
         result = json.loads(self.line())
         status = self.wait()
         assert status == 0, self.errors()
@@ -79,17 +78,17 @@ class Program:
         return workers_of(self.pid)
 
     def started_workers(self, count: int) -> list[int]:
-        """So many workers that are past their start: what multiprocessing does before the loader's code runs."""
+        """Waits for ``count`` workers that run the loader's code, not only that of multiprocessing's start."""
         while len(started := [pid for pid in self.workers() if ignores_interrupts(pid)]) < count:
             self._pause()
         return started
 
     def errors(self) -> str:
-        """What it has printed as errors."""
+        """What the program has written to stderr."""
         return (self._folder / "stderr").read_text(errors="replace")
 
     def left(self) -> list[str]:
-        """Of a program that has ended: processes, temporary files and those of /dev/shm."""
+        """What is left of a program that has ended: processes, temporary files and files in /dev/shm."""
         processes = [f"{pid}: {command_of(pid)}" for pid in session_members(self.session) if pid != self.session]
         files = [str(path) for path in (self._folder / "tmp").rglob("*")]
         shm = os.listdir(f"/proc/{self.session}/root/dev/shm") if self._own_shm else []
@@ -125,12 +124,13 @@ def program(
     prefix: str = "",
     environment: dict[str, str] | None = None,
 ) -> Iterator[Program]:
-    """Runs a function of fault_programs.py with ``arguments`` that JSON knows.
+    """Runs a function of fault_programs.py.
 
     Args:
-        deadline: seconds after which it has hung.
-        mounts: shell commands that run before it, in its own mount namespace if there can be one.
-        prefix: a command that starts it.
+        arguments: must be serializable as JSON.
+        deadline: seconds after which the program counts as hung.
+        mounts: shell commands that run first, in the program's own mount namespace if the system allows one.
+        prefix: a command that starts the program.
     """
     own_shm = can_unshare()
     with tempfile.TemporaryDirectory(prefix="headrace-fault-", ignore_cleanup_errors=True) as text:
@@ -138,7 +138,7 @@ def program(
         (folder / "tmp").mkdir()
         (folder / "stdout").touch()
         script = folder / "run.sh"
-        # The shell outlives the program: it says how that ended, and keeps its /dev/shm for a look.
+        # The shell outlives the program: it reports the exit status, and keeps /dev/shm for inspection.
         lines = [
             "mount -t tmpfs tmpfs /dev/shm" if own_shm else "",
             "trap : INT",
@@ -169,7 +169,7 @@ def program(
 
 
 def run(name: str, *arguments: Any, deadline: float = DEADLINE, **options: Any) -> Any:
-    """Runs a program to its end, which must be a normal one that leaves nothing; what it reports."""
+    """Runs a program, which must end normally and leave nothing. Returns what it reports."""
     with program(name, *arguments, deadline=deadline, **options) as running:
         result = running.result()
         running.assert_nothing_left()

@@ -1,4 +1,4 @@
-"""Which processes there are."""
+"""Lists processes and their state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def stat_of(pid: int) -> tuple[str, int, int] | None:
-    """State, parent and session of a process; None if it is gone."""
+    """The state, parent and session of a process; None if it is gone."""
     try:
         fields = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -17,7 +17,7 @@ def stat_of(pid: int) -> tuple[str, int, int] | None:
 
 
 def session_members(session: int) -> list[int]:
-    """Processes of that session that are not zombies."""
+    """The processes of a session, except zombies."""
     members = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -35,7 +35,7 @@ def command_of(pid: int) -> str:
 
 
 def workers_of(main: int) -> list[int]:
-    """The worker processes of a loader in ``main``, whatever started them, that are alive."""
+    """The live worker processes of the loaders in ``main``, by whatever start method."""
     members = [(pid, stat) for pid in session_members(os.getsid(main)) if (stat := stat_of(pid)) is not None]
     services = {
         pid
@@ -50,7 +50,7 @@ def _is_forkserver(pid: int, main: int) -> bool:
 
 
 def ignores_interrupts(pid: int) -> bool:
-    """As a worker does once it has started."""
+    """Whether a process ignores Ctrl-C, as a worker does once it has started."""
     try:
         lines = Path("/proc", str(pid), "status").read_text().splitlines()
     except OSError:

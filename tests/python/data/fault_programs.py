@@ -1,5 +1,6 @@
-"""Programs that meet faults; fault_harness.py runs them. The name of one and its arguments, as JSON, come from the
-command line.
+"""Programs that meet faults, run by fault_harness.py.
+
+The command line gives the name of a function and its arguments as JSON.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from headrace.fluid import core
 
 
 def be_quiet() -> None:
-    """Errors of this process, and of those that it starts, are expected."""
+    """Discards the expected error output of this process and its children."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
@@ -41,7 +42,7 @@ def report(result: Any) -> None:
 
 
 class Work:
-    """Sample i: an array that depends on i and on the record's generator; takes a while in a worker."""
+    """Sample i is an array that depends on i and on the record's generator. In a worker it takes a while."""
 
     def __init__(self, length: int, seconds: float = 0.0005) -> None:
         self.length = length
@@ -57,7 +58,7 @@ class Work:
 
 
 class Stream(IterableDataset):
-    """The numbers of a range, or of this worker's part of it."""
+    """The numbers of a range, or of this worker's share of it."""
 
     def __init__(self, length: int, seconds: float = 0.0002) -> None:
         self.length = length
@@ -73,7 +74,7 @@ class Stream(IterableDataset):
 
 
 class OfWorker:
-    """Stands in this process for what worker ``number`` of ``count`` iterates over."""
+    """The stream of worker ``number`` of ``count``, for use in this process."""
 
     def __init__(self, stream: Stream, number: int, count: int) -> None:
         self.values = range(number, stream.length, count)
@@ -87,7 +88,7 @@ class OfWorker:
 
 
 def stack_and_grow(samples: list[Any]) -> Any:
-    """A batch of 1 MiB, which takes a while."""
+    """Makes a batch of 1 MiB, slowly."""
     if get_worker_info() is not None:
         time.sleep(0.005)
     arrays = np.stack([array for array, _ in samples])
@@ -95,7 +96,7 @@ def stack_and_grow(samples: list[Any]) -> Any:
 
 
 def digest(batch: Any) -> str:
-    """Tells batches apart bit for bit."""
+    """A hash of a batch, bit for bit."""
     state = hashlib.sha256()
 
     def add(part: Any) -> None:
@@ -116,7 +117,7 @@ def digest(batch: Any) -> str:
     return state.hexdigest()
 
 
-# By name: dataset, and what else the loader is given.
+# By name: the dataset, and the loader's other arguments.
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "map": (Work(400), {"batch_size": 8, "shuffle": True}),
     "collation": (Work(400), {"batch_size": 8, "shuffle": True, "collate_fn": stack_and_grow}),
@@ -137,7 +138,7 @@ def make_loader(kind: str, workers: int, context: str, **arguments: Any) -> Data
 
 
 class Expected:
-    """The batches that nothing has disturbed, epoch by epoch."""
+    """The batches of an undisturbed run, epoch by epoch."""
 
     def __init__(self, kind: str, workers: int) -> None:
         self._streams: list[str] | None = None
@@ -158,10 +159,10 @@ class Expected:
 
 
 class Killer(threading.Thread):
-    """Kills workers of this process, ``count`` of them.
+    """Kills workers of this process until ``count`` have been killed.
 
     Args:
-        pattern: "random" moments, up to 20 ms apart; "faster" than workers start; "all" of them at once.
+        pattern: "random" moments, up to 20 ms apart; "faster" than workers start; "all" workers at once.
     """
 
     def __init__(self, count: int, pattern: str, seed: int) -> None:
@@ -187,7 +188,7 @@ class Killer(threading.Thread):
 
 
 def kills(kind: str, context: str, workers: int, count: int, pattern: str = "random", fed: bool = False) -> None:
-    """Iterates over epochs for as long as workers are being killed, and over another one."""
+    """Iterates over epochs while workers are being killed, and over one more afterwards."""
     warnings.simplefilter("ignore", RuntimeWarning)
     loader = make_loader(kind, workers, context)
     expected = Expected(kind, workers)
@@ -219,7 +220,7 @@ def fed_batches(loader: DataLoader, queue: core.LoDTensorBlockingQueue) -> Itera
 
 
 def endless(kind: str, context: str) -> None:
-    """Iterates for ever; says so when the first batch is there."""
+    """Iterates forever; prints "ready" once the first batch has arrived."""
     loader = make_loader(kind, 2, context)
     _iterate(loader, lambda: print("ready", flush=True))
 
@@ -237,8 +238,8 @@ WAYS_TO_END = ("SIGKILL", "SIGTERM", "SIGINT", "segfault", "os._exit", "killed b
 
 
 def ends(count: int, seed: int) -> None:
-    """Main processes that end in every way, at random moments, each a fork of this one; for how many seconds workers
-    outlived them, and how each had ended.
+    """Forks main processes that end in every way, at random moments. Reports how each ended, and for how many seconds
+    its workers outlived it.
     """
     chance = random.Random(seed)
     reports = []
@@ -277,11 +278,11 @@ def _be_main_process(kind: str, on_first: Callable[[], object]) -> None:
 
 
 def _end(main: int, way: str, chance: random.Random) -> None:
-    if way == "SIGINT":  # as from a terminal: to all
+    if way == "SIGINT":  # as from a terminal: to the whole group
         with contextlib.suppress(ProcessLookupError):
             os.killpg(main, signal.SIGINT)
         time.sleep(0.2)
-        # While a process starts, an interrupt may be lost in one of its import statements.
+        # While a process starts, an import statement may swallow an interrupt.
         os.kill(main, signal.SIGINT)
     elif way == "killed beside a stopped worker":
         workers = workers_of(main)
@@ -295,13 +296,13 @@ def _end(main: int, way: str, chance: random.Random) -> None:
 
 
 def _others() -> list[int]:
-    """Who else lives in this session, but its leader."""
+    """The other processes of this session, except its leader."""
     session = os.getsid(0)
     return [pid for pid in session_members(session) if pid not in (session, os.getpid())]
 
 
 class Hanging:
-    """Sample 21 hangs in a worker: once, if ``memory`` is a file that remembers it, or always."""
+    """Sample 21 hangs in a worker: once, if ``memory`` names a file that records it; else always."""
 
     def __init__(self, length: int, how: str, memory: str = "") -> None:
         self.length = length
@@ -331,7 +332,7 @@ def hang_here(how: str) -> None:
 
 
 def patiently(iterator: Iterator[Any]) -> tuple[list[Any], list[str]]:
-    """The batches of an epoch, as lists, and the timeouts that came between them; other errors stand among these."""
+    """The batches of an epoch as lists, or the text of the error in their place, and the timeouts that came between."""
     got: list[Any] = []
     timeouts: list[str] = []
     while True:
@@ -358,7 +359,7 @@ def hang(how: str, context: str, workers: int) -> None:
         pid = int(file.read())
     later, _ = patiently(iter(loader))
     named = [text for text in timeouts if "index 21" in text]
-    os.remove(memory)  # which nobody is to find
+    os.remove(memory)  # must not be reported as left
     alive = os.path.exists(f"/proc/{pid}")
     report(
         {
@@ -372,7 +373,7 @@ def hang(how: str, context: str, workers: int) -> None:
 
 
 def hang_always() -> None:
-    """A sample hangs whenever it is made."""
+    """A sample hangs every time."""
     warnings.simplefilter("ignore", RuntimeWarning)
     loader = DataLoader(Hanging(40, "in Python"), batch_size=4, num_workers=2, timeout=1.5, max_deaths_per_sample=2)
     got, timeouts = patiently(iter(loader))
@@ -387,7 +388,7 @@ def hang_always() -> None:
 
 
 def hang_all() -> None:
-    """All workers hang, an epoch is given up, and the next one goes on."""
+    """All workers hang; the epoch is abandoned, and the next one works."""
     warnings.simplefilter("ignore", RuntimeWarning)
     memory = os.path.join(os.environ["TMPDIR"], "hung")
     loader = DataLoader(Hanging(40, "in C with the lock", memory), batch_size=4, num_workers=1, timeout=2)
@@ -401,7 +402,7 @@ def hang_all() -> None:
 
 
 def hang_fed() -> None:
-    """A worker hangs while its batches go into a queue."""
+    """A worker hangs while its batches are fed into a queue."""
     warnings.simplefilter("ignore", RuntimeWarning)
     queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, [[-1]])
     loader = DataLoader(Hanging(40, "in C"), batch_size=4, num_workers=2, timeout=2)
@@ -415,7 +416,7 @@ def hang_fed() -> None:
 
 
 def stopped(kind: str, end: str) -> None:
-    """One of two workers is stopped for a while in an epoch, and then goes on or is killed."""
+    """Stops one of two workers for a while in an epoch; then it continues or is killed."""
     warnings.simplefilter("ignore", RuntimeWarning)
     loader = make_loader(kind, 2, "fork")
     expected = Expected(kind, 2)
@@ -426,7 +427,7 @@ def stopped(kind: str, end: str) -> None:
         worker = workers_of(os.getpid())[epoch % 2]
         os.kill(worker, signal.SIGSTOP)
         if kind in ("map", "single samples"):
-            # The other one finishes what is made ahead, but for the batch of which the stopped one has some rows.
+            # The other one finishes all that is made ahead, except the batch of which the stopped one holds rows.
             while loader.stats()["ready_batches"] < loader.prefetch_factor - 1:
                 time.sleep(0.005)
             finished += 1
@@ -447,7 +448,7 @@ class Raising(Work):
 
 
 def long_error() -> None:
-    """A message that is too long for the slots."""
+    """Raises an error whose message does not fit the slots."""
     iterator = iter(DataLoader(Raising(12), batch_size=2, num_workers=1))
     batches, error = 0, None
     while True:
@@ -470,7 +471,7 @@ def long_error() -> None:
 
 
 class Deadly:
-    """Some samples end their worker, always."""
+    """Some samples always end their worker."""
 
     def __init__(self, length: int, how: str, deadly: tuple[int, ...]) -> None:
         self.length = length
@@ -498,7 +499,7 @@ class Deadly:
 
 
 def deadly(how: str, kind: str, on_worker_death: str, tries: int) -> None:
-    """Two of 40 samples end their worker, always."""
+    """Two of 40 samples always end their worker."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     be_quiet()
@@ -541,7 +542,7 @@ class Big:
 
 
 def big_batches(context: str) -> None:
-    """Batches of 16 MiB, of which several are kept."""
+    """Makes batches of 16 MiB, and keeps several."""
     loader = DataLoader(Big(), batch_size=4, num_workers=2, multiprocessing_context=context)
     try:
         kept = [batch for _ in range(2) for batch in loader]
@@ -568,7 +569,7 @@ def memfd_noexec() -> None:
 
 
 def few_descriptors(context: str, limit: int) -> None:
-    """A limit under which a few workers can be had, and many cannot."""
+    """Starts loaders under a limit that allows a few workers, but not many."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     works = len(list(DataLoader(Work(40), batch_size=4, num_workers=4, multiprocessing_context=context))) == 10
     gc.collect()
@@ -594,7 +595,7 @@ def many_workers() -> None:
 
 
 def one_process_more(cgroup: str) -> None:
-    """So few processes are allowed that a worker starts and gets no further thread."""
+    """Starts a worker where the limit on processes allows it no second thread."""
     warnings.simplefilter("ignore")
     with open(os.path.join(cgroup, "pids.current")) as file:
         now = int(file.read())
@@ -609,7 +610,7 @@ def one_process_more(cgroup: str) -> None:
 
 
 def forbid(number: int, error: int) -> None:
-    """From now on, that system call fails with that error: as in a container with a strict seccomp profile."""
+    """Makes a system call fail with that error from now on, as a container's strict seccomp profile does."""
     code = [
         (0x20, 0, 0, 0),  # load the number of the call
         (0x15, 0, 1, number),  # if it is that one
@@ -642,8 +643,8 @@ def forbidden_call(call: str, error: str) -> None:
 
 
 def another_user(context: str) -> None:
-    """As a server does: root at its start, and nobody from then on."""
-    for name in ("multiprocessing.popen_fork", "numpy.random"):  # where only root may read
+    """Starts as root and becomes another user, as servers do."""
+    for name in ("multiprocessing.popen_fork", "numpy.random"):  # from where only root may read
         importlib.import_module(name)
     os.setgroups([])
     os.setgid(65534)
@@ -653,7 +654,7 @@ def another_user(context: str) -> None:
 
 
 def forks(way: str, context: str) -> None:
-    """Forks in the middle of an epoch, and the children end."""
+    """Forks in the middle of an epoch; the children end."""
     loader = make_loader("map", 2, context)
     expected = Expected("map", 2)
     wrong = []
@@ -684,7 +685,7 @@ def forks(way: str, context: str) -> None:
 
 
 class Nested:
-    """Each sample is the sum of what a loader of its own gives."""
+    """Each sample is the sum of the batches of a loader of its own."""
 
     def __init__(self, workers: str) -> None:
         self.workers = workers
@@ -708,7 +709,7 @@ def nested(context: str, workers: str) -> None:
 
 
 class Noted:
-    """Takes a while, and notes each sample that is begun, and each that is made, in files."""
+    """Takes a while, and records in a file each sample that is begun."""
 
     def __len__(self) -> int:
         return 60
@@ -721,7 +722,7 @@ class Noted:
 
 
 def let_go() -> None:
-    """A worker of four threads is let go in the middle of an epoch."""
+    """Lets a worker with four threads go in the middle of an epoch."""
     loader = DataLoader(Noted(), batch_size=4, num_workers=2, threads_per_worker=4, persistent_workers=False)
     iterator = iter(loader)
     got = [next(iterator).tolist()]
@@ -744,7 +745,7 @@ def let_go() -> None:
 
 
 def dies_while_ready() -> None:
-    """The consumer always finds a batch ready, and one of the workers dies."""
+    """Kills a worker while the consumer always finds a batch ready."""
     warnings.simplefilter("ignore", RuntimeWarning)
     loader = DataLoader(range(100_000), batch_size=10, num_workers=2, prefetch_factor=64)
     iterator = iter(loader)
@@ -753,7 +754,7 @@ def dies_while_ready() -> None:
     os.kill(victim, signal.SIGKILL)
     while (stat := stat_of(victim)) is not None and stat[0] not in "ZX":
         time.sleep(0.001)
-    time.sleep(0.05)  # more than the 20 ms between two looks for deaths
+    time.sleep(0.05)  # longer than the 20 ms between two checks for deaths
     replaced = 0
     for batch in iterator:
         got.append(batch)
@@ -767,7 +768,7 @@ def dies_while_ready() -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process and its children that live."""
+    """The processor time of this process and its live children."""
     ticks = 0
     for pid in [os.getpid(), *_others()]:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
@@ -777,7 +778,7 @@ def cpu_seconds() -> float:
 
 
 def rests(kind: str, seconds: float) -> None:
-    """The consumer takes a few batches, and then none for a while."""
+    """Takes a few batches, and then none for a while."""
     loader = make_loader(kind, 3, "fork")
     expected = Expected(kind, 3)
     iterator = iter(loader)
@@ -802,7 +803,7 @@ class Huge:
 
 
 def more_than_memory() -> None:
-    """Batches that are made ahead do not fit into the memory that there is."""
+    """Has more batches made ahead than fit into memory."""
     warnings.simplefilter("ignore")
     be_quiet()
     loader = DataLoader(Huge(), batch_size=2, num_workers=2, prefetch_factor=8)
@@ -819,7 +820,7 @@ def more_than_memory() -> None:
 
 
 def exits_beside_a_thread(count: int, workers: int) -> None:
-    """Main processes, forks of this one, that end while a daemon thread of theirs iterates."""
+    """Forks main processes that end while a daemon thread of theirs iterates."""
     chance = random.Random(count)
     statuses = []
     for _ in range(count):
@@ -836,7 +837,7 @@ def exits_beside_a_thread(count: int, workers: int) -> None:
 
 def main() -> None:
     print(os.getpid(), flush=True)
-    # As at a terminal: a shell's background job, which the tests may be part of, ignores Ctrl-C.
+    # As at a terminal: in a shell's background job, which may run the tests, Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     globals()[sys.argv[1]](*json.loads(sys.argv[2]))
 

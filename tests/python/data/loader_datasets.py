@@ -18,7 +18,7 @@ from headrace.data import get_worker_info
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two batches are equal: types, dtypes, shapes and values."""
+    """Whether two batches are equal in types, dtypes, shapes and values."""
     if type(left) is not type(right):
         return False
     if isinstance(left, np.ndarray):
@@ -73,7 +73,7 @@ class Samples:
 
 
 class Everything(Ints):
-    """Samples with something of every kind."""
+    """Samples that contain something of every kind."""
 
     def __getitem__(self, i: int) -> Any:
         return {
@@ -117,21 +117,21 @@ class OfDtype(Ints):
 
 
 class Random(Ints):
-    """Draws from the generator of the record."""
+    """Draws from the record's generator."""
 
     def __getitem__(self, index: int, rng: np.random.Generator) -> Any:  # type: ignore[override]
         return rng.integers(0, 1 << 30, 3), rng.random()
 
 
 class GloballyRandom(Ints):
-    """Draws from the global generators of the process."""
+    """Draws from the process's global generators."""
 
     def __getitem__(self, index: int) -> Any:
         return random.random(), np.random.random()
 
 
 class Bulk(Ints):
-    """Makes many samples in one call, and cannot make one."""
+    """Makes many samples in one call, but cannot make a single one."""
 
     def __getitem__(self, index: int) -> Any:
         raise AssertionError("not one by one")
@@ -153,7 +153,7 @@ class ShortBulk(Bulk):
 
 
 class PickyError(Exception):
-    """Cannot be made from its ``args``, and so cannot be unpickled."""
+    """Cannot be rebuilt from its ``args``, and so cannot be unpickled."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"picky {one + two}")
@@ -185,7 +185,7 @@ class Raising(Ints):
 
 
 class Deadly(Ints):
-    """Kills its worker at some indices: for ever, or, with ``memory``, once for each."""
+    """Kills its worker at some indices: always, or, with ``memory``, once for each."""
 
     def __init__(self, length: int, *bad: int, memory: str = "", how: int = signal.SIGKILL) -> None:
         super().__init__(length)
@@ -221,7 +221,7 @@ class Slow(Ints):
 
 
 class Stuck(Ints):
-    """Hangs at index 20 and after; ``in_c`` holds the interpreter's lock while it does."""
+    """Hangs from index 20 on; with ``in_c``, it holds the interpreter's lock meanwhile."""
 
     def __init__(self, length: int, in_c: bool) -> None:
         super().__init__(length)
@@ -236,7 +236,7 @@ class Stuck(Ints):
 
 
 class Who(NamedTuple):
-    """Who made a sample, and what get_worker_info says there."""
+    """Tells who made a sample, and what get_worker_info says there."""
 
     index: Any
     pid: Any
@@ -248,10 +248,10 @@ class Who(NamedTuple):
 
 
 class Meeting(Ints):
-    """Sample i is a :class:`Who`. Workers make the first ``parties`` samples all at the same time, or never.
+    """Sample i is a :class:`Who`. The first ``parties`` samples are made all at the same time, or never.
 
-    With ``batch_size=1``, or in the very first batch, each of these is a claim of its own, so that as many workers, or
-    threads of workers, take part. These are processes that were forked, or threads.
+    With ``batch_size=1``, and in the very first batch, each of them is a claim of its own, so that as many workers, or
+    threads of workers, take part. Works for forked processes and for threads.
     """
 
     def __init__(self, length: int, parties: int) -> None:
@@ -270,7 +270,7 @@ class Meeting(Ints):
 
 
 class Gated(Ints):
-    """Some samples are not ready before ``gate`` is set, in whichever process."""
+    """Some samples are not ready until ``gate`` is set, in any process."""
 
     def __init__(self, length: int, *held: int) -> None:
         super().__init__(length)
@@ -303,7 +303,7 @@ class Memory:
 
 
 class KeyOrder(Ints):
-    """Equal dicts, whose keys come in changing order."""
+    """Equal dicts whose keys come in varying order."""
 
     def __getitem__(self, index: int) -> Any:
         keys = ["a", "b"] if index % 3 else ["b", "a"]

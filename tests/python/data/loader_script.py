@@ -1,4 +1,4 @@
-"""A program with a loader, which ends in the way that its arguments say; see test_nothing_is_left.py."""
+"""A program with a loader that ends in the way its arguments say; see test_nothing_is_left.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.data import DataLoader
 
 
 def main() -> None:
-    # As at a terminal: a shell's background job, which the tests may be part of, ignores Ctrl-C.
+    # As at a terminal: in a shell's background job, which may run the tests, Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     context, end = sys.argv[1:]
     dataset: Ints = Vectors(1000, (100, 100))
@@ -35,7 +35,7 @@ def main() -> None:
     if end == "exception":
         raise ValueError("on purpose")
     if end in ("break", "stuck", "stuck in C"):
-        return  # with the iterator alive, and a sample in the making
+        return  # while the iterator is alive and a sample is being made
     if end == "globals":
         globals()["kept"] = (loader, iterator, next(iterator))
         return

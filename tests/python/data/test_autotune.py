@@ -1,4 +1,4 @@
-"""Finding the number of workers."""
+"""num_workers="auto": the loader finds the number of workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.fluid import core
 
 
 def settle(tuner: WorkerTuner, throughput: Any, consumer: float, steps: int = 60) -> list[int]:
-    """Runs the tuner against a model: so many samples per second with n workers, and a consumer that takes so many."""
+    """Runs the tuner against a model of how fast n workers make samples and how fast the consumer takes them."""
     workers, path = 1, []
     for _ in range(steps):
         made = throughput(workers)
@@ -63,7 +63,7 @@ def test_nothing_is_decided_while_nobody_takes_batches() -> None:
 
 
 def test_what_the_counters_say_decides() -> None:
-    """The consumer waited for half of ten seconds, in which the workers were busy all the time."""
+    """In ten seconds the consumer waited for five, and the workers were busy throughout."""
     tuning = Tuning(8)
     before = {"elapsed_s": 0.0, "batches": 5, "claims": 0, "samples": 0, "consumer_wait_s": 0, "worker_busy_s": 0}
     after = {
@@ -76,13 +76,13 @@ def test_what_the_counters_say_decides() -> None:
     }
     assert tuning.propose(4, before) == 4
     assert tuning.propose(4, after) == 5
-    # The fifth brought nothing.
+    # The fifth worker gained nothing.
     later = {name: value * 2 for name, value in after.items()}
     assert tuning.propose(5, {**later, "worker_busy_s": 80.0}) == 4
 
 
 class Script:
-    """In the place of :class:`Tuning`: proposes numbers of workers, a new one each time it is asked."""
+    """Replaces :class:`Tuning`: proposes another number of workers at each call."""
 
     due = 0.0  # at any time
 
@@ -105,7 +105,7 @@ def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest
             numbers.append(loader.stats()["workers"])
             got.append(batch)
     assert numbers[:3] == [4, 4, 1]
-    while loader.stats()["workers"] == 1:  # one that was let go must end before there is another of its number
+    while loader.stats()["workers"] == 1:  # a worker that was let go must end before another gets its number
         for _ in loader:
             break
     plain = DataLoader(Random(400), 4, shuffle=True, seed=3)
@@ -149,7 +149,7 @@ def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("second", ["replace_dead", "close", "note"])
 def test_only_one_thread_at_a_time_changes_the_workers(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is in the middle of starting a worker, and another one wants to replace, stop or end some."""
+    """While one thread starts a worker, another wants to replace, stop or kill some."""
     monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
     loader = DataLoader(Ints(40), 4, num_workers="auto", timeout=1000)
     engine, _ = loader._start_epoch()

@@ -13,7 +13,7 @@ from headrace.data import DataLoader, Subset
 
 
 class Calls:
-    """Each sample says how many were asked for together. A call is dear, a sample costs nothing."""
+    """Each sample tells how many were requested together. Calls are expensive, samples cost nothing."""
 
     def __len__(self) -> int:
         return 1024
@@ -37,7 +37,7 @@ def test_each_call_makes_a_batch(workers: int, collate: Any, wrapped: bool) -> N
 
 
 class Differing(Calls):
-    """Samples that cannot be written to the places of those before."""
+    """Samples that do not fit the places of earlier ones."""
 
     def __init__(self) -> None:
         self.calls = 0

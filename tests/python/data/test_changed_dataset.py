@@ -1,4 +1,4 @@
-"""What changes between two epochs reaches the workers, which live on."""
+"""Changes between two epochs reach the workers, which otherwise live on."""
 
 from __future__ import annotations
 

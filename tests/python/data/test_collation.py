@@ -1,4 +1,4 @@
-"""headrace.data._collation: how samples become a batch, and how a batch is taken apart and put together."""
+"""headrace.data._collation: how samples become a batch, and how a batch is taken apart and rebuilt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.data._batch_tree import decode_tree, describe, flatten_batch
 
 
 def load(samples: list[Any], **arguments: Any) -> Any:
-    """The one batch of those samples, made without workers and with two, which must agree."""
+    """Makes a batch of the samples without workers and with two, and checks that both agree."""
     (here,) = DataLoader(Samples(samples), batch_size=len(samples), **arguments)
     (there,) = DataLoader(Samples(samples), batch_size=len(samples), num_workers=2, **arguments)
     assert same(here, there)

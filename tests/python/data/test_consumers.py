@@ -1,4 +1,4 @@
-"""Batches in the hands of other libraries, without a copy."""
+"""Other libraries use batches without copying them."""
 
 from __future__ import annotations
 

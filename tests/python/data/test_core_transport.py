@@ -125,7 +125,7 @@ def test_kept_samples_are_writable_aligned_views() -> None:
     assert scheduler.next(0)[:, 0].tolist() == [0, 2, 4, 6]
     del scheduler, producer
     gc.collect()
-    assert len(bytes(kept[0][1][0])) == 8  # the memory is there as long as anybody looks at it
+    assert len(bytes(kept[0][1][0])) == 8  # the memory lives as long as anybody views it
 
 
 def test_a_sample_that_cannot_be_kept_has_the_batch_made_as_a_whole() -> None:

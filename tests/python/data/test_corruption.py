@@ -1,4 +1,4 @@
-"""Workers gone wild: one writes over the shared memory of the loader that it works for."""
+"""Workers gone wild: one overwrites the shared memory of its own loader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLAIMS, DEATHS, LAYOUT = 408, 408 + 8 * 256, 12 << 10
 
 
 class Arena:
-    """The mapping of the loader's memory in this process, by the offsets that control_block.h and slot.h assert."""
+    """This process's mapping of the loader's memory, with the offsets that control_block.h and slot.h assert."""
 
     def __init__(self) -> None:
         with open("/proc/self/maps") as maps:
@@ -34,7 +34,7 @@ class Arena:
         self.first_slot = end - self.slots * self.slot_bytes
 
     def stray(self, chance: random.Random) -> None:
-        """Writes over one of the words by which scheduler and workers know of each other."""
+        """Overwrites one of the words through which the scheduler and the workers communicate."""
         slot = self.first_slot + chance.randrange(min(self.slots, 8)) * self.slot_bytes
         regions = [
             (slot, CLAIMS),  # numbers, facts, excluded rows
@@ -55,7 +55,7 @@ class Arena:
 
 
 class Wild:
-    """Sample i is an array full of i, and a text. Now and then, `left` times in all, making it is a stray write."""
+    """Sample i is an array full of i, and a text. Now and then, `left` times in all, it writes where it must not."""
 
     def __init__(self, seed: int, left: int) -> None:
         self.seed = seed
@@ -109,7 +109,7 @@ def test_stray_writes_give_an_error_or_the_right_batch(seed: int, collation: str
         if calm:
             break
     assert dataset.left.value == 0
-    # What was begun while they wrote has been delivered.
+    # All batches that were begun during the stray writes have been delivered.
     batches = [list(batch) for batch in loader]
     assert len(batches) == 16
     for number, batch in enumerate(batches):

@@ -1,4 +1,4 @@
-"""headrace.data.DataLoader: what comes out, in which order, and what stays true of it."""
+"""headrace.data.DataLoader: which batches arrive, in which order, and which guarantees hold for them."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_length_is_the_number_of_batches() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "num_workers"),
-    # The copying is the same with workers, so a few are enough there.
+    # Workers copy in the same way, so a few are enough there.
     [*((dtype, 0) for dtype in ALL_DTYPES), *((dtype, 2) for dtype in ("float16", "U3", "M8[ns]", ALL_DTYPES[-1]))],
     ids=str,
 )
@@ -251,7 +251,7 @@ def test_more_than_256_samples_in_a_batch() -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_kept_batches_never_change(num_workers: int) -> None:
     loader = DataLoader(Vectors(1200), batch_size=2, num_workers=num_workers)
-    kept = list(loader)  # more than there are slots
+    kept = list(loader)  # more than the number of slots
     assert [batch[1].tolist() for batch in kept] == [[i, i + 1] for i in range(0, 1200, 2)]
     for _ in loader:
         pass
@@ -447,7 +447,7 @@ def test_a_signal_handler_may_end_the_wait_for_a_batch(num_workers: int) -> None
         raise InterruptedError("enough")
 
     before = signal.signal(signal.SIGUSR1, handler)
-    # To this process, so that any of its threads may get it.
+    # To the process, so that any of its threads may receive it.
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
     dataset = Gated(2, 1)
     try:
@@ -460,7 +460,7 @@ def test_a_signal_handler_may_end_the_wait_for_a_batch(num_workers: int) -> None
         timer.join()
         signal.signal(signal.SIGUSR1, before)
     dataset.gate.set()
-    # Without workers it was raised in __getitem__, like any exception of the dataset's.
+    # Without workers it is raised in __getitem__, like any exception of the dataset.
     assert [batch.tolist() for batch in iterator] == ([[1]] if num_workers else [])
 
 
@@ -475,7 +475,7 @@ def test_other_threads_run_while_one_waits_for_a_batch() -> None:
     thread = threading.Thread(target=iterate)
     thread.start()
     waits.wait()
-    for _ in range(50):  # until that thread waits for the second batch, too
+    for _ in range(50):  # until that thread waits for the second batch as well
         time.sleep(0.001)
         assert got == [[0]]
     dataset.gate.set()
@@ -494,7 +494,7 @@ def test_a_timeout_is_an_error_and_iteration_goes_on(tmp_path: Path) -> None:
     iterator = iter(DataLoader(SlowOnce(3), num_workers=1, timeout=1, multiprocessing_context="fork"))
     got, timeouts = [], []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # the worker is replaced
+        warnings.simplefilter("ignore", RuntimeWarning)  # the dead worker is replaced
         while len(got) < 3:
             try:
                 got.append(next(iterator).tolist())
@@ -558,7 +558,7 @@ def test_shared_memory_is_bounded_by_the_batches_in_flight(workers: int) -> None
             assert (batch[0] == 2 * number % 251).all()
             stats = loader.stats()
             assert stats["open_batches"] <= prefetch
-            # The loop holds one batch while it asks for the next; a slot has less than 300 KiB of description.
+            # The loop holds one batch while it asks for the next; a slot's description takes less than 300 KiB.
             assert stats["resident_bytes"] <= (prefetch + 2) * (2 * size + (300 << 10)) + (1 << 20), (epoch, stats)
     assert loader.stats()["slots_used"] <= prefetch + 2
 

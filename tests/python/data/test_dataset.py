@@ -1,4 +1,4 @@
-"""headrace.data._dataset: what a dataset asks for, and datasets made of others."""
+"""headrace.data._dataset: optional methods of datasets, and datasets made of others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from headrace.data._random import record_generator
 
 
 class Filling(Ints):
-    """Fills its place in the batch, if it is given one."""
+    """Fills its place in the batch if it gets one."""
 
     def __getitem__(self, index: int, out: Any = None) -> Any:
         if out is None:
@@ -73,7 +73,7 @@ class Count(IterableDataset[int]):
 
 
 class StatefulCount(Count):
-    """Knows where it stands; replays nothing."""
+    """Tracks its position, so that a resume replays nothing."""
 
     def __init__(self, start: int, stop: int) -> None:
         super().__init__(start, stop)

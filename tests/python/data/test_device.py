@@ -1,4 +1,4 @@
-"""Batches on a CUDA device, with a stand-in for torch whose streams do their work as late as they may."""
+"""Batches on a CUDA device, with a stand-in for torch whose streams work as late as they are allowed to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Stream:
 
 
 class Event:
-    busy = False  # whether devices come round to nothing
+    busy = False  # whether devices never get to their work
 
     def record(self, stream: Stream) -> None:
         self.stream = stream
@@ -57,7 +57,7 @@ class Tensor:
         assert non_blocking
         copied = Tensor(None)
         MADE.append(copied)
-        # As a device does, by the address: nothing here keeps the memory.
+        # By address, as a device does: nothing here keeps the memory alive.
         address, count, kind = self.values.ctypes.data, self.values.size, self.values.dtype.str
         size = self.values.nbytes
 
@@ -150,7 +150,7 @@ def test_the_end_waits_for_copies_that_nobody_asked_for(torch: Any) -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_loader_hands_out_tensors_on_the_device(torch: Any, num_workers: int, busy: bool) -> None:
-    Event.busy = busy  # then all copies are made at the very end, of memory that must still be as it was
+    Event.busy = busy  # all copies then happen at the very end, from memory that must still be unchanged
     loader = DataLoader(
         Ints(200),
         batch_size=4,

@@ -1,4 +1,4 @@
-"""Processes that the user's program makes beside a loader's, and loaders in them."""
+"""Child processes of the user's program beside those of a loader, and loaders in them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_loader_in_a_thread_of_the_users() -> None:
 
 
 def test_a_worker_with_threads_that_is_let_go_finishes_its_samples() -> None:
-    """What the other threads are at is not made twice."""
+    """Samples that other threads are making are not made twice."""
     result = run("let_go")
     assert result["made twice"] == []
     assert result["exact"]

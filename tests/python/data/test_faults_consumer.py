@@ -1,4 +1,4 @@
-"""Consumers that rest."""
+"""Consumers that pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["map", "collation", "streams"])
 def test_while_the_consumer_rests_nothing_is_done_and_nothing_grows(kind: str) -> None:
     result = run("rests", kind, 3)
-    # Processor time, not time: a loaded machine does not make it more.
+    # Processor time, which does not grow on a loaded machine.
     assert result["spent"] < 0.15
     assert result["grown"] == 0
     assert result["exact"]

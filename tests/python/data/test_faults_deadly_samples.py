@@ -1,4 +1,4 @@
-"""Samples that always end their worker: reported after the stated number of tries, or left out on request."""
+"""Samples that always end their worker: reported after the given number of tries, or left out on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fault_harness import run
 
 pytestmark = pytest.mark.timeout(120)
 
-# How a sample ends its worker, and what the error says of that.
+# How a sample ends its worker, and how the error describes it.
 WAYS = {
     "segfault": "was killed by SIGSEGV",
     "abort": "was killed by SIGABRT",
@@ -59,4 +59,4 @@ def test_the_number_of_tries_is_an_option(tries: int) -> None:
     assert result["epochs"][0][1][0] == 5
     assert result["stats"]["worker_deaths"] >= 4 * tries
     if tries == 1:
-        assert result["stats"]["worker_deaths"] <= 8  # a worker may die at both before the first is given up
+        assert result["stats"]["worker_deaths"] <= 8  # workers may die at both samples before the first is given up

@@ -1,4 +1,4 @@
-"""Exceptions of the user's code in workers: they arrive with type, message, index and traceback; iteration goes on."""
+"""Exceptions of user code in workers arrive with type, message, index and traceback, and iteration goes on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG = 10_000_000
 
 
 class Raising(Ints):
-    """Sample 5 raises what ``make`` gives."""
+    """Sample 5 raises what ``make`` returns."""
 
     def __init__(self, length: int, kind: str) -> None:
         super().__init__(length)
@@ -38,7 +38,7 @@ class RaisingStream(IterableDataset):
 
 
 class _RaisingIterator:
-    """Raises once, in the middle, and can go on."""
+    """Raises once, in the middle, and can continue."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -57,7 +57,7 @@ class _RaisingIterator:
 
 
 class NeedsArguments(Exception):
-    """Made of two arguments, of which it keeps one for itself."""
+    """Takes two arguments, but passes on only one."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code, reason)
@@ -102,7 +102,7 @@ def raise_one(kind: str) -> None:
         raise Base("not an Exception")
 
 
-# Type and text of what arrives.
+# The type and text that arrive.
 EXPECTED: dict[str, tuple[type[Exception], str]] = {
     "value": (ValueError, "no good"),
     "arguments": (NeedsArguments, "gone"),
@@ -120,7 +120,7 @@ EXPECTED: dict[str, tuple[type[Exception], str]] = {
 
 
 def run(loader: DataLoader) -> list[Any]:
-    """An epoch: batches, and the exceptions of those that failed."""
+    """The batches of an epoch, with the exceptions of those that failed in their places."""
     got: list[Any] = []
     iterator = iter(loader)
     while True:
@@ -221,7 +221,7 @@ def test_a_message_that_does_not_fit_keeps_type_and_ends() -> None:
 
 
 def test_a_message_too_long_for_a_small_slot_keeps_its_type() -> None:
-    """Where address space is limited a slot has little room."""
+    """Where address space is limited, slots are small."""
     from fault_harness import run as run_program
 
     result = run_program("long_error", prefix="prlimit --as=3000000000")

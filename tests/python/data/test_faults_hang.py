@@ -15,16 +15,16 @@ def test_a_hung_worker_is_reported_with_its_stack_and_replaced(how: str, context
     assert "timed out after" in result["error"]
     assert "index 21" in result["error"]
     assert f"pid {result['pid']}" in result["error"]
-    assert "hang_here" in result["error"]  # in the stack
+    assert "hang_here" in result["error"]  # as part of the stack
     assert result["alive"] is False
-    # The sample hangs once: made again it is there, and nothing is lost.
+    # The sample hangs only once: the second try succeeds, and nothing is lost.
     assert result["exact"]
     assert result["later"]
 
 
 def test_a_sample_that_always_hangs_is_given_up() -> None:
     result = run("hang_always")
-    assert result["timeouts"] == 2  # as many as tries
+    assert result["timeouts"] == 2  # one for each try
     assert "index 21" in result["given_up"]
     assert "hung" in result["given_up"]
     assert result["rest"]

@@ -1,6 +1,6 @@
-"""Workers that are killed from outside: nothing of an epoch is lost, repeated or changed.
+"""Workers are killed from outside: nothing of an epoch is lost, repeated or changed.
 
-HEADRACE_KILLS=200 kills that often for each kind of loader and each way of starting a worker, which takes ten minutes.
+With HEADRACE_KILLS=200, so many are killed for each kind of loader and each start method, which takes ten minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fault_harness import run
 
 pytestmark = pytest.mark.timeout(120)  # fault_harness.DEADLINE is what ends a program
 
-# About two hundred kills in all for each way of starting a worker; a spawned one takes long to start.
+# About three hundred kills of forked workers in all; others take longer to start.
 FORKED = [
     ("map", 2, 40, "random", False),
     ("map", 16, 48, "all", False),

@@ -1,4 +1,4 @@
-"""Where the system gives little: the loader works, or says at the earliest place what is missing."""
+"""Where resources are scarce, the loader works, or says at the earliest place what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_mounts = pytest.mark.skipif(not can_unshare(), reason="needs root and moun
 
 @pytest.fixture
 def cgroup(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A group of the controller that the test names, of version 1."""
+    """A version 1 control group of the controller that the test names."""
     folder = CGROUPS / request.param / f"headrace-{os.getpid()}"
     try:
         folder.mkdir()
@@ -40,7 +40,7 @@ def cgroup(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def within(folder: Path) -> str:
-    """Shell commands that put a program into the control group."""
+    """Shell commands that move a program into the control group."""
     return f"echo 0 > {folder}/cgroup.procs"
 
 
@@ -75,7 +75,7 @@ def test_executable_memory_files_are_forbidden() -> None:
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize(("space", "enough"), [(64, True), (4, False)])
 def test_little_address_space(space: int, enough: bool, context: str) -> None:
-    """The slots are smaller then, and a batch that does not fit is an error with both sizes."""
+    """Slots are smaller then; for a batch that does not fit, an error gives both sizes."""
     result = run("big_batches", context, prefix=f"prlimit --as={space}000000000")
     assert result["ok"] == enough
     if not enough:
@@ -101,7 +101,7 @@ def test_no_process_can_be_started(cgroup: Path) -> None:
 
 @pytest.mark.parametrize("cgroup", ["pids"], indirect=True)
 def test_no_thread_can_be_started_in_a_worker(cgroup: Path) -> None:
-    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads that a fork ends would make room
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads that end with a fork make room
     result = run("one_process_more", str(cgroup), mounts=within(cgroup), environment=environment)
     assert "die before they make a sample" in result["error"]
 
@@ -117,7 +117,7 @@ def test_a_sample_that_takes_all_memory(cgroup: Path) -> None:
 
 @pytest.mark.parametrize("cgroup", ["memory"], indirect=True)
 def test_less_memory_than_the_batches_made_ahead(cgroup: Path) -> None:
-    """The kernel ends workers, not the main process, and that can say what has happened."""
+    """The kernel kills workers rather than the main process, which can then say what has happened."""
     (cgroup / "memory.limit_in_bytes").write_text(str(400 << 20))
     result = run("more_than_memory", mounts=within(cgroup))
     assert "SIGKILL" in result["error"]
@@ -138,12 +138,12 @@ def test_a_system_call_is_forbidden(call: str, error: str) -> None:
 
 @needs_root
 def test_another_user() -> None:
-    """The main process has given up its rights after it was started."""
+    """The main process gives up its privileges after it has started."""
     assert run("another_user", "fork")["ok"]
 
 
 class Enormous:
-    """Two samples of batch 1 say that they have 3 GiB each, without taking memory."""
+    """Two samples of batch 1 claim to have 3 GiB each, without using memory."""
 
     def __len__(self) -> int:
         return 6
@@ -186,11 +186,11 @@ def enormous(samples: list[Any]) -> Any:
     ids=["rows", "bulk", "out", "stream", "list", "lod", "collation"],
 )
 def test_a_batch_larger_than_a_slot(dataset: Any, arguments: dict[str, Any], num_workers: int) -> None:
-    """An error with both sizes in place of that batch; those beside it arrive."""
+    """An error with both sizes takes the place of that batch; the others arrive."""
     iterator = iter(DataLoader(dataset, batch_size=2, num_workers=num_workers, **arguments))
     next(iterator)
     if num_workers == 0 and arguments:
-        next(iterator)  # what a function has made in this process needs no slot
+        next(iterator)  # what a function makes in this process needs no slot
         return
     with pytest.raises(errors.ResourceExhausted, match=r"\d{10,} .*bytes.* \d{10}") as caught:
         next(iterator)

@@ -1,4 +1,4 @@
-"""A loader's batches on their way into a queue, and through it into a program."""
+"""A loader's batches are fed into a queue, and through it to a program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_queue(capacity: int = 3, *shapes: list[int]) -> core.LoDTensorBlockingQ
 
 
 def drain(queue: core.LoDTensorBlockingQueue) -> list[list[Any]]:
-    """The values of the first tensor of each batch up to the end."""
+    """The values of each batch's first tensor, up to the end."""
     got = []
     while True:
         try:
@@ -73,7 +73,7 @@ def test_tensors_are_views_of_the_slots() -> None:
     batch = queue.pop()
     wait_until(lambda: queue.size() == 2)
     held = loader.stats()["held_slots"]
-    assert 3 <= held <= 4  # the one in hand, two queued, and the feeder may have taken another
+    assert 3 <= held <= 4  # the current one, two in the queue, and perhaps one that the feeder has taken
     assert np.asarray(batch[0]).tolist() == [0, 1]
     feed.stop()
     del batch
@@ -94,14 +94,14 @@ def test_tensors_that_are_kept_never_change() -> None:
 def test_nothing_of_python_runs_between_worker_and_program() -> None:
     """While the main thread holds the interpreter's lock, the queue fills, and refills as C++ takes from it.
 
-    How long that takes depends on the machine: the lock is held for longer each time, until that was enough.
+    How long that takes depends on the machine: the lock is held longer each time, until that is enough.
     """
     main, startup = fluid.Program(), fluid.Program()
     buffers = 8
     with fluid.program_guard(main, startup):
         reader = fluid.layers.py_reader(4, [[-1, 3, 4], [-1]], ["float32", "int64"], use_double_buffer=False)
         buffered = reader
-        for _ in range(buffers):  # each has a C++ thread that takes from the one below
+        for _ in range(buffers):  # each has a C++ thread that takes from the reader below
             buffered = fluid.layers.double_buffer(buffered)
         _, label = fluid.layers.read_file(buffered)
     executor = fluid.Executor(fluid.CPUPlace())
@@ -271,7 +271,7 @@ def test_a_sample_that_always_kills_its_worker_ends_the_pass() -> None:
         with pytest.raises(RuntimeError, match="the sample with index 5 died; the last one was killed by SIGKILL"):
             drain(queue)
     feed.stop()
-    queue.reopen()  # which lets go of the error, and with it of this function's variables
+    queue.reopen()  # drops the error, and with it the variables of this function
 
 
 def test_a_timeout_ends_the_pass() -> None:

@@ -1,4 +1,4 @@
-"""The thread that feeds a queue: how it ends, and what it and the workers cost while nobody consumes."""
+"""The thread that feeds a queue: how it ends, and what it and the workers cost while nothing is consumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_queue(capacity: int = 1) -> core.LoDTensorBlockingQueue:
 
 
 class Collecting:
-    """A batch sampler that collects garbage as soon as it is told to, on whichever thread asks it for indices."""
+    """A batch sampler that collects garbage on request, on whichever thread asks for indices."""
 
     def __init__(self) -> None:
         self.collect = threading.Event()
@@ -67,7 +67,7 @@ def test_a_feed_may_be_collected_by_its_own_thread() -> None:
     assert collected_by != [threading.get_native_id()]
     deadline = time.monotonic() + 20
     while multiprocessing.active_children() and time.monotonic() < deadline:
-        loader.shutdown()  # the thread gives the workers back to the loader when it has come that far
+        loader.shutdown()  # ends the workers once the thread has given them back
         time.sleep(0.01)
 
 
@@ -110,7 +110,7 @@ def test_the_interpreter_may_end_while_a_queue_is_fed(tmp_path: Any, way: str, n
 
 
 def cpu_seconds() -> float:
-    """What this process and its workers have used."""
+    """The processor time that this process and its workers have used."""
     ticks = 0
     for pid in [os.getpid(), *(child.pid for child in multiprocessing.active_children())]:
         with open(f"/proc/{pid}/stat") as file:
@@ -132,12 +132,12 @@ def test_a_consumer_that_pauses_costs_neither_time_nor_memory(fed: bool) -> None
             next(iterator)
     deadline = time.monotonic() + 20
     while loader.stats()["samples"] < 4 * (50 + 4) and time.monotonic() < deadline:
-        time.sleep(0.01)  # until all that can be made ahead is made
+        time.sleep(0.01)  # until all that can be made ahead has been made
     time.sleep(0.2)
     before, slots, began = cpu_seconds(), loader.stats()["slots_used"], time.monotonic()
     time.sleep(2)
     used, waited = cpu_seconds() - before, time.monotonic() - began
-    assert used <= 0.03 * waited + 0.02  # the clock's tick is 0.01 s
+    assert used <= 0.03 * waited + 0.02  # the clock ticks every 0.01 s
     assert loader.stats()["slots_used"] == slots <= 4 + 2 + 4
     if feed is not None:
         feed.stop()

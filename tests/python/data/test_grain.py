@@ -1,4 +1,4 @@
-"""headrace.data._grain: the order of Grain 0.2, as seen by running it, and data sources and samplers like Grain's."""
+"""headrace.data._grain: the order of Grain 0.2, as observed, and data sources and samplers like Grain's."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_order_over_a_shuffling_sampler() -> None:
 
 
 def simulated(length: int, size: int, workers: int, shards: int, shard: int, drop: bool) -> list[list[int]]:
-    """Workers that batch their shares, and a consumer that takes turns."""
+    """Simulates workers that batch their shares, and a consumer that takes turns."""
     records = [shard + shards * k for k in range(length // shards)]
     queues = []
     for worker in range(max(1, workers)):
@@ -121,7 +121,7 @@ class Metadata(NamedTuple):
 
 
 class Reversed:
-    """A sampler as Grain's: is indexed, and has no end that it tells."""
+    """A sampler like Grain's: it is indexed, and does not tell its length."""
 
     def __init__(self, length: int, seed: int | None = None) -> None:
         self.length = length
@@ -150,7 +150,7 @@ def test_a_sampler_of_grains_gives_keys() -> None:
 
 
 class Source:
-    """A data source that reads many records at once."""
+    """A data source that reads many records in one call."""
 
     def __getitem__(self, key: int) -> int:
         return key * 10

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("grain", reason="compares with Grain, which is not installed")
 grain: Any = importlib.import_module("grain.python")
-# Grain's workers ask for flags that its users' programs parse.
+# Grain's workers read flags, which its users' programs parse.
 importlib.import_module("absl.flags").FLAGS.mark_as_parsed()
 
 from loader_datasets import same  # noqa: E402
@@ -19,7 +19,7 @@ from headrace import data as hr_data  # noqa: E402
 
 
 class Source:
-    """A data source as Grain asks for: a length, records by index, a stable text."""
+    """A data source as Grain requires: with a length, records by index, and a stable repr."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -36,14 +36,14 @@ class Source:
 
 
 class Noisy(Source):
-    """As :class:`Source`; the record's generator decides a part of it."""
+    """As :class:`Source`; part of each record is drawn from its generator."""
 
     def __getitem__(self, key: Any, rng: np.random.Generator) -> Any:  # type: ignore[override]
         return {"key": int(key), "drawn": rng.random(2)}
 
 
 class AddNoise(grain.RandomMapTransform):  # type: ignore[misc]
-    """The same in Grain's way."""
+    """The same, written for Grain."""
 
     def random_map(self, element: Any, rng: np.random.Generator) -> Any:
         return {"key": element["key"], "drawn": rng.random(2)}
@@ -76,7 +76,7 @@ def index_sampler(length: int, shard: tuple[int, int] = (0, 1), **more: Any) -> 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_sequential_and_shuffled_samplers_in_process(num_workers: int) -> None:
-    """Grain without worker processes makes what one worker makes."""
+    """Grain makes the same batches without workers as with one."""
     for length, size in ((2, 2), (8, 3), (13, 4)):
         for shard in ((0, 1), (1, 2)):
             for drop in (False, True):
@@ -143,7 +143,7 @@ def test_a_sampler_that_is_only_sequential() -> None:
     sampler = grain.SequentialSampler(9, grain.NoSharding())
     theirs = of_grain(9, 2, 2, (0, 1), False, sampler)
     assert_same(list(hr_data.DataLoader(Source(9), 2, sampler=sampler, order="grain", num_workers=2)), theirs)
-    # Without a sampler the order is the same.
+    # The order without a sampler is the same.
     assert_same(list(hr_data.DataLoader(Source(9), 2, order="grain", num_workers=2)), theirs)
 
 
@@ -157,7 +157,7 @@ def test_shards_together_give_each_record_once() -> None:
 
 
 def test_going_on_where_a_state_was_taken() -> None:
-    """A state of ours leads to the batches that Grain would give from there on."""
+    """From a state of ours, the batches go on as Grain's would."""
     sampler = index_sampler(20, shuffle=True, num_epochs=1, seed=5)
     theirs = of_grain(20, 3, 2, (0, 1), False, sampler)
     loader = hr_data.DataLoader(Source(20), 3, sampler=sampler, order="grain", num_workers=2)

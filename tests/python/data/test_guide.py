@@ -1,4 +1,4 @@
-"""The examples of the guide's section about datasets and samplers."""
+"""Runs the examples of the guide's section on datasets and samplers."""
 
 from __future__ import annotations
 

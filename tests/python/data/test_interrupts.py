@@ -1,4 +1,4 @@
-"""Interrupts while a loader gives a batch: the next call gives that batch, and the state says so until then."""
+"""An interrupt while a loader gives a batch: the next call gives that batch, and until then the state says so."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Count(IterableDataset[int]):
 
 
 class Objects(Ints):
-    """Samples that are put together by Python in the main process, too."""
+    """Samples that Python code in the main process puts together."""
 
     def __getitem__(self, index: int) -> Any:
         return {"array": np.full((2, 3), index), "text": f"number {index}", "more": [(index, b"x"), {"y": index * 0.5}]}
@@ -66,9 +66,9 @@ LOADERS: dict[str, Callable[..., DataLoader]] = {
 
 @functools.cache
 def steps(code: types.CodeType) -> frozenset[int]:
-    """More instructions than those before which CPython may run a signal handler.
+    """A superset of the instructions before which CPython may run a signal handler.
 
-    Not among them: the end of an exception's handler, where an exception would leave the handled one behind; and
+    Excluded are the end of an exception handler, where an exception would leave the handled one behind, and the space
     between the last call and the return.
     """
     instructions = list(dis.get_instructions(code))
@@ -83,8 +83,8 @@ def steps(code: types.CodeType) -> frozenset[int]:
 
 @functools.cache
 def moments(code: types.CodeType) -> frozenset[int]:
-    """The instructions before which CPython may run a signal handler: since 3.11 only those after a call, at the begin
-    of a function and of a turn of a loop.
+    """The instructions before which CPython may run a signal handler: since 3.11 only after a call, at the start of a
+    function and at the start of a loop's iteration.
     """
     if sys.version_info < (3, 11):
         return steps(code)
@@ -99,7 +99,7 @@ def moments(code: types.CodeType) -> frozenset[int]:
 
 @contextlib.contextmanager
 def struck_at(step: int, candidates: Callable[[types.CodeType], frozenset[int]] = steps) -> Iterator[list[str]]:
-    """Raises KeyboardInterrupt before the ``step``-th candidate of headrace's that runs; the list then says where."""
+    """Raises KeyboardInterrupt before the ``step``-th candidate in headrace that runs. The list then tells where."""
     places: list[str] = []
     left = step
 
@@ -124,7 +124,7 @@ def struck_at(step: int, candidates: Callable[[types.CodeType], frozenset[int]] 
 
 
 def place(loader: DataLoader) -> tuple[int, int]:
-    """The epoch and the batch that come next."""
+    """The next epoch and batch."""
     state = loader.state_dict()
     return state["epoch"], state["batch"]
 
@@ -172,7 +172,7 @@ FAILING: dict[str, tuple[Callable[..., DataLoader], list[Any]]] = {
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("name", FAILING)
 def test_an_interrupt_at_any_step_of_an_error_loses_neither_it_nor_a_batch(name: str, num_workers: int) -> None:
-    """Each time anew, the third call is struck at another step."""
+    """Starts anew for each step, and interrupts the third call there."""
     make, expected = FAILING[name]
     for step in itertools.count(1):
         loader = make(num_workers=num_workers)
@@ -190,7 +190,7 @@ def test_an_interrupt_at_any_step_of_an_error_loses_neither_it_nor_a_batch(name:
                 except LookupError as error:  # KeyError is one
                     got.append(type(error))
                 except headrace.errors.FailedPrecondition:
-                    # "the sampler was interrupted": struck before the error was noted, only that there was one is known
+                    # "the sampler was interrupted": if struck before the error was noted, only its existence is known
                     got.append(LookupError)
             if len(got) <= len(expected) and name == "a dataset":
                 assert loader.state_dict()["batch"] == len(got), places

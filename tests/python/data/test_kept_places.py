@@ -1,4 +1,4 @@
-"""Datasets that keep the place they were given (``out``) beyond the call."""
+"""Datasets that keep the place they get (``out``) beyond the call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROWS = 64
 
 
 class Keeping:
-    """Keeps the place of each sample, or a view of it, and scribbles into all that it has kept."""
+    """Keeps the place of each sample, or a view of it, and scribbles into all places it has kept."""
 
     sample_spec = ((ROWS,), "int64")
 
@@ -43,7 +43,7 @@ class Keeping:
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_kept_place_is_never_in_a_later_batch(num_workers: int, view: bool) -> None:
-    # Within its own claim a place is the dataset's to spoil: one sample is one claim here.
+    # Within a claim the dataset may spoil its places; here each sample is a claim of its own.
     loader = DataLoader(Keeping(40, view), batch_size=1, num_workers=num_workers)
     assert [np.unique(batch).tolist() for batch in loader] == [[index] for index in range(40)]
 
@@ -102,7 +102,7 @@ def test_a_place_that_is_not_kept_is_not_copied() -> None:
     for batch in DataLoader(Filling(50), batch_size=1):
         assert batch[0, 0] == batch[0, -1]
         del batch
-    assert len(addresses) <= 4  # those of the slots in use, again and again
+    assert len(addresses) <= 4  # those of the few slots that are used again and again
 
 
 def test_the_memory_of_a_kept_place_goes_with_it() -> None:

@@ -1,4 +1,4 @@
-"""What ends with a loader: its workers, its memory, its descriptors, however it is let go."""
+"""However a loader is dropped, its workers, memory and descriptors go with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def descriptors() -> int:
 
 
 class Trainer:
-    """Holds a loader, and its iterator, that hold the trainer."""
+    """Holds a loader and its iterator, which in turn hold the trainer."""
 
     def __init__(self, **arguments: Any) -> None:
         self.loader = DataLoader(self, batch_size=2, **arguments)
@@ -66,7 +66,7 @@ def test_a_loader_in_a_reference_cycle_is_collected_with_its_workers(cls: type[T
     assert len(threading.enumerate()) == len(before) + (2 if kind == "threads" else 0)
     gone = weakref.ref(trainer)
     del trainer
-    while threading.enumerate() != before or gone() is not None:  # a thread may be at a sample of the trainer's
+    while threading.enumerate() != before or gone() is not None:  # a thread may be making a sample of the trainer
         gc.collect()
     assert not workers()
 

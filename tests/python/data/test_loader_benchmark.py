@@ -1,4 +1,4 @@
-"""The loader's benchmark runs, and says what it promises to."""
+"""The loader's benchmark runs, and reports what it promises."""
 
 from __future__ import annotations
 

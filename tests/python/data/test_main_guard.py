@@ -1,4 +1,4 @@
-"""A program whose main module, when workers import it, would start workers again."""
+"""Programs whose main module starts workers again when workers import it."""
 
 from __future__ import annotations
 

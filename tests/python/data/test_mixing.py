@@ -1,4 +1,4 @@
-"""headrace.data._mixing: exact proportions at every point, and the same samples however one gets there."""
+"""headrace.data._mixing: exact proportions at every point, and the same samples however one reaches it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEIGHTS = [
 
 
 class Labelled(Ints):
-    """Sample i is the dataset's name and i."""
+    """Sample i consists of the dataset's name and i."""
 
     def __init__(self, name: str, length: int) -> None:
         super().__init__(length)
@@ -215,7 +215,7 @@ def test_a_sampler_mixes_anew_in_each_epoch() -> None:
 
 
 class Letters:
-    """Labelled samples that come one after the other."""
+    """An iterable dataset of labelled samples."""
 
     def __init__(self, name: str, length: int) -> None:
         self.name, self.length = name, length

@@ -1,4 +1,4 @@
-"""However the main process ends, its workers end with it, and nothing stays in the system."""
+"""However the main process ends, its workers end with it, and nothing is left in the system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("loader_script.py")
 
 
 def session_members(session: int) -> list[int]:
-    """Processes of that session that are not zombies."""
+    """The processes of a session, except zombies."""
     members = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -30,7 +30,7 @@ def session_members(session: int) -> list[int]:
 
 
 def in_dev_shm(pid: int) -> list[str]:
-    """Files in /dev/shm that a process has open or mapped."""
+    """The files in /dev/shm that a process has open or mapped."""
     names = []
     with contextlib.suppress(OSError):
         names = re.findall(r"/dev/shm/\S+", Path("/proc", str(pid), "maps").read_text())
@@ -42,7 +42,7 @@ def in_dev_shm(pid: int) -> list[str]:
 
 @contextlib.contextmanager
 def running(context: str, end: str) -> Iterator[subprocess.Popen[str]]:
-    """The script in a session of its own, at the point where it says that it is ready."""
+    """Starts the script in a session of its own, and waits until it is ready."""
     process = subprocess.Popen(
         [sys.executable, str(SCRIPT), context, end],
         stdout=subprocess.PIPE,
@@ -72,7 +72,7 @@ def assert_all_end(session: int, seconds: float = 20) -> None:
 
 
 def wait_for_workers(session: int, seconds: float = 20) -> None:
-    """Until all processes but the first are past their start, in which an interrupt would be Python's own affair."""
+    """Waits until all processes but the first have started; before, Python itself would answer an interrupt."""
 
     def ignores_interrupts(pid: int) -> bool:
         status = Path("/proc", str(pid), "status").read_text()
@@ -107,7 +107,7 @@ CONTEXTS = ["fork", "forkserver", "spawn"]
 )
 def test_a_program_that_ends(context: str, end: str, status: int) -> None:
     with running(context, end) as process:
-        # Its own clean-up counts too: a program should not hang at its end.
+        # Includes its own clean-up: a program must not hang at its end.
         _, errors = process.communicate(timeout=20)
         assert process.returncode == status, errors
         assert ("ValueError: on purpose" in errors) == (end == "exception")
@@ -126,7 +126,7 @@ def test_an_interrupt_from_the_terminal(context: str, end: str) -> None:
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=40)
         assert process.returncode == -signal.SIGINT
-        assert errors.count("Traceback") == 1, errors  # the main process's own
+        assert errors.count("Traceback") == 1, errors  # that of the main process itself
         assert errors.rstrip().endswith("KeyboardInterrupt")
         assert_all_end(process.pid)
 

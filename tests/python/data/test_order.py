@@ -1,4 +1,4 @@
-"""What decides the order of batches: the seed, and nothing that is there for speed."""
+"""The seed decides the order of batches, and nothing that is there for speed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAYS: list[dict[str, Any]] = [
 
 
 class Global(Ints):
-    """Draws from the generators that everybody shares."""
+    """Draws from the global generators."""
 
     def __getitem__(self, index: int) -> Any:
         return index, random.random(), np.random.random(2)
@@ -112,7 +112,7 @@ class _Metadata:
 
 
 class _Listed:
-    """As one of Grain's samplers: indexed, not iterated over."""
+    """Like Grain's samplers: indexed, not iterated over."""
 
     def __init__(self, keys: list[int]) -> None:
         self.keys = keys

@@ -1,4 +1,4 @@
-"""Datasets that fill their row of the batch themselves."""
+"""Datasets that fill their rows of the batch themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Pair:
 
 
 class Filling(Ints):
-    """Fills its place where it is given one, and says in the sample whether it was; returns what ``answer`` says."""
+    """Fills its place if it gets one, and says in the sample whether it did; returns what ``answer`` asks for."""
 
     def __init__(self, length: int, answer: str = "out") -> None:
         super().__init__(length)
@@ -80,7 +80,7 @@ def test_a_place_is_the_batch() -> None:
 
 
 class Named(Filling):
-    """With a name, which has no place."""
+    """Also has a name, for which there is no place."""
 
     def __getitem__(self, index: int, out: Any = None) -> Any:
         if out is None:
@@ -104,7 +104,7 @@ def test_a_place_does_not_stand_for_a_sample_with_texts(num_workers: int) -> Non
 
 
 class Changing(Filling):
-    """Another shape from the sixth sample on."""
+    """The shape changes at the sixth sample."""
 
     def __getitem__(self, index: int, out: Any = None) -> Any:
         shape = (3,) if index < 6 else (4,)

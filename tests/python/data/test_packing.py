@@ -1,4 +1,4 @@
-"""headrace.data._packing: every record once, whole, in the first row where it fits."""
+"""headrace.data._packing: every record comes once, whole, in the first row where it fits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headrace.data._packing import PackedDataset, PackedIterableDataset
 
 
 class Texts(Ints):
-    """Sample i is an array of a length that depends on i, full of i."""
+    """Sample i is an array full of i, whose length depends on i."""
 
     def __init__(self, length: int, longest: int = 10) -> None:
         super().__init__(length)
@@ -40,7 +40,7 @@ class BulkTexts(Texts):
 
 
 class Pairs(Ints):
-    """Records with two features to pack, and one not to."""
+    """Records with two features to pack, and two that are not packed."""
 
     def __getitem__(self, index: int) -> Any:
         return {
@@ -52,7 +52,7 @@ class Pairs(Ints):
 
 
 class Stream:
-    """A dataset's samples one after the other; with a state if ``stateful``."""
+    """Streams a dataset's samples."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -87,7 +87,7 @@ FEATURES = {"inputs": 12, "targets": 8}
 
 
 def first_fit(sizes: list[Any], capacity: Any) -> list[list[int]]:
-    """The rows that first-fit makes, the plain way."""
+    """The rows of first-fit, by the simplest algorithm."""
     rows: list[list[int]] = []
     room: list[Any] = []
     for record, size in enumerate(sizes):
@@ -263,7 +263,7 @@ def test_a_stream_is_packed_some_rows_at_a_time(bins: int) -> None:
     texts = Texts(150)
     expected: list[list[int]] = []
     first = 0
-    while first < 150:  # the most records that first-fit has room for
+    while first < 150:  # the largest number of records that first-fit has room for
         count = next(
             (n for n in range(1, 151 - first) if len(first_fit(texts.sizes[first : first + n], 16)) > bins), None
         )

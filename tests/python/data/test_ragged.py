@@ -18,12 +18,12 @@ from headrace.fluid import core
 
 
 def words(*lengths: int, dtype: Any = np.int64) -> list[Any]:
-    """Arrays of those lengths; the i-th is full of i + 1."""
+    """Arrays of the given lengths; the i-th is full of i + 1."""
     return [np.full(length, i + 1, dtype) for i, length in enumerate(lengths)]
 
 
 def load(samples: list[Any], rule: Any, **arguments: Any) -> Any:
-    """The one batch of those samples, by default_collate and by a loader's worker, which must agree."""
+    """Makes a batch of the samples by default_collate and by a loader's worker, and checks that both agree."""
     expected = default_collate(samples, ragged=rule)
     collate = functools.partial(default_collate, ragged=rule)
     (batch,) = DataLoader(Samples(samples), batch_size=len(samples), num_workers=1, collate_fn=collate, **arguments)

@@ -1,4 +1,4 @@
-"""Generators of records, which are functions of seed, epoch and index, and the global ones of workers."""
+"""The generators of records, which are functions of seed, epoch and index, and the global generators of workers."""
 
 from __future__ import annotations
 

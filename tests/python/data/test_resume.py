@@ -1,4 +1,4 @@
-"""Taking a loader's state, and going on from it."""
+"""Taking a loader's state, and resuming from it."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_a_chosen_epoch_shows_in_the_state() -> None:
     next(batches)
     loader.set_epoch(9)
     assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (9, 0)
-    next(batches)  # of an iteration that goes on nevertheless
+    next(batches)  # while the iteration goes on regardless
     assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (7, 2)
     del batches
     loader.set_epoch(9)

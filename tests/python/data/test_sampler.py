@@ -282,7 +282,7 @@ def test_batches_hand_the_epoch_on() -> None:
     sampler.set_epoch(4)
     expected = inner.take(0, 20).tolist()
     assert list(itertools.chain.from_iterable(sampler)) == expected
-    BatchSampler([1, 2], 2, False).set_epoch(1)  # counts no epochs: nothing to do
+    BatchSampler([1, 2], 2, False).set_epoch(1)  # does not count epochs: nothing to do
 
 
 @pytest.mark.parametrize("arguments", [(0, False), (1.5, False), (True, False), (2, 1)])

@@ -1,4 +1,4 @@
-"""What may be in a sample, and what comes out: with and without workers, and beside PyTorch's rules."""
+"""What samples may contain, and what arrives: with and without workers, and compared with PyTorch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """Whose __init__ takes samples only."""
+    """Its __init__ accepts samples only."""
 
     value: float
     double: float = dataclasses.field(init=False)
@@ -75,7 +75,7 @@ class Checked:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """As same, also for dataclasses, tensors and other mappings; types count everywhere."""
+    """As ``same``, also for dataclasses, tensors and other mappings; types must match everywhere."""
     if type(left) is not type(right):
         return False
     if hasattr(left, "detach"):
@@ -94,7 +94,7 @@ def collated_here(samples: list[Any]) -> Any:
 
 
 def load(samples: list[Any], **arguments: Any) -> Any:
-    """The one batch of those samples, made without workers, with two, and by a collate function; all must agree."""
+    """Makes a batch of the samples without workers, with two, and by a collate function, and checks that all agree."""
     (here,) = DataLoader(Samples(samples), batch_size=len(samples), **arguments)
     (there,) = DataLoader(Samples(samples), batch_size=len(samples), num_workers=2, **arguments)
     (collated,) = DataLoader(Samples(samples), batch_size=len(samples), collate_fn=collated_here, **arguments)
@@ -104,7 +104,7 @@ def load(samples: list[Any], **arguments: Any) -> Any:
 
 
 def rebuilt(tree: bytes, leaves: list[Any], to: str | None) -> Any:
-    """A batch taken apart and put together again."""
+    """Takes a batch apart and rebuilds it."""
     build, _ = decode_tree(tree, to)
     made = [leaf.make() if hasattr(leaf, "make") else leaf for leaf in leaves]
     return build([_bits(leaf) if hasattr(leaf, "detach") else leaf for leaf in made])
@@ -149,7 +149,7 @@ def column(*values: Any, dtype: Any = np.int64) -> Any:
     ids=lambda value: str(value)[:50].partition(" at 0x")[0],
 )
 def test_containers_keep_their_type(samples: list[Any], expected: Any) -> None:
-    if isinstance(samples[0], types.MappingProxyType):  # cannot be pickled, so cannot travel either
+    if isinstance(samples[0], types.MappingProxyType):  # cannot be pickled, and so cannot be sent either
         assert equal(default_collate(samples), expected)
         return
     assert equal(load(samples), expected)
@@ -226,7 +226,7 @@ def test_arrays_of_a_single_sample_stay_the_same_object() -> None:
     assert default_convert([values, text])[1] is text
 
 
-# Beside PyTorch: the same nesting, types, dtypes and values.
+# Compared with PyTorch: the same nesting, types, dtypes and values.
 
 
 def nested(torch: Any) -> list[tuple[str, list[Any]]]:
@@ -357,7 +357,7 @@ def test_bfloat16_of_ml_dtypes() -> None:
         assert from_tensors.dtype == ml_dtypes.bfloat16
 
 
-# Samples between workers.
+# Samples on their way between workers.
 
 
 def there_and_back(sample: Any) -> Any:

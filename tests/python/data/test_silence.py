@@ -1,4 +1,4 @@
-"""Without a timeout, somebody is told when no batch comes."""
+"""Without a timeout, a warning says when no batch comes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.data import DataLoader, _stall
 
 
 class Gated:
-    """Whose sample 5 waits for a file."""
+    """Sample 5 waits for a file."""
 
     def __init__(self, gate: Path) -> None:
         self.gate = gate

@@ -1,4 +1,4 @@
-"""Batches whose samples several workers make and one collates."""
+"""Batches whose samples are made by several workers and collated by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.data import DataLoader, get_worker_info
 
 
 class Makers(Meeting):
-    """Says who made it."""
+    """Samples that tell who made them."""
 
     def __getitem__(self, index: int) -> Any:
         who = super().__getitem__(index)
@@ -38,7 +38,7 @@ class Arrays(Makers):
 
 
 class Keeping:
-    """As CutMix does, keeps samples for later calls; says whether one of them has changed since."""
+    """Keeps samples for later calls, as CutMix does, and tells whether any has changed since."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[Any, int]] = []
@@ -187,5 +187,5 @@ def test_memory_is_bounded() -> None:
     for _ in range(3):
         for _batch in loader:
             most = max(most, loader.stats()["resident_bytes"])
-    # Samples and result of each batch in flight and of the one that the loop holds, and the descriptions.
+    # The samples and results of all batches in flight and of the one that the loop holds, and the descriptions.
     assert most <= 4 * (2 * (8 << 18) + (300 << 10)) + (1 << 20)

@@ -1,4 +1,4 @@
-"""States that were tampered with: refused with a clear error and without effect, or good for going on."""
+"""States that were tampered with are refused with a clear error and without effect, or can be resumed from."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_state_that_was_tampered_with_is_refused_or_good(path: Path) -> None:
             continue
         try:
             left = sum(len(batch) for batch in loader)
-        except ValueError as error:  # a dataset's state is seen by the dataset alone
+        except ValueError as error:  # only the dataset can check its own state
             assert "load_state_dict" in str(error), bad  # noqa: PT017
             continue
         assert left <= 23, bad

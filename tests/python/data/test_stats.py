@@ -1,4 +1,4 @@
-"""What a loader says of itself."""
+"""What a loader says about itself."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_samples_bytes_and_times_are_counted(arguments: dict[str, Any]) -> None:
     assert stats["bottleneck"] == bottleneck(stats, max(1, loader.num_workers))
 
 
-# A sleep lasts at least as long as it should: these lower bounds hold however slow the machine is.
+# A sleep lasts at least as long as requested: these lower bounds hold however slow the machine is.
 
 
 @pytest.mark.parametrize("kind", ["rows", "out", "many", "collate_fn", "stream"])
@@ -145,7 +145,7 @@ def test_the_time_that_workers_wait_is_counted() -> None:
     begin = loader.stats()["worker_wait_s"]
     time.sleep(0.2)
     next(iterator)
-    while loader.stats()["ready_batches"] < 2:  # so that its wait is over
+    while loader.stats()["ready_batches"] < 2:  # so that its wait has ended
         time.sleep(0.001)
     assert loader.stats()["worker_wait_s"] - begin >= 0.1
 

@@ -22,7 +22,7 @@ from headrace.fluid import core
 
 
 class Count(IterableDataset[Any]):
-    """0 to length, whoever iterates."""
+    """The numbers below ``length``, in every worker."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -32,7 +32,7 @@ class Count(IterableDataset[Any]):
 
 
 class Shared(Count):
-    """Leaves to the other workers what is theirs."""
+    """Yields only this worker's share."""
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -41,7 +41,7 @@ class Shared(Count):
 
 
 class Uneven(Count):
-    """Worker w has w + 1 times ``length`` elements."""
+    """Worker w yields w + 1 times ``length`` elements."""
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -50,7 +50,7 @@ class Uneven(Count):
 
 
 class Rewound(Count):
-    """Its own iterator, which begins anew whenever it is asked for one."""
+    """Its own iterator, which starts again at each call of ``iter``."""
 
     def __iter__(self) -> Iterator[Any]:
         self.at = 0
@@ -64,7 +64,7 @@ class Rewound(Count):
 
 
 class Stateful(Count):
-    """Knows where it is, and says how often it read an element."""
+    """Tracks its position, and tells how many elements it has read."""
 
     def __init__(self, length: int, log: Path | None = None) -> None:
         super().__init__(length)
@@ -143,7 +143,7 @@ class Arrays(Count):
 
 
 class Broken(Count):
-    """Raises once, at 5, and has more after that."""
+    """Raises once, at 5, and can continue."""
 
     class Elements(Iterator[int]):
         def __init__(self, length: int) -> None:
@@ -162,7 +162,7 @@ class Broken(Count):
 
 
 class Deadly(Count):
-    """Kills its worker at 7, the first time."""
+    """Kills its worker the first time it reaches 7."""
 
     def __init__(self, length: int, mark: Path) -> None:
         super().__init__(length)
@@ -332,7 +332,7 @@ def test_a_dataset_that_cannot_be_iterated_over_ends() -> None:
         with pytest.raises(OSError, match="no stream today"):
             next(iterator)
         failures = 0
-        while True:  # a failure for each worker at most
+        while True:  # at most one failure per worker
             try:
                 next(iterator)
             except StopIteration:

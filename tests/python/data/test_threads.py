@@ -1,4 +1,4 @@
-"""Workers that are threads, and worker processes with several."""
+"""Workers that are threads, and worker processes with several threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.data import DataLoader, get_worker_info
 
 
 def threads_of(loader: DataLoader) -> set[tuple[int, int, int]]:
-    """Process, thread and worker of those that make the samples."""
+    """Samples that tell which process, thread and worker made them."""
     return {tuple(map(int, maker)) for who in loader for maker in zip(who.pid, who.thread, who.worker)}
 
 

@@ -1,4 +1,4 @@
-"""The timeline of a loader."""
+"""The timeline that a loader writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.data._stall import TimeLimit
 
 
 class Gathering(Ints):
-    """The first samples are made at the same time, by as many threads, once ``gate`` is set."""
+    """Once ``gate`` is set, as many threads make the first samples at the same time."""
 
     def __init__(self, length: int, threads: int) -> None:
         super().__init__(length)
@@ -34,7 +34,7 @@ class Gathering(Ints):
 
 
 def timeline(loader: DataLoader, path: Path) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """The events by process and thread."""
+    """The events, by process and thread."""
     loader.write_trace(path)
     events = json.loads(path.read_text())["traceEvents"]
     names: dict[Any, str] = {}

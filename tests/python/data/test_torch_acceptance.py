@@ -1,4 +1,4 @@
-"""PyTorch's datasets, samplers and functions, unchanged: the same batches from PyTorch's loader and from ours."""
+"""PyTorch's datasets, samplers and functions, unchanged, give the same batches in PyTorch's loader and in ours."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Loaders = Callable[..., Any]
 
 
 def assert_equal(got: Any, expected: Any, where: str = "batch") -> None:
-    """The same types, dtypes, shapes and values, all the way down.
+    """Checks for the same types, dtypes, shapes and values, all the way down.
 
-    But for strings, which PyTorch gives as a list or, where they stood in a sequence, as a tuple; we as a list.
+    Strings are an exception: PyTorch returns a list or, where they were in a sequence, a tuple; we return a list.
     """
     if isinstance(expected, tuple) and expected and all(isinstance(item, (str, bytes)) for item in expected):
         expected = list(expected)
@@ -61,7 +61,7 @@ def epochs(loader: Any, count: int = 2) -> list[Any]:
 
 
 def compare(dataset: Any, make: Callable[[], Arguments], num_workers: int) -> list[Any]:
-    """Runs both loaders, only ours with workers, from the same state of torch's generator; returns the batches."""
+    """Runs both loaders, only ours with workers, from the same state of torch's generator. Returns the batches."""
     torch.manual_seed(5)
     theirs = epochs(torch_data.DataLoader(dataset, **make()))
     their_state = torch.get_rng_state()
@@ -72,7 +72,7 @@ def compare(dataset: Any, make: Callable[[], Arguments], num_workers: int) -> li
     return ours
 
 
-# Datasets, in the way that PyTorch's users write them.
+# Datasets as users of PyTorch write them.
 DATASETS: dict[str, Callable[[], Any]] = {
     "numbers": lambda: td.Items(11, td.number),
     "tensors": lambda: td.Items(11, td.tensor),
@@ -92,7 +92,7 @@ DATASETS: dict[str, Callable[[], Any]] = {
     )[0],
 }
 
-# Arguments; made anew for each loader, because generators and samplers change as they are used.
+# Arguments, made anew for each loader: generators and samplers change when they are used.
 ARGUMENTS: dict[str, Callable[[], Arguments]] = {
     "defaults": dict,
     "batches of 3": lambda: {"batch_size": 3},
@@ -108,7 +108,7 @@ ARGUMENTS: dict[str, Callable[[], Arguments]] = {
     "batch_size=None, shuffle": lambda: {"batch_size": None, "shuffle": True},
 }
 
-# The others change what torch's loader does to the indices, not to the samples: one dataset does for them.
+# The others affect the indices, not the samples: one dataset is enough for them.
 INDEX_ARGUMENTS: dict[str, Callable[[], Arguments]] = {
     "a batch larger than the dataset": lambda: {"batch_size": 50},
     "drop_last drops all": lambda: {"batch_size": 50, "drop_last": True},
@@ -195,7 +195,7 @@ def test_keys_that_are_no_numbers() -> None:
 
 
 def test_a_plain_dataset_gives_arrays_and_tensors_when_asked_to() -> None:
-    """What is no dataset of PyTorch's is not turned into tensors, unless its samples are."""
+    """A dataset that is not PyTorch's gives tensors only if its samples are tensors."""
     pairs = [(np.float32(i), i) for i in range(6)]
     theirs = list(torch_data.DataLoader(pairs, batch_size=2))
     assert_equal(list(hr.DataLoader(pairs, batch_size=2, to="torch")), theirs)
@@ -345,7 +345,7 @@ def test_epochs_differ_and_can_be_repeated() -> None:
 
 
 def test_the_generators_of_a_worker_begin_as_in_pytorch() -> None:
-    """And so does what is drawn from them for the first sample of each."""
+    """And so do the numbers that each draws for its first sample."""
 
     def drawn(cls: Loaders) -> dict[int, tuple[float, ...]]:
         generator = torch.Generator().manual_seed(42)
@@ -421,7 +421,7 @@ def test_a_context_of_torch_multiprocessing() -> None:
 
 
 def outcomes(loader: Any) -> list[Any]:
-    """The batches; an exception that a batch is lost to stands in its place."""
+    """The batches; where one fails, its exception."""
     found: list[Any] = []
     iterator = iter(loader)
     while True:
@@ -539,7 +539,7 @@ SCRIPT = Path(__file__).with_name("torch_script.py")
     ],
 )
 def test_a_proper_exit(context: str, end: str, tmp_path: Path) -> None:
-    """However the program ends, its workers end with it; and that workers are killed does not end the program."""
+    """However the program ends, its workers end with it; killed workers do not end the program."""
     stderr = tmp_path / "stderr"
     with stderr.open("w") as file:
         process = subprocess.Popen(
@@ -594,7 +594,7 @@ def test_the_same_batches_of_a_stream(dataset: Any, arguments: Arguments, num_wo
 
 
 def test_a_stream_that_several_workers_would_repeat() -> None:
-    """PyTorch's own streams are repeated, as there; our kind is shared by the engine."""
+    """PyTorch's own streams are repeated by each worker, as in PyTorch; the engine shards ours."""
 
     class Numbers(hr_data.IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""PyTorch's datasets and samplers together with those of headrace, in either loader: the same batches."""
+"""PyTorch's datasets and samplers mixed with headrace's give the same batches in either loader."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TorchCount(theirs.IterableDataset):  # type: ignore[misc, name-defined]
 
 
 class AsTorchs(theirs.IterableDataset):  # type: ignore[misc, name-defined]
-    """What torch's loader takes for iterable: it looks for its own class."""
+    """Iterable for torch's loader, which checks for its own class."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -74,7 +74,7 @@ class OurCount(ours.IterableDataset[int]):
 
 
 def plain(value: Any) -> Any:
-    """A batch as lists and numbers, whoever made it."""
+    """A batch as lists and numbers, whichever loader made it."""
     if isinstance(value, (np.ndarray, torch.Tensor)):
         return value.tolist()
     if isinstance(value, dict):
@@ -104,7 +104,7 @@ OUR_SAMPLERS: dict[str, Callable[[Any], Any]] = {
     "weighted without replacement": lambda data: samplers.WeightedRandomSampler(WEIGHTS, 4, False, generator=4),
     "mixture": lambda data: MixtureSampler([5, 10, 5], [1, 2, 3], generator=4),
 }
-# The same sampler twice: ours with a generator of torch's, and torch's.
+# The same sampler twice: ours with one of torch's generators, and torch's own.
 TWINS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "random": (
         lambda data: samplers.RandomSampler(data, generator=generator(4)),

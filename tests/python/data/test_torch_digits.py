@@ -1,4 +1,4 @@
-"""The newcomer's test: one import changes in a training script of PyTorch's, and the losses stay the same."""
+"""The newcomer's test: one import in a PyTorch training script changes, and the losses stay the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE = re.compile(r"epoch (\d): (loss \S+, held-out accuracy \S+), ([\d,]+) samp
 
 
 def run(loader: str) -> list[str]:
-    """The losses and accuracies that the script prints; what it says of its speed is printed for the reader."""
+    """The losses and accuracies that the script prints; its speed is for the reader only."""
     command = [sys.executable, str(SCRIPT), "--loader", loader, "--epochs", "2"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=55)
     assert result.returncode == 0, result.stderr

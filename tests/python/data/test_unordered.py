@@ -16,7 +16,7 @@ from headrace.data._iteration import _UnorderedPlace
 
 
 def gated_loader(num_workers: int, sampler: SeekableSampler | None = None) -> DataLoader:
-    """Of 12 batches. If there are workers, the first batch waits, and at most two workers with it."""
+    """Makes a loader of 12 batches. With workers, the first batch is delayed, and up to two workers with it."""
     dataset = Gated(24, *([0, 1] if sampler is None else sampler.order(0, 0, 2).tolist()))
     more: dict[str, Any] = {}
     if num_workers == 0:
@@ -44,7 +44,7 @@ def test_resuming_gives_the_batches_that_were_not_taken(num_workers: int, sample
         try:
             return [tuple(next(iterator).tolist()) for _ in range(count)]
         finally:
-            loader.dataset.gate.set()  # nobody waits for those any more
+            loader.dataset.gate.set()  # nothing waits for these any more
 
     for taken in (1, 4, 9):
         loader, other, third = (gated_loader(num_workers, sampler) for _ in range(3))
@@ -62,7 +62,7 @@ def test_resuming_gives_the_batches_that_were_not_taken(num_workers: int, sample
 
 
 class CountedWalks(tuple):  # type: ignore[type-arg]
-    """Counts how often somebody walks over it."""
+    """Counts how often it is iterated over."""
 
     walks = 0
 
@@ -83,7 +83,7 @@ def test_resuming_with_many_skipped_batches_does_not_cost_their_product(batches:
 
 
 def test_what_a_slow_batch_costs_those_that_overtake_it() -> None:
-    """Their set is copied each time it has doubled, not with each of them."""
+    """Their set is copied each time it has doubled, not for each of them."""
     place, sets = _UnorderedPlace(0, frozenset()), []
     for batch in range(1, 10_001):
         place = place.after(SimpleNamespace(batch=batch))

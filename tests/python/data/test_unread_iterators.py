@@ -1,4 +1,4 @@
-"""An iterator that nobody reads takes nothing away."""
+"""An iterator that nobody reads consumes nothing."""
 
 from __future__ import annotations
 

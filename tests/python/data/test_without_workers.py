@@ -1,4 +1,4 @@
-"""num_workers=0 is plain Python: what the dataset and the collate function made arrives as it is."""
+"""num_workers=0 is plain Python: what the dataset and the collate function make arrives unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.data import DataLoader
 
 
 class Anything:
-    """An object that pickle refuses and that has no equal."""
+    """An object that cannot be pickled and that equals nothing but itself."""
 
     def __init__(self, number: int) -> None:
         self.number = number

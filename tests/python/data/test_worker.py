@@ -1,4 +1,4 @@
-"""headrace.data._worker: what goes wrong in a worker, and how it arrives."""
+"""headrace.data._worker: how errors in a worker reach the consumer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.data._worker import WorkerTraceback, decode_error, encode_error
 
 
 def run(loader: DataLoader) -> list[Any]:
-    """An epoch: batches as lists, and the exceptions of those that failed."""
+    """The batches of an epoch as lists, with the exceptions of those that failed in their places."""
     got: list[Any] = []
     iterator = iter(loader)
     while True:

@@ -1,4 +1,4 @@
-"""headrace.data._worker_deaths: which deaths count against a sample, and how long workers are started again."""
+"""headrace.data._worker_deaths: which deaths count against a sample, and for how long workers are restarted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_sample_is_given_up_after_the_stated_number_of_deaths() -> None:
     assert deaths.note(KILLED, [ONE]) == []
     assert deaths.note(KILLED, [ONE]) == []
     assert deaths.note(KILLED, [ONE]) == [ONE]
-    assert deaths.note(KILLED, [ONE]) == []  # it begins anew
+    assert deaths.note(KILLED, [ONE]) == []  # the count starts again
 
 
 def test_causes_are_counted_apart() -> None:

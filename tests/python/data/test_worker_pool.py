@@ -1,4 +1,4 @@
-"""headrace.data._worker_pool: workers that die, and loaders that do."""
+"""headrace.data._worker_pool: how workers end, and how loaders do."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_dataset_that_cannot_be_sent_is_a_clear_error(context: str) -> None:
         iter(DataLoader(Ints(4), num_workers=1, multiprocessing_context=context, collate_fn=lambda samples: 1))
     assert not workers()
     del loader
-    assert len(os.listdir("/proc/self/fd")) <= before + 4  # the forkserver's own, when it was not there yet
+    assert len(os.listdir("/proc/self/fd")) <= before + 4  # those of the forkserver, if it was not running yet
 
 
 def test_descriptors_do_not_pile_up(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A loader in one of several processes that share nothing out."""
+"""A loader in one of several processes that do not shard the dataset."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Point(NamedTuple):
 
 
 class Items(Dataset[Any]):
-    """What a function makes of each index."""
+    """Applies a function to each index."""
 
     def __init__(self, length: int, make: Any) -> None:
         self.length = length
@@ -38,7 +38,7 @@ def number(index: int) -> int:
 
 
 def drawn(index: int) -> tuple[int, torch.Tensor, float, float]:
-    """The index, and numbers of the global generators."""
+    """The index, and numbers drawn from the global generators."""
     return index, torch.rand(()), random.random(), np.random.random()
 
 
@@ -83,7 +83,7 @@ def every_dtype(index: int) -> dict[str, Any]:
 
 
 class OwnList(collections.UserList[Any]):
-    """A list that is none."""
+    """A sequence that is not a list."""
 
 
 def containers(index: int) -> Any:
@@ -101,7 +101,7 @@ def containers(index: int) -> Any:
 
 
 class Bulk(Items):
-    """Can make all samples of a batch at once, and its samples say whether it was asked to."""
+    """Can make all samples of a batch in one call; its samples tell whether it did."""
 
     def __getitem__(self, index: int) -> Any:
         return "alone", super().__getitem__(index)
@@ -111,7 +111,7 @@ class Bulk(Items):
 
 
 class Labelled(torch.Tensor):
-    """A tensor with more to it than its elements."""
+    """A tensor that carries more than its elements."""
 
     label = ""
 
@@ -134,7 +134,7 @@ unusual = {"sparse": sparse, "nested": nested_tensor, "subclass": labelled}
 
 
 class Endless(Dataset[Any]):
-    """Has every index."""
+    """Accepts every index."""
 
     def __getitem__(self, index: int) -> int:
         return index * index
@@ -147,7 +147,7 @@ def stop_at_1(index: int) -> int:
 
 
 class Backwards(Sampler[int]):
-    """From the end to the start."""
+    """Indices from the end to the start."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -175,7 +175,7 @@ class GrowingBatches:
 
 
 class Keyed(Dataset[Any]):
-    """Is read by name."""
+    """A map-style dataset whose keys are not numbers."""
 
     def __init__(self) -> None:
         self.values = {"one": 1, "two": 2, ("a", 3): 3}
@@ -211,7 +211,7 @@ class Failing(Items):
 
 
 class Sleepy(Items):
-    """Some of its samples take their time."""
+    """Some of its samples are slow."""
 
     def __init__(self, length: int, seconds: float, *slow: int) -> None:
         super().__init__(length, number)
@@ -225,13 +225,13 @@ class Sleepy(Items):
 
 
 class WhoAmI(Dataset[Any]):
-    """What the worker knows about itself, as torch's own function tells it."""
+    """What torch's get_worker_info says in the worker."""
 
     def __len__(self) -> int:
         return 32
 
     def __getitem__(self, index: int) -> tuple[int, ...]:
-        time.sleep(0.005)  # so that every worker gets to do something
+        time.sleep(0.005)  # so that every worker gets something to do
         info = get_worker_info()
         if info is None:
             return -1, -1, -1, -1, os.getpid(), index
@@ -240,7 +240,7 @@ class WhoAmI(Dataset[Any]):
 
 
 class Drawn(Dataset[Any]):
-    """Numbers from the three global generators of the worker, as they stand when it starts."""
+    """The first numbers of the worker's three global generators."""
 
     def __init__(self) -> None:
         self.first: tuple[Any, ...] | None = None
@@ -257,7 +257,7 @@ class Drawn(Dataset[Any]):
 
 
 class Counting(Dataset[Any]):
-    """Remembers, in each worker, how often it was read."""
+    """Counts, in each worker, how often it is read."""
 
     def __init__(self) -> None:
         self.reads = 0
@@ -287,7 +287,7 @@ def refuse(worker: int) -> None:
 
 
 class Stream(IterableDataset[Any]):
-    """A range; each worker takes its part of it, if it is to be shared."""
+    """A range; if sharded, each worker takes its part."""
 
     def __init__(self, start: int, stop: int, share: bool = True) -> None:
         self.start, self.stop = start, stop
@@ -303,14 +303,14 @@ class Stream(IterableDataset[Any]):
 
 
 class MeasuredStream(Stream):
-    """Says how many samples there are."""
+    """An iterable dataset with a length."""
 
     def __len__(self) -> int:
         return self.stop - self.start
 
 
 class UnequalStream(IterableDataset[Any]):
-    """The worker of each number ends at another time; the first at once."""
+    """Each worker's stream ends at a different time, that of worker 0 at once."""
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()

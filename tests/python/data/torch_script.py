@@ -1,4 +1,4 @@
-"""A program with a loader of a dataset of PyTorch's, which ends as its arguments say; see test_torch_acceptance.py."""
+"""A program with a loader over a PyTorch dataset that ends as its arguments say; see test_torch_acceptance.py."""
 
 from __future__ import annotations
 
