@@ -91,7 +91,7 @@ def test_grains_order_is_its_documents_example() -> None:
     loader = DataLoader(keys, 2, order="grain", num_workers=2)
     assert [batch.tolist() for batch in loader] == [[5, 0], [2, 4], [6, 7], [1, 3]]
     with pytest.raises(ValueError, match="random access"):
-        DataLoader(Ints(8), 2, sampler=keys, order="grain", num_workers=2)
+        DataLoader(Ints(8), 2, sampler=set(keys), order="grain", num_workers=2)
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
