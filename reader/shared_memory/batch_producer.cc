@@ -9,10 +9,14 @@
 
 #include "framework/errors.h"
 #include "reader/shared_memory/futex.h"
+#include "reader/shared_memory/spin.h"
 
 namespace headrace::shared_memory {
 
 namespace {
+
+// How often to look whether another producer has written a layout before sleeping: a microsecond or two.
+constexpr uint32_t kLayoutSpins = 32;
 
 // Also accepts an empty view with a null pointer.
 void Copy(std::string_view bytes, std::byte* out) {
@@ -138,8 +142,8 @@ bool BatchProducer::MayCollate(const SlotHeader& slot, uint64_t sequence, uint32
 }
 
 std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
-  const uint64_t begin = MonotonicNanoseconds();
   const int64_t awake_ns = spin_.Start(control_->spin_ns.load(std::memory_order_relaxed));
+  uint64_t begin = 0;  // of the wait; 0: there was none
   for (;;) {
     // Read the signal first: whatever is published before the next increment, even a stop, is then seen below.
     const uint32_t signal = control_->work_signal.load(std::memory_order_acquire);
@@ -147,11 +151,14 @@ std::optional<Claim> BatchProducer::WaitForClaim(int64_t timeout_ns) {
       return std::nullopt;
     }
     if (std::optional<Claim> claim = TryClaim()) {
-      spin_.Finish(static_cast<int64_t>(claim->start_ns - begin));
-      AddTo(record_->wait_ns, claim->start_ns - begin);
+      const uint64_t waited = begin == 0 ? 0 : claim->start_ns - begin;
+      spin_.Finish(static_cast<int64_t>(waited));
+      AddTo(record_->wait_ns, waited);
       return claim;
     }
-    const auto waited = static_cast<int64_t>(MonotonicNanoseconds() - begin);
+    const uint64_t now = MonotonicNanoseconds();
+    begin = begin == 0 ? now : begin;
+    const auto waited = static_cast<int64_t>(now - begin);
     if (timeout_ns >= 0 && waited >= timeout_ns) {
       return std::nullopt;
     }
@@ -224,22 +231,29 @@ size_t BatchProducer::DataOffset(const Claim& claim) const {
 bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
   SlotHeader& slot = arena_->slot(claim.slot);
   std::byte* place = Data(claim) + kLayoutOffset;
-  for (;;) {
+  for (uint32_t tries = 0;; ++tries) {
     uint32_t state = slot.layout_state.load(std::memory_order_acquire);
     if (IsLayoutReady(state)) {
       // If the lengths differ, so do the first bytes, which hold them.
       return std::memcmp(place, layout.data(), layout.size()) == 0;
     }
-    if (state == kLayoutEmpty &&
-        slot.layout_state.compare_exchange_strong(state, LayoutWriting(id_), std::memory_order_acq_rel)) {
+    if (state == kLayoutEmpty) {
+      if (!slot.layout_state.compare_exchange_strong(state, LayoutWriting(id_), std::memory_order_acq_rel)) {
+        continue;
+      }
       std::memcpy(place, layout.data(), layout.size());
       slot.layout_state.store(LayoutReady(id_), std::memory_order_release);
       return true;
     }
     HR_ENFORCE(!stopped(), FailedPrecondition, "the loader was shut down");
+    HR_ENFORCE(IsLayoutWriting(state), DataLoss, "the state of a batch's layout was written over");
     // Another producer is writing a few hundred bytes; if it is killed meanwhile, the scheduler resets the state.
-    const timespec pause{0, 20'000};
-    nanosleep(&pause, nullptr);
+    if (tries < kLayoutSpins) {
+      SpinPause();
+    } else {
+      const timespec pause{0, 20'000};
+      nanosleep(&pause, nullptr);
+    }
   }
 }
 

@@ -289,8 +289,8 @@ void BatchScheduler::CheckOpen(OpenBatch& batch) {
     return;
   }
   const uint32_t state = header.layout_state.load(std::memory_order_relaxed);
-  const bool known =
-      state == kLayoutEmpty || (LayoutProducer(state) < kMaxProducers && (state & 3) != 0 && (state & 3) != 3);
+  const bool known = state == kLayoutEmpty || IsLayoutWriting(state) ||
+                     (IsLayoutReady(state) && LayoutProducer(state) < kMaxProducers);
   stuck = stuck || (!IsLayoutReady(state) && state != kLayoutEmpty);
   batch.stuck_checks = stuck ? batch.stuck_checks + 1 : 0;
   if (!known || batch.stuck_checks > kStuckChecks) {

@@ -22,7 +22,7 @@ struct ReadyBatch {
   uint32_t stream = 0;                       // kStream
   uint64_t stream_batch = 0;                 // kStream: number of the batch in its stream
   std::string attachment;                    // bytes that the batch's producer attached
-  std::shared_ptr<Allocation> memory;        // the whole slot; null if the batch was abandoned or is corrupt
+  std::shared_ptr<Allocation> memory = {};   // the whole slot; null if the batch was abandoned or is corrupt
   const std::byte* slot = nullptr;           // its start, from which the layout's offsets count
   ProblemKind problem = ProblemKind::kNone;  // kFailed, kKilled or kCorrupt: there are no rows
   uint32_t problem_row = 0;                  // among all that were planned; kCorrupt: 0
@@ -31,8 +31,8 @@ struct ReadyBatch {
 
   // Unless there is a problem: checked copies, which no producer can change any more. The content of the arrays is not
   // copied; it stays in the slot.
-  std::shared_ptr<const BatchLayout> layout_copy;
-  std::vector<SideRecord> objects;  // the elements of all object leaves, leaf after leaf
+  std::shared_ptr<const BatchLayout> layout_copy = {};
+  std::vector<SideRecord> objects = {};  // the elements of all object leaves, leaf after leaf
 
   const BatchLayout& layout() const { return *layout_copy; }
 };

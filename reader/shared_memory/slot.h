@@ -181,6 +181,7 @@ constexpr uint32_t LayoutWriting(uint32_t producer) { return producer << 2 | 1; 
 constexpr uint32_t LayoutReady(uint32_t producer) { return producer << 2 | 2; }
 constexpr bool IsLayoutReady(uint32_t state) { return (state & 3) == 2; }
 constexpr uint32_t LayoutProducer(uint32_t state) { return state >> 2; }
+constexpr bool IsLayoutWriting(uint32_t state) { return (state & 3) == 1 && LayoutProducer(state) < kMaxProducers; }
 
 struct SlotHeader {
   std::atomic<uint64_t> sequence;

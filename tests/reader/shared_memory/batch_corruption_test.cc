@@ -130,6 +130,16 @@ TEST_F(CorruptionTest, ABatchWithoutALayoutIsRefused) {
   ExpectCorrupt();
 }
 
+TEST_F(CorruptionTest, AProducerDoesNotWaitForALayoutThatNobodyWrites) {
+  for (const uint32_t state : {3U, 0x80000000U, LayoutWriting(kMaxProducers)}) {
+    Begin(Hasty(4, 4));
+    BatchProducer producer = Producer(0);
+    const Claim claim = *producer.TryClaim();
+    Oldest().layout_state.store(state);
+    EXPECT_THROW(MakeRows(producer, claim), DataLoss);
+  }
+}
+
 TEST_F(CorruptionTest, MessagesOutsideTheSlotAreRefused) {
   for (const auto& change : std::vector<std::function<void(ChunkProblem&)>>{
            [](ChunkProblem& problem) { problem.offset = uint64_t{1} << 60; },
