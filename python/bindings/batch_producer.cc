@@ -44,6 +44,24 @@ class BatchProducer {
     return Begun(producer_.WaitForClaim(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)));
   }
 
+  // Makes the rows of one claim after the other, as long as they are plain rows of `epoch`. Returns the first claim
+  // that is not; none once the loader is shut down. If getitem raises, the claim it was called for stays in
+  // failed_claim().
+  std::optional<Claim> FillPlain(const py::object& getitem, uint64_t epoch, bool out) {
+    for (;;) {
+      failed_claim_ = Wait(-1);
+      if (!failed_claim_ || !IsPlain(*failed_claim_, epoch)) {
+        return std::exchange(failed_claim_, std::nullopt);
+      }
+      Fill(*failed_claim_, getitem, py::none(), out);
+      failed_claim_.reset();
+      if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+      }
+    }
+  }
+  const std::optional<Claim>& failed_claim() const { return failed_claim_; }
+
   bool HasPickledIndices(const Claim& claim) const { return !producer_.PickledIndices(claim).empty(); }
 
   py::object Indices(const Claim& claim, const py::object& unpickle) {
@@ -223,6 +241,10 @@ class BatchProducer {
   uint32_t id() const { return producer_.id(); }
 
  private:
+  bool IsPlain(const Claim& claim, uint64_t epoch) const {
+    return claim.kind == ClaimKind::kRows && claim.epoch == epoch && claim.deaths == 0 && !HasPickledIndices(claim);
+  }
+
   // A failure before any row was started counts as one of the claim's first row.
   std::optional<Claim> Begun(std::optional<Claim> claim) {
     if (claim) {
@@ -324,6 +346,7 @@ class BatchProducer {
   py::object pickle_;
   SampleWriter writer_;
   uint32_t row_ = 0;
+  std::optional<Claim> failed_claim_;
 };
 
 }  // namespace
@@ -351,6 +374,14 @@ void BindBatchProducer(py::module_& m) {
           "place as a sample of writable arrays, to be used during the call only, or None while it is not known what "
           "samples look like; if it returns the place, or None for it, the row is filled. If getitem raises, the claim "
           "is still the caller's: call fail.")
+      .def("fill_plain", &BatchProducer::FillPlain, py::arg("getitem"), py::arg("epoch"), py::arg("out") = false,
+           "Waits for claims and fills them, without a step in Python between them, as long as each is rows of `epoch` "
+           "with integers as indices, at which no worker has died. Returns the first other claim, or None once the "
+           "loader is shut down. If getitem raises, see `failed_claim`.")
+      .def_property_readonly(
+          "failed_claim", &BatchProducer::failed_claim,
+          "The claim for which fill_plain raised, which is the caller's: call fail. None if it raised "
+          "between two claims, because of a signal handler.")
       .def("expect", &BatchProducer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
       .def("fill_from", &BatchProducer::FillFrom, py::arg("claim"), py::arg("samples"), py::arg("ended") = false,
            py::arg("attachment") = py::bytes(),

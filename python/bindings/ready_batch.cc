@@ -30,12 +30,15 @@ constexpr size_t kMaxDecoders = 4096;
 }  // namespace
 
 ReadyBatch WithoutMemory(const ReadyBatch& batch) {
-  ReadyBatch description = batch;
-  description.memory.reset();
-  description.slot = nullptr;
-  description.layout_copy.reset();
-  description.objects.clear();
-  return description;
+  return {.epoch = batch.epoch,
+          .batch = batch.batch,
+          .rows = batch.rows,
+          .stream = batch.stream,
+          .stream_batch = batch.stream_batch,
+          .attachment = batch.attachment,
+          .problem = batch.problem,
+          .problem_row = batch.problem_row,
+          .problem_message = batch.problem_message};
 }
 
 BatchBuilder::BatchBuilder(py::object decode_tree, py::object unpickle)

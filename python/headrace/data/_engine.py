@@ -166,11 +166,18 @@ class Engine:
             elif result == WaitOutcome.STOPPED:
                 raise errors.FailedPrecondition("the loader was shut down during the iteration")
 
-    def acknowledge(self) -> None:
-        """What :meth:`next` gave last has arrived."""
+    @property
+    def acknowledge(self) -> Callable[[], None]:
+        """To be called for each batch, when what :meth:`next` gave has arrived: the scheduler's, if that will do."""
+        return self.scheduler.acknowledge if self._hand_over is None else self._acknowledge_here
+
+    def _acknowledge_here(self) -> None:
+        assert self._hand_over is not None
         self.scheduler.acknowledge()
-        if self._hand_over is not None:
-            self._hand_over.batch = None
+        self._hand_over.batch = None
+
+    def forget_failure(self) -> None:
+        """The consumer is about to hear of the :class:`Failed` batch that has arrived."""
         if self._problem is not None:
             if self.workers.in_process and not (self._problem.killed or self._problem.corrupt):
                 self._errors.drop(self._problem.message)

@@ -249,6 +249,7 @@ class BatchIterator(Iterator[Any]):
             self._kept = _NOTHING
             self._acknowledge()
             if type(batch) is Failed:
+                self._engine.forget_failure()
                 told = batch.error
                 raise told
             return batch

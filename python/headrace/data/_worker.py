@@ -215,24 +215,43 @@ class ClaimServer:
 
     def run(self) -> None:
         """Serves claims until the loader is shut down."""
-        wait, serve = self.producer.wait, self.serve
-        while (claim := wait()) is not None:
-            serve(claim)
+        producer = self.producer
+        # Whether claims of plain rows need nothing but getitem.
+        plain = self._reader is None and self._bulk is None and not self.task.seed_records and self._init_error is None
+        claim = producer.wait()
+        while claim is not None:
+            self.serve(claim)
+            if not plain:
+                claim = producer.wait()
+                continue
+            try:
+                claim = producer.fill_plain(self._getitem, self._epoch, self._fetcher.wants_out)
+            except BaseException as error:
+                failed = producer.failed_claim
+                if failed is None:
+                    raise
+                self._culprit = None
+                self._fail(failed, error)
+                claim = producer.wait()
 
     def serve(self, claim: _core.Claim) -> None:
         """Makes the rows of a claim; an exception becomes the batch's."""
         try:
             self._serve(claim)
-        except BaseException as error:  # whatever it is, it fails the batch, not the worker
-            here = self._errors is not None and threading.current_thread() is threading.main_thread()
-            if here and isinstance(error, KeyboardInterrupt):
-                raise  # not the sample's doing
-            if isinstance(error, StopIteration) or not (here or isinstance(error, Exception)):
-                # The consumer's loop, or its program, would end without a word and with status 0.
-                error = _caused_by(
-                    RuntimeError(f"a dataset, collate_fn or worker_init_fn raised {_described(error)}"), error
-                )
-            self.producer.fail(claim, self._encode(error, claim))
+        except BaseException as error:
+            self._fail(claim, error)
+
+    def _fail(self, claim: _core.Claim, error: BaseException) -> None:
+        """Ends a claim because of an exception: whatever it is, it fails the batch, not the worker."""
+        here = self._errors is not None and threading.current_thread() is threading.main_thread()
+        if here and isinstance(error, KeyboardInterrupt):
+            raise error  # not the sample's doing
+        if isinstance(error, StopIteration) or not (here or isinstance(error, Exception)):
+            # The consumer's loop, or its program, would end without a word and with status 0.
+            error = _caused_by(
+                RuntimeError(f"a dataset, collate_fn or worker_init_fn raised {_described(error)}"), error
+            )
+        self.producer.fail(claim, self._encode(error, claim))
 
     def _serve(self, claim: _core.Claim) -> None:
         producer = self.producer
@@ -245,14 +264,15 @@ class ClaimServer:
             self._serve_stream(claim, self._reader)
             return
         self._pause(claim)
-        self._epoch = epoch = claim.epoch
+        self._epoch = claim.epoch
         if self.task.seed_records:
             self._batch, self._row = claim.batch, claim.begin
-        self._fetcher.set_epoch(epoch)
-        if claim.kind == "collate":
+        self._fetcher.set_epoch(self._epoch)
+        kind = claim.kind
+        if kind == "collate":
             self._serve_collation(claim)
             return
-        if claim.kind == "rows" and self._bulk is None:
+        if kind == "rows" and self._bulk is None:
             keys = producer.indices(claim, pickle.loads) if producer.has_pickled_indices(claim) else None
             self._expect_spec()
             producer.fill(claim, self._getitem, keys, self._fetcher.wants_out)
@@ -261,10 +281,10 @@ class ClaimServer:
         begin = time.perf_counter_ns()
         samples = self._make(claim, indices)
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
-        if claim.kind == "whole":
+        if kind == "whole":
             if not self._in_place or not producer.fill_from(claim, samples):
                 self._write_batch(claim, samples, indices)
-        elif claim.kind == "items":
+        elif kind == "items":
             self._keep(claim, samples)
         else:
             producer.fill_from(claim, samples)

@@ -99,6 +99,55 @@ def test_a_retired_worker_is_told_to_end_once() -> None:
     assert producer.wait() is not None
 
 
+def test_plain_claims_are_filled_without_a_step_between_them() -> None:
+    scheduler, producer = make()
+    scheduler.start_epoch(0)
+
+    def getitem(index: int) -> Any:
+        if index == 9:
+            scheduler.retire_producer(0)
+        return np.full(2, index, np.float32)
+
+    assert producer.fill_plain(getitem, 0) is None
+    for rows in ([0, 1, 2, 3], [4, 5, 6, 7], [8, 9]):
+        assert scheduler.next()[:, 0].tolist() == rows
+        scheduler.acknowledge()
+
+
+def test_a_claim_of_another_epoch_or_kind_is_not_plain() -> None:
+    for options in ({}, {"collate": "whole"}):
+        scheduler, producer = make(**options)
+        scheduler.start_epoch(1)
+        claim = producer.fill_plain(pytest.fail, 1 if options else 0)
+        assert claim is not None
+        assert (claim.epoch, claim.batch, claim.begin) == (1, 0, 0)
+        producer.fill_from(claim, samples_of(claim))
+        assert producer.failed_claim is None
+
+
+def test_the_claim_for_which_getitem_raises_is_still_the_callers() -> None:
+    scheduler, producer = make()
+    scheduler.start_epoch(0)
+
+    def getitem(index: int) -> Any:
+        if index == 5:
+            raise ValueError("torn")
+        return np.full(2, index, np.float32)
+
+    with pytest.raises(ValueError, match="torn"):
+        producer.fill_plain(getitem, 0)
+    failed = producer.failed_claim
+    assert failed is not None
+    assert (failed.batch, producer.row) == (1, 1)
+    producer.fail(failed, b"row 1")
+    for claim in claims(producer):
+        producer.fill_from(claim, samples_of(claim))
+    assert scheduler.next().shape == (4, 2)
+    scheduler.acknowledge()
+    with pytest.raises(RuntimeError, match="row 1"):
+        scheduler.next()
+
+
 def test_kept_samples_are_writable_aligned_views() -> None:
     scheduler, producer = make(collate="split", dataset_length=4)
     scheduler.start_epoch(0)
