@@ -91,7 +91,7 @@ class Net {
                 {{"Param", {parameter}}, {"Grad", {gradient}}, {"LearningRate", {"rate"}}},
                 {{"ParamOut", {parameter}}},
                 {}};
-      const auto state = [&](const std::string& slot, const DDim& state_dims, float value) {
+      const auto state = [&, parameter = parameter](const std::string& slot, const DDim& state_dims, float value) {
         const std::string name = Constant(parameter + "." + slot, state_dims, value);
         op.inputs[slot] = {name};
         op.outputs[slot + "Out"] = {name};

@@ -374,6 +374,7 @@ TEST(BlockingQueueTest, ReOpenWakesReceivers) {
 
 TEST(BlockingQueueTest, ItemsAndErrorsMayUseTheQueueWhenTheyAreDestroyed) {
   struct Curious {
+    explicit Curious(BlockingQueue<std::shared_ptr<Curious>>* owner) : queue(owner) {}
     BlockingQueue<std::shared_ptr<Curious>>* queue;
     ~Curious() { queue->Size(); }
   };

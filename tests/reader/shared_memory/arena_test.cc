@@ -190,7 +190,7 @@ TEST(ArenaTest, ItsEndGivesTheMemoryBackThoughAChildHasInheritedIt) {
   close(fd);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef HEADRACE_SANITIZED
 #define SKIP_WITHOUT_ADDRESS_LIMIT() GTEST_SKIP() << "a sanitizer's shadow memory exceeds any limit of address space"
 #else
 #define SKIP_WITHOUT_ADDRESS_LIMIT() static_cast<void>(0)

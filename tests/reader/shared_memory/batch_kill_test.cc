@@ -177,7 +177,8 @@ const BatchLayout& TwoRows() {
   return layout;
 }
 
-constexpr std::string_view kStates[] = {"state 0", "state 1"};
+// Of each batch of a stream. Producers may begin batches beyond its end before that is known.
+constexpr std::string_view kStates[] = {"state 0", "state 1", "beyond the end", "beyond the end"};
 
 void MakeRight(BatchProducer& producer, const Claim& claim) {
   if (claim.kind == ClaimKind::kItems) {
