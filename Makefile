@@ -15,9 +15,11 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader
 CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv
 FUZZ_PACKAGES := clang libclang-rt-14-dev
+# One build serves the fuzz targets and the tests under AddressSanitizer.
+FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS)
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers lint format sanitize soak fuzz benchmark wheel clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers style lint format sanitize soak fuzz benchmark wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -70,7 +72,7 @@ install: $(VENV)/.headrace ## build and install the package into .venv
 quickstart: install $(VENV)/.examples ## train LeNet on handwritten digits, fed by 2 worker processes
 	$(BIN)/python docs/examples/lenet_digits.py --workers 2
 
-test: lint test-cpp test-python fuzz ## everything there is to check: linters, GoogleTest, pytest, fuzzing
+test: style test-cpp test-python fuzz ## formatting, style and types, GoogleTest, pytest, fuzzing; .ci/run adds lint and sanitize
 
 test-cpp: install ## the C++ tests and examples
 	cmake -S . -B $(BUILD) -DHEADRACE_BUILD_TESTS=ON >/dev/null
@@ -91,11 +93,13 @@ test-peers: test-python ## the Python tests again, beside torch, grain and other
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/peers.txt
 	$(BIN)/python -m pytest -n $(JOBS)
 
-lint: install $(VENV)/.test-tools ## formatting, style, types and static analysis
+style: install $(VENV)/.test-tools ## formatting, ruff and types
 	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint: style ## style, and clang-tidy with Clang's thread-safety analysis
 	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-Wno-ignored-gch --extra-arg=-Wthread-safety -p $(BUILD)
 
 format: $(VENV)/.test-tools ## format all sources in place
@@ -103,20 +107,21 @@ format: $(VENV)/.test-tools ## format all sources in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-sanitize: system-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
-	for sanitizer in thread address,undefined; do \
-	  cmake -S . -B build/$$sanitizer -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DHEADRACE_SANITIZE=$$sanitizer && \
-	  cmake --build build/$$sanitizer --parallel $(JOBS) && \
-	  ctest --test-dir build/$$sanitizer --parallel $(JOBS) --output-on-failure || exit 1; \
-	done
+sanitize: fuzz-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
+	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DHEADRACE_SANITIZE=thread >/dev/null
+	cmake --build build/thread --parallel $(JOBS)
+	ctest --test-dir build/thread --parallel $(JOBS) --output-on-failure
+	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=ON >/dev/null
+	cmake --build build/fuzz --parallel $(JOBS)
+	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --exclude-regex '^fuzz_'
 
 soak: install $(VENV)/.test-tools ## ten minutes (SOAK_SECONDS) of random loaders under random kills; prints figures
 	$(BIN)/python tests/soak/soak.py
 
 fuzz: fuzz-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
-	cmake -S . -B build/fuzz -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) >/dev/null
+	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=OFF >/dev/null
 	cmake --build build/fuzz --parallel $(JOBS)
-	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure
+	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --tests-regex '^fuzz_'
 
 benchmark: test-cpp ## the benchmarks that need no other loader; see tests/benchmarks
 	$(BUILD)/tests/benchmarks/shared_memory_benchmark
