@@ -16,6 +16,7 @@ from headrace.data._dataset import has_state
 from headrace.data._engine import Engine
 from headrace.data._feed import Feed
 from headrace.data._fingerprint import fingerprint
+from headrace.data._idle import IdleEngine
 from headrace.data._interpreter_exit import rest_if_interpreter_exits
 from headrace.data._iteration import BatchIterator, Progress, ProgressBar
 from headrace.data._order import batches_per_epoch, upcoming
@@ -77,7 +78,8 @@ class DataLoader(Generic[Batch]):
         prefetch_factor: how many batches are in progress or ready, in all (PyTorch: per worker). It bounds the shared
             memory, whatever the number of workers. Default: enough for two per worker; at most 8, unless one worker
             makes a whole batch, as of an iterable dataset, or of one with ``__getitems__``.
-        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends.
+        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends. After
+            a minute between two epochs they end all the same, and the next epoch starts workers again.
         in_order: batches arrive in their order; False: as they become ready, except those of one stream.
         pin_memory_device: accepted for PyTorch's sake, and ignored.
         device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the previous
@@ -168,7 +170,7 @@ class DataLoader(Generic[Batch]):
         self._next = Position(0)
         self._resuming = False
         self._own_sampler: SeekableSampler | None = None
-        self._idle: list[Engine] = []
+        self._idle = IdleEngine()
         self._latest: Progress | None = None
         # How far the latest iteration was when another epoch was chosen; None: none was.
         self._chosen_at: int | None = None
@@ -241,10 +243,12 @@ class DataLoader(Generic[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy, in this process or another, needs: it iterates independently of this loader."""
-        return {**self.__dict__, "_own_sampler": None, "_idle": [], "_latest": None, "_running": None, "_given": None}
+        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_given"))
+        return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._idle = IdleEngine()
         self._running = weakref.WeakSet()
         self._given = weakref.WeakKeyDictionary()
 
@@ -335,7 +339,7 @@ class DataLoader(Generic[Batch]):
         position, seed = decode_state(self._config, state)
         self._end_running("the loader was given another state during the iteration; iterate over it anew")
         if seed != self._seed:
-            self._close_idle()  # their workers have the other seed
+            self._idle.close()  # their workers have the other seed
             self._own_sampler = None
         if "dataset" in state:
             self._config.dataset.load_state_dict(state["dataset"])
@@ -383,7 +387,7 @@ class DataLoader(Generic[Batch]):
         self._end_running(
             "the loader was shut down during the iteration", "the loader was shut down while it fed the queue"
         )
-        self._close_idle()
+        self._idle.close()
         if self._latest is not None:
             self._latest.engine = None
 
@@ -393,7 +397,7 @@ class DataLoader(Generic[Batch]):
             self._seed = other._seed
         self._next, self._resuming, self._latest = other._next, other._resuming, other._latest
         self._chosen_at = other._chosen_at
-        other._close_idle()
+        other._idle.close()
 
     def _latest_engine(self) -> Engine | None:
         engine = self._latest.engine if self._latest is not None else None
@@ -415,11 +419,6 @@ class DataLoader(Generic[Batch]):
                 running.end(reason)
         self._running.clear()
 
-    def _close_idle(self) -> None:
-        idle, self._idle = self._idle, []
-        for engine in idle:
-            engine.close()
-
     def _start_epoch(self) -> tuple[Engine, Progress]:
         rest_if_interpreter_exits()
         config = self._config
@@ -437,15 +436,13 @@ class DataLoader(Generic[Batch]):
         position, resumed = self._next, self._resuming
         self._resuming = False
         if position.streams:
-            self._close_idle()  # workers learn where their streams begin only when they start
+            self._idle.close()  # workers learn where their streams begin only when they start
         length = config.dataset_length()
         given = self._given_to_workers()
-        engine = None
-        while engine is None and self._idle:
-            engine = self._idle.pop()
-            if not engine.usable(length) or self._given.get(engine) != given:
-                engine.close()
-                engine = None
+        engine = self._idle.take()
+        if engine is not None and not (engine.usable(length) and self._given.get(engine) == given):
+            engine.close()
+            engine = None
         if engine is None:
             seed = self._seed or 0
             # Workers that start anew must not draw what earlier ones drew.
@@ -498,7 +495,7 @@ class DataLoader(Generic[Batch]):
         if ends or self._idle or not engine.usable(engine.length):
             engine.close()
         else:
-            self._idle.append(engine)
+            self._idle.put(engine)
 
     def _feed(self, queue: _core.LoDTensorBlockingQueue) -> Feed:
         """Starts the next epoch and a C++ thread that moves its batches into ``queue``; used by

@@ -271,7 +271,8 @@ def _collation(task: WorkerTask, producers: int, prefetch: int, in_process: bool
     if not task.convert and bulk_method(task.dataset) is not None and producers <= prefetch:
         return "whole"  # a call for many samples costs little more than one for a few
     if task.collate is None or is_in_place(task.collate):
-        return "whole" if in_process and not wants_out(task.dataset) else None
+        alone = producers == 1 and not task.seed_records and getattr(task.collate, "makes_once", False)
+        return "whole" if (in_process or alone) and not wants_out(task.dataset) else None
     return "adaptive" if producers > 1 and not task.convert else "whole"
 
 

@@ -214,6 +214,8 @@ class BatchIterator(Iterator[Any]):
         pin_memory: bool,
     ) -> None:
         self._engine: Engine | None = engine
+        # Under this name, PyTorch's, programs look for the processes.
+        self._workers = engine.workers.processes
         self._take = engine.next
         self._acknowledge = engine.acknowledge
         self._progress = progress

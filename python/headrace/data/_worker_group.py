@@ -9,6 +9,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from headrace import _core, errors
@@ -97,6 +98,11 @@ class WorkerGroup:
         except Exception as error:
             _explain_pickling(config, context.get_start_method(), error)
             raise
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """The worker processes of now; none if the workers belong to this process."""
+        return self.pool.processes if isinstance(self.pool, WorkerPool) else []
 
     @property
     def alive(self) -> bool:

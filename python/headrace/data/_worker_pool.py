@@ -231,6 +231,11 @@ class WorkerPool:
         finally:
             os.close(pidfd)
 
+    @property
+    def processes(self) -> list[multiprocessing.process.BaseProcess]:
+        """The workers' processes, in the order of their numbers."""
+        return [worker.process for worker in self._workers]
+
     def replace_dead(
         self,
         deaths: list[_core.ProducerDeath],
@@ -378,9 +383,8 @@ class WorkerPool:
             for process in processes:
                 with contextlib.suppress(ValueError):  # closed already
                     process.kill()
-            for process in processes:
+            for process in processes:  # not closed: somebody may look how it ended
                 _join(process, 5)
-                _close(process)
             self._scheduler.shutdown()  # gives back the memory of the batches that they were at
             if self._main_pidfd >= 0:
                 os.close(self._main_pidfd)

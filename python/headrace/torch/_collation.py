@@ -13,10 +13,21 @@ from headrace.data._tensors import leaves_slot_unchanged
 
 # Python's own types that PyTorch stacks or lists as the writer does. Subclasses may mean more.
 _VALUES = frozenset((int, float, bool, str, bytes))
+# Modules of subclasses of tensors that PyTorch stacks to a plain one.
+_PLAIN_WHEN_STACKED = frozenset(
+    f"torchvision.tv_tensors._{name}" for name in ("image", "mask", "video", "bounding_boxes", "keypoints")
+)
 
 
 class TorchCollate:
-    """``torch.utils.data.default_collate``, for a loader's workers; see :class:`headrace.data.InPlaceCollate`."""
+    """``torch.utils.data.default_collate``, for a loader's workers; see :class:`headrace.data.InPlaceCollate`.
+
+    Attributes:
+        makes_once: a worker that is the only one makes each sample once, so that it draws what PyTorch's would draw,
+            even if a batch turns out not to fit its place.
+    """
+
+    makes_once = True
 
     def describe(self, sample: Any) -> Description:
         return describe(sample, as_tensors=True) if _is_stacked(sample) else describe_whole(sample)
@@ -32,6 +43,8 @@ def _is_stacked(value: Any) -> bool:
         return True
     if kind is torch.Tensor:
         return leaves_slot_unchanged(value)
+    if kind.__module__ in _PLAIN_WHEN_STACKED and isinstance(value, torch.Tensor):
+        return leaves_slot_unchanged(value.as_subclass(torch.Tensor))
     if kind is np.ndarray:
         return _is_known(value.dtype)
     if isinstance(value, np.generic):

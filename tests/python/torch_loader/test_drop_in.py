@@ -227,6 +227,31 @@ def test_augmentations_are_those_of_pytorch_where_one_process_makes_them(workers
     assert_same(got, expected)
 
 
+def drawn_and_odd(i: int) -> Any:
+    return torch.rand(()), fractions.Fraction(1, 3) if i == 5 else i, "text" if i % 2 else None
+
+
+def keep_all(samples: list[Any]) -> Any:
+    return samples
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def drawn_subclass(i: int) -> Any:
+    return torch.rand(2).as_subclass(Subclass)
+
+
+@pytest.mark.parametrize("collate", [None, keep_all])
+def test_a_worker_alone_draws_for_each_sample_once(collate: Any) -> None:
+    for make in (drawn_subclass, drawn_and_odd) if collate else (drawn_subclass,):
+        arguments = {"batch_size": 4, "num_workers": 1, "collate_fn": collate}
+        got, expected = (outcome(cls, Made(make), 2, **arguments) for cls in CLASSES)
+        first, second = ([[str(batch) for batch in epoch] for epoch in each[0]] for each in (got, expected))
+        assert first == second
+
+
 def random_batch(samples: list[Any]) -> Any:
     return samples, torch.rand(2)
 
@@ -283,6 +308,21 @@ def test_too_many_workers_are_a_warning() -> None:
     for cls in CLASSES:
         with pytest.warns(UserWarning, match="excessive worker creation might get DataLoader running slow"):
             assert cls(Made(tensors), num_workers=1000).num_workers == 1000
+
+
+def own_process(i: int) -> Any:
+    return torch_data.get_worker_info().id, os.getpid()
+
+
+def test_the_workers_are_where_programs_look_for_them() -> None:
+    batches = iter(DataLoader(Made(own_process), batch_size=2, num_workers=2))
+    workers = batches._workers
+    for ids, pids in batches:
+        assert pids.tolist() == [workers[i].pid for i in ids.tolist()]
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode is not None
+    assert list(iter(DataLoader(Made(tensors)))._workers) == []
 
 
 def die(i: int) -> Any:
