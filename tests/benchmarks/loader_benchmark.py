@@ -87,7 +87,8 @@ class PoolDataset:
 
 def touch(batch: Any) -> None:
     """Reads one byte of each array."""
-    for array in batch if isinstance(batch, (list, tuple)) else (batch,):
+    arrays = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else (batch,)
+    for array in arrays:
         (array if isinstance(array, np.ndarray) else np.asarray(array)).item(0)
 
 
@@ -102,7 +103,7 @@ class Contestant:
         self.cpu: list[float] = []
         self.total_cpu: list[float] = []
 
-    def run(self, case: Case, seconds: float, measure: bool) -> None:
+    def run(self, case: Any, seconds: float, measure: bool) -> None:
         """An epoch, or as much of it as the time allows."""
         iterator = self.epoch()
         for _ in range(max(1, case.batches // 10)):
