@@ -22,6 +22,7 @@ from headrace.data._arguments import (
     seconds,
     start_method,
 )
+from headrace.data._autotune import WAITING_WORKERS, processors
 from headrace.data._collation import DefaultCollate, check_ragged_rule, default_collate, default_convert
 from headrace.data._dataset import bulk_method, is_iterable_dataset, is_torch_dataset
 from headrace.data._device import check_device
@@ -188,7 +189,8 @@ class LoaderConfig:
             raise ValueError(f"num_workers * threads_per_worker must be at most {MAX_WORKERS}, got {producers}")
         if prefetch is None:
             most = _MAX_PREFETCH if self._batch_is_one_claim() else 8
-            self._set("prefetch_factor", 8 if self.auto_workers else min(max(2, 2 * producers), most))
+            producers *= WAITING_WORKERS * processors() if self.auto_workers else 1
+            self._set("prefetch_factor", min(max(2, 2 * producers), most))
         elif prefetch < producers and self._batch_is_one_claim():
             warnings.warn(
                 f"prefetch_factor={prefetch} leaves {producers - prefetch} of {producers} workers idle: it counts the "

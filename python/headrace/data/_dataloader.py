@@ -61,7 +61,8 @@ class DataLoader(Generic[Batch]):
         sampler: yields the indices instead; an iterable, iterated over once per epoch. Excludes ``shuffle``.
         batch_sampler: yields lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and ``drop_last``.
         num_workers: worker processes; 0 makes the samples in this process, on demand. "auto": starts with one and
-            finds a good number while it runs, at most one per processor.
+            finds a good number while it runs: at most one per processor that they keep busy, and four per processor if
+            they wait for files or networks.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
             :func:`headrace.data.default_collate`. It may keep samples beyond the call.
         pin_memory: page-lock the memory of batches, for fast asynchronous copies to a GPU; has no effect without one. A

@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace import _core, errors
 from headrace.data._arguments import start_context
-from headrace.data._autotune import Tuning, most_workers
+from headrace.data._autotune import Tuning, processors
 from headrace.data._config import LoaderConfig
 from headrace.data._hand_over import HandOver
 from headrace.data._interpreter_exit import interpreter_exits
@@ -65,7 +65,7 @@ class WorkerGroup:
         self._lock = threading.RLock()
         self.count = config.num_workers
         self.in_process = config.num_workers == 0 or config.workers == "thread"
-        self.tuning = Tuning(most_workers()) if config.auto_workers else None
+        self.tuning = Tuning(processors()) if config.auto_workers else None
         self.server: ClaimServer | None = None
         self.serving = threading.Lock()
         self.pool: WorkerPool | ThreadPool | None = None
@@ -134,7 +134,7 @@ class WorkerGroup:
         with self._lock:
             if not self.alive:
                 return
-            wanted = self.tuning.propose(self.count, self._scheduler.stats())
+            wanted = self.tuning.propose(self.count, {**self._scheduler.stats(), **self.pool.load()})
             if wanted != self.count:
                 self.resize(wanted)
 

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import dataclasses
 import errno
+import glob
 import multiprocessing
 
 # Used by Process.join, which imports it late: an import while the process ends would make it forget that an interrupt
@@ -37,6 +38,8 @@ from headrace.data._worker_stack import Stacks
 
 # How long workers may take to end by themselves, in seconds.
 _GRACE = 1.0
+# Seconds after which a worker that was not seen at work has nothing to do.
+_LONGEST_START = 10.0
 # Of so many workers at most an error shows the stacks.
 _MOST_STACKS = 4
 # What the parent has open for each worker, and while it starts one.
@@ -123,11 +126,13 @@ class _Worker:
     Attributes:
         started: when, by the monotonic clock.
         hung: whether it was ended because it had been at a sample for too long.
+        seen: whether it was seen at work.
     """
 
     process: multiprocessing.process.BaseProcess
     started: float
     hung: bool = False
+    seen: bool = False
 
     def describe_exit(self) -> str:
         """What happened, in words that follow "worker 3"."""
@@ -342,6 +347,19 @@ class WorkerPool:
                 self._workers[worker_id].hung = True
                 self._workers[worker_id].process.kill()
 
+    def load(self) -> dict[str, Any]:
+        """What the workers do: ``processor_s``, the seconds so far that they used processors or waited for one; and
+        ``starting``, whether one has not come to its first sample, if it began lately.
+        """
+        for claim in self._scheduler.claims():
+            if claim.producer // self._threads < len(self._workers):
+                self._workers[claim.producer // self._threads].seen = True
+        now = time.monotonic()
+        return {
+            "processor_s": sum(_processor_seconds(worker.process.pid) for worker in self._workers),
+            "starting": any(not worker.seen and now - worker.started < _LONGEST_START for worker in self._workers),
+        }
+
     def resize(self, workers: int, make_setup: MakeSetup) -> int:
         """Starts workers, or lets some end once they have finished their samples.
 
@@ -390,6 +408,16 @@ class WorkerPool:
                 os.close(self._main_pidfd)
                 self._main_pidfd = -1
             self._stacks.close()
+
+
+def _processor_seconds(pid: int | None) -> float:
+    """What all threads of a process have run, and waited to run; 0 if the system does not say."""
+    nanoseconds = 0
+    for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            ran, waited, _ = file.read().split()
+            nanoseconds += int(ran) + int(waited)
+    return nanoseconds * 1e-9
 
 
 def _identity(claim: _core.HeldClaim) -> tuple[int, int, int, str]:

@@ -18,15 +18,26 @@ from headrace.data import DataLoader
 from headrace.data._autotune import Tuning, Window, WorkerTuner
 from headrace.fluid import core
 
+BEFORE: dict[str, Any] = {
+    "elapsed_s": 0.0,
+    "batches": 5,
+    "claims": 0,
+    "samples": 0,
+    "consumer_wait_s": 0,
+    "worker_busy_s": 0,
+    "processor_s": 0.0,
+    "starting": False,
+}
 
-def settle(tuner: WorkerTuner, throughput: Any, consumer: float, steps: int = 60) -> list[int]:
+
+def settle(tuner: WorkerTuner, throughput: Any, consumer: float, steps: int = 60, computing: float = 1.0) -> list[int]:
     """Runs the tuner against a model of how fast n workers make samples and how fast the consumer takes them."""
     workers, path = 1, []
     for _ in range(steps):
         made = throughput(workers)
         taken = min(made, consumer)
         wait = max(0.0, 1 - made / consumer)
-        workers = tuner.decide(workers, Window(taken, wait, min(1.0, taken / made)))
+        workers = tuner.decide(workers, Window(taken, wait, min(1.0, taken / made), computing))
         path.append(workers)
     return path
 
@@ -47,6 +58,13 @@ def test_there_are_never_more_than_allowed() -> None:
     assert max(settle(WorkerTuner(2), lambda n: 100 * n, consumer=1e9)) == 2
 
 
+def test_workers_that_wait_are_four_to_a_processor() -> None:
+    path = settle(WorkerTuner(2), lambda n: 100 * n, consumer=1e9, computing=0.01)
+    assert path[:3] == [2, 4, 8]
+    assert max(path) == 8
+    assert max(settle(WorkerTuner(2), lambda n: 100 * n, consumer=1e9, computing=0.4)) == 5
+
+
 def test_workers_that_have_nothing_to_do_are_let_go() -> None:
     tuner = WorkerTuner(16)
     workers = 8
@@ -57,7 +75,7 @@ def test_workers_that_have_nothing_to_do_are_let_go() -> None:
 
 def test_nothing_is_decided_while_nobody_takes_batches() -> None:
     tuning = Tuning(8)
-    counters = {"elapsed_s": 0.0, "batches": 5, "claims": 0, "samples": 0, "consumer_wait_s": 0, "worker_busy_s": 0}
+    counters = dict(BEFORE)
     assert tuning.propose(4, counters) == 4
     assert tuning.propose(4, {**counters, "elapsed_s": 9.0, "claims": 100, "samples": 9}) == 4
 
@@ -65,7 +83,6 @@ def test_nothing_is_decided_while_nobody_takes_batches() -> None:
 def test_what_the_counters_say_decides() -> None:
     """In ten seconds the consumer waited for five, and the workers were busy throughout."""
     tuning = Tuning(8)
-    before = {"elapsed_s": 0.0, "batches": 5, "claims": 0, "samples": 0, "consumer_wait_s": 0, "worker_busy_s": 0}
     after = {
         "elapsed_s": 10.0,
         "batches": 500,
@@ -73,12 +90,41 @@ def test_what_the_counters_say_decides() -> None:
         "samples": 900,
         "consumer_wait_s": 5.0,
         "worker_busy_s": 39.0,
+        "processor_s": 39.0,
+        "starting": False,
     }
-    assert tuning.propose(4, before) == 4
+    assert tuning.propose(4, BEFORE) == 4
     assert tuning.propose(4, after) == 5
     # The fifth worker gained nothing.
     later = {name: value * 2 for name, value in after.items()}
     assert tuning.propose(5, {**later, "worker_busy_s": 80.0}) == 4
+
+
+def test_what_happens_while_workers_start_does_not_count() -> None:
+    tuning = Tuning(8)
+    busy = {"elapsed_s": 10.0, "batches": 500, "claims": 100, "samples": 900, "consumer_wait_s": 5.0}
+    busy |= {"worker_busy_s": 39.0, "processor_s": 0.1}
+    assert tuning.propose(4, BEFORE) == 4
+    assert tuning.propose(4, {**busy, "starting": True}) == 4
+    assert tuning.propose(4, {**busy, "starting": False}) == 4
+    busy = {name: 2 * value for name, value in busy.items()}
+    assert tuning.propose(4, {**busy, "starting": False}) == 8
+
+
+class Waiting(Ints):
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.02)
+        return super().__getitem__(index)
+
+
+def test_a_dataset_that_waits_is_given_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.data._worker_group.processors", lambda: 2)
+    # Of a machine with nothing else to do.
+    monkeypatch.setattr("headrace.data._worker_pool._processor_seconds", lambda pid: 1e-3 * time.monotonic())
+    loader = DataLoader(Waiting(1 << 20), 4, num_workers="auto")
+    for _ in loader:
+        if loader.stats()["workers"] == 8:
+            break
 
 
 class Script:
@@ -113,7 +159,7 @@ def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest
     assert all(map(same, got, [*plain, *plain]))
 
 
-def test_it_begins_with_one_worker_and_may_have_one_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_begins_with_one_worker_and_knows_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     class Still(Script):
