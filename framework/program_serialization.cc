@@ -53,69 +53,60 @@ class MessageBuilder {
 
  private:
   // Fills in a message's attribute.
-  struct SetValue {
-    MessageBuilder& builder;
-    proto::Attr* out;
+  class SetValue {
+   public:
+    SetValue(MessageBuilder& builder, proto::Attr* attr) : builder_(builder), out_(attr) {}
 
     void operator()(std::monostate) const {
       Throw<FailedPrecondition>("an attribute has no value, so the program cannot be serialised");
     }
-    void operator()(bool v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__BOOLEAN;
-      out->has_b = 1;
-      out->b = v ? 1 : 0;
-    }
-    void operator()(int32_t v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__INT;
-      out->has_i = 1;
-      out->i = v;
-    }
-    void operator()(int64_t v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__LONG;
-      out->has_l = 1;
-      out->l = v;
-    }
-    void operator()(float v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__FLOAT;
-      out->has_f = 1;
-      out->f = v;
-    }
+    void operator()(bool v) const { Set(HEADRACE__PROTO__ATTR_TYPE__BOOLEAN, &proto::Attr::has_b, &proto::Attr::b, v); }
+    void operator()(int32_t v) const { Set(HEADRACE__PROTO__ATTR_TYPE__INT, &proto::Attr::has_i, &proto::Attr::i, v); }
+    void operator()(int64_t v) const { Set(HEADRACE__PROTO__ATTR_TYPE__LONG, &proto::Attr::has_l, &proto::Attr::l, v); }
+    void operator()(float v) const { Set(HEADRACE__PROTO__ATTR_TYPE__FLOAT, &proto::Attr::has_f, &proto::Attr::f, v); }
     void operator()(double v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__DOUBLE;
-      out->has_d = 1;
-      out->d = v;
+      Set(HEADRACE__PROTO__ATTR_TYPE__DOUBLE, &proto::Attr::has_d, &proto::Attr::d, v);
     }
     void operator()(const std::string& v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__STRING;
-      out->has_s = 1;
-      out->s = Text(v);
+      Set(HEADRACE__PROTO__ATTR_TYPE__STRING, &proto::Attr::has_s, &proto::Attr::s, Text(v));
     }
     void operator()(BlockRef v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__BLOCK;
-      out->has_block_idx = 1;
-      out->block_idx = v.index;
+      Set(HEADRACE__PROTO__ATTR_TYPE__BLOCK, &proto::Attr::has_block_idx, &proto::Attr::block_idx, v.index);
     }
     void operator()(const std::vector<bool>& v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__BOOLEANS;
-      std::tie(out->n_bools, out->bools) =
-          builder.List<protobuf_c_boolean>(v.size(), [&](size_t i) { return v[i] ? 1 : 0; });
+      SetList(HEADRACE__PROTO__ATTR_TYPE__BOOLEANS, &proto::Attr::n_bools, &proto::Attr::bools,
+              builder_.List<protobuf_c_boolean>(v.size(), [&](size_t i) { return v[i] ? 1 : 0; }));
     }
     void operator()(const std::vector<int32_t>& v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__INTS;
-      std::tie(out->n_ints, out->ints) = builder.Copy(v);
+      SetList(HEADRACE__PROTO__ATTR_TYPE__INTS, &proto::Attr::n_ints, &proto::Attr::ints, builder_.Copy(v));
     }
     void operator()(const std::vector<int64_t>& v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__LONGS;
-      std::tie(out->n_longs, out->longs) = builder.Copy(v);
+      SetList(HEADRACE__PROTO__ATTR_TYPE__LONGS, &proto::Attr::n_longs, &proto::Attr::longs, builder_.Copy(v));
     }
     void operator()(const std::vector<float>& v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__FLOATS;
-      std::tie(out->n_floats, out->floats) = builder.Copy(v);
+      SetList(HEADRACE__PROTO__ATTR_TYPE__FLOATS, &proto::Attr::n_floats, &proto::Attr::floats, builder_.Copy(v));
     }
     void operator()(const std::vector<std::string>& v) const {
-      out->type = HEADRACE__PROTO__ATTR_TYPE__STRINGS;
-      std::tie(out->n_strings, out->strings) = builder.Texts(v);
+      SetList(HEADRACE__PROTO__ATTR_TYPE__STRINGS, &proto::Attr::n_strings, &proto::Attr::strings, builder_.Texts(v));
     }
+
+   private:
+    template <typename Field, typename T>
+    void Set(Headrace__Proto__AttrType type, protobuf_c_boolean proto::Attr::* has, Field proto::Attr::* field,
+             T value) const {
+      out_->type = type;
+      out_->*has = 1;
+      out_->*field = value;
+    }
+    template <typename Item>
+    void SetList(Headrace__Proto__AttrType type, size_t proto::Attr::* n, Item* proto::Attr::* items,
+                 std::pair<size_t, Item*> list) const {
+      out_->type = type;
+      std::tie(out_->*n, out_->*items) = list;
+    }
+
+    MessageBuilder& builder_;
+    proto::Attr* out_;
   };
 
   template <typename Message>

@@ -1,0 +1,46 @@
+// An operator in a program.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "framework/attribute.h"
+#include "framework/errors.h"
+#include "framework/export.h"
+
+namespace headrace {
+
+// Slot name → names of the variables in it.
+using VarNameMap = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+struct OpDesc {
+  std::string type;
+  VarNameMap inputs;
+  VarNameMap outputs;
+  AttributeMap attrs;
+
+  // The variables of a slot; empty if the slot is absent.
+  HEADRACE_API const std::vector<std::string>& Input(std::string_view slot) const;
+  HEADRACE_API const std::vector<std::string>& Output(std::string_view slot) const;
+  HEADRACE_API std::vector<std::string> InputNames() const;   // of all slots
+  HEADRACE_API std::vector<std::string> OutputNames() const;  // of all slots
+
+  // The attribute `name`. Throws NotFound, or TypeMismatch if it holds another type.
+  template <typename T>
+  const T& Attr(std::string_view name) const {
+    const auto it = attrs.find(name);
+    HR_ENFORCE(it != attrs.end(), NotFound, "operator '", type, "' has no attribute '", name, "'");
+    const T* value = std::get_if<T>(&it->second);
+    HR_ENFORCE(value != nullptr, TypeMismatch, "attribute '", name, "' of operator '", type, "' is ",
+               AttributeTypeName(it->second), ", expected ", AttributeTypeName(Attribute(T{})));
+    return *value;
+  }
+
+  // "conv2d(Input=[img], Filter=[conv_w]) → Output=[tmp_0]".
+  HEADRACE_API std::string ToString() const;
+};
+
+}  // namespace headrace

@@ -1,0 +1,27 @@
+#include "framework/var_desc.h"
+
+#include "framework/errors.h"
+
+namespace headrace {
+
+std::string_view VarKindName(VarKind kind) {
+  switch (kind) {
+    case VarKind::kLoDTensor:
+      return "LoDTensor";
+    case VarKind::kFeedMinibatch:
+      return "FeedMinibatch";
+    case VarKind::kFetchList:
+      return "FetchList";
+    case VarKind::kStepScopes:
+      return "StepScopes";
+    case VarKind::kLoDTensorArray:
+      return "LoDTensorArray";
+    case VarKind::kReader:
+      return "Reader";
+    case VarKind::kRaw:
+      return "Raw";
+  }
+  Throw<InvalidArgument>(static_cast<int32_t>(kind), " is not a kind of variable");
+}
+
+}  // namespace headrace

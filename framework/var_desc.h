@@ -1,0 +1,45 @@
+// The declaration of a variable in a program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/data_type.h"
+#include "framework/ddim.h"
+#include "framework/export.h"
+
+namespace headrace {
+
+// What a variable holds; the values are those of VarType.Type in framework.proto.
+enum class VarKind : int32_t {
+  kLoDTensor = 7,
+  kFeedMinibatch = 9,
+  kFetchList = 10,
+  kStepScopes = 11,
+  kLoDTensorArray = 13,
+  kReader = 15,
+  kRaw = 17,
+};
+HEADRACE_API std::string_view VarKindName(VarKind kind);
+
+// Shape, element type and LoD depth of a tensor that a program declares. -1 in `dims` is known only at run time.
+struct TensorSpec {
+  DDim dims;
+  DataType dtype = DataType::kFloat32;
+  int32_t lod_level = 0;
+  bool operator==(const TensorSpec&) const = default;
+};
+
+struct VarDesc {
+  std::string name;
+  VarKind kind = VarKind::kLoDTensor;
+  TensorSpec tensor;               // of a kLoDTensor or kLoDTensorArray
+  std::vector<TensorSpec> reader;  // of a kReader: what it yields, in order
+  bool persistable = false;        // lives in the executor's scope and survives a run
+  bool stop_gradient = false;      // append_backward does not go past it
+  bool is_parameter = false;       // trained by optimizers
+};
+
+}  // namespace headrace
