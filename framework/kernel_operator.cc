@@ -195,7 +195,9 @@ const KernelFn& KernelOperator::ChooseKernel() const {
       decisive = context_->InputOrNull(info_.kernel_type_slot);
     }
     for (auto slot = info_.inputs.begin(); decisive == nullptr && slot != info_.inputs.end(); ++slot) {
-      decisive = context_->InputOrNull(slot->name);
+      for (size_t i = 0; decisive == nullptr && i < context_->InputSize(slot->name); ++i) {
+        decisive = context_->InputOrNull(slot->name, i);
+      }
     }
     HR_ENFORCE(decisive != nullptr, FailedPrecondition, "'", Type(),
                "' has no input whose type could select its kernel");

@@ -1,6 +1,11 @@
-// relu, sigmoid, tanh, exp, log, sqrt, square, abs, leaky_relu, gelu: functions of one element. All may work in place.
+// Functions of one element: relu, sigmoid, tanh and the like. All may work in place.
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
@@ -12,103 +17,54 @@ namespace {
 // What the derivative of an activation is written in: its result, which lets the input go, or its input.
 enum class Needs { kOut, kX };
 
-// Each activation: Value(x) (or Vector, over an array), and Derivative of what it needs. `alpha` is the attribute of
-// those that have one.
-template <typename T>
-struct Relu {
-  static constexpr Needs kNeeds = Needs::kOut;
-  static T Value(T x, T) { return x < 0 ? T(0) : x; }
-  static T Derivative(T out, T) { return out > 0 ? T(1) : T(0); }
+// An attribute, a number.
+struct Parameter {
+  const char* name;
+  const char* comment;
+  double default_value;
 };
+
+// The values of an activation's attributes, in the order in which they are declared.
 template <typename T>
-struct Sigmoid {
-  static constexpr Needs kNeeds = Needs::kOut;
-  static void Vector(int64_t n, const T* x, T* out) { VectorSigmoid(n, x, out); }
-  static T Derivative(T out, T) { return out * (1 - out); }
-};
-template <typename T>
-struct Tanh {
-  static constexpr Needs kNeeds = Needs::kOut;
-  static void Vector(int64_t n, const T* x, T* out) { VectorTanh(n, x, out); }
-  static T Derivative(T out, T) { return 1 - out * out; }
-};
-template <typename T>
-struct Exp {
-  static constexpr Needs kNeeds = Needs::kOut;
-  static void Vector(int64_t n, const T* x, T* out) { VectorExp(n, x, out); }
-  static T Derivative(T out, T) { return out; }
-};
-template <typename T>
-struct Log {
-  static constexpr Needs kNeeds = Needs::kX;
-  static void Vector(int64_t n, const T* x, T* out) { VectorLog(n, x, out); }
-  static T Derivative(T x, T) { return 1 / x; }
-};
-template <typename T>
-struct Sqrt {
-  static constexpr Needs kNeeds = Needs::kOut;
-  static T Value(T x, T) { return std::sqrt(x); }
-  static T Derivative(T out, T) { return T(0.5) / out; }
-};
-template <typename T>
-struct Square {
-  static constexpr Needs kNeeds = Needs::kX;
-  static T Value(T x, T) { return x * x; }
-  static T Derivative(T x, T) { return 2 * x; }
-};
-template <typename T>
-struct Abs {
-  static constexpr Needs kNeeds = Needs::kX;
-  static T Value(T x, T) { return std::abs(x); }
-  static T Derivative(T x, T) { return static_cast<T>((x > 0) - (x < 0)); }
-};
-template <typename T>
-struct LeakyRelu {
-  static constexpr Needs kNeeds = Needs::kX;
-  static T Value(T x, T alpha) { return x < 0 ? alpha * x : x; }
-  static T Derivative(T x, T alpha) { return x < 0 ? alpha : T(1); }
-};
-template <typename T>
-struct Gelu {
-  static constexpr Needs kNeeds = Needs::kX;
-  static constexpr T kSqrtHalf = T(0.70710678118654752440);
-  static constexpr T kDensityAt0 = T(0.39894228040143267794);  // 1 / √(2π)
-  static T Distribution(T x) { return T(0.5) * (1 + std::erf(x * kSqrtHalf)); }
-  static T Value(T x, T) { return x * Distribution(x); }
-  static T Derivative(T x, T) { return Distribution(x) + x * kDensityAt0 * std::exp(T(-0.5) * x * x); }
+struct Values {
+  T a;
+  T b;
 };
 
 template <typename T>
-T AlphaOf(const ExecutionContext& ctx) {
-  return ctx.op().attrs.contains("alpha") ? static_cast<T>(ctx.Attr<double>("alpha")) : T(0);
+Values<T> ValuesOf(const OpDesc& op, const std::vector<Parameter>& parameters) {
+  const auto value = [&](size_t i) {
+    return i < parameters.size() ? static_cast<T>(op.Attr<double>(parameters[i].name)) : T(0);
+  };
+  return {value(0), value(1)};
 }
 
 template <typename T, typename Function>
-void ActivationKernel(const ExecutionContext& ctx) {
+void RunActivation(const ExecutionContext& ctx, const std::vector<Parameter>& parameters, Function function) {
   LoDTensor* out = ctx.Output("Out");
   T* to = out->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const int64_t n = out->numel();
-  if constexpr (requires { Function::Vector(n, x, to); }) {
-    Function::Vector(n, x, to);
+  if constexpr (std::is_invocable_v<Function, int64_t, const T*, T*>) {
+    function(n, x, to);
   } else {
-    const T alpha = AlphaOf<T>(ctx);
+    const Values<T> values = ValuesOf<T>(ctx.op(), parameters);
     for (int64_t i = 0; i < n; ++i) {
-      to[i] = Function::Value(x[i], alpha);
+      to[i] = function(x[i], values);
     }
   }
 }
 
-template <typename T, typename Function>
-void ActivationGradKernel(const ExecutionContext& ctx) {
+template <typename T, typename Derivative>
+void RunActivationGrad(const ExecutionContext& ctx, const std::vector<Parameter>& parameters, Needs needs,
+                       Derivative derivative) {
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   T* dx = x_grad->mutable_data<T>();
-  const LoDTensor& known = ctx.Input(Function::kNeeds == Needs::kOut ? "Out" : "X");
-  const T* from = known.data<T>();
+  const T* from = ctx.Input(needs == Needs::kOut ? "Out" : "X").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  const T alpha = AlphaOf<T>(ctx);
+  const Values<T> values = ValuesOf<T>(ctx.op(), parameters);
   for (int64_t i = 0, n = x_grad->numel(); i < n; ++i) {
-    dx[i] = d[i] * Function::Derivative(from[i], alpha);
+    dx[i] = d[i] * derivative(from[i], values);
   }
 }
 
@@ -119,48 +75,223 @@ void InferActivationGrad(InferShapeContext& ctx) {
   SetOutput(ctx, "X@GRAD", ctx.InputDim(slot), ctx.InputType(slot));
 }
 
-OpRegistrar&& NoAttrs(OpRegistrar&& op) { return std::move(op); }
-OpRegistrar&& LeakyReluAttrs(OpRegistrar&& op) {
-  return std::move(op).Attr<double>("alpha", "slope for negative elements", 0.02);
+OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters) {
+  for (const Parameter& parameter : parameters) {
+    (void)std::move(op).Attr<double>(parameter.name, parameter.comment, parameter.default_value);
+  }
+  return std::move(op);
 }
 
-template <template <typename> typename Function>
-bool Register(const std::string& type, const std::string& formula, OpRegistrar && (*attrs)(OpRegistrar&&) = NoAttrs) {
-  constexpr bool kNeedsOut = Function<float>::kNeeds == Needs::kOut;
+// `function`(x, values), or (n, x, out) over arrays; `derivative`(x or out, values).
+template <typename Function, typename Derivative>
+bool Register(const std::string& type, const std::string& formula, Function function, Needs needs,
+              Derivative derivative, const std::vector<Parameter>& parameters = {}) {
+  const bool needs_out = needs == Needs::kOut;
   GradientUses uses;
-  (kNeedsOut ? uses.outputs : uses.inputs) = {kNeedsOut ? "Out" : "X"};
+  (needs_out ? uses.outputs : uses.inputs) = {needs_out ? "Out" : "X"};
   OpRegistrar(type)
       .Comment(formula + ", element by element. Out may be X.")
       .Input("X", "any shape")
       .Output("Out", "dims, dtype and LoD of X")
       .InPlace("Out", "X")
-      .With(attrs)
+      .With(Declare, parameters)
       .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
-      .template Kernel<float>(ActivationKernel<float, Function<float>>)
-      .template Kernel<double>(ActivationKernel<double, Function<double>>)
+      .template Kernel<float>([=](const ExecutionContext& ctx) { RunActivation<float>(ctx, parameters, function); })
+      .template Kernel<double>([=](const ExecutionContext& ctx) { RunActivation<double>(ctx, parameters, function); })
       .Gradient(DefaultGradient(uses))
       .Register();
   OpRegistrar(type + "_grad")
       .Comment("Gradient of " + type + ". X@GRAD may be Out@GRAD.")
-      .Input(kNeedsOut ? "Out" : "X", "as in the operator")
+      .Input(needs_out ? "Out" : "X", "as in the operator")
       .Input("Out@GRAD", "gradient of Out")
       .Output("X@GRAD", "dims of X")
       .InPlace("X@GRAD", "Out@GRAD")
-      .With(attrs)
+      .With(Declare, parameters)
       .InferShape(InferActivationGrad)
-      .template Kernel<float>(ActivationGradKernel<float, Function<float>>)
-      .template Kernel<double>(ActivationGradKernel<double, Function<double>>)
+      .template Kernel<float>(
+          [=](const ExecutionContext& ctx) { RunActivationGrad<float>(ctx, parameters, needs, derivative); })
+      .template Kernel<double>(
+          [=](const ExecutionContext& ctx) { RunActivationGrad<double>(ctx, parameters, needs, derivative); })
       .Register();
   return true;
 }
 
-[[maybe_unused]] const bool kRegistered =
-    Register<Relu>("relu", "max(X, 0)") && Register<Sigmoid>("sigmoid", "1 / (1 + exp(-X))") &&
-    Register<Tanh>("tanh", "The hyperbolic tangent") && Register<Exp>("exp", "e to the power of X") &&
-    Register<Log>("log", "The natural logarithm") && Register<Sqrt>("sqrt", "The square root") &&
-    Register<Square>("square", "X * X") && Register<Abs>("abs", "|X|") &&
-    Register<LeakyRelu>("leaky_relu", "X, or alpha * X where X < 0", LeakyReluAttrs) &&
-    Register<Gelu>("gelu", "X * P(N(0, 1) <= X)");
+constexpr auto kZero = [](auto x, auto) { return decltype(x)(0); };
+
+template <typename T>
+T Sigmoid(T x) {
+  return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
+}
+
+// log(1 + exp(x)), which overflows nowhere.
+template <typename T>
+T Softplus(T x) {
+  return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
+}
+
+template <typename T>
+T Clip(T x, T low, T high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+// Φ, the distribution function of the normal distribution, and its density.
+template <typename T>
+T NormalDistribution(T x) {
+  return T(0.5) * (1 + std::erf(x * T(0.70710678118654752440)));
+}
+template <typename T>
+T NormalDensity(T x) {
+  return T(0.39894228040143267794) * std::exp(T(-0.5) * x * x);
+}
+
+// --- Polynomials, powers, and what has a kink ---
+
+[[maybe_unused]] const bool kPowers =
+    Register(
+        "relu", "max(X, 0)", [](auto x, auto) { return x < 0 ? decltype(x)(0) : x; }, Needs::kOut,
+        [](auto out, auto) { return decltype(out)(out > 0); }) &&
+    Register(
+        "leaky_relu", "X, or alpha * X where X < 0", [](auto x, auto v) { return x < 0 ? v.a * x : x; }, Needs::kX,
+        [](auto x, auto v) { return x < 0 ? v.a : decltype(x)(1); },
+        {{"alpha", "slope for negative elements", 0.02}}) &&
+    Register(
+        "relu6", "X, not less than 0 and not more than threshold",
+        [](auto x, auto v) { return Clip(x, decltype(x)(0), v.a); }, Needs::kOut,
+        [](auto out, auto v) { return decltype(out)(out > 0 && out < v.a); },
+        {{"threshold", "the greatest result", 6.0}}) &&
+    Register(
+        "brelu", "X, not less than t_min and not more than t_max", [](auto x, auto v) { return Clip(x, v.a, v.b); },
+        Needs::kX, [](auto x, auto v) { return decltype(x)(x > v.a && x < v.b); },
+        {{"t_min", "the least result", 0.0}, {"t_max", "the greatest result", 24.0}}) &&
+    Register(
+        "thresholded_relu", "X where X > threshold, else 0",
+        [](auto x, auto v) { return x > v.a || std::isnan(x) ? x : decltype(x)(0); }, Needs::kX,
+        [](auto x, auto v) { return decltype(x)(x > v.a); }, {{"threshold", "what X has to exceed", 1.0}}) &&
+    Register(
+        "hard_shrink", "X where |X| > threshold, else 0",
+        [](auto x, auto v) { return std::abs(x) <= v.a ? decltype(x)(0) : x; }, Needs::kX,
+        [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); },
+        {{"threshold", "what |X| has to exceed", 0.5}}) &&
+    Register(
+        "softshrink", "X - lambda where X > lambda, X + lambda where X < -lambda, else 0",
+        [](auto x, auto v) {
+          return x > v.a ? x - v.a : x < -v.a ? x + v.a : std::isnan(x) ? x : decltype(x)(0);
+        },
+        Needs::kX, [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); },
+        {{"lambda", "what |X| has to exceed", 0.5}}) &&
+    Register(
+        "hard_sigmoid", "slope * X + offset, not less than 0 and not more than 1",
+        [](auto x, auto v) { return Clip(v.a * x + v.b, decltype(x)(0), decltype(x)(1)); }, Needs::kOut,
+        [](auto out, auto v) { return out > 0 && out < 1 ? v.a : decltype(out)(0); },
+        {{"slope", "slope", 0.2}, {"offset", "the result for 0", 0.5}}) &&
+    Register(
+        "abs", "|X|", [](auto x, auto) { return std::abs(x); }, Needs::kX,
+        [](auto x, auto) { return decltype(x)((x > 0) - (x < 0)); }) &&
+    Register(
+        "sign", "-1, 0 or 1; the derivative is 0",
+        [](auto x, auto) { return std::isnan(x) ? x : decltype(x)((x > 0) - (x < 0)); }, Needs::kX, kZero) &&
+    Register(
+        "square", "X * X", [](auto x, auto) { return x * x; }, Needs::kX, [](auto x, auto) { return 2 * x; }) &&
+    Register(
+        "sqrt", "The square root", [](auto x, auto) { return std::sqrt(x); }, Needs::kOut,
+        [](auto out, auto) { return decltype(out)(0.5) / out; }) &&
+    Register(
+        "rsqrt", "One over the square root", [](auto x, auto) { return 1 / std::sqrt(x); }, Needs::kOut,
+        [](auto out, auto) { return decltype(out)(-0.5) * out * out * out; }) &&
+    Register(
+        "reciprocal", "1 / X", [](auto x, auto) { return 1 / x; }, Needs::kOut,
+        [](auto out, auto) { return -out * out; }) &&
+    Register(
+        "pow", "X to the power of factor", [](auto x, auto v) { return std::pow(x, v.a); }, Needs::kX,
+        [](auto x, auto v) { return v.a * std::pow(x, v.a - 1); }, {{"factor", "the exponent", 1.0}}) &&
+    Register(
+        "ceil", "The least integer that is not less; the derivative is 0", [](auto x, auto) { return std::ceil(x); },
+        Needs::kX, kZero) &&
+    Register(
+        "floor", "The greatest integer that is not greater; the derivative is 0",
+        [](auto x, auto) { return std::floor(x); }, Needs::kX, kZero) &&
+    Register(
+        "round", "The nearest integer, halves away from 0; the derivative is 0",
+        [](auto x, auto) { return std::round(x); }, Needs::kX, kZero) &&
+    Register(
+        "softsign", "X / (1 + |X|)", [](auto x, auto) { return x / (1 + std::abs(x)); }, Needs::kX,
+        [](auto x, auto) { return 1 / ((1 + std::abs(x)) * (1 + std::abs(x))); });
+
+// --- Exponentials ---
+
+[[maybe_unused]] const bool kExponentials =
+    Register(
+        "sigmoid", "1 / (1 + exp(-X))", [](int64_t n, const auto* x, auto* out) { VectorSigmoid(n, x, out); },
+        Needs::kOut, [](auto out, auto) { return out * (1 - out); }) &&
+    Register(
+        "tanh", "The hyperbolic tangent", [](int64_t n, const auto* x, auto* out) { VectorTanh(n, x, out); },
+        Needs::kOut, [](auto out, auto) { return 1 - out * out; }) &&
+    Register(
+        "exp", "e to the power of X", [](int64_t n, const auto* x, auto* out) { VectorExp(n, x, out); }, Needs::kOut,
+        [](auto out, auto) { return out; }) &&
+    Register(
+        "log", "The natural logarithm", [](int64_t n, const auto* x, auto* out) { VectorLog(n, x, out); }, Needs::kX,
+        [](auto x, auto) { return 1 / x; }) &&
+    Register(
+        "logsigmoid", "log(1 / (1 + exp(-X)))", [](auto x, auto) { return -Softplus(-x); }, Needs::kX,
+        [](auto x, auto) { return Sigmoid(-x); }) &&
+    Register(
+        "softplus", "log(1 + exp(X))", [](auto x, auto) { return Softplus(x); }, Needs::kX,
+        [](auto x, auto) { return Sigmoid(x); }) &&
+    Register(
+        "soft_relu", "log(1 + exp(X)), with X between -threshold and threshold",
+        [](auto x, auto v) { return Softplus(Clip(x, -v.a, v.a)); }, Needs::kX,
+        [](auto x, auto v) { return std::abs(x) < v.a ? Sigmoid(x) : decltype(x)(0); },
+        {{"threshold", "the greatest |X| that makes a difference", 40.0}}) &&
+    Register(
+        "tanh_shrink", "X - tanh(X)", [](auto x, auto) { return x - std::tanh(x); }, Needs::kX,
+        [](auto x, auto) { return std::tanh(x) * std::tanh(x); }) &&
+    Register(
+        "stanh", "scale_b * tanh(scale_a * X)", [](auto x, auto v) { return v.b * std::tanh(v.a * x); }, Needs::kX,
+        [](auto x, auto v) { return v.a * v.b * (1 - std::tanh(v.a * x) * std::tanh(v.a * x)); },
+        {{"scale_a", "factor on X", 2.0 / 3.0}, {"scale_b", "factor on the result", 1.7159}}) &&
+    Register(
+        "elu", "X, or alpha * (exp(X) - 1) where X < 0", [](auto x, auto v) { return x < 0 ? v.a * std::expm1(x) : x; },
+        Needs::kX, [](auto x, auto v) { return x < 0 ? v.a * std::exp(x) : decltype(x)(1); },
+        {{"alpha", "minus the limit of the results", 1.0}}) &&
+    Register(
+        "selu", "scale * X, or scale * alpha * (exp(X) - 1) where X < 0 (G. Klambauer et al., 2017)",
+        [](auto x, auto v) { return v.a * (x < 0 ? v.b * std::expm1(x) : x); }, Needs::kX,
+        [](auto x, auto v) { return v.a * (x < 0 ? v.b * std::exp(x) : decltype(x)(1)); },
+        {{"scale", "slope for positive elements", 1.0507009873554804934193349852946},
+         {"alpha", "minus the limit of the results, over scale", 1.6732632423543772848170429916717}}) &&
+    Register(
+        "swish", "X / (1 + exp(-beta * X))", [](auto x, auto v) { return x * Sigmoid(v.a * x); }, Needs::kX,
+        [](auto x, auto v) {
+          const auto s = Sigmoid(v.a * x);
+          return s + v.a * x * s * (1 - s);
+        },
+        {{"beta", "factor on X in the exponent", 1.0}}) &&
+    Register(
+        "gelu", "X * P(N(0, 1) <= X)", [](auto x, auto) { return x * NormalDistribution(x); }, Needs::kX,
+        [](auto x, auto) { return NormalDistribution(x) + x * NormalDensity(x); });
+
+// --- Trigonometry and erf ---
+
+[[maybe_unused]] const bool kTrigonometry =
+    Register(
+        "sin", "The sine", [](auto x, auto) { return std::sin(x); }, Needs::kX,
+        [](auto x, auto) { return std::cos(x); }) &&
+    Register(
+        "cos", "The cosine", [](auto x, auto) { return std::cos(x); }, Needs::kX,
+        [](auto x, auto) { return -std::sin(x); }) &&
+    Register(
+        "asin", "The arc whose sine is X", [](auto x, auto) { return std::asin(x); }, Needs::kX,
+        [](auto x, auto) { return 1 / std::sqrt(1 - x * x); }) &&
+    Register(
+        "acos", "The arc whose cosine is X", [](auto x, auto) { return std::acos(x); }, Needs::kX,
+        [](auto x, auto) { return -1 / std::sqrt(1 - x * x); }) &&
+    Register(
+        "atan", "The arc whose tangent is X", [](auto x, auto) { return std::atan(x); }, Needs::kX,
+        [](auto x, auto) { return 1 / (1 + x * x); }) &&
+    Register(
+        "erf", "The error function", [](auto x, auto) { return std::erf(x); }, Needs::kX,
+        [](auto x, auto) { return decltype(x)(1.12837916709551257390) * std::exp(-x * x); });
 
 }  // namespace
 }  // namespace headrace::ops

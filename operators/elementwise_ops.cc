@@ -1,48 +1,16 @@
-// elementwise_add, _sub, _mul, _div, _max, _min: Y is broadcast into X.
+// elementwise_add, _sub, _mul, _div, _max, _min, _pow, _mod, _floordiv: Y is broadcast into X.
 #include <algorithm>
-#include <limits>
+#include <cmath>
+#include <string>
 #include <type_traits>
-#include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/broadcast.h"
+#include "operators/elementwise.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
 
 namespace headrace::ops {
 namespace {
-
-// The dims of Y as they lie under those of X: Y's, with ones on both sides.
-DDim AlignY(const DDim& x, const DDim& y, int32_t axis) {
-  HR_ENFORCE(y.size() <= x.size(), InvalidArgument, "input Y: expected no more dimensions than X of dims ", ToString(x),
-             " has, got dims ", ToString(y));
-  HR_ENFORCE(axis >= -1, InvalidArgument, "attribute axis: expected -1 or a dimension of X, got ", axis);
-  const size_t begin = axis == -1 ? x.size() - y.size() : static_cast<size_t>(axis);
-  size_t rank = y.size();
-  while (rank > 0 && y[rank - 1] == 1) {
-    --rank;
-  }
-  HR_ENFORCE(begin + rank <= x.size(), InvalidArgument, "attribute axis: Y of dims ", ToString(y),
-             " does not fit into X of dims ", ToString(x), " at axis ", axis);
-  DDim aligned(x.size(), 1);
-  for (size_t d = 0; d < rank; ++d) {
-    HR_ENFORCE(y[d] == 1 || Fits(y[d], x[begin + d]), InvalidArgument, "input Y: expected ", x[begin + d],
-               " or 1 for dimension ", d, " of dims ", ToString(y), ", as X has dims ", ToString(x), " and axis is ",
-               axis);
-    aligned[begin + d] = y[d];
-  }
-  return aligned;
-}
-
-BroadcastPlan PlanOf(const ExecutionContext& ctx) {
-  const DDim& x = ctx.Input("X").dims();
-  const DDim y = AlignY(x, ctx.Input("Y").dims(), ctx.Attr<int32_t>("axis"));
-  std::vector<bool> kept(x.size());
-  for (size_t d = 0; d < x.size(); ++d) {
-    kept[d] = y[d] != 1;
-  }
-  return BroadcastPlan(x, kept);
-}
 
 void InferElementwise(InferShapeContext& ctx) {
   EnforceSameType(ctx, "Y", "X");
@@ -155,24 +123,68 @@ struct Min {
   }
 };
 
+struct Pow {
+  template <typename T>
+  static T Value(T x, T y) {
+    if constexpr (std::is_integral_v<T>) {
+      return IntegerPower(x, y);
+    } else {
+      return std::pow(x, y);
+    }
+  }
+  template <typename T>
+  static T ByX(T x, T y, T d) {
+    return d * y * std::pow(x, y - 1);
+  }
+  template <typename T>
+  static T ByY(T x, T y, T d) {
+    return d * std::log(x) * std::pow(x, y);
+  }
+
+ private:
+  // By squaring. Negative exponents give what is left of the fraction: 0, or 1 or -1 for x = 1 or -1.
+  template <typename T>
+  static T IntegerPower(T x, T y) {
+    if (y < 0) {
+      HR_ENFORCE(x != 0, InvalidArgument, "input Y: 0 to the power of ", y);
+      return x == 1 || x == -1 ? IntegerPower(x, static_cast<T>(-(y % 2))) : T(0);
+    }
+    Wrapping<T> power = 1;
+    for (auto base = static_cast<Wrapping<T>>(x); y > 0; y /= 2, base *= base) {
+      power *= y % 2 == 0 ? 1 : base;
+    }
+    return static_cast<T>(power);
+  }
+};
+// What is left of a floor division: it has the sign of Y.
+struct Mod {
+  template <typename T>
+  static T Value(T x, T y) {
+    T left;
+    if constexpr (std::is_integral_v<T>) {
+      HR_ENFORCE(y != 0, InvalidArgument, "input Y: remainder of ", x, " by zero");
+      left = y == T(-1) ? T(0) : static_cast<T>(x % y);  // the smallest integer over -1 would overflow
+    } else {
+      left = std::fmod(x, y);
+    }
+    return left != 0 && (left < 0) != (y < 0) ? left + y : left;
+  }
+};
+struct FloorDiv {
+  template <typename T>
+  static T Value(T x, T y) {
+    if constexpr (std::is_integral_v<T>) {
+      const T quotient = Div::Value(x, y);
+      return y != T(-1) && x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient;
+    } else {
+      return std::floor(x / y);
+    }
+  }
+};
+
 template <typename T, typename Operation>
 void ElementwiseKernel(const ExecutionContext& ctx) {
-  const BroadcastPlan plan = PlanOf(ctx);
-  T* out = ctx.Output("Out")->mutable_data<T>();
-  const T* x = ctx.Input("X").data<T>();
-  const T* y = ctx.Input("Y").data<T>();
-  plan.ForEachRun([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
-    if (kept) {
-      for (int64_t i = 0; i < n; ++i) {
-        out[at + i] = Operation::Value(x[at + i], y[y_at + i]);
-      }
-    } else {
-      const T y_value = y[y_at];
-      for (int64_t i = 0; i < n; ++i) {
-        out[at + i] = Operation::Value(x[at + i], y_value);
-      }
-    }
-  });
+  ForEachPair<T, T>(ctx, [](T x, T y) { return Operation::Value(x, y); });
 }
 
 template <typename T, typename Operation>
@@ -205,14 +217,13 @@ void ElementwiseGradKernel(const ExecutionContext& ctx) {
   }
 }
 
-OpRegistrar&& AxisAttr(OpRegistrar&& op) {
-  return std::move(op).Attr<int32_t>("axis",
-                                     "the dimension of X at which the dims of Y begin; -1: they are the last ones", -1);
-}
+template <typename Operation>
+constexpr bool kDifferentiable = requires(float v) { Operation::ByX(v, v, v); };
 
 template <typename Operation>
 bool Register(const std::string& name, const std::string& formula) {
-  OpRegistrar("elementwise_" + name)
+  OpRegistrar op("elementwise_" + name);
+  (void)std::move(op)
       .Comment(formula + ", element by element. Out may be X.")
       .Input("X", "any shape")
       .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
@@ -223,28 +234,33 @@ bool Register(const std::string& name, const std::string& formula) {
       .template Kernel<float>(ElementwiseKernel<float, Operation>)
       .template Kernel<double>(ElementwiseKernel<double, Operation>)
       .template Kernel<int32_t>(ElementwiseKernel<int32_t, Operation>)
-      .template Kernel<int64_t>(ElementwiseKernel<int64_t, Operation>)
-      .Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}))
-      .Register();
-  OpRegistrar("elementwise_" + name + "_grad")
-      .Comment("Gradient of elementwise_" + name + ".")
-      .Input("X", "as in the operator")
-      .Input("Y", "as in the operator")
-      .Input("Out@GRAD", "gradient of Out")
-      .Output("X@GRAD", "dims of X", kDispensable)
-      .Output("Y@GRAD", "dims of Y, summed over what Y was broadcast to", kDispensable)
-      .With(AxisAttr)
-      .InferShape(InferElementwiseGrad)
-      .template Kernel<float>(ElementwiseGradKernel<float, Operation>)
-      .template Kernel<double>(ElementwiseGradKernel<double, Operation>)
-      .Register();
+      .template Kernel<int64_t>(ElementwiseKernel<int64_t, Operation>);
+  if constexpr (kDifferentiable<Operation>) {
+    (void)std::move(op).Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
+    OpRegistrar("elementwise_" + name + "_grad")
+        .Comment("Gradient of elementwise_" + name + ".")
+        .Input("X", "as in the operator")
+        .Input("Y", "as in the operator")
+        .Input("Out@GRAD", "gradient of Out")
+        .Output("X@GRAD", "dims of X", kDispensable)
+        .Output("Y@GRAD", "dims of Y, summed over what Y was broadcast to", kDispensable)
+        .With(AxisAttr)
+        .InferShape(InferElementwiseGrad)
+        .template Kernel<float>(ElementwiseGradKernel<float, Operation>)
+        .template Kernel<double>(ElementwiseGradKernel<double, Operation>)
+        .Register();
+  }
+  std::move(op).Register();
   return true;
 }
 
 [[maybe_unused]] const bool kRegistered =
     Register<Add>("add", "X + Y") && Register<Sub>("sub", "X - Y") && Register<Mul>("mul", "X * Y") &&
     Register<Div>("div", "X / Y; integers are divided towards zero") &&
-    Register<Max>("max", "The greater of X and Y") && Register<Min>("min", "The smaller of X and Y");
+    Register<Max>("max", "The greater of X and Y") && Register<Min>("min", "The smaller of X and Y") &&
+    Register<Pow>("pow", "X to the power of Y; integers without a fraction") &&
+    Register<Mod>("mod", "What is left of X / Y, with the sign of Y; not differentiable") &&
+    Register<FloorDiv>("floordiv", "X / Y, rounded down; not differentiable");
 
 }  // namespace
 }  // namespace headrace::ops

@@ -26,6 +26,11 @@ MatrixSize::MatrixSize(const DDim& dims, size_t split)
   }
 }
 
+void CheckEpsilon(const double& value) {
+  HR_ENFORCE(value >= 0 && std::isfinite(value), InvalidArgument, "attribute epsilon: expected a number >= 0, got ",
+             value);
+}
+
 int64_t Numel(const DDim& dims, size_t begin, size_t end) {
   int64_t product = 1;
   for (size_t d = begin; d < end; ++d) {

@@ -63,6 +63,9 @@ struct MatrixSize {
   int64_t cols;
 };
 
+// The check of an attribute epsilon: a number of 0 or more.
+void CheckEpsilon(const double& value);
+
 // Number of elements of dims[begin, end), -1 if one of them is unknown. Throws InvalidArgument if it overflows.
 int64_t Numel(const DDim& dims, size_t begin, size_t end);
 inline int64_t Numel(const DDim& dims) { return Numel(dims, 0, dims.size()); }

@@ -87,14 +87,23 @@ OpRegistrar&& MulAttrs(OpRegistrar&& op) {
 
 // --- matmul: batches of matrices ---
 
-// What a matmul multiplies: `batch` pairs of matrices; a side that has no batch dimensions is used for all of them.
+// What a matmul multiplies: `batch` pairs of matrices; a side that has no batch dimensions is used for all of them. X
+// as a vector is a row, Y a column, of which the result lacks the dimension; transposed, they are matrices.
 struct MatmulShape {
-  MatmulShape(const OpDesc& op, const DDim& x, const DDim& y)
+  MatmulShape(const OpDesc& op, DDim x, DDim y)
       : transpose_x(op.Attr<bool>("transpose_X")), transpose_y(op.Attr<bool>("transpose_Y")) {
-    HR_ENFORCE(x.size() >= 2, InvalidArgument, "input X: expected a matrix or a batch of matrices, got dims ",
-               ToString(x));
-    HR_ENFORCE(y.size() >= 2, InvalidArgument, "input Y: expected a matrix or a batch of matrices, got dims ",
-               ToString(y));
+    HR_ENFORCE(!x.empty(), InvalidArgument,
+               "input X: expected a vector, a matrix or a batch of matrices, got a scalar");
+    HR_ENFORCE(!y.empty(), InvalidArgument,
+               "input Y: expected a vector, a matrix or a batch of matrices, got a scalar");
+    x_is_vector = x.size() == 1;
+    const bool y_is_vector = y.size() == 1;
+    if (x_is_vector) {
+      x.insert(x.begin(), 1);
+    }
+    if (y_is_vector) {
+      y.push_back(1);
+    }
     const DDim x_batch(x.begin(), x.end() - 2);
     const DDim y_batch(y.begin(), y.end() - 2);
     x_batched = !x_batch.empty();
@@ -114,8 +123,15 @@ struct MatmulShape {
                transpose_x ? ", transposed" : "", ", Y has dims ", ToString(y), transpose_y ? ", transposed" : "", ")");
     out = x_batched ? x_batch : y_batch;
     batch = Numel(out);
-    out.push_back(m);
-    out.push_back(n);
+    if (!x_is_vector || transpose_x) {
+      out.push_back(m);
+    }
+    if (!y_is_vector || transpose_y) {
+      out.push_back(n);
+    }
+    if (out.empty()) {
+      out.push_back(1);
+    }
     // Matrices of X that lie one below the other are one tall matrix.
     if (!y_batched && !transpose_x && batch >= 0 && m >= 0) {
       m = MultiplyExtents(m, batch);
@@ -124,10 +140,11 @@ struct MatmulShape {
   }
 
   // Whether the rows of the result are those of X, so that its sequences are, too.
-  bool KeepsRows() const { return x_batched || (!y_batched && !transpose_x); }
+  bool KeepsRows() const { return !x_is_vector && (x_batched || (!y_batched && !transpose_x)); }
 
   bool transpose_x;
   bool transpose_y;
+  bool x_is_vector;
   bool x_batched;
   bool y_batched;
   int64_t m;
@@ -224,10 +241,11 @@ HEADRACE_REGISTER_OP(mul_grad)
 
 HEADRACE_REGISTER_OP(matmul)
     .Comment("alpha · X · Y for the matrices in the last two dimensions.")
-    .Input("X", "[..., m, k], or [..., k, m] if transpose_X")
+    .Input("X", "[..., m, k], or [..., k, m] if transpose_X; a vector [k] is a row, or a column [m, 1] if transpose_X")
     .Input("Y",
-           "[..., k, n], or [..., n, k] if transpose_Y; the leading dims are those of X, or one of the two has none")
-    .Output("Out", "[..., m, n]")
+           "[..., k, n], or [..., n, k] if transpose_Y; the leading dims are those of X, or one of the two has none; "
+           "a vector [k] is a column, or a row [1, n] if transpose_Y")
+    .Output("Out", "[..., m, n], without the dimensions that vectors lack; [1] if none is left")
     .With(MatmulAttrs)
     .InferShape([](InferShapeContext& ctx) {
       EnforceSameType(ctx, "Y", "X");

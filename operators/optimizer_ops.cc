@@ -1,47 +1,13 @@
 // sgd, momentum, adam, adagrad, rmsprop: one pass over the parameter each, in place where an output is its input.
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/optimizer.h"
 
 namespace headrace::ops {
 namespace {
-
-// An output and the input of which it is the next value; usually one variable.
-using Update = std::pair<std::string_view, std::string_view>;
-
-// Checks that Grad and the inputs of the updates have the dims and dtype of Param, and gives them to the outputs.
-void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> updates) {
-  const DDim param = ctx.InputDim("Param");
-  const auto check = [&](std::string_view slot) {
-    EnforceDims(ctx, slot, param);
-    EnforceSameType(ctx, slot, "Param");
-  };
-  check("Grad");
-  const int64_t rate = Numel(ctx.InputDim("LearningRate"));
-  HR_ENFORCE(Fits(rate, 1), InvalidArgument, "input LearningRate: expected a single element, got dims ",
-             ToString(ctx.InputDim("LearningRate")));
-  for (const auto& [out, in] : updates) {
-    check(in);
-    SetOutput(ctx, out, param, ctx.InputType("Param"));
-  }
-}
-
-// The elements of an output, to be taken before the elements of the inputs.
-template <typename T>
-T* Mutable(const ExecutionContext& ctx, std::string_view slot) {
-  return ctx.Output(slot)->mutable_data<T>();
-}
-
-template <typename T>
-const T* Elements(const ExecutionContext& ctx, std::string_view slot) {
-  return ctx.Input(slot).data<T>();
-}
 
 template <typename T>
 void SgdKernel(const ExecutionContext& ctx) {
@@ -178,26 +144,12 @@ void InferRmsprop(InferShapeContext& ctx) {
   }
 }
 
-OpRegistrar&& CommonSlots(OpRegistrar&& op) {
-  return std::move(op)
-      .Input("Param", "the parameter")
-      .Input("Grad", "its gradient; dims and dtype of Param")
-      .Input("LearningRate", "float32 or float64 [1]")
-      .Output("ParamOut", "the new parameter; may be Param")
-      .InPlace("ParamOut", "Param");
-}
-
-// An attribute in [0, 1).
-void CheckDecay(const double& value) {
-  HR_ENFORCE(value >= 0 && value < 1, InvalidArgument,
-             "attributes beta1, beta2 and decay: expected a number in [0, 1), got ", value);
-}
-
 }  // namespace
 
 HEADRACE_REGISTER_OP(sgd)
     .Comment("Param - LearningRate * Grad.")
     .With(CommonSlots)
+    .With(LearningRate)
     .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}}); })
     .Kernel<float>(SgdKernel<float>)
     .Kernel<double>(SgdKernel<double>);
@@ -207,6 +159,7 @@ HEADRACE_REGISTER_OP(momentum)
         "Velocity becomes mu * Velocity + Grad; Param loses LearningRate * Velocity, or, by Nesterov, LearningRate * "
         "(Grad + mu * Velocity).")
     .With(CommonSlots)
+    .With(LearningRate)
     .Input("Velocity", "dims and dtype of Param")
     .Output("VelocityOut", "the new velocity; may be Velocity")
     .InPlace("VelocityOut", "Velocity")
@@ -222,6 +175,7 @@ HEADRACE_REGISTER_OP(adam)
         "of the second moment "
         "before its correction, as in Paddle.")
     .With(CommonSlots)
+    .With(LearningRate)
     .Input("Moment1", "mean of the gradient; dims and dtype of Param")
     .Input("Moment2", "mean of its square; dims and dtype of Param")
     .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
@@ -245,6 +199,7 @@ HEADRACE_REGISTER_OP(adam)
 HEADRACE_REGISTER_OP(adagrad)
     .Comment("Moment gains Grad^2; Param loses LearningRate * Grad / (sqrt(Moment) + epsilon).")
     .With(CommonSlots)
+    .With(LearningRate)
     .Input("Moment", "sum of the squares; dims and dtype of Param")
     .Output("MomentOut", "may be Moment")
     .InPlace("MomentOut", "Moment")
@@ -256,6 +211,7 @@ HEADRACE_REGISTER_OP(adagrad)
 HEADRACE_REGISTER_OP(rmsprop)
     .Comment("The gradient over the root of its mean square (its variance, if centered), with momentum.")
     .With(CommonSlots)
+    .With(LearningRate)
     .Input("Moment", "dims and dtype of Param")
     .Input("MeanSquare", "dims and dtype of Param")
     .Input("MeanGrad", "dims and dtype of Param; needed if centered", kDispensable)

@@ -1,0 +1,64 @@
+// assign, assign_value: copies of a tensor, or of constants that are part of the program.
+#include <algorithm>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+void AssignKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  LoDTensor* out = ctx.Output("Out");
+  if (&x != out) {
+    out->CopyFrom(x);
+  }
+}
+
+// The gradient of an operator that passes X on.
+std::vector<OpDesc> PassGradientOn(const OpDesc& op) {
+  return {
+      OpDesc{"assign", {{"X", {GradVarName(op.Output("Out")[0])}}}, {{"Out", {GradVarName(op.Input("X")[0])}}}, {}}};
+}
+
+template <typename T, typename Stored>
+void AssignValueKernel(const ExecutionContext& ctx, const char* attr) {
+  const auto& values = ctx.Attr<std::vector<Stored>>(attr);
+  LoDTensor* out = ctx.Output("Out");
+  HR_ENFORCE(static_cast<int64_t>(values.size()) == out->numel(), InvalidArgument, "attribute ", attr, ": expected ",
+             out->numel(), " values for dims ", ToString(out->dims()), ", got ", values.size());
+  std::copy(values.begin(), values.end(), out->mutable_data<T>());
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(assign)
+    .Comment("A copy.")
+    .Input("X", "any tensor")
+    .Output("Out", "dims, dtype, LoD and elements of X")
+    .InPlace("Out", "X")
+    .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+    .With(KernelForAllTypes, AssignKernel)
+    .Gradient(PassGradientOn);
+
+HEADRACE_REGISTER_OP(assign_value)
+    .Comment("A tensor of constants that are part of the program.")
+    .Output("Out", "the tensor")
+    .Attr<std::vector<int32_t>>("shape", "dims of Out")
+    .Attr<int32_t>("dtype", "DataType of Out: float32, int32 or int64", static_cast<int32_t>(DataType::kFloat32))
+    .Attr<std::vector<float>>("fp32_values", "the elements of a float32 tensor", {})
+    .Attr<std::vector<int32_t>>("int32_values", "the elements of an int32 tensor", {})
+    .Attr<std::vector<int64_t>>("int64_values", "the elements of an int64 tensor", {})
+    .KernelTypeFromAttr("dtype")
+    .InferShape([](InferShapeContext& ctx) {
+      const auto& shape = ctx.Attr<std::vector<int32_t>>("shape");
+      const DDim dims(shape.begin(), shape.end());
+      HR_ENFORCE(Numel(dims) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(dims));
+      SetOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
+    })
+    .Kernel<float>([](const ExecutionContext& ctx) { AssignValueKernel<float, float>(ctx, "fp32_values"); })
+    .Kernel<int32_t>([](const ExecutionContext& ctx) { AssignValueKernel<int32_t, int32_t>(ctx, "int32_values"); })
+    .Kernel<int64_t>([](const ExecutionContext& ctx) { AssignValueKernel<int64_t, int64_t>(ctx, "int64_values"); });
+
+}  // namespace headrace::ops

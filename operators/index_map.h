@@ -1,0 +1,90 @@
+// Operators that move elements: each dimension of the result has a map from its indices to those of the input.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "framework/ddim.h"
+#include "framework/lod_tensor.h"
+
+namespace headrace::ops {
+
+// Where the elements of a result come from. Known dims only.
+class IndexMap {
+ public:
+  // Element i of dimension d of a tensor of dims `to` is element from(d, i) of one of dims `from_dims`, of the same
+  // rank; -1: it comes from nowhere.
+  template <typename From>
+  IndexMap(const DDim& from_dims, const DDim& to, From&& from) : from_dims_(from_dims), to_dims_(to) {
+    for (size_t d = 0; d < to.size(); ++d) {
+      std::vector<int64_t>& map = maps_.emplace_back(static_cast<size_t>(to[d]));
+      for (int64_t i = 0; i < to[d]; ++i) {
+        map[static_cast<size_t>(i)] = from(d, i);
+      }
+    }
+  }
+
+  // Element rows[i] of the first dimension becomes element i; the others stay.
+  static IndexMap OfRows(const DDim& from_dims, const std::vector<int64_t>& rows);
+
+  // Calls visit(to, from, n) for each run of n elements that lie side by side in both tensors; `from` is -1 for those
+  // that come from nowhere. In the order of `to`.
+  template <typename Visit>
+  void ForEachRun(Visit&& visit) const {
+    if (Empty(to_dims_)) {
+      return;
+    }
+    const Plan plan = MakePlan();
+    std::vector<size_t> index(plan.outer.size(), 0);
+    int64_t at = 0;
+    for (;;) {
+      int64_t base = 0;
+      bool inside = true;
+      for (size_t d = 0; d < index.size(); ++d) {
+        const int64_t from = maps_[d][index[d]];
+        inside = inside && from >= 0;
+        base += from * plan.outer[d];
+      }
+      for (const Segment& segment : plan.segments) {
+        visit(at, inside && segment.from >= 0 ? base + segment.from : -1, segment.n);
+        at += segment.n;
+      }
+      size_t d = index.size();
+      for (; d > 0 && ++index[d - 1] == maps_[d - 1].size(); --d) {
+        index[d - 1] = 0;
+      }
+      if (d == 0) {
+        return;
+      }
+    }
+  }
+
+  // Fills `out`, which has its dims, with the elements of `x`, and with `fill` (an element of x's dtype, zero if
+  // nullptr) where they come from nowhere.
+  void Move(const LoDTensor& x, LoDTensor* out, const void* fill = nullptr) const;
+
+  // The transpose of Move: x_grad, which has its dims, becomes the sum of the elements of `out_grad` that came from
+  // each of its elements.
+  template <typename T>
+  void AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const;
+
+ private:
+  struct Segment {
+    int64_t from;
+    int64_t n;
+  };
+  struct Plan {
+    std::vector<int64_t> outer;     // strides in `from` of the dimensions that are walked over one by one
+    std::vector<Segment> segments;  // of what is left
+  };
+
+  static bool Empty(const DDim& dims);
+  Plan MakePlan() const;
+
+  DDim from_dims_;
+  DDim to_dims_;
+  std::vector<std::vector<int64_t>> maps_;
+};
+
+}  // namespace headrace::ops

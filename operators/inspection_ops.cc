@@ -1,0 +1,85 @@
+// shape, is_empty, isfinite, isinf, isnan: facts about a tensor.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+void ShapeKernel(const ExecutionContext& ctx) {
+  const DDim& dims = ctx.Input("Input").dims();
+  int32_t* out = ctx.Output("Out")->mutable_data<int32_t>();
+  for (size_t d = 0; d < dims.size(); ++d) {
+    HR_ENFORCE(dims[d] <= INT32_MAX, InvalidArgument, "input Input: expected dims that fit an int32, got ",
+               ToString(dims));
+    out[d] = static_cast<int32_t>(dims[d]);
+  }
+}
+
+void IsEmptyKernel(const ExecutionContext& ctx) {
+  *ctx.Output("Out")->mutable_data<bool>() = ctx.Input("X").numel() == 0;
+}
+
+enum class Finding { kAllFinite, kAnyInfinite, kAnyNaN };
+
+template <typename T, Finding kFinding>
+void FindKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const T* x = x_tensor.data<T>();
+  const T* end = x + x_tensor.numel();
+  bool* out = ctx.Output("Out")->mutable_data<bool>();
+  switch (kFinding) {
+    case Finding::kAllFinite:
+      *out = std::all_of(x, end, [](T value) { return std::isfinite(static_cast<double>(value)); });
+      break;
+    case Finding::kAnyInfinite:
+      *out = std::any_of(x, end, [](T value) { return std::isinf(static_cast<double>(value)); });
+      break;
+    case Finding::kAnyNaN:
+      *out = std::any_of(x, end, [](T value) { return std::isnan(static_cast<double>(value)); });
+      break;
+  }
+}
+
+void InferOneBool(InferShapeContext& ctx) { SetOutput(ctx, "Out", {1}, DataType::kBool); }
+
+template <Finding kFinding>
+OpRegistrar&& Find(OpRegistrar&& op, const char* comment) {
+  return std::move(op)
+      .Comment(comment)
+      .Input("X", "any shape")
+      .Output("Out", "bool [1]")
+      .InferShape(InferOneBool)
+      .template Kernel<float>(FindKernel<float, kFinding>)
+      .template Kernel<double>(FindKernel<double, kFinding>)
+      .template Kernel<int32_t>(FindKernel<int32_t, kFinding>)
+      .template Kernel<int64_t>(FindKernel<int64_t, kFinding>);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(shape)
+    .Comment("The dims of a tensor.")
+    .Input("Input", "any shape")
+    .Output("Out", "int32 [rank of Input]")
+    .InferShape([](InferShapeContext& ctx) {
+      SetOutput(ctx, "Out", {static_cast<int64_t>(ctx.InputDim("Input").size())}, DataType::kInt32);
+    })
+    .With(KernelForAllTypes, ShapeKernel);
+
+HEADRACE_REGISTER_OP(is_empty)
+    .Comment("Whether a tensor has no elements.")
+    .Input("X", "any shape")
+    .Output("Out", "bool [1]")
+    .InferShape(InferOneBool)
+    .With(KernelForAllTypes, IsEmptyKernel);
+
+HEADRACE_REGISTER_OP(isfinite).With(Find<Finding::kAllFinite>, "Whether all elements are finite.");
+HEADRACE_REGISTER_OP(isinf).With(Find<Finding::kAnyInfinite>, "Whether any element is infinite.");
+HEADRACE_REGISTER_OP(isnan).With(Find<Finding::kAnyNaN>, "Whether any element is NaN.");
+
+}  // namespace headrace::ops

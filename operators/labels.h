@@ -1,0 +1,60 @@
+// The labels of losses over classes.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+
+// The classes of the rows, from a label tensor of int64 [..., 1].
+class HardLabels {
+ public:
+  HardLabels(const ExecutionContext& ctx, int64_t classes)
+      : data_(ctx.Input("Label").data<int64_t>()), classes_(classes), ignored_(ctx.Attr<int32_t>("ignore_index")) {}
+
+  // The class of row `r`, -1 if it is the one to be ignored. Throws OutOfRange naming row and value.
+  int64_t operator[](int64_t r) const {
+    const int64_t label = data_[r];
+    if (label == ignored_) {
+      return -1;
+    }
+    HR_ENFORCE(0 <= label && label < classes_, OutOfRange, "input Label: row ", r, " has class ", label,
+               ", expected one in [0, ", classes_, ")");
+    return label;
+  }
+
+ private:
+  const int64_t* data_;
+  int64_t classes_;
+  int64_t ignored_;
+};
+
+// Checks the labels of predictions [..., classes] and returns the dims of one loss per row, [..., 1].
+inline DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictions) {
+  EnforceRankAtLeast(ctx, predictions, 2);
+  const DDim dims = ctx.InputDim(predictions);
+  HR_ENFORCE(dims.back() != 0, InvalidArgument, "input ", predictions, ": expected at least one class, got dims ",
+             ToString(dims));
+  DDim per_row = dims;
+  per_row.back() = 1;
+  if (ctx.Attr<bool>("soft_label")) {
+    EnforceDims(ctx, "Label", dims);
+    EnforceSameType(ctx, "Label", predictions);
+  } else {
+    EnforceDims(ctx, "Label", per_row);
+    EnforceType(ctx, "Label", DataType::kInt64);
+  }
+  return per_row;
+}
+
+inline OpRegistrar&& LabelAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<bool>("soft_label", "whether Label holds a probability for each class, instead of the number of a class",
+                  false)
+      .Attr<int32_t>("ignore_index", "the class whose rows have loss 0, unless soft_label", -100);
+}
+
+}  // namespace headrace::ops

@@ -1,0 +1,71 @@
+// one_hot: a row with a single 1 for each number.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+template <typename T, typename Out>
+void OneHot(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const T* x = x_tensor.data<T>();
+  const int64_t depth = ctx.Attr<int32_t>("depth");
+  LoDTensor* out_tensor = ctx.Output("Out");
+  Out* out = out_tensor->mutable_data<Out>();
+  std::fill_n(out, out_tensor->numel(), Out(0));
+  for (int64_t i = 0; i < x_tensor.numel(); ++i, out += depth) {
+    const bool inside = 0 <= x[i] && x[i] < depth;
+    HR_ENFORCE(inside || ctx.Attr<bool>("allow_out_of_range"), OutOfRange, "input X: element ", i, " is ", x[i],
+               ", expected one in [0, ", depth, ")");
+    if (inside) {
+      out[x[i]] = Out(1);
+    }
+  }
+}
+
+template <typename T>
+void OneHotKernel(const ExecutionContext& ctx) {
+  switch (static_cast<DataType>(ctx.Attr<int32_t>("dtype"))) {
+    case DataType::kFloat32:
+      return OneHot<T, float>(ctx);
+    case DataType::kFloat64:
+      return OneHot<T, double>(ctx);
+    case DataType::kInt32:
+      return OneHot<T, int32_t>(ctx);
+    case DataType::kInt64:
+      return OneHot<T, int64_t>(ctx);
+    default:
+      Throw<Unimplemented>("attribute dtype: expected float32, float64, int32 or int64, got ",
+                           DataTypeName(static_cast<DataType>(ctx.Attr<int32_t>("dtype"))));
+  }
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(one_hot)
+    .Comment("A row of depth elements for each number: 1 at that place, else 0.")
+    .Input("X", "int32 or int64 [..., 1], numbers in [0, depth)")
+    .Output("Out", "[..., depth], LoD of X")
+    .Attr<int32_t>("depth", "how many numbers there are", {},
+                   [](const int32_t& depth) {
+                     HR_ENFORCE(depth > 0, InvalidArgument, "attribute depth: expected 1 or more, got ", depth);
+                   })
+    .Attr<int32_t>("dtype", "DataType of Out: float32, float64, int32 or int64",
+                   static_cast<int32_t>(DataType::kFloat32))
+    .Attr<bool>("allow_out_of_range", "whether other numbers make a row of zeros instead of an error", false)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceRankAtLeast(ctx, "X", 1);
+      DDim dims = ctx.InputDim("X");
+      HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input X: expected dims [..., 1], got ", ToString(dims));
+      dims.back() = ctx.Attr<int32_t>("depth");
+      SetOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
+      ctx.ShareLoD("X", "Out");
+    })
+    .Kernel<int32_t>(OneHotKernel<int32_t>)
+    .Kernel<int64_t>(OneHotKernel<int64_t>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,73 @@
+// What optimizers share. Each is one pass over the parameter, in place where an output is its input.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+
+// An output and the input of which it is the next value; usually one variable.
+using Update = std::pair<std::string_view, std::string_view>;
+
+// Checks that Grad and the inputs of the updates have the dims and dtype of Param, and gives them to the outputs.
+inline void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> updates) {
+  const DDim param = ctx.InputDim("Param");
+  const auto check = [&](std::string_view slot) {
+    EnforceDims(ctx, slot, param);
+    EnforceSameType(ctx, slot, "Param");
+  };
+  check("Grad");
+  if (ctx.HasInput("LearningRate")) {
+    const DDim rate = ctx.InputDim("LearningRate");
+    HR_ENFORCE(Fits(Numel(rate), 1), InvalidArgument, "input LearningRate: expected a single element, got dims ",
+               ToString(rate));
+  }
+  for (const auto& [out, in] : updates) {
+    check(in);
+    SetOutput(ctx, out, param, ctx.InputType("Param"));
+  }
+}
+
+// The elements of an output, to be taken before the elements of the inputs.
+template <typename T>
+T* Mutable(const ExecutionContext& ctx, std::string_view slot) {
+  return ctx.Output(slot)->mutable_data<T>();
+}
+
+template <typename T>
+const T* Elements(const ExecutionContext& ctx, std::string_view slot) {
+  return ctx.Input(slot).data<T>();
+}
+
+inline OpRegistrar&& CommonSlots(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("Param", "the parameter")
+      .Input("Grad", "its gradient; dims and dtype of Param")
+      .Output("ParamOut", "the new parameter; may be Param")
+      .InPlace("ParamOut", "Param");
+}
+
+inline OpRegistrar&& LearningRate(OpRegistrar&& op) {
+  return std::move(op).Input("LearningRate", "float32 or float64 [1]");
+}
+
+// What the optimizer keeps for each element of the parameter: `slot`, and its next value `slot_out`.
+inline OpRegistrar&& State(OpRegistrar&& op, const char* slot, const char* slot_out, const char* comment) {
+  return std::move(op)
+      .Input(slot, std::string(comment) + "; dims and dtype of Param")
+      .Output(slot_out, std::string("may be ") + slot)
+      .InPlace(slot_out, slot);
+}
+
+// An attribute in [0, 1).
+inline void CheckDecay(const double& value) {
+  HR_ENFORCE(value >= 0 && value < 1, InvalidArgument,
+             "attributes beta1, beta2, decay and rho: expected a number in [0, 1), got ", value);
+}
+
+}  // namespace headrace::ops

@@ -1,0 +1,248 @@
+// Functions of several elements at the same place: minus, and the losses log_loss, hinge_loss, huber_loss,
+// modified_huber_loss, rank_loss, margin_rank_loss.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+constexpr size_t kMaxInputs = 3;
+
+struct Pointwise {
+  std::string type;
+  std::string comment;
+  std::vector<std::string> inputs;  // all of the same dims and dtype
+  std::vector<std::string> by;      // those that the result is differentiable by
+  std::string out;                  // of the same dims
+  std::string intermediate;         // another result of the same dims, Fluid's; empty: there is none
+  std::string attr;                 // the only attribute; empty: there is none
+  std::string attr_comment;
+  double default_value = 0;
+};
+
+// Calls visit(place, its element of each input).
+template <typename T, typename Visit>
+void ForEachPlace(const ExecutionContext& ctx, const Pointwise& op, Visit&& visit) {
+  std::array<const T*, kMaxInputs> from{};
+  for (size_t k = 0; k < op.inputs.size(); ++k) {
+    from[k] = ctx.Input(op.inputs[k]).data<T>();
+  }
+  for (int64_t i = 0, n = ctx.Input(op.inputs[0]).numel(); i < n; ++i) {
+    std::array<T, kMaxInputs> v{};
+    for (size_t k = 0; k < op.inputs.size(); ++k) {
+      v[k] = from[k][i];
+    }
+    visit(i, v);
+  }
+}
+
+template <typename T>
+T AttrOf(const ExecutionContext& ctx, const Pointwise& op) {
+  return op.attr.empty() ? T(0) : static_cast<T>(ctx.Attr<double>(op.attr));
+}
+
+template <typename T, typename Value, typename Intermediate>
+void PointwiseKernel(const ExecutionContext& ctx, const Pointwise& op, Value value, Intermediate intermediate) {
+  T* out = ctx.Output(op.out)->mutable_data<T>();
+  LoDTensor* between = op.intermediate.empty() ? nullptr : ctx.OutputOrNull(op.intermediate);
+  T* to = between == nullptr ? nullptr : between->mutable_data<T>();
+  const T attr = AttrOf<T>(ctx, op);
+  ForEachPlace<T>(ctx, op, [&](int64_t i, const auto& v) {
+    out[i] = value(v, attr);
+    if (to != nullptr) {
+      to[i] = intermediate(v, attr);
+    }
+  });
+}
+
+template <typename T, typename Derivative>
+void PointwiseGradKernel(const ExecutionContext& ctx, const Pointwise& op, Derivative derivative) {
+  const T* d = ctx.Input(Grad(op.out)).data<T>();
+  const T attr = AttrOf<T>(ctx, op);
+  for (size_t k = 0; k < op.inputs.size(); ++k) {
+    if (LoDTensor* grad = ctx.OutputOrNull(Grad(op.inputs[k]))) {
+      T* to = grad->mutable_data<T>();
+      ForEachPlace<T>(ctx, op, [&](int64_t i, const auto& v) { to[i] = d[i] * derivative(v, attr, k); });
+    }
+  }
+}
+
+void EnforceLikeFirst(const InferShapeContext& ctx, const Pointwise& op, const std::string& slot) {
+  EnforceDims(ctx, slot, ctx.InputDim(op.inputs[0]));
+  EnforceSameType(ctx, slot, op.inputs[0]);
+}
+
+// `value`(v, attr) and `intermediate`(v, attr) of v, an element of each input; `derivative`(v, attr, k) by input k.
+template <typename Value, typename Derivative, typename Intermediate>
+bool Register(const Pointwise& op, Value value, Derivative derivative, Intermediate intermediate) {
+  OpRegistrar forward(op.type);
+  OpRegistrar backward(op.type + "_grad");
+  (void)std::move(forward).Comment(op.comment + ", element by element.");
+  (void)std::move(backward).Comment("Gradient of " + op.type + ".");
+  GradientUses uses{.inputs = op.inputs, .outputs = {}, .no_gradient = {}};
+  for (const std::string& input : op.inputs) {
+    (void)std::move(forward).Input(input, input == op.inputs[0] ? "any shape" : "dims and dtype of " + op.inputs[0]);
+    (void)std::move(backward).Input(input, "as in the operator");
+    if (std::find(op.by.begin(), op.by.end(), input) != op.by.end()) {
+      (void)std::move(backward).Output(Grad(input), "dims of " + input, kDispensable);
+    } else {
+      uses.no_gradient.push_back(input);
+    }
+  }
+  (void)std::move(forward).Output(op.out, "dims, dtype and LoD of " + op.inputs[0]);
+  (void)std::move(backward).Input(Grad(op.out), "gradient of " + op.out);
+  if (!op.intermediate.empty()) {
+    (void)std::move(forward).Output(op.intermediate, "dims of " + op.inputs[0] + "; Fluid's", kDispensable);
+    (void)std::move(backward).Input(Grad(op.intermediate), "not used", kDispensable);
+  }
+  if (!op.attr.empty()) {
+    (void)std::move(forward).Attr<double>(op.attr, op.attr_comment, op.default_value);
+    (void)std::move(backward).Attr<double>(op.attr, op.attr_comment, op.default_value);
+  }
+  std::move(forward)
+      .InferShape([op](InferShapeContext& ctx) {
+        for (const std::string& input : op.inputs) {
+          EnforceLikeFirst(ctx, op, input);
+        }
+        ctx.ShareAll(op.inputs[0], op.out);
+        if (!op.intermediate.empty()) {
+          ctx.ShareAll(op.inputs[0], op.intermediate);
+        }
+      })
+      .template Kernel<float>(
+          [=](const ExecutionContext& ctx) { PointwiseKernel<float>(ctx, op, value, intermediate); })
+      .template Kernel<double>(
+          [=](const ExecutionContext& ctx) { PointwiseKernel<double>(ctx, op, value, intermediate); })
+      .Gradient(DefaultGradient(uses))
+      .Register();
+  std::move(backward)
+      .InferShape([op](InferShapeContext& ctx) {
+        EnforceLikeFirst(ctx, op, Grad(op.out));
+        for (const std::string& input : op.by) {
+          InferGradients(ctx, {input});
+        }
+      })
+      .template Kernel<float>([=](const ExecutionContext& ctx) { PointwiseGradKernel<float>(ctx, op, derivative); })
+      .template Kernel<double>([=](const ExecutionContext& ctx) { PointwiseGradKernel<double>(ctx, op, derivative); })
+      .Register();
+  return true;
+}
+
+constexpr auto kNone = [](const auto& v, auto) { return v[0]; };
+
+template <typename T>
+T Softplus(T x) {
+  return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
+}
+
+template <typename T>
+T Sigmoid(T x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+// Huber's loss of a residual, and its derivative.
+template <typename T>
+T Huber(T r, T delta) {
+  return std::abs(r) <= delta ? r * r / 2 : delta * (std::abs(r) - delta / 2);
+}
+template <typename T>
+T HuberDerivative(T r, T delta) {
+  return std::abs(r) <= delta ? r : r > 0 ? delta : -delta;
+}
+
+[[maybe_unused]] const bool kRegistered =
+    Register(
+        {"minus", "X - Y", {"X", "Y"}, {"X", "Y"}, "Out", "", "", ""}, [](const auto& v, auto) { return v[0] - v[1]; },
+        [](const auto& v, auto, size_t k) { return decltype(v[0] + 0)(k == 0 ? 1 : -1); }, kNone) &&
+    Register(
+        {"log_loss",
+         "-Labels * log(Predicted + epsilon) - (1 - Labels) * log(1 - Predicted + epsilon)",
+         {"Predicted", "Labels"},
+         {"Predicted"},
+         "Loss",
+         "",
+         "epsilon",
+         "keeps the logarithms finite",
+         1e-4},
+        [](const auto& v, auto e) { return -v[1] * std::log(v[0] + e) - (1 - v[1]) * std::log(1 - v[0] + e); },
+        [](const auto& v, auto e, size_t) { return -v[1] / (v[0] + e) + (1 - v[1]) / (1 - v[0] + e); }, kNone) &&
+    Register(
+        {"hinge_loss", "max(0, 1 - (2 Labels - 1) Logits)", {"Logits", "Labels"}, {"Logits"}, "Loss", "", "", ""},
+        [](const auto& v, auto zero) { return std::max(zero, 1 - (2 * v[1] - 1) * v[0]); },
+        [](const auto& v, auto zero, size_t) { return (2 * v[1] - 1) * v[0] < 1 ? 1 - 2 * v[1] : zero; }, kNone) &&
+    Register(
+        {"huber_loss",
+         "With r = Y - X: r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2)",
+         {"X", "Y"},
+         {"X", "Y"},
+         "Out",
+         "Residual",
+         "delta",
+         "where the loss becomes linear",
+         1.0},
+        [](const auto& v, auto delta) { return Huber(v[1] - v[0], delta); },
+        [](const auto& v, auto delta, size_t k) {
+          const auto derivative = HuberDerivative(v[1] - v[0], delta);
+          return k == 0 ? -derivative : derivative;
+        },
+        [](const auto& v, auto) { return v[1] - v[0]; }) &&
+    Register(
+        {"modified_huber_loss",
+         "With m = (2 Y - 1) X: -4 m where m < -1, (1 - m)^2 where m < 1, else 0",
+         {"X", "Y"},
+         {"X"},
+         "Out",
+         "IntermediateVal",
+         "",
+         ""},
+        [](const auto& v, auto zero) {
+          const auto m = (2 * v[1] - 1) * v[0];
+          return m < -1 ? -4 * m : m < 1 ? (1 - m) * (1 - m) : zero;
+        },
+        [](const auto& v, auto zero, size_t) {
+          const auto y = 2 * v[1] - 1;
+          const auto m = y * v[0];
+          return m < -1 ? -4 * y : m < 1 ? -2 * (1 - m) * y : zero;
+        },
+        [](const auto& v, auto) { return (2 * v[1] - 1) * v[0]; }) &&
+    Register(
+        {"rank_loss",
+         "log(1 + exp(o)) - Label * o, with o = Left - Right (C. Burges et al., RankNet, 2005)",
+         {"Label", "Left", "Right"},
+         {"Left", "Right"},
+         "Out",
+         "",
+         "",
+         ""},
+        [](const auto& v, auto) { return Softplus(v[1] - v[2]) - v[0] * (v[1] - v[2]); },
+        [](const auto& v, auto, size_t k) {
+          const auto derivative = Sigmoid(v[1] - v[2]) - v[0];
+          return k == 1 ? derivative : -derivative;
+        },
+        kNone) &&
+    Register(
+        {"margin_rank_loss",
+         "max(0, margin - Label (X1 - X2))",
+         {"X1", "X2", "Label"},
+         {"X1", "X2"},
+         "Out",
+         "Activated",
+         "margin",
+         "by how much they should differ",
+         0.0},
+        [](const auto& v, auto margin) { return std::max(decltype(margin)(0), margin - v[2] * (v[0] - v[1])); },
+        [](const auto& v, auto margin, size_t k) {
+          const auto derivative = margin - v[2] * (v[0] - v[1]) > 0 ? v[2] : decltype(margin)(0);
+          return k == 0 ? -derivative : derivative;
+        },
+        [](const auto& v, auto margin) { return decltype(margin)(margin - v[2] * (v[0] - v[1]) > 0); });
+
+}  // namespace
+}  // namespace headrace::ops

@@ -1,0 +1,117 @@
+// What operators share that reduce a tensor along some of its dimensions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/broadcast.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+
+// Which dimensions of `x` stay.
+inline std::vector<bool> KeptDims(const OpDesc& op, const DDim& x) {
+  std::vector<bool> kept(x.size(), !op.Attr<bool>("reduce_all"));
+  if (op.Attr<bool>("reduce_all")) {
+    return kept;
+  }
+  const auto& dims = op.Attr<std::vector<int32_t>>("dim");
+  HR_ENFORCE(!dims.empty(), InvalidArgument, "attribute dim: expected at least one dimension, or reduce_all");
+  for (const int32_t dim : dims) {
+    const size_t d = FrontAxis(dim, x.size(), "dim");
+    HR_ENFORCE(kept[d], InvalidArgument, "attribute dim: dimension ", d, " is given twice");
+    kept[d] = false;
+  }
+  return kept;
+}
+
+inline DDim ReducedDims(const OpDesc& op, const DDim& x) {
+  const std::vector<bool> kept = KeptDims(op, x);
+  DDim out;
+  for (size_t d = 0; d < x.size(); ++d) {
+    if (kept[d]) {
+      out.push_back(x[d]);
+    } else if (op.Attr<bool>("keep_dim")) {
+      out.push_back(1);
+    }
+  }
+  if (out.empty()) {
+    out.push_back(1);
+  }
+  return out;
+}
+
+// How many elements of `x` make one of the result.
+inline int64_t ElementsPerResult(const OpDesc& op, const DDim& x) {
+  const std::vector<bool> kept = KeptDims(op, x);
+  DDim reduced;
+  for (size_t d = 0; d < x.size(); ++d) {
+    if (!kept[d]) {
+      reduced.push_back(x[d]);
+    }
+  }
+  return Numel(reduced);
+}
+
+// x_grad[i] = value(index of the element, index of its result).
+template <typename T, typename Value>
+void SpreadGradient(const ExecutionContext& ctx, Value&& value) {
+  LoDTensor* x_grad = ctx.Output("X@GRAD");
+  T* dx = x_grad->mutable_data<T>();
+  BroadcastPlan(x_grad->dims(), KeptDims(ctx.op(), x_grad->dims()))
+      .ForEachRun([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
+        for (int64_t i = 0; i < n; ++i) {
+          dx[at + i] = value(at + i, out_at + (kept ? i : 0));
+        }
+      });
+}
+
+inline void InferReduce(InferShapeContext& ctx) {
+  SetOutput(ctx, "Out", ReducedDims(ctx.op(), ctx.InputDim("X")), ctx.InputType("X"));
+  if (const DDim x = ctx.InputDim("X"); !x.empty() && KeptDims(ctx.op(), x)[0]) {
+    ctx.ShareLoD("X", "Out");
+  }
+}
+
+inline void InferReduceOfSome(InferShapeContext& ctx) {
+  HR_ENFORCE(ElementsPerResult(ctx.op(), ctx.InputDim("X")) != 0, InvalidArgument,
+             "input X: expected at least one element for each result, got dims ", ToString(ctx.InputDim("X")));
+  InferReduce(ctx);
+}
+
+inline void InferReduceGrad(InferShapeContext& ctx) {
+  const DDim out = ReducedDims(ctx.op(), ctx.InputDim("X"));
+  for (const char* slot : {"Out", "Out@GRAD"}) {
+    if (ctx.HasInput(slot)) {
+      EnforceDims(ctx, slot, out);
+      EnforceSameType(ctx, slot, "X");
+    }
+  }
+  InferGradients(ctx, {"X"});
+}
+
+inline OpRegistrar&& ReduceAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<std::vector<int32_t>>("dim", "the dimensions to reduce; negative ones count from the back", {0})
+      .Attr<bool>("keep_dim", "whether they stay as dimensions of 1", false)
+      .Attr<bool>("reduce_all", "whether all dimensions are reduced, whatever dim says", false);
+}
+
+inline OpRegistrar&& ReduceSlots(OpRegistrar&& op) {
+  return ReduceAttrs(std::move(op))
+      .Input("X", "any shape")
+      .Output("Out", "dims of X without the reduced ones; [1] if none is left");
+}
+
+inline OpRegistrar&& ReduceGradSlots(OpRegistrar&& op) {
+  return ReduceAttrs(std::move(op))
+      .Input("X", "as in the operator")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("X@GRAD", "dims of X")
+      .InferShape(InferReduceGrad);
+}
+
+}  // namespace headrace::ops

@@ -1,0 +1,314 @@
+// slice, crop, reverse, expand, pad, pad2d, pad_constant_like: elements that are moved, dimension by dimension.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/index_map.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+using Ints = std::vector<int32_t>;
+
+void EnforceSize(const Ints& values, const char* attr, size_t expected, const DDim& x) {
+  HR_ENFORCE(values.size() == expected, InvalidArgument, "attribute ", attr, ": expected ", expected,
+             " numbers for a tensor of dims ", ToString(x), ", got ", ToString(Attribute(values)));
+}
+
+// Each move is made from the operator, the dims of what is moved, and those of the other input, if it has one. `out`
+// are the dims of the result; -1 where they are not known yet. From(d, i): see IndexMap.
+
+struct Slice {
+  static constexpr const char* kMoved = "Input";
+  static constexpr const char* kOther = "";
+  Slice(const OpDesc& op, const DDim& x, const DDim&) : out(x), begin(x.size(), 0) {
+    const auto& axes = op.Attr<Ints>("axes");
+    const auto& starts = op.Attr<Ints>("starts");
+    const auto& ends = op.Attr<Ints>("ends");
+    HR_ENFORCE(starts.size() == axes.size() && ends.size() == axes.size(), InvalidArgument,
+               "attributes axes, starts and ends: expected as many of each, got ", axes.size(), ", ", starts.size(),
+               " and ", ends.size());
+    for (size_t i = 0; i < axes.size(); ++i) {
+      const size_t d = FrontAxis(axes[i], x.size(), "axes");
+      if (x[d] < 0) {
+        out[d] = -1;
+        continue;
+      }
+      const auto place = [&](int64_t p) { return std::clamp<int64_t>(p < 0 ? p + x[d] : p, 0, x[d]); };
+      begin[d] = place(starts[i]);
+      out[d] = std::max<int64_t>(place(ends[i]) - begin[d], 0);
+    }
+  }
+  int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
+  DDim out;
+  DDim begin;
+};
+
+struct Crop {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "Y";
+  Crop(const OpDesc& op, const DDim& x, const DDim& y) : out(y), begin(x.size(), 0) {
+    const auto& offsets = op.Attr<Ints>("offsets");
+    const auto& shape = op.Attr<Ints>("shape");
+    if (op.Input("Y").empty()) {
+      out.assign(shape.begin(), shape.end());
+    }
+    HR_ENFORCE(out.size() == x.size(), InvalidArgument,
+               "attribute shape and input Y: expected as many dimensions as X of dims ", ToString(x), " has, got ",
+               ToString(out));
+    if (!offsets.empty()) {
+      EnforceSize(offsets, "offsets", x.size(), x);
+      std::copy(offsets.begin(), offsets.end(), begin.begin());
+    }
+    for (size_t d = 0; d < x.size(); ++d) {
+      HR_ENFORCE(begin[d] >= 0 && (x[d] < 0 || out[d] < 0 || begin[d] + out[d] <= x[d]), InvalidArgument,
+                 "attributes offsets and shape: expected a part of X of dims ", ToString(x), ", got ", ToString(out),
+                 " from ", ToString(begin), " on");
+    }
+  }
+  int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
+  DDim out;
+  DDim begin;
+};
+
+struct Reverse {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  Reverse(const OpDesc& op, const DDim& x, const DDim&) : out(x), turned(x.size(), false) {
+    for (const int32_t axis : op.Attr<Ints>("axis")) {
+      turned[FrontAxis(axis, x.size(), "axis")] = true;
+    }
+  }
+  int64_t From(size_t d, int64_t i) const { return turned[d] ? out[d] - 1 - i : i; }
+  DDim out;
+  std::vector<bool> turned;
+};
+
+struct Expand {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  Expand(const OpDesc& op, const DDim& dims, const DDim&) : out(dims), x(dims) {
+    const auto& times = op.Attr<Ints>("expand_times");
+    EnforceSize(times, "expand_times", x.size(), x);
+    for (size_t d = 0; d < x.size(); ++d) {
+      HR_ENFORCE(times[d] > 0, InvalidArgument, "attribute expand_times: expected numbers of 1 or more, got ",
+                 ToString(Attribute(times)));
+      out[d] = x[d] < 0 ? -1 : MultiplyExtents(x[d], times[d]);
+    }
+  }
+  int64_t From(size_t d, int64_t i) const { return i % x[d]; }
+  DDim out;
+  DDim x;
+};
+
+struct Pad {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  Pad(const OpDesc& op, const DDim& dims, const DDim&) : out(dims), x(dims) {
+    const auto& paddings = op.Attr<Ints>("paddings");
+    EnforceSize(paddings, "paddings", 2 * x.size(), x);
+    for (size_t d = 0; d < x.size(); ++d) {
+      AddPadding(d, paddings[2 * d], paddings[2 * d + 1]);
+    }
+  }
+  void AddPadding(size_t d, int32_t before, int32_t after) {
+    HR_ENFORCE(before >= 0 && after >= 0, InvalidArgument, "attribute paddings: expected numbers of 0 or more, got ",
+               before, " and ", after);
+    begin.push_back(before);
+    out[d] = x[d] < 0 ? -1 : AddExtents(x[d], int64_t{before} + after);
+  }
+  int64_t From(size_t d, int64_t i) const { return begin[d] <= i && i < begin[d] + x[d] ? i - begin[d] : -1; }
+  DDim out;
+  DDim x;
+  DDim begin{};
+
+ protected:
+  explicit Pad(const DDim& dims) : out(dims), x(dims) {}
+};
+
+struct Pad2d : Pad {
+  Pad2d(const OpDesc& op, const DDim& dims, const DDim&) : Pad(dims), mode(op.Attr<std::string>("mode")) {
+    HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected a tensor of rank 4, got dims ", ToString(x));
+    const auto& paddings = op.Attr<Ints>("paddings");
+    EnforceSize(paddings, "paddings", 4, x);
+    const size_t height = op.Attr<std::string>("data_format") == "NHWC" ? 1 : 2;
+    for (size_t d = 0; d < x.size(); ++d) {
+      const bool padded = d == height || d == height + 1;
+      const int32_t before = padded ? paddings[2 * (d - height)] : 0;
+      const int32_t after = padded ? paddings[2 * (d - height) + 1] : 0;
+      AddPadding(d, before, after);
+      HR_ENFORCE(mode != "reflect" || x[d] < 0 || !padded || std::max(before, after) < x[d], InvalidArgument,
+                 "attribute paddings: expected less than the extent of dimension ", d, " of X of dims ", ToString(x),
+                 ", which is reflected, got ", ToString(Attribute(paddings)));
+      HR_ENFORCE(mode != "edge" || x[d] != 0 || !padded || before + after == 0, InvalidArgument,
+                 "input X: expected an edge to repeat, got dims ", ToString(x));
+    }
+  }
+  int64_t From(size_t d, int64_t i) const {
+    const int64_t from = i - begin[d];
+    if (mode == "edge") {
+      return std::clamp<int64_t>(from, 0, x[d] - 1);
+    }
+    if (mode == "reflect") {
+      return from < 0 ? -from : from >= x[d] ? 2 * (x[d] - 1) - from : from;
+    }
+    return Pad::From(d, i);
+  }
+  std::string mode;
+};
+
+struct PadLike {
+  static constexpr const char* kMoved = "Y";
+  static constexpr const char* kOther = "X";
+  PadLike(const OpDesc&, const DDim& dims, const DDim& like) : out(like), y(dims) {
+    bool fits = y.size() == like.size();
+    for (size_t d = 0; fits && d < y.size(); ++d) {
+      fits = y[d] < 0 || like[d] < 0 || y[d] <= like[d];
+    }
+    HR_ENFORCE(fits, InvalidArgument, "input Y: expected dims no greater than those of X, ", ToString(like), ", got ",
+               ToString(y));
+  }
+  int64_t From(size_t d, int64_t i) const { return i < y[d] ? i : -1; }
+  DDim out;
+  DDim y;
+};
+
+template <typename Move>
+Move MoveOf(const InferShapeContext& ctx) {
+  return Move(ctx.op(), ctx.InputDim(Move::kMoved), ctx.HasInput(Move::kOther) ? ctx.InputDim(Move::kOther) : DDim{});
+}
+
+template <typename Move>
+IndexMap MapOf(const ExecutionContext& ctx) {
+  const LoDTensor* other = ctx.InputOrNull(Move::kOther);
+  const DDim& x = ctx.Input(Move::kMoved).dims();
+  const Move move(ctx.op(), x, other == nullptr ? DDim{} : other->dims());
+  return IndexMap(x, move.out, [&move](size_t d, int64_t i) { return move.From(d, i); });
+}
+
+template <typename T, typename Move>
+void MoveKernel(const ExecutionContext& ctx) {
+  T fill{};
+  if (ctx.op().attrs.contains("pad_value")) {
+    fill = static_cast<T>(ctx.Attr<double>("pad_value"));
+  }
+  MapOf<Move>(ctx).Move(ctx.Input(Move::kMoved), ctx.Output("Out"), &fill);
+}
+
+template <typename T, typename Move>
+void MoveGradKernel(const ExecutionContext& ctx) {
+  MapOf<Move>(ctx).template AddBack<T>(ctx.Input("Out@GRAD"), ctx.Output(Grad(Move::kMoved)));
+}
+
+template <typename Move>
+OpRegistrar&& OtherInput(OpRegistrar&& op, const char* comment) {
+  if (*Move::kOther == 0) {
+    return std::move(op);
+  }
+  const bool given = std::string_view(Move::kMoved) == "Y";  // or else attributes take its place
+  return std::move(op).Input(Move::kOther, comment, given ? kPlain : kDispensable);
+}
+
+template <typename Move, typename Attrs>
+bool Register(const std::string& type, const std::string& comment, const std::string& out, Attrs attrs,
+              const char* other = "") {
+  GradientUses uses{.inputs = {Move::kMoved}, .outputs = {}, .no_gradient = {}};
+  if (*Move::kOther != 0) {
+    uses.inputs.emplace_back(Move::kOther);
+    uses.no_gradient.emplace_back(Move::kOther);
+  }
+  OpRegistrar(type)
+      .Comment(comment)
+      .Input(Move::kMoved, "any shape")
+      .With(OtherInput<Move>, other)
+      .Output("Out", out)
+      .With(attrs)
+      .KernelTypeFrom(Move::kMoved)
+      .InferShape(
+          [](InferShapeContext& ctx) { SetOutput(ctx, "Out", MoveOf<Move>(ctx).out, ctx.InputType(Move::kMoved)); })
+      .template Kernel<bool>(MoveKernel<bool, Move>)
+      .template Kernel<uint8_t>(MoveKernel<uint8_t, Move>)
+      .template Kernel<int32_t>(MoveKernel<int32_t, Move>)
+      .template Kernel<int64_t>(MoveKernel<int64_t, Move>)
+      .template Kernel<float>(MoveKernel<float, Move>)
+      .template Kernel<double>(MoveKernel<double, Move>)
+      .Gradient(DefaultGradient(uses))
+      .Register();
+  OpRegistrar(type + "_grad")
+      .Comment("Gradient of " + type + ".")
+      .Input(Move::kMoved, "as in the operator; only its dims are used")
+      .With(OtherInput<Move>, "as in the operator; only its dims are used")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output(Grad(Move::kMoved), std::string("dims of ") + Move::kMoved)
+      .With(attrs)
+      .KernelTypeFrom(Move::kMoved)
+      .InferShape([](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Out@GRAD", MoveOf<Move>(ctx).out);
+        EnforceSameType(ctx, "Out@GRAD", Move::kMoved);
+        InferGradients(ctx, {Move::kMoved});
+      })
+      .template Kernel<float>(MoveGradKernel<float, Move>)
+      .template Kernel<double>(MoveGradKernel<double, Move>)
+      .Register();
+  return true;
+}
+
+OpRegistrar&& PadValue(OpRegistrar&& op) {
+  return std::move(op).Attr<double>("pad_value", "what the new elements are", 0.0);
+}
+
+[[maybe_unused]] const bool kRegistered =
+    Register<Slice>("slice", "The part of a tensor between starts and ends.", "dims of Input, less what is cut off",
+                    [](OpRegistrar&& op) -> OpRegistrar&& {
+                      return std::move(op)
+                          .Attr<Ints>("axes", "the dimensions that are cut; negative ones count from the back")
+                          .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there")
+                          .Attr<Ints>("ends", "where each ends, exclusive; likewise");
+                    }) &&
+    Register<Crop>(
+        "crop", "The part of X from offsets on.", "dims shape, or those of Y",
+        [](OpRegistrar&& op) -> OpRegistrar&& {
+          return std::move(op)
+              .Attr<Ints>("offsets", "where each dimension begins; empty: 0", {})
+              .Attr<Ints>("shape", "dims of Out, unless Y is given", {});
+        },
+        "any dtype: its dims are those of Out") &&
+    Register<Reverse>("reverse", "The elements in the reverse order.", "dims of X",
+                      [](OpRegistrar&& op) -> OpRegistrar&& {
+                        return std::move(op).Attr<Ints>(
+                            "axis", "the dimensions that are reversed; negative ones count from the back");
+                      }) &&
+    Register<Expand>("expand", "X, repeated.", "dims of X times expand_times",
+                     [](OpRegistrar&& op) -> OpRegistrar&& {
+                       return std::move(op).Attr<Ints>("expand_times", "how often, for each dimension");
+                     }) &&
+    Register<Pad>("pad", "X with more elements around it.", "dims of X plus paddings",
+                  [](OpRegistrar&& op) -> OpRegistrar&& {
+                    return PadValue(std::move(op))
+                        .Attr<Ints>("paddings", "for each dimension, how many before and how many after");
+                  }) &&
+    Register<Pad2d>(
+        "pad2d", "Images with more pixels around them.", "dims of X plus paddings",
+        [](OpRegistrar&& op) -> OpRegistrar&& {
+          return PadValue(std::move(op))
+              .Attr<Ints>("paddings", "top, bottom, left, right", {0, 0, 0, 0})
+              .Attr<std::string>(
+                  "mode", "'constant': pad_value; 'reflect': as in a mirror; 'edge': the nearest pixel", "constant",
+                  [](const std::string& mode) {
+                    HR_ENFORCE(mode == "constant" || mode == "reflect" || mode == "edge", InvalidArgument,
+                               "attribute mode: expected 'constant', 'reflect' or 'edge', got '", mode, "'");
+                  })
+              .Attr<std::string>("data_format", "'NCHW' or 'NHWC'", "NCHW", [](const std::string& format) {
+                HR_ENFORCE(format == "NCHW" || format == "NHWC", InvalidArgument,
+                           "attribute data_format: expected 'NCHW' or 'NHWC', got '", format, "'");
+              });
+        }) &&
+    Register<PadLike>("pad_constant_like", "Y with more elements after it.", "dims of X", PadValue,
+                      "any shape: its dims are those of Out");
+
+}  // namespace
+}  // namespace headrace::ops

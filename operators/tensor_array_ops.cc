@@ -1,0 +1,115 @@
+// write_to_array, read_from_array, lod_array_length: lists of tensors.
+#include <cstdint>
+#include <string>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// The place in an array that input I names: a single int64 of 0 or more.
+size_t PlaceIn(const Scope& scope, const std::string& name) {
+  const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
+  HR_ENFORCE(tensor.initialized() && tensor.numel() == 1, InvalidArgument, "input I: expected a single element, '",
+             name, "' has dims ", ToString(tensor.dims()));
+  const int64_t place = *tensor.data<int64_t>();
+  HR_ENFORCE(place >= 0, OutOfRange, "input I: expected 0 or more, '", name, "' is ", place);
+  return static_cast<size_t>(place);
+}
+
+class WriteToArrayOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    const auto& x = scope.GetVar(Input("X")).Get<LoDTensor>();
+    HR_ENFORCE(x.initialized(), FailedPrecondition, "'", Input("X"), "' has not been written yet");
+    auto& array = *scope.GetVar(Output("Out")).GetMutable<LoDTensorArray>();
+    const size_t place = PlaceIn(scope, Input("I"));
+    if (place >= array.size()) {
+      array.resize(place + 1);
+    }
+    array[place].CopyFrom(x);
+    array[place].set_lod(x.lod());
+  }
+};
+
+// What it reads shares the array's memory until one of the two is written.
+class ReadFromArrayOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    const auto& array = scope.GetVar(Input("X")).Get<LoDTensorArray>();
+    const size_t place = PlaceIn(scope, Input("I"));
+    HR_ENFORCE(place < array.size() && array[place].initialized(), OutOfRange, "input I: nothing has been written to '",
+               Input("X"), "' at ", place, "; it has ", array.size(), " elements");
+    *scope.GetVar(Output("Out")).GetMutable<LoDTensor>() = array[place];
+  }
+};
+
+class ArrayLengthOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    const auto& array = scope.GetVar(Input("X")).Get<LoDTensorArray>();
+    auto* out = scope.GetVar(Output("Out")).GetMutable<LoDTensor>();
+    out->Resize({1});
+    *out->mutable_data<int64_t>() = static_cast<int64_t>(array.size());
+  }
+};
+
+void EnforceArray(const VarDesc* desc, const char* slot) {
+  HR_ENFORCE(desc == nullptr || desc->kind == VarKind::kLoDTensorArray, TypeMismatch, slot,
+             ": expected a LoDTensorArray, '", desc->name, "' is a ", VarKindName(desc->kind));
+}
+
+void EnforcePlace(const InferShapeContext& ctx) {
+  EnforceType(ctx, "I", DataType::kInt64);
+  const DDim dims = ctx.InputDim("I");
+  HR_ENFORCE(Fits(Numel(dims), 1), InvalidArgument, "input I: expected a single element, got dims ", ToString(dims));
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(write_to_array)
+    .Comment("Copies a tensor to a place of an array, which grows as far as it has to.")
+    .Input("X", "any tensor")
+    .Input("I", "int64, a single element: the place, from 0 on")
+    .Output("Out", "a LoDTensorArray; its other elements stay")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforcePlace(ctx);
+      EnforceArray(ctx.OutputDesc("Out"), "output Out");
+      SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
+      ctx.ShareLoD("X", "Out");
+    })
+    .Operator<WriteToArrayOp>();
+
+HEADRACE_REGISTER_OP(read_from_array)
+    .Comment("The tensor at a place of an array.")
+    .Input("X", "a LoDTensorArray")
+    .Input("I", "int64, a single element: the place, from 0 on")
+    .Output("Out", "the tensor, with its LoD")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforcePlace(ctx);
+      EnforceArray(ctx.InputDesc("X"), "input X");
+      ctx.ShareAll("X", "Out");
+    })
+    .Operator<ReadFromArrayOp>();
+
+HEADRACE_REGISTER_OP(lod_array_length)
+    .Comment("How many elements an array has.")
+    .Input("X", "a LoDTensorArray")
+    .Output("Out", "int64 [1]")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceArray(ctx.InputDesc("X"), "input X");
+      SetOutput(ctx, "Out", {1}, DataType::kInt64);
+    })
+    .Operator<ArrayLengthOp>();
+
+}  // namespace headrace::ops
