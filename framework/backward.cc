@@ -114,7 +114,9 @@ bool BackwardPass::CarriesGradient(const std::string& name) const {
     return false;
   }
   const VarDesc* var = block_.FindVar(name);
-  return var != nullptr && !var->stop_gradient && var->kind == VarKind::kLoDTensor &&
+  // An array carries one, too: operators that pass it on without a gradient must not go unnoticed.
+  return var != nullptr && !var->stop_gradient &&
+         (var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray) &&
          IsFloatingPoint(var->tensor.dtype);
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "framework/block_runner.h"
 #include "framework/op_registry.h"
 #include "framework/program_check.h"
 
@@ -13,6 +14,29 @@ namespace headrace {
 namespace {
 
 using Names = std::set<std::string, std::less<>>;
+
+// Adds the names of all variables that operators of blocks within `op`, an operator of `block`, use. A block that does
+// not lie there, or lies deeper than any may, is refused when the operator is prepared.
+void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
+                   std::vector<std::string>* outputs, int depth = 0) {
+  for (const auto& [name, attr] : op.attrs) {
+    const auto* ref = std::get_if<BlockRef>(&attr);
+    if (ref == nullptr || depth > kMaxBlockDepth) {
+      continue;
+    }
+    const BlockDesc& inner = block.program().block(static_cast<size_t>(ref->index));
+    if (inner.parent() != block.index()) {
+      continue;
+    }
+    for (const auto& inner_op : inner.ops()) {
+      const std::vector<std::string> reads = inner_op->InputNames();
+      const std::vector<std::string> writes = inner_op->OutputNames();
+      inputs->insert(inputs->end(), reads.begin(), reads.end());
+      outputs->insert(outputs->end(), writes.begin(), writes.end());
+      AddInnerNames(inner, *inner_op, inputs, outputs, depth + 1);
+    }
+  }
+}
 
 bool Intersects(const Names& known, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(),
@@ -29,8 +53,9 @@ std::vector<const OpDesc*> RunningOrder(const BlockDesc& block) {
   Names outputs;
   for (size_t i = ops.size(); i-- > 0;) {
     const OpDesc& op = *ops[i];
-    const std::vector<std::string> op_inputs = op.InputNames();
-    const std::vector<std::string> op_outputs = op.OutputNames();
+    std::vector<std::string> op_inputs = op.InputNames();
+    std::vector<std::string> op_outputs = op.OutputNames();
+    AddInnerNames(block, op, &op_inputs, &op_outputs);
     first[i] = OpRegistry::Get(op.type).reads_data || Intersects(inputs, op_outputs) ||
                Intersects(outputs, op_outputs) || Intersects(outputs, op_inputs);
     if (first[i]) {
@@ -47,12 +72,6 @@ std::vector<const OpDesc*> RunningOrder(const BlockDesc& block) {
     }
   }
   return order;
-}
-
-// Whether a variable belongs to the caller's scope. A reader or a queue is the same one for every program that uses it,
-// and what it has fetched in advance must not be lost between runs.
-bool OutlivesRuns(const VarDesc& var) {
-  return var.persistable || var.kind == VarKind::kReader || var.kind == VarKind::kRaw;
 }
 
 // Sets a flag for as long as it lives; refuses if it is set already.
@@ -126,13 +145,18 @@ class FeedGuard {
   std::vector<Variable*> fed_;
 };
 
-// Completes the operators with their defaults.
+// Completes the operators with their defaults, those of the blocks within the block, too.
 void PreparedProgram::Impl::Check() {
-  for (size_t i = 0; i < block.ops().size(); ++i) {
-    OpDesc& op = block.MutableOp(i);
-    OpRegistry::Check(op);
-    CheckVariablesExist(block, op);
-    CheckBlockRefs(block, op);
+  std::vector<bool> within(program.num_blocks(), false);
+  for (size_t b = static_cast<size_t>(block.index()); b < program.num_blocks(); ++b) {
+    BlockDesc& checked = program.block(b);
+    within[b] = &checked == &block || (checked.parent() >= 0 && within[static_cast<size_t>(checked.parent())]);
+    for (size_t i = 0; within[b] && i < checked.ops().size(); ++i) {
+      OpDesc& op = checked.MutableOp(i);
+      OpRegistry::Check(op);
+      CheckVariablesExist(checked, op);
+      CheckBlockRefs(checked, op);
+    }
   }
 }
 
@@ -158,12 +182,7 @@ void PreparedProgram::Impl::Bind(Scope* scope) {
         continue;  // hidden by a variable of an inner block
       }
       if (!OutlivesRuns(*desc)) {
-        Variable* variable = temporaries->Var(desc->name);
-        if (!variable->initialized() && desc->kind == VarKind::kLoDTensor) {
-          variable->GetMutable<LoDTensor>();
-        } else if (!variable->initialized() && desc->kind == VarKind::kLoDTensorArray) {
-          variable->GetMutable<LoDTensorArray>();
-        }
+        InitializeVariable(*desc, temporaries->Var(desc->name));
       } else if (scope->FindVar(desc->name) == nullptr) {
         scope->Var(desc->name);
       }
@@ -225,6 +244,7 @@ std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, s
   impl.Check();
   for (const OpDesc* op : RunningOrder(impl.block)) {
     impl.ops.push_back(OpRegistry::Create(*op));
+    impl.ops.back()->Prepare(impl.block);
   }
   for (const std::string& fetch : fetches) {
     const VarDesc* desc = impl.block.FindVar(fetch);
@@ -253,6 +273,7 @@ void Executor::Run(PreparedProgram& prepared, Scope* scope, const std::map<std::
     }
   }
   impl.Bind(scope);
+  EmptyArrays(impl.block, *impl.temporaries);
   FeedGuard feeding(*impl.temporaries);
   for (const auto& [name, value] : feeds) {
     feeding.Feed(name, value, impl.block.GetVar(name).persistable);

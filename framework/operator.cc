@@ -34,6 +34,7 @@ size_t SizeIn(const std::vector<ExecutionContext::Slot>& slots, std::string_view
 }  // namespace
 
 OperatorBase::~OperatorBase() = default;
+void OperatorBase::Prepare(const BlockDesc&) {}
 
 void OperatorBase::Run(const Scope& scope, const Place& place) {
   try {

@@ -38,6 +38,10 @@ class HEADRACE_API OperatorBase {
   const OpDesc& desc() const { return desc_; }
   const std::string& Type() const { return desc_.type; }
 
+  // Called once, before the first Run, with the block that the operator is part of, which outlives it. For operators
+  // that run other blocks of its program.
+  virtual void Prepare(const BlockDesc& block);
+
   // Runs on the variables that `scope` has under the names of the OpDesc. Errors come out with the operator's type as
   // context.
   void Run(const Scope& scope, const Place& place);

@@ -1,4 +1,4 @@
-#include "reader/wait_hook.h"
+#include "framework/wait_hook.h"
 
 #include <utility>
 
@@ -19,5 +19,16 @@ ScopedWaitHook::ScopedWaitHook(std::function<void()> hook) : hook_(std::move(hoo
 ScopedWaitHook::~ScopedWaitHook() { current_hook = outer_; }
 
 const std::function<void()>* ScopedWaitHook::Current() { return current_hook; }
+
+void ScopedWaitHook::CallIfDue() {
+  thread_local std::chrono::steady_clock::time_point due;
+  if (current_hook == nullptr) {
+    return;
+  }
+  if (const auto now = std::chrono::steady_clock::now(); now >= due) {
+    due = now + kPeriod;
+    (*current_hook)();
+  }
+}
 
 }  // namespace headrace

@@ -31,7 +31,7 @@
 
 #include "framework/errors.h"
 #include "framework/thread_annotations.h"
-#include "reader/wait_hook.h"
+#include "framework/wait_hook.h"
 
 namespace headrace {
 

@@ -11,11 +11,11 @@
 
 #include "framework/errors.h"
 #include "framework/thread_annotations.h"
+#include "framework/wait_hook.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/numpy_interop.h"
 #include "python/bindings/scope.h"
-#include "reader/wait_hook.h"
 
 namespace headrace::python {
 

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "framework/errors.h"
+#include "framework/wait_hook.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/numpy_interop.h"
 #include "python/bindings/python_error.h"
 #include "python/bindings/scope.h"
-#include "reader/wait_hook.h"
 
 // Every call gives the GIL up, however short it is: see rule 1 of gil.h.
 namespace headrace::python {

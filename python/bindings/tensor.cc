@@ -39,8 +39,11 @@ int64_t Rows(const LoDTensor& tensor) {
   return tensor.dims().empty() ? 1 : tensor.dims()[0];
 }
 
+// A tensor without data takes any well-formed LoD: that it fits the data is checked where the two are used.
 void SetLoD(LoDTensor& tensor, LoD lod) {
-  CheckLoD(lod, Rows(tensor));
+  const bool has_end = !lod.empty() && !lod.back().empty();
+  const int64_t end = has_end ? static_cast<int64_t>(lod.back().back()) : 0;
+  CheckLoD(lod, tensor.initialized() ? Rows(tensor) : end);
   tensor.set_lod(std::move(lod));
 }
 
@@ -158,7 +161,7 @@ void BindTensor(py::module_& m) {
           "lod", [](const LoDTensor& self) { return self.lod(); }, "The LoD as offsets, a list of lists.")
       .def(
           "set_lod", [](LoDTensor& self, const SignedLoD& lod) { SetLoD(self, ToLoD(lod)); }, py::arg("lod"),
-          "Sets the LoD, given as offsets. ValueError unless it fits the data, which must be set before.")
+          "Sets the LoD, given as offsets. ValueError unless it is well formed and fits the data, if there are any yet.")
       .def(
           "recursive_sequence_lengths", [](const LoDTensor& self) { return OffsetsToLengths(self.lod()); },
           "The LoD as lengths of sequences, a list of lists.")

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "framework/errors.h"
-#include "reader/wait_hook.h"
+#include "framework/wait_hook.h"
 #include "tests/reader/reader_test_util.h"
 
 namespace headrace {

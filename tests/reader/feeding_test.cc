@@ -16,9 +16,9 @@
 #include "framework/op_registry.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
+#include "framework/wait_hook.h"
 #include "reader/lod_tensor_blocking_queue.h"
 #include "reader/reader.h"
-#include "reader/wait_hook.h"
 #include "tests/reader/reader_test_util.h"
 
 namespace headrace {
