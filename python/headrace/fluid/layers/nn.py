@@ -19,26 +19,40 @@ from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 __all__ = [
     "accuracy",
     "argmax",
+    "argmin",
+    "argsort",
     "batch_norm",
+    "clip",
+    "clip_by_norm",
     "conv2d",
     "cross_entropy",
+    "cumsum",
     "dropout",
     "elementwise_add",
     "elementwise_div",
+    "elementwise_floordiv",
     "elementwise_max",
     "elementwise_min",
+    "elementwise_mod",
     "elementwise_mul",
+    "elementwise_pow",
     "elementwise_sub",
     "embedding",
     "fc",
+    "l2_normalize",
     "layer_norm",
     "log_softmax",
     "matmul",
     "mean",
     "mul",
     "pool2d",
+    "prelu",
+    "reduce_all",
+    "reduce_any",
     "reduce_max",
     "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
     "reduce_sum",
     "scale",
     "sigmoid_cross_entropy_with_logits",
@@ -394,6 +408,75 @@ def argmax(x: Variable, axis: int = 0) -> Variable:
     return out
 
 
+def argmin(x: Variable, axis: int = 0) -> Variable:
+    """Where the least element is along ``axis``; int64."""
+    helper = LayerHelper("arg_min")
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"X": check_variable(x, "x", "argmin")}, {"Out": out}, {"axis": axis})
+    return out
+
+
+def argsort(input: Variable, axis: int = -1, name: str | None = None) -> tuple[Variable, Variable]:
+    """The elements in ascending order along ``axis``, and where they were (int64)."""
+    helper = LayerHelper("argsort", name)
+    out = helper.create_variable(check_variable(input, "input", "argsort").dtype)
+    indices = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"X": input}, {"Out": out, "Indices": indices}, {"axis": axis})
+    return out, indices
+
+
+def cumsum(
+    x: Variable, axis: int | None = None, exclusive: bool | None = None, reverse: bool | None = None
+) -> Variable:
+    """The sum of the elements up to each one along ``axis``, by default the last dimension.
+
+    Args:
+        exclusive: leave the element itself out.
+        reverse: add up the elements after it instead.
+    """
+    return _one_output("cumsum", {"X": x}, {"axis": axis, "exclusive": exclusive, "reverse": reverse})
+
+
+def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
+    """x, not less than ``min`` and not more than ``max``, element by element."""
+    return _one_output("clip", {"X": x}, {"min": float(min), "max": float(max)}, name)
+
+
+def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
+    """x, scaled down so that its Euclidean norm is ``max_norm`` if it is greater."""
+    return _one_output("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, name)
+
+
+def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Variable:
+    """The vectors along ``axis``, scaled to the Euclidean length 1; ``epsilon`` is added to the sum of the squares."""
+    helper = LayerHelper("l2_normalize", name)
+    out = helper.create_variable(check_variable(x, "x", "l2_normalize").dtype)
+    norm = helper.create_variable(x.dtype, stop_gradient=True)
+    axis = 0 if len(x.shape) == 1 else axis
+    helper.append_op({"X": x}, {"Out": out, "Norm": norm}, {"axis": axis, "epsilon": float(epsilon)}, type="norm")
+    return out
+
+
+def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | None = None) -> Variable:
+    """x, or a learned slope times x where x < 0.
+
+    Args:
+        mode: "all": one slope; "channel": one for each channel (dimension 1); "element": one for each element
+            of a sample.
+        param_attr: of the slopes, which begin with 0.25.
+    """
+    helper = LayerHelper("prelu", name)
+    shape = {"all": [1], "channel": [1, *check_variable(x, "x", "prelu").shape[1:2]], "element": [1, *x.shape[1:]]}
+    if mode not in shape:
+        raise errors.InvalidArgument(f"layers.prelu: mode has to be 'all', 'channel' or 'element', got {mode!r}")
+    alpha = helper.create_parameter(param_attr, shape[mode], x.dtype, default_initializer=initializer.Constant(0.25))
+    if alpha is None:
+        raise errors.InvalidArgument("layers.prelu: there is no layer without slopes (param_attr=False)")
+    out = helper.create_variable(x.dtype)
+    helper.append_op({"X": x, "Alpha": alpha}, {"Out": out}, {"mode": mode})
+    return out
+
+
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
     """exp(input) divided by its sum over the last dimension. ``use_cudnn`` makes no difference."""
     if axis not in (-1, len(check_variable(input, "input", "softmax").shape) - 1):
@@ -575,6 +658,27 @@ def elementwise_min(
     return _elementwise("elementwise_min", x, y, axis, act, name)
 
 
+def elementwise_pow(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """x to the power of y; see elementwise_add."""
+    return _elementwise("elementwise_pow", x, y, axis, act, name)
+
+
+def elementwise_mod(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """What is left of x / y, with the sign of y; see elementwise_add."""
+    return _elementwise("elementwise_mod", x, y, axis, act, name)
+
+
+def elementwise_floordiv(
+    x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
+) -> Variable:
+    """x / y, rounded down; see elementwise_add."""
+    return _elementwise("elementwise_floordiv", x, y, axis, act, name)
+
+
 def _reduce(
     op_type: str, input: Variable, dim: int | Sequence[int] | None, keep_dim: bool, name: str | None
 ) -> Variable:
@@ -601,3 +705,31 @@ def reduce_max(
 ) -> Variable:
     """The maximum over the dimensions ``dim``; None: over all."""
     return _reduce("reduce_max", input, dim, keep_dim, name)
+
+
+def reduce_min(
+    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
+) -> Variable:
+    """The minimum over the dimensions ``dim``; None: over all."""
+    return _reduce("reduce_min", input, dim, keep_dim, name)
+
+
+def reduce_prod(
+    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
+) -> Variable:
+    """The product over the dimensions ``dim``; None: over all."""
+    return _reduce("reduce_prod", input, dim, keep_dim, name)
+
+
+def reduce_all(
+    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
+) -> Variable:
+    """Whether all elements are true, over the dimensions ``dim``; None: over all."""
+    return _reduce("reduce_all", input, dim, keep_dim, name)
+
+
+def reduce_any(
+    input: Variable, dim: int | Sequence[int] | None = None, keep_dim: bool = False, name: str | None = None
+) -> Variable:
+    """Whether any element is true, over the dimensions ``dim``; None: over all."""
+    return _reduce("reduce_any", input, dim, keep_dim, name)

@@ -13,29 +13,85 @@ from headrace.fluid.layer_helper import LayerHelper, check_variable
 
 __all__ = [
     "abs",
+    "acos",
+    "asin",
+    "atan",
+    "brelu",
+    "ceil",
+    "cos",
+    "elu",
+    "erf",
     "exp",
+    "floor",
     "gelu",
+    "hard_shrink",
+    "hard_sigmoid",
     "leaky_relu",
     "log",
+    "logsigmoid",
+    "pow",
+    "reciprocal",
     "relu",
+    "relu6",
+    "round",
+    "rsqrt",
+    "selu",
     "sigmoid",
+    "sign",
+    "sin",
+    "soft_relu",
+    "softplus",
+    "softshrink",
+    "softsign",
     "sqrt",
     "square",
+    "stanh",
+    "swish",
     "tanh",
+    "tanh_shrink",
+    "thresholded_relu",
 ]
 
 #: The operator's attributes that a function takes, in Fluid's order, by the name that Fluid's layer gives them.
 _FUNCTIONS: dict[str, dict[str, str]] = {
     "abs": {},
+    "acos": {},
+    "asin": {},
+    "atan": {},
+    "brelu": {"t_min": "t_min", "t_max": "t_max"},
+    "ceil": {},
+    "cos": {},
+    "elu": {"alpha": "alpha"},
+    "erf": {},
     "exp": {},
+    "floor": {},
     "gelu": {},
+    "hard_shrink": {"threshold": "threshold"},
+    "hard_sigmoid": {"slope": "slope", "offset": "offset"},
     "leaky_relu": {"alpha": "alpha"},
     "log": {},
+    "logsigmoid": {},
+    "pow": {"factor": "factor"},
+    "reciprocal": {},
     "relu": {},
+    "relu6": {"threshold": "threshold"},
+    "round": {},
+    "rsqrt": {},
+    "selu": {"scale": "scale", "alpha": "alpha"},
     "sigmoid": {},
+    "sign": {},
+    "sin": {},
+    "soft_relu": {"threshold": "threshold"},
+    "softplus": {},
+    "softshrink": {"alpha": "lambda"},
+    "softsign": {},
     "sqrt": {},
     "square": {},
+    "stanh": {"scale_a": "scale_a", "scale_b": "scale_b"},
+    "swish": {"beta": "beta"},
     "tanh": {},
+    "tanh_shrink": {},
+    "thresholded_relu": {"threshold": "threshold"},
 }
 
 
@@ -84,12 +140,40 @@ def _document(op_type: str) -> str:
 
 
 abs = _function("abs")
+acos = _function("acos")
+asin = _function("asin")
+atan = _function("atan")
+brelu = _function("brelu")
+ceil = _function("ceil")
+cos = _function("cos")
+elu = _function("elu")
+erf = _function("erf")
 exp = _function("exp")
+floor = _function("floor")
 gelu = _function("gelu")
+hard_shrink = _function("hard_shrink")
+hard_sigmoid = _function("hard_sigmoid")
 leaky_relu = _function("leaky_relu")
 log = _function("log")
+logsigmoid = _function("logsigmoid")
+pow = _function("pow")
+reciprocal = _function("reciprocal")
 relu = _function("relu")
+relu6 = _function("relu6")
+round = _function("round")
+rsqrt = _function("rsqrt")
+selu = _function("selu")
 sigmoid = _function("sigmoid")
+sign = _function("sign")
+sin = _function("sin")
+soft_relu = _function("soft_relu")
+softplus = _function("softplus")
+softshrink = _function("softshrink")
+softsign = _function("softsign")
 sqrt = _function("sqrt")
 square = _function("square")
+stanh = _function("stanh")
+swish = _function("swish")
 tanh = _function("tanh")
+tanh_shrink = _function("tanh_shrink")
+thresholded_relu = _function("thresholded_relu")

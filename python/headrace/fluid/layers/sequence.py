@@ -5,7 +5,18 @@ from __future__ import annotations
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 
-__all__ = ["sequence_first_step", "sequence_last_step", "sequence_pool", "sequence_softmax"]
+__all__ = [
+    "sequence_expand",
+    "sequence_expand_as",
+    "sequence_first_step",
+    "sequence_last_step",
+    "sequence_pad",
+    "sequence_pool",
+    "sequence_reverse",
+    "sequence_slice",
+    "sequence_softmax",
+    "sequence_unpad",
+]
 
 
 def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_value: float = 0.0) -> Variable:
@@ -42,3 +53,62 @@ def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None 
     out = helper.create_variable(check_variable(input, "input", "sequence_softmax").dtype)
     helper.append_op({"X": input}, {"Out": out})
     return out
+
+
+def _rows(
+    op_type: str,
+    inputs: dict[str, Variable],
+    attrs: dict[str, int] | None = None,
+    name: str | None = None,
+    out_slot: str = "Out",
+) -> Variable:
+    for slot, value in inputs.items():
+        check_variable(value, slot, op_type)
+    helper = LayerHelper(op_type, name)
+    out = helper.create_variable(inputs["X"].dtype)
+    helper.append_op(inputs, {out_slot: out}, attrs)
+    return out
+
+
+def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
+    """Each sequence of ``x`` as often as the sequence at its place in level ``ref_level`` of ``y`` is long; -1: the
+    deepest level. Without a LoD, each row of ``x`` is a sequence.
+    """
+    return _rows("sequence_expand", {"X": x, "Y": y}, {"ref_level": ref_level}, name)
+
+
+def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Each row of ``x`` as often as the sequence of ``y`` at its place is long."""
+    return _rows("sequence_expand_as", {"X": x, "Y": y}, name=name)
+
+
+def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
+    """The rows of each sequence in the reverse order."""
+    return _rows("sequence_reverse", {"X": x}, name=name, out_slot="Y")
+
+
+def sequence_slice(input: Variable, offset: Variable, length: Variable, name: str | None = None) -> Variable:
+    """A part of each sequence: ``length`` rows from ``offset`` on; both int64 [number of sequences, 1]."""
+    return _rows("sequence_slice", {"X": input, "Offset": offset, "Length": length}, name=name)
+
+
+def sequence_pad(
+    x: Variable, pad_value: Variable, maxlen: int | None = None, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """Sequences of one length, [number of sequences, length, ...], and their former lengths, int64.
+
+    Args:
+        pad_value: what fills them up: a single element of the dtype of ``x``.
+        maxlen: the length; None: that of the longest sequence.
+    """
+    helper = LayerHelper("sequence_pad", name)
+    out = helper.create_variable(check_variable(x, "x", "sequence_pad").dtype)
+    length = helper.create_variable("int64", stop_gradient=True)
+    inputs = {"X": x, "PadValue": check_variable(pad_value, "pad_value", "sequence_pad")}
+    helper.append_op(inputs, {"Out": out, "Length": length}, {"padded_length": -1 if maxlen is None else maxlen})
+    return out, length
+
+
+def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:
+    """The rows of padded sequences, [number of sequences, longest, ...], without the padding; with a LoD."""
+    return _rows("sequence_unpad", {"X": x, "Length": length}, name=name)

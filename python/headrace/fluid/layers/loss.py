@@ -1,0 +1,76 @@
+"""Losses of a prediction, element by element unless said otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+
+__all__ = ["hinge_loss", "huber_loss", "label_smooth", "log_loss", "margin_rank_loss", "rank_loss"]
+
+
+def _loss(
+    op_type: str,
+    inputs: dict[str, Variable],
+    attrs: dict[str, Any] | None = None,
+    out_slot: str = "Out",
+    intermediate: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    for slot, value in inputs.items():
+        check_variable(value, slot, op_type)
+    helper = LayerHelper(op_type, name)
+    dtype = next(iter(inputs.values())).dtype
+    out = helper.create_variable(dtype)
+    outputs = {out_slot: out}
+    if intermediate is not None:
+        outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
+    helper.append_op(inputs, outputs, attrs)
+    return out
+
+
+def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
+    """-label · log(input + epsilon) - (1 - label) · log(1 - input + epsilon), for probabilities ``input``."""
+    inputs = {"Predicted": input, "Labels": label}
+    return _loss("log_loss", inputs, {"epsilon": float(epsilon)}, out_slot="Loss", name=name)
+
+
+def hinge_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
+    """max(0, 1 - (2 · label - 1) · input), for labels of 0 and 1."""
+    return _loss("hinge_loss", {"Logits": input, "Labels": label}, out_slot="Loss", name=name)
+
+
+def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
+    """With r = label - input: r² / 2 where |r| ≤ delta, else delta · (|r| - delta / 2)."""
+    return _loss("huber_loss", {"X": input, "Y": label}, {"delta": float(delta)}, intermediate="Residual")
+
+
+def rank_loss(label: Variable, left: Variable, right: Variable, name: str | None = None) -> Variable:
+    """log(1 + exp(o)) - label · o, with o = left - right; ``label`` is how probable it is that left ranks first."""
+    return _loss("rank_loss", {"Label": label, "Left": left, "Right": right}, name=name)
+
+
+def margin_rank_loss(
+    label: Variable, left: Variable, right: Variable, margin: float = 0.1, name: str | None = None
+) -> Variable:
+    """max(0, margin - label · (left - right)); ``label`` is 1 where left should rank first, else -1."""
+    inputs = {"X1": left, "X2": right, "Label": label}
+    return _loss("margin_rank_loss", inputs, {"margin": float(margin)}, intermediate="Activated", name=name)
+
+
+def label_smooth(
+    label: Variable,
+    prior_dist: Variable | None = None,
+    epsilon: float = 0.1,
+    dtype: Any = "float32",
+    name: str | None = None,
+) -> Variable:
+    """(1 - epsilon) · label + epsilon · prior, for soft labels [..., classes].
+
+    Args:
+        prior_dist: [1, classes]; None: uniform.
+        dtype: Fluid's; the result has that of ``label``.
+    """
+    inputs = {"X": label} if prior_dist is None else {"X": label, "PriorDist": prior_dist}
+    return _loss("label_smooth", inputs, {"epsilon": float(epsilon)}, name=name)

@@ -1,0 +1,178 @@
+"""Layers that move elements: slices, padding, rows by their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace import errors
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+
+__all__ = [
+    "crop",
+    "expand",
+    "gather",
+    "multiplex",
+    "one_hot",
+    "pad",
+    "pad2d",
+    "pad_constant_like",
+    "reverse",
+    "scatter",
+    "shape",
+    "slice",
+    "stack",
+    "unstack",
+]
+
+
+def _moved(
+    op_type: str,
+    inputs: dict[str, Variable],
+    attrs: dict[str, Any] | None = None,
+    name: str | None = None,
+    out_slot: str = "Out",
+) -> Variable:
+    for slot, value in inputs.items():
+        check_variable(value, slot, op_type)
+    helper = LayerHelper(op_type, name)
+    out = helper.create_variable(next(iter(inputs.values())).dtype)
+    helper.append_op(inputs, {out_slot: out}, attrs)
+    return out
+
+
+def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Variable:
+    """The part of ``input`` from ``starts`` to ``ends`` (exclusive) of the dimensions ``axes``. Negative places count
+    from the end; those beyond it stand for it.
+    """
+    return _moved("slice", {"Input": input}, {"axes": list(axes), "starts": list(starts), "ends": list(ends)})
+
+
+def crop(
+    x: Variable,
+    shape: Variable | Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+    name: str | None = None,
+) -> Variable:
+    """The part of ``x`` of shape ``shape``, or of the shape of that variable, from ``offsets`` on (by default 0)."""
+    attrs: dict[str, Any] = {"offsets": [] if offsets is None else list(offsets)}
+    inputs = {"X": x}
+    if isinstance(shape, Variable):
+        inputs["Y"] = shape
+    elif shape is None:
+        raise errors.InvalidArgument("layers.crop: a shape is needed")
+    else:
+        attrs["shape"] = list(shape)
+    return _moved("crop", inputs, attrs, name)
+
+
+def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
+    """The elements in the reverse order along the dimensions ``axis``."""
+    return _moved("reverse", {"X": x}, {"axis": [axis] if isinstance(axis, int) else list(axis)})
+
+
+def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
+    """x, repeated ``expand_times[d]`` times along dimension d."""
+    return _moved("expand", {"X": x}, {"expand_times": list(expand_times)}, name)
+
+
+def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
+    """x with more elements around it: for each dimension, how many before and how many after."""
+    return _moved("pad", {"X": x}, {"paddings": list(paddings), "pad_value": float(pad_value)}, name)
+
+
+def pad2d(
+    input: Variable,
+    paddings: Sequence[int] = (0, 0, 0, 0),
+    mode: str = "constant",
+    pad_value: float = 0.0,
+    data_format: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Images with more pixels around them.
+
+    Args:
+        paddings: top, bottom, left, right.
+        mode: "constant": the new pixels are ``pad_value``; "reflect": as in a mirror; "edge": the nearest pixel.
+    """
+    attrs = {"paddings": list(paddings), "mode": mode, "pad_value": float(pad_value), "data_format": data_format}
+    return _moved("pad2d", {"X": input}, attrs, name)
+
+
+def pad_constant_like(x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None) -> Variable:
+    """y with more elements after it, so that it has the shape of ``x``."""
+    return _moved("pad_constant_like", {"Y": y, "X": x}, {"pad_value": float(pad_value)}, name)
+
+
+def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
+    """The rows of ``input`` with the numbers ``index``, int32 or int64 [n] or [n, 1].
+
+    Args:
+        overwrite: Fluid's; the gradient of a row that is taken more than once is the sum in any case.
+    """
+    return _moved("gather", {"X": input, "Index": index})
+
+
+def scatter(
+    input: Variable, index: Variable, updates: Variable, name: str | None = None, overwrite: bool = True
+) -> Variable:
+    """``input`` with the rows ``index`` replaced by those of ``updates``; without ``overwrite``, by their
+    sums.
+    """
+    return _moved("scatter", {"X": input, "Ids": index, "Updates": updates}, {"overwrite": overwrite}, name)
+
+
+def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
+    """Row r is row r of the variable of ``inputs`` whose number is in row r of ``index``, int32 [rows, 1]."""
+    items = [check_variable(item, "inputs", "multiplex") for item in inputs]
+    if len(items) < 2:
+        raise errors.InvalidArgument(f"layers.multiplex: at least 2 inputs are needed to choose from, got {len(items)}")
+    helper = LayerHelper("multiplex")
+    out = helper.create_variable(items[0].dtype)
+    helper.append_op({"X": items, "Ids": check_variable(index, "index", "multiplex")}, {"Out": out})
+    return out
+
+
+def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
+    """For each number of ``input``, int64 [..., 1], ``depth`` elements: 1 at that place, else 0; float32.
+
+    Args:
+        allow_out_of_range: other numbers give zeros instead of an error.
+    """
+    helper = LayerHelper("one_hot")
+    out = helper.create_variable("float32", stop_gradient=True)
+    attrs = {"depth": depth, "allow_out_of_range": allow_out_of_range}
+    helper.append_op({"X": check_variable(input, "input", "one_hot")}, {"Out": out}, attrs)
+    return out
+
+
+def stack(x: Variable | Sequence[Variable], axis: int = 0) -> Variable:
+    """Variables of one shape as slices of one that has a dimension more, ``axis``."""
+    items = [check_variable(item, "x", "stack") for item in ([x] if isinstance(x, Variable) else x)]
+    if not items:
+        raise errors.InvalidArgument("layers.stack: there is nothing to stack")
+    helper = LayerHelper("stack")
+    out = helper.create_variable(items[0].dtype)
+    helper.append_op({"X": items}, {"Y": out}, {"axis": axis})
+    return out
+
+
+def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable]:
+    """The slices of ``x`` along ``axis``; ``num`` says how many, if that is not known."""
+    extent = check_variable(x, "x", "unstack").shape[axis] if -len(x.shape) <= axis < len(x.shape) else -1
+    count = extent if num is None else num
+    if count <= 0:
+        raise errors.InvalidArgument(f"layers.unstack: dimension {axis} of '{x.name}' has to be known, or num given")
+    helper = LayerHelper("unstack")
+    out = [helper.create_variable(x.dtype) for _ in range(count)]
+    helper.append_op({"X": x}, {"Y": out}, {"axis": axis, "num": count})
+    return out
+
+
+def shape(input: Variable) -> Variable:
+    """The dimensions of ``input``, int32 [rank]."""
+    helper = LayerHelper("shape")
+    out = helper.create_variable("int32", stop_gradient=True)
+    helper.append_op({"Input": check_variable(input, "input", "shape")}, {"Out": out})
+    return out
