@@ -80,6 +80,14 @@ TEST(FillConstantBatchSizeLike, TakesOneDimensionFromAnotherTensor) {
   EXPECT_EQ(declared.InferredDims("Out"), (DDim{-1, 2}));
 }
 
+TEST(FillConstantBatchSizeLike, CountsTheSequencesOfALoD) {
+  OpTest test("fill_constant_batch_size_like");
+  test.In<float>("Input", {3, 1}, {0, 0, 0}, {{0, 1, 3}}).Out("Out").Attr("shape", std::vector<int64_t>{-1, 2}).Run();
+  EXPECT_EQ(test.Dims("Out"), (DDim{2, 2}));
+  EXPECT_EQ(test.Output("Out").lod_level(), 0u);
+  EXPECT_EQ(test.InferredDims("Out"), (DDim{-1, 2}));
+}
+
 TEST(FillConstantBatchSizeLike, RefusesADimensionThatDoesNotExist) {
   OpTest test("fill_constant_batch_size_like");
   test.In<float>("Input", {3, 1}, {0, 0, 0})

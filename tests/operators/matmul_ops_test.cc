@@ -187,9 +187,9 @@ TEST(MatmulOperator, RefusesShapesThatDoNotMatch) {
   OpTest batch("matmul");
   batch.In<float>("X", {2, 1, 1}, {1, 2}).In<float>("Y", {3, 1, 1}, {1, 2, 3}).Out("Out");
   ExpectRunThrows<InvalidArgument>(batch, "Y", "batch", "[3, 1, 1]");
-  OpTest vector("matmul");
-  vector.In<float>("X", {2}, {1, 2}).In<float>("Y", {2, 1}, {1, 2}).Out("Out");
-  ExpectRunThrows<InvalidArgument>(vector, "X", "matrix", "[2]");
+  OpTest scalar("matmul");
+  scalar.In<float>("X", {}, {1}).In<float>("Y", {2, 1}, {1, 2}).Out("Out");
+  ExpectRunThrows<InvalidArgument>(scalar, "X", "matrix", "scalar");
 }
 
 // Products of all kinds of sizes take different ways through Eigen; none may depend on where the matrices lie (Run

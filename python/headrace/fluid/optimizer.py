@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from typing import ClassVar
 
 from headrace import errors
 from headrace.fluid import initializer, unique_name
@@ -16,10 +17,20 @@ from headrace.fluid.regularizer import WeightDecayRegularizer
 
 __all__ = [
     "SGD",
+    "Adadelta",
+    "AdadeltaOptimizer",
     "Adagrad",
     "AdagradOptimizer",
     "Adam",
     "AdamOptimizer",
+    "Adamax",
+    "AdamaxOptimizer",
+    "DecayedAdagrad",
+    "DecayedAdagradOptimizer",
+    "Ftrl",
+    "FtrlOptimizer",
+    "LarsMomentum",
+    "LarsMomentumOptimizer",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",
@@ -318,8 +329,174 @@ class AdamOptimizer(Optimizer):
         )
 
 
+class AdamaxOptimizer(Optimizer):
+    """Adam with the greatest gradient, decayed, in place of the second moment (Kingma and Ba, 2015)."""
+
+    _type = "adamax"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        regularization: WeightDecayRegularizer | None = None,
+        name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._beta1, self._beta2, self._epsilon = float(beta1), float(beta2), float(epsilon)
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        moment = self._accumulator("moment", parameter, program, startup)
+        norm = self._accumulator("inf_norm", parameter, program, startup)
+        power = self._accumulator("beta1_pow_acc", parameter, program, startup, self._beta1, [1])
+        rate = self._rate(parameter, program, startup)
+        block = program.global_block()
+        update = block.append_op(
+            "adamax",
+            {
+                "Param": parameter,
+                "Grad": gradient,
+                "Moment": moment,
+                "InfNorm": norm,
+                "Beta1Pow": power,
+                "LearningRate": rate,
+            },
+            {"ParamOut": parameter, "MomentOut": moment, "InfNormOut": norm},
+            {"beta1": self._beta1, "beta2": self._beta2, "epsilon": self._epsilon},
+        )
+        block.append_op("scale", {"X": power}, {"Out": power}, {"scale": self._beta1})
+        return update
+
+
+class _StatefulOptimizer(Optimizer):
+    """One whose operator takes a learning rate and keeps tensors of the parameter's shape."""
+
+    #: What it keeps → (input slot, output slot).
+    _state: ClassVar[dict[str, tuple[str, str]]] = {}
+
+    def _attributes(self) -> dict[str, float]:
+        return {}
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        inputs: dict[str, Variable] = {"Param": parameter, "Grad": gradient}
+        outputs: dict[str, Variable] = {"ParamOut": parameter}
+        for kind, (slot, slot_out) in self._state.items():
+            inputs[slot] = outputs[slot_out] = self._accumulator(kind, parameter, program, startup)
+        if self._type != "adadelta":  # whose update has no rate
+            inputs["LearningRate"] = self._rate(parameter, program, startup)
+        return program.global_block().append_op(self._type, inputs, outputs, self._attributes())
+
+
+class DecayedAdagradOptimizer(_StatefulOptimizer):
+    """moment = decay · moment + (1 - decay) · gradient²; parameter -= learning_rate · gradient / (√moment +
+    epsilon).
+    """
+
+    _type = "decayed_adagrad"
+    _state: ClassVar = {"moment": ("Moment", "MomentOut")}
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        decay: float = 0.95,
+        epsilon: float = 1.0e-6,
+        regularization: WeightDecayRegularizer | None = None,
+        name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._decay, self._epsilon = float(decay), float(epsilon)
+
+    def _attributes(self) -> dict[str, float]:
+        return {"decay": self._decay, "epsilon": self._epsilon}
+
+
+class AdadeltaOptimizer(_StatefulOptimizer):
+    """Steps as large as the mean of the former ones, over that of the gradients (Zeiler, 2012). ``learning_rate`` makes
+    no difference.
+    """
+
+    _type = "adadelta"
+    _state: ClassVar = {
+        "_avg_squared_grad": ("AvgSquaredGrad", "AvgSquaredGradOut"),
+        "_avg_squared_update": ("AvgSquaredUpdate", "AvgSquaredUpdateOut"),
+    }
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        epsilon: float = 1.0e-6,
+        rho: float = 0.95,
+        regularization: WeightDecayRegularizer | None = None,
+        name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._epsilon, self._rho = float(epsilon), float(rho)
+
+    def _attributes(self) -> dict[str, float]:
+        return {"epsilon": self._epsilon, "rho": self._rho}
+
+
+class FtrlOptimizer(_StatefulOptimizer):
+    """Follow the regularised leader, with ``l1`` and ``l2`` regularisation (McMahan et al., 2013)."""
+
+    _type = "ftrl"
+    _state: ClassVar = {
+        "squared": ("SquaredAccumulator", "SquaredAccumOut"),
+        "linear": ("LinearAccumulator", "LinearAccumOut"),
+    }
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        lr_power: float = -0.5,
+        regularization: WeightDecayRegularizer | None = None,
+        name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._l1, self._l2, self._lr_power = float(l1), float(l2), float(lr_power)
+
+    def _attributes(self) -> dict[str, float]:
+        return {"l1": self._l1, "l2": self._l2, "lr_power": self._lr_power}
+
+
+class LarsMomentumOptimizer(_StatefulOptimizer):
+    """Momentum with a rate for each parameter that follows from its norm (You et al., 2017)."""
+
+    _type = "lars_momentum"
+    _state: ClassVar = {"velocity": ("Velocity", "VelocityOut")}
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        momentum: float,
+        lars_coeff: float = 0.001,
+        lars_weight_decay: float = 0.0005,
+        regularization: WeightDecayRegularizer | None = None,
+        name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, grad_clip, name)
+        self._momentum = float(momentum)
+        self._lars_coeff, self._lars_weight_decay = float(lars_coeff), float(lars_weight_decay)
+
+    def _attributes(self) -> dict[str, float]:
+        return {"mu": self._momentum, "lars_coeff": self._lars_coeff, "lars_weight_decay": self._lars_weight_decay}
+
+
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer
 Adagrad = AdagradOptimizer
 RMSProp = RMSPropOptimizer
 Adam = AdamOptimizer
+Adamax = AdamaxOptimizer
+DecayedAdagrad = DecayedAdagradOptimizer
+Adadelta = AdadeltaOptimizer
+Ftrl = FtrlOptimizer
+LarsMomentum = LarsMomentumOptimizer

@@ -13,22 +13,58 @@ from headrace.testing import OpTest
 erf = np.vectorize(math.erf, otypes=[float])
 
 
+def softplus(x: np.ndarray) -> np.ndarray:
+    return np.log1p(np.exp(-np.abs(x))) + np.maximum(x, 0)
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
+
+
+def round_half_away(x: np.ndarray) -> np.ndarray:
+    return np.sign(x) * np.floor(np.abs(x) + 0.5)
 
 
 #: type → (function with the default attributes, lowest and highest input).
 FUNCTIONS: dict[str, tuple[Any, float, float]] = {
     "abs": (np.abs, -2, 2),
+    "acos": (np.arccos, -0.9, 0.9),
+    "asin": (np.arcsin, -0.9, 0.9),
+    "atan": (np.arctan, -2, 2),
+    "brelu": (lambda x: np.clip(x, 0, 24), -40, 40),
+    "ceil": (np.ceil, -3, 3),
+    "cos": (np.cos, -3, 3),
+    "elu": (lambda x: np.where(x < 0, np.expm1(x), x), -2, 2),
+    "erf": (erf, -2, 2),
     "exp": (np.exp, -2, 2),
+    "floor": (np.floor, -3, 3),
     "gelu": (lambda x: x * (1 + erf(x / math.sqrt(2))) / 2, -2, 2),
+    "hard_shrink": (lambda x: np.where(np.abs(x) > 0.5, x, 0), -2, 2),
+    "hard_sigmoid": (lambda x: np.clip(0.2 * x + 0.5, 0, 1), -4, 4),
     "leaky_relu": (lambda x: np.where(x < 0, 0.02 * x, x), -2, 2),
     "log": (np.log, 0.1, 3),
+    "logsigmoid": (lambda x: -softplus(-x), -3, 3),
+    "pow": (lambda x: x, 0.1, 2),
+    "reciprocal": (lambda x: 1 / x, 0.5, 2),
     "relu": (lambda x: np.maximum(x, 0), -2, 2),
+    "relu6": (lambda x: np.clip(x, 0, 6), -9, 9),
+    "round": (round_half_away, -3, 3),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), 0.5, 2),
+    "selu": (lambda x: 1.0507009873554805 * np.where(x < 0, 1.6732632423543772 * np.expm1(x), x), -2, 2),
     "sigmoid": (sigmoid, -3, 3),
+    "sign": (np.sign, -2, 2),
+    "sin": (np.sin, -3, 3),
+    "soft_relu": (lambda x: softplus(np.clip(x, -40, 40)), -3, 3),
+    "softplus": (softplus, -3, 3),
+    "softshrink": (lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.5, 0), -2, 2),
+    "softsign": (lambda x: x / (1 + np.abs(x)), -2, 2),
     "sqrt": (np.sqrt, 0.1, 3),
     "square": (np.square, -2, 2),
+    "stanh": (lambda x: 1.7159 * np.tanh(2 / 3 * x), -2, 2),
+    "swish": (lambda x: x * sigmoid(x), -3, 3),
     "tanh": (np.tanh, -2, 2),
+    "tanh_shrink": (lambda x: x - np.tanh(x), -2, 2),
+    "thresholded_relu": (lambda x: np.where(x > 1, x, 0), -2, 2),
 }
 
 
@@ -62,11 +98,32 @@ def test_other_dtypes_are_refused(op_type: str) -> None:
     OpTest(op_type, {"X": np.ones(2, np.int16)}).check_refused(NotImplementedError, "int16", when="run")
 
 
-def test_the_slope_of_leaky_relu() -> None:
-    x = np.array([0.5, -0.5])
-    test = OpTest("leaky_relu", {"X": x}, {"alpha": 0.25}, {"Out": np.array([0.5, -0.125])})
+@pytest.mark.parametrize(
+    ("op_type", "attrs", "function"),
+    [
+        ("pow", {"factor": 2.5}, lambda x: x**2.5),
+        ("elu", {"alpha": 0.5}, lambda x: np.where(x < 0, 0.5 * np.expm1(x), x)),
+        ("relu6", {"threshold": 0.75}, lambda x: np.clip(x, 0, 0.75)),
+        ("brelu", {"t_min": 0.25, "t_max": 0.75}, lambda x: np.clip(x, 0.25, 0.75)),
+        ("stanh", {"scale_a": 0.5, "scale_b": 2.0}, lambda x: 2 * np.tanh(x / 2)),
+        ("swish", {"beta": 2.0}, lambda x: x * sigmoid(2 * x)),
+        ("hard_sigmoid", {"slope": 0.5, "offset": 0.25}, lambda x: np.clip(0.5 * x + 0.25, 0, 1)),
+        ("thresholded_relu", {"threshold": 0.25}, lambda x: np.where(x > 0.25, x, 0)),
+        ("softshrink", {"lambda": 0.25}, lambda x: np.sign(x) * np.maximum(np.abs(x) - 0.25, 0)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_attributes(op_type: str, attrs: dict[str, float], function: Any) -> None:
+    x = np.array([0.1, 0.4, 0.6, 0.9])
+    test = OpTest(op_type, {"X": x}, attrs, {"Out": function(x)})
     test.check_outputs()
-    test.check_gradients(["X"])
+    test.check_gradients(["X"], tolerance=1e-5)
+
+
+def test_large_arguments_do_not_overflow() -> None:
+    x = np.array([-1000.0, 1000.0])
+    for op_type, expected in (("softplus", [0, 1000]), ("logsigmoid", [-1000, 0]), ("swish", [0, 1000])):
+        OpTest(op_type, {"X": x}, outputs={"Out": np.array(expected, float)}).check_outputs()
 
 
 def test_nan_comes_through() -> None:

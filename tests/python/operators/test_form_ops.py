@@ -95,6 +95,14 @@ def test_constants(dtype: str) -> None:
     OpTest("assign", {"X": x}, outputs={"Out": x}).check_outputs()
 
 
+def test_a_batch_of_sequences_has_the_size_of_their_number() -> None:
+    rows = (np.zeros((6, 2)), [[2, 1], [1, 2, 3]])
+    attrs = {"shape": [-1, 3], "dtype": NUMBERS["float64"], "value": 2.0}
+    OpTest("fill_constant_batch_size_like", {"Input": rows}, attrs, {"Out": np.full((3, 3), 2.0)}).check_outputs()
+    columns = {**attrs, "input_dim_idx": 1}
+    OpTest("fill_constant_batch_size_like", {"Input": rows}, columns, {"Out": np.full((2, 3), 2.0)}).check_outputs()
+
+
 def test_values_of_the_program() -> None:
     for dtype, attr in (("float32", "fp32_values"), ("int32", "int32_values"), ("int64", "int64_values")):
         value = np.array([[1, 2], [3, 4]], dtype)

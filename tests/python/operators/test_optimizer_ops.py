@@ -44,6 +44,63 @@ def step(op_type: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
                 "MeanSquareOut": square,
             },
         )
+    if op_type == "decayed_adagrad":
+        moment = 0.95 * S + 0.05 * G * G
+        param = P - RATE * G / (np.sqrt(moment) + 1e-3)
+        return {"Moment": S}, {"epsilon": 1e-3}, {"ParamOut": param, "MomentOut": moment}
+    if op_type == "adadelta":
+        gradient = 0.9 * S + 0.1 * G * G
+        change = -np.sqrt((np.abs(M) + 1e-3) / (gradient + 1e-3)) * G
+        update = 0.9 * np.abs(M) + 0.1 * change * change
+        return (
+            {"AvgSquaredGrad": S, "AvgSquaredUpdate": np.abs(M)},
+            {"rho": 0.9, "epsilon": 1e-3},
+            {
+                "ParamOut": P + change,
+                "AvgSquaredGradOut": gradient,
+                "AvgSquaredUpdateOut": update,
+            },
+        )
+    if op_type == "adamax":
+        moment, norm = 0.8 * M + 0.2 * G, np.maximum(np.abs(G), 0.9 * S + 1e-3)
+        state = {"Moment": M, "InfNorm": S, "Beta1Pow": np.array([0.64])}
+        return (
+            state,
+            {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3},
+            {
+                "ParamOut": P - RATE / (1 - 0.64) * moment / norm,
+                "MomentOut": moment,
+                "InfNormOut": norm,
+            },
+        )
+    if op_type == "ftrl":
+        squared = S + G * G
+        linear = M + G - (np.sqrt(squared) - np.sqrt(S)) / RATE * P
+        shrunk = np.sign(linear) * 0.3 - linear
+        param = np.where(np.abs(linear) > 0.3, shrunk / (np.sqrt(squared) / RATE + 2 * 0.2), 0)
+        return (
+            {"SquaredAccumulator": S, "LinearAccumulator": M},
+            {"l1": 0.3, "l2": 0.2},
+            {
+                "ParamOut": param,
+                "SquaredAccumOut": squared,
+                "LinearAccumOut": linear,
+            },
+        )
+    if op_type in ("proximal_gd", "proximal_adagrad"):
+        moment = S + G * G
+        reached = P - RATE * G / (np.sqrt(moment) if op_type == "proximal_adagrad" else 1)
+        shrunk = np.sign(reached) * np.maximum(np.abs(reached) - RATE * 0.3, 0) / (1 + RATE * 0.2)
+        attrs = {"l1": 0.3, "l2": 0.2}
+        if op_type == "proximal_gd":
+            return {}, attrs, {"ParamOut": shrunk}
+        return {"Moment": S}, attrs, {"ParamOut": shrunk, "MomentOut": moment}
+    if op_type == "lars_momentum":
+        norm, decay = np.linalg.norm, 0.01
+        local = RATE * 0.05 * norm(P) / (norm(G) + decay * norm(P))
+        velocity = 0.9 * M + local * (G + decay * P)
+        attrs = {"mu": 0.9, "lars_coeff": 0.05, "lars_weight_decay": decay}
+        return {"Velocity": M}, attrs, {"ParamOut": P - velocity, "VelocityOut": velocity}
     first, second = 0.8 * M + 0.2 * G, 0.9 * S + 0.1 * G * G
     rate = RATE * np.sqrt(1 - 0.81) / (1 - 0.64)
     powers = {"Beta1Pow": np.array([0.64]), "Beta2Pow": np.array([0.81])}
@@ -60,14 +117,32 @@ def step(op_type: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     )
 
 
-OPTIMIZERS = ["adagrad", "adam", "momentum", "rmsprop", "sgd"]
+OPTIMIZERS = [
+    "adadelta",
+    "adagrad",
+    "adam",
+    "adamax",
+    "decayed_adagrad",
+    "ftrl",
+    "lars_momentum",
+    "momentum",
+    "proximal_adagrad",
+    "proximal_gd",
+    "rmsprop",
+    "sgd",
+]
+
+
+def inputs_of(op_type: str, state: dict[str, Any]) -> dict[str, Any]:
+    rate = {} if op_type == "adadelta" else {"LearningRate": np.array([RATE])}
+    return {"Param": P, "Grad": G, **rate, **state}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("op_type", OPTIMIZERS)
 def test_a_step(op_type: str, dtype: Any) -> None:
     state, attrs, outputs = step(op_type)
-    inputs = {"Param": P, "Grad": G, "LearningRate": np.array([RATE]), **state}
+    inputs = inputs_of(op_type, state)
     narrow = {slot: value.astype(dtype) for slot, value in inputs.items()}
     expected = {slot: value.astype(dtype) for slot, value in outputs.items()}
     OpTest(op_type, narrow, attrs, expected).check_outputs(rtol=1e-4, atol=1e-5)
@@ -76,10 +151,12 @@ def test_a_step(op_type: str, dtype: Any) -> None:
 @pytest.mark.parametrize("op_type", OPTIMIZERS)
 def test_what_does_not_fit_is_refused(op_type: str) -> None:
     state, attrs, outputs = step(op_type)
-    inputs = {"Param": P, "Grad": G, "LearningRate": np.array([RATE]), **state}
+    inputs = inputs_of(op_type, state)
     nothing = dict.fromkeys(outputs)
     OpTest(op_type, {**inputs, "Grad": G[:2]}, attrs, nothing).check_refused(ValueError, "Grad", "[3, 2]")
     narrow = {**inputs, "Grad": G.astype(np.float32)}
     OpTest(op_type, narrow, attrs, nothing).check_refused(TypeError, "Grad", "float64")
+    if "LearningRate" not in inputs:
+        return
     two_rates = {**inputs, "LearningRate": np.array([RATE, RATE])}
     OpTest(op_type, two_rates, attrs, nothing).check_refused(ValueError, "LearningRate", "single element")

@@ -51,6 +51,27 @@ def test_matmul(batches: tuple[tuple[int, ...], tuple[int, ...]], transpose_x: b
     test.check_gradients(["X", "Y"])
 
 
+VECTORS: list[tuple[tuple[int, ...], tuple[int, ...], bool, bool, tuple[int, ...]]] = [
+    ((3,), (3,), False, False, (1,)),
+    ((3,), (2, 3, 4), False, False, (2, 4)),
+    ((2, 4, 3), (3,), False, False, (2, 4)),
+    ((3,), (3, 4), False, False, (4,)),
+    ((4, 3), (3,), False, False, (4,)),
+    ((3,), (4,), True, True, (3, 4)),
+]
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=str)
+def test_matmul_of_vectors(case: tuple[Any, ...]) -> None:
+    x_shape, y_shape, transpose_x, transpose_y, out_shape = case
+    x, y = numbers(*x_shape), numbers(*y_shape)
+    product = np.outer(x, y) if transpose_x else np.matmul(x, y)
+    attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y}
+    test = OpTest("matmul", {"X": x, "Y": y}, attrs, {"Out": product.reshape(out_shape)})
+    test.check_outputs()
+    test.check_gradients(["X", "Y"])
+
+
 def test_products_that_do_not_fit_are_refused() -> None:
     OpTest("mul", {"X": numbers(2, 3), "Y": numbers(2, 3)}).check_refused(ValueError, "Y", "3 rows")
     OpTest("matmul", {"X": numbers(2, 3), "Y": numbers(2, 3)}).check_refused(ValueError, "Y", "3 rows")

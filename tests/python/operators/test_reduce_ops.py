@@ -1,4 +1,4 @@
-"""Reductions along some dimensions, and where the greatest element is."""
+"""Reductions, running sums, rankings, norms, clipping."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ REDUCTIONS: dict[str, Any] = {
     "reduce_sum": np.sum,
     "reduce_mean": np.mean,
     "reduce_max": np.max,
+    "reduce_min": np.min,
+    "reduce_prod": np.prod,
 }
 
 
@@ -31,28 +33,98 @@ def test_reductions(op_type: str, dim: list[int] | None, keep_dim: bool) -> None
     test.check_gradients(["X"], tolerance=1e-5)
 
 
+def test_products_with_zeros() -> None:
+    x = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 4.0], [1.0, 2.0, 3.0]])
+    test = OpTest("reduce_prod", {"X": x}, {"dim": [1]}, {"Out": x.prod(1)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_integers_and_nan(dtype: str) -> None:
+def test_integers(dtype: str) -> None:
     x = np.array([[3, -1], [2, 5]], dtype)
-    OpTest("reduce_max", {"X": x}, {"dim": [1]}, {"Out": x.max(1)}).check_outputs()
-    OpTest("arg_max", {"X": x}, {"axis": 1}, {"Out": x.argmax(1)}).check_outputs()
-    nan = np.array([[1.0, np.nan, 2.0]])
-    OpTest("reduce_max", {"X": nan}, {"dim": [1]}, {"Out": np.array([np.nan])}).check_outputs()
-    OpTest("arg_max", {"X": nan}, {"axis": 1}, {"Out": np.array([1])}).check_outputs()
+    for op_type in ("reduce_max", "reduce_min", "reduce_prod"):
+        expected = REDUCTIONS[op_type](x, axis=1).astype(dtype)
+        OpTest(op_type, {"X": x}, {"dim": [1]}, {"Out": expected}).check_outputs()
+
+
+def test_truth() -> None:
+    x = np.array([[True, True], [True, False], [False, False]])
+    OpTest("reduce_all", {"X": x}, {"dim": [1]}, {"Out": x.all(1)}).check_outputs()
+    OpTest("reduce_any", {"X": x}, {"dim": [1]}, {"Out": x.any(1)}).check_outputs()
+    nothing = np.zeros((0,), bool)
+    OpTest("reduce_all", {"X": nothing}, {"dim": [0]}, {"Out": np.array([True])}).check_outputs()
+    OpTest("reduce_any", {"X": nothing}, {"dim": [0]}, {"Out": np.array([False])}).check_outputs()
+
+
+def test_nothing_has_no_extreme() -> None:
+    for op_type in ("reduce_max", "reduce_min"):
+        OpTest(op_type, {"X": np.ones((2, 0))}, {"dim": [1]}).check_refused(ValueError, "X", "[2, 0]")
+    OpTest("reduce_prod", {"X": np.ones((2, 0))}, {"dim": [1]}, {"Out": np.ones(2)}).check_outputs()
+
+
+def test_nan_is_extreme() -> None:
+    x = np.array([[1.0, np.nan, 2.0]])
+    for op_type in ("reduce_max", "reduce_min"):
+        OpTest(op_type, {"X": x}, {"dim": [1]}, {"Out": np.array([np.nan])}).check_outputs()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_cumsum(axis: int, exclusive: bool, reverse: bool) -> None:
+    x = np.flip(X, axis) if reverse else X
+    expected = np.cumsum(x, axis) - (x if exclusive else 0)
+    expected = np.flip(expected, axis) if reverse else expected
+    attrs = {"axis": axis, "exclusive": exclusive, "reverse": reverse}
+    test = OpTest("cumsum", {"X": X}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
-def test_arg_max(axis: int) -> None:
-    OpTest("arg_max", {"X": X}, {"axis": axis}, {"Out": X.argmax(axis)}).check_outputs()
+def test_rankings(axis: int) -> None:
+    for op_type, function in (("arg_max", np.argmax), ("arg_min", np.argmin)):
+        OpTest(op_type, {"X": X}, {"axis": axis}, {"Out": function(X, axis)}).check_outputs()
+    order = np.argsort(X, axis, kind="stable")
+    expected = {"Out": np.sort(X, axis), "Indices": order}
+    test = OpTest("argsort", {"X": X}, {"axis": axis}, expected)
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+    down = {"Out": np.flip(np.sort(X, axis), axis), "Indices": np.flip(order, axis)}
+    OpTest("argsort", {"X": X}, {"axis": axis, "descending": True}, down).check_outputs()
 
 
-@pytest.mark.parametrize("op_type", ["reduce_max", "reduce_mean"])
-def test_nothing_has_no_maximum_and_no_mean(op_type: str) -> None:
-    OpTest(op_type, {"X": np.ones((2, 0))}, {"dim": [1]}).check_refused(ValueError, "X", "[2, 0]")
-    OpTest("reduce_sum", {"X": np.ones((2, 0))}, {"dim": [1]}, {"Out": np.zeros(2)}).check_outputs()
+def test_rankings_of_equal_elements_and_nan() -> None:
+    x = np.array([1.0, np.nan, 0.0, 1.0, 0.0])
+    expected = {"Out": np.array([0.0, 0, 1, 1, np.nan]), "Indices": np.array([2, 4, 0, 3, 1])}
+    OpTest("argsort", {"X": x}, outputs=expected).check_outputs()
+    OpTest("arg_min", {"X": x}, {"axis": 0}, {"Out": np.array([1])}).check_outputs()
+    OpTest("arg_max", {"X": x}, {"axis": 0}, {"Out": np.array([1])}).check_outputs()
+    OpTest("argsort", {"X": np.ones((2, 0))}, outputs={"Out": np.ones((2, 0)), "Indices": None}).check_outputs()
 
 
-@pytest.mark.parametrize("op_type", REDUCTIONS)
-def test_dimensions_that_do_not_exist_are_refused(op_type: str) -> None:
-    for dim, part in (([3], "dim"), ([-4], "dim"), ([0, 0], "twice"), ([], "dim")):
-        OpTest(op_type, {"X": X}, {"dim": dim}).check_refused(ValueError, part)
+def test_norms() -> None:
+    OpTest("l1_norm", {"X": X}, outputs={"Out": np.array([np.abs(X).sum()])}).check_outputs()
+    OpTest("l1_norm", {"X": X}).check_gradients(["X"])
+    OpTest("squared_l2_norm", {"X": X}, outputs={"Out": np.array([np.square(X).sum()])}).check_outputs()
+    OpTest("squared_l2_norm", {"X": X}).check_gradients(["X"], tolerance=1e-5)
+    for axis in (0, 1, -1):
+        norm = np.sqrt(np.square(X).sum(axis, keepdims=True) + 1e-3)
+        expected = {"Out": X / norm, "Norm": norm}
+        test = OpTest("norm", {"X": X}, {"axis": axis, "epsilon": 1e-3}, expected)
+        test.check_outputs()
+        test.check_gradients(["X"], ["Out"])
+    zeros = {"Out": np.zeros((2, 3)), "Norm": None}
+    OpTest("norm", {"X": np.zeros((2, 3))}, {"axis": 1}, zeros).check_outputs()
+
+
+def test_clip() -> None:
+    test = OpTest("clip", {"X": X}, {"min": -0.55, "max": 0.75}, {"Out": np.clip(X, -0.55, 0.75)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    OpTest("clip", {"X": X}, {"min": 1.0, "max": 0.0}).check_refused(ValueError, "min", "max")
+    norm = np.linalg.norm(X)
+    OpTest("clip_by_norm", {"X": X}, {"max_norm": 2.0}, {"Out": X * 2 / norm}).check_outputs()
+    OpTest("clip_by_norm", {"X": X}, {"max_norm": 100.0}, {"Out": X}).check_outputs()
+    OpTest("clip_by_norm", {"X": X}, {"max_norm": -1.0}).check_refused(ValueError, "max_norm")

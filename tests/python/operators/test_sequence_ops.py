@@ -50,3 +50,67 @@ def test_softmax() -> None:
 @pytest.mark.parametrize("op_type", ["sequence_pool", "sequence_softmax"])
 def test_a_lod_is_needed(op_type: str) -> None:
     OpTest(op_type, {"X": ROWS[:, :1]}).check_refused(ValueError, "X", "LoD", when="run")
+
+
+def test_expand() -> None:
+    y = (np.zeros((4, 1)), [[2, 2]])
+    pairs = OpTest(
+        "sequence_expand",
+        {"X": (ROWS[:4], [[1, 3]]), "Y": y},
+        {"ref_level": 0},
+        {"Out": (np.concatenate([ROWS[:1], ROWS[:1], ROWS[1:4], ROWS[1:4]]), [[1, 1, 3, 3]])},
+    )
+    pairs.check_outputs()
+    pairs.check_gradients(["X"])
+    y = (np.zeros((5, 1)), [[2, 0, 3]])
+    rows = OpTest("sequence_expand", {"X": ROWS[:3], "Y": y}, outputs={"Out": ROWS[[0, 0, 2, 2, 2]]})
+    rows.check_outputs()
+    rows.check_gradients(["X"])
+    expected = (ROWS[[0, 0, 2, 2, 2]], [[2, 0, 3]])
+    as_y = OpTest("sequence_expand_as", {"X": ROWS[:3], "Y": y}, outputs={"Out": expected})
+    as_y.check_outputs()
+    as_y.check_gradients(["X"])
+    OpTest("sequence_expand", {"X": ROWS[:2], "Y": y}).check_refused(ValueError, "X", "3 sequences", when="run")
+    OpTest("sequence_expand_as", {"X": ROWS[:2], "Y": y}).check_refused(ValueError, "X", "3 rows", when="run")
+    OpTest("sequence_expand", {"X": ROWS[:3], "Y": ROWS}).check_refused(ValueError, "Y", "LoD", when="run")
+
+
+def test_reverse() -> None:
+    expected = np.concatenate([s[::-1] for s in SEQUENCES])
+    test = OpTest("sequence_reverse", {"X": (ROWS, [LENGTHS])}, outputs={"Y": (expected, [LENGTHS])})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_slice() -> None:
+    inputs = {
+        "X": (ROWS, [LENGTHS]),
+        "Offset": np.array([[1], [0], [0], [0]]),
+        "Length": np.array([[1], [0], [2], [1]]),
+    }
+    expected = (ROWS[[1, 2, 3, 5]], [[1, 0, 2, 1]])
+    test = OpTest("sequence_slice", inputs, outputs={"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    beyond = {**inputs, "Length": np.array([[2], [0], [2], [1]])}
+    OpTest("sequence_slice", beyond).check_refused(IndexError, "Offset and Length", "sequence 0", when="run")
+
+
+@pytest.mark.parametrize("length", [-1, 5])
+def test_pad_and_unpad(length: int) -> None:
+    longest = max(LENGTHS) if length == -1 else length
+    padded = np.full((4, longest, 2), 0.5)
+    for i, sequence in enumerate(SEQUENCES):
+        padded[i, : len(sequence)] = sequence
+    inputs = {"X": (ROWS, [LENGTHS]), "PadValue": np.array([0.5])}
+    expected = {"Out": padded, "Length": np.array(LENGTHS)}
+    test = OpTest("sequence_pad", inputs, {"padded_length": length}, expected)
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+    back = OpTest("sequence_unpad", {"X": padded, "Length": np.array(LENGTHS)}, outputs={"Out": (ROWS, [LENGTHS])})
+    back.check_outputs()
+    back.check_gradients(["X"])
+    short = OpTest("sequence_pad", inputs, {"padded_length": 2}, {"Out": None, "Length": None})
+    short.check_refused(ValueError, "padded_length", "3", when="run")
+    wrong = OpTest("sequence_unpad", {"X": padded, "Length": np.array([longest + 1, 0, 0, 0])})
+    wrong.check_refused(IndexError, "Length", when="run")

@@ -1,0 +1,166 @@
+"""While, Switch, arrays."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+
+
+def number(value: int) -> fluid.framework.Variable:
+    return layers.fill_constant([1], "int64", value)
+
+
+def test_a_loop_runs_as_long_as_its_condition_holds(exe: fluid.Executor) -> None:
+    i, n = number(0), layers.data("n", [1], append_batch_size=False, dtype="int64")
+    total = number(0)
+    cond = layers.less_than(i, n)
+    with layers.While(cond).block():
+        layers.assign(total + i, output=total)
+        layers.increment(i)
+        layers.less_than(i, n, cond=cond)
+    for steps in (4, 0, 7):
+        got = exe.run(feed={"n": np.array([steps])}, fetch_list=[i, total])
+        assert [int(value[0]) for value in got] == [steps, steps * (steps - 1) // 2]
+
+
+def test_loops_within_loops(exe: fluid.Executor) -> None:
+    i, n, count = number(0), number(3), number(0)
+    outer = layers.less_than(i, n)
+    with layers.While(outer).block():
+        j = number(0)
+        inner = layers.less_than(j, i)
+        with layers.While(inner).block():
+            layers.increment(count)
+            layers.increment(j)
+            layers.less_than(j, i, cond=inner)
+        layers.increment(i)
+        layers.less_than(i, n, cond=outer)
+    (got,) = exe.run(fetch_list=[count])
+    assert got.tolist() == [3]
+
+
+def test_arrays_collect_what_steps_make(exe: fluid.Executor) -> None:
+    x = layers.data("x", [2], append_batch_size=False, dtype="float32")
+    i, n = number(0), number(3)
+    states = layers.array_write(x, i)
+    cond = layers.less_than(i, n)
+    with layers.While(cond).block():
+        doubled = layers.scale(layers.array_read(states, i), 2.0)
+        layers.increment(i)
+        layers.array_write(doubled, i, states)
+        layers.less_than(i, n, cond=cond)
+    last, length = layers.array_read(states, i), layers.array_length(states)
+    for _ in range(2):  # each run begins with an empty array
+        got = exe.run(feed={"x": np.array([1, 2], np.float32)}, fetch_list=[last, length])
+        assert got[0].tolist() == [8, 16]
+        assert got[1].tolist() == [4]
+
+
+def test_what_is_not_in_an_array_cannot_be_read(exe: fluid.Executor) -> None:
+    array = layers.array_write(number(5), number(1))
+    missing = layers.array_read(array, number(0))
+    with pytest.raises(IndexError, match="read_from_array"):
+        exe.run(fetch_list=[missing])
+    with pytest.raises(TypeError, match="LoDTensorArray"):
+        layers.array_read(number(1), number(0))
+    with pytest.raises(TypeError, match="float32"):
+        layers.array_write(number(5), layers.fill_constant([1], "float32", 0.0))
+
+
+@pytest.mark.parametrize(("step", "expected"), [(0, 1.0), (5, 2.0), (50, 3.0)])
+def test_switch_takes_the_first_case_that_holds(exe: fluid.Executor, step: int, expected: float) -> None:
+    at = layers.data("at", [1], append_batch_size=False, dtype="int64")
+    rate = layers.fill_constant([1], "float32", 0.0)
+    with layers.Switch() as switch:
+        with switch.case(layers.less_than(at, number(3))):
+            layers.assign(layers.fill_constant([1], "float32", 1.0), output=rate)
+        with switch.case(layers.less_than(at, number(10))):
+            layers.assign(layers.fill_constant([1], "float32", 2.0), output=rate)
+        with switch.default():
+            layers.assign(layers.fill_constant([1], "float32", 3.0), output=rate)
+    (got,) = exe.run(feed={"at": np.array([step])}, fetch_list=[rate])
+    assert got.tolist() == [expected]
+
+
+def test_a_block_that_does_not_run_leaves_things_as_they_are(exe: fluid.Executor) -> None:
+    x = layers.data("x", [-1, 1], append_batch_size=False, dtype="float32")
+    seen = number(0)
+    with layers.ConditionalBlock([x]).block():
+        layers.increment(seen)
+    for rows in (0, 2):
+        (got,) = exe.run(feed={"x": np.ones((rows, 1), np.float32)}, fetch_list=[seen])
+        assert got.tolist() == [int(rows > 0)]
+
+
+def test_an_endless_loop_ends_with_ctrl_c(exe: fluid.Executor) -> None:
+    i = number(0)
+    cond = layers.greater_equal(i, number(0))
+    with layers.While(cond).block():
+        layers.greater_equal(i, i, cond=cond)
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        exe.run()
+    timer.join()
+
+
+def test_misuse_is_refused() -> None:
+    i = number(0)
+    with pytest.raises(TypeError, match="has to be a bool"):
+        layers.While(i)
+    cond = layers.less_than(i, number(1))
+    with pytest.raises(errors.InvalidArgument, match="never end"), layers.While(cond).block():
+        layers.increment(i)
+    assert fluid.default_main_program().current_block_idx == 0
+    switch = layers.Switch()
+    with pytest.raises(errors.FailedPrecondition, match="default"), switch.default():
+        pass
+
+
+def test_a_loss_is_not_differentiated_through_an_array_or_a_loop() -> None:
+    x = layers.data("x", [1, 2], append_batch_size=False, dtype="float32")
+    states = layers.array_write(layers.fc(x, 1), number(0))
+    with pytest.raises(NotImplementedError, match="read_from_array"):
+        fluid.backward.append_backward(layers.mean(layers.array_read(states, number(0))))
+    state, result = layers.fc(x, 1), layers.create_tensor("float32")
+    i, n = number(0), number(3)
+    cond = layers.less_than(i, n)
+    with layers.While(cond).block():
+        layers.assign(layers.scale(state, 2.0), output=result)
+        layers.increment(i)
+        layers.less_than(i, n, cond=cond)
+    result.desc.shape = [1, 1]
+    with pytest.raises(NotImplementedError, match="while"):
+        fluid.backward.append_backward(layers.mean(result))
+
+
+def test_a_step_does_not_see_what_the_step_before_has_left(exe: fluid.Executor) -> None:
+    i, n = number(0), number(2)
+    cond = layers.less_than(i, n)
+    with layers.While(cond).block():
+        block = fluid.default_main_program().current_block()
+        mine = block.create_var("mine", dtype="int64", shape=[1])
+        layers.assign(mine, output=i)
+        layers.assign(i, output=mine)
+        layers.less_than(i, n, cond=cond)
+    with pytest.raises(ValueError, match="'mine'"):
+        exe.run()
+
+
+def test_programs_with_blocks_can_be_cloned_and_serialised(exe: fluid.Executor) -> None:
+    i, n = number(0), number(5)
+    cond = layers.less_than(i, n)
+    with layers.While(cond).block():
+        layers.increment(i)
+        layers.less_than(i, n, cond=cond)
+    program = fluid.default_main_program()
+    for copy in (program.clone(), fluid.Program.parse_from_string(program.serialize_to_string())):
+        (got,) = exe.run(copy, fetch_list=[i.name])
+        assert got.tolist() == [5]

@@ -1,0 +1,209 @@
+"""Operators that move elements: slices, padding, rows by their numbers, stacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.testing import OpTest
+
+RNG = np.random.default_rng(5)
+X = RNG.uniform(-1, 1, (2, 3, 4))
+IMAGES = RNG.uniform(-1, 1, (2, 2, 3, 4))
+
+#: type, input slot, attributes, expected; of X unless another input is given.
+MOVES: list[tuple[str, str, np.ndarray, dict[str, Any], np.ndarray]] = [
+    ("slice", "Input", X, {"axes": [0, 2], "starts": [1, 0], "ends": [2, 3]}, X[1:2, :, 0:3]),
+    ("slice", "Input", X, {"axes": [1], "starts": [-2], "ends": [-1]}, X[:, -2:-1]),
+    ("slice", "Input", X, {"axes": [-1], "starts": [2], "ends": [1000]}, X[..., 2:]),
+    ("slice", "Input", X, {"axes": [1], "starts": [2], "ends": [1]}, X[:, 2:1]),
+    ("crop", "X", X, {"offsets": [0, 1, 2], "shape": [2, 2, 1]}, X[:, 1:, 2:3]),
+    ("crop", "X", X, {"shape": [1, 2, 3]}, X[:1, :2, :3]),
+    ("reverse", "X", X, {"axis": [0]}, X[::-1]),
+    ("reverse", "X", X, {"axis": [1, -1]}, X[:, ::-1, ::-1]),
+    ("expand", "X", X, {"expand_times": [2, 1, 3]}, np.tile(X, (2, 1, 3))),
+    ("expand", "X", X[:0], {"expand_times": [2, 1, 1]}, X[:0]),
+    ("pad", "X", X, {"paddings": [0, 1, 2, 0, 0, 0]}, np.pad(X, ((0, 1), (2, 0), (0, 0)))),
+    (
+        "pad",
+        "X",
+        X,
+        {"paddings": [1, 1, 0, 0, 1, 2], "pad_value": 0.5},
+        np.pad(X, ((1, 1), (0, 0), (1, 2)), constant_values=0.5),
+    ),
+    (
+        "pad2d",
+        "X",
+        IMAGES,
+        {"paddings": [1, 2, 0, 3], "pad_value": -1.0},
+        np.pad(IMAGES, ((0, 0), (0, 0), (1, 2), (0, 3)), constant_values=-1.0),
+    ),
+    (
+        "pad2d",
+        "X",
+        IMAGES,
+        {"paddings": [2, 1, 3, 0], "mode": "reflect"},
+        np.pad(IMAGES, ((0, 0), (0, 0), (2, 1), (3, 0)), mode="reflect"),
+    ),
+    (
+        "pad2d",
+        "X",
+        IMAGES,
+        {"paddings": [1, 2, 0, 1], "mode": "edge", "data_format": "NHWC"},
+        np.pad(IMAGES, ((0, 0), (1, 2), (0, 1), (0, 0)), mode="edge"),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", MOVES, ids=lambda case: f"{case[0]}-{case[3]}")
+def test_moves(case: tuple[str, str, np.ndarray, dict[str, Any], np.ndarray]) -> None:
+    op_type, slot, x, attrs, expected = case
+    test = OpTest(op_type, {slot: x}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients([slot])
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float32"])
+def test_moves_of_any_dtype(dtype: str) -> None:
+    x = np.array([[0, 1, 1], [1, 0, 0]]).astype(dtype)
+    OpTest("reverse", {"X": x}, {"axis": [1]}, {"Out": x[:, ::-1]}).check_outputs()
+    OpTest("expand", {"X": x}, {"expand_times": [1, 2]}, {"Out": np.tile(x, (1, 2))}).check_outputs()
+    OpTest("pad", {"X": x}, {"paddings": [1, 0, 0, 0]}, {"Out": np.pad(x, ((1, 0), (0, 0)))}).check_outputs()
+    OpTest("stack", {"X": [x, x]}, {"axis": 1}, {"Y": np.stack([x, x], 1)}).check_outputs()
+
+
+def test_the_dims_of_another_tensor() -> None:
+    like = np.zeros((2, 2, 3))
+    crop = OpTest("crop", {"X": X, "Y": like}, {"offsets": [0, 1, 0]}, {"Out": X[:, 1:, :3]})
+    crop.check_outputs()
+    crop.check_gradients(["X"])
+    padded = np.zeros((3, 3, 5))
+    padded[:2, :3, :4] = X
+    pad = OpTest("pad_constant_like", {"X": np.ones((3, 3, 5)), "Y": X}, outputs={"Out": padded})
+    pad.check_outputs()
+    pad.check_gradients(["Y"])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attrs", "parts"),
+    [
+        ("slice", {"Input": X}, {"axes": [3], "starts": [0], "ends": [1]}, ["axes"]),
+        ("slice", {"Input": X}, {"axes": [0], "starts": [0, 1], "ends": [1]}, ["axes, starts and ends"]),
+        ("crop", {"X": X}, {"shape": [2, 3, 5]}, ["shape", "[2, 3, 4]"]),
+        ("crop", {"X": X}, {"shape": [2, 3]}, ["shape"]),
+        ("reverse", {"X": X}, {"axis": [-4]}, ["axis"]),
+        ("expand", {"X": X}, {"expand_times": [2, 1]}, ["expand_times"]),
+        ("expand", {"X": X}, {"expand_times": [2, 0, 1]}, ["expand_times"]),
+        ("pad", {"X": X}, {"paddings": [1, 1]}, ["paddings"]),
+        ("pad", {"X": X}, {"paddings": [1, 1, -1, 0, 0, 0]}, ["paddings"]),
+        ("pad2d", {"X": X}, {"paddings": [1, 1, 1, 1]}, ["rank 4"]),
+        ("pad2d", {"X": IMAGES}, {"paddings": [3, 0, 0, 0], "mode": "reflect"}, ["paddings"]),
+        ("pad2d", {"X": IMAGES}, {"paddings": [1, 0, 0, 0], "mode": "wrap"}, ["mode", "wrap"]),
+        ("pad_constant_like", {"X": X[:1], "Y": X}, {}, ["Y", "[1, 3, 4]"]),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused(op_type: str, inputs: Any, attrs: Any, parts: list[str]) -> None:
+    OpTest(op_type, inputs, attrs).check_refused(ValueError, *parts)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("column", [False, True])
+def test_gather(dtype: str, column: bool) -> None:
+    index = np.array([2, 0, 2, 1], dtype)
+    x = RNG.uniform(-1, 1, (3, 2, 2))
+    test = OpTest("gather", {"X": x, "Index": index[:, None] if column else index}, outputs={"Out": x[index]})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    OpTest("gather", {"X": x, "Index": index[:0]}, outputs={"Out": x[:0]}).check_outputs()
+
+
+def test_scatter() -> None:
+    x, updates = RNG.uniform(-1, 1, (4, 2)), RNG.uniform(-1, 1, (3, 2))
+    once = np.array([2, 0, 3])
+    replaced = x.copy()
+    replaced[once] = updates
+    test = OpTest("scatter", {"X": x, "Ids": once, "Updates": updates}, outputs={"Out": replaced})
+    test.check_outputs()
+    test.check_gradients(["X", "Updates"])
+    twice = np.array([1, 3, 1])
+    last = x.copy()
+    last[1], last[3] = updates[2], updates[1]
+    test = OpTest("scatter", {"X": x, "Ids": twice, "Updates": updates}, {"overwrite": True}, {"Out": last})
+    test.check_outputs()
+    test.check_gradients(["X", "Updates"])
+    total = x.copy()
+    total[1], total[3] = updates[0] + updates[2], updates[1]
+    test = OpTest("scatter", {"X": x, "Ids": twice, "Updates": updates}, {"overwrite": False}, {"Out": total})
+    test.check_outputs()
+    test.check_gradients(["X", "Updates"])
+
+
+def test_rows_that_do_not_exist_are_refused() -> None:
+    x = np.ones((3, 2))
+    for bad in (-1, 3):
+        ids = np.array([0, bad])
+        OpTest("gather", {"X": x, "Index": ids}).check_refused(IndexError, "Index", "[0, 3)", when="run")
+        scatter = OpTest("scatter", {"X": x, "Ids": ids, "Updates": np.ones((2, 2))})
+        scatter.check_refused(IndexError, "Ids", "[0, 3)", when="run")
+    OpTest("gather", {"X": x, "Index": np.array([[0, 1]])}).check_refused(ValueError, "Index", "[n, 1]")
+    OpTest("gather", {"X": x, "Index": np.array([0.0])}).check_refused(TypeError, "Index", "float64")
+    OpTest("scatter", {"X": x, "Ids": np.array([0]), "Updates": x}).check_refused(ValueError, "Updates", "[1, 2]")
+
+
+def test_multiplex() -> None:
+    a, b = RNG.uniform(-1, 1, (3, 2)), RNG.uniform(-1, 1, (3, 2))
+    ids = np.array([[1], [0], [1]], np.int32)
+    test = OpTest("multiplex", {"Ids": ids, "X": [a, b]}, outputs={"Out": np.where(ids == 0, a, b)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    bad = OpTest("multiplex", {"Ids": ids + np.int32(1), "X": [a, b]})
+    bad.check_refused(IndexError, "Ids", "2 variables", when="run")
+    OpTest("multiplex", {"Ids": ids, "X": [a, b[:2]]}).check_refused(ValueError, "X")
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -2])
+def test_stack_and_unstack(axis: int) -> None:
+    pieces = [RNG.uniform(-1, 1, (2, 1, 3)) for _ in range(3)]
+    whole = np.stack(pieces, axis)
+    test = OpTest("stack", {"X": list(pieces)}, {"axis": axis}, {"Y": whole})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    test = OpTest("unstack", {"X": whole}, {"axis": axis, "num": 3}, {"Y": list(pieces)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_stacks_that_do_not_fit_are_refused() -> None:
+    OpTest("stack", {"X": [X, X[:1]]}, outputs={"Y": None}).check_refused(ValueError, "X")
+    OpTest("stack", {"X": [X, X]}, {"axis": 4}, {"Y": None}).check_refused(ValueError, "axis")
+    OpTest("unstack", {"X": X}, {"axis": 1}, {"Y": [None, None]}).check_refused(ValueError, "X", "2")
+
+
+def test_one_hot() -> None:
+    ids = np.array([[2], [0], [1]])
+    for dtype, number in (("float32", 5), ("float64", 6), ("int32", 2), ("int64", 3)):
+        expected = (np.eye(4, dtype=dtype)[ids[:, 0]], [[1, 2]])
+        inputs = {"X": (ids, [[1, 2]])}
+        OpTest("one_hot", inputs, {"depth": 4, "dtype": number}, {"Out": expected}).check_outputs()
+    OpTest("one_hot", {"X": ids}, {"depth": 2}).check_refused(IndexError, "X", "[0, 2)", when="run")
+    outside = np.array([[1, 0], [0, 0], [0, 1]], np.float32)
+    tolerant = {"depth": 2, "allow_out_of_range": True}
+    OpTest("one_hot", {"X": np.array([[0], [7], [1]])}, tolerant, {"Out": outside}).check_outputs()
+    OpTest("one_hot", {"X": np.array([[0, 1]])}, {"depth": 2}).check_refused(ValueError, "X", "[..., 1]")
+
+
+def test_shape_and_findings() -> None:
+    OpTest("shape", {"Input": X}, outputs={"Out": np.array([2, 3, 4], np.int32)}).check_outputs()
+    OpTest("is_empty", {"X": X[:0]}, outputs={"Out": np.array([True])}).check_outputs()
+    OpTest("is_empty", {"X": X}, outputs={"Out": np.array([False])}).check_outputs()
+    for dtype in (np.float32, np.float64):
+        x = np.array([1.0, np.inf, -np.inf], dtype)
+        nan = np.array([np.nan], dtype)
+        for op_type, of_inf, of_nan in (("isfinite", False, False), ("isinf", True, False), ("isnan", False, True)):
+            OpTest(op_type, {"X": x}, outputs={"Out": np.array([of_inf])}).check_outputs()
+            OpTest(op_type, {"X": nan}, outputs={"Out": np.array([of_nan])}).check_outputs()
+            fine = np.array([op_type == "isfinite"])
+            OpTest(op_type, {"X": x[:1]}, outputs={"Out": fine}).check_outputs()
