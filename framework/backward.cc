@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
+#include <variant>
 
 #include "framework/op_registry.h"
 #include "framework/operator.h"
@@ -19,6 +21,14 @@ bool IsFloatingPoint(DataType type) {
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// What can be done about an operator without a gradient.
+std::string_view Remedy(const OpDesc& op) {
+  const bool runs_block = std::any_of(op.attrs.begin(), op.attrs.end(),
+                                      [](const auto& attr) { return std::holds_alternative<BlockRef>(attr.second); });
+  return runs_block ? " (unroll the loop, as a static RNN does, or compute both cases and choose between their results)"
+                    : " (let no gradient pass there: give what it reads stop_gradient)";
 }
 
 // A gradient operator that will be appended.
@@ -209,7 +219,7 @@ void BackwardPass::Plan(size_t index) {
   }
   const OpInfo& info = OpRegistry::Get(op.type);
   HR_ENFORCE(info.gradient != nullptr, Unimplemented, "operator '", op.type,
-             "' is on the way from the parameters to the loss, but has no gradient: ", op.ToString());
+             "' is on the way from the parameters to the loss, but has no gradient", Remedy(op), ": ", op.ToString());
   steps_.push_back(std::move(first));
   for (OpDesc& gradient : info.gradient(op)) {
     PlanGradient(index, std::move(gradient));

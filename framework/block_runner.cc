@@ -1,7 +1,10 @@
 #include "framework/block_runner.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <string>
+#include <variant>
 
 #include "framework/errors.h"
 #include "framework/lod_tensor.h"
@@ -15,12 +18,15 @@ const BlockDesc& CheckedBlock(const BlockDesc& outer, BlockRef inner) {
   const BlockDesc& block = program.block(static_cast<size_t>(inner.index));
   HR_ENFORCE(block.parent() == outer.index(), InvalidArgument, "block ", inner.index, " lies within block ",
              block.parent(), "; an operator of block ", outer.index(), " cannot run it");
-  int depth = 0;
-  for (int32_t around = block.parent(); around >= 0; around = program.block(static_cast<size_t>(around)).parent()) {
-    HR_ENFORCE(++depth <= kMaxBlockDepth, InvalidArgument, "block ", inner.index, " lies within more than ",
-               kMaxBlockDepth, " others");
-  }
   return block;
+}
+
+// A variable that outlives runs is created by the executor, in the scope that it is given.
+void CheckNoneOutlivesRuns(const BlockDesc& block) {
+  for (const VarDesc* var : block.LocalVars()) {
+    HR_ENFORCE(!OutlivesRuns(*var), InvalidArgument, "variable '", var->name, "' of block ", block.index(),
+               " is persistable, a reader or raw; one that lasts longer than a run belongs in block 0");
+  }
 }
 
 // A step must not see what the step before has left in the block's own tensors.
@@ -29,9 +35,9 @@ void CheckWrittenFirst(const BlockDesc& block) {
   for (const auto& op : block.ops()) {
     for (const std::string& name : op->InputNames()) {
       const VarDesc* desc = block.HasLocalVar(name) ? block.FindVar(name) : nullptr;
-      HR_ENFORCE(desc == nullptr || desc->kind != VarKind::kLoDTensor || OutlivesRuns(*desc) || written.contains(name),
-                 InvalidArgument, "'", op->type, "' reads '", name, "' of block ", block.index(),
-                 " before an operator of the block has written it; what lasts longer than a step belongs into the "
+      HR_ENFORCE(desc == nullptr || desc->kind != VarKind::kLoDTensor || written.contains(name), InvalidArgument, "'",
+                 op->type, "' reads '", name, "' of block ", block.index(),
+                 " before an operator of the block has written it; what lasts longer than a step belongs in the "
                  "block around it");
     }
     for (const std::string& name : op->OutputNames()) {
@@ -57,6 +63,32 @@ bool OutlivesRuns(const VarDesc& var) {
   return var.persistable || var.kind == VarKind::kReader || var.kind == VarKind::kRaw;
 }
 
+void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
+                   std::vector<std::string>* outputs) {
+  for (const auto& [attr_name, attr] : op.attrs) {
+    const auto* ref = std::get_if<BlockRef>(&attr);
+    if (ref == nullptr) {
+      continue;
+    }
+    const BlockDesc& inner = block.program().block(static_cast<size_t>(ref->index));
+    if (inner.parent() != block.index()) {
+      continue;  // so that this ends
+    }
+    std::vector<std::string> reads;
+    std::vector<std::string> writes;
+    for (const auto& inner_op : inner.ops()) {
+      const std::vector<std::string> op_reads = inner_op->InputNames();
+      const std::vector<std::string> op_writes = inner_op->OutputNames();
+      reads.insert(reads.end(), op_reads.begin(), op_reads.end());
+      writes.insert(writes.end(), op_writes.begin(), op_writes.end());
+      AddInnerNames(inner, *inner_op, &reads, &writes);
+    }
+    const auto is_outer = [&inner](const std::string& name) { return !inner.HasLocalVar(name); };
+    std::copy_if(reads.begin(), reads.end(), std::back_inserter(*inputs), is_outer);
+    std::copy_if(writes.begin(), writes.end(), std::back_inserter(*outputs), is_outer);
+  }
+}
+
 void EmptyArrays(const BlockDesc& block, const Scope& scope) {
   for (const VarDesc* desc : block.LocalVars()) {
     if (desc->kind == VarKind::kLoDTensorArray && !OutlivesRuns(*desc)) {
@@ -66,6 +98,7 @@ void EmptyArrays(const BlockDesc& block, const Scope& scope) {
 }
 
 BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner) : block_(CheckedBlock(outer, inner)) {
+  CheckNoneOutlivesRuns(block_);
   CheckWrittenFirst(block_);
   for (const auto& op : block_.ops()) {
     ops_.push_back(OpRegistry::Create(*op));
@@ -75,9 +108,7 @@ BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner) : block_(Checke
 
 void BlockRunner::Declare(Scope* scope) const {
   for (const VarDesc* desc : block_.LocalVars()) {
-    if (!OutlivesRuns(*desc)) {
-      InitializeVariable(*desc, scope->Var(desc->name));
-    }
+    InitializeVariable(*desc, scope->Var(desc->name));
   }
 }
 
@@ -85,6 +116,12 @@ void BlockRunner::Run(const Scope& scope, const Place& place) {
   EmptyArrays(block_, scope);
   for (const auto& op : ops_) {
     op->Run(scope, place);
+  }
+}
+
+void BlockRunner::Unbind() {
+  for (const auto& op : ops_) {
+    op->Unbind();
   }
 }
 

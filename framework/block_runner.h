@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "framework/export.h"
@@ -13,9 +14,6 @@
 #include "framework/scope.h"
 
 namespace headrace {
-
-// How many blocks may lie around a block that is run.
-inline constexpr int kMaxBlockDepth = 64;
 
 // Makes the variable that `desc` declares a tensor or an array, according to its kind, unless it is something already.
 void InitializeVariable(const VarDesc& desc, Variable* variable);
@@ -27,11 +25,17 @@ bool OutlivesRuns(const VarDesc& var);
 // Empties the arrays that `block` declares and that do not outlive a run; `scope` has them.
 void EmptyArrays(const BlockDesc& block, const Scope& scope);
 
+// Adds the names of the variables outside of a block that operators within blocks of `op`, an operator of `block`, read
+// and write. Blocks that `op` cannot run are left out.
+void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
+                   std::vector<std::string>* outputs);
+
 class HEADRACE_API BlockRunner {
  public:
-  // Makes the block `inner` runnable for an operator of `outer`; both outlive the runner. Its operators have been
-  // checked. Throws InvalidArgument unless `inner` lies directly within `outer`, so that no block can run itself, at
-  // most kMaxBlockDepth blocks deep, and if an operator reads a tensor of the block before one has written it.
+  // Makes the block `inner` runnable for an operator of `outer`; both outlive the runner and have been checked by the
+  // executor. Throws InvalidArgument unless `inner` lies directly within `outer`, so that no block can run itself, if
+  // an operator reads a tensor of the block before one has written it, and if a variable of the block would outlive the
+  // run, since those belong into the root block.
   BlockRunner(const BlockDesc& outer, BlockRef inner);
 
   // Creates the block's own variables in `scope`, whose ancestors have those of the blocks around it.
@@ -39,6 +43,9 @@ class HEADRACE_API BlockRunner {
 
   // Empties the block's own arrays, then runs the operators in their order. Throws what they throw.
   void Run(const Scope& scope, const Place& place);
+
+  // As OperatorBase::Unbind, for all operators.
+  void Unbind();
 
  private:
   const BlockDesc& block_;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "framework/block_runner.h"
 #include "framework/op_registry.h"
@@ -14,29 +15,6 @@ namespace headrace {
 namespace {
 
 using Names = std::set<std::string, std::less<>>;
-
-// Adds the names of all variables that operators of blocks within `op`, an operator of `block`, use. A block that does
-// not lie there, or lies deeper than any may, is refused when the operator is prepared.
-void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::string>* inputs,
-                   std::vector<std::string>* outputs, int depth = 0) {
-  for (const auto& [name, attr] : op.attrs) {
-    const auto* ref = std::get_if<BlockRef>(&attr);
-    if (ref == nullptr || depth > kMaxBlockDepth) {
-      continue;
-    }
-    const BlockDesc& inner = block.program().block(static_cast<size_t>(ref->index));
-    if (inner.parent() != block.index()) {
-      continue;
-    }
-    for (const auto& inner_op : inner.ops()) {
-      const std::vector<std::string> reads = inner_op->InputNames();
-      const std::vector<std::string> writes = inner_op->OutputNames();
-      inputs->insert(inputs->end(), reads.begin(), reads.end());
-      outputs->insert(outputs->end(), writes.begin(), writes.end());
-      AddInnerNames(inner, *inner_op, inputs, outputs, depth + 1);
-    }
-  }
-}
 
 bool Intersects(const Names& known, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(),
@@ -145,22 +123,43 @@ class FeedGuard {
   std::vector<Variable*> fed_;
 };
 
-// Completes the operators with their defaults, those of the blocks within the block, too.
+// Completes the operators with their defaults, those of the blocks within the block, too. A block belongs to one
+// operator: were it run by several, preparing n blocks could take 2^n operators. Blocks are prepared and run by
+// recursion, so their depth is limited, too.
 void PreparedProgram::Impl::Check() {
+  constexpr int kMaxBlockDepth = 64;
+  std::vector<int> depth(program.num_blocks(), 0);
+  std::vector<bool> has_operator(program.num_blocks(), false);
   std::vector<bool> within(program.num_blocks(), false);
   for (size_t b = static_cast<size_t>(block.index()); b < program.num_blocks(); ++b) {
     BlockDesc& checked = program.block(b);
-    within[b] = &checked == &block || (checked.parent() >= 0 && within[static_cast<size_t>(checked.parent())]);
+    const bool is_within = checked.parent() >= 0 && within[static_cast<size_t>(checked.parent())];
+    within[b] = is_within || &checked == &block;
+    depth[b] = is_within ? depth[static_cast<size_t>(checked.parent())] + 1 : 0;
+    HR_ENFORCE(depth[b] <= kMaxBlockDepth, InvalidArgument, "block ", b, " lies more than ", kMaxBlockDepth,
+               " blocks deep");
     for (size_t i = 0; within[b] && i < checked.ops().size(); ++i) {
       OpDesc& op = checked.MutableOp(i);
       OpRegistry::Check(op);
       CheckVariablesExist(checked, op);
       CheckBlockRefs(checked, op);
+      for (const auto& [name, attr] : op.attrs) {
+        if (const auto* ref = std::get_if<BlockRef>(&attr)) {
+          const auto inner = static_cast<size_t>(ref->index);
+          HR_ENFORCE(!has_operator[inner], InvalidArgument, "block ", inner,
+                     " belongs to two operators, the second a '", op.type, "' in block ", b,
+                     "; each needs a block of its own");
+          has_operator[inner] = true;
+        }
+      }
     }
   }
 }
 
 void PreparedProgram::Impl::Unbind() {
+  for (const auto& op : ops) {
+    op->Unbind();
+  }
   temporaries.reset();
   scope_id = 0;
   scope_revision = 0;

@@ -35,6 +35,7 @@ size_t SizeIn(const std::vector<ExecutionContext::Slot>& slots, std::string_view
 
 OperatorBase::~OperatorBase() = default;
 void OperatorBase::Prepare(const BlockDesc&) {}
+void OperatorBase::Unbind() {}
 
 void OperatorBase::Run(const Scope& scope, const Place& place) {
   try {

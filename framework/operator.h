@@ -42,6 +42,9 @@ class HEADRACE_API OperatorBase {
   // that run other blocks of its program.
   virtual void Prepare(const BlockDesc& block);
 
+  // Lets go of whatever the operator keeps from run to run inside the scope it ran on; it may be run again.
+  virtual void Unbind();
+
   // Runs on the variables that `scope` has under the names of the OpDesc. Errors come out with the operator's type as
   // context.
   void Run(const Scope& scope, const Place& place);

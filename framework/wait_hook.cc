@@ -7,27 +7,30 @@
 namespace headrace {
 namespace {
 
-thread_local const std::function<void()>* current_hook = nullptr;
+thread_local const ScopedWaitHook* innermost = nullptr;
 
 }  // namespace
 
-ScopedWaitHook::ScopedWaitHook(std::function<void()> hook) : hook_(std::move(hook)), outer_(current_hook) {
+ScopedWaitHook::ScopedWaitHook(std::function<void()> hook, std::chrono::milliseconds loop_period)
+    : hook_(std::move(hook)),
+      loop_period_(loop_period),
+      due_(std::chrono::steady_clock::now() + loop_period),
+      outer_(innermost) {
   HR_ENFORCE(hook_ != nullptr, InvalidArgument, "a wait hook needs a function");
-  current_hook = &hook_;
+  innermost = this;
 }
 
-ScopedWaitHook::~ScopedWaitHook() { current_hook = outer_; }
+ScopedWaitHook::~ScopedWaitHook() { innermost = outer_; }
 
-const std::function<void()>* ScopedWaitHook::Current() { return current_hook; }
+const std::function<void()>* ScopedWaitHook::Current() { return innermost == nullptr ? nullptr : &innermost->hook_; }
 
 void ScopedWaitHook::CallIfDue() {
-  thread_local std::chrono::steady_clock::time_point due;
-  if (current_hook == nullptr) {
+  if (innermost == nullptr) {
     return;
   }
-  if (const auto now = std::chrono::steady_clock::now(); now >= due) {
-    due = now + kPeriod;
-    (*current_hook)();
+  if (const auto now = std::chrono::steady_clock::now(); now >= innermost->due_) {
+    innermost->due_ = now + innermost->loop_period_;
+    innermost->hook_();
   }
 }
 

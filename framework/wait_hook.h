@@ -22,7 +22,8 @@ class HEADRACE_API ScopedWaitHook {
  public:
   static constexpr std::chrono::milliseconds kPeriod{50};
 
-  explicit ScopedWaitHook(std::function<void()> hook);
+  // Loops of programs call the hook once per `loop_period`, first when that has passed; 0: at every step.
+  explicit ScopedWaitHook(std::function<void()> hook, std::chrono::milliseconds loop_period = kPeriod);
   ~ScopedWaitHook();
   ScopedWaitHook(const ScopedWaitHook&) = delete;
   ScopedWaitHook& operator=(const ScopedWaitHook&) = delete;
@@ -30,13 +31,15 @@ class HEADRACE_API ScopedWaitHook {
   // This thread's innermost hook; nullptr if it has none.
   static const std::function<void()>* Current();
 
-  // For loops that a program decides the end of: calls this thread's innermost hook, if it has one and kPeriod has
-  // passed since this last did so. Throws what the hook throws.
+  // For loops whose end a program decides: calls this thread's innermost hook if it has one whose loop_period is over.
+  // Throws what the hook throws.
   static void CallIfDue();
 
  private:
-  std::function<void()> hook_;
-  const std::function<void()>* outer_;
+  const std::function<void()> hook_;
+  const std::chrono::milliseconds loop_period_;
+  mutable std::chrono::steady_clock::time_point due_;
+  const ScopedWaitHook* const outer_;
 };
 
 }  // namespace headrace

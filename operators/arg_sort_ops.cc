@@ -45,6 +45,9 @@ void ArgExtremeKernel(const ExecutionContext& ctx) {
   const int64_t inner = Numel(dims, axis + 1, dims.size());
   const T* x = x_tensor.data<T>();
   int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
+  if (x_tensor.numel() == 0) {
+    return;
+  }
   for (int64_t o = 0; o < outer; ++o, x += extent * inner, out += inner) {
     for (int64_t i = 0; i < inner; ++i) {
       int64_t best = 0;

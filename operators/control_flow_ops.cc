@@ -25,6 +25,13 @@ class BlockOp : public OperatorBase {
  public:
   using OperatorBase::OperatorBase;
   void Prepare(const BlockDesc& block) override { runner_.emplace(block, Attr<BlockRef>("sub_block")); }
+  void Unbind() override {
+    if (runner_.has_value()) {
+      runner_->Unbind();
+    }
+    inner_.reset();
+    outer_id_ = 0;
+  }
 
  protected:
   void RunBlock(const Scope& scope, const Place& place) {
@@ -78,16 +85,16 @@ OpRegistrar&& BlockAttr(OpRegistrar&& op) { return std::move(op).Attr<BlockRef>(
 
 HEADRACE_REGISTER_OP(while)
     .Comment(
-        "Runs a block again and again, as long as Condition holds. The block sees the variables of the blocks around "
-        "it; its own begin anew with each step. Not differentiable.")
+        "Runs a block as long as Condition holds. The block sees the variables of the blocks around it; its own start "
+        "anew at each step. Not differentiable.")
     .Input("X", "variables that the block reads", kDuplicable | kDispensable)
-    .Input("Condition", "bool, a single element; the block has to change it")
+    .Input("Condition", "bool, a single element; the block must change it")
     .Output("Out", "variables of the blocks around it that the block writes", kDuplicable | kDispensable)
-    .Output("StepScopes", "Fluid's; not used", kDispensable)
+    .Output("StepScopes", "Fluid's; not written", kDispensable)
     .InPlace("Out", "X")
     .InPlace("Out", "Condition")
     .With(BlockAttr)
-    .Attr<bool>("is_test", "Fluid's: it makes no difference", false)
+    .Attr<bool>("is_test", "Fluid's; has no effect", false)
     .Operator<WhileOp>();
 
 HEADRACE_REGISTER_OP(conditional_block)
@@ -97,7 +104,7 @@ HEADRACE_REGISTER_OP(conditional_block)
            kDuplicable)
     .Input("Input", "variables that the block reads", kDuplicable | kDispensable)
     .Output("Out", "variables of the blocks around it that the block writes", kDuplicable | kDispensable)
-    .Output("Scope", "Fluid's; not used", kDispensable)
+    .Output("Scope", "Fluid's; not written", kDispensable)
     .InPlace("Out", "Input")
     .InPlace("Out", "Cond")
     .With(BlockAttr)

@@ -19,6 +19,9 @@ void CumsumKernel(const ExecutionContext& ctx) {
   const int64_t inner = Numel(dims, axis + 1, dims.size());
   const bool exclusive = ctx.Attr<bool>("exclusive");
   const bool reverse = ctx.Attr<bool>("reverse");
+  if (out_tensor->numel() == 0) {
+    return;
+  }
   for (int64_t o = 0, outer = Numel(dims, 0, axis); o < outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
       Wrapping<T> sum = 0;

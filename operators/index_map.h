@@ -17,7 +17,7 @@ class IndexMap {
   // rank; -1: it comes from nowhere.
   template <typename From>
   IndexMap(const DDim& from_dims, const DDim& to, From&& from) : from_dims_(from_dims), to_dims_(to) {
-    for (size_t d = 0; d < to.size(); ++d) {
+    for (size_t d = 0; d < to.size() && !Empty(to); ++d) {
       std::vector<int64_t>& map = maps_.emplace_back(static_cast<size_t>(to[d]));
       for (int64_t i = 0; i < to[d]; ++i) {
         map[static_cast<size_t>(i)] = from(d, i);

@@ -159,8 +159,9 @@ void MatmulKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   const LoDTensor& y = ctx.Input("Y");
   const MatmulShape s(ctx.op(), x.dims(), y.dims());
-  T* out = ctx.Output("Out")->mutable_data<T>();
-  for (int64_t b = 0; b < s.batch; ++b) {
+  LoDTensor* out_tensor = ctx.Output("Out");
+  T* out = out_tensor->mutable_data<T>();
+  for (int64_t b = 0; out_tensor->numel() != 0 && b < s.batch; ++b) {
     Gemm<T>(s.transpose_x, s.transpose_y, s.m, s.n, s.k, static_cast<T>(ctx.Attr<double>("alpha")),
             x.data<T>() + (s.x_batched ? b * s.m * s.k : 0), y.data<T>() + (s.y_batched ? b * s.k * s.n : 0), false,
             out + b * s.m * s.n);
@@ -178,9 +179,10 @@ void MatmulGradKernel(const ExecutionContext& ctx) {
   LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD");
   T* dx = x_grad == nullptr ? nullptr : x_grad->mutable_data<T>();
   T* dy = y_grad == nullptr ? nullptr : y_grad->mutable_data<T>();
-  if (s.batch == 0) {
+  if (Numel(s.out) == 0) {
     std::fill_n(dx, dx == nullptr ? 0 : x_grad->numel(), T(0));
     std::fill_n(dy, dy == nullptr ? 0 : y_grad->numel(), T(0));
+    return;
   }
   for (int64_t b = 0; b < s.batch; ++b) {
     const T* x_b = x.data<T>() + (s.x_batched ? b * s.m * s.k : 0);

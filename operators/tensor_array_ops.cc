@@ -8,13 +8,17 @@
 namespace headrace::ops {
 namespace {
 
-// The place in an array that input I names: a single int64 of 0 or more.
+// A mistaken index must not take all memory: arrays are dense.
+constexpr int64_t kMaxArrayLength = int64_t{1} << 20;
+
+// The place in an array that input I names: a single int64 in [0, kMaxArrayLength).
 size_t PlaceIn(const Scope& scope, const std::string& name) {
   const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
   HR_ENFORCE(tensor.initialized() && tensor.numel() == 1, InvalidArgument, "input I: expected a single element, '",
              name, "' has dims ", ToString(tensor.dims()));
   const int64_t place = *tensor.data<int64_t>();
-  HR_ENFORCE(place >= 0, OutOfRange, "input I: expected 0 or more, '", name, "' is ", place);
+  HR_ENFORCE(0 <= place && place < kMaxArrayLength, OutOfRange, "input I: expected a place in [0, ", kMaxArrayLength,
+             "), '", name, "' is ", place);
   return static_cast<size_t>(place);
 }
 

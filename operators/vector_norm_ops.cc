@@ -52,7 +52,7 @@ OpRegistrar&& WholeNormGrad(OpRegistrar&& op) {
 template <typename Visit>
 void ForEachVector(const DDim& dims, size_t axis, Visit&& visit) {
   const int64_t inner = Numel(dims, axis + 1, dims.size());
-  for (int64_t o = 0, outer = Numel(dims, 0, axis); o < outer; ++o) {
+  for (int64_t o = 0, outer = inner == 0 ? 0 : Numel(dims, 0, axis); o < outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
       visit(o * dims[axis] * inner + i, o * inner + i, inner);
     }

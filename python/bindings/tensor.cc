@@ -161,7 +161,8 @@ void BindTensor(py::module_& m) {
           "lod", [](const LoDTensor& self) { return self.lod(); }, "The LoD as offsets, a list of lists.")
       .def(
           "set_lod", [](LoDTensor& self, const SignedLoD& lod) { SetLoD(self, ToLoD(lod)); }, py::arg("lod"),
-          "Sets the LoD, given as offsets. ValueError unless it is well formed and fits the data, if there are any yet.")
+          "Sets the LoD, given as offsets. ValueError unless it is well formed and fits the data, if there are any "
+          "yet.")
       .def(
           "recursive_sequence_lengths", [](const LoDTensor& self) { return OffsetsToLengths(self.lod()); },
           "The LoD as lengths of sequences, a list of lists.")

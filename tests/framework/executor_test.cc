@@ -33,6 +33,16 @@ void BuildCounter(ProgramDesc* program) {
   Append(program, "test_increment", {{"X", {"w"}}}, {{"Out", {"w"}}});
 }
 
+// Appends an operator that runs a new block of the program, always, and returns the block.
+BlockDesc& AppendBlock(ProgramDesc* program) {
+  BlockDesc& block = program->AppendBlock(0);
+  Append(program, "fill_constant", {}, {{"Out", {"always"}}},
+         {{"shape", std::vector<int64_t>{1}}, {"dtype", static_cast<int32_t>(DataType::kBool)}, {"value", 1.0}});
+  Append(program, "conditional_block", {{"Cond", {"always"}}}, {},
+         {{"sub_block", BlockRef{block.index()}}, {"is_scalar_condition", true}});
+  return block;
+}
+
 void Put(Scope* scope, const std::string& name, LoDTensor value) {
   *scope->Var(name)->GetMutable<LoDTensor>() = std::move(value);
 }
@@ -413,6 +423,30 @@ TEST(Executor, ResetReleasesTemporaries) {
   EXPECT_EQ(released, 1);
 }
 
+TEST(Executor, ResetReleasesTheVariablesOfInnerBlocks) {
+  ProgramDesc program;
+  Declare(&program, "r").kind = VarKind::kRaw;
+  program.block(0).MutableVar("r").persistable = true;
+  BlockDesc& block = AppendBlock(&program);
+  block.Var("x");
+  block.AppendOp({"test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}}, {}});
+  Scope scope;
+  int released = 0;
+  float memory = 1;
+  const auto feed = [&] {
+    scope.Var("r")->GetMutable<test::Feed>()->emplace_back(Tensor(
+        Allocation::Foreign(&memory, sizeof(memory), [&released](void*) { ++released; }), DataType::kFloat32, {1}));
+  };
+  const auto prepared = Executor().Prepare(program);
+  feed();
+  Executor().Run(*prepared, &scope);
+  EXPECT_EQ(released, 0);
+  prepared->Reset();
+  EXPECT_EQ(released, 1);
+  feed();
+  EXPECT_NO_THROW(Executor().Run(*prepared, &scope));
+}
+
 TEST(Executor, ReaderKeepsWhatItHoldsWhenTheScopeChangesAndAcrossPreparedPrograms) {
   ProgramDesc program;
   Declare(&program, "r").kind = VarKind::kReader;  // not persistable
@@ -489,6 +523,20 @@ TEST_F(DataOrderTest, WhatFeedsTheReadingOperatorRunsBeforeIt) {
   Put(&scope_, "w", MakeTensor({1}, {41}));
   std::vector<LoDTensor> fetched;
   Executor().Run(*Executor().Prepare(program, {"x"}), &scope_, {}, &fetched);
+  EXPECT_EQ(Values(fetched[0]), Floats({41}));
+}
+
+TEST_F(DataOrderTest, BlockThatFeedsTheReadingOperatorRunsBeforeIt) {
+  // Only the operator within the block says that it writes the reader.
+  ProgramDesc program;
+  DeclareParameter(&program, "w", {1});
+  Declare(&program, "r").kind = VarKind::kRaw;
+  AppendBlock(&program).AppendOp({"test_feed_from", {{"X", {"w"}}}, {{"Out", {"r"}}}, {}});
+  Append(&program, "test_take", {{"Reader", {"r"}}}, {{"Out", {"x"}}});
+  Put(&scope_, "w", MakeTensor({1}, {41}));
+  Scope scope(&scope_);
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*Executor().Prepare(program, {"x"}), &scope, {}, &fetched);
   EXPECT_EQ(Values(fetched[0]), Floats({41}));
 }
 

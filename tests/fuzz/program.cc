@@ -1,6 +1,7 @@
 // Fuzz target: the bytes of a program, parsed, differentiated and run.
 //
 // Whatever the bytes are, each step either works or throws an error of the Error family.
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
@@ -18,12 +19,14 @@
 #include "framework/operator.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
+#include "framework/wait_hook.h"
 #include "tests/fuzz/memory_limit.h"
 
 namespace headrace {
 namespace {
 
 constexpr int64_t kMaxElements = 4096;
+constexpr int kMaxSteps = 64;  // of all loops of a program, in three runs
 
 // A tensor of the declared shape, with `unknown` for each unknown dimension; not initialised if it would be large.
 LoDTensor MakeTensor(const TensorSpec& spec, int64_t unknown) {
@@ -97,6 +100,11 @@ void Run(const ProgramDesc& program, size_t block_index) {
       fetches.push_back(var->name);
     }
   }
+  // A loop of the program may be endless.
+  int steps = 0;
+  const ScopedWaitHook hook(
+      [&steps] { HR_ENFORCE(++steps <= kMaxSteps, FailedPrecondition, "loops take too many steps"); },
+      std::chrono::milliseconds(0));
   Scope scope;
   const Executor executor;
   const auto prepared = executor.Prepare(program, fetches, block_index);

@@ -46,8 +46,8 @@ def _bool(op_type: str, inputs: dict[str, Variable], out: Variable | None, name:
 
 
 def less_than(x: Variable, y: Variable, force_cpu: bool | None = None, cond: Variable | None = None) -> Variable:
-    """x < y, element by element; ``y`` is broadcast. ``cond`` receives the result, if it is given. ``force_cpu`` makes
-    no difference.
+    """x < y, element by element; ``y`` is broadcast. ``cond`` receives the result, if given. ``force_cpu`` has no
+    effect.
     """
     return _bool("less_than", {"X": x, "Y": y}, cond)
 
@@ -148,11 +148,11 @@ def array_length(array: Variable) -> Variable:
 
 
 def _outer_names(block: Block) -> tuple[list[str], list[str]]:
-    """The variables of the blocks around ``block`` that its operators read, and those that they write."""
+    """The variables of the blocks around ``block`` that it reads before it writes them, and those that it writes."""
     reads: dict[str, None] = {}
     writes: dict[str, None] = {}
     for op in block.ops:
-        reads.update((name, None) for name in op.input_arg_names if not block.has_var(name))
+        reads.update((name, None) for name in op.input_arg_names if not block.has_var(name) and name not in writes)
         writes.update((name, None) for name in op.output_arg_names if not block.has_var(name))
     return list(reads), list(writes)
 
@@ -170,7 +170,7 @@ def _inner_block(helper: LayerHelper) -> Iterator[Block]:
 
 def _check_condition(cond: Variable, layer: str) -> None:
     if check_variable(cond, "cond", layer).dtype != VarType.BOOL:
-        raise errors.TypeMismatch(f"layers.{layer}: the condition '{cond.name}' has to be a bool, is {cond.dtype.name}")
+        raise errors.TypeMismatch(f"layers.{layer}: the condition '{cond.name}' must be a bool, is {cond.dtype.name}")
 
 
 class While:
@@ -187,12 +187,12 @@ class While:
             layers.increment(i)
             layers.less_than(i, n, cond=cond)
 
-    What the block makes begins anew with each step; what should last belongs into a variable of the block around it.
-    Ctrl-C ends a loop that does not. A loss cannot be differentiated through a loop.
+    Variables that the block creates start anew at each step; what should last belongs in a variable of the block around
+    it. Ctrl-C ends an endless loop. A loss cannot be differentiated through a loop: StaticRNN can.
 
     Args:
         cond: bool [1]; the block has to change it.
-        is_test: Fluid's; it makes no difference.
+        is_test: Fluid's; has no effect.
     """
 
     def __init__(self, cond: Variable, is_test: bool = False, name: str | None = None) -> None:
@@ -214,7 +214,7 @@ class While:
 
 
 class ConditionalBlock:
-    """Runs a block if its conditions hold. Otherwise what it writes stays as it is.
+    """Runs a block if its conditions hold. Otherwise what it writes stays as it is. Not differentiable.
 
     Args:
         inputs: the conditions: bools [1] with ``is_scalar_condition``; otherwise, a tensor holds if it is not empty.

@@ -1,0 +1,162 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/errors.h"
+#include "framework/executor.h"
+#include "framework/program_desc.h"
+#include "framework/scope.h"
+#include "framework/wait_hook.h"
+
+namespace headrace {
+namespace {
+
+using testing::HasSubstr;
+
+int32_t Number(DataType type) { return static_cast<int32_t>(type); }
+
+// Adds an operator to `block`, declaring outputs that do not exist yet.
+void Append(BlockDesc* block, const std::string& type, VarNameMap inputs, VarNameMap outputs, AttributeMap attrs = {}) {
+  for (const auto& [slot, names] : outputs) {
+    for (const std::string& name : names) {
+      if (block->FindVar(name) == nullptr) {
+        block->Var(name);
+      }
+    }
+  }
+  block->AppendOp({type, std::move(inputs), std::move(outputs), std::move(attrs)});
+}
+
+void Fill(BlockDesc* block, const std::string& name, double value, DataType type = DataType::kInt64,
+          int64_t elements = 1) {
+  Append(block, "fill_constant", {}, {{"Out", {name}}},
+         {{"shape", std::vector<int64_t>{elements}}, {"dtype", Number(type)}, {"value", value}});
+}
+
+// i = 0; while (i < n) { ++i; }, with the block of the loop.
+BlockDesc& BuildLoop(ProgramDesc* program, int64_t n) {
+  BlockDesc& root = program->block(0);
+  Fill(&root, "i", 0);
+  Fill(&root, "n", static_cast<double>(n));
+  Append(&root, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  BlockDesc& body = program->AppendBlock(0);
+  Append(&body, "increment", {{"X", {"i"}}}, {{"Out", {"i"}}}, {{"step", 1.0}});
+  Append(&body, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  return body;
+}
+
+void AppendWhile(BlockDesc* block, int32_t body) {
+  Append(block, "while", {{"X", {"i", "n"}}, {"Condition", {"cond"}}}, {{"Out", {"i", "cond"}}},
+         {{"sub_block", BlockRef{body}}});
+}
+
+void ExpectRefused(const ProgramDesc& program, const std::string& text) {
+  try {
+    (void)Executor().Prepare(program);
+    FAIL() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr(text));
+  }
+}
+
+TEST(While, RunsItsBlockAsLongAsTheConditionHolds) {
+  ProgramDesc program;
+  BuildLoop(&program, 5);
+  AppendWhile(&program.block(0), 1);
+  Scope scope;
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*Executor().Prepare(program, {"i"}), &scope, {}, &fetched);
+  EXPECT_EQ(*fetched[0].data<int64_t>(), 5);
+}
+
+TEST(While, ABlockCannotRunItself) {
+  ProgramDesc program;
+  BlockDesc& body = BuildLoop(&program, 5);
+  AppendWhile(&body, 1);
+  AppendWhile(&program.block(0), 1);
+  ExpectRefused(program, "belongs to two operators");
+
+  ProgramDesc itself;
+  BuildLoop(&itself, 5);
+  AppendWhile(&itself.block(0), 0);
+  ExpectRefused(itself, "block 0 lies within block -1");
+}
+
+TEST(While, ABlockBelongsToOneOperator) {
+  ProgramDesc program;
+  BuildLoop(&program, 5);
+  AppendWhile(&program.block(0), 1);
+  AppendWhile(&program.block(0), 1);
+  ExpectRefused(program, "block 1 belongs to two operators");
+}
+
+TEST(While, AnEndlessLoopEndsWhenTheHookThrows) {
+  ProgramDesc program;
+  BlockDesc& body = BuildLoop(&program, 5);
+  Fill(&body, "i", 0);
+  Append(&body, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  AppendWhile(&program.block(0), 1);
+  int steps = 0;
+  const ScopedWaitHook hook([&steps] { HR_ENFORCE(++steps < 100, OutOfRange, "enough"); },
+                            std::chrono::milliseconds(0));
+  Scope scope;
+  EXPECT_THROW(Executor().Run(program, &scope), OutOfRange);
+  EXPECT_EQ(steps, 100);
+}
+
+TEST(While, TheConditionIsASingleBool) {
+  ProgramDesc program;
+  BuildLoop(&program, 5);
+  Fill(&program.block(0), "cond", 1, DataType::kBool, 2);
+  AppendWhile(&program.block(0), 1);
+  Scope scope;
+  EXPECT_THROW(Executor().Run(program, &scope), InvalidArgument);
+}
+
+// conditional_block operators within one another, the innermost with no operators.
+ProgramDesc Nested(int32_t depth) {
+  ProgramDesc program;
+  Fill(&program.block(0), "cond", 1, DataType::kBool);
+  for (int32_t outer = 0; outer < depth; ++outer) {
+    program.AppendBlock(outer);
+    Append(&program.block(static_cast<size_t>(outer)), "conditional_block", {{"Cond", {"cond"}}}, {},
+           {{"sub_block", BlockRef{outer + 1}}, {"is_scalar_condition", true}});
+  }
+  return program;
+}
+
+TEST(ConditionalBlock, DepthIsLimited) {
+  Scope scope;
+  EXPECT_NO_THROW(Executor().Run(Nested(64), &scope));
+  ExpectRefused(Nested(65), "64 blocks deep");
+  ExpectRefused(Nested(1000), "64 blocks deep");
+}
+
+TEST(ConditionalBlock, NothingInItOutlivesTheRun) {
+  ProgramDesc program = Nested(1);
+  Fill(&program.block(1), "w", 1);
+  EXPECT_NO_THROW((void)Executor().Prepare(program));
+  program.block(1).MutableVar("w").persistable = true;
+  ExpectRefused(program, "variable 'w' of block 1");
+}
+
+class ArrayTest : public testing::TestWithParam<double> {};
+
+TEST_P(ArrayTest, PlacesOutsideOfTheRangeAreRefused) {
+  ProgramDesc program;
+  BlockDesc& root = program.block(0);
+  root.Var("array").kind = VarKind::kLoDTensorArray;
+  Fill(&root, "x", 1, DataType::kFloat32);
+  Fill(&root, "at", GetParam());
+  Append(&root, "write_to_array", {{"X", {"x"}}, {"I", {"at"}}}, {{"Out", {"array"}}});
+  Scope scope;
+  EXPECT_THROW(Executor().Run(program, &scope), OutOfRange);
+}
+INSTANTIATE_TEST_SUITE_P(Places, ArrayTest, testing::Values(-1.0, 1048576.0, 4611686018427387904.0));
+
+}  // namespace
+}  // namespace headrace
