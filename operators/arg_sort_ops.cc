@@ -40,14 +40,9 @@ void ArgExtremeKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   const size_t axis = FrontAxis(ctx.Attr<int64_t>("axis"), dims.size(), "axis");
-  const int64_t outer = Numel(dims, 0, axis);
-  const int64_t extent = dims[axis];
-  const int64_t inner = Numel(dims, axis + 1, dims.size());
+  const auto [outer, extent, inner] = AxisSize(dims, axis);
   const T* x = x_tensor.data<T>();
   int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
-  if (x_tensor.numel() == 0) {
-    return;
-  }
   for (int64_t o = 0; o < outer; ++o, x += extent * inner, out += inner) {
     for (int64_t i = 0; i < inner; ++i) {
       int64_t best = 0;
@@ -97,16 +92,12 @@ void ArgsortKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
-  const int64_t inner = Numel(dims, axis + 1, dims.size());
+  const auto [outer, extent, inner] = AxisSize(dims, axis);
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
-  if (x_tensor.numel() == 0) {
-    return;
-  }
-  const int64_t extent = dims[axis];
-  std::vector<int64_t> order(static_cast<size_t>(extent));
-  for (int64_t o = 0, outer = Numel(dims, 0, axis); o < outer; ++o) {
+  std::vector<int64_t> order(static_cast<size_t>(outer == 0 ? 0 : extent));
+  for (int64_t o = 0; o < outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
       const int64_t start = o * extent * inner + i;
       std::iota(order.begin(), order.end(), 0);

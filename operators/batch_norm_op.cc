@@ -10,10 +10,15 @@
 namespace headrace::ops {
 namespace {
 
-// X as [images, channels, pixels].
+bool ChannelsLast(const OpDesc& op) { return op.Attr<std::string>("data_layout") == "NHWC"; }
+
+// X as [images, channels, pixels]; where the channels come last, each pixel counts as an image.
 struct Channels {
-  explicit Channels(const DDim& x)
-      : images(x[0]), channels(x[1]), pixels(Numel(x, 2, x.size())), count(images * pixels), dims(x) {}
+  Channels(const OpDesc& op, const DDim& x)
+      : images(ChannelsLast(op) ? Numel(x, 0, x.size() - 1) : x[0]),
+        channels(ChannelsLast(op) ? x.back() : x[1]),
+        pixels(ChannelsLast(op) ? 1 : Numel(x, 2, x.size())),
+        count(images * pixels) {}
 
   // Calls run(offset of a row of `pixels` elements of channel c) for each image.
   template <typename Run>
@@ -36,7 +41,6 @@ struct Channels {
   int64_t channels;
   int64_t pixels;
   int64_t count;  // elements of a channel
-  const DDim& dims;
 };
 
 bool UsesRunningStatistics(const OpDesc& op) { return op.Attr<bool>("is_test") || op.Attr<bool>("use_global_stats"); }
@@ -44,7 +48,7 @@ bool UsesRunningStatistics(const OpDesc& op) { return op.Attr<bool>("is_test") |
 template <typename T>
 void BatchNormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const Channels s(x_tensor.dims());
+  const Channels s(ctx.op(), x_tensor.dims());
   const bool running = UsesRunningStatistics(ctx.op());
   const double epsilon = ctx.Attr<double>("epsilon");
   const auto momentum = static_cast<T>(ctx.Attr<double>("momentum"));
@@ -90,7 +94,7 @@ void BatchNormKernel(const ExecutionContext& ctx) {
 template <typename T>
 void BatchNormGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const Channels s(x_tensor.dims());
+  const Channels s(ctx.op(), x_tensor.dims());
   const bool running = UsesRunningStatistics(ctx.op());
   LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
   LoDTensor* scale_grad = ctx.OutputOrNull("Scale@GRAD");
@@ -129,8 +133,9 @@ void BatchNormGradKernel(const ExecutionContext& ctx) {
 
 void EnforceChannels(const InferShapeContext& ctx, std::initializer_list<std::string_view> slots) {
   EnforceRankAtLeast(ctx, "X", 2);
+  const DDim x = ctx.InputDim("X");
   for (const std::string_view slot : slots) {
-    EnforceDims(ctx, slot, {ctx.InputDim("X")[1]});
+    EnforceDims(ctx, slot, {ChannelsLast(ctx.op()) ? x.back() : x[1]});
     EnforceSameType(ctx, slot, "X");
   }
 }
@@ -138,7 +143,11 @@ void EnforceChannels(const InferShapeContext& ctx, std::initializer_list<std::st
 void InferBatchNorm(InferShapeContext& ctx) {
   EnforceChannels(ctx, {"Scale", "Bias", "Mean", "Variance"});
   const DDim x = ctx.InputDim("X");
-  HR_ENFORCE(UsesRunningStatistics(ctx.op()) || (x[0] != 0 && Numel(x, 2, x.size()) != 0), InvalidArgument,
+  bool has_elements = true;
+  for (size_t d = 0; d < x.size(); ++d) {
+    has_elements = has_elements && (x[d] != 0 || d == (ChannelsLast(ctx.op()) ? x.size() - 1 : 1));
+  }
+  HR_ENFORCE(UsesRunningStatistics(ctx.op()) || has_elements, InvalidArgument,
              "input X: expected at least one element for each channel in training, got dims ", ToString(x));
   const DDim channels = ctx.InputDim("Scale");
   ctx.ShareAll("X", "Y");
@@ -153,10 +162,11 @@ OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
       .Attr<bool>("use_global_stats", "the same, in training", false)
       .Attr<double>("momentum", "how much of the running statistics stays", 0.9)
       .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
-      .Attr<std::string>("data_layout", "'NCHW'", "NCHW", [](const std::string& layout) {
-        HR_ENFORCE(layout == "NCHW", Unimplemented, "attribute data_layout: only 'NCHW' is supported, got '", layout,
-                   "'");
-      });
+      .Attr<std::string>("data_layout", "'NCHW', or 'NHWC': the channels are the last dimension", "NCHW",
+                         [](const std::string& layout) {
+                           HR_ENFORCE(layout == "NCHW" || layout == "NHWC", InvalidArgument,
+                                      "attribute data_layout: expected 'NCHW' or 'NHWC', got '", layout, "'");
+                         });
 }
 
 }  // namespace
@@ -165,7 +175,7 @@ HEADRACE_REGISTER_OP(batch_norm)
     .Comment(
         "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, by channel; mean and variance (with divisor N) are "
         "those of the batch.")
-    .Input("X", "[N, C, ...]")
+    .Input("X", "[N, C, ...], or [N, ..., C]")
     .Input("Scale", "[C]")
     .Input("Bias", "[C]")
     .Input("Mean", "[C], the running mean")

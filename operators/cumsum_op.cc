@@ -15,14 +15,10 @@ void CumsumKernel(const ExecutionContext& ctx) {
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
-  const int64_t extent = dims[axis];
-  const int64_t inner = Numel(dims, axis + 1, dims.size());
+  const auto [outer, extent, inner] = AxisSize(dims, axis);
   const bool exclusive = ctx.Attr<bool>("exclusive");
   const bool reverse = ctx.Attr<bool>("reverse");
-  if (out_tensor->numel() == 0) {
-    return;
-  }
-  for (int64_t o = 0, outer = Numel(dims, 0, axis); o < outer; ++o) {
+  for (int64_t o = 0; o < outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
       Wrapping<T> sum = 0;
       for (int64_t a = 0; a < extent; ++a) {

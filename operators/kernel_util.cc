@@ -26,6 +26,13 @@ MatrixSize::MatrixSize(const DDim& dims, size_t split)
   }
 }
 
+AxisSize::AxisSize(const DDim& dims, size_t axis)
+    : outer(Numel(dims, 0, axis)), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
+  if (extent == 0 || inner == 0) {
+    outer = 0;
+  }
+}
+
 void CheckEpsilon(const double& value) {
   HR_ENFORCE(value >= 0 && std::isfinite(value), InvalidArgument, "attribute epsilon: expected a number >= 0, got ",
              value);

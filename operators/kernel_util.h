@@ -63,6 +63,15 @@ struct MatrixSize {
   int64_t cols;
 };
 
+// A tensor seen as [outer, extent, inner], `extent` being that of dimension `axis`. Without elements `outer` is 0.
+// Known dims only.
+struct AxisSize {
+  AxisSize(const DDim& dims, size_t axis);
+  int64_t outer;
+  int64_t extent;
+  int64_t inner;
+};
+
 // The check of an attribute epsilon: a number of 0 or more.
 void CheckEpsilon(const double& value);
 

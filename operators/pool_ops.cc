@@ -53,18 +53,19 @@ struct PoolShape {
   Window cols{};
 };
 
-// The part [begin, end) of a window that lies inside the image.
+// The part [begin, end) of a window that lies inside the image. With ceil_mode, that of the last one may be empty.
 struct Clipped {
   Clipped(const Window& window, int64_t o, int64_t inputs)
-      : begin(std::max<int64_t>(window.InputAt(o, 0), 0)), end(std::min(window.InputAt(o, window.size), inputs)) {}
+      : begin(std::clamp<int64_t>(window.InputAt(o, 0), 0, inputs)),
+        end(std::min(window.InputAt(o, window.size), inputs)) {}
   int64_t size() const { return end - begin; }
   int64_t begin;
   int64_t end;
 };
 
-// What an average divides by.
+// What an average divides by; that of nothing is 0.
 int64_t Divisor(const PoolShape& s, const Clipped& y, const Clipped& x) {
-  return s.exclusive ? y.size() * x.size() : s.rows.size * s.cols.size;
+  return s.exclusive ? std::max<int64_t>(y.size() * x.size(), 1) : s.rows.size * s.cols.size;
 }
 
 // Row by row of the result, and offset by offset of the window within it, so that the inner loop runs along memory.
@@ -83,6 +84,12 @@ void MaxPoolImage(const PoolShape& s, const T* x, T* out) {
           out[ox] = value > out[ox] || IsNaN(value) ? value : out[ox];
         }
       }
+    }
+    // Fluid's maximum of nothing. Of the windows of a row no other than the last can be empty.
+    if (y.size() == 0) {
+      std::fill_n(out, s.out_width, std::numeric_limits<T>::lowest());
+    } else if (Clipped(s.cols, s.out_width - 1, s.width).size() == 0) {
+      out[s.out_width - 1] = std::numeric_limits<T>::lowest();
     }
   }
 }
@@ -134,7 +141,11 @@ void MaxPoolImageGrad(const PoolShape& s, const T* x, const T* out, const T* out
   for (int64_t oy = 0; oy < s.out_height; ++oy) {
     const Clipped y(s.rows, oy, s.height);
     for (int64_t ox = 0; ox < s.out_width; ++ox, ++out, ++out_grad) {
-      const int64_t found = FindMaximum(x, s.width, y, Clipped(s.cols, ox, s.width), *out);
+      const Clipped c(s.cols, ox, s.width);
+      if (y.size() == 0 || c.size() == 0) {
+        continue;
+      }
+      const int64_t found = FindMaximum(x, s.width, y, c, *out);
       HR_ENFORCE(found >= 0, InvalidArgument, "input Out: expected the maxima of X, got ", *out,
                  ", which its window does not contain");
       x_grad[found] += *out_grad;
@@ -199,7 +210,11 @@ OpRegistrar&& PoolAttrs(OpRegistrar&& op) {
       .Attr<std::vector<int32_t>>("paddings", "border around the image on either side, less than ksize: height, width",
                                   {0, 0})
       .Attr<bool>("global_pooling", "whether the window is the whole image", false)
-      .Attr<bool>("ceil_mode", "whether a last window may hang over the border", false)
+      .Attr<bool>(
+          "ceil_mode",
+          "whether a last window may hang over the border; if it meets padding only, its average is 0, its maximum the "
+          "lowest number",
+          false)
       .Attr<bool>("exclusive", "whether averages leave the padding out", true);
 }
 

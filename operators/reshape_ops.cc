@@ -54,6 +54,8 @@ DDim Flattened(const OpDesc& op, const DDim& x) {
 
 DDim Squeezed(const OpDesc& op, const DDim& x) {
   const auto& axes = op.Attr<std::vector<int32_t>>("axes");
+  HR_ENFORCE(!axes.empty() || Numel(x) >= 0, InvalidArgument,
+             "attribute axes: expected the dimensions to drop, since those of X are not all known: ", ToString(x));
   std::vector<bool> dropped(x.size(), false);
   for (const int32_t axis : axes) {
     const size_t d = FrontAxis(axis, x.size(), "axes");

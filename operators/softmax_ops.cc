@@ -1,4 +1,4 @@
-// softmax, log_softmax: along the last dimension.
+// softmax, log_softmax: along a dimension.
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -56,72 +56,146 @@ HEADRACE_INSTANTIATE(double);
 
 namespace {
 
+size_t SoftmaxAxis(const OpDesc& op, const DDim& dims) {
+  return FrontAxis(op.Attr<int32_t>("axis"), dims.size(), "axis");
+}
+
+// Elements that lie side by side belong to different vectors, unless `inner` is 1; then the vectors are rows. The
+// kernels below go through a matrix [extent, inner] row by row, with a buffer of one row for what they sum.
+
+template <typename T>
+void SubtractColumnMaximum(int64_t extent, int64_t inner, const T* x, T* max, T* out) {
+  std::fill_n(max, inner, -std::numeric_limits<T>::infinity());
+  for (int64_t e = 0; e < extent; ++e) {
+    for (int64_t i = 0; i < inner; ++i) {
+      max[i] = std::max(max[i], x[e * inner + i]);
+    }
+  }
+  for (int64_t e = 0; e < extent; ++e) {
+    for (int64_t i = 0; i < inner; ++i) {
+      out[e * inner + i] = x[e * inner + i] - max[i];
+    }
+  }
+}
+
+// sum[i] = Σ over e of at(e · inner + i)
+template <typename T, typename At>
+void SumColumns(int64_t extent, int64_t inner, T* sum, At&& at) {
+  std::fill_n(sum, inner, T(0));
+  for (int64_t e = 0; e < extent; ++e) {
+    for (int64_t i = 0; i < inner; ++i) {
+      sum[i] += at(e * inner + i);
+    }
+  }
+}
+
 template <typename T>
 void SoftmaxKernel(const ExecutionContext& ctx) {
-  LoDTensor* out = ctx.Output("Out");
-  T* to = out->mutable_data<T>();
-  const MatrixSize s(*out);
-  Softmax(s.rows, s.cols, ctx.Input("X").data<T>(), to);
+  LoDTensor* out_tensor = ctx.Output("Out");
+  T* out = out_tensor->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.op(), out_tensor->dims()));
+  if (s.inner == 1) {
+    return Softmax(s.outer, s.extent, x, out);
+  }
+  std::vector<T> buffer(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  const int64_t size = s.extent * s.inner;
+  for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
+    SubtractColumnMaximum(s.extent, s.inner, x, buffer.data(), out);
+    VectorExp(size, out, out);
+    SumColumns(s.extent, s.inner, buffer.data(), [out](int64_t i) { return out[i]; });
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        out[e * s.inner + i] /= buffer[static_cast<size_t>(i)];
+      }
+    }
+  }
 }
 
 template <typename T>
 void SoftmaxGradKernel(const ExecutionContext& ctx) {
-  const LoDTensor& out = ctx.Input("Out");
+  const LoDTensor& out_tensor = ctx.Input("Out");
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  const MatrixSize s(out);
-  SoftmaxGrad(s.rows, s.cols, out.data<T>(), ctx.Input("Out@GRAD").data<T>(), dx);
+  const T* out = out_tensor.data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.op(), out_tensor.dims()));
+  if (s.inner == 1) {
+    return SoftmaxGrad(s.outer, s.extent, out, d, dx);
+  }
+  std::vector<T> dot(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  const int64_t size = s.extent * s.inner;
+  for (int64_t o = 0; o < s.outer; ++o, out += size, d += size, dx += size) {
+    SumColumns(s.extent, s.inner, dot.data(), [=](int64_t i) { return out[i] * d[i]; });
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        const int64_t at = e * s.inner + i;
+        dx[at] = out[at] * (d[at] - dot[static_cast<size_t>(i)]);
+      }
+    }
+  }
 }
 
 template <typename T>
 void LogSoftmaxKernel(const ExecutionContext& ctx) {
-  LoDTensor* out = ctx.Output("Out");
-  T* to = out->mutable_data<T>();
-  const auto [rows, cols] = MatrixSize(*out);
-  SubtractRowMaximum(rows, cols, ctx.Input("X").data<T>(), to);
-  std::vector<T> exp(static_cast<size_t>(rows == 0 ? 0 : cols));
-  for (int64_t r = 0; r < rows; ++r, to += cols) {
-    VectorExp(cols, to, exp.data());
-    T log_sum = Sum(cols, exp.data());
-    VectorLog(1, &log_sum, &log_sum);
-    for (int64_t c = 0; c < cols; ++c) {
-      to[c] -= log_sum;
+  LoDTensor* out_tensor = ctx.Output("Out");
+  T* out = out_tensor->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.op(), out_tensor->dims()));
+  const int64_t size = s.extent * s.inner;
+  std::vector<T> exp(static_cast<size_t>(s.outer == 0 ? 0 : size));
+  std::vector<T> log_sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
+    if (s.inner == 1) {
+      SubtractRowMaximum(1, s.extent, x, out);
+      VectorExp(size, out, exp.data());
+      log_sum[0] = Sum(s.extent, exp.data());
+    } else {
+      SubtractColumnMaximum(s.extent, s.inner, x, log_sum.data(), out);
+      VectorExp(size, out, exp.data());
+      SumColumns(s.extent, s.inner, log_sum.data(), [&exp](int64_t i) { return exp[static_cast<size_t>(i)]; });
+    }
+    VectorLog(s.inner, log_sum.data(), log_sum.data());
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        out[e * s.inner + i] -= log_sum[static_cast<size_t>(i)];
+      }
     }
   }
 }
 
 template <typename T>
 void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
-  const LoDTensor& out = ctx.Input("Out");
-  const auto [rows, cols] = MatrixSize(out);
+  const LoDTensor& out_tensor = ctx.Input("Out");
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  const T* log_p = out.data<T>();
+  const T* log_p = out_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  std::vector<T> p(static_cast<size_t>(rows == 0 ? 0 : cols));
-  for (int64_t r = 0; r < rows; ++r, log_p += cols, d += cols, dx += cols) {
-    const T sum = Sum(cols, d);
-    VectorExp(cols, log_p, p.data());
-    for (int64_t c = 0; c < cols; ++c) {
-      dx[c] = d[c] - p[static_cast<size_t>(c)] * sum;
+  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.op(), out_tensor.dims()));
+  const int64_t size = s.extent * s.inner;
+  std::vector<T> p(static_cast<size_t>(s.outer == 0 ? 0 : size));
+  std::vector<T> sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  for (int64_t o = 0; o < s.outer; ++o, log_p += size, d += size, dx += size) {
+    VectorExp(size, log_p, p.data());
+    if (s.inner == 1) {
+      sum[0] = Sum(s.extent, d);
+    } else {
+      SumColumns(s.extent, s.inner, sum.data(), [d](int64_t i) { return d[i]; });
+    }
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        const int64_t at = e * s.inner + i;
+        dx[at] = d[at] - p[static_cast<size_t>(at)] * sum[static_cast<size_t>(i)];
+      }
     }
   }
 }
 
-void EnforceLastAxis(const InferShapeContext& ctx, std::string_view slot) {
-  EnforceRankAtLeast(ctx, slot, 1);
-  const size_t rank = ctx.InputDim(slot).size();
-  const int32_t axis = ctx.Attr<int32_t>("axis");
-  HR_ENFORCE(FrontAxis(axis, rank, "axis") + 1 == rank, Unimplemented,
-             "attribute axis: only the last dimension is supported (-1, or ", rank - 1, " here), got ", axis,
-             "; transpose X first");
-}
-
 void InferSoftmax(InferShapeContext& ctx) {
-  EnforceLastAxis(ctx, "X");
+  SoftmaxAxis(ctx.op(), ctx.InputDim("X"));
   ctx.ShareAll("X", "Out");
 }
 
 void InferSoftmaxGrad(InferShapeContext& ctx) {
-  EnforceLastAxis(ctx, "Out");
+  SoftmaxAxis(ctx.op(), ctx.InputDim("Out"));
   EnforceDims(ctx, "Out@GRAD", ctx.InputDim("Out"));
   EnforceSameType(ctx, "Out@GRAD", "Out");
   SetOutput(ctx, "X@GRAD", ctx.InputDim("Out"), ctx.InputType("Out"));
@@ -129,10 +203,10 @@ void InferSoftmaxGrad(InferShapeContext& ctx) {
 
 OpRegistrar&& ForwardSlots(OpRegistrar&& op) {
   return std::move(op)
-      .Input("X", "[..., classes]")
+      .Input("X", "any shape of rank 1 or more")
       .Output("Out", "dims and LoD of X")
       .InPlace("Out", "X")
-      .Attr<int32_t>("axis", "the dimension of the classes: the last one", -1)
+      .Attr<int32_t>("axis", "the dimension of the classes; negative ones count from the back", -1)
       .InferShape(InferSoftmax)
       .Gradient(DefaultGradient({.inputs = {}, .outputs = {"Out"}, .no_gradient = {}}));
 }
@@ -149,7 +223,7 @@ OpRegistrar&& BackwardSlots(OpRegistrar&& op) {
 }  // namespace
 
 HEADRACE_REGISTER_OP(softmax)
-    .Comment("exp(X) divided by its sum over the last dimension. Out may be X.")
+    .Comment("exp(X) divided by its sum along a dimension. Out may be X.")
     .With(ForwardSlots)
     .Kernel<float>(SoftmaxKernel<float>)
     .Kernel<double>(SoftmaxKernel<double>);

@@ -51,10 +51,12 @@ OpRegistrar&& WholeNormGrad(OpRegistrar&& op) {
 // Calls visit(first element, its place among the norms) for each vector; its elements are `inner` apart.
 template <typename Visit>
 void ForEachVector(const DDim& dims, size_t axis, Visit&& visit) {
+  const int64_t extent = dims[axis];
   const int64_t inner = Numel(dims, axis + 1, dims.size());
+  // Vectors without elements have norms, too.
   for (int64_t o = 0, outer = inner == 0 ? 0 : Numel(dims, 0, axis); o < outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
-      visit(o * dims[axis] * inner + i, o * inner + i, inner);
+      visit(o * extent * inner + i, o * inner + i, inner);
     }
   }
 }

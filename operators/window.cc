@@ -33,11 +33,7 @@ int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, std::string_
   const int64_t free = padded - extent;
   HR_ENFORCE(inputs > 0 && free >= 0, InvalidArgument, "input ", slot, ": its ", dimension, " is ", inputs,
              ", with padding ", padded, ", expected at least the extent of the window, ", extent);
-  int64_t outputs = AddExtents(free, ceil ? window.stride - 1 : 0) / window.stride + 1;
-  if (ceil && (outputs - 1) * window.stride >= inputs + window.padding) {
-    --outputs;
-  }
-  return outputs;
+  return AddExtents(free, ceil ? window.stride - 1 : 0) / window.stride + 1;
 }
 
 }  // namespace headrace::ops

@@ -35,7 +35,7 @@ struct Pair {
 Pair PairAttr(const OpDesc& op, std::string_view attr, int64_t min);
 
 // Number of positions of `window` over `inputs`; -1 if `inputs` is. With `ceil` a last window may hang over the padded
-// end, as long as it begins inside of it. Throws InvalidArgument if there is no position; `slot` and `dimension` say
+// end, and even lie beyond it, as in Fluid. Throws InvalidArgument if there is no position; `slot` and `dimension` say
 // where.
 int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, std::string_view slot, std::string_view dimension);
 

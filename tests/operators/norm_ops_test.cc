@@ -124,8 +124,8 @@ TEST(BatchNormOperator, RefusesBadInput) {
   OpTest empty_test = BatchNorm({0, 2, 3}, true);
   empty_test.Run();
   OpTest layout = BatchNorm({2, 2});
-  layout.Attr("data_layout", std::string("NHWC"));
-  ExpectRunThrows<Unimplemented>(layout, "data_layout", "NHWC");
+  layout.Attr("data_layout", std::string("CNHW"));
+  ExpectRunThrows<InvalidArgument>(layout, "data_layout", "CNHW");
   OpTest scale("batch_norm");
   scale.Declare("X", {-1, 3}).Declare("Scale", {2}).Declare("Bias", {3}).Declare("Mean", {3}).Declare("Variance", {3});
   scale.Out("Y").Out("MeanOut").Out("VarianceOut").Out("SavedMean").Out("SavedVariance");

@@ -93,15 +93,29 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Pool2d,
                                          PoolCase{{1, 2, 5, 5}, {3, 3}, {2, 2}, {1, 1}, false, false},
                                          PoolCase{{1, 1, 5, 6}, {2, 3}, {2, 1}, {0, 1}},
                                          PoolCase{{1, 1, 5, 5}, {2, 2}, {2, 2}, {0, 0}, true},
-                                         PoolCase{{1, 1, 3, 3}, {2, 2}, {2, 2}, {1, 1}, true},
-                                         PoolCase{{1, 1, 4, 4}, {1, 1}, {3, 3}, {0, 0}, true},
+                                         PoolCase{{1, 1, 4, 4}, {2, 2}, {3, 3}, {0, 0}, true},
                                          PoolCase{{2, 3, 4, 5}, {1, 1}, {1, 1}, {0, 0}, false, true, true}));
 
-TEST(Pool2dOperator, DropsAWindowThatBeginsBeyondTheImage) {
-  // Rounded up there would be 3 positions, of which the last meets padding only.
-  OpTest test = Pooling({{1, 1, 3, 3}, {2, 2}, {2, 2}, {1, 1}, true}, "max");
-  test.Run();
-  EXPECT_EQ(test.Dims("Out"), (DDim{1, 1, 2, 2}));
+TEST(Pool2dOperator, KeepsAWindowThatMeetsPaddingOnly) {
+  // Of the 3 positions the last begins beyond the image.
+  const PoolCase c{{1, 1, 3, 3}, {2, 2}, {2, 2}, {1, 1}, true};
+  for (const char* type : {"max", "avg"}) {
+    OpTest test = Pooling(c, type);
+    test.Run();
+    ASSERT_EQ(test.Dims("Out"), (DDim{1, 1, 3, 3}));
+    const std::vector<double> out = test.Get<double>("Out");
+    for (const size_t i : {2, 5, 6, 7, 8}) {
+      EXPECT_EQ(out[i], std::string(type) == "max" ? std::numeric_limits<double>::lowest() : 0) << i;
+    }
+  }
+  Pooling(c, "avg").CheckGradient({"X"}, {"Out"});
+}
+
+TEST(Pool2dOperator, TheMaximumOfInfinitiesIsOne) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  OpTest test("pool2d");
+  test.In<float>("X", {1, 1, 1, 1}, {-infinity}).Out("Out").Attr("ksize", std::vector<int32_t>{1, 1}).Run();
+  EXPECT_EQ(test.Get<float>("Out")[0], -infinity);
 }
 
 TEST(Pool2dOperator, NeverTakesPaddingForAMaximum) {

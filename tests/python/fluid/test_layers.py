@@ -483,3 +483,13 @@ def test_batch_norm_with_a_relu() -> None:
     got = run(plain, fused)
     assert got[0].min() < 0
     np.testing.assert_array_equal(got[1], np.maximum(got[0], 0))
+
+
+def test_squeeze_without_axes_never_drops_the_batch(exe: fluid.Executor) -> None:
+    x = fluid.layers.data("x", [1, 3], dtype="float32")
+    out = fluid.layers.squeeze(x, [])
+    assert list(out.shape) == [-1, 3]
+    same = fluid.layers.squeeze(out, [])
+    for rows in (1, 2):
+        got = exe.run(feed={"x": np.ones((rows, 1, 3), np.float32)}, fetch_list=[out, same])
+        assert [value.shape for value in got] == [(rows, 3)] * 2

@@ -12,28 +12,46 @@ from headrace.testing import OpTest
 RNG = np.random.default_rng(23)
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
-    exp = np.exp(x - x.max(-1, keepdims=True))
-    return exp / exp.sum(-1, keepdims=True)
+def softmax(x: np.ndarray, axis: int = -1) -> np.ndarray:
+    exp = np.exp(x - x.max(axis, keepdims=True))
+    return exp / exp.sum(axis, keepdims=True)
 
 
-@pytest.mark.parametrize("shape", [(4,), (2, 3), (2, 1), (0, 3), (2, 2, 3)], ids=str)
-def test_softmax_and_its_logarithm(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((4,), -1),
+        ((2, 3), -1),
+        ((2, 1), -1),
+        ((0, 3), -1),
+        ((2, 2, 3), 2),
+        ((3, 4), 0),
+        ((2, 3, 2, 2), 1),
+        ((2, 3, 4), -2),
+        ((2, 0, 3), 0),
+        ((3, 1), 0),
+    ],
+    ids=str,
+)
+def test_softmax_and_its_logarithm(shape: tuple[int, ...], axis: int) -> None:
     x = RNG.uniform(-2, 2, shape)
     for op_type, expected in (
-        ("softmax", softmax(x) if x.size else x),
-        ("log_softmax", np.log(softmax(x)) if x.size else x),
+        ("softmax", softmax(x, axis) if x.size else x),
+        ("log_softmax", np.log(softmax(x, axis)) if x.size else x),
     ):
-        test = OpTest(op_type, {"X": x}, outputs={"Out": expected})
+        test = OpTest(op_type, {"X": x}, {"axis": axis}, {"Out": expected})
         test.check_outputs()
         test.check_gradients(["X"])
 
 
 def test_softmax_does_not_overflow() -> None:
     x = np.array([[1000.0, 0.0], [-1000.0, -1000.0]])
-    OpTest("softmax", {"X": x}, outputs={"Out": np.array([[1.0, 0.0], [0.5, 0.5]])}).check_outputs()
-    expected = np.array([[0.0, -1000.0], [np.log(0.5)] * 2])
-    OpTest("log_softmax", {"X": x}, outputs={"Out": expected}).check_outputs()
+    p = np.array([[1.0, 0.0], [0.5, 0.5]])
+    log_p = np.array([[0.0, -1000.0], [np.log(0.5)] * 2])
+    OpTest("softmax", {"X": x}, outputs={"Out": p}).check_outputs()
+    OpTest("softmax", {"X": x.T}, {"axis": 0}, {"Out": p.T}).check_outputs()
+    OpTest("log_softmax", {"X": x}, outputs={"Out": log_p}).check_outputs()
+    OpTest("log_softmax", {"X": x.T}, {"axis": 0}, {"Out": log_p.T}).check_outputs()
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 2, 3)], ids=str)

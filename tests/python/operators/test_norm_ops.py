@@ -10,8 +10,9 @@ from headrace.testing import OpTest
 RNG = np.random.default_rng(31)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("is_test", [False, True])
-def test_batch_norm(is_test: bool) -> None:
+def test_batch_norm(is_test: bool, layout: str) -> None:
     x = RNG.uniform(-1, 1, (3, 2, 2, 2))
     axes, shape = (0, 2, 3), (1, 2, 1, 1)
     scale, bias = RNG.uniform(0.5, 1.5, 2), RNG.uniform(-1, 1, 2)
@@ -27,8 +28,10 @@ def test_batch_norm(is_test: bool) -> None:
         "SavedMean": None,
         "SavedVariance": None,
     }
+    if layout == "NHWC":
+        x, outputs["Y"] = x.transpose(0, 2, 3, 1), expected.transpose(0, 2, 3, 1)
     inputs = {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}
-    attrs = {"epsilon": epsilon, "momentum": momentum, "is_test": is_test}
+    attrs = {"epsilon": epsilon, "momentum": momentum, "is_test": is_test, "data_layout": layout}
     test = OpTest("batch_norm", inputs, attrs, outputs)
     test.check_outputs()
     if not is_test:

@@ -243,7 +243,7 @@ def batch_norm(
     use_global_stats: bool = False,
     fuse_with_relu: bool = False,
 ) -> Variable:
-    """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
+    """Normalises each channel of [N, C, ...] ("NHWC": of [N, ..., C]) over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
 
     Args:
         is_test: use the running statistics, which training gathers with the weight 1 - ``momentum``; so does
@@ -252,10 +252,12 @@ def batch_norm(
         fuse_with_relu: apply relu, before ``act``.
         in_place, do_model_average_for_mean_and_var: Fluid's; they make no difference.
     """
-    channels = check_variable(input, "input", "batch_norm").shape[1] if len(input.shape) > 1 else -1
+    axis = -1 if data_layout == "NHWC" else 1
+    channels = check_variable(input, "input", "batch_norm").shape[axis] if len(input.shape) > 1 else -1
     if channels <= 0:
         raise errors.InvalidArgument(
-            f"layers.batch_norm: '{input.name}' has to be [N, C, ...] with a known C, got {list(input.shape)}"
+            f"layers.batch_norm: '{input.name}' must have a known number of channels (dimension {axis}), "
+            f"got {list(input.shape)}"
         )
     helper = LayerHelper("batch_norm", name)
     one, zero = initializer.Constant(1.0), initializer.Constant(0.0)
@@ -478,15 +480,13 @@ def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | 
 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
-    """exp(input) divided by its sum over the last dimension. ``use_cudnn`` makes no difference."""
-    if axis not in (-1, len(check_variable(input, "input", "softmax").shape) - 1):
-        raise errors.Unimplemented(f"layers.softmax: over the last dimension only, got axis {axis}")
-    return _one_output("softmax", {"X": input}, name=name)
+    """exp(input) divided by its sum along ``axis``. ``use_cudnn`` has no effect."""
+    return _one_output("softmax", {"X": input}, {"axis": axis}, name)
 
 
-def log_softmax(input: Variable, name: str | None = None) -> Variable:
+def log_softmax(input: Variable, name: str | None = None, axis: int = -1) -> Variable:
     """The logarithm of softmax."""
-    return _one_output("log_softmax", {"X": input}, name=name)
+    return _one_output("log_softmax", {"X": input}, {"axis": axis}, name)
 
 
 def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100) -> Variable:

@@ -185,8 +185,12 @@ def _with_shape(op_type: str, x: Variable, attrs: dict[str, Any], name: str | No
 
 
 def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """Without the dimensions ``axes``, which have to be 1; empty: without all that are."""
-    return _with_shape("squeeze2", input, {"axes": list(axes)}, name)
+    """Without the dimensions ``axes``, which must be 1; empty: without all that the program knows to be 1."""
+    dims = check_variable(input, "input", "squeeze").shape
+    axes = list(axes) or [d for d, extent in enumerate(dims) if extent == 1]
+    if not axes:
+        return _with_shape("reshape2", input, {"shape": [0] * len(dims)}, name)
+    return _with_shape("squeeze2", input, {"axes": axes}, name)
 
 
 def unsqueeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
