@@ -5,6 +5,7 @@
 // adds the operator.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -97,6 +98,24 @@ void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_vi
 // The only element of a float32 or float64 tensor: a learning rate, say. Throws InvalidArgument or TypeMismatch naming
 // the slot.
 double ScalarInput(const ExecutionContext& ctx, std::string_view slot);
+
+// The elements of an input, or of an output; nullptr if the slot is empty.
+template <typename T>
+const T* ElementsOrNull(const ExecutionContext& ctx, std::string_view slot) {
+  const LoDTensor* tensor = ctx.InputOrNull(slot);
+  return tensor == nullptr ? nullptr : tensor->data<T>();
+}
+template <typename T>
+T* MutableOrNull(const ExecutionContext& ctx, std::string_view slot) {
+  LoDTensor* tensor = ctx.OutputOrNull(slot);
+  return tensor == nullptr ? nullptr : tensor->mutable_data<T>();
+}
+// As MutableOrNull, with zeros in it.
+template <typename T>
+T* ZerosOrNull(const ExecutionContext& ctx, std::string_view slot) {
+  T* data = MutableOrNull<T>(ctx, slot);
+  return data == nullptr ? nullptr : (std::fill_n(data, ctx.OutputOrNull(slot)->numel(), T(0)), data);
+}
 
 // The DataType whose number an int32 attribute holds. Throws InvalidArgument naming the attribute if there is no such
 // type.

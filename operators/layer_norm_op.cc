@@ -14,11 +14,6 @@ MatrixSize NormalisedRows(const ExecutionContext& ctx) {
 }
 
 template <typename T>
-const T* ElementsOrNull(const LoDTensor* tensor) {
-  return tensor == nullptr ? nullptr : tensor->data<T>();
-}
-
-template <typename T>
 void LayerNormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const MatrixSize s = NormalisedRows(ctx);
@@ -27,8 +22,8 @@ void LayerNormKernel(const ExecutionContext& ctx) {
   T* mean = ctx.Output("Mean")->mutable_data<T>();
   T* variance = ctx.Output("Variance")->mutable_data<T>();
   const T* x = x_tensor.data<T>();
-  const T* scale = ElementsOrNull<T>(ctx.InputOrNull("Scale"));
-  const T* bias = ElementsOrNull<T>(ctx.InputOrNull("Bias"));
+  const T* scale = ElementsOrNull<T>(ctx, "Scale");
+  const T* bias = ElementsOrNull<T>(ctx, "Bias");
   for (int64_t r = 0; r < s.rows; ++r, x += s.cols, y += s.cols) {
     const T m = Sum(s.cols, x) / static_cast<T>(s.cols);
     variance[r] = SumOf<T>(s.cols, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<T>(s.cols);
@@ -46,18 +41,12 @@ void LayerNormGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const MatrixSize s = NormalisedRows(ctx);
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
-  const auto zeros = [&ctx](const char* slot) -> T* {
-    LoDTensor* tensor = ctx.OutputOrNull(slot);
-    return tensor == nullptr ? nullptr
-                             : std::fill_n(tensor->mutable_data<T>(), tensor->numel(), T(0)) - tensor->numel();
-  };
-  T* dscale = zeros("Scale@GRAD");
-  T* dbias = zeros("Bias@GRAD");
-  LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
-  T* dx = x_grad == nullptr ? nullptr : x_grad->mutable_data<T>();
+  T* dscale = ZerosOrNull<T>(ctx, "Scale@GRAD");
+  T* dbias = ZerosOrNull<T>(ctx, "Bias@GRAD");
+  T* dx = MutableOrNull<T>(ctx, "X@GRAD");
   const T* x = x_tensor.data<T>();
   const T* dy = ctx.Input("Y@GRAD").data<T>();
-  const T* scale = ElementsOrNull<T>(ctx.InputOrNull("Scale"));
+  const T* scale = ElementsOrNull<T>(ctx, "Scale");
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
   const auto width = static_cast<T>(s.cols);

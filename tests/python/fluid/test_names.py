@@ -93,6 +93,10 @@ FLUID = {
     "layers.equal": "x y cond",
     "layers.expand": "x expand_times name",
     "layers.gather": "input index overwrite",
+    "layers.group_norm": "input groups epsilon param_attr bias_attr act data_layout name",
+    "layers.smooth_l1": "x y inside_weight outside_weight sigma",
+    "layers.conv2d_transpose": "input num_filters output_size filter_size padding stride dilation groups param_attr "
+    "bias_attr use_cudnn act name",
     "layers.hard_sigmoid": "x slope offset name",
     "layers.huber_loss": "input label delta",
     "layers.is_empty": "x cond",

@@ -132,3 +132,22 @@ def test_prelu(mode: str, alpha: Any) -> None:
     test.check_gradients(["X", "Alpha"])
     wrong = np.ones((1, 7))
     OpTest("prelu", {"X": x, "Alpha": wrong}, {"mode": mode}).check_refused(ValueError, "Alpha", mode)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 2.0])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_smooth_l1_loss(weighted: bool, sigma: float) -> None:
+    x, y = RNG.uniform(-2, 2, (3, 2, 2)), RNG.uniform(-2, 2, (3, 2, 2))
+    inside, outside = RNG.uniform(0.5, 1.5, x.shape), RNG.uniform(0.5, 1.5, x.shape)
+    inputs = {"X": x, "Y": y}
+    if weighted:
+        inputs |= {"InsideWeight": inside, "OutsideWeight": outside}
+    else:
+        inside = outside = np.ones(x.shape)
+    d = inside * (x - y)
+    loss = np.where(np.abs(d) < 1 / sigma**2, (sigma * d) ** 2 / 2, np.abs(d) - 0.5 / sigma**2)
+    expected = (outside * loss).reshape(3, -1).sum(1, keepdims=True)
+    test = OpTest("smooth_l1_loss", inputs, {"sigma": sigma}, {"Diff": d, "Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X", "Y"], ["Out"], tolerance=1e-5)
+    OpTest("smooth_l1_loss", {**inputs, "Y": y[:2]}, {}, {"Diff": None, "Out": None}).check_refused(ValueError, "Y")

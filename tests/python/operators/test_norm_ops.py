@@ -68,3 +68,33 @@ def test_dropout(implementation: str) -> None:
     training.check_gradients(["X"], ["Out"])
     expected = x if implementation == "upscale_in_train" else 0.6 * x
     OpTest("dropout", {"X": x}, {**attrs, "is_test": True}, {"Out": expected}).check_outputs()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("affine", [False, True])
+def test_group_norm(affine: bool, groups: int) -> None:
+    x = RNG.uniform(-1, 1, (2, 4, 3, 2))
+    rows = x.reshape(2, groups, -1)
+    mean, variance = rows.mean(2), rows.var(2)
+    normal = ((rows - mean[..., None]) / np.sqrt(variance + 1e-3)[..., None]).reshape(x.shape)
+    inputs = {"X": x}
+    if affine:
+        inputs["Scale"], inputs["Bias"] = RNG.uniform(0.5, 1.5, 4), RNG.uniform(-1, 1, 4)
+        normal = normal * inputs["Scale"][:, None, None] + inputs["Bias"][:, None, None]
+    outputs = {"Y": normal, "Mean": mean, "Variance": variance}
+    test = OpTest("group_norm", inputs, {"groups": groups, "epsilon": 1e-3}, outputs)
+    test.check_outputs()
+    test.check_gradients(list(inputs), ["Y"], tolerance=1e-5)
+
+
+def test_group_norm_refuses_what_does_not_fit() -> None:
+    x = np.zeros((2, 4, 3))
+    outputs = {"Y": None, "Mean": None, "Variance": None}
+    for inputs, attrs, part in (
+        ({"X": x}, {"groups": 3}, "groups"),
+        ({"X": x}, {"groups": 0}, "groups"),
+        ({"X": x[0, 0]}, {"groups": 1}, "X"),
+        ({"X": x[:, :, :0]}, {"groups": 1}, "X"),
+        ({"X": x, "Scale": np.zeros(3)}, {"groups": 2}, "Scale"),
+    ):
+        OpTest("group_norm", inputs, attrs, outputs).check_refused(ValueError, part)

@@ -139,6 +139,61 @@ def test_convolutions_that_do_not_fit_are_refused() -> None:
         OpTest("conv2d", inputs, attrs, {"Output": None}, known=["Filter"]).check_refused(ValueError, part)
 
 
+def transposed(x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
+    """Each input pixel adds its filters, times its value, to the result."""
+    sy, sx = attrs.get("strides", (1, 1))
+    py, px = attrs.get("paddings", (0, 0))
+    dy, dx = attrs.get("dilations", (1, 1))
+    groups, (n, channels, height, width), (_, maps, kh, kw) = attrs.get("groups", 1), x.shape, w.shape
+    rows, cols = (height - 1) * sy + dy * (kh - 1) + 1, (width - 1) * sx + dx * (kw - 1) + 1
+    extent = attrs.get("output_size", (rows - 2 * py, cols - 2 * px))
+    out = np.zeros((n, maps * groups, rows + sy, cols + sx))
+    for c in range(channels):
+        group = c // (channels // groups)
+        for m, i, j, y, v in np.ndindex(maps, height, width, kh, kw):
+            out[:, group * maps + m, i * sy + y * dy, j * sx + v * dx] += x[:, c, i, j] * w[c, m, y, v]
+    return out[:, :, py : py + extent[0], px : px + extent[1]]
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"strides": [2, 3]},
+        {"strides": [2, 2], "paddings": [1, 0], "dilations": [2, 1]},
+        {"groups": 2, "paddings": [0, 1]},
+        {"strides": [2, 2], "output_size": [8, 8]},
+    ],
+    ids=str,
+)
+def test_conv2d_transpose(attrs: dict[str, Any]) -> None:
+    x, w = numbers(2, 4, 3, 3), numbers(4, 2, 3, 3)
+    inputs = {"Input": x, "Filter": w}
+    test = OpTest("conv2d_transpose", inputs, attrs, {"Output": transposed(x, w, attrs)}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+def test_conv2d_transpose_of_single_pixels() -> None:
+    x, w = numbers(2, 3, 2, 2), numbers(3, 2, 1, 1)
+    test = OpTest("conv2d_transpose", {"Input": x, "Filter": w}, {}, {"Output": transposed(x, w, {})}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+def test_conv2d_transpose_refuses_what_does_not_fit() -> None:
+    x, w = numbers(2, 4, 3, 3), numbers(4, 2, 3, 3)
+    for inputs, attrs, part in (
+        ({"Input": x, "Filter": w[:3]}, {}, "Filter"),
+        ({"Input": x[0], "Filter": w}, {}, "Input"),
+        ({"Input": x, "Filter": w}, {"output_size": [4, 5]}, "output_size"),
+        ({"Input": x, "Filter": w}, {"output_size": [6, 5]}, "output_size"),
+        ({"Input": x, "Filter": w}, {"groups": 3}, "Filter"),
+        ({"Input": x, "Filter": w}, {"paddings": [9, 9]}, "paddings"),
+    ):
+        OpTest("conv2d_transpose", inputs, attrs, {"Output": None}, known=["Filter"]).check_refused(ValueError, part)
+
+
 @pytest.mark.parametrize("exclusive", [False, True])
 @pytest.mark.parametrize("ceil_mode", [False, True])
 @pytest.mark.parametrize("kind", ["max", "avg"])

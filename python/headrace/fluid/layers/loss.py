@@ -7,7 +7,7 @@ from typing import Any
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 
-__all__ = ["hinge_loss", "huber_loss", "label_smooth", "log_loss", "margin_rank_loss", "rank_loss"]
+__all__ = ["hinge_loss", "huber_loss", "label_smooth", "log_loss", "margin_rank_loss", "rank_loss", "smooth_l1"]
 
 
 def _loss(
@@ -74,3 +74,22 @@ def label_smooth(
     """
     inputs = {"X": label} if prior_dist is None else {"X": label, "PriorDist": prior_dist}
     return _loss("label_smooth", inputs, {"epsilon": float(epsilon)}, name=name)
+
+
+def smooth_l1(
+    x: Variable,
+    y: Variable,
+    inside_weight: Variable | None = None,
+    outside_weight: Variable | None = None,
+    sigma: float | None = None,
+) -> Variable:
+    """The sum over each row of outside_weight · f(inside_weight · (x - y)); [rows, 1]. f(d) is sigma² d² / 2 where
+    |d| < 1 / sigma², else |d| - 1 / (2 sigma²). Weights are 1 by default, as is ``sigma``.
+    """
+    inputs = {"X": x, "Y": y}
+    if inside_weight is not None:
+        inputs["InsideWeight"] = inside_weight
+    if outside_weight is not None:
+        inputs["OutsideWeight"] = outside_weight
+    attrs = {"sigma": 1.0 if sigma is None else float(sigma)}
+    return _loss("smooth_l1_loss", inputs, attrs, intermediate="Diff")

@@ -25,6 +25,7 @@ __all__ = [
     "clip",
     "clip_by_norm",
     "conv2d",
+    "conv2d_transpose",
     "cross_entropy",
     "cumsum",
     "dropout",
@@ -39,6 +40,7 @@ __all__ = [
     "elementwise_sub",
     "embedding",
     "fc",
+    "group_norm",
     "l2_normalize",
     "layer_norm",
     "log_softmax",
@@ -193,6 +195,57 @@ def conv2d(
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
 
 
+def conv2d_transpose(
+    input: Variable,
+    num_filters: int,
+    output_size: Size2D | None = None,
+    filter_size: Size2D | None = None,
+    padding: Size2D = 0,
+    stride: Size2D = 1,
+    dilation: Size2D = 1,
+    groups: int | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Transposed convolution of images [N, C, H, W], plus a bias per filter. ``use_cudnn`` has no effect.
+
+    Args:
+        output_size: height and width of the result; None: the least that fits. Gives the filters' size if that is None.
+    """
+    dims = check_variable(input, "input", "conv2d_transpose").shape
+    groups = 1 if groups is None else groups
+    if len(dims) != 4 or dims[1] <= 0:
+        raise errors.InvalidArgument(
+            f"layers.conv2d_transpose: '{input.name}' must be [N, C, H, W] with a known C, got {list(dims)}"
+        )
+    if groups <= 0 or dims[1] % groups != 0 or num_filters % groups != 0:
+        raise errors.InvalidArgument(
+            f"layers.conv2d_transpose: {dims[1]} channels and {num_filters} filters do not make {groups} groups"
+        )
+    steps, borders, gaps = _pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation")
+    size = [] if output_size is None else _pair(output_size, "output_size")
+    if filter_size is not None:
+        kernel = _pair(filter_size, "filter_size")
+    elif size and dims[2] > 0 and dims[3] > 0:
+        kernel = [
+            (want - (extent - 1) * step + 2 * border - 1) // gap + 1
+            for want, extent, step, border, gap in zip(size, dims[2:], steps, borders, gaps)
+        ]
+    else:
+        raise errors.InvalidArgument("layers.conv2d_transpose: filter_size, or output_size and known dims, are needed")
+    helper = LayerHelper("conv2d_transpose", name)
+    weight = helper.create_parameter(param_attr, [dims[1], num_filters // groups, *kernel], input.dtype)
+    if weight is None:
+        raise errors.InvalidArgument("layers.conv2d_transpose: there is no layer without filters (param_attr=False)")
+    out = helper.create_variable(input.dtype)
+    attrs = {"strides": steps, "paddings": borders, "dilations": gaps, "groups": groups, "output_size": size}
+    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
+    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
+
+
 def pool2d(
     input: Variable,
     pool_size: Size2D = -1,
@@ -243,11 +296,12 @@ def batch_norm(
     use_global_stats: bool = False,
     fuse_with_relu: bool = False,
 ) -> Variable:
-    """Normalises each channel of [N, C, ...] ("NHWC": of [N, ..., C]) over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
+    """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
 
     Args:
         is_test: use the running statistics, which training gathers with the weight 1 - ``momentum``; so does
             ``Program.clone(for_test=True)``.
+        data_layout: "NHWC": of [N, ..., C].
         use_global_stats: use them in training too.
         fuse_with_relu: apply relu, before ``act``.
         in_place, do_model_average_for_mean_and_var: Fluid's; they make no difference.
@@ -326,6 +380,40 @@ def layer_norm(
         {"X": input, **weights},
         {"Y": out, **statistics},
         {"begin_norm_axis": begin_norm_axis, "epsilon": float(epsilon)},
+    )
+    return helper.append_activation(out, act)
+
+
+def group_norm(
+    input: Variable,
+    groups: int,
+    epsilon: float = 1e-05,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    act: str | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+) -> Variable:
+    """Normalises ``groups`` groups of channels of each image of [N, C, ...], then scales and shifts each channel (Wu
+    and He, 2018). False for ``param_attr`` or ``bias_attr``: no scale, no shift.
+    """
+    channels = check_variable(input, "input", "group_norm").shape[1] if len(input.shape) > 1 else -1
+    if channels <= 0:
+        raise errors.InvalidArgument(
+            f"layers.group_norm: '{input.name}' must be [N, C, ...] with a known C, got {list(input.shape)}"
+        )
+    helper = LayerHelper("group_norm", name)
+    one = initializer.Constant(1.0)
+    weights = {
+        "Scale": helper.create_parameter(param_attr, [channels], input.dtype, default_initializer=one),
+        "Bias": helper.create_parameter(bias_attr, [channels], input.dtype, is_bias=True),
+    }
+    out = helper.create_variable(input.dtype)
+    statistics = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Mean", "Variance")}
+    helper.append_op(
+        {"X": input, **weights},
+        {"Y": out, **statistics},
+        {"groups": groups, "epsilon": float(epsilon), "data_layout": data_layout},
     )
     return helper.append_activation(out, act)
 
