@@ -92,6 +92,17 @@ FLUID = {
     "layers.elu": "x alpha name",
     "layers.equal": "x y cond",
     "layers.expand": "x expand_times name",
+    "layers.dynamic_gru": "input size param_attr bias_attr is_reverse gate_activation candidate_activation h_0 "
+    "origin_mode",
+    "layers.dynamic_lstm": "input size h_0 c_0 param_attr bias_attr use_peepholes is_reverse gate_activation "
+    "cell_activation candidate_activation dtype name",
+    "layers.gru_unit": "input hidden size param_attr bias_attr activation gate_activation origin_mode",
+    "layers.lstm_unit": "x_t hidden_t_prev cell_t_prev forget_bias param_attr bias_attr name",
+    "layers.image_resize": "input out_shape scale name resample actual_shape align_corners align_mode",
+    "layers.lod_reset": "x y target_lod",
+    "layers.resize_bilinear": "input out_shape scale name actual_shape align_corners align_mode",
+    "layers.resize_nearest": "input out_shape scale name actual_shape align_corners",
+    "layers.sequence_concat": "input name",
     "layers.gather": "input index overwrite",
     "layers.group_norm": "input groups epsilon param_attr bias_attr act data_layout name",
     "layers.smooth_l1": "x y inside_weight outside_weight sigma",

@@ -207,3 +207,53 @@ def test_shape_and_findings() -> None:
             OpTest(op_type, {"X": nan}, outputs={"Out": np.array([of_nan])}).check_outputs()
             fine = np.array([op_type == "isfinite"])
             OpTest(op_type, {"X": x[:1]}, outputs={"Out": fine}).check_outputs()
+
+
+def resized(x: np.ndarray, size: tuple[int, int], linear: bool, corners: bool, mode: int) -> np.ndarray:
+    """Each pixel of the result, looked up or mixed from those of x, by Fluid's rules."""
+    out = np.zeros((*x.shape[:2], *size))
+    ratios = [(i - 1) / (o - 1) if corners and o > 1 else 0.0 if corners else i / o for i, o in zip(x.shape[2:], size)]
+
+    def place(axis: int, at: int) -> float:
+        if linear and not corners and mode == 0:
+            return max(ratios[axis] * (at + 0.5) - 0.5, 0.0)
+        return ratios[axis] * at + (0.5 if corners and not linear else 0.0)
+
+    for i, j in np.ndindex(*size):
+        y, v = place(0, i), place(1, j)
+        top, left = int(y), int(v)
+        if not linear:
+            out[:, :, i, j] = x[:, :, top, left]
+            continue
+        bottom, right = min(top + 1, x.shape[2] - 1), min(left + 1, x.shape[3] - 1)
+        upper = x[:, :, top, left] * (1 - (v - left)) + x[:, :, top, right] * (v - left)
+        lower = x[:, :, bottom, left] * (1 - (v - left)) + x[:, :, bottom, right] * (v - left)
+        out[:, :, i, j] = upper * (1 - (y - top)) + lower * (y - top)
+    return out
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("size", [(6, 5), (2, 2), (1, 1), (3, 4)], ids=str)
+@pytest.mark.parametrize(("corners", "mode"), [(True, 1), (False, 1), (False, 0)])
+@pytest.mark.parametrize("op_type", ["bilinear_interp", "nearest_interp"])
+def test_interpolation(op_type: str, corners: bool, mode: int, size: tuple[int, int], given: bool) -> None:
+    expected = resized(IMAGES, size, op_type == "bilinear_interp", corners, mode)
+    inputs = {"X": IMAGES}
+    attrs: dict[str, Any] = {"align_corners": corners, "align_mode": mode}
+    if given:
+        inputs["OutSize"] = np.array(size, np.int32)
+    else:
+        attrs |= {"out_h": size[0], "out_w": size[1]}
+    test = OpTest(op_type, inputs, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_interpolation_refuses_what_does_not_fit() -> None:
+    for inputs, attrs, part in (
+        ({"X": IMAGES}, {}, "out_h"),
+        ({"X": X}, {"out_h": 2, "out_w": 2}, "rank 4"),
+        ({"X": IMAGES[:, :, :0]}, {"out_h": 2, "out_w": 2}, "not empty"),
+        ({"X": IMAGES}, {"out_h": 2, "out_w": 2, "align_mode": 2}, "align_mode"),
+    ):
+        OpTest("bilinear_interp", inputs, attrs, {"Out": None}).check_refused(ValueError, part)

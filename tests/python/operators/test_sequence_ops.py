@@ -114,3 +114,31 @@ def test_pad_and_unpad(length: int) -> None:
     short.check_refused(ValueError, "padded_length", "3", when="run")
     wrong = OpTest("sequence_unpad", {"X": padded, "Length": np.array([longest + 1, 0, 0, 0])})
     wrong.check_refused(IndexError, "Length", when="run")
+
+
+def test_sequence_concat() -> None:
+    x, y = RNG.uniform(-1, 1, (3, 2)), RNG.uniform(-1, 1, (4, 2))
+    expected = np.concatenate([x[:1], y[:3], x[1:], y[3:]])
+    inputs = {"X": [(x, [[1, 2]]), (y, [[3, 1]])]}
+    test = OpTest("sequence_concat", inputs, outputs={"Out": (expected, [[4, 3]])})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    for other, when in (((y, [[3, 0, 1]]), "run"), ((y[:, :1], [[3, 1]]), "build")):
+        test = OpTest("sequence_concat", {"X": [(x, [[1, 2]]), other]}, outputs={"Out": None})
+        test.check_refused(ValueError, "X", when=when)
+
+
+def test_lod_reset() -> None:
+    x = RNG.uniform(-1, 1, (4, 2))
+    y = RNG.uniform(-1, 1, (4, 1))
+    for inputs, attrs in (
+        ({"X": x}, {"target_lod": [0, 1, 4]}),
+        ({"X": (x, [[2, 2]])}, {"target_lod": [0, 1, 4]}),
+        ({"X": x, "Y": (y, [[1, 3]])}, {}),
+        ({"X": x, "Y": np.array([0, 1, 4], np.int32)}, {}),
+    ):
+        test = OpTest("lod_reset", inputs, attrs, {"Out": (x, [[1, 3]])})
+        test.check_outputs()
+        test.check_gradients(["X"])
+    for offsets in ([0, 5], [1, 4], [0, 3, 2, 4], [0, -1, 4]):
+        OpTest("lod_reset", {"X": x}, {"target_lod": offsets}, {"Out": None}).check_refused(ValueError, when="run")

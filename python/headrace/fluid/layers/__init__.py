@@ -1,12 +1,13 @@
 """Layers: functions that add operators to the default main program and give their outputs."""
 
-from headrace.fluid.layers import control_flow, io, loss, nn, ops, rearrange, sequence, static_rnn, tensor
+from headrace.fluid.layers import control_flow, io, loss, nn, ops, rearrange, recurrent, sequence, static_rnn, tensor
 from headrace.fluid.layers.control_flow import *  # noqa: F403
 from headrace.fluid.layers.io import *  # noqa: F403
 from headrace.fluid.layers.loss import *  # noqa: F403
 from headrace.fluid.layers.nn import *  # noqa: F403
 from headrace.fluid.layers.ops import *  # noqa: F403
 from headrace.fluid.layers.rearrange import *  # noqa: F403
+from headrace.fluid.layers.recurrent import *  # noqa: F403
 from headrace.fluid.layers.sequence import *  # noqa: F403
 from headrace.fluid.layers.static_rnn import *  # noqa: F403
 from headrace.fluid.layers.tensor import *  # noqa: F403
@@ -18,6 +19,7 @@ __all__ = [
     *nn.__all__,
     *ops.__all__,
     *rearrange.__all__,
+    *recurrent.__all__,
     *sequence.__all__,
     *static_rnn.__all__,
     *tensor.__all__,

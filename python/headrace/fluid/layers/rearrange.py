@@ -13,11 +13,14 @@ __all__ = [
     "crop",
     "expand",
     "gather",
+    "image_resize",
     "multiplex",
     "one_hot",
     "pad",
     "pad2d",
     "pad_constant_like",
+    "resize_bilinear",
+    "resize_nearest",
     "reverse",
     "scatter",
     "shape",
@@ -176,3 +179,68 @@ def shape(input: Variable) -> Variable:
     out = helper.create_variable("int32", stop_gradient=True)
     helper.append_op({"Input": check_variable(input, "input", "shape")}, {"Out": out})
     return out
+
+
+def image_resize(
+    input: Variable,
+    out_shape: Variable | Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    resample: str = "BILINEAR",
+    actual_shape: Variable | None = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+) -> Variable:
+    """Images [N, C, H, W] of another size.
+
+    Args:
+        out_shape: height and width of the result: two numbers, or a variable, int32 [2].
+        scale: or what to multiply height and width by.
+        resample: "BILINEAR": the weighted mean of the four nearest pixels; "NEAREST": the nearest one.
+        actual_shape: as a variable for ``out_shape``, over which it has precedence.
+        align_corners: let the corner pixels of both images coincide.
+        align_mode: otherwise, for "BILINEAR": 0 lets the centers of pixels coincide, 1 their edges.
+    """
+    kinds = {"BILINEAR": "bilinear_interp", "NEAREST": "nearest_interp"}
+    if resample not in kinds:
+        raise errors.InvalidArgument(f"layers.image_resize: resample must be one of {list(kinds)}, got {resample!r}")
+    dims = check_variable(input, "input", "image_resize").shape
+    inputs = {"X": input}
+    attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode}
+    size = out_shape if actual_shape is None else actual_shape
+    if isinstance(size, Variable):
+        inputs["OutSize"] = size
+    elif size is not None:
+        if len(size) != 2:
+            raise errors.InvalidArgument(f"layers.image_resize: out_shape must be height and width, got {list(size)}")
+        attrs["out_h"], attrs["out_w"] = (int(extent) for extent in size)
+    elif scale is not None and len(dims) == 4 and dims[2] > 0 and dims[3] > 0:
+        attrs["out_h"], attrs["out_w"] = int(dims[2] * scale), int(dims[3] * scale)
+    else:
+        raise errors.InvalidArgument("layers.image_resize: out_shape, or scale and images of a known size, are needed")
+    return _moved(kinds[resample], inputs, attrs, name)
+
+
+def resize_bilinear(
+    input: Variable,
+    out_shape: Variable | Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Variable | None = None,
+    align_corners: bool = True,
+    align_mode: int = 1,
+) -> Variable:
+    """image_resize with weighted means."""
+    return image_resize(input, out_shape, scale, name, "BILINEAR", actual_shape, align_corners, align_mode)
+
+
+def resize_nearest(
+    input: Variable,
+    out_shape: Variable | Sequence[int] | None = None,
+    scale: float | None = None,
+    name: str | None = None,
+    actual_shape: Variable | None = None,
+    align_corners: bool = True,
+) -> Variable:
+    """image_resize with the nearest pixels."""
+    return image_resize(input, out_shape, scale, name, "NEAREST", actual_shape, align_corners)

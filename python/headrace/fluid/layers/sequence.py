@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 
 __all__ = [
+    "lod_reset",
+    "sequence_concat",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",
@@ -112,3 +117,29 @@ def sequence_pad(
 def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:
     """The rows of padded sequences, [number of sequences, longest, ...], without the padding; with a LoD."""
     return _rows("sequence_unpad", {"X": x, "Length": length}, name=name)
+
+
+def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
+    """Sequence s of the result is sequence s of each variable, one behind the other."""
+    items = [check_variable(item, "input", "sequence_concat") for item in input]
+    if not items:
+        raise errors.InvalidArgument("layers.sequence_concat: there is nothing to put together")
+    helper = LayerHelper("sequence_concat", name)
+    out = helper.create_variable(items[0].dtype)
+    helper.append_op({"X": items}, {"Out": out})
+    return out
+
+
+def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
+    """The rows of ``x`` in other sequences: those of ``y``, or, if it has no LoD, those whose offsets it holds (int32);
+    without it, those of the offsets ``target_lod``.
+    """
+    inputs = {"X": check_variable(x, "x", "lod_reset")}
+    if y is not None:
+        inputs["Y"] = check_variable(y, "y", "lod_reset")
+    elif target_lod is None:
+        raise errors.InvalidArgument("layers.lod_reset: y or target_lod is needed")
+    helper = LayerHelper("lod_reset")
+    out = helper.create_variable(x.dtype)
+    helper.append_op(inputs, {"Out": out}, {"target_lod": [] if target_lod is None else list(target_lod)})
+    return out

@@ -1,0 +1,89 @@
+// lod_reset: the same rows, in other sequences.
+#include <cstdint>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// Offsets of one level, from numbers that may be anything.
+template <typename Number>
+LoD OneLevel(const Number* values, size_t n, const char* where) {
+  std::vector<size_t> offsets;
+  for (size_t i = 0; i < n; ++i) {
+    HR_ENFORCE(values[i] >= 0, InvalidArgument, where, ": expected offsets of 0 or more, got ", values[i]);
+    offsets.push_back(static_cast<size_t>(values[i]));
+  }
+  return {std::move(offsets)};
+}
+
+LoD NewLoD(const ExecutionContext& ctx) {
+  const LoDTensor* y = ctx.InputOrNull("Y");
+  if (y == nullptr) {
+    const auto& offsets = ctx.Attr<std::vector<int32_t>>("target_lod");
+    return OneLevel(offsets.data(), offsets.size(), "attribute target_lod");
+  }
+  if (!y->lod().empty()) {
+    return y->lod();
+  }
+  return OneLevel(y->data<int32_t>(), static_cast<size_t>(y->numel()), "input Y");
+}
+
+void LoDResetKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  LoD lod = NewLoD(ctx);
+  CheckLoD(lod, x.dims()[0]);
+  LoDTensor* out = ctx.Output("Out");
+  if (out != &x) {
+    out->CopyFrom(x);
+  }
+  out->set_lod(std::move(lod));
+}
+
+void LoDResetGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& out_grad = ctx.Input("Out@GRAD");
+  LoDTensor* x_grad = ctx.Output("X@GRAD");
+  if (x_grad != &out_grad) {
+    x_grad->CopyFrom(out_grad);
+  }
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(lod_reset)
+    .Comment("X with another LoD. Out may be X.")
+    .Input("X", "[rows, ...]")
+    .Input("Y",
+           "a tensor with the LoD that Out gets, or, without a LoD, int32 offsets [n]; then target_lod has no effect",
+           kDispensable)
+    .Output("Out", "dims and elements of X")
+    .InPlace("Out", "X")
+    .Attr<std::vector<int32_t>>("target_lod", "the offsets of one level, from 0 to the number of rows", {})
+    .KernelTypeFrom("X")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceRankAtLeast(ctx, "X", 1);
+      SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
+      ctx.SetOutputLoDLevel("Out", ctx.HasInput("Y") ? std::max(ctx.InputLoDLevel("Y"), 1) : 1);
+    })
+    .With(KernelForAllTypes, LoDResetKernel)
+    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {"Y"}}));
+
+HEADRACE_REGISTER_OP(lod_reset_grad)
+    .Comment("Gradient of lod_reset. X@GRAD may be Out@GRAD.")
+    .Input("X", "as in the operator; only its dims and its LoD are used")
+    .Input("Out@GRAD", "gradient of Out")
+    .Output("X@GRAD", "dims and LoD of X")
+    .InPlace("X@GRAD", "Out@GRAD")
+    .Attr<std::vector<int32_t>>("target_lod", "as in the operator", {})
+    .KernelTypeFrom("Out@GRAD")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceDims(ctx, "Out@GRAD", ctx.InputDim("X"));
+      EnforceSameType(ctx, "Out@GRAD", "X");
+      InferGradients(ctx, {"X"});
+      ctx.ShareLoD("X", "X@GRAD");
+    })
+    .With(KernelForAllTypes, LoDResetGradKernel);
+
+}  // namespace headrace::ops

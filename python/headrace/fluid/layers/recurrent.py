@@ -1,0 +1,202 @@
+"""Recurrent layers: over whole sequences, and single steps."""
+
+from __future__ import annotations
+
+from headrace import errors
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layers.nn import fc
+from headrace.fluid.layers.tensor import concat
+from headrace.fluid.param_attr import ParamAttrLike
+
+__all__ = ["dynamic_gru", "dynamic_lstm", "gru_unit", "lstm_unit"]
+
+#: Names of activations → their numbers in gru_unit's attributes.
+_ACTIVATIONS = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
+
+
+def _weight(helper: LayerHelper, attr: ParamAttrLike, shape: list[int], input: Variable) -> Variable:
+    weight = helper.create_parameter(attr, shape, input.dtype)
+    if weight is None:
+        raise errors.InvalidArgument(f"layers.{helper.layer_type}: there is no layer without weights")
+    return weight
+
+
+def _parts(layer: str, size: int, parts: int) -> int:
+    if size <= 0 or size % parts != 0:
+        raise errors.InvalidArgument(f"layers.{layer}: size must be {parts} times the width of the state, got {size}")
+    return size // parts
+
+
+def dynamic_lstm(
+    input: Variable,
+    size: int,
+    h_0: Variable | None = None,
+    c_0: Variable | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_peepholes: bool = True,
+    is_reverse: bool = False,
+    gate_activation: str = "sigmoid",
+    cell_activation: str = "tanh",
+    candidate_activation: str = "tanh",
+    dtype: str = "float32",
+    name: str | None = None,
+) -> tuple[Variable, Variable]:
+    """Long short-term memory over sequences (Hochreiter and Schmidhuber, 1997).
+
+    Args:
+        input: [rows, size] with LoD: what the input adds to candidate, input, forget and output gate, from an ``fc``.
+        size: four times the width D of the state.
+        h_0: the first output of each sequence, [number of sequences, D]; None: zeros.
+        c_0: the first state, to be given with ``h_0``.
+        use_peepholes: let the gates see the state.
+        is_reverse: read sequences from their end.
+        gate_activation, cell_activation, candidate_activation: "sigmoid", "tanh", "relu" or "identity".
+        dtype: Fluid's; the result has that of ``input``.
+
+    Returns:
+        (outputs, states), [rows, D] each, with the LoD of ``input``.
+    """
+    helper = LayerHelper("lstm", name)
+    width = _parts("dynamic_lstm", size, 4)
+    check_variable(input, "input", "dynamic_lstm")
+    inputs = {"Input": input, "Weight": _weight(helper, param_attr, [width, 4 * width], input)}
+    bias = helper.create_parameter(bias_attr, [1, (7 if use_peepholes else 4) * width], input.dtype, is_bias=True)
+    if bias is None:
+        raise errors.InvalidArgument("layers.dynamic_lstm: there is no layer without a bias (bias_attr=False)")
+    inputs["Bias"] = bias
+    if (h_0 is None) != (c_0 is None):
+        raise errors.InvalidArgument("layers.dynamic_lstm: h_0 and c_0 must be given together")
+    if h_0 is not None and c_0 is not None:
+        inputs |= {"H0": check_variable(h_0, "h_0", "dynamic_lstm"), "C0": check_variable(c_0, "c_0", "dynamic_lstm")}
+    outputs = {slot: helper.create_variable(input.dtype) for slot in ("Hidden", "Cell")}
+    intermediates = {
+        slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("BatchGate", "BatchCellPreAct")
+    }
+    attrs = {
+        "use_peepholes": use_peepholes,
+        "is_reverse": is_reverse,
+        "gate_activation": gate_activation,
+        "cell_activation": cell_activation,
+        "candidate_activation": candidate_activation,
+    }
+    helper.append_op(inputs, outputs | intermediates, attrs)
+    return outputs["Hidden"], outputs["Cell"]
+
+
+def dynamic_gru(
+    input: Variable,
+    size: int,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    is_reverse: bool = False,
+    gate_activation: str = "sigmoid",
+    candidate_activation: str = "tanh",
+    h_0: Variable | None = None,
+    origin_mode: bool = False,
+) -> Variable:
+    """Gated recurrent units over sequences (Cho et al., 2014).
+
+    Args:
+        input: [rows, 3 · size] with LoD: what the input adds to update gate, reset gate and candidate, from an ``fc``.
+        size: the width of the state.
+        bias_attr: False: no bias.
+        is_reverse: read sequences from their end.
+        gate_activation, candidate_activation: "sigmoid", "tanh", "relu" or "identity".
+        h_0: the first state of each sequence, [number of sequences, size]; None: zeros.
+        origin_mode: let the update gate say how much of the state stays, as in the paper, instead of how much goes.
+
+    Returns:
+        The states, [rows, size], with the LoD of ``input``.
+    """
+    helper = LayerHelper("gru")
+    _parts("dynamic_gru", size, 1)
+    check_variable(input, "input", "dynamic_gru")
+    inputs = {
+        "Input": input,
+        "H0": h_0 if h_0 is None else check_variable(h_0, "h_0", "dynamic_gru"),
+        "Weight": _weight(helper, param_attr, [size, 3 * size], input),
+        "Bias": helper.create_parameter(bias_attr, [1, 3 * size], input.dtype, is_bias=True),
+    }
+    hidden = helper.create_variable(input.dtype)
+    slots = ("BatchGate", "BatchResetHiddenPrev", "BatchHidden")
+    intermediates = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
+    attrs = {
+        "is_reverse": is_reverse,
+        "gate_activation": gate_activation,
+        "activation": candidate_activation,
+        "origin_mode": origin_mode,
+    }
+    helper.append_op(inputs, {"Hidden": hidden, **intermediates}, attrs)
+    return hidden
+
+
+def gru_unit(
+    input: Variable,
+    hidden: Variable,
+    size: int,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    activation: str = "tanh",
+    gate_activation: str = "sigmoid",
+    origin_mode: bool = False,
+) -> tuple[Variable, Variable, Variable]:
+    """One step of dynamic_gru, from the state ``hidden``, [rows, D].
+
+    Args:
+        input: [rows, size].
+        size: three times the width D of the state.
+
+    Returns:
+        (state, the part of ``hidden`` that the reset gate lets through, gates and candidate).
+    """
+    for what, value in (("activation", activation), ("gate_activation", gate_activation)):
+        if value not in _ACTIVATIONS:
+            raise errors.InvalidArgument(f"layers.gru_unit: {what} must be one of {list(_ACTIVATIONS)}, got {value!r}")
+    helper = LayerHelper("gru_unit")
+    width = _parts("gru_unit", size, 3)
+    inputs = {
+        "Input": check_variable(input, "input", "gru_unit"),
+        "HiddenPrev": check_variable(hidden, "hidden", "gru_unit"),
+        "Weight": _weight(helper, param_attr, [width, 3 * width], input),
+        "Bias": helper.create_parameter(bias_attr, [1, 3 * width], input.dtype, is_bias=True),
+    }
+    state = helper.create_variable(input.dtype)
+    reset, gate = (helper.create_variable(input.dtype, stop_gradient=True) for _ in range(2))
+    attrs = {
+        "activation": _ACTIVATIONS[activation],
+        "gate_activation": _ACTIVATIONS[gate_activation],
+        "origin_mode": origin_mode,
+    }
+    helper.append_op(inputs, {"Hidden": state, "ResetHiddenPrev": reset, "Gate": gate}, attrs)
+    return state, reset, gate
+
+
+def lstm_unit(
+    x_t: Variable,
+    hidden_t_prev: Variable,
+    cell_t_prev: Variable,
+    forget_bias: float = 0.0,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    name: str | None = None,
+) -> tuple[Variable, Variable]:
+    """One step of an LSTM: an ``fc`` of input [rows, ...] and output before [rows, D], then the gates.
+
+    Returns:
+        (output, state), [rows, D] each.
+    """
+    width = check_variable(cell_t_prev, "cell_t_prev", "lstm_unit").shape[-1] if cell_t_prev.shape else -1
+    if width <= 0:
+        raise errors.InvalidArgument(
+            f"layers.lstm_unit: '{cell_t_prev.name}' must be [rows, D] with a known D, got {list(cell_t_prev.shape)}"
+        )
+    both = concat(
+        [check_variable(x_t, "x_t", "lstm_unit"), check_variable(hidden_t_prev, "hidden_t_prev", "lstm_unit")], axis=1
+    )
+    sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr)
+    helper = LayerHelper("lstm_unit", name)
+    cell, hidden = helper.create_variable(x_t.dtype), helper.create_variable(x_t.dtype)
+    helper.append_op({"X": sums, "C_prev": cell_t_prev}, {"C": cell, "H": hidden}, {"forget_bias": float(forget_bias)})
+    return hidden, cell
