@@ -259,8 +259,11 @@ class Mutator {
     if constexpr (std::is_same_v<T, bool>) {
       return OneIn(2);
     } else if constexpr (std::is_same_v<T, std::string>) {
-      static const char* const kTexts[] = {"",    "MAX", "SUM", "AVERAGE", "SQRT",  "FIRST", "LAST",
-                                           "max", "avg", "7",   "NCHW",    "1e300", "-1",    "upscale_in_train"};
+      static const char* const kTexts[] = {"",        "MAX",  "SUM",     "AVERAGE", "SQRT",
+                                           "FIRST",   "LAST", "max",     "avg",     "7",
+                                           "NCHW",    "NHWC", "1e300",   "-1",      "upscale_in_train",
+                                           "reflect", "edge", "channel", "element", "relu",
+                                           "identity"};
       return AnyOf(kTexts);
     } else if constexpr (std::is_same_v<T, BlockRef>) {
       return {static_cast<int32_t>(Below(program_.num_blocks() + 1))};
