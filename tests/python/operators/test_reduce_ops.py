@@ -128,3 +128,14 @@ def test_clip() -> None:
     OpTest("clip_by_norm", {"X": X}, {"max_norm": 2.0}, {"Out": X * 2 / norm}).check_outputs()
     OpTest("clip_by_norm", {"X": X}, {"max_norm": 100.0}, {"Out": X}).check_outputs()
     OpTest("clip_by_norm", {"X": X}, {"max_norm": -1.0}).check_refused(ValueError, "max_norm")
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_cos_sim(rows: int) -> None:
+    x, y = RNG.uniform(-1, 1, (3, 2, 2)), RNG.uniform(-1, 1, (rows, 2, 2))
+    x_norm, y_norm = (np.sqrt((a * a).sum((1, 2)))[:, None] for a in (x, y))
+    outputs = {"Out": (x * y).sum((1, 2))[:, None] / (x_norm * y_norm), "XNorm": x_norm, "YNorm": y_norm}
+    test = OpTest("cos_sim", {"X": x, "Y": y}, outputs=outputs, known=["Y"])
+    test.check_outputs()
+    test.check_gradients(["X", "Y"], ["Out"])
+    OpTest("cos_sim", {"X": x, "Y": y[:, :1]}, outputs=dict.fromkeys(outputs)).check_refused(ValueError, "Y")

@@ -142,3 +142,37 @@ def test_lod_reset() -> None:
         test.check_gradients(["X"])
     for offsets in ([0, 5], [1, 4], [0, 3, 2, 4], [0, -1, 4]):
         OpTest("lod_reset", {"X": x}, {"target_lod": offsets}, {"Out": None}).check_refused(ValueError, when="run")
+
+
+@pytest.mark.parametrize(("length", "start"), [(3, -1), (2, 0), (1, 0), (2, -3), (2, 2), (9, -4)])
+def test_sequence_conv(length: int, start: int) -> None:
+    x, w = RNG.uniform(-1, 1, (sum(LENGTHS), 2)), RNG.uniform(-1, 1, (length * 2, 3))
+    contexts = np.zeros((len(x), length, 2))
+    begin = 0
+    for rows in LENGTHS:
+        for row, place in np.ndindex(rows, length):
+            if 0 <= row + start + place < rows:
+                contexts[begin + row, place] = x[begin + row + start + place]
+        begin += rows
+    inputs = {"X": (x, [LENGTHS]), "Filter": w}
+    attrs = {"contextLength": length, "contextStart": start}
+    expected = contexts.reshape(len(x), -1) @ w
+    test = OpTest("sequence_conv", inputs, attrs, {"Out": (expected, [LENGTHS])}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["X", "Filter"])
+
+
+def test_sequence_conv_refuses_what_does_not_fit() -> None:
+    x, w = (np.zeros((6, 2)), [LENGTHS]), np.zeros((6, 3))
+    for inputs, attrs, error, part in (
+        ({"X": x, "Filter": w}, {"contextLength": 2}, ValueError, "Filter"),
+        ({"X": x, "Filter": w}, {"contextLength": 0}, ValueError, "contextLength"),
+        ({"X": x, "Filter": w}, {"contextLength": 3, "contextStride": 2}, NotImplementedError, "contextStride"),
+        (
+            {"X": x, "Filter": w},
+            {"contextLength": 3, "paddingTrainable": True},
+            NotImplementedError,
+            "paddingTrainable",
+        ),
+    ):
+        OpTest("sequence_conv", inputs, attrs, known=["Filter"]).check_refused(error, part)

@@ -26,6 +26,7 @@ __all__ = [
     "clip_by_norm",
     "conv2d",
     "conv2d_transpose",
+    "cos_sim",
     "cross_entropy",
     "cumsum",
     "dropout",
@@ -544,6 +545,15 @@ def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | Non
     norm = helper.create_variable(x.dtype, stop_gradient=True)
     axis = 0 if len(x.shape) == 1 else axis
     helper.append_op({"X": x}, {"Out": out, "Norm": norm}, {"axis": axis, "epsilon": float(epsilon)}, type="norm")
+    return out
+
+
+def cos_sim(X: Variable, Y: Variable) -> Variable:
+    """The cosine of the angle between the rows of ``X`` and those, or the only one, of ``Y``; [rows, 1]."""
+    helper = LayerHelper("cos_sim")
+    out = helper.create_variable(check_variable(X, "X", "cos_sim").dtype)
+    norms = {slot: helper.create_variable(X.dtype, stop_gradient=True) for slot in ("XNorm", "YNorm")}
+    helper.append_op({"X": X, "Y": check_variable(Y, "Y", "cos_sim")}, {"Out": out, **norms})
     return out
 
 

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
+    "crf_decoding",
+    "linear_chain_crf",
     "lod_reset",
     "sequence_concat",
+    "sequence_conv",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",
@@ -143,3 +147,87 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
     out = helper.create_variable(x.dtype)
     helper.append_op(inputs, {"Out": out}, {"target_lod": [] if target_lod is None else list(target_lod)})
     return out
+
+
+def sequence_conv(
+    input: Variable,
+    num_filters: int,
+    filter_size: int = 3,
+    filter_stride: int = 1,
+    padding: bool | None = None,
+    bias_attr: ParamAttrLike = None,
+    param_attr: ParamAttrLike = None,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """A convolution along sequences [rows, D]: ``filter_size`` rows around each row, times filters, plus a bias. Zeros
+    stand for what lies outside of a sequence.
+
+    Args:
+        filter_stride: 1.
+        padding: Fluid's; has no effect.
+    """
+    width = check_variable(input, "input", "sequence_conv").shape[1] if len(input.shape) == 2 else -1
+    if width <= 0:
+        raise errors.InvalidArgument(
+            f"layers.sequence_conv: '{input.name}' must be [rows, D] with a known D, got {list(input.shape)}"
+        )
+    helper = LayerHelper("sequence_conv", name)
+    filters = helper.create_parameter(param_attr, [filter_size * width, num_filters], input.dtype)
+    if filters is None:
+        raise errors.InvalidArgument("layers.sequence_conv: there is no layer without filters (param_attr=False)")
+    out = helper.create_variable(input.dtype)
+    attrs = {"contextLength": filter_size, "contextStart": -(filter_size // 2), "contextStride": filter_stride}
+    helper.append_op({"X": input, "Filter": filters}, {"Out": out}, attrs)
+    return helper.append_activation(helper.append_bias(out, bias_attr), act)
+
+
+def linear_chain_crf(input: Variable, label: Variable, param_attr: ParamAttrLike = None) -> Variable:
+    """The cost of a conditional random field over sequences: -log of the probability of their labels.
+
+    Args:
+        input: [rows, K] with LoD: the weight of each of K labels, from an ``fc``.
+        label: int64 [rows, 1].
+        param_attr: of the weights of neighbours, [K + 2, K]; crf_decoding takes the same.
+
+    Returns:
+        [number of sequences, 1].
+    """
+    count = check_variable(input, "input", "linear_chain_crf").shape[-1] if input.shape else -1
+    if count <= 0:
+        raise errors.InvalidArgument(
+            f"layers.linear_chain_crf: '{input.name}' must be [rows, K] with a known K, got {list(input.shape)}"
+        )
+    helper = LayerHelper("linear_chain_crf")
+    transition = helper.create_parameter(param_attr, [count + 2, count], input.dtype)
+    if transition is None:
+        raise errors.InvalidArgument("layers.linear_chain_crf: there is no field without weights (param_attr=False)")
+    cost = helper.create_variable(input.dtype)
+    slots = ("Alpha", "EmissionExps", "TransitionExps")
+    outputs = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
+    inputs = {"Emission": input, "Transition": transition, "Label": check_variable(label, "label", "linear_chain_crf")}
+    helper.append_op(inputs, {"LogLikelihood": cost, **outputs})
+    return cost
+
+
+def crf_decoding(input: Variable, param_attr: ParamAttrLike, label: Variable | None = None) -> Variable:
+    """The most probable labels of sequences, int64 [rows, 1]; with ``label``, whether they are right (1) or not (0).
+
+    Args:
+        input: as for linear_chain_crf.
+        param_attr: names the weights that linear_chain_crf has trained.
+    """
+    helper = LayerHelper("crf_decoding")
+    attr = ParamAttr._to_attr(param_attr)
+    root = helper.main_program.global_block()
+    if attr is None or attr.name is None or not root.has_var(attr.name):
+        name = None if attr is None else attr.name
+        raise errors.InvalidArgument(
+            f"layers.crf_decoding: param_attr must name the weights of a linear_chain_crf of the program, got {name!r}"
+        )
+    inputs = {"Emission": check_variable(input, "input", "crf_decoding"), "Transition": root.var(attr.name)}
+    if label is not None:
+        inputs["Label"] = check_variable(label, "label", "crf_decoding")
+    path = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op(inputs, {"ViterbiPath": path})
+    return path

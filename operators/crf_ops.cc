@@ -1,0 +1,333 @@
+// linear_chain_crf, crf_decoding: labels of the rows of a sequence that depend on their neighbours (J. Lafferty, A.
+// McCallum and F. Pereira, Conditional random fields, 2001).
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// Fluid's Transition [K + 2, K]: the weights of a label at the start, at the end, and of one label after another.
+template <typename T>
+struct Weights {
+  Weights(const T* transition, int64_t count)
+      : labels(count), start(transition), end(transition + count), next(transition + 2 * count) {}
+  T Next(int64_t from, int64_t to) const { return next[from * labels + to]; }
+  int64_t labels;
+  const T* start;
+  const T* end;
+  const T* next;
+};
+
+// Where the sequences of Emission begin and end, checked.
+const std::vector<size_t>& SequencesOfEmission(const ExecutionContext& ctx) {
+  const LoDTensor& emission = ctx.Input("Emission");
+  HR_ENFORCE(!emission.lod().empty(), InvalidArgument,
+             "input Emission: expected a LoD of one level or more, got none (dims ", ToString(emission.dims()), ")");
+  CheckLoD(emission.lod(), emission.dims()[0]);
+  return emission.lod().back();
+}
+
+// log Σ exp of `n` numbers, which overflows nowhere.
+template <typename T, typename At>
+T LogSumExp(int64_t n, At&& at) {
+  T max = -std::numeric_limits<T>::infinity();
+  for (int64_t i = 0; i < n; ++i) {
+    max = std::max(max, at(i));
+  }
+  if (!std::isfinite(max)) {
+    return max;
+  }
+  T sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    sum += std::exp(at(i) - max);
+  }
+  return max + std::log(sum);
+}
+
+// alpha[r, k]: log of the sum over all labels of the rows before, row r having label k. Returns log Z.
+template <typename T>
+T Forward(const Weights<T>& w, int64_t rows, const T* emission, T* alpha) {
+  const int64_t labels = w.labels;
+  for (int64_t k = 0; k < labels; ++k) {
+    alpha[k] = w.start[k] + emission[k];
+  }
+  for (int64_t r = 1; r < rows; ++r) {
+    const T* before = alpha + (r - 1) * labels;
+    for (int64_t k = 0; k < labels; ++k) {
+      alpha[r * labels + k] =
+          emission[r * labels + k] + LogSumExp<T>(labels, [&](int64_t j) { return before[j] + w.Next(j, k); });
+    }
+  }
+  const T* last = alpha + (rows - 1) * labels;
+  return LogSumExp<T>(labels, [&](int64_t k) { return last[k] + w.end[k]; });
+}
+
+// beta[r, k]: the same for the rows behind.
+template <typename T>
+void Backward(const Weights<T>& w, int64_t rows, const T* emission, T* beta) {
+  const int64_t labels = w.labels;
+  std::copy_n(w.end, labels, beta + (rows - 1) * labels);
+  for (int64_t r = rows - 1; r-- > 0;) {
+    const T* behind = beta + (r + 1) * labels;
+    const T* x = emission + (r + 1) * labels;
+    for (int64_t k = 0; k < labels; ++k) {
+      beta[r * labels + k] = LogSumExp<T>(labels, [&](int64_t j) { return w.Next(k, j) + x[j] + behind[j]; });
+    }
+  }
+}
+
+// The log of the weight of the given labels.
+template <typename T>
+T Score(const Weights<T>& w, int64_t rows, const T* emission, const int64_t* label) {
+  T score = w.start[label[0]] + w.end[label[rows - 1]];
+  for (int64_t r = 0; r < rows; ++r) {
+    score += emission[r * w.labels + label[r]] + (r == 0 ? T(0) : w.Next(label[r - 1], label[r]));
+  }
+  return score;
+}
+
+void CheckLabels(const LoDTensor& label, int64_t labels) {
+  const int64_t* values = label.data<int64_t>();
+  for (int64_t r = 0; r < label.numel(); ++r) {
+    HR_ENFORCE(0 <= values[r] && values[r] < labels, OutOfRange, "input Label: row ", r, " has label ", values[r],
+               ", expected one in [0, ", labels, ")");
+  }
+}
+
+// Calls visit(sequence, first row, rows) for each sequence that is not empty.
+template <typename Visit>
+void ForEachSequence(const std::vector<size_t>& offsets, Visit&& visit) {
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const auto rows = static_cast<int64_t>(offsets[s + 1] - offsets[s]);
+    if (rows > 0) {
+      visit(static_cast<int64_t>(s), static_cast<int64_t>(offsets[s]), rows);
+    }
+  }
+}
+
+template <typename T>
+void CrfKernel(const ExecutionContext& ctx) {
+  const std::vector<size_t>& offsets = SequencesOfEmission(ctx);
+  const LoDTensor& emission_tensor = ctx.Input("Emission");
+  const int64_t labels = emission_tensor.dims()[1];
+  const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
+  const LoDTensor& label_tensor = ctx.Input("Label");
+  CheckLabels(label_tensor, labels);
+  const auto exp_of = [&ctx](const char* from, const char* to) {
+    const LoDTensor& x = ctx.Input(from);
+    T* exp = ctx.Output(to)->mutable_data<T>();
+    std::transform(x.data<T>(), x.data<T>() + x.numel(), exp, [](T value) { return std::exp(value); });
+  };
+  exp_of("Emission", "EmissionExps");
+  exp_of("Transition", "TransitionExps");
+  T* alpha = ctx.Output("Alpha")->mutable_data<T>();
+  LoDTensor* cost_tensor = ctx.Output("LogLikelihood");
+  T* cost = cost_tensor->Resize({static_cast<int64_t>(offsets.size()) - 1, 1}).template mutable_data<T>();
+  std::fill_n(cost, cost_tensor->numel(), T(0));
+  const T* emission = emission_tensor.data<T>();
+  const int64_t* label = label_tensor.data<int64_t>();
+  ForEachSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
+    const T* x = emission + first * labels;
+    cost[s] = Forward(w, rows, x, alpha + first * labels) - Score(w, rows, x, label + first);
+  });
+}
+
+// d cost / d weight = (probability that the weight counts) − (whether it does for the given labels).
+template <typename T>
+void CrfGradKernel(const ExecutionContext& ctx) {
+  const std::vector<size_t>& offsets = SequencesOfEmission(ctx);
+  const LoDTensor& emission_tensor = ctx.Input("Emission");
+  const int64_t labels = emission_tensor.dims()[1];
+  const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
+  const LoDTensor& label_tensor = ctx.Input("Label");
+  CheckLabels(label_tensor, labels);
+  T* emission_grad = MutableOrNull<T>(ctx, "Emission@GRAD");
+  T* transition_grad = ZerosOrNull<T>(ctx, "Transition@GRAD");
+  const LoDTensor& cost_grad = ctx.Input("LogLikelihood@GRAD");
+  HR_ENFORCE(cost_grad.numel() == static_cast<int64_t>(offsets.size()) - 1, InvalidArgument,
+             "input LogLikelihood@GRAD: expected ", offsets.size() - 1, " elements, one for each sequence, got dims ",
+             ToString(cost_grad.dims()));
+  const T* d = cost_grad.data<T>();
+  const T* emission = emission_tensor.data<T>();
+  const T* alphas = ctx.Input("Alpha").data<T>();
+  const int64_t* label = label_tensor.data<int64_t>();
+  std::vector<T> beta;
+  ForEachSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
+    const T* x = emission + first * labels;
+    const T* alpha = alphas + first * labels;
+    const int64_t* y = label + first;
+    beta.resize(static_cast<size_t>(rows * labels));
+    Backward(w, rows, x, beta.data());
+    const T* last = alpha + (rows - 1) * labels;
+    const T log_z = LogSumExp<T>(labels, [&](int64_t k) { return last[k] + w.end[k]; });
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t k = 0; k < labels; ++k) {
+        const int64_t at = r * labels + k;
+        const T excess = std::exp(alpha[at] + beta[static_cast<size_t>(at)] - log_z) - static_cast<T>(y[r] == k);
+        if (emission_grad != nullptr) {
+          emission_grad[first * labels + at] = d[s] * excess;
+        }
+        if (transition_grad == nullptr) {
+          continue;
+        }
+        if (r == 0) {
+          transition_grad[k] += d[s] * excess;
+        }
+        if (r + 1 == rows) {
+          transition_grad[labels + k] += d[s] * excess;
+        }
+        for (int64_t j = 0; r > 0 && j < labels; ++j) {
+          const T p =
+              std::exp(alpha[at - k - labels + j] + w.Next(j, k) + x[at] + beta[static_cast<size_t>(at)] - log_z);
+          transition_grad[(2 + j) * labels + k] += d[s] * (p - static_cast<T>(y[r - 1] == j && y[r] == k));
+        }
+      }
+    }
+  });
+}
+
+// The labels of the greatest weight (A. Viterbi, 1967).
+template <typename T>
+void Decode(const Weights<T>& w, int64_t rows, const T* emission, std::vector<T>* best, std::vector<int64_t>* from,
+            int64_t* path) {
+  const int64_t labels = w.labels;
+  best->resize(static_cast<size_t>(2 * labels));
+  from->resize(static_cast<size_t>(rows * labels));
+  T* before = best->data();
+  T* now = before + labels;
+  for (int64_t k = 0; k < labels; ++k) {
+    before[k] = w.start[k] + emission[k];
+  }
+  for (int64_t r = 1; r < rows; ++r) {
+    for (int64_t k = 0; k < labels; ++k) {
+      int64_t found = 0;
+      for (int64_t j = 1; j < labels; ++j) {
+        found = before[j] + w.Next(j, k) > before[found] + w.Next(found, k) ? j : found;
+      }
+      now[k] = before[found] + w.Next(found, k) + emission[r * labels + k];
+      (*from)[static_cast<size_t>(r * labels + k)] = found;
+    }
+    std::swap(before, now);
+  }
+  int64_t found = 0;
+  for (int64_t k = 1; k < labels; ++k) {
+    found = before[k] + w.end[k] > before[found] + w.end[found] ? k : found;
+  }
+  for (int64_t r = rows; r-- > 0;) {
+    path[r] = found;
+    found = r == 0 ? 0 : (*from)[static_cast<size_t>(r * labels + found)];
+  }
+}
+
+template <typename T>
+void DecodingKernel(const ExecutionContext& ctx) {
+  const std::vector<size_t>& offsets = SequencesOfEmission(ctx);
+  const LoDTensor& emission_tensor = ctx.Input("Emission");
+  const int64_t labels = emission_tensor.dims()[1];
+  const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
+  int64_t* path = ctx.Output("ViterbiPath")->mutable_data<int64_t>();
+  const T* emission = emission_tensor.data<T>();
+  std::vector<T> best;
+  std::vector<int64_t> from;
+  ForEachSequence(offsets, [&](int64_t, int64_t first, int64_t rows) {
+    Decode(w, rows, emission + first * labels, &best, &from, path + first);
+  });
+  if (const LoDTensor* label = ctx.InputOrNull("Label")) {
+    const int64_t* y = label->data<int64_t>();
+    for (int64_t r = 0; r < emission_tensor.dims()[0]; ++r) {
+      path[r] = static_cast<int64_t>(path[r] == y[r]);
+    }
+  }
+}
+
+// Checks the inputs that the operators share; returns the dims of Label.
+DDim CheckCrf(const InferShapeContext& ctx) {
+  EnforceRank(ctx, "Emission", 2);
+  const DDim emission = ctx.InputDim("Emission");
+  HR_ENFORCE(emission[1] != 0, InvalidArgument, "input Emission: expected at least one label, got dims ",
+             ToString(emission));
+  EnforceDims(ctx, "Transition", {emission[1] < 0 ? -1 : AddExtents(emission[1], 2), emission[1]});
+  EnforceSameType(ctx, "Transition", "Emission");
+  const DDim label = {emission[0], 1};
+  if (ctx.HasInput("Label")) {
+    EnforceDims(ctx, "Label", label);
+    EnforceType(ctx, "Label", DataType::kInt64);
+  }
+  return label;
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(linear_chain_crf)
+    .Comment(
+        "-log of the probability of the labels of each sequence, with weights of labels at the start, at the end, of "
+        "each row, and of one label after another.")
+    .Input("Emission", "[rows, K] with LoD: the weight of each label for each row")
+    .Input("Transition", "[K + 2, K]: weights at the start, at the end, and of label k after label j in row j + 2")
+    .Input("Label", "int64 [rows, 1], in [0, K)")
+    .Output("Alpha", "[rows, K]: logs of the sums over the rows before, for the gradient")
+    .Output("EmissionExps", "dims of Emission: its exp; Fluid's")
+    .Output("TransitionExps", "dims of Transition: its exp; Fluid's")
+    .Output("LogLikelihood", "[number of sequences, 1]: -log of the probability; 0 for one without rows")
+    .KernelTypeFrom("Emission")
+    .InferShape([](InferShapeContext& ctx) {
+      CheckCrf(ctx);
+      const DataType type = ctx.InputType("Emission");
+      SetOutput(ctx, "Alpha", ctx.InputDim("Emission"), type);
+      SetOutput(ctx, "EmissionExps", ctx.InputDim("Emission"), type);
+      SetOutput(ctx, "TransitionExps", ctx.InputDim("Transition"), type);
+      if (!ctx.IsRuntime()) {
+        SetOutput(ctx, "LogLikelihood", {-1, 1}, type);
+      }
+    })
+    .Kernel<float>(CrfKernel<float>)
+    .Kernel<double>(CrfKernel<double>)
+    .Gradient(DefaultGradient(
+        {.inputs = {"Emission", "Transition", "Label"}, .outputs = {"Alpha"}, .no_gradient = {"Label"}}));
+
+HEADRACE_REGISTER_OP(linear_chain_crf_grad)
+    .Comment("Gradient of linear_chain_crf, by way of LogLikelihood.")
+    .Input("Emission", "as in the operator")
+    .Input("Transition", "as in the operator")
+    .Input("Label", "as in the operator")
+    .Input("Alpha", "as in the operator")
+    .Input("Alpha@GRAD", "not used", kDispensable)
+    .Input("EmissionExps@GRAD", "not used", kDispensable)
+    .Input("TransitionExps@GRAD", "not used", kDispensable)
+    .Input("LogLikelihood@GRAD", "gradient of LogLikelihood")
+    .Output("Emission@GRAD", "dims and LoD of Emission", kDispensable)
+    .Output("Transition@GRAD", "dims of Transition", kDispensable)
+    .KernelTypeFrom("Emission")
+    .InferShape([](InferShapeContext& ctx) {
+      CheckCrf(ctx);
+      EnforceDims(ctx, "Alpha", ctx.InputDim("Emission"));
+      EnforceSameType(ctx, "Alpha", "Emission");
+      EnforceDims(ctx, "LogLikelihood@GRAD", {-1, 1});
+      EnforceSameType(ctx, "LogLikelihood@GRAD", "Emission");
+      InferGradients(ctx, {"Emission", "Transition"});
+      ctx.ShareLoD("Emission", "Emission@GRAD");
+    })
+    .Kernel<float>(CrfGradKernel<float>)
+    .Kernel<double>(CrfGradKernel<double>);
+
+HEADRACE_REGISTER_OP(crf_decoding)
+    .Comment("The most probable labels of each sequence under linear_chain_crf; of equal ones, the first.")
+    .Input("Emission", "as for linear_chain_crf")
+    .Input("Transition", "as for linear_chain_crf")
+    .Input("Label", "int64 [rows, 1]: the true labels", kDispensable)
+    .Output("ViterbiPath", "int64 [rows, 1]: the labels, or with Label whether they are right; LoD of Emission")
+    .KernelTypeFrom("Emission")
+    .InferShape([](InferShapeContext& ctx) {
+      SetOutput(ctx, "ViterbiPath", CheckCrf(ctx), DataType::kInt64);
+      ctx.ShareLoD("Emission", "ViterbiPath");
+    })
+    .Kernel<float>(DecodingKernel<float>)
+    .Kernel<double>(DecodingKernel<double>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,159 @@
+// sequence_conv: a convolution along sequences.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/gemm.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// Where the sequences of X begin and end, checked.
+const std::vector<size_t>& SequencesOfX(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input X: expected a LoD of one level or more, got none (dims ",
+             ToString(x.dims()), ")");
+  CheckLoD(x.lod(), x.dims()[0]);
+  return x.lod().back();
+}
+
+// Calls visit(row of the result, place in its context, row of the input) for each row that a context has; what lies
+// outside of the sequence is left out.
+template <typename Visit>
+void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
+  const std::vector<size_t>& offsets = SequencesOfX(ctx);
+  const int64_t length = ctx.Attr<int32_t>("contextLength");
+  const int64_t start = ctx.Attr<int32_t>("contextStart");
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const auto begin = static_cast<int64_t>(offsets[s]);
+    const auto end = static_cast<int64_t>(offsets[s + 1]);
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = std::clamp<int64_t>(begin - row - start, 0, length);
+      const int64_t last = std::clamp<int64_t>(end - row - start, first, length);
+      for (int64_t place = first; place < last; ++place) {
+        visit(row, place, row + start + place);
+      }
+    }
+  }
+}
+
+// Each row with its context, side by side: [rows, contextLength · width]; zeros outside of the sequence.
+template <typename T>
+std::vector<T> Contexts(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const int64_t width = x_tensor.dims()[1];
+  const int64_t length = ctx.Attr<int32_t>("contextLength");
+  std::vector<T> contexts(static_cast<size_t>(MultiplyExtents(x_tensor.numel(), length)), T(0));
+  const T* x = x_tensor.data<T>();
+  ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) {
+    std::copy_n(x + from * width, width, contexts.data() + (row * length + place) * width);
+  });
+  return contexts;
+}
+
+template <typename T>
+void SequenceConvKernel(const ExecutionContext& ctx) {
+  const DDim& filter = ctx.Input("Filter").dims();
+  const std::vector<T> contexts = Contexts<T>(ctx);
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  Gemm<T>(false, false, ctx.Input("X").dims()[0], filter[1], filter[0], T(1), contexts.data(),
+          ctx.Input("Filter").data<T>(), false, out);
+}
+
+template <typename T>
+void SequenceConvGradKernel(const ExecutionContext& ctx) {
+  const DDim& filter = ctx.Input("Filter").dims();
+  const int64_t rows = ctx.Input("X").dims()[0];
+  const int64_t width = ctx.Input("X").dims()[1];
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  if (T* filter_grad = MutableOrNull<T>(ctx, "Filter@GRAD")) {
+    const std::vector<T> contexts = Contexts<T>(ctx);
+    Gemm<T>(true, false, filter[0], filter[1], rows, T(1), contexts.data(), d, false, filter_grad);
+  }
+  if (T* dx = ZerosOrNull<T>(ctx, "X@GRAD")) {
+    std::vector<T> contexts_grad(static_cast<size_t>(MultiplyExtents(rows, filter[0])));
+    Gemm<T>(false, true, rows, filter[0], filter[1], T(1), d, ctx.Input("Filter").data<T>(), false,
+            contexts_grad.data());
+    ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) {
+      const T* grad = contexts_grad.data() + row * filter[0] + place * width;
+      for (int64_t i = 0; i < width; ++i) {
+        dx[from * width + i] += grad[i];
+      }
+    });
+  }
+}
+
+// Checks the inputs that operator and gradient share; returns the dims of Out.
+DDim CheckSequenceConv(const InferShapeContext& ctx) {
+  EnforceRank(ctx, "X", 2);
+  EnforceRank(ctx, "Filter", 2);
+  EnforceSameType(ctx, "Filter", "X");
+  const DDim x = ctx.InputDim("X");
+  const int64_t length = ctx.Attr<int32_t>("contextLength");
+  EnforceDims(ctx, "Filter", {x[1] < 0 ? -1 : MultiplyExtents(x[1], length), -1});
+  return {x[0], ctx.InputDim("Filter")[1]};
+}
+
+constexpr int32_t kMax = 1 << 20;  // contexts are no longer, and begin no further away
+
+OpRegistrar&& SequenceConvAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<int32_t>("contextLength", "how many rows a context has", 3,
+                     [](const int32_t& length) {
+                       HR_ENFORCE(length > 0 && length <= kMax, InvalidArgument,
+                                  "attribute contextLength: expected a number in [1, ", kMax, "], got ", length);
+                     })
+      .Attr<int32_t>("contextStart", "where it begins, counted from its row", 0,
+                     [](const int32_t& start) {
+                       HR_ENFORCE(-kMax <= start && start <= kMax, InvalidArgument,
+                                  "attribute contextStart: expected a number in [", -kMax, ", ", kMax, "], got ",
+                                  start);
+                     })
+      .Attr<int32_t>("contextStride", "1", 1,
+                     [](const int32_t& stride) {
+                       HR_ENFORCE(stride == 1, Unimplemented, "attribute contextStride: only 1 is supported, got ",
+                                  stride);
+                     })
+      .Attr<bool>("paddingTrainable", "false", false, [](const bool& trainable) {
+        HR_ENFORCE(!trainable, Unimplemented, "attribute paddingTrainable: only zeros around sequences are supported");
+      });
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(sequence_conv)
+    .Comment("Each row with its neighbours in the sequence, its context, times Filter.")
+    .Input("X", "[rows, D] with LoD")
+    .Input("Filter", "[contextLength D, M], dtype of X")
+    .Output("Out", "[rows, M]; LoD of X")
+    .With(SequenceConvAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      SetOutput(ctx, "Out", CheckSequenceConv(ctx), ctx.InputType("X"));
+      ctx.ShareLoD("X", "Out");
+    })
+    .KernelTypeFrom("X")
+    .Kernel<float>(SequenceConvKernel<float>)
+    .Kernel<double>(SequenceConvKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X", "Filter"}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(sequence_conv_grad)
+    .Comment("Gradient of sequence_conv.")
+    .Input("X", "as in the operator")
+    .Input("Filter", "as in the operator")
+    .Input("Out@GRAD", "gradient of Out")
+    .Output("X@GRAD", "dims and LoD of X", kDispensable)
+    .Output("Filter@GRAD", "dims of Filter", kDispensable)
+    .With(SequenceConvAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceDims(ctx, "Out@GRAD", CheckSequenceConv(ctx));
+      EnforceSameType(ctx, "Out@GRAD", "X");
+      InferGradients(ctx, {"X", "Filter"});
+      ctx.ShareLoD("X", "X@GRAD");
+    })
+    .KernelTypeFrom("X")
+    .Kernel<float>(SequenceConvGradKernel<float>)
+    .Kernel<double>(SequenceConvGradKernel<double>);
+
+}  // namespace headrace::ops

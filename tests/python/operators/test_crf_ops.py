@@ -1,0 +1,76 @@
+"""Conditional random fields, against the sum over all labels there could be."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.testing import OpTest
+
+RNG = np.random.default_rng(47)
+LENGTHS = [3, 0, 1, 2]
+K = 3
+EMISSION = RNG.uniform(-1, 1, (sum(LENGTHS), K))
+TRANSITION = RNG.uniform(-1, 1, (K + 2, K))
+LABEL = RNG.integers(0, K, (sum(LENGTHS), 1))
+OUTPUTS = ("Alpha", "EmissionExps", "TransitionExps", "LogLikelihood")
+
+
+def weight(emission: np.ndarray, labels: Any) -> float:
+    total = TRANSITION[0, labels[0]] + TRANSITION[1, labels[-1]]
+    total += sum(row[label] for row, label in zip(emission, labels))
+    return float(total + sum(TRANSITION[2 + a, b] for a, b in zip(labels, labels[1:])))
+
+
+def inputs(**others: np.ndarray) -> dict[str, Any]:
+    return {"Emission": (EMISSION, [LENGTHS]), "Transition": TRANSITION, **others}
+
+
+def test_linear_chain_crf() -> None:
+    cost, begin = [], 0
+    for rows in LENGTHS:
+        x, label = EMISSION[begin : begin + rows], LABEL[begin : begin + rows, 0]
+        everything = [weight(x, labels) for labels in itertools.product(range(K), repeat=rows)] if rows else []
+        cost.append([np.log(np.exp(everything).sum()) - weight(x, label) if rows else 0.0])
+        begin += rows
+    outputs: dict[str, Any] = dict.fromkeys(OUTPUTS)
+    outputs |= {"LogLikelihood": np.array(cost), "EmissionExps": np.exp(EMISSION), "TransitionExps": np.exp(TRANSITION)}
+    test = OpTest("linear_chain_crf", inputs(Label=LABEL), outputs=outputs, known=["Transition"])
+    test.check_outputs()
+    test.check_gradients(["Emission", "Transition"], ["LogLikelihood"])
+
+
+def test_large_weights_do_not_overflow() -> None:
+    emission = (1000.0 * EMISSION, [LENGTHS])
+    values = {"Emission": emission, "Transition": TRANSITION, "Label": LABEL}
+    outputs = dict.fromkeys(OUTPUTS)
+    cost = OpTest("linear_chain_crf", values, outputs=outputs, known=["Transition"]).run()["LogLikelihood"][0]
+    assert np.isfinite(np.asarray(cost)).all()
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_crf_decoding(labelled: bool) -> None:
+    path: list[int] = []
+    for rows in LENGTHS:
+        x = EMISSION[len(path) : len(path) + rows]
+        choices = itertools.product(range(K), repeat=rows)
+        path += max(choices, key=lambda labels: weight(x, labels)) if rows else []
+    expected = np.array(path)[:, None]
+    others = {"Label": LABEL} if labelled else {}
+    expected = (expected == LABEL).astype(np.int64) if labelled else expected
+    outputs = {"ViterbiPath": (expected, [LENGTHS])}
+    OpTest("crf_decoding", inputs(**others), outputs=outputs, known=["Transition"]).check_outputs()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    outputs = dict.fromkeys(OUTPUTS)
+    wrong = {**inputs(Label=LABEL), "Transition": TRANSITION[1:]}
+    OpTest("linear_chain_crf", wrong, outputs=outputs, known=["Transition"]).check_refused(ValueError, "Transition")
+    wrong = inputs(Label=LABEL[:, 0])
+    OpTest("linear_chain_crf", wrong, outputs=outputs, known=["Transition"]).check_refused(ValueError, "Label")
+    wrong = inputs(Label=LABEL + K)
+    test = OpTest("linear_chain_crf", wrong, outputs=outputs, known=["Transition"])
+    test.check_refused(IndexError, "Label", when="run")
