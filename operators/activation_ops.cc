@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "operators/declare.h"
 #include "operators/kernel_util.h"
 #include "operators/vector_math.h"
 
@@ -77,7 +78,7 @@ void InferActivationGrad(InferShapeContext& ctx) {
 
 OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
-    (void)std::move(op).Attr<double>(parameter.name, parameter.comment, parameter.default_value);
+    (void)More(op).Attr<double>(parameter.name, parameter.comment, parameter.default_value);
   }
   return std::move(op);
 }

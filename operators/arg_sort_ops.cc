@@ -92,21 +92,25 @@ void ArgsortKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
-  const auto [outer, extent, inner] = AxisSize(dims, axis);
+  const AxisSize size(dims, axis);
+  const int64_t inner = size.inner;  // Clang 14 cannot capture a structured binding
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
-  std::vector<int64_t> order(static_cast<size_t>(outer == 0 ? 0 : extent));
-  for (int64_t o = 0; o < outer; ++o) {
+  std::vector<int64_t> order(static_cast<size_t>(size.outer == 0 ? 0 : size.extent));
+  for (int64_t o = 0; o < size.outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
-      const int64_t start = o * extent * inner + i;
+      const int64_t start = o * size.extent * inner + i;
       std::iota(order.begin(), order.end(), 0);
       const bool descending = ctx.Attr<bool>("descending");
-      std::stable_sort(order.begin(), order.end(), [=](int64_t a, int64_t b) {
-        return descending ? Descending()(x[start + a * inner], x[start + b * inner])
-                          : Ascending()(x[start + a * inner], x[start + b * inner]);
+      std::sort(order.begin(), order.end(), [=](int64_t a, int64_t b) {
+        const T first = x[start + a * inner];
+        const T second = x[start + b * inner];
+        const bool before = descending ? Descending()(first, second) : Ascending()(first, second);
+        const bool behind = descending ? Descending()(second, first) : Ascending()(second, first);
+        return before || (!behind && a < b);  // equal ones stay in their order
       });
-      for (int64_t a = 0; a < extent; ++a) {
+      for (int64_t a = 0; a < size.extent; ++a) {
         const int64_t from = order[static_cast<size_t>(a)];
         out[start + a * inner] = x[start + from * inner];
         indices[start + a * inner] = from;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "framework/op_registry.h"
+#include "operators/declare.h"
 #include "operators/elementwise.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
@@ -223,7 +224,7 @@ constexpr bool kDifferentiable = requires(float v) { Operation::ByX(v, v, v); };
 template <typename Operation>
 bool Register(const std::string& name, const std::string& formula) {
   OpRegistrar op("elementwise_" + name);
-  (void)std::move(op)
+  (void)More(op)
       .Comment(formula + ", element by element. Out may be X.")
       .Input("X", "any shape")
       .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
@@ -236,7 +237,7 @@ bool Register(const std::string& name, const std::string& formula) {
       .template Kernel<int32_t>(ElementwiseKernel<int32_t, Operation>)
       .template Kernel<int64_t>(ElementwiseKernel<int64_t, Operation>);
   if constexpr (kDifferentiable<Operation>) {
-    (void)std::move(op).Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
+    (void)More(op).Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
     OpRegistrar("elementwise_" + name + "_grad")
         .Comment("Gradient of elementwise_" + name + ".")
         .Input("X", "as in the operator")
@@ -250,7 +251,7 @@ bool Register(const std::string& name, const std::string& formula) {
         .template Kernel<double>(ElementwiseGradKernel<double, Operation>)
         .Register();
   }
-  std::move(op).Register();
+  More(op).Register();
   return true;
 }
 

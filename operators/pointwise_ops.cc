@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "operators/declare.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -84,29 +85,29 @@ template <typename Value, typename Derivative, typename Intermediate>
 bool Register(const Pointwise& op, Value value, Derivative derivative, Intermediate intermediate) {
   OpRegistrar forward(op.type);
   OpRegistrar backward(op.type + "_grad");
-  (void)std::move(forward).Comment(op.comment + ", element by element.");
-  (void)std::move(backward).Comment("Gradient of " + op.type + ".");
+  (void)More(forward).Comment(op.comment + ", element by element.");
+  (void)More(backward).Comment("Gradient of " + op.type + ".");
   GradientUses uses{.inputs = op.inputs, .outputs = {}, .no_gradient = {}};
   for (const std::string& input : op.inputs) {
-    (void)std::move(forward).Input(input, input == op.inputs[0] ? "any shape" : "dims and dtype of " + op.inputs[0]);
-    (void)std::move(backward).Input(input, "as in the operator");
+    (void)More(forward).Input(input, input == op.inputs[0] ? "any shape" : "dims and dtype of " + op.inputs[0]);
+    (void)More(backward).Input(input, "as in the operator");
     if (std::find(op.by.begin(), op.by.end(), input) != op.by.end()) {
-      (void)std::move(backward).Output(Grad(input), "dims of " + input, kDispensable);
+      (void)More(backward).Output(Grad(input), "dims of " + input, kDispensable);
     } else {
       uses.no_gradient.push_back(input);
     }
   }
-  (void)std::move(forward).Output(op.out, "dims, dtype and LoD of " + op.inputs[0]);
-  (void)std::move(backward).Input(Grad(op.out), "gradient of " + op.out);
+  (void)More(forward).Output(op.out, "dims, dtype and LoD of " + op.inputs[0]);
+  (void)More(backward).Input(Grad(op.out), "gradient of " + op.out);
   if (!op.intermediate.empty()) {
-    (void)std::move(forward).Output(op.intermediate, "dims of " + op.inputs[0] + "; Fluid's", kDispensable);
-    (void)std::move(backward).Input(Grad(op.intermediate), "not used", kDispensable);
+    (void)More(forward).Output(op.intermediate, "dims of " + op.inputs[0] + "; Fluid's", kDispensable);
+    (void)More(backward).Input(Grad(op.intermediate), "not used", kDispensable);
   }
   if (!op.attr.empty()) {
-    (void)std::move(forward).Attr<double>(op.attr, op.attr_comment, op.default_value);
-    (void)std::move(backward).Attr<double>(op.attr, op.attr_comment, op.default_value);
+    (void)More(forward).Attr<double>(op.attr, op.attr_comment, op.default_value);
+    (void)More(backward).Attr<double>(op.attr, op.attr_comment, op.default_value);
   }
-  std::move(forward)
+  More(forward)
       .InferShape([op](InferShapeContext& ctx) {
         for (const std::string& input : op.inputs) {
           EnforceLikeFirst(ctx, op, input);
@@ -122,7 +123,7 @@ bool Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
           [=](const ExecutionContext& ctx) { PointwiseKernel<double>(ctx, op, value, intermediate); })
       .Gradient(DefaultGradient(uses))
       .Register();
-  std::move(backward)
+  More(backward)
       .InferShape([op](InferShapeContext& ctx) {
         EnforceLikeFirst(ctx, op, Grad(op.out));
         for (const std::string& input : op.by) {

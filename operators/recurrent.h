@@ -23,7 +23,8 @@ class StepBatches {
     const auto length = [&offsets](size_t s) { return offsets[s + 1] - offsets[s]; };
     sequences_.resize(n);
     std::iota(sequences_.begin(), sequences_.end(), 0);
-    std::stable_sort(sequences_.begin(), sequences_.end(), [&](size_t a, size_t b) { return length(a) > length(b); });
+    std::sort(sequences_.begin(), sequences_.end(),
+              [&](size_t a, size_t b) { return length(a) != length(b) ? length(a) > length(b) : a < b; });
     rows_.reserve(offsets.back() - offsets.front());
     for (size_t t = 0; n != 0 && t < length(sequences_[0]); ++t) {
       begin_.push_back(static_cast<int64_t>(rows_.size()));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "operators/declare.h"
 #include "operators/index_map.h"
 #include "operators/kernel_util.h"
 
@@ -265,22 +266,22 @@ bool Register(const std::string& type, const std::string& comment, const std::st
   GradientUses uses{.inputs = {"X"}, .outputs = {}, .no_gradient = {}};
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
-  (void)std::move(forward).Comment(comment).Input("X", x);
-  (void)std::move(backward)
+  (void)More(forward).Comment(comment).Input("X", x);
+  (void)More(backward)
       .Comment("Gradient of " + type + ".")
       .Input("X", "as in the operator; only its dims and its LoD are used");
   for (const auto& [slot, text] : others) {
     uses.inputs.push_back(slot);
     uses.no_gradient.push_back(slot);
-    (void)std::move(forward).Input(slot, text);
-    (void)std::move(backward).Input(slot, "as in the operator");
+    (void)More(forward).Input(slot, text);
+    (void)More(backward).Input(slot, "as in the operator");
   }
-  (void)std::move(forward).Output(Op::kOut, out);
+  (void)More(forward).Output(Op::kOut, out);
   if (std::is_same_v<Op, Pad>) {
-    (void)std::move(forward).Output("Length", "int64 [number of sequences]: their lengths");
-    (void)std::move(backward).Input("Length@GRAD", "not used", kDispensable);
+    (void)More(forward).Output("Length", "int64 [number of sequences]: their lengths");
+    (void)More(backward).Input("Length@GRAD", "not used", kDispensable);
   }
-  std::move(forward)
+  More(forward)
       .With(declare)
       .KernelTypeFrom("X")
       .InferShape([](InferShapeContext& ctx) {
@@ -300,7 +301,7 @@ bool Register(const std::string& type, const std::string& comment, const std::st
       .template Kernel<int64_t>(RowsKernel<int64_t, Op>)
       .Gradient(DefaultGradient(uses))
       .Register();
-  std::move(backward)
+  More(backward)
       .Input(Grad(Op::kOut), std::string("gradient of ") + Op::kOut)
       .Output("X@GRAD", "dims of X")
       .With(declare)

@@ -105,33 +105,39 @@ struct Expand {
   DDim x;
 };
 
-struct Pad {
-  static constexpr const char* kMoved = "X";
-  static constexpr const char* kOther = "";
-  Pad(const OpDesc& op, const DDim& dims, const DDim&) : out(dims), x(dims) {
-    const auto& paddings = op.Attr<Ints>("paddings");
-    EnforceSize(paddings, "paddings", 2 * x.size(), x);
-    for (size_t d = 0; d < x.size(); ++d) {
-      AddPadding(d, paddings[2 * d], paddings[2 * d + 1]);
-    }
-  }
-  void AddPadding(size_t d, int32_t before, int32_t after) {
+// The dims of what is padded and how many elements come before those of X.
+struct Padding {
+  explicit Padding(const DDim& dims) : out(dims), x(dims) {}
+  void Add(size_t d, int32_t before, int32_t after) {
     HR_ENFORCE(before >= 0 && after >= 0, InvalidArgument, "attribute paddings: expected numbers of 0 or more, got ",
                before, " and ", after);
     begin.push_back(before);
     out[d] = x[d] < 0 ? -1 : AddExtents(x[d], int64_t{before} + after);
   }
-  int64_t From(size_t d, int64_t i) const { return begin[d] <= i && i < begin[d] + x[d] ? i - begin[d] : -1; }
+  // The element of X that element `i` along dimension `d` is; -1: none.
+  int64_t Inside(size_t d, int64_t i) const { return begin[d] <= i && i < begin[d] + x[d] ? i - begin[d] : -1; }
   DDim out;
   DDim x;
   DDim begin{};
-
- protected:
-  explicit Pad(const DDim& dims) : out(dims), x(dims) {}
 };
 
-struct Pad2d : Pad {
-  Pad2d(const OpDesc& op, const DDim& dims, const DDim&) : Pad(dims), mode(op.Attr<std::string>("mode")) {
+struct Pad : Padding {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  Pad(const OpDesc& op, const DDim& dims, const DDim&) : Padding(dims) {
+    const auto& paddings = op.Attr<Ints>("paddings");
+    EnforceSize(paddings, "paddings", 2 * x.size(), x);
+    for (size_t d = 0; d < x.size(); ++d) {
+      Add(d, paddings[2 * d], paddings[2 * d + 1]);
+    }
+  }
+  int64_t From(size_t d, int64_t i) const { return Inside(d, i); }
+};
+
+struct Pad2d : Padding {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  Pad2d(const OpDesc& op, const DDim& dims, const DDim&) : Padding(dims), mode(op.Attr<std::string>("mode")) {
     HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected a tensor of rank 4, got dims ", ToString(x));
     const auto& paddings = op.Attr<Ints>("paddings");
     EnforceSize(paddings, "paddings", 4, x);
@@ -140,7 +146,7 @@ struct Pad2d : Pad {
       const bool padded = d == height || d == height + 1;
       const int32_t before = padded ? paddings[2 * (d - height)] : 0;
       const int32_t after = padded ? paddings[2 * (d - height) + 1] : 0;
-      AddPadding(d, before, after);
+      Add(d, before, after);
       HR_ENFORCE(mode != "reflect" || x[d] < 0 || !padded || std::max(before, after) < x[d], InvalidArgument,
                  "attribute paddings: expected less than the extent of dimension ", d, " of X of dims ", ToString(x),
                  ", which is reflected, got ", ToString(Attribute(paddings)));
@@ -156,7 +162,7 @@ struct Pad2d : Pad {
     if (mode == "reflect") {
       return from < 0 ? -from : from >= x[d] ? 2 * (x[d] - 1) - from : from;
     }
-    return Pad::From(d, i);
+    return Inside(d, i);
   }
   std::string mode;
 };
