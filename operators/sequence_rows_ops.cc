@@ -28,6 +28,7 @@ const std::vector<size_t>& Level(const ExecutionContext& ctx, const char* slot, 
   const LoD& lod = tensor.lod();
   HR_ENFORCE(!lod.empty(), InvalidArgument, "input ", slot, ": expected a LoD of one level or more, got none (dims ",
              ToString(tensor.dims()), ")");
+  HR_ENFORCE(!tensor.dims().empty(), InvalidArgument, "input ", slot, ": expected rows, got a scalar with a LoD");
   CheckLoD(lod, tensor.dims()[0]);
   const auto depth = static_cast<int64_t>(lod.size());
   HR_ENFORCE(-1 <= level && level < depth, InvalidArgument, "attribute ref_level: expected a level of input ", slot,

@@ -81,3 +81,14 @@ def test_losses_of_rows(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(got[0], [[0.125 + 1.5]], rtol=1e-6)
     np.testing.assert_allclose(got[1], [[0.375 + 1.875]], rtol=1e-6)
     np.testing.assert_allclose(got[2], [[0.5 / np.sqrt(4.25)]], rtol=1e-6)
+
+
+def test_a_scalar_has_no_sequences(exe: fluid.Executor) -> None:
+    block = fluid.default_main_program().global_block()
+    y = block.create_var(name="y", shape=[], dtype="float32", persistable=True, lod_level=1)
+    out = layers.sequence_expand_as(layers.data("x", [2]), y)
+    scalar = fluid.global_scope().var("y").get_tensor()
+    scalar.set(np.array(1.0, np.float32), fluid.CPUPlace())
+    scalar.set_lod([[0, 1]])
+    with pytest.raises(ValueError, match="a scalar with a LoD"):
+        exe.run(feed={"x": np.ones((1, 2), np.float32)}, fetch_list=[out])
