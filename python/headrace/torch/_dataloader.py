@@ -62,7 +62,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         seed: of the order and of the workers; default: drawn from ``generator``, or torch's global one, as PyTorch
             does.
         seed_records: seed the global generators for each sample, from its place in the epoch. Default: with two or
-            more workers, for datasets that are read by index.
+            more workers, for datasets that are read by index, unless these only look samples up in tensors.
         shard: ``(rank, world)``: the share of the samples that this loader gets; see :class:`headrace.DataLoader`.
         device: "cuda" or "cuda:N": tensors on that device; see :class:`headrace.DataLoader`.
         max_deaths_per_sample, on_worker_death, threads_per_worker, trace: see :class:`headrace.DataLoader`.
@@ -216,6 +216,8 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         if collate_fn is torch_data.default_collate and workers > 0:
             collate_fn = _COLLATE
         several = workers * self.threads_per_worker > 1 and self._dataset_kind == _MAP
+        draws = collate_fn not in (_COLLATE, torch_data.default_collate) or _may_draw(self.dataset)
+        seeds = several and draws if self.seed_records is None else self.seed_records
         return {
             "num_workers": workers,
             "collate_fn": collate_fn,
@@ -228,7 +230,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
             "persistent_workers": self.persistent_workers,
             "in_order": self.in_order,
             "seed": self.seed,
-            "seed_records": "place" if (several if self.seed_records is None else self.seed_records) else False,
+            "seed_records": "place" if seeds else False,
             "shard": self.shard,
             "device": self.device,
             "max_deaths_per_sample": self.max_deaths_per_sample,
@@ -306,6 +308,15 @@ def _same(arguments: dict[str, Any], others: dict[str, Any]) -> bool:
         value is others[name] or (isinstance(value, (int, float, tuple)) and value == others[name])
         for name, value in arguments.items()
     )
+
+
+def _may_draw(dataset: Any) -> bool:
+    """Whether making a sample may take random numbers: not if PyTorch's own classes only look it up in tensors."""
+    if type(dataset) is torch_data.Subset:
+        return _may_draw(dataset.dataset)
+    if type(dataset) is torch_data.ConcatDataset:
+        return any(map(_may_draw, dataset.datasets))
+    return type(dataset) is not torch_data.TensorDataset
 
 
 def _prefetch(factor: int, workers: int) -> int:

@@ -278,6 +278,15 @@ class Flat:
             yield from batch[0] if isinstance(batch[0], list) else zip(*batch)
 
 
+def test_generators_are_left_alone_where_nothing_is_drawn() -> None:
+    held = torch_data.TensorDataset(torch.arange(24))
+    parts = torch_data.ConcatDataset([held, torch_data.Subset(held, range(5))])
+    mixed = torch_data.ConcatDataset([held, Made(drawn)])
+    for dataset, collate, seeds in ((held, None, False), (parts, None, False), (mixed, None, True), (held, len, True)):
+        loader = DataLoader(dataset, num_workers=2, collate_fn=collate)
+        assert bool(loader._loader().seed_records) is seeds
+
+
 def test_a_record_that_comes_twice_is_drawn_anew() -> None:
     torch.manual_seed(0)
     loader = DataLoader(Made(drawn), sampler=[4] * 20, batch_size=5, num_workers=2)
