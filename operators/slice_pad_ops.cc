@@ -1,8 +1,10 @@
 // slice, crop, reverse, expand, pad, pad2d, pad_constant_like: elements that are moved, dimension by dimension.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "framework/op_registry.h"
@@ -196,11 +198,27 @@ IndexMap MapOf(const ExecutionContext& ctx) {
   return IndexMap(x, move.out, [&move](size_t d, int64_t i) { return move.From(d, i); });
 }
 
+// The attribute pad_value as an element.
+template <typename T>
+T PadValueOf(const ExecutionContext& ctx) {
+  const double value = ctx.Attr<double>("pad_value");
+  if constexpr (std::is_same_v<T, bool>) {
+    return value != 0;
+  } else if constexpr (std::is_integral_v<T>) {
+    // The bounds are powers of two, hence exact.
+    const double high = 2.0 * static_cast<double>(std::numeric_limits<T>::max() / 2 + 1);
+    HR_ENFORCE(value >= static_cast<double>(std::numeric_limits<T>::min()) && value < high, InvalidArgument,
+               "attribute pad_value: expected a number that fits ", DataTypeName(DataTypeOf<T>::value), ", got ",
+               value);
+  }
+  return static_cast<T>(value);
+}
+
 template <typename T, typename Move>
 void MoveKernel(const ExecutionContext& ctx) {
   T fill{};
   if (ctx.op().attrs.contains("pad_value")) {
-    fill = static_cast<T>(ctx.Attr<double>("pad_value"));
+    fill = PadValueOf<T>(ctx);
   }
   MapOf<Move>(ctx).Move(ctx.Input(Move::kMoved), ctx.Output("Out"), &fill);
 }

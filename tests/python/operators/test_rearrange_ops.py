@@ -257,3 +257,14 @@ def test_interpolation_refuses_what_does_not_fit() -> None:
         ({"X": IMAGES}, {"out_h": 2, "out_w": 2, "align_mode": 2}, "align_mode"),
     ):
         OpTest("bilinear_interp", inputs, attrs, {"Out": None}).check_refused(ValueError, part)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64"])
+def test_what_fills_up_fits_the_dtype(dtype: str) -> None:
+    x = np.ones(1, dtype)
+    attrs = {"paddings": [1, 0], "pad_value": 2.0}
+    OpTest("pad", {"X": x}, attrs, {"Out": np.array([2, 1]).astype(dtype)}).check_outputs()
+    if dtype != "bool":
+        for value in (-1e300, 2.0**63, float("nan")):
+            attrs["pad_value"] = value
+            OpTest("pad", {"X": x}, attrs).check_refused(ValueError, "pad_value", dtype, when="run")
