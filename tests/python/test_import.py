@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import subprocess
@@ -92,6 +93,7 @@ def import_statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
             yield from import_statements(child)
 
 
+@functools.cache
 def import_graph(root: Path) -> dict[str, set[str]]:
     """What each module of the package in ``root`` imports of that package. A sub-module stands for itself alone, not
     for the packages around it, which Python has imported before.

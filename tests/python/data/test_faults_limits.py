@@ -49,10 +49,13 @@ _UNMOUNT_ALL = "while umount /dev/shm 2>/dev/null; do :; done"
 
 
 @needs_mounts
-@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
 @pytest.mark.parametrize(
-    "mounts",
-    ["mount -o remount,size=64m /dev/shm", "mount -o remount,ro /dev/shm", _UNMOUNT_ALL],
+    ("mounts", "context"),
+    [
+        ("mount -o remount,size=64m /dev/shm", "fork"),
+        ("mount -o remount,ro /dev/shm", "forkserver"),
+        (_UNMOUNT_ALL, "spawn"),
+    ],
     ids=["64 MiB", "read-only", "absent"],
 )
 def test_dev_shm(mounts: str, context: str) -> None:
@@ -76,8 +79,7 @@ def test_executable_memory_files_are_forbidden() -> None:
     assert result["ok"]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-@pytest.mark.parametrize(("space", "enough"), [(64, True), (4, False)])
+@pytest.mark.parametrize(("space", "enough", "context"), [(64, True, "spawn"), (4, False, "fork")])
 def test_little_address_space(space: int, enough: bool, context: str) -> None:
     """Slots are smaller then; for a batch that does not fit, an error gives both sizes."""
     result = run("big_batches", context, prefix=f"prlimit --as={space}000000000")
@@ -112,11 +114,11 @@ def test_no_thread_can_be_started_in_a_worker(cgroup: Path) -> None:
 
 @pytest.mark.parametrize("cgroup", ["memory"], indirect=True)
 def test_a_sample_that_takes_all_memory(cgroup: Path) -> None:
-    (cgroup / "memory.limit_in_bytes").write_text(str(400 << 20))
+    (cgroup / "memory.limit_in_bytes").write_text(str(240 << 20))
     result = run("deadly", "out of memory", "rows", "skip", 2, mounts=within(cgroup))
     whole = [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
     expected: list[Any] = [[index for index in batch if index not in (5, 22)] for batch in whole]
-    assert result["epochs"] == [expected, expected]
+    assert result["epochs"] == [expected]
 
 
 @pytest.mark.parametrize("cgroup", ["memory"], indirect=True)

@@ -16,32 +16,31 @@ pytestmark = pytest.mark.timeout(120)
 def test_ends_at_random_moments() -> None:
     outlived = run("ends", 102, 3)
     assert len(outlived) == 102
-    # Where the machine is so busy that a few take longer, most do not.
-    assert outlived[90][0] < 2, outlived[90:]
+    # Not counted is the time in which some process had to wait for a processor: only the machine's load decides that.
+    assert [end for end in outlived if end[0] - end[1] >= 2] == []
     assert outlived[-1][0] < 20, outlived[90:]
 
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn"])
 @pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT", "killed beside a stopped worker"])
 def test_ends_of_programs_whose_workers_start_slowly(context: str, way: str) -> None:
-    for number in range(2):
-        with program("endless", "map", context) as running:
-            assert running.line() == "ready"
-            time.sleep(random.Random(f"{context} {way} {number}").uniform(0, 0.2))
-            if way == "SIGINT":
-                os.killpg(running.session, signal.SIGINT)
-            elif way == "killed beside a stopped worker":
-                os.kill(running.started_workers(1)[0], signal.SIGSTOP)
-                os.kill(running.pid, signal.SIGKILL)
-            else:
-                os.kill(running.pid, getattr(signal, way))
-            assert running.wait() != 0
-            running.assert_nothing_left()
+    with program("endless", "map", context) as running:
+        assert running.line() == "ready"
+        time.sleep(random.Random(f"{context} {way}").uniform(0, 0.2))
+        if way == "SIGINT":
+            os.killpg(running.session, signal.SIGINT)
+        elif way == "killed beside a stopped worker":
+            os.kill(running.started_workers(1)[0], signal.SIGSTOP)
+            os.kill(running.pid, signal.SIGKILL)
+        else:
+            os.kill(running.pid, getattr(signal, way))
+        assert running.wait() != 0
+        running.assert_nothing_left()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_end_beside_a_thread_that_iterates(workers: int) -> None:
-    with program("exits_beside_a_thread", 20, workers) as running:
+    with program("exits_beside_a_thread", 12, workers) as running:
         assert running.result() == [0]
         assert running.errors() == ""
         running.assert_nothing_left()

@@ -6,8 +6,6 @@ import gc
 import multiprocessing
 import os
 import resource
-import subprocess
-import sys
 import threading
 import weakref
 from pathlib import Path
@@ -202,26 +200,3 @@ def test_a_loader_in_a_thread_of_its_own(num_workers: int) -> None:
     outer.start()
     outer.join()
     assert got == [[0, 1], [2, 3], [4, 5]]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_the_interpreter_may_end_while_a_daemon_thread_iterates(num_workers: int) -> None:
-    script = f"""
-import sys, threading, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from loader_datasets import Slow
-from headrace.data import DataLoader
-begun = threading.Event()
-def iterate():
-    while True:
-        for batch in DataLoader(Slow(50, 0.001), num_workers={num_workers}):
-            begun.set()
-threading.Thread(target=iterate, daemon=True).start()
-begun.wait()
-time.sleep(float(sys.argv[1]))
-"""
-    for number in range(5):
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(number * 0.01)], capture_output=True, text=True, timeout=50, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, "")
