@@ -23,7 +23,7 @@ from fault_processes import command_of, ignores_interrupts, session_members, sta
 
 PROGRAMS = Path(__file__).with_name("fault_programs.py")
 # A program that has not ended by then has hung. Long, because the machine may be loaded.
-DEADLINE = 90.0
+DEADLINE = 300.0
 CONTEXTS = ("fork", "forkserver", "spawn")
 
 
@@ -91,8 +91,9 @@ class Program:
         """What is left of a program that has ended: processes, temporary files and files in /dev/shm."""
         processes = [f"{pid}: {command_of(pid)}" for pid in session_members(self.session) if pid != self.session]
         files = [str(path) for path in (self._folder / "tmp").rglob("*")]
-        shm = os.listdir(f"/proc/{self.session}/root/dev/shm") if self._own_shm else []
-        return processes + files + [f"/dev/shm/{name}" for name in shm]
+        shm = Path("/proc", str(self.session), "root/dev/shm")
+        files += [str(path) for path in shm.iterdir()] if self._own_shm and shm.exists() else []
+        return processes + files
 
     def assert_nothing_left(self, seconds: float = 20.0) -> None:
         deadline = time.monotonic() + seconds

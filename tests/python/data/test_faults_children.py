@@ -14,7 +14,7 @@ from loader_datasets import Ints
 
 from headrace.data import DataLoader
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(360)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fault_harness import run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(360)
 
 
 def test_while_the_consumer_rests_nothing_is_done_and_nothing_grows() -> None:

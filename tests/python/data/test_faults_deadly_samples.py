@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fault_harness import run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(360)
 
 # How a sample ends its worker, which samples the worker makes, and how the error describes it.
 WAYS = [

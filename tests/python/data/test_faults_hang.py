@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fault_harness import run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(360)
 
 
 @pytest.mark.parametrize(

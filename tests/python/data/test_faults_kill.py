@@ -10,7 +10,7 @@ import os
 import pytest
 from fault_harness import run
 
-pytestmark = pytest.mark.timeout(120)  # fault_harness.DEADLINE is what ends a program
+pytestmark = pytest.mark.timeout(360)  # fault_harness.DEADLINE is what ends a program
 
 # About two hundred kills of forked workers in all; others take longer to start.
 FORKED = [

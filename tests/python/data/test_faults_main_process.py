@@ -10,7 +10,7 @@ import time
 import pytest
 from fault_harness import program, run
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(360)
 
 
 def test_ends_at_random_moments() -> None:
