@@ -254,6 +254,7 @@ def soak(seconds: float, seed: int) -> dict[str, Any]:
             threads_per_worker=chosen.threads,
             multiprocessing_context=chosen.context,
             prefetch_factor=chosen.prefetch,
+            max_deaths_per_sample=20,  # the kills are random: a few in a row may hit the same sample
             **chosen.arguments(),
         )
         tormentor = Tormentor(chance.randrange(1 << 30))

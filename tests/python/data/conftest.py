@@ -14,7 +14,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(60))
+                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(autouse=True)
