@@ -401,8 +401,9 @@ class WorkerPool:
             for process in processes:
                 with contextlib.suppress(ValueError):  # closed already
                     process.kill()
-            for process in processes:  # not closed: somebody may look how it ended
+            for process in processes:
                 _join(process, 5)
+                _close_descriptors(process)
             self._scheduler.shutdown()  # gives back the memory of the batches that they were at
             if self._main_pidfd >= 0:
                 os.close(self._main_pidfd)
@@ -501,6 +502,13 @@ os.register_at_fork(after_in_child=_forget_workers)
 def _join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
     with contextlib.suppress(ValueError):  # closed already
         process.join(timeout)
+
+
+def _close_descriptors(process: multiprocessing.process.BaseProcess) -> None:
+    """Closes what this process has open for one that has ended, of which ``close`` would also forget how it ended."""
+    popen = getattr(process, "_popen", None)
+    if popen is not None and popen.returncode is not None:
+        popen.close()
 
 
 def _close(process: multiprocessing.process.BaseProcess) -> None:
