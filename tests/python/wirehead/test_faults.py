@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ferretdb_server import BINARY, SKIPPED, Server
 
-from conftest import BINARY, SKIPPED, Server
 from headrace.wirehead import MongoTupleheadDataset, StoreError
 from headrace.wirehead.cache import Cache, open_store
 from headrace.wirehead.keeper import Keeper

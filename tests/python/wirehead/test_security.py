@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ferretdb_server import BINARY, SKIPPED, Server
 
-from conftest import BINARY, SKIPPED, Server
 from headrace.wirehead import MongoTupleheadDataset, StoreError, StoreUnreachableError, WireheadGenerator
 from headrace.wirehead.cache import open_store
 from headrace.wirehead.config import Config
