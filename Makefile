@@ -107,8 +107,10 @@ format: $(VENV)/.test-tools ## format all sources in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Under ThreadSanitizer, GCC 12 warns of bounds that are those of inlined library code.
 sanitize: fuzz-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1 -DHEADRACE_SANITIZE=thread >/dev/null
+	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread \
+	  -DCMAKE_CXX_FLAGS="-O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-restrict" >/dev/null
 	cmake --build build/thread --parallel $(JOBS)
 	ctest --test-dir build/thread --parallel $(JOBS) --output-on-failure
 	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=ON >/dev/null
