@@ -72,7 +72,7 @@ install: $(VENV)/.headrace ## build and install the package into .venv
 quickstart: install $(VENV)/.examples ## train LeNet on handwritten digits, fed by 2 worker processes
 	$(BIN)/python docs/examples/lenet_digits.py --workers 2
 
-test: style test-cpp test-python fuzz ## formatting, style and types, GoogleTest, pytest, fuzzing; .ci/run adds lint and sanitize
+test: style test-cpp test-python fuzz ## formatting, style and types, GoogleTest, pytest, fuzzing; .ci/run adds lint
 
 test-cpp: install ## the C++ tests and examples
 	cmake -S . -B $(BUILD) -DHEADRACE_BUILD_TESTS=ON >/dev/null
@@ -107,10 +107,10 @@ format: $(VENV)/.test-tools ## format all sources in place
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Under ThreadSanitizer, GCC 12 warns of bounds that are those of inlined library code.
+# Under ThreadSanitizer, and with precompiled headers, GCC 12 warns of bounds in inlined library code that are not exceeded.
 sanitize: fuzz-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread \
-	  -DCMAKE_CXX_FLAGS="-O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-restrict" >/dev/null
+	  -DCMAKE_CXX_FLAGS="-O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict" >/dev/null
 	cmake --build build/thread --parallel $(JOBS)
 	ctest --test-dir build/thread --parallel $(JOBS) --output-on-failure
 	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=ON >/dev/null
