@@ -221,18 +221,19 @@ class ClaimServer:
         claim = producer.wait()
         while claim is not None:
             self.serve(claim)
-            if not plain:
-                claim = producer.wait()
-                continue
-            try:
-                claim = producer.fill_plain(self._getitem, self._epoch, self._fetcher.wants_out)
-            except BaseException as error:
-                failed = producer.failed_claim
-                if failed is None:
-                    raise
-                self._culprit = None
-                self._fail(failed, error)
-                claim = producer.wait()
+            claim = self._fill_plain() if plain else producer.wait()
+
+    def _fill_plain(self) -> _core.Claim | None:
+        """Serves plain claims of the epoch at hand. Returns the next other claim, or None, as ``producer.wait``."""
+        try:
+            return self.producer.fill_plain(self._getitem, self._epoch, self._fetcher.wants_out)
+        except BaseException as error:
+            failed = self.producer.failed_claim
+            if failed is None:
+                raise
+            self._culprit = None
+            self._fail(failed, error)
+        return self.producer.wait()
 
     def serve(self, claim: _core.Claim) -> None:
         """Makes the rows of a claim; an exception becomes the batch's."""
