@@ -18,7 +18,7 @@ from headrace.fluid.framework import (
 )
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
-__all__ = ["LayerHelper", "check_variable"]
+__all__ = ["LayerHelper", "append_layer", "check_variable"]
 
 
 def check_variable(value: Any, what: str, layer: str) -> Variable:
@@ -133,6 +133,31 @@ class LayerHelper:
         out = self.create_variable(x.dtype)
         self.append_op({"X": x}, {"Out": out}, attrs, type=act_type)
         return out
+
+
+def append_layer(
+    op_type: str,
+    inputs: Mapping[str, Variable],
+    attrs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    act: str | None = None,
+    out_slot: str = "Out",
+    intermediate: str | None = None,
+) -> Variable:
+    """Adds an operator with one output, of the dtype of its first input, and perhaps an activation.
+
+    Args:
+        intermediate: the slot of an output of the same dtype that is only for the gradient.
+    """
+    for slot, value in inputs.items():
+        check_variable(value, slot, op_type)
+    helper = LayerHelper(op_type, name)
+    dtype = next(iter(inputs.values())).dtype
+    outputs = {out_slot: helper.create_variable(dtype)}
+    if intermediate is not None:
+        outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
+    helper.append_op(inputs, outputs, attrs)
+    return helper.append_activation(outputs[out_slot], act)
 
 
 def create_initialized_var(

@@ -186,12 +186,33 @@ class SGDOptimizer(Optimizer):
         )
 
 
-class MomentumOptimizer(Optimizer):
+class _StatefulOptimizer(Optimizer):
+    """One whose operator keeps tensors of the parameter's shape and, but for one, takes a learning rate."""
+
+    #: What it keeps → (input slot, output slot).
+    _state: ClassVar[dict[str, tuple[str, str]]] = {}
+    _takes_rate: ClassVar[bool] = True
+
+    def _attributes(self) -> dict[str, float | bool]:
+        return {}
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        inputs: dict[str, Variable] = {"Param": parameter, "Grad": gradient}
+        outputs: dict[str, Variable] = {"ParamOut": parameter}
+        for kind, (slot, slot_out) in self._state.items():
+            inputs[slot] = outputs[slot_out] = self._accumulator(kind, parameter, program, startup)
+        if self._takes_rate:
+            inputs["LearningRate"] = self._rate(parameter, program, startup)
+        return program.global_block().append_op(self._type, inputs, outputs, self._attributes())
+
+
+class MomentumOptimizer(_StatefulOptimizer):
     """velocity = momentum · velocity + gradient; parameter -= learning_rate · velocity, or with Nesterov's
     look-ahead.
     """
 
     _type = "momentum"
+    _state: ClassVar = {"velocity": ("Velocity", "VelocityOut")}
 
     def __init__(
         self,
@@ -206,15 +227,8 @@ class MomentumOptimizer(Optimizer):
         self._momentum = float(momentum)
         self._use_nesterov = bool(use_nesterov)
 
-    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
-        velocity = self._accumulator("velocity", parameter, program, startup)
-        rate = self._rate(parameter, program, startup)
-        return program.global_block().append_op(
-            "momentum",
-            {"Param": parameter, "Grad": gradient, "Velocity": velocity, "LearningRate": rate},
-            {"ParamOut": parameter, "VelocityOut": velocity},
-            {"mu": self._momentum, "use_nesterov": self._use_nesterov},
-        )
+    def _attributes(self) -> dict[str, float | bool]:
+        return {"mu": self._momentum, "use_nesterov": self._use_nesterov}
 
 
 class AdagradOptimizer(Optimizer):
@@ -370,25 +384,6 @@ class AdamaxOptimizer(Optimizer):
         return update
 
 
-class _StatefulOptimizer(Optimizer):
-    """One whose operator takes a learning rate and keeps tensors of the parameter's shape."""
-
-    #: What it keeps → (input slot, output slot).
-    _state: ClassVar[dict[str, tuple[str, str]]] = {}
-
-    def _attributes(self) -> dict[str, float]:
-        return {}
-
-    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
-        inputs: dict[str, Variable] = {"Param": parameter, "Grad": gradient}
-        outputs: dict[str, Variable] = {"ParamOut": parameter}
-        for kind, (slot, slot_out) in self._state.items():
-            inputs[slot] = outputs[slot_out] = self._accumulator(kind, parameter, program, startup)
-        if self._type != "adadelta":  # whose update has no rate
-            inputs["LearningRate"] = self._rate(parameter, program, startup)
-        return program.global_block().append_op(self._type, inputs, outputs, self._attributes())
-
-
 class DecayedAdagradOptimizer(_StatefulOptimizer):
     """moment = decay · moment + (1 - decay) · gradient²; parameter -= learning_rate · gradient / (√moment +
     epsilon).
@@ -409,7 +404,7 @@ class DecayedAdagradOptimizer(_StatefulOptimizer):
         super().__init__(learning_rate, regularization, grad_clip, name)
         self._decay, self._epsilon = float(decay), float(epsilon)
 
-    def _attributes(self) -> dict[str, float]:
+    def _attributes(self) -> dict[str, float | bool]:
         return {"decay": self._decay, "epsilon": self._epsilon}
 
 
@@ -423,6 +418,7 @@ class AdadeltaOptimizer(_StatefulOptimizer):
         "_avg_squared_grad": ("AvgSquaredGrad", "AvgSquaredGradOut"),
         "_avg_squared_update": ("AvgSquaredUpdate", "AvgSquaredUpdateOut"),
     }
+    _takes_rate: ClassVar = False
 
     def __init__(
         self,
@@ -436,7 +432,7 @@ class AdadeltaOptimizer(_StatefulOptimizer):
         super().__init__(learning_rate, regularization, grad_clip, name)
         self._epsilon, self._rho = float(epsilon), float(rho)
 
-    def _attributes(self) -> dict[str, float]:
+    def _attributes(self) -> dict[str, float | bool]:
         return {"epsilon": self._epsilon, "rho": self._rho}
 
 
@@ -462,7 +458,7 @@ class FtrlOptimizer(_StatefulOptimizer):
         super().__init__(learning_rate, regularization, grad_clip, name)
         self._l1, self._l2, self._lr_power = float(l1), float(l2), float(lr_power)
 
-    def _attributes(self) -> dict[str, float]:
+    def _attributes(self) -> dict[str, float | bool]:
         return {"l1": self._l1, "l2": self._l2, "lr_power": self._lr_power}
 
 
@@ -486,7 +482,7 @@ class LarsMomentumOptimizer(_StatefulOptimizer):
         self._momentum = float(momentum)
         self._lars_coeff, self._lars_weight_decay = float(lars_coeff), float(lars_weight_decay)
 
-    def _attributes(self) -> dict[str, float]:
+    def _attributes(self) -> dict[str, float | bool]:
         return {"mu": self._momentum, "lars_coeff": self._lars_coeff, "lars_weight_decay": self._lars_weight_decay}
 
 

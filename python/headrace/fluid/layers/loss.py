@@ -5,50 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import append_layer
 
 __all__ = ["hinge_loss", "huber_loss", "label_smooth", "log_loss", "margin_rank_loss", "rank_loss", "smooth_l1"]
-
-
-def _loss(
-    op_type: str,
-    inputs: dict[str, Variable],
-    attrs: dict[str, Any] | None = None,
-    out_slot: str = "Out",
-    intermediate: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    for slot, value in inputs.items():
-        check_variable(value, slot, op_type)
-    helper = LayerHelper(op_type, name)
-    dtype = next(iter(inputs.values())).dtype
-    out = helper.create_variable(dtype)
-    outputs = {out_slot: out}
-    if intermediate is not None:
-        outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)
-    helper.append_op(inputs, outputs, attrs)
-    return out
 
 
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
     """-label · log(input + epsilon) - (1 - label) · log(1 - input + epsilon), for probabilities ``input``."""
     inputs = {"Predicted": input, "Labels": label}
-    return _loss("log_loss", inputs, {"epsilon": float(epsilon)}, out_slot="Loss", name=name)
+    return append_layer("log_loss", inputs, {"epsilon": float(epsilon)}, out_slot="Loss", name=name)
 
 
 def hinge_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
     """max(0, 1 - (2 · label - 1) · input), for labels of 0 and 1."""
-    return _loss("hinge_loss", {"Logits": input, "Labels": label}, out_slot="Loss", name=name)
+    return append_layer("hinge_loss", {"Logits": input, "Labels": label}, out_slot="Loss", name=name)
 
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """With r = label - input: r² / 2 where |r| ≤ delta, else delta · (|r| - delta / 2)."""
-    return _loss("huber_loss", {"X": input, "Y": label}, {"delta": float(delta)}, intermediate="Residual")
+    return append_layer("huber_loss", {"X": input, "Y": label}, {"delta": float(delta)}, intermediate="Residual")
 
 
 def rank_loss(label: Variable, left: Variable, right: Variable, name: str | None = None) -> Variable:
     """log(1 + exp(o)) - label · o, with o = left - right; ``label`` is how probable it is that left ranks first."""
-    return _loss("rank_loss", {"Label": label, "Left": left, "Right": right}, name=name)
+    return append_layer("rank_loss", {"Label": label, "Left": left, "Right": right}, name=name)
 
 
 def margin_rank_loss(
@@ -56,7 +36,7 @@ def margin_rank_loss(
 ) -> Variable:
     """max(0, margin - label · (left - right)); ``label`` is 1 where left should rank first, else -1."""
     inputs = {"X1": left, "X2": right, "Label": label}
-    return _loss("margin_rank_loss", inputs, {"margin": float(margin)}, intermediate="Activated", name=name)
+    return append_layer("margin_rank_loss", inputs, {"margin": float(margin)}, intermediate="Activated", name=name)
 
 
 def label_smooth(
@@ -73,7 +53,7 @@ def label_smooth(
         dtype: Fluid's; the result has that of ``label``.
     """
     inputs = {"X": label} if prior_dist is None else {"X": label, "PriorDist": prior_dist}
-    return _loss("label_smooth", inputs, {"epsilon": float(epsilon)}, name=name)
+    return append_layer("label_smooth", inputs, {"epsilon": float(epsilon)}, name=name)
 
 
 def smooth_l1(
@@ -92,4 +72,4 @@ def smooth_l1(
     if outside_weight is not None:
         inputs["OutsideWeight"] = outside_weight
     attrs = {"sigma": 1.0 if sigma is None else float(sigma)}
-    return _loss("smooth_l1_loss", inputs, attrs, intermediate="Diff")
+    return append_layer("smooth_l1_loss", inputs, attrs, intermediate="Diff")

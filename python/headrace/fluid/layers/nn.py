@@ -13,7 +13,7 @@ from typing import Any, Union
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -76,23 +76,6 @@ def _pair(value: Size2D, what: str) -> list[int]:
     if len(pair) != 2:
         raise errors.InvalidArgument(f"{what} has a height and a width, got {value!r}")
     return pair
-
-
-def _one_output(
-    op_type: str,
-    inputs: dict[str, Variable],
-    attrs: dict[str, Any] | None = None,
-    name: str | None = None,
-    act: str | None = None,
-    out_slot: str = "Out",
-) -> Variable:
-    """Adds an operator with one output, of the dtype of its first input, and perhaps an activation."""
-    for slot, value in inputs.items():
-        check_variable(value, slot, op_type)
-    helper = LayerHelper(op_type, name)
-    out = helper.create_variable(next(iter(inputs.values())).dtype)
-    helper.append_op(inputs, {out_slot: out}, attrs)
-    return helper.append_activation(out, act)
 
 
 def fc(
@@ -277,7 +260,7 @@ def pool2d(
         "ceil_mode": ceil_mode,
         "exclusive": exclusive,
     }
-    return _one_output("pool2d", {"X": input}, attrs, name)
+    return append_layer("pool2d", {"X": input}, attrs, name)
 
 
 def batch_norm(
@@ -525,17 +508,17 @@ def cumsum(
         exclusive: leave the element itself out.
         reverse: add up the elements after it instead.
     """
-    return _one_output("cumsum", {"X": x}, {"axis": axis, "exclusive": exclusive, "reverse": reverse})
+    return append_layer("cumsum", {"X": x}, {"axis": axis, "exclusive": exclusive, "reverse": reverse})
 
 
 def clip(x: Variable, min: float, max: float, name: str | None = None) -> Variable:
     """x, not less than ``min`` and not more than ``max``, element by element."""
-    return _one_output("clip", {"X": x}, {"min": float(min), "max": float(max)}, name)
+    return append_layer("clip", {"X": x}, {"min": float(min), "max": float(max)}, name)
 
 
 def clip_by_norm(x: Variable, max_norm: float, name: str | None = None) -> Variable:
     """x, scaled down so that its Euclidean norm is ``max_norm`` if it is greater."""
-    return _one_output("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, name)
+    return append_layer("clip_by_norm", {"X": x}, {"max_norm": float(max_norm)}, name)
 
 
 def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Variable:
@@ -579,12 +562,12 @@ def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | 
 
 def softmax(input: Variable, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Variable:
     """exp(input) divided by its sum along ``axis``. ``use_cudnn`` has no effect."""
-    return _one_output("softmax", {"X": input}, {"axis": axis}, name)
+    return append_layer("softmax", {"X": input}, {"axis": axis}, name)
 
 
 def log_softmax(input: Variable, name: str | None = None, axis: int = -1) -> Variable:
     """The logarithm of softmax."""
-    return _one_output("log_softmax", {"X": input}, {"axis": axis}, name)
+    return append_layer("log_softmax", {"X": input}, {"axis": axis}, name)
 
 
 def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ignore_index: int = -100) -> Variable:
@@ -599,7 +582,7 @@ def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ig
         [..., 1].
     """
     attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
-    return _one_output("cross_entropy", {"X": input, "Label": label}, attrs, out_slot="Y")
+    return append_layer("cross_entropy", {"X": input, "Label": label}, attrs, out_slot="Y")
 
 
 def softmax_with_cross_entropy(
@@ -631,17 +614,17 @@ def sigmoid_cross_entropy_with_logits(
 ) -> Variable:
     """The cross entropy of sigmoid(x) with ``label``, element by element."""
     attrs = {"ignore_index": ignore_index, "normalize": normalize}
-    return _one_output("sigmoid_cross_entropy_with_logits", {"X": x, "Label": label}, attrs, name)
+    return append_layer("sigmoid_cross_entropy_with_logits", {"X": x, "Label": label}, attrs, name)
 
 
 def square_error_cost(input: Variable, label: Variable) -> Variable:
     """(input - label)², element by element."""
-    return _one_output("square_error_cost", {"X": input, "Y": label})
+    return append_layer("square_error_cost", {"X": input, "Y": label})
 
 
 def mean(x: Variable, name: str | None = None) -> Variable:
     """The mean of all elements, [1]."""
-    return _one_output("mean", {"X": x}, name=name)
+    return append_layer("mean", {"X": x}, name=name)
 
 
 def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
@@ -685,14 +668,14 @@ def matmul(
 ) -> Variable:
     """alpha · x · y for the matrices in the last two dimensions."""
     attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
-    return _one_output("matmul", {"X": x, "Y": y}, attrs, name)
+    return append_layer("matmul", {"X": x, "Y": y}, attrs, name)
 
 
 def mul(
     x: Variable, y: Variable, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None
 ) -> Variable:
     """The product of two matrices: the first ``x_num_col_dims`` dimensions of ``x`` are its rows, and so on."""
-    return _one_output(
+    return append_layer(
         "mul", {"X": x, "Y": y}, {"x_num_col_dims": x_num_col_dims, "y_num_col_dims": y_num_col_dims}, name
     )
 
@@ -707,11 +690,11 @@ def scale(
 ) -> Variable:
     """scale · x + bias, or scale · (x + bias)."""
     attrs = {"scale": float(scale), "bias": float(bias), "bias_after_scale": bias_after_scale}
-    return _one_output("scale", {"X": x}, attrs, name, act)
+    return append_layer("scale", {"X": x}, attrs, name, act)
 
 
 def _elementwise(op_type: str, x: Variable, y: Variable, axis: int, act: str | None, name: str | None) -> Variable:
-    return _one_output(op_type, {"X": x, "Y": y}, {"axis": axis}, name, act)
+    return append_layer(op_type, {"X": x, "Y": y}, {"axis": axis}, name, act)
 
 
 def elementwise_add(
@@ -781,7 +764,7 @@ def _reduce(
     op_type: str, input: Variable, dim: int | Sequence[int] | None, keep_dim: bool, name: str | None
 ) -> Variable:
     dims = [0] if dim is None else [dim] if isinstance(dim, int) else list(dim)
-    return _one_output(op_type, {"X": input}, {"dim": dims, "keep_dim": keep_dim, "reduce_all": dim is None}, name)
+    return append_layer(op_type, {"X": input}, {"dim": dims, "keep_dim": keep_dim, "reduce_all": dim is None}, name)
 
 
 def reduce_sum(

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
 
 __all__ = [
     "crop",
@@ -30,26 +30,11 @@ __all__ = [
 ]
 
 
-def _moved(
-    op_type: str,
-    inputs: dict[str, Variable],
-    attrs: dict[str, Any] | None = None,
-    name: str | None = None,
-    out_slot: str = "Out",
-) -> Variable:
-    for slot, value in inputs.items():
-        check_variable(value, slot, op_type)
-    helper = LayerHelper(op_type, name)
-    out = helper.create_variable(next(iter(inputs.values())).dtype)
-    helper.append_op(inputs, {out_slot: out}, attrs)
-    return out
-
-
 def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Variable:
     """The part of ``input`` from ``starts`` to ``ends`` (exclusive) of the dimensions ``axes``. Negative places count
     from the end; those beyond it stand for it.
     """
-    return _moved("slice", {"Input": input}, {"axes": list(axes), "starts": list(starts), "ends": list(ends)})
+    return append_layer("slice", {"Input": input}, {"axes": list(axes), "starts": list(starts), "ends": list(ends)})
 
 
 def crop(
@@ -67,22 +52,22 @@ def crop(
         raise errors.InvalidArgument("layers.crop: a shape is needed")
     else:
         attrs["shape"] = list(shape)
-    return _moved("crop", inputs, attrs, name)
+    return append_layer("crop", inputs, attrs, name)
 
 
 def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
     """The elements in the reverse order along the dimensions ``axis``."""
-    return _moved("reverse", {"X": x}, {"axis": [axis] if isinstance(axis, int) else list(axis)})
+    return append_layer("reverse", {"X": x}, {"axis": [axis] if isinstance(axis, int) else list(axis)})
 
 
 def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
     """x, repeated ``expand_times[d]`` times along dimension d."""
-    return _moved("expand", {"X": x}, {"expand_times": list(expand_times)}, name)
+    return append_layer("expand", {"X": x}, {"expand_times": list(expand_times)}, name)
 
 
 def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
     """x with more elements around it: for each dimension, how many before and how many after."""
-    return _moved("pad", {"X": x}, {"paddings": list(paddings), "pad_value": float(pad_value)}, name)
+    return append_layer("pad", {"X": x}, {"paddings": list(paddings), "pad_value": float(pad_value)}, name)
 
 
 def pad2d(
@@ -100,12 +85,12 @@ def pad2d(
         mode: "constant": the new pixels are ``pad_value``; "reflect": as in a mirror; "edge": the nearest pixel.
     """
     attrs = {"paddings": list(paddings), "mode": mode, "pad_value": float(pad_value), "data_format": data_format}
-    return _moved("pad2d", {"X": input}, attrs, name)
+    return append_layer("pad2d", {"X": input}, attrs, name)
 
 
 def pad_constant_like(x: Variable, y: Variable, pad_value: float = 0.0, name: str | None = None) -> Variable:
     """y with more elements after it, so that it has the shape of ``x``."""
-    return _moved("pad_constant_like", {"Y": y, "X": x}, {"pad_value": float(pad_value)}, name)
+    return append_layer("pad_constant_like", {"Y": y, "X": x}, {"pad_value": float(pad_value)}, name)
 
 
 def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable:
@@ -114,7 +99,7 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
     Args:
         overwrite: Fluid's; the gradient of a row that is taken more than once is the sum in any case.
     """
-    return _moved("gather", {"X": input, "Index": index})
+    return append_layer("gather", {"X": input, "Index": index})
 
 
 def scatter(
@@ -123,7 +108,7 @@ def scatter(
     """``input`` with the rows ``index`` replaced by those of ``updates``; without ``overwrite``, by their
     sums.
     """
-    return _moved("scatter", {"X": input, "Ids": index, "Updates": updates}, {"overwrite": overwrite}, name)
+    return append_layer("scatter", {"X": input, "Ids": index, "Updates": updates}, {"overwrite": overwrite}, name)
 
 
 def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
@@ -218,7 +203,7 @@ def image_resize(
         attrs["out_h"], attrs["out_w"] = int(dims[2] * scale), int(dims[3] * scale)
     else:
         raise errors.InvalidArgument("layers.image_resize: out_shape, or scale and images of a known size, are needed")
-    return _moved(kinds[resample], inputs, attrs, name)
+    return append_layer(kinds[resample], inputs, attrs, name)
 
 
 def resize_bilinear(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -64,41 +64,26 @@ def sequence_softmax(input: Variable, use_cudnn: bool = False, name: str | None 
     return out
 
 
-def _rows(
-    op_type: str,
-    inputs: dict[str, Variable],
-    attrs: dict[str, int] | None = None,
-    name: str | None = None,
-    out_slot: str = "Out",
-) -> Variable:
-    for slot, value in inputs.items():
-        check_variable(value, slot, op_type)
-    helper = LayerHelper(op_type, name)
-    out = helper.create_variable(inputs["X"].dtype)
-    helper.append_op(inputs, {out_slot: out}, attrs)
-    return out
-
-
 def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Variable:
     """Each sequence of ``x`` as often as the sequence at its place in level ``ref_level`` of ``y`` is long; -1: the
     deepest level. Without a LoD, each row of ``x`` is a sequence.
     """
-    return _rows("sequence_expand", {"X": x, "Y": y}, {"ref_level": ref_level}, name)
+    return append_layer("sequence_expand", {"X": x, "Y": y}, {"ref_level": ref_level}, name)
 
 
 def sequence_expand_as(x: Variable, y: Variable, name: str | None = None) -> Variable:
     """Each row of ``x`` as often as the sequence of ``y`` at its place is long."""
-    return _rows("sequence_expand_as", {"X": x, "Y": y}, name=name)
+    return append_layer("sequence_expand_as", {"X": x, "Y": y}, name=name)
 
 
 def sequence_reverse(x: Variable, name: str | None = None) -> Variable:
     """The rows of each sequence in the reverse order."""
-    return _rows("sequence_reverse", {"X": x}, name=name, out_slot="Y")
+    return append_layer("sequence_reverse", {"X": x}, name=name, out_slot="Y")
 
 
 def sequence_slice(input: Variable, offset: Variable, length: Variable, name: str | None = None) -> Variable:
     """A part of each sequence: ``length`` rows from ``offset`` on; both int64 [number of sequences, 1]."""
-    return _rows("sequence_slice", {"X": input, "Offset": offset, "Length": length}, name=name)
+    return append_layer("sequence_slice", {"X": input, "Offset": offset, "Length": length}, name=name)
 
 
 def sequence_pad(
@@ -120,7 +105,7 @@ def sequence_pad(
 
 def sequence_unpad(x: Variable, length: Variable, name: str | None = None) -> Variable:
     """The rows of padded sequences, [number of sequences, longest, ...], without the padding; with a LoD."""
-    return _rows("sequence_unpad", {"X": x, "Length": length}, name=name)
+    return append_layer("sequence_unpad", {"X": x, "Length": length}, name=name)
 
 
 def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Variable:
