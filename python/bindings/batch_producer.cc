@@ -44,13 +44,13 @@ class BatchProducer {
     return Begun(producer_.WaitForClaim(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)));
   }
 
-  // Makes the rows of one claim after the other, as long as they are plain rows of `epoch`. Returns the first claim
-  // that is not; none once the loader is shut down. If getitem raises, the claim it was called for stays in
+  // Makes the rows of one claim after the other, as long as they are plain rows of `epoch` and `revision`. Returns the
+  // first claim that is not; none once the loader is shut down. If getitem raises, the claim it was called for stays in
   // failed_claim().
-  std::optional<Claim> FillPlain(const py::object& getitem, uint64_t epoch, bool out) {
+  std::optional<Claim> FillPlain(const py::object& getitem, uint64_t epoch, bool out, uint64_t revision) {
     for (;;) {
       failed_claim_ = Wait(-1);
-      if (!failed_claim_ || !IsPlain(*failed_claim_, epoch)) {
+      if (!failed_claim_ || !IsPlain(*failed_claim_, epoch, revision)) {
         return std::exchange(failed_claim_, std::nullopt);
       }
       Fill(*failed_claim_, getitem, py::none(), out);
@@ -120,7 +120,7 @@ class BatchProducer {
     RequirePlaces(whole_claim);
     const Claim claim = OfSamples(whole_claim, py::len(samples), ended);
     if (claim.rows == 0) {
-      EndStream(claim);
+      EndStream(claim, attachment);
       return true;
     }
     const CopyTimer timer(&producer_);
@@ -204,8 +204,9 @@ class BatchProducer {
   }
 
   // Ends the claim: its stream is over, and the batch has no rows.
-  void EndStream(const Claim& claim) {
+  void EndStream(const Claim& claim, const py::bytes& attachment) {
     RequireStream(claim);
+    Describe(claim, /*ended=*/false, attachment);
     producer_.SetStreamEnd(claim, StreamEnd::kBefore);
     producer_.Complete(claim);
   }
@@ -241,8 +242,9 @@ class BatchProducer {
   uint32_t id() const { return producer_.id(); }
 
  private:
-  bool IsPlain(const Claim& claim, uint64_t epoch) const {
-    return claim.kind == ClaimKind::kRows && claim.epoch == epoch && claim.deaths == 0 && !HasPickledIndices(claim);
+  bool IsPlain(const Claim& claim, uint64_t epoch, uint64_t revision) const {
+    return claim.kind == ClaimKind::kRows && claim.epoch == epoch && claim.revision == revision && claim.deaths == 0 &&
+           !HasPickledIndices(claim);
   }
 
   // A failure before any row was started counts as one of the claim's first row.
@@ -375,9 +377,10 @@ void BindBatchProducer(py::module_& m) {
           "samples look like; if it returns the place, or None for it, the row is filled. If getitem raises, the claim "
           "is still the caller's: call fail.")
       .def("fill_plain", &BatchProducer::FillPlain, py::arg("getitem"), py::arg("epoch"), py::arg("out") = false,
+           py::arg("revision") = 0,
            "Waits for claims and fills them, without a step in Python between them, as long as each is rows of `epoch` "
-           "with integers as indices, at which no worker has died. Returns the first other claim, or None once the "
-           "loader is shut down. If getitem raises, see `failed_claim`.")
+           "and `revision` with integers as indices, at which no worker has died. Returns the first other claim, or "
+           "None once the loader is shut down. If getitem raises, see `failed_claim`.")
       .def_property_readonly(
           "failed_claim", &BatchProducer::failed_claim,
           "The claim for which fill_plain raised, which is the caller's: call fail. None if it raised "
@@ -395,8 +398,9 @@ void BindBatchProducer(py::module_& m) {
       .def("kept", &BatchProducer::Kept, py::arg("claim"),
            "Of a collation: for each row the bytes and the buffers that were kept, writable memoryviews over the slot. "
            "They hold until the claim is ended; afterwards other batches are written there.")
-      .def("end_stream", &BatchProducer::EndStream, py::arg("claim"),
-           "Ends the claim: its stream was over before this batch, which will not be delivered.")
+      .def("end_stream", &BatchProducer::EndStream, py::arg("claim"), py::arg("attachment") = py::bytes(),
+           "Ends the claim: its stream was over before this batch, which will not be delivered. `attachment`: see the "
+           "scheduler's `stream_end`.")
       .def(
           "write_batch", &BatchProducer::WriteBatch, py::arg("claim"), py::arg("tree"), py::arg("leaves"),
           py::arg("ended") = false, py::arg("attachment") = py::bytes(), py::arg("rows") = py::none(),

@@ -208,8 +208,8 @@ void BindBatchScheduler(py::module_& m) {
       .def(
           "start_epoch",
           [](BatchScheduler& self, uint64_t epoch, uint64_t first_batch, std::vector<uint64_t> skip,
-             const std::vector<std::pair<uint64_t, bool>>& streams, uint32_t next_stream) {
-            EpochStart start{epoch, first_batch, std::move(skip), {}, next_stream};
+             const std::vector<std::pair<uint64_t, bool>>& streams, uint32_t next_stream, uint64_t revision) {
+            EpochStart start{epoch, first_batch, std::move(skip), {}, next_stream, revision};
             for (const auto& [next, ended] : streams) {
               start.streams.push_back({next, ended});
             }
@@ -217,8 +217,10 @@ void BindBatchScheduler(py::module_& m) {
           },
           py::arg("epoch"), py::arg("first_batch") = 0, py::arg("skip") = std::vector<uint64_t>(),
           py::arg("streams") = std::vector<std::pair<uint64_t, bool>>(), py::arg("next_stream") = 0,
+          py::arg("revision") = 0,
           "The consumer wants `first_batch` of `epoch` next, and none of the batches in `skip`. `streams`: of each of "
-          "several streams the next batch and whether it has ended; `next_stream`: whose turn it is.")
+          "several streams the next batch and whether it has ended; `next_stream`: whose turn it is. `revision`: of "
+          "the dataset; batches that were opened with another one are withdrawn.")
       .def(
           "supply",
           [](BatchScheduler& self, uint64_t rows, const py::bytes& indices, bool pickled) {
@@ -237,6 +239,13 @@ void BindBatchScheduler(py::module_& m) {
       .def_property_readonly(
           "last", &BatchScheduler::last,
           "Which batch `next` gave last, also if it raised the batch's error; None before the first.")
+      .def(
+          "stream_end",
+          [](const BatchScheduler& self, uint32_t stream) {
+            return py::bytes(self.scheduler().StreamEndAttachment(stream));
+          },
+          py::arg("stream"),
+          "What the worker attached that reported the end of the stream, after its last batch; b\"\" if none did.")
       .def("feed", &BatchScheduler::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
            py::arg("on_timeout"), py::arg("timeout") = -1.0,
            "Starts a C++ thread that moves this epoch's batches into `queue`. The functions return None, or an "

@@ -19,6 +19,7 @@ void BindClaim(py::module_& m) {
       .def_property_readonly("stream_batch", [](const Claim& self) { return self.batch; })
       .def_readonly("deaths", &Claim::deaths, "Of producers, at this claim's rows.")
       .def_readonly("epoch", &Claim::epoch)
+      .def_readonly("revision", &Claim::revision, "Of the dataset that its rows are to be made from.")
       .def_readonly("batch", &Claim::batch);
 }
 

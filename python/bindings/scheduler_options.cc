@@ -102,6 +102,7 @@ SchedulerOptions SchedulerOptionsOf(const py::kwargs& keywords) {
       "collate", [&](const std::optional<std::string>& name) { options.collation = CollationOf(name); });
   arguments.TakeAs<std::optional<uint32_t>>(
       "collators", [&](std::optional<uint32_t> most) { options.collators = most.value_or(options.collators); });
+  arguments.Take("round_robin", &options.round_robin);
   arguments.Take("in_order", &options.in_order);
   arguments.Take("pin_memory", &options.pin_memory);
   arguments.Take("fence_device", &options.fence_device);

@@ -1,6 +1,7 @@
 #include "reader/shared_memory/batch_plan.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "framework/errors.h"
@@ -32,6 +33,8 @@ void Check(const SchedulerOptions& options) {
   HR_ENFORCE(options.collators >= 1, InvalidArgument, "somebody has to collate, got 0 collators");
   HR_ENFORCE(options.collation == Collation::kNone || options.arena.order != IndexOrder::kStream, InvalidArgument,
              "a batch of a stream is made by one producer, whether it is collated or not");
+  HR_ENFORCE(!options.round_robin || (options.collation == Collation::kWhole && options.producers >= 1),
+             InvalidArgument, "round_robin gives whole batches to a known number of producers");
   HR_ENFORCE(options.streams <= kMaxProducers, InvalidArgument, "at most ", kMaxProducers, " streams, got ",
              options.streams);
 }
@@ -57,15 +60,38 @@ void BatchPlan::StartStreams(const EpochStart& start) {
   HR_ENFORCE(start.next_stream < std::max(count, 1U), InvalidArgument, "stream ", start.next_stream,
              " cannot be next, there are ", count);
   HR_ENFORCE(count == 0 || start.skip.empty(), InvalidArgument, "batches of several streams cannot be skipped");
-  streams_.assign(std::max(count, 1U), {0, kEndless});
+  streams_.assign(std::max(count, 1U), {0, kEndless, 0});
   for (size_t i = 0; i < start.streams.size(); ++i) {
     const StreamPosition& position = start.streams[i];
-    streams_[i] = {position.next, position.ended ? position.next : kEndless};
+    streams_[i] = {position.next, position.ended ? position.next : kEndless, 0};
   }
   next_stream_ = start.next_stream;
 }
 
-void BatchPlan::EndStream(uint32_t stream, uint64_t end) { streams_[stream].end = std::min(streams_[stream].end, end); }
+bool BatchPlan::EndStream(uint32_t stream, uint64_t end) {
+  if (end >= streams_[stream].end) {
+    return false;
+  }
+  streams_[stream].end = end;
+  return true;
+}
+
+void BatchPlan::Closed(uint32_t stream) { --streams_[stream].open; }
+
+uint32_t BatchPlan::NextStream() const {
+  const auto count = static_cast<uint32_t>(streams_.size());
+  std::optional<uint32_t> chosen;
+  for (uint32_t step = 0; step < count; ++step) {
+    const uint32_t stream = (next_stream_ + step) % count;
+    if (streams_[stream].has_next() && (!chosen || streams_[stream].open < streams_[*chosen].open)) {
+      chosen = stream;
+      if (options_.in_order) {
+        break;
+      }
+    }
+  }
+  return *chosen;
+}
 
 void BatchPlan::Start(const EpochStart& start) {
   for (const uint64_t batch : start.skip) {
@@ -109,7 +135,7 @@ bool BatchPlan::HasNext(uint64_t consumer_epoch) const {
     return !supply_.empty();
   }
   if (options_.arena.order == IndexOrder::kStream) {
-    return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) { return stream.next < stream.end; });
+    return std::any_of(streams_.begin(), streams_.end(), [](const Stream& stream) { return stream.has_next(); });
   }
   return batch_ < batches_per_epoch_ || (options_.cross_epochs && batches_per_epoch_ != 0 && epoch_ == consumer_epoch);
 }
@@ -121,15 +147,13 @@ PlannedBatch BatchPlan::Next() {
     return planned;
   }
   if (options_.arena.order == IndexOrder::kStream) {
-    while (streams_[next_stream_].next >= streams_[next_stream_].end) {
-      next_stream_ = static_cast<uint32_t>((next_stream_ + 1) % streams_.size());
-    }
     PlannedBatch planned;
     planned.epoch = epoch_;
-    planned.stream = next_stream_;
+    planned.stream = NextStream();
     planned.rows = options_.batch_size;
-    planned.batch = streams_[next_stream_].next++;
-    next_stream_ = static_cast<uint32_t>((next_stream_ + 1) % streams_.size());
+    planned.batch = streams_[planned.stream].next++;
+    ++streams_[planned.stream].open;
+    next_stream_ = static_cast<uint32_t>((planned.stream + 1) % streams_.size());
     if (options_.streams == 0) {
       batch_ = streams_[0].next;
       PassSkipped();

@@ -1,9 +1,11 @@
 // Which batches there are, and in which order they open: a function of the options and of the consumer's calls, never
-// of the producers.
+// of the producers, unless several streams are to be delivered in any order.
 //
 // A batch is planned only when it is about to be opened, so starting an epoch costs nothing, at whichever batch.
 //
-// Streams (kStream) end when their producers say so. Several streams take turns, leaving out those that have ended.
+// Streams (kStream) end when their producers say so. Several streams take turns, leaving out those that have ended; to
+// be delivered in any order, the stream with the fewest open batches is next, so that a slow one does not fill up what
+// may be open.
 // When an end becomes known, batches beyond it may be open already: they are not delivered. So the order of delivery
 // does not depend on when the end becomes known. If all producers share one stream, each of them iterates over all of
 // it and passes over the batches that it has not claimed.
@@ -42,6 +44,7 @@ struct SchedulerOptions {
   uint32_t prefetch = 2;    // batches opened ahead of the consumer, the one it waits for included
   uint32_t producers = 1;   // how many will fill them: decides how finely a batch is cut
   Collation collation = Collation::kNone;  // not for kStream
+  bool round_robin = false;                // kWhole: producer b % producers alone makes batch b of an epoch
   uint32_t collators = kMaxProducers;      // kSplit, kAdaptive: producers with a lower id collate
   bool in_order = true;                    // hand out batches in the order of their numbers, else as they complete
   bool pin_memory = false;                 // page-lock the batches that are taken for CUDA (pinned_memory.h)
@@ -64,6 +67,9 @@ struct EpochStart {
   // Several streams: the position of each, and which is next; empty: all at their start.
   std::vector<StreamPosition> streams = {};
   uint32_t next_stream = 0;
+  // Of the dataset: claims carry it, so that a producer knows which state to read. Batches that were opened with
+  // another revision are withdrawn.
+  uint64_t revision = 0;
 };
 
 struct PlannedBatch {
@@ -97,8 +103,10 @@ class BatchPlan {
   bool supply_ended() const { return supply_ended_; }
   size_t supplied() const { return supply_.size(); }
 
-  // Notes that the stream has no batch from `end` on.
-  void EndStream(uint32_t stream, uint64_t end);
+  // Notes that the stream has no batch from `end` on. Returns whether that is news.
+  bool EndStream(uint32_t stream, uint64_t end);
+  // Notes that a batch of the stream is no longer open.
+  void Closed(uint32_t stream);
   // Whether the batch comes before the end of its stream, as far as that is known.
   bool IsWithin(uint32_t stream, uint64_t batch) const { return batch < streams_[stream].end; }
 
@@ -113,11 +121,15 @@ class BatchPlan {
   struct Stream {
     uint64_t next;
     uint64_t end;  // kEndless: not known
+    uint64_t open = 0;
+    bool has_next() const { return next < end; }
   };
   static constexpr uint64_t kEndless = ~uint64_t{0};
 
   void PassSkipped();
   void StartStreams(const EpochStart& start);
+  // The stream of the next batch.
+  uint32_t NextStream() const;
 
   const SchedulerOptions options_;
   uint64_t batches_per_epoch_ = 0;

@@ -110,6 +110,7 @@ Claim BatchProducer::Begin(uint32_t index, uint32_t chunk) {
   claim.epoch = facts.epoch;
   claim.batch = facts.batch;
   claim.first_position = facts.first_position;
+  claim.revision = facts.revision;
   uint64_t kept_bytes = 0;
   if (claim.kind == ClaimKind::kItems && chunk + 1 == facts.chunks) {
     claim.kind = ClaimKind::kCollate;

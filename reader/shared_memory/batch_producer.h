@@ -47,6 +47,7 @@ struct Claim {
   uint64_t epoch;
   uint64_t batch;  // kStream: in its stream
   uint64_t first_position;
+  uint64_t revision;  // of the dataset that its rows are made from
   uint64_t start_ns;
 };
 
@@ -117,7 +118,8 @@ class HEADRACE_API BatchProducer {
   void SetRows(const Claim& claim, uint32_t rows);
   // kStream: whether the stream has more batches. With kBefore this one is not delivered.
   void SetStreamEnd(const Claim& claim, StreamEnd end);
-  // Attaches bytes that travel with the batch. Throws ResourceExhausted if the slot is full. Publish the layout first.
+  // Attaches bytes that travel with the batch or, with kBefore, with the end of its stream. Throws ResourceExhausted if
+  // the slot is full. Publish the layout, if there is one, first.
   void Attach(const Claim& claim, std::string_view bytes);
 
   // Adds to the counters of what the claim's time was spent on. Call it before the claim ends.

@@ -75,7 +75,8 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
     const uint64_t epoch = start.epoch;
     const bool planned_ahead =
         options_.arena.order == IndexOrder::kSequential || options_.arena.order == IndexOrder::kShuffled;
-    bool continues = started_ && planned_ahead && start.skip.empty() && !plan_.Skips(epoch);
+    bool continues =
+        started_ && planned_ahead && start.skip.empty() && !plan_.Skips(epoch) && start.revision == revision_;
     if (continues && !options_.in_order && epoch == consumer_epoch_) {
       continues = false;  // batches after the first may have been taken as well
     } else if (continues) {
@@ -86,6 +87,10 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
       plan_.Start(start);
       WithdrawAll();
     }
+    if (options_.arena.order == IndexOrder::kStream) {
+      stream_ends_.assign(std::max(options_.streams, 1U), {});
+    }
+    revision_ = start.revision;
     started_ = true;
     consumer_epoch_ = epoch;
     consumer_batch_ = start.first_batch;
@@ -159,8 +164,8 @@ void BatchScheduler::OpenBatches() {
     producers |= facts.producer == kAnybody ? kAllSleepers : SleeperBit(facts.producer);
   }
   if (opened_chunks != 0) {
-    // With streams, wake all that share a bit: the one that is meant may be the last of them.
-    SignalWork(options_.streams == 0 ? opened_chunks : kMaxProducers, producers);
+    // If one producer is meant, wake all that share its bit: it may be the last of them.
+    SignalWork(options_.streams == 0 && !options_.round_robin ? opened_chunks : kMaxProducers, producers);
   }
 }
 
@@ -174,12 +179,15 @@ void BatchScheduler::Open(uint32_t slot, PlannedBatch plan) {
   facts.batch = plan.batch;
   facts.first_position = plan.first_position;
   facts.indices_bytes = plan.indices.size();
+  facts.revision = revision_;
   facts.rows = static_cast<uint32_t>(plan.rows);
   facts.kind = cost_.KindOf(plan.rows);
   facts.chunk_rows = cost_.ChunkRows(facts.kind, plan.rows);
   facts.chunks = (facts.rows + facts.chunk_rows - 1) / facts.chunk_rows + (facts.split() ? 1 : 0);
   facts.stream = plan.stream;
-  facts.producer = options_.streams == 0 ? kAnybody : plan.stream;
+  facts.producer = options_.streams != 0  ? plan.stream
+                   : options_.round_robin ? static_cast<uint32_t>(plan.batch % options_.producers)
+                                          : kAnybody;
   facts.pickled_indices = plan.pickled ? 1 : 0;
   batch.indices = std::move(plan.indices);
   std::memcpy(arena_->slot_data(slot) + kDataOffset, batch.indices.data(), batch.indices.size());
@@ -329,7 +337,11 @@ void BatchScheduler::SettleStreams() {
       // No producer can get past an abandoned batch.
       const StreamEnd end = batch.problem.kind == ProblemKind::kKilled ? StreamEnd::kAfter : batch.end.stream_end;
       if (end != StreamEnd::kGoesOn) {
-        plan_.EndStream(batch.facts.stream, batch.facts.batch + (end == StreamEnd::kAfter ? 1 : 0));
+        const uint32_t stream = batch.facts.stream;
+        const bool is_news = plan_.EndStream(stream, batch.facts.batch + (end == StreamEnd::kAfter ? 1 : 0));
+        if (is_news && end == StreamEnd::kBefore) {  // else it travels with the last batch
+          stream_ends_[stream] = reader_.Text(batch.slot, batch.end.attachment);
+        }
         ended = true;
       }
     }
@@ -338,6 +350,7 @@ void BatchScheduler::SettleStreams() {
         if (plan_.IsWithin(batch->facts.stream, batch->facts.batch)) {
           ++batch;
         } else {
+          plan_.Closed(batch->facts.stream);
           Withdraw(*batch);
           batch = open_.erase(batch);
         }
@@ -508,6 +521,9 @@ ReadyBatch BatchScheduler::Take() {
     slot = batch.slot;
     kept_bytes = batch.end.kept_bytes;
     const BatchFacts& facts = batch.facts;
+    if (options_.arena.order == IndexOrder::kStream) {
+      plan_.Closed(facts.stream);
+    }
     ready.epoch = facts.epoch;
     ready.batch = options_.streams == 0 ? facts.batch : consumer_batch_++;
     ready.stream = facts.stream;
@@ -575,6 +591,12 @@ ReadyBatch BatchScheduler::Take() {
     arena_->Release(slot, kept_begin);
   }
   return ready;
+}
+
+std::string BatchScheduler::StreamEndAttachment(uint32_t stream) const {
+  const MutexLock lock(mutex_);
+  HR_ENFORCE(stream < stream_ends_.size(), OutOfRange, "stream ", stream, " is not one of ", stream_ends_.size());
+  return stream_ends_[stream];
 }
 
 void BatchScheduler::ReleaseSlot(uint32_t slot) {

@@ -116,7 +116,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   uint64_t batches_per_epoch() const { return batches_per_epoch_; }
 
   // The consumer wants batch `first_batch` of `epoch` next. Open batches are kept if they are exactly those that
-  // follow, and withdrawn otherwise. Memory that the last epoch no longer needed is returned to the system.
+  // follow, of the same revision, and withdrawn otherwise. Memory that the last epoch no longer needed is returned to
+  // the system.
   void StartEpoch(uint64_t epoch, uint64_t first_batch = 0) { StartEpoch(EpochStart{epoch, first_batch}); }
   // The same, leaving out batches to skip, which have no rows, slots or claims. For kExplicit, Supply passes over their
   // numbers. With several streams, `first_batch` is the number of the next batch delivered. Throws InvalidArgument if a
@@ -142,6 +143,9 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void Interrupt();
   // The next batch, after Wait returned kBatch; without in_order, the oldest one that is complete.
   ReadyBatch Take();
+  // What the producer attached that reported the end of a stream of this epoch, after its last batch; empty if none
+  // did. Once Wait has returned kEndOfEpoch, no other follows. Throws OutOfRange for a stream that does not exist.
+  std::string StreamEndAttachment(uint32_t stream) const;
 
   // Watches the process behind `pidfd` (duplicated), in which producers id … id + threads - 1 live. Throws
   // AlreadyExists if one of them is watched already, FailedPrecondition if one was retired and has not ended, or was
@@ -274,6 +278,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   uint64_t next_sequence_ HR_GUARDED_BY(mutex_) = 1;
   uint64_t consumer_epoch_ HR_GUARDED_BY(mutex_) = 0;
   uint64_t consumer_batch_ HR_GUARDED_BY(mutex_) = 0;  // several streams: the number of the next batch
+  uint64_t revision_ HR_GUARDED_BY(mutex_) = 0;
+  std::vector<std::string> stream_ends_ HR_GUARDED_BY(mutex_);  // kStream: StreamEndAttachment, by stream
   bool started_ HR_GUARDED_BY(mutex_) = false;
   bool stopped_ HR_GUARDED_BY(mutex_) = false;
   bool interrupted_ HR_GUARDED_BY(mutex_) = false;

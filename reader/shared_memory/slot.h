@@ -90,6 +90,7 @@ struct BatchFacts {
   uint64_t batch;           // index of the batch in its epoch; kStream: in its stream
   uint64_t first_position;  // of row 0 in the epoch
   uint64_t indices_bytes;   // kExplicit: indices at kDataOffset, as int64, or pickled when pickled_indices is 1
+  uint64_t revision;        // of the dataset that it is made from
   uint32_t rows;            // planned, excluded ones included
   uint32_t chunks;
   uint32_t chunk_rows;
@@ -110,7 +111,7 @@ struct BatchFacts {
     return chunk < RowChunks() && chunk_rows < rows - RowsBegin(chunk) ? RowsBegin(chunk) + chunk_rows : rows;
   }
 };
-static_assert(sizeof(BatchFacts) == 72 && std::has_unique_object_representations_v<BatchFacts>);
+static_assert(sizeof(BatchFacts) == 80 && std::has_unique_object_representations_v<BatchFacts>);
 
 // What a producer must know before it claims, in one word.
 constexpr uint64_t ClaimableWord(uint32_t chunks, ClaimKind kind, uint32_t producer) {
@@ -198,9 +199,9 @@ struct SlotHeader {
   std::atomic<uint8_t> deaths[kMaxChunks];
   ChunkProblem problems[kMaxChunks];
 };
-static_assert(offsetof(SlotHeader, facts) == 16 && offsetof(SlotHeader, end) == 112);
-static_assert(offsetof(SlotHeader, claims) == 152 + 4 * kMaxExcluded);
-static_assert(sizeof(SlotHeader) == 152 + 4 * kMaxExcluded + 41 * kMaxChunks && sizeof(SlotHeader) <= kLayoutOffset);
+static_assert(offsetof(SlotHeader, facts) == 16 && offsetof(SlotHeader, end) == 120);
+static_assert(offsetof(SlotHeader, claims) == 160 + 4 * kMaxExcluded);
+static_assert(sizeof(SlotHeader) == 160 + 4 * kMaxExcluded + 41 * kMaxChunks && sizeof(SlotHeader) <= kLayoutOffset);
 static_assert(std::is_trivially_destructible_v<SlotHeader> && std::is_standard_layout_v<SlotHeader>);
 
 // Side data starts at multiples of this.

@@ -71,6 +71,7 @@ TEST_F(CorruptionTest, ABatchWhoseFactsChangedFailsAndTheNextOnesAreRight) {
       [](BatchFacts& facts) { facts.epoch += 1; },      [](BatchFacts& facts) { facts.first_position += 1; },
       [](BatchFacts& facts) { facts.stream = 7; },      [](BatchFacts& facts) { facts.kind = ClaimKind::kStream; },
       [](BatchFacts& facts) { facts.excluded = 1000; }, [](BatchFacts& facts) { facts.indices_bytes = 1 << 30; },
+      [](BatchFacts& facts) { facts.revision += 1; },
   };
   for (const auto& change : changes) {
     for (const bool made : {false, true}) {

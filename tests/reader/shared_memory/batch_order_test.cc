@@ -233,6 +233,71 @@ TEST(BatchScheduleTest, NextEpochIsMadeWhileThisOneEnds) {
   EXPECT_TRUE(HasSamples(batch, Range(0, 4)));
 }
 
+TEST(BatchScheduleTest, RoundRobinEachProducerMakesItsBatchesAlone) {
+  SchedulerOptions options = SmallOptions(14, 2);
+  options.collation = Collation::kWhole;
+  options.round_robin = true;
+  options.producers = 3;
+  options.prefetch = 7;
+  const auto scheduler = BatchScheduler::Create(options);
+  std::vector<std::unique_ptr<BatchProducer>> producers;
+  for (uint32_t id = 0; id < 3; ++id) {
+    producers.push_back(std::make_unique<BatchProducer>(scheduler->arena(), id, scheduler->completion_fd()));
+  }
+  for (uint64_t epoch = 0; epoch < 2; ++epoch) {
+    scheduler->StartEpoch({.epoch = epoch, .first_batch = epoch});
+    for (uint32_t id = 3; id-- > 0;) {  // the last ones first, which pass over the others' batches
+      std::vector<uint64_t> batches;
+      while (const std::optional<Claim> claim = producers[id]->TryClaim()) {
+        if (claim->epoch == epoch) {
+          batches.push_back(claim->batch);
+        }
+        MakeRows(*producers[id], *claim);
+      }
+      std::vector<uint64_t> own;
+      for (uint64_t batch = epoch; batch < 7; ++batch) {
+        if (batch % 3 == id) {
+          own.push_back(batch);
+        }
+      }
+      EXPECT_EQ(batches, own) << "producer " << id;
+    }
+    for (uint64_t batch = epoch; batch < 7; ++batch) {
+      ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+      EXPECT_TRUE(HasSamples(scheduler->Take(), Range(2 * batch, 2)));
+    }
+  }
+}
+
+TEST(BatchScheduleTest, WhatWasPrefetchedOfAnotherRevisionIsMadeAgain) {
+  const auto scheduler = BatchScheduler::Create(SmallOptions(8, 4));
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  scheduler->StartEpoch(5);
+  const std::optional<Claim> first = producer.TryClaim();
+  EXPECT_EQ(first->revision, 0U);
+  MakeRows(producer, *first);
+  MakeAll(producer);
+  for (int batch = 0; batch < 2; ++batch) {
+    ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+    scheduler->Take();
+  }
+  const std::optional<Claim> outdated = producer.TryClaim();
+  ASSERT_EQ(outdated->epoch, 6U);
+  for (const uint64_t revision : {7, 7}) {  // the second time nothing has changed, so what is open is kept
+    scheduler->StartEpoch({.epoch = 6, .revision = revision});
+  }
+  const std::optional<Claim> claim = producer.TryClaim();
+  EXPECT_EQ(claim->epoch, 6U);
+  EXPECT_EQ(claim->revision, 7U);
+  MakeRows(producer, *outdated);
+  EXPECT_EQ(scheduler->Wait(0), WaitOutcome::kTimedOut);
+  scheduler->StartEpoch({.epoch = 6, .revision = 7});
+  MakeRows(producer, *claim);
+  MakeAll(producer);
+  ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+  EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4)));
+}
+
 TEST(BatchScheduleTest, NextEpochWaitsIfItsOrderMayChange) {
   SchedulerOptions options = SmallOptions(8, 4);
   options.cross_epochs = false;
@@ -374,6 +439,12 @@ TEST(BatchScheduleTest, RefusesOptionsOutOfRange) {
   refused([](SchedulerOptions& options) { options.arena.slot_count = kMaxSlots + 1; });
   refused([](SchedulerOptions& options) { options.producers = kMaxProducers + 1; });
   refused([](SchedulerOptions& options) { options.arena.slot_bytes = 4096; });
+  refused([](SchedulerOptions& options) { options.round_robin = true; });
+  refused([](SchedulerOptions& options) {
+    options.round_robin = true;
+    options.collation = Collation::kWhole;
+    options.producers = 0;
+  });
 }
 
 TEST(BatchScheduleTest, RefusesSuppliesThatDoNotFitAndGoesOn) {

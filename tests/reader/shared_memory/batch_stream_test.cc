@@ -229,6 +229,75 @@ TEST(BatchStreamTest, WithoutOrderEveryBatchComesOnce) {
   EXPECT_EQ(next, (std::vector<uint64_t>{8, 23, 16}));
 }
 
+TEST(BatchStreamTest, WithoutOrderASlowStreamLeavesRoomForTheOthers) {
+  SchedulerOptions options = Streams(3);
+  options.in_order = false;
+  const std::vector<uint64_t> lengths = {40, 40, 24};
+  const auto scheduler = BatchScheduler::Create(options);
+  std::vector<std::unique_ptr<BatchProducer>> producers;
+  for (uint32_t id = 0; id < 3; ++id) {
+    producers.push_back(std::make_unique<BatchProducer>(scheduler->arena(), id, scheduler->completion_fd()));
+  }
+  scheduler->StartEpoch(0);
+  const auto make = [&](uint32_t stream) {
+    while (const std::optional<Claim> claim = producers[stream]->TryClaim()) {
+      MakeOfStream(*producers[stream], *claim, lengths);
+    }
+  };
+  const Claim slow = *producers[0]->TryClaim();
+  std::vector<Delivered> delivered;
+  for (;;) {
+    make(1);
+    make(2);
+    if (scheduler->Wait(0) != WaitOutcome::kBatch) {
+      break;
+    }
+    const ReadyBatch batch = scheduler->Take();
+    delivered.emplace_back(batch.stream, batch.stream_batch);
+  }
+  EXPECT_EQ(delivered.size(), 16U) << "all of the others";
+  EXPECT_TRUE(std::none_of(delivered.begin(), delivered.end(), [](const Delivered& each) { return each.first == 0; }));
+  MakeOfStream(*producers[0], slow, lengths);
+  for (uint64_t number = 0; number < 10; ++number) {
+    make(0);
+    ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+    EXPECT_EQ(scheduler->Take().stream_batch, number);
+  }
+  make(0);
+  EXPECT_EQ(scheduler->Wait(0), WaitOutcome::kEndOfEpoch);
+}
+
+TEST(BatchStreamTest, TheEndOfAStreamCarriesWhatItsMakerAttached) {
+  const auto scheduler = BatchScheduler::Create(Streams(2));
+  BatchProducer first(scheduler->arena(), 0, scheduler->completion_fd());
+  BatchProducer second(scheduler->arena(), 1, scheduler->completion_fd());
+  for (uint64_t epoch = 0; epoch < 2; ++epoch) {
+    scheduler->StartEpoch(epoch);
+    for (uint64_t number = 0; const std::optional<Claim> claim = first.TryClaim(); ++number) {
+      if (number < 1) {
+        MakeRows(first, *claim);
+        continue;
+      }
+      // Batches that were open beyond the end report it once more, the later ones with nothing new.
+      first.Attach(*claim, "end " + std::to_string(claim->epoch) + ":" + std::to_string(claim->batch));
+      first.SetStreamEnd(*claim, StreamEnd::kBefore);
+      first.Complete(*claim);
+    }
+    EXPECT_EQ(scheduler->StreamEndAttachment(0), "") << "its end is not known yet";
+    while (const std::optional<Claim> claim = second.TryClaim()) {
+      MakeOfStream(second, *claim, {0, 2});  // a short batch, which carries its own attachment
+    }
+    ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+    EXPECT_EQ(scheduler->Take().stream, 0U);
+    ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+    EXPECT_EQ(scheduler->Take().attachment, AttachmentOf(1, 0));
+    ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kEndOfEpoch);
+    EXPECT_EQ(scheduler->StreamEndAttachment(0), "end " + std::to_string(epoch) + ":1");
+    EXPECT_EQ(scheduler->StreamEndAttachment(1), "");
+  }
+  EXPECT_THROW(scheduler->StreamEndAttachment(2), OutOfRange);
+}
+
 TEST(BatchStreamTest, AnEpochMayBeAbandoned) {
   SKIP_WITHOUT_FORK();
   const std::vector<uint64_t> lengths{30, 90, 61};
