@@ -20,6 +20,10 @@ _MAX_IDLE_SECONDS = 60.0
 _FROM_OUTSIDE = frozenset(
     -number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)
 )
+# What a program dies of by its own doing.
+_CRASHES = frozenset(
+    -number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
+)
 # A worker that has lived for so long, in seconds, did not die of its start.
 _STARTED = 5.0
 # Batches whose numbers are further apart than this are not open together.
@@ -39,32 +43,46 @@ class SampleDeaths:
     outside, and the count starts again. So no sample is blamed for bursts of kills, however fast; a sample that always
     kills its worker, in contrast, is alone in that.
 
+    Crashes and exits come from within: those at other samples acquit nobody. Once there have been as many as that, at
+    whatever samples, and none was made meanwhile, a second one at a sample is enough.
+
     Args:
         limit: deaths of one cause after which a sample is given up.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        # How many samples had been made at the latest crash, and the crashes since that number was last another.
+        self._made, self._in_vain = -1, 0
         # By cause and by sample: its batch's number first.
         self._counts: dict[Hashable, dict[tuple[int, int, str], int]] = collections.defaultdict(dict)
 
-    def note(self, cause: Hashable, samples: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    def note(self, cause: Hashable, samples: list[tuple[int, int, str]], made: int = 0) -> list[tuple[int, int, str]]:
         """A worker died of ``cause`` while it made ``samples``: none, or one for each of its threads.
+
+        Args:
+            cause: how, as :attr:`multiprocessing.Process.exitcode`, or another word for it.
+            made: samples made by all workers so far.
 
         Returns:
             Those of them that are to be given up.
         """
         counts = self._counts[cause]
-        if any(sample not in counts for sample in samples) or not samples:
+        crashed = cause in _CRASHES or (isinstance(cause, int) and cause > 0)
+        if not crashed and (any(sample not in counts for sample in samples) or not samples):
             for sample in counts:
                 counts[sample] = 0
+        if crashed and samples:
+            self._in_vain = self._in_vain + 1 if made == self._made else 1
+            self._made = made
         for sample in samples:
             counts[sample] = counts.get(sample, 0) + 1
         if samples:
             newest = max(sample[0] for sample in samples)
             for sample in [sample for sample in counts if sample[0] + _FORGET_AFTER < newest]:
                 del counts[sample]
-        given_up = [sample for sample in samples if counts[sample] >= self._limit]
+        limit = min(2, self._limit) if crashed and self._in_vain >= self._limit else self._limit
+        given_up = [sample for sample in samples if counts[sample] >= limit]
         for sample in given_up:
             del counts[sample]
         return given_up

@@ -48,6 +48,24 @@ def test_deaths_at_samples_that_were_harmless_acquit_it_too() -> None:
     assert deaths.note(KILLED, [ONE]) == []
 
 
+@pytest.mark.parametrize("cause", [-int(signal.SIGSEGV), -int(signal.SIGABRT), 3])
+def test_crashes_at_other_samples_acquit_nobody(cause: int) -> None:
+    deaths = SampleDeaths(3)
+    given_up = []
+    for made in range(3):
+        given_up += deaths.note(cause, [ONE], 10 * made)
+        given_up += deaths.note(cause, [(1, 1 + made, "rows")], 10 * made + 5)
+    assert given_up == [ONE]
+
+
+def test_where_every_sample_crashes_the_limit_is_that_of_all() -> None:
+    deaths = SampleDeaths(3)
+    crashed = -int(signal.SIGSEGV)
+    assert [deaths.note(crashed, [(0, row, "rows")], made=7) for row in range(4)] == [[]] * 4
+    assert deaths.note(crashed, [(0, 1, "rows")], made=7) == [(0, 1, "rows")]
+    assert deaths.note(crashed, [(0, 2, "rows")], made=8) == []
+
+
 def test_two_deadly_samples_do_not_acquit_each_other() -> None:
     deaths = SampleDeaths(4)
     given_up = []
