@@ -80,6 +80,8 @@ class LoaderConfig:
     on_worker_death: str
     # Of the loader's class: whether a dataset's set_epoch is called for it, rather than by the program alone.
     tells_epoch: bool = True
+    # Of the loader's class: worker w of W makes whole batches, w, w + W, …, if worker_init_fn may have seeded it.
+    keeps_to_workers: bool = False
 
     # Derived from the arguments.
     iterable: bool = dataclasses.field(init=False)
@@ -337,6 +339,12 @@ class LoaderConfig:
         return self.iterable_sharding == "dataset" and self.num_workers > 0
 
     @property
+    def round_robin(self) -> bool:
+        """Whether each batch has its worker, as in PyTorch, rather than any that is free."""
+        own_seeds = self.worker_init_fn is not None and not self.seed_records and self.threads_per_worker == 1
+        return self.keeps_to_workers and own_seeds and self.num_workers > 1 and not self.iterable
+
+    @property
     def global_batch_size(self) -> int | None:
         """Samples per batch of all loaders of the group together."""
         return None if self.batch_size is None else self.batch_size * self.shard[1]
@@ -349,5 +357,7 @@ class LoaderConfig:
 
 
 ARGUMENT_NAMES = frozenset(
-    field.name for field in dataclasses.fields(LoaderConfig) if field.init and field.name != "tells_epoch"
+    field.name
+    for field in dataclasses.fields(LoaderConfig)
+    if field.init and field.name not in ("tells_epoch", "keeps_to_workers")
 )

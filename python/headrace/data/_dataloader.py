@@ -15,7 +15,7 @@ from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._dataset import has_state
 from headrace.data._engine import Engine
 from headrace.data._feed import Feed
-from headrace.data._fingerprint import fingerprint
+from headrace.data._fingerprint import difference, fingerprint
 from headrace.data._idle import IdleEngine
 from headrace.data._interpreter_exit import rest_if_interpreter_exits
 from headrace.data._iteration import BatchIterator, Progress, ProgressBar
@@ -125,8 +125,9 @@ class DataLoader(Generic[Batch]):
         TypeError, ValueError: arguments that are out of range or exclude one another.
     """
 
-    # Whether a dataset's set_epoch is called for each epoch.
+    # What LoaderConfig says of them.
     _tells_epoch: ClassVar[bool] = True
+    _keeps_to_workers: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class DataLoader(Generic[Batch]):
         on_worker_death: str = "raise",
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name in ARGUMENT_NAMES}
-        self._config = LoaderConfig(**arguments, tells_epoch=self._tells_epoch)
+        self._config = LoaderConfig(**arguments, tells_epoch=self._tells_epoch, keeps_to_workers=self._keeps_to_workers)
         self._seed = self._config.seed
         self._num_workers = self._config.num_workers
         self._next = Position(0)
@@ -282,7 +283,9 @@ class DataLoader(Generic[Batch]):
         """
         epoch = integer("epoch", epoch, 0, MAX_EPOCH)
         if not self._resuming or epoch != self._next.epoch:
-            self._next = Position(epoch)
+            # Of streams, a state between two epochs is one of the dataset, whichever epoch comes next.
+            streams = self._next.streams if self._next.batch == 0 else ()
+            self._next = Position(epoch, streams=streams)
             self._resuming = False
         if self._latest is not None and (self._latest.finished or not self._latest.feeding):
             self._chosen_at = self._latest.batch
@@ -290,10 +293,11 @@ class DataLoader(Generic[Batch]):
     def refresh(self) -> None:
         """Has the next iteration begin with the dataset and ``collate_fn`` as they are now, in new workers.
 
-        Between epochs the loader sees by itself, and starts new workers, when attributes have changed, short lists and
-        dicts, small arrays, or tensors: of the dataset, of ``collate_fn``, and of the objects that these refer to. It
-        does not see changes within arrays of more than 64 KiB, containers of more than 1,000 items, and objects that
-        are not Python's own, such as open files.
+        Between epochs the loader sees by itself when attributes have changed, short lists and dicts, small arrays, or
+        tensors: of the dataset, of ``collate_fn``, and of the objects that these refer to. The workers are sent what
+        has changed, up to 1 MiB; if it is more, cannot be pickled, or is of a class that they may not know, new workers
+        start. What they had made of the next epoch is made again. The loader does not see changes within arrays of more
+        than 64 KiB, containers of more than 1,000 items, and objects that are not Python's own, such as open files.
         """
         self._refreshed += 1
 
@@ -436,12 +440,10 @@ class DataLoader(Generic[Batch]):
                 self._next = Position(chosen)
         position, resumed = self._next, self._resuming
         self._resuming = False
-        if position.streams:
-            self._idle.close()  # workers learn where their streams begin only when they start
         length = config.dataset_length()
         given = self._given_to_workers()
         engine = self._idle.take()
-        if engine is not None and not (engine.usable(length) and self._given.get(engine) == given):
+        if engine is not None and not (engine.usable(length) and self._up_to_date(engine, given, position)):
             engine.close()
             engine = None
         if engine is None:
@@ -453,7 +455,7 @@ class DataLoader(Generic[Batch]):
             except BaseException:
                 rest_if_interpreter_exits()
                 raise
-            self._given[engine] = given
+        self._given[engine] = given
         self._next = Position(position.epoch + 1)
         self._chosen_at = None
         try:
@@ -464,12 +466,22 @@ class DataLoader(Generic[Batch]):
         self._latest = Progress(engine, position, resumed)
         return engine, self._latest
 
-    def _given_to_workers(self) -> Any:
+    def _given_to_workers(self) -> tuple[int, tuple[Any, ...]]:
         """What tells whether workers that started with it would start with the same now."""
         config = self._config
         if config.num_workers == 0:
-            return self._refreshed
-        return self._refreshed, fingerprint(config.dataset), fingerprint(config.collate_fn)
+            return self._refreshed, ()
+        return self._refreshed, (fingerprint(config.dataset), fingerprint(config.collate_fn))
+
+    def _up_to_date(self, engine: Engine, given: tuple[int, tuple[Any, ...]], position: Position) -> bool:
+        """Whether workers that run already can make the epoch at ``position``: of what they have, or can be sent."""
+        before = self._given.get(engine)
+        if before == given and not position.streams:
+            return True
+        if before is None or before[0] != given[0]:
+            return False
+        roots = (self._config.dataset, self._config.collate_fn)
+        return engine.follow(difference(roots[: len(given[1])], before[1], given[1]), position)
 
     def _give_back(self, progress: Progress) -> Callable[[Engine], None]:
         """What takes back an engine whose iteration is over, if this loader is still there, and the epoch with it, if
@@ -483,8 +495,12 @@ class DataLoader(Generic[Batch]):
             if loader is None:
                 engine.close()
             elif engine.is_mine():
-                if progress.untouched and not progress.feeding and loader._next is following:
-                    loader._next, loader._resuming = progress.begin, progress.resumed
+                if loader._next is following:
+                    if progress.untouched and not progress.feeding:
+                        loader._next, loader._resuming = progress.begin, progress.resumed
+                    elif progress.finished and not loader._config.own_streams:
+                        # Of workers that share a stream, one was at its end: the others begin where it was.
+                        loader._next = progress.position(None)
                 loader._release(engine)
 
         return give_back

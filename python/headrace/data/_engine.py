@@ -15,8 +15,9 @@ from headrace import _core, errors
 from headrace.data._batch_tree import decode_tree
 from headrace.data._collation import default_collate, is_in_place
 from headrace.data._config import LoaderConfig
-from headrace.data._dataset import bulk_method, wants_out
+from headrace.data._dataset import bulk_method, has_state, wants_out
 from headrace.data._device import DeviceCopies
+from headrace.data._fingerprint import Difference
 from headrace.data._hand_over import HandOver
 from headrace.data._index_supply import IndexSupply
 from headrace.data._order import make_plan
@@ -118,18 +119,38 @@ class Engine:
         """Whether a new epoch of a dataset of that length can run."""
         return self.workers.alive and self.is_mine() and self.length == length
 
+    def follow(self, difference: Difference, position: Position) -> bool:
+        """Has the epoch that starts next, at ``position``, made of the dataset as it is now.
+
+        Returns:
+            Whether that is possible; if not, this engine is of no further use.
+        """
+        task = self._stream
+        if self.workers.count == 0 or difference.of_roots or self._config.source is not self._config.dataset:
+            return False
+        if task is not None and difference.changes and has_state(self._config.dataset):
+            return False  # which of both is newer, its state or its attributes, nobody knows
+        return self.workers.update(difference, {} if task is None else _places(position))
+
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or continues one."""
         self._errors.clear()
         if self._server is not None:
             self._server.hands_over = True
         epoch, batch = position.epoch, position.batch
+        revision = self.workers.revision
         if self._stream is not None:
             places = [(stream.batches, stream.ended) for stream in position.streams] if self._stream.own else []
-            self.scheduler.start_epoch(epoch, batch, streams=places, next_stream=position.next_stream)
+            self.scheduler.start_epoch(
+                epoch, batch, streams=places, next_stream=position.next_stream, revision=revision
+            )
             return
-        self.scheduler.start_epoch(epoch, batch, position.skip)
+        self.scheduler.start_epoch(epoch, batch, position.skip, revision=revision)
         self.supply.start_epoch(position)
+
+    def stream_ends(self) -> list[bytes]:
+        """At the end of an epoch: what the worker said of the end of each stream, for :func:`decode_place`."""
+        return [self.scheduler.stream_end(stream) for stream in range(self.stream_count)]
 
     def last(self) -> Any:
         """The batch that :meth:`next` took last."""
@@ -227,7 +248,8 @@ def _scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: Wo
         "world": config.shard[1],
         "prefetch": prefetch,
         "producers": producers,
-        "collate": _collation(task, producers, prefetch, in_process),
+        "collate": "whole" if config.round_robin else _collation(task, producers, prefetch, in_process),
+        "round_robin": config.round_robin,
         "collators": config.num_workers_batches * config.threads_per_worker,
         "cross_epochs": not in_process and config.persistent_workers,
         "streams": config.num_workers if config.own_streams else 0,
@@ -277,13 +299,17 @@ def _collation(task: WorkerTask, producers: int, prefetch: int, in_process: bool
 
 
 def _stream_task(config: LoaderConfig, position: Position) -> StreamTask:
-    places = {
+    size, tells_epoch = config.batch_size or 1, config.tells_epoch
+    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, _places(position), tells_epoch)
+
+
+def _places(position: Position) -> dict[int, StreamPlace]:
+    """Where streams begin, by stream; those that are not mentioned are read up to there."""
+    return {
         number: StreamPlace(position.epoch, *stream)
         for number, stream in enumerate(position.streams)
-        if stream.ended or stream.state is not None  # else the worker reads up to there
+        if stream.ended or stream.state is not None
     }
-    size, tells_epoch = config.batch_size or 1, config.tells_epoch
-    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, places, tells_epoch)
 
 
 def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,10 +1,11 @@
-"""Whether what workers were given when they started still is what the main process has."""
+"""Whether what workers were given when they started still is what the main process has, and what has changed."""
 
 from __future__ import annotations
 
+import dataclasses
 import types
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,15 +22,153 @@ _MAX_PARTS = 20_000
 class _Itself:
     """An object that equals itself alone. Kept, so that no other one can take its address."""
 
-    __slots__ = ("_object",)
+    __slots__ = ("object",)
 
     def __init__(self, value: Any) -> None:
-        self._object = value
+        self.object = value
 
     def __eq__(self, other: Any) -> bool:
-        return type(other) is _Itself and other._object is self._object
+        return type(other) is _Itself and other.object is self.object
 
     __hash__ = None  # type: ignore[assignment]
+
+
+# The way from a tuple of roots to a part of one of them: its number, then attributes and items.
+Path = tuple["Step", ...]
+
+
+class Step(NamedTuple):
+    """To an attribute, or to an item of a list, dict or tuple."""
+
+    key: Any
+    attribute: bool = False
+
+
+class Change(NamedTuple):
+    """What is at a path now.
+
+    Attributes:
+        removed: nothing is.
+    """
+
+    path: Path
+    value: Any
+    removed: bool = False
+
+    def apply(self, roots: tuple[Any, ...]) -> None:
+        """Changes the part of other roots. Raises what the lookup raises if they differ too much for that."""
+        container, step = resolve(roots, self.path[:-1]), self.path[-1]
+        items = container.__dict__ if step.attribute else container
+        if self.removed:
+            items.pop(step.key, None)
+        else:
+            items[step.key] = self.value
+
+
+def resolve(roots: tuple[Any, ...], path: Path) -> Any:
+    """The part at a path."""
+    part: Any = roots
+    for step in path:
+        part = part.__dict__[step.key] if step.attribute else part[step.key]
+    return part
+
+
+@dataclasses.dataclass
+class Difference:
+    """What has changed between two fingerprints of some roots.
+
+    Attributes:
+        changes: which, applied to the roots as they were, make them as they are.
+        kept: by id, the paths of objects that were and still are there: those that contain changes, and the parts of
+            these that have not changed.
+        known: the ids of the classes, and of the code of the functions, that were there.
+    """
+
+    changes: list[Change] = dataclasses.field(default_factory=list)
+    kept: dict[int, Path] = dataclasses.field(default_factory=dict)
+    known: set[int] = dataclasses.field(default_factory=set)
+
+    @property
+    def of_roots(self) -> bool:
+        """Whether a root itself is another."""
+        return any(len(change.path) == 1 for change in self.changes)
+
+
+def difference(roots: tuple[Any, ...], before: tuple[Any, ...], after: tuple[Any, ...]) -> Difference:
+    """What has changed in the roots between their fingerprints before, and those that they have now."""
+    found = Difference(known=set(_known(before)))
+    for number, value in enumerate(roots):
+        _find(value, before[number], after[number], (Step(number),), found)
+    return found
+
+
+def _find(value: Any, before: Any, after: Any, path: Path, found: Difference) -> None:
+    if before == after:
+        if before is not None and type(value) not in _VALUES:
+            found.kept.setdefault(id(value), path)
+        return
+    parts = _common_parts(value, before, after)
+    if parts is None:
+        found.changes.append(Change(path, value))
+        return
+    found.kept.setdefault(id(value), path)
+    old, new, attribute, contents = parts
+    for key in old.keys() - new.keys():
+        found.changes.append(Change((*path, Step(key, attribute)), None, True))
+    for key, part in new.items():
+        inner = (*path, Step(key, attribute))
+        if key in old:
+            _find(contents[key], old[key], part, inner, found)
+        else:
+            found.changes.append(Change(inner, contents[key]))
+
+
+def _common_parts(value: Any, before: Any, after: Any) -> tuple[dict[Any, Any], dict[Any, Any], bool, Any] | None:
+    """Of something that is still the same container: fingerprints of its parts before and after, by key; whether they
+    are attributes; and the parts. None: it has to be replaced as a whole.
+    """
+    if type(value) is list and _is_of_list(before) and _is_of_list(after) and len(before[1]) == len(after[1]):
+        return dict(enumerate(before[1])), dict(enumerate(after[1])), False, value
+    attribute = type(value) is not dict
+    if attribute:
+        if not (_is_of_attributes(before) and _is_of_attributes(after)):
+            return None
+        if before[0] != after[0] or before[2] != after[2]:
+            return None
+        before, after = before[1], after[1]
+    elif type(before) is not list or type(after) is not list:
+        return None
+    old, new = _by_key(before), _by_key(after)
+    if old is None or new is None:
+        return None
+    return old, new, attribute, value.__dict__ if attribute else value
+
+
+def _is_of_list(found: Any) -> bool:
+    """Whether it is the fingerprint of a list, with those of its items."""
+    return type(found) is tuple and found[0] is list and type(found[1]) is list
+
+
+def _is_of_attributes(found: Any) -> bool:
+    """Whether it is the fingerprint of an object with attributes."""
+    return type(found) is tuple and len(found) == 3 and type(found[0]) is _Itself and type(found[1]) is list
+
+
+def _by_key(items: list[tuple[Any, Any]]) -> dict[Any, Any] | None:
+    """The fingerprints of a dict's items by key; None where a key is more than a number or a string."""
+    if any(key is None or key[0] not in (str, int) for key, _ in items):
+        return None
+    return {key[1]: part for key, part in items}
+
+
+def _known(found: Any) -> Iterator[int]:
+    """The ids of the classes and code that a fingerprint refers to."""
+    if type(found) is _Itself:
+        if isinstance(found.object, (type, types.CodeType)):
+            yield id(found.object)
+    elif type(found) in (list, tuple):
+        for part in found:
+            yield from _known(part)
 
 
 def fingerprint(value: Any) -> Any:

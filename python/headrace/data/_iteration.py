@@ -107,6 +107,8 @@ class Progress:
         self.finished = False
         self.feeding = False
         self.engine: Engine | None = engine
+        # Where the streams of the epoch that follows begin; empty: at their beginnings.
+        self._following_streams: tuple[StreamPosition, ...] = ()
         self._plan_states = engine.supply.states()
         self.detailed = bool(engine.stream_count) or not engine.in_order
         self.place: Any = begin.batch
@@ -133,6 +135,18 @@ class Progress:
         """Whether nobody has asked it for a batch."""
         return not self.finished and self.taken == self.begin.batch + len(self.begin.skip)
 
+    def finish(self, engine: Engine) -> None:
+        """All batches were taken."""
+        self.finished = True
+        # In this process the dataset itself says where it is, when it is asked.
+        if not isinstance(self.place, _StreamsPlace) or engine.workers.count == 0:
+            return
+        states = []
+        for stream, end in zip(self.place.position()["streams"], engine.stream_ends()):
+            states.append(stream.state if stream.ended else decode_place(end)[0])
+        if any(state is not None for state in states):
+            self._following_streams = tuple(StreamPosition(0, state) for state in states)
+
     def position(self, batches: int | None) -> Position:
         """Where to go on; after ``batches`` of the epoch, if the caller knows better."""
         if batches is None:
@@ -142,7 +156,7 @@ class Progress:
                     "state_dict(batches=n), n of this epoch"
                 )
             if self.finished:
-                return Position(self.epoch + 1)
+                return Position(self.epoch + 1, streams=self._following_streams)
         elif self.detailed:
             if not isinstance(self.place, _StreamsPlace) or len(self.place.streams) != 1:
                 raise errors.FailedPrecondition(
@@ -256,7 +270,7 @@ class BatchIterator(Iterator[Any]):
                 raise told
             return batch
         except StopIteration:
-            progress.finished = True
+            progress.finish(self._engine)
             self._let_go()
             raise
         except BaseException as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headrace.data._dataset import tell_epoch
+from headrace.data._dataset import has_state, tell_epoch
 from headrace.data._sample_pickle import dumps
 
 # Keys of a state that consists of the dataset's and its iterator's.
@@ -64,30 +64,47 @@ class StreamReader:
         self._dataset = dataset
         self._interruptible = interruptible
         self._task = task
-        self._place = task.places.get(worker_id if task.own else 0)
+        self._stream = worker_id if task.own else 0
+        self._place = task.places.get(self._stream)
         self._group = task.batch_size * task.world
         self._epoch = -1
         self._batch = 0
         self._ended = False
         self._interrupted = False
+        self._outdated = False
+        # Of a stream that had ended where this one was resumed: for the epoch that follows.
+        self._end_state: Any = None
         self._elements: Iterator[Any] = iter(())
         # Read already, and next.
         self._ahead: list[Any] = []
         # For starting again after an iteration was abandoned, which a dataset with a state might otherwise resume.
-        self._initial = None
-        if hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict"):
-            with contextlib.suppress(Exception):  # it may have none before it has begun
-                self._initial = dataset.state_dict()
+        self._initial = self._state_now()
+        # With which the latest epoch began; and whether it may be one of a dataset at its end.
+        self._begin = self._initial
+        self._begin_is_end = False
 
     def seek(self, epoch: int, batch: int) -> None:
         """Goes to where a batch begins, or to the end of the stream. Raises what the dataset raises when it begins."""
-        restart = self._interrupted or epoch != self._epoch or batch < self._batch
-        given_up = self._epoch >= 0 and (self._interrupted or not self._ended)
+        restart = self._interrupted or self._outdated or epoch != self._epoch or batch < self._batch
+        # Of workers that share a stream, not all come to its end: where it goes on then, ``places`` says.
+        shared = not self._task.own and not self._interruptible
+        given_up = self._epoch >= 0 and (self._interrupted or not self._ended or shared)
         with self._uninterrupted():
             if restart:
                 self._restart(epoch, batch, given_up)
             while self._batch < batch and not self._ended:
                 self._skip()
+
+    def begin_anew(self, places: Mapping[int, StreamPlace]) -> None:
+        """Has the next ``seek`` iterate anew: the dataset has changed.
+
+        Args:
+            places: where streams begin, as in :class:`StreamTask`.
+        """
+        self._outdated = True
+        self._place = place = places.get(self._stream)
+        if place is not None and place.batches == 0 and place.state is not None:
+            self._begin, self._begin_is_end = place.state, True
 
     def read(self) -> tuple[list[Any], bool]:
         """The rows of the next batch, and whether the stream has ended with them. Raises what the dataset raises."""
@@ -104,7 +121,8 @@ class StreamReader:
     def place(self) -> bytes:
         """What is worth knowing of the place that has been reached, for :func:`decode_place`; may be empty."""
         if self._ended:
-            return dumps((None, True))
+            # For the epoch that follows, which is the dataset's affair, not the iterator's.
+            return dumps((self._dataset.state_dict() if has_state(self._dataset) else None, True))
         holders = [each for each in (self._dataset, self._elements) if hasattr(each, "state_dict")]
         if not holders:
             return b""
@@ -129,22 +147,35 @@ class StreamReader:
 
     def _restart(self, epoch: int, batch: int, given_up: bool) -> None:
         self._ended = True  # unless an iterator comes of it
+        self._outdated = False
         self._epoch, self._batch = epoch, 0
         self._ahead = []
-        state, place = None, self._place
+        state, self._end_state = self._end_state, None
+        place = self._place
         if place is not None and place.epoch == epoch and place.batches <= batch:
             self._batch, state = place.batches, place.state
             if place.ended:
+                self._end_state = state
                 return
         if self._task.tells_epoch:
             tell_epoch([self._dataset], epoch)
-        between_epochs = state is not None and self._batch == 0
-        if state is None and given_up and self._initial is not None:
-            state = self._initial
+        if state is None and given_up:
+            state = self._begin
+        elif state is None:
+            self._begin, self._begin_is_end = self._state_now(), False
+        elif self._batch == 0:
+            self._begin, self._begin_is_end = state, True
         self._elements = iter(self._dataset) if state is None else self._resumed(state)
-        if between_epochs and self._initial is not None:
+        if state is self._begin and self._begin_is_end and self._initial is not None:
             self._pass_end()
         self._ended = False
+
+    def _state_now(self) -> Any:
+        """The dataset's state; None if it has none."""
+        if has_state(self._dataset):
+            with contextlib.suppress(Exception):  # it may have none before it has begun
+                return self._dataset.state_dict()
+        return None
 
     def _pass_end(self) -> None:
         """Begins anew if what was resumed is at its end: a state taken between two epochs may be that of the first."""

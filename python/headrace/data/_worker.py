@@ -17,7 +17,7 @@ import time
 import traceback
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import reduction
 from typing import Any
 
@@ -31,6 +31,7 @@ from headrace.data._hand_over import HandOver, describe_as_is
 from headrace.data._random import generators_restored, place_key, seed_generators
 from headrace.data._sample_pickle import dumps, dumps_sample, loads_sample
 from headrace.data._stream import StreamReader, StreamTask
+from headrace.data._updates import UpdateError, UpdateReader
 from headrace.data._worker_deaths import pause_before_retry
 from headrace.data._worker_stack import offer_stacks
 
@@ -104,6 +105,8 @@ class WorkerSetup:
         arena, completion: of the scheduler.
         main_process: the pidfd of the process with which it ends.
         stacks: where it writes its Python stacks on request.
+        updates: of the dataset, which it reads with :class:`UpdateReader`.
+        revision: of ``task.dataset``.
         sockets: a folder to remove if the main process cannot; empty: none.
         delay: seconds to wait before it starts.
     """
@@ -115,6 +118,8 @@ class WorkerSetup:
     completion: SharedDescriptor
     main_process: SharedDescriptor
     stacks: SharedDescriptor
+    updates: SharedDescriptor
+    revision: int
     sockets: str
     delay: float
 
@@ -152,6 +157,8 @@ class ClaimServer:
         errors: where the consumer, which is in this process, finds exceptions; None: they are pickled.
         hand_over: the consumer is this thread and finds there what would not leave a slot as it is; None: whatever it
             is, it is written to a slot.
+        updates: of the dataset in this process; None: it is the program's own.
+        revision: of the dataset.
 
     Attributes:
         task: what it was given.
@@ -168,19 +175,18 @@ class ClaimServer:
         producer_id: int,
         errors: KeptErrors | None = None,
         hand_over: HandOver | None = None,
+        updates: UpdateReader | None = None,
+        revision: int = 0,
     ) -> None:
         self.task = task
+        self._updates, self._revision = updates, revision
         self.info: WorkerInfo | None = None
         self._reader = (
             None
             if task.stream is None
             else StreamReader(task.dataset, task.stream, producer_id, interruptible=errors is not None)
         )
-        self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
-        self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
-        # Each record has a seed of its own, unless it is that of its place.
-        single = task.convert or task.seed_records is True
-        self._bulk = None if single else self._fetcher.bulk
+        self._prepare()
         self._spec = getattr(task.dataset, "sample_spec", None) if self._fetcher.wants_out else None
         self._epoch = 0
         # Where the next sample goes.
@@ -198,6 +204,15 @@ class ClaimServer:
         if is_in_place(collate):
             describe_sample = collate.describe
         self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe_sample, dumps)
+
+    def _prepare(self) -> None:
+        """Looks up the methods of the dataset as it is now."""
+        task = self.task
+        self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
+        self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
+        # Each record has a seed of its own, unless it is that of its place.
+        single = task.convert or task.seed_records is True
+        self._bulk = None if single else self._fetcher.bulk
 
     def initialize(self, worker_id: int) -> None:
         """Calls ``worker_init_fn``. If that raises, every claim fails with its exception."""
@@ -226,7 +241,7 @@ class ClaimServer:
     def _fill_plain(self) -> _core.Claim | None:
         """Serves plain claims of the epoch at hand. Returns the next other claim, or None, as ``producer.wait``."""
         try:
-            return self.producer.fill_plain(self._getitem, self._epoch, self._fetcher.wants_out)
+            return self.producer.fill_plain(self._getitem, self._epoch, self._fetcher.wants_out, self._revision)
         except BaseException as error:
             failed = self.producer.failed_claim
             if failed is None:
@@ -261,6 +276,8 @@ class ClaimServer:
             # One for each batch: what catches it in this process must not be kept alive by the worker.
             raise _copied(self._init_error).with_traceback(self._init_traceback)
         self._culprit = None
+        if claim.revision != self._revision:
+            self._catch_up(claim.revision)
         if self._reader is not None:
             self._serve_stream(claim, self._reader)
             return
@@ -289,6 +306,20 @@ class ClaimServer:
             self._keep(claim, samples)
         else:
             producer.fill_from(claim, samples)
+
+    def _catch_up(self, revision: int) -> None:
+        """Continues with another revision of the dataset."""
+        places: Mapping[int, Any] = {}
+        if self._updates is not None:
+            try:
+                self._updates.catch_up(revision)
+            except UpdateError:
+                os._exit(OUTDATED)  # a new worker takes the place of this one, and the claim
+            places = self._updates.places
+        self._revision = revision
+        self._prepare()
+        if self._reader is not None:
+            self._reader.begin_anew(places)
 
     def _pause(self, claim: _core.Claim) -> None:
         """Waits before it starts rows at which workers have died (``_worker_deaths``)."""
@@ -335,10 +366,10 @@ class ClaimServer:
         producer.begin_row(claim, claim.begin)
         samples, ended = reader.read()
         producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
-        if not samples:
-            producer.end_stream(claim)
-            return
         place = reader.place()
+        if not samples:
+            producer.end_stream(claim, place)
+            return
         self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
         if not self._in_place or not producer.fill_from(claim, samples, ended, place):
             batch = self._collate(samples, list(range(len(samples))))
@@ -609,6 +640,8 @@ def _offer_to_out_of_memory_killer() -> None:
 
 # Of 1000, which stands for all memory.
 _OOM_SCORE = 500
+# The status of a worker that could not follow a change of the dataset.
+OUTDATED = 108
 
 
 def worker_main(setup: WorkerSetup) -> None:
@@ -628,8 +661,10 @@ def worker_main(setup: WorkerSetup) -> None:
     _process_info = worker_info(task, setup.worker_id)
     _tell_torch(_process_info)
     first = setup.worker_id * setup.threads
+    updates = UpdateReader(setup.updates.fd, setup.revision, (task.dataset, task.collate))
     servers = [
-        ClaimServer(task, setup.arena.fd, setup.completion.fd, first + thread) for thread in range(setup.threads)
+        ClaimServer(task, setup.arena.fd, setup.completion.fd, first + thread, updates=updates, revision=setup.revision)
+        for thread in range(setup.threads)
     ]
     servers[0].initialize(setup.worker_id)
     for server in servers[1:]:

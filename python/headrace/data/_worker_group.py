@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pickle
+import sys
 import threading
+import types
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+import numpy as np
 
 from headrace import _core, errors
 from headrace.data._arguments import start_context
 from headrace.data._autotune import Tuning, processors
 from headrace.data._config import LoaderConfig
+from headrace.data._fingerprint import Difference
 from headrace.data._hand_over import HandOver
 from headrace.data._interpreter_exit import interpreter_exits
+from headrace.data._stream import StreamPlace
+from headrace.data._tensors import is_tensor
 from headrace.data._worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask
 from headrace.data._worker_pool import DeathPolicy, ThreadPool, WorkerPool
 
@@ -44,6 +52,7 @@ class WorkerGroup:
         server: makes samples in the consumer's thread; None if there are workers.
         serving: held by that thread while it does.
         tuning: decides on the number of workers; None if that is fixed.
+        revision: of the dataset that the workers have or have been sent.
 
     Raises:
         PicklingError: an argument cannot be sent to workers.
@@ -68,6 +77,7 @@ class WorkerGroup:
         self.tuning = Tuning(processors()) if config.auto_workers else None
         self.server: ClaimServer | None = None
         self.serving = threading.Lock()
+        self.revision = 0
         self.pool: WorkerPool | ThreadPool | None = None
         self._finalizer: weakref.finalize[..., WorkerGroup]
         arena, completion = scheduler.arena_fd, scheduler.completion_fd
@@ -92,6 +102,8 @@ class WorkerGroup:
 
     def _start_processes(self, config: LoaderConfig) -> WorkerPool:
         context = start_context(config.multiprocessing_context)
+        if context.get_start_method() != "fork":
+            _require_importable(config, context.get_start_method())
         policy = DeathPolicy(config.max_deaths_per_sample, config.on_worker_death == "skip")
         try:
             return WorkerPool(self._scheduler, self.count, self._threads, context, self._make_setup, policy)
@@ -126,6 +138,18 @@ class WorkerGroup:
                 raise
         for report in reports:
             warnings.warn(report, RuntimeWarning, stacklevel=4)
+
+    def update(self, difference: Difference, places: Mapping[int, StreamPlace]) -> bool:
+        """Sends the workers what has changed of the dataset, and where streams are to begin, for the next ``revision``.
+
+        Returns:
+            Whether that was possible; if not, other workers have to start.
+        """
+        with self._lock:
+            if isinstance(self.pool, WorkerPool) and not self.pool.updates.append(difference, places):
+                return False
+            self.revision += 1  # threads have the program's own dataset
+            return True
 
     def tune(self) -> None:
         """Adapts the number of workers to what happened since the last time (``num_workers="auto"``)."""
@@ -188,6 +212,57 @@ class WorkerGroup:
 
     def _index_of(self, claim: _core.HeldClaim) -> Any:
         return self._index_at(claim.epoch, claim.batch, claim.row)
+
+
+class _MainImports(pickle.Pickler):
+    """Notes the first class or function of the main module that what is pickled needs; writes nothing.
+
+    Attributes:
+        found: it; None: there is none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self, pickle.HIGHEST_PROTOCOL)
+        self.found: str | None = None
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+    def persistent_id(self, value: Any) -> int | None:
+        return 0 if isinstance(value, np.ndarray) or is_tensor(value) else None  # which may be large
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
+            self.found = self.found or value.__qualname__
+        return NotImplemented
+
+
+def _require_importable(config: LoaderConfig, start_method: str) -> None:
+    """Refuses, in a notebook or an interactive session, what workers would have to import from it.
+
+    Raises:
+        PicklingError: one of the arguments needs it.
+        FailedPrecondition: the program has no file that workers could import at all.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is not None and not os.path.exists(file):
+        raise errors.FailedPrecondition(
+            f'workers of the start method "{start_method}" import the main module of the program, and there is no file '
+            f'{file!r}: put the program into a file, or pass multiprocessing_context="fork" or workers="thread"'
+        )
+    if file is not None or getattr(main, "__spec__", None) is not None:
+        return
+    for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
+        imports = _MainImports()
+        with contextlib.suppress(Exception):  # what cannot be pickled is reported when workers start
+            imports.dump(getattr(config, name))
+        if imports.found is not None:
+            raise pickle.PicklingError(
+                f"{name} needs {imports.found}, which this notebook, or interactive session, defines: workers of the "
+                f'start method "{start_method}" cannot import that. Define it in a module (a .py file) that the '
+                'notebook imports, or pass multiprocessing_context="fork" or workers="thread".'
+            )
 
 
 def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception) -> None:

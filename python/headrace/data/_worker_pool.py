@@ -26,7 +26,9 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core, errors
+from headrace.data._updates import UpdateLog
 from headrace.data._worker import (
+    OUTDATED,
     ClaimServer,
     SharedDescriptor,
     WorkerSetup,
@@ -150,6 +152,7 @@ class WorkerPool:
     Attributes:
         deaths: how many workers have died.
         skipped: how many samples were given up and left out.
+        updates: what has changed of the dataset since they started.
 
     Raises:
         IoError: the system cannot start a process, or lacks what it takes to watch one.
@@ -190,6 +193,7 @@ class WorkerPool:
         _require_main_guard()
         _require_descriptors(num_workers)
         self._stacks = Stacks()
+        self.updates = UpdateLog()
         try:
             self._main_pidfd = _open_pidfd(self._owner)
             # Start all, then watch all, so that the processes start in parallel.
@@ -206,6 +210,8 @@ class WorkerPool:
             worker_id=worker_id,
             main_process=SharedDescriptor(self._main_pidfd),
             stacks=SharedDescriptor(self._stacks.fd),
+            updates=SharedDescriptor(self.updates.fd),
+            revision=self.updates.revision,
             sockets=_forkserver_sockets(self._context),
             delay=self._idle_deaths.delay(worker_id),
         )
@@ -269,17 +275,18 @@ class WorkerPool:
             _join(process, 5)
             if process.exitcode == _NO_MAIN_GUARD:
                 raise _no_main_guard()
-            self.deaths += 1
+            outdated = process.exitcode == OUTDATED
+            self.deaths += not outdated
             seen = {death.producer for death in together}
             ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)
             together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
-            at_work = [death for death in together if death.busy and death.at_row]
-            report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
-            report += self._note_death(worker_id, worker, at_work, report, index_of)
+            if not outdated:
+                at_work = [death for death in together if death.busy and death.at_row]
+                report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
+                reports.append(report + self._note_death(worker_id, worker, at_work, report, index_of))
             _close(process)
             self._workers[worker_id] = self._start(worker_id, make_setup)
             self._watch(worker_id)
-            reports.append(report)
         return reports
 
     def _note_death(
@@ -294,9 +301,9 @@ class WorkerPool:
         code = worker.process.exitcode
         cause = "hung" if worker.hung else code
         by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
-        given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample))]
+        samples = self._scheduler.stats()["samples"]
+        given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample), samples)]
         if not at_work:
-            samples = self._scheduler.stats()["samples"]
             if not self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples):
                 raise errors.WorkerDied(
                     f"the worker processes die before they make a sample: {report}. {hint(code)}See what they printed; "
@@ -409,6 +416,7 @@ class WorkerPool:
                 os.close(self._main_pidfd)
                 self._main_pidfd = -1
             self._stacks.close()
+            self.updates.close()
 
 
 def _processor_seconds(pid: int | None) -> float:

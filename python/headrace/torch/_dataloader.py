@@ -19,9 +19,14 @@ _MAX_PREFETCH = 512
 
 
 class _Loader(HeadraceLoader):
-    """Makes the batches of the drop-in. As with PyTorch, the program alone tells a dataset its epoch."""
+    """Makes the batches of the drop-in.
+
+    As with PyTorch, the program alone tells a dataset its epoch, and a worker that it has seeded makes the batches that
+    PyTorch's would.
+    """
 
     _tells_epoch = False
+    _keeps_to_workers = True
 
 
 class _AllReplicas:
@@ -53,7 +58,9 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
     What differs:
 
     - Which worker makes a sample is open. So that augmentations that draw from :mod:`random`, :mod:`numpy.random` or
-      torch repeat under ``torch.manual_seed`` all the same, several workers seed these generators for each sample.
+      torch repeat under ``torch.manual_seed`` all the same, several workers seed these generators for each sample. With
+      a ``worker_init_fn``, which may have seeded them, they do not; worker w of W then makes the batches w, w + W, and
+      so on, and draws what PyTorch's worker would draw.
     - Each iteration is its own, with ``persistent_workers=True``, too: a second one does not end the first.
 
     Thread-safety: use a loader, and its iterators, from one thread at a time.
@@ -62,7 +69,8 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         seed: of the order and of the workers; default: drawn from ``generator``, or torch's global one, as PyTorch
             does.
         seed_records: seed the global generators for each sample, from its place in the epoch. Default: with two or
-            more workers, for datasets that are read by index, unless these only look samples up in tensors.
+            more workers, for datasets that are read by index, unless these only look samples up in tensors, or there is
+            a ``worker_init_fn``.
         shard: ``(rank, world)``: the share of the samples that this loader gets; see :class:`headrace.DataLoader`.
         device: "cuda" or "cuda:N": tensors on that device; see :class:`headrace.DataLoader`.
         max_deaths_per_sample, on_worker_death, threads_per_worker, trace: see :class:`headrace.DataLoader`.
@@ -216,6 +224,7 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         if collate_fn is torch_data.default_collate and workers > 0:
             collate_fn = _COLLATE
         several = workers * self.threads_per_worker > 1 and self._dataset_kind == _MAP
+        several = several and self.worker_init_fn is None
         draws = collate_fn not in (_COLLATE, torch_data.default_collate) or _may_draw(self.dataset)
         seeds = several and draws if self.seed_records is None else self.seed_records
         return {

@@ -48,6 +48,43 @@ def test_a_process_of_the_programs_own_is_told_itself(tmp_path: Path) -> None:
     assert "each worker imports the main module" in done.stderr.strip().splitlines()[-1]
 
 
+def run_without_file(*arguments: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, input=program, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_what_a_notebook_defines_is_refused_before_a_worker_starts(context: str) -> None:
+    # As that of a kernel, the main module of a command has no file.
+    done = run_without_file("-c", f"{PROGRAM}\nmain({context!r})\n")
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("_pickle.PicklingError: dataset needs Numbers, which this notebook"), done.stderr
+    assert "Define it in a module" in last
+    assert 'multiprocessing_context="fork"' in last
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_notebook_may_use_what_it_imports(context: str) -> None:
+    program = (
+        "from headrace.data import DataLoader, Subset\n"
+        f"loader = DataLoader(Subset(range(8), [1, 3]), 2, num_workers=2, multiprocessing_context={context!r})\n"
+        "print(next(iter(loader)).tolist())\n"
+    )
+    done = run_without_file("-c", program)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 3]\n", "")
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_program_from_standard_input_cannot_be_imported(context: str) -> None:
+    done = run_without_file("-", program=f"{PROGRAM}\nmain({context!r})\n")
+    assert done.stderr.count("Traceback") == 1, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("headrace.errors.FailedPrecondition: workers of the start method"), done.stderr
+    assert "there is no file '<stdin>'" in last
+
+
 def test_with_a_main_guard_it_runs(tmp_path: Path) -> None:
     done = run(tmp_path, 'if __name__ == "__main__":\n    main("spawn")\n    main("forkserver")\n')
     assert (done.returncode, done.stderr) == (0, "")

@@ -409,6 +409,68 @@ def test_the_datasets_own_state_saves_reading_again(tmp_path: Path) -> None:
     assert log.read_text().split()[0] == "60"
 
 
+class Epochs(Shared):
+    """Elements that tell how often the dataset was read to its end."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.at = self.epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for element in self.elements()[self.at :]:
+            self.at += 1
+            yield element + 100 * self.epoch
+        self.at = 0
+        self.epoch += 1
+
+    def elements(self) -> list[Any]:
+        return list(super().__iter__())
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.epoch = state["at"], state["epoch"]
+
+
+@pytest.mark.parametrize("length", [8, 9])  # the end comes with the last batch, or is found after it
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_state_at_the_end_of_an_epoch_holds_the_datasets(num_workers: int, length: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Epochs(length), 2, num_workers=num_workers, iterable_sharding="dataset", seed=1)
+
+    loader = make()
+    first, state = lists(loader), json.loads(json.dumps(loader.state_dict()))
+    second = [[element + 100 for element in batch] for batch in first]
+    assert lists(loader) == second
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert json.loads(json.dumps(resumed.state_dict())) == state
+    batches = iter(resumed)
+    assert next(batches).tolist() == second[0]
+    middle = json.loads(json.dumps(resumed.state_dict()))
+    assert lists(batches) == second[1:]
+    other = make()
+    other.load_state_dict(middle)
+    assert lists(other) == second[1:]
+    assert lists(other) == lists(resumed) == [[element + 200 for element in batch] for batch in first]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+def test_workers_that_share_a_stream_agree_on_the_datasets_state(num_workers: int) -> None:
+    class Alike(Epochs):
+        def elements(self) -> list[Any]:
+            return list(range(self.length))
+
+    loader = DataLoader(Alike(25), 2, num_workers=num_workers, seed=1)
+    for epoch in range(4):
+        if epoch == 2:  # an epoch that is given up is not read to its end
+            for _ in zip(range(3), loader):
+                pass
+        counted = epoch * 100
+        assert [element for batch in lists(loader) for element in batch] == list(range(counted, counted + 25))
+
+
 def test_chained_datasets_follow_each_other() -> None:
     loader = DataLoader(ChainDataset([Count(3), Count(4)]), 2, num_workers=2)
     assert lists(loader) == [[0, 1], [2, 0], [1, 2], [3]]

@@ -267,6 +267,39 @@ def test_augmentations_repeat_whatever_worker_makes_them(persistent: bool, colla
     assert len(set(values)) == len(values)
 
 
+def seed_all_alike(worker: int) -> None:
+    torch.manual_seed(12345)
+
+
+def seed_by_worker(worker: int) -> None:
+    random.seed(torch.initial_seed() % 2**32)
+    np.random.seed(7 + worker)
+
+
+def seeds_and_worker(i: int) -> Any:
+    info = torch_data.get_worker_info()
+    return torch.initial_seed(), info.id, info.seed == torch.initial_seed()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("collate", [None, random_batch])
+@pytest.mark.parametrize("seed", [seed_all_alike, seed_by_worker])
+def test_what_worker_init_fn_seeds_is_drawn_from(seed: Any, collate: Any, persistent: bool) -> None:
+    arguments = {"shuffle": True, "batch_size": 3, "persistent_workers": persistent, "collate_fn": collate}
+    mine, theirs = (
+        outcome(cls, Made(drawn, 40), 2, num_workers=3, worker_init_fn=seed, **arguments) for cls in CLASSES
+    )
+    assert_same(mine, theirs)
+
+
+def test_with_worker_init_fn_each_worker_makes_the_batches_that_pytorchs_would() -> None:
+    arguments = {"batch_size": 4, "num_workers": 3, "worker_init_fn": seed_by_worker, "prefetch_factor": 3}
+    mine, theirs = (outcome(cls, Made(seeds_and_worker, 50), 1, **arguments) for cls in CLASSES)
+    assert_same(mine, theirs)
+    loader = DataLoader(Made(seeds_and_worker, 8), batch_size=4, num_workers=2, worker_init_fn=seed_all_alike)
+    assert [batch[0].tolist() for batch in loader] == [[12345] * 4] * 2
+
+
 class Flat:
     """The samples of an epoch, however they are collated."""
 
