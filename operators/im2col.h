@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "framework/tensor.h"
 #include "operators/convolution.h"
 
 namespace headrace::ops {
@@ -13,7 +12,7 @@ namespace headrace::ops {
 struct Tile {
   int64_t first;   // image
   int64_t images;  // 1 unless all rows are taken
-  int64_t begin;   // output rows [begin, end)
+  int64_t begin;   // output rows [begin, end), counted over the whole depth
   int64_t end;
 };
 
@@ -27,14 +26,14 @@ void ForEachTile(const ConvShape& s, size_t element_size, Visit&& visit) {
   constexpr int64_t kMinColumns = 256;
   const int64_t columns = std::max(kMinColumns, kBytes / (s.PatchSize() * static_cast<int64_t>(element_size)));
   const int64_t images = std::max<int64_t>(1, columns / s.Pixels());
-  const int64_t rows = std::clamp<int64_t>(columns / s.out_width, 1, s.out_height);
+  const int64_t rows = std::clamp<int64_t>(columns / s.out.width, 1, s.OutputRows());
   for (int64_t first = 0; first < s.images; first += images) {
     if (images > 1) {
-      visit(Tile{first, std::min(images, s.images - first), 0, s.out_height});
+      visit(Tile{first, std::min(images, s.images - first), 0, s.OutputRows()});
       continue;
     }
-    for (int64_t begin = 0; begin < s.out_height; begin += rows) {
-      visit(Tile{first, 1, begin, std::min(begin + rows, s.out_height)});
+    for (int64_t begin = 0; begin < s.OutputRows(); begin += rows) {
+      visit(Tile{first, 1, begin, std::min(begin + rows, s.OutputRows())});
     }
   }
 }
@@ -46,14 +45,25 @@ void ForEachTile(const ConvShape& s, size_t element_size, Visit&& visit) {
 template <typename Piece>
 void ForEachPiece(const ConvShape& s, const Tile& tile, Piece&& piece) {
   int64_t row = 0;
-  for (int64_t i = 0; i < s.rows.size; ++i) {
-    for (int64_t j = 0; j < s.cols.size; ++j, ++row) {
-      const Window::Range range = s.cols.OutputsInside(j, s.width, s.out_width);
-      for (int64_t y = tile.begin; y < tile.end; ++y) {
-        const int64_t in_y = s.rows.InputAt(y, i);
-        const bool inside = 0 <= in_y && in_y < s.height && range.begin < range.end;
-        piece(row, (y - tile.begin) * s.out_width, inside ? in_y * s.width + s.cols.InputAt(range.begin, j) : 0,
-              inside ? range.begin : 0, inside ? range.end : 0);
+  for (int64_t h = 0; h < s.planes.size; ++h) {
+    for (int64_t i = 0; i < s.rows.size; ++i) {
+      for (int64_t j = 0; j < s.cols.size; ++j, ++row) {
+        const Window::Range range = s.cols.OutputsInside(j, s.in.width, s.out.width);
+        int64_t z = tile.begin / s.out.height;
+        int64_t y = tile.begin % s.out.height;
+        for (int64_t r = tile.begin; r < tile.end; ++r) {
+          const int64_t in_z = s.planes.InputAt(z, h);
+          const int64_t in_y = s.rows.InputAt(y, i);
+          const bool inside =
+              0 <= in_z && in_z < s.in.depth && 0 <= in_y && in_y < s.in.height && range.begin < range.end;
+          piece(row, (r - tile.begin) * s.out.width,
+                inside ? (in_z * s.in.height + in_y) * s.in.width + s.cols.InputAt(range.begin, j) : 0,
+                inside ? range.begin : 0, inside ? range.end : 0);
+          if (++y == s.out.height) {
+            y = 0;
+            ++z;
+          }
+        }
       }
     }
   }
@@ -76,10 +86,10 @@ void ImageToColumns(const ConvShape& s, const Tile& tile, const T* image, int64_
           to[x] = *from;
         }
       }
-      std::fill_n(to + end, s.out_width - end, T(0));
+      std::fill_n(to + end, s.out.width - end, T(0));
     });
-    image += s.height * s.width;
-    columns += s.rows.size * s.cols.size * stride;
+    image += s.in.Volume();
+    columns += s.PatchSize() / s.channels * stride;
   }
 }
 
@@ -101,15 +111,9 @@ void AddColumnsToImage(const ConvShape& s, const Tile& tile, const T* columns, i
         }
       }
     });
-    image += s.height * s.width;
-    columns += s.rows.size * s.cols.size * stride;
+    image += s.in.Volume();
+    columns += s.PatchSize() / s.channels * stride;
   }
-}
-
-// Memory of this thread for columns and the like, kept between runs, so that a warm run allocates nothing.
-template <typename T>
-T* Scratch(Tensor* tensor, int64_t numel) {
-  return tensor->Resize({numel}).template mutable_data<T>();
 }
 
 }  // namespace headrace::ops

@@ -1,4 +1,5 @@
-// Windows that slide over the two last dimensions of an image: convolution and pooling.
+// Windows that slide over the last two dimensions of images or the last three of volumes: convolution and pooling. An
+// image is a volume of depth 1.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +28,28 @@ struct Window {
   Range OutputsInside(int64_t k, int64_t inputs, int64_t outputs) const;
 };
 
-// The two values (height, width) of an attribute, each at least `min`. Throws InvalidArgument naming the attribute.
-struct Pair {
+// A number for each dimension of a volume.
+struct Extents {
+  int64_t depth;
   int64_t height;
   int64_t width;
+
+  int64_t Volume() const { return depth * height * width; }
 };
-Pair PairAttr(const OpDesc& op, std::string_view attr, int64_t min);
+
+// The values of an attribute, each at least `min`: height and width if `dimensions` is 2, with `flat` as the depth;
+// depth, height and width if it is 3. Throws InvalidArgument naming the attribute.
+Extents ExtentsAttr(const OpDesc& op, std::string_view attr, size_t dimensions, int64_t min, int64_t flat);
+
+// The last dimensions of `dims`, [N, C, H, W] or [N, C, D, H, W], as `dimensions` says. Throws InvalidArgument naming
+// the input `slot` unless `dims` has that rank. An image has depth 1.
+Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot);
+
+// The dims of `count` maps of `extents` for each of `images` images or volumes.
+DDim MapDims(int64_t images, int64_t count, const Extents& extents, size_t dimensions);
+
+// "height, width" or "depth, height, width".
+std::string_view DimensionNames(size_t dimensions);
 
 // Number of positions of `window` over `inputs`; -1 if `inputs` is. With `ceil` a last window may hang over the padded
 // end, and even lie beyond it, as in Fluid. Throws InvalidArgument if there is no position; `slot` and `dimension` say

@@ -1,0 +1,154 @@
+// conv2d_transpose, depthwise_conv2d_transpose, conv3d_transpose: the gradient of a convolution by its input as an
+// operator.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/convolution.h"
+#include "operators/declare.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// The extent of the result along one dimension, -1 if unknown: the least whose convolution has extent `inputs`, or
+// `wanted` (0: none), which must be less than a stride greater to have the same convolution.
+int64_t TransposedSize(const Window& window, int64_t inputs, int64_t wanted, const char* dimension) {
+  if (inputs < 0) {
+    return wanted > 0 ? wanted : -1;
+  }
+  HR_ENFORCE(inputs > 0, InvalidArgument, "input Input: expected images that are not empty, its ", dimension, " is 0");
+  const int64_t extent = AddExtents(MultiplyExtents(window.dilation, window.size - 1), 1);
+  const int64_t least = AddExtents(MultiplyExtents(inputs - 1, window.stride), extent) - 2 * window.padding;
+  HR_ENFORCE(least > 0, InvalidArgument, "attribute paddings: nothing of the ", dimension, " ", inputs,
+             " is left between them");
+  HR_ENFORCE(wanted == 0 || (least <= wanted && wanted < least + window.stride), InvalidArgument,
+             "attribute output_size: expected a ", dimension, " in [", least, ", ", least + window.stride, "), got ",
+             wanted);
+  return wanted == 0 ? least : wanted;
+}
+
+// The extents of the result that the attribute asks for; 0: none.
+Extents WantedExtents(const OpDesc& op, size_t dimensions) {
+  const auto& size = op.Attr<std::vector<int32_t>>("output_size");
+  if (size.empty()) {
+    return {0, 0, 0};
+  }
+  return ExtentsAttr(op, "output_size", dimensions, 1, 1);
+}
+
+// The convolution that is transposed: its input is the result, and its result the input.
+ConvShape TransposedShape(const OpDesc& op, size_t dimensions, const DDim& input, const DDim& filter) {
+  const Extents in = ExtentsOf(input, dimensions, "Input");
+  HR_ENFORCE(filter.size() == 2 + dimensions && Fits(filter[0], input[1]), InvalidArgument,
+             "input Filter: expected dims [", input[1], ", M / groups, ", dimensions == 2 ? "KH, KW" : "KD, KH, KW",
+             "], as Input has dims ", ToString(input), ", got ", ToString(filter));
+  for (const int64_t dim : filter) {
+    HR_ENFORCE(dim > 0, InvalidArgument, "input Filter: expected dims of 1 or more, got ", ToString(filter));
+  }
+  const Extents size = ExtentsOf(filter, dimensions, "Filter");
+  const Extents wanted = WantedExtents(op, dimensions);
+  const Extents strides = ExtentsAttr(op, "strides", dimensions, 1, 1);
+  const Extents paddings = ExtentsAttr(op, "paddings", dimensions, 0, 0);
+  const Extents dilations = ExtentsAttr(op, "dilations", dimensions, 1, 1);
+  const Window planes{size.depth, strides.depth, paddings.depth, dilations.depth};
+  const Window rows{size.height, strides.height, paddings.height, dilations.height};
+  const Window cols{size.width, strides.width, paddings.width, dilations.width};
+  const int32_t groups = op.Attr<int32_t>("groups");
+  HR_ENFORCE(groups > 0, InvalidArgument, "attribute groups: expected 1 or more, got ", groups);
+  const Extents out = {TransposedSize(planes, in.depth, wanted.depth, "depth"),
+                       TransposedSize(rows, in.height, wanted.height, "height"),
+                       TransposedSize(cols, in.width, wanted.width, "width")};
+  return {op, dimensions, MapDims(input[0], MultiplyExtents(filter[1], groups), out, dimensions), filter};
+}
+
+DDim TransposedDims(const ConvShape& s) { return MapDims(s.images, s.channels * s.groups, s.in, s.dimensions); }
+
+ConvShape ShapeOf(const ExecutionContext& ctx, size_t dimensions) {
+  return TransposedShape(ctx.op(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
+}
+
+template <typename T>
+void TransposeKernel(const ExecutionContext& ctx, size_t dimensions) {
+  T* out = ctx.Output("Output")->mutable_data<T>();
+  ConvolveBackward<T>(ShapeOf(ctx, dimensions), ctx.Input("Input").data<T>(), nullptr, ctx.Input("Filter").data<T>(),
+                      out, nullptr);
+}
+
+template <typename T>
+void TransposeGradKernel(const ExecutionContext& ctx, size_t dimensions) {
+  const ConvShape s = ShapeOf(ctx, dimensions);
+  const T* out_grad = ctx.Input("Output@GRAD").data<T>();
+  const T* filter = ctx.Input("Filter").data<T>();
+  if (T* input_grad = MutableOrNull<T>(ctx, "Input@GRAD")) {
+    Convolve(s, out_grad, filter, input_grad);
+  }
+  if (T* filter_grad = MutableOrNull<T>(ctx, "Filter@GRAD")) {
+    ConvolveBackward<T>(s, ctx.Input("Input").data<T>(), out_grad, filter, nullptr, filter_grad);
+  }
+}
+
+DDim InferTranspose(const InferShapeContext& ctx, size_t dimensions) {
+  EnforceSameType(ctx, "Filter", "Input");
+  return TransposedDims(TransposedShape(ctx.op(), dimensions, ctx.InputDim("Input"), ctx.InputDim("Filter")));
+}
+
+OpRegistrar&& TransposeAttrs(OpRegistrar&& op, size_t dimensions) {
+  return ConvAttrs(std::move(op), dimensions)
+      .Attr<std::vector<int32_t>>(
+          "output_size", std::string(DimensionNames(dimensions)) + " of the result; empty: the least possible", {});
+}
+
+bool Register(const std::string& type, size_t dimensions, const std::string& comment) {
+  OpRegistrar forward(type);
+  OpRegistrar backward(type + "_grad");
+  const bool flat = dimensions == 2;
+  More(forward)
+      .Comment(comment)
+      .Input("Input", flat ? "[N, C, H, W]" : "[N, C, D, H, W]")
+      .Input("Filter",
+             std::string(flat ? "[C, M / groups, KH, KW]" : "[C, M / groups, KD, KH, KW]") + ", dtype of Input")
+      .Output("Output",
+              std::string(flat ? "[N, M, OH, OW]" : "[N, M, OD, OH, OW]") +
+                  ", OH = (H - 1) stride - 2 padding + dilation (KH - 1) + 1 or output_size, the others likewise")
+      .With(TransposeAttrs, dimensions)
+      .InferShape([dimensions](InferShapeContext& ctx) {
+        SetOutput(ctx, "Output", InferTranspose(ctx, dimensions), ctx.InputType("Input"));
+        ctx.ShareLoD("Input", "Output");
+      })
+      .Kernel<float>([dimensions](const ExecutionContext& ctx) { TransposeKernel<float>(ctx, dimensions); })
+      .Kernel<double>([dimensions](const ExecutionContext& ctx) { TransposeKernel<double>(ctx, dimensions); })
+      .Gradient(DefaultGradient({.inputs = {"Input", "Filter"}, .outputs = {}, .no_gradient = {}}))
+      .Register();
+  More(backward)
+      .Comment("Gradient of " + type + ".")
+      .Input("Input", "as in the operator")
+      .Input("Filter", "as in the operator")
+      .Input("Output@GRAD", "gradient of Output")
+      .Output("Input@GRAD", "dims of Input", kDispensable)
+      .Output("Filter@GRAD", "dims of Filter", kDispensable)
+      .With(TransposeAttrs, dimensions)
+      .InferShape([dimensions](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Output@GRAD", InferTranspose(ctx, dimensions));
+        EnforceSameType(ctx, "Output@GRAD", "Input");
+        InferGradients(ctx, {"Input", "Filter"});
+      })
+      .Kernel<float>([dimensions](const ExecutionContext& ctx) { TransposeGradKernel<float>(ctx, dimensions); })
+      .Kernel<double>([dimensions](const ExecutionContext& ctx) { TransposeGradKernel<double>(ctx, dimensions); })
+      .Register();
+  return true;
+}
+
+const char* const kComment =
+    "Transposed convolution: the gradient of a convolution by its input, whose result is Input.";
+
+[[maybe_unused]] const bool kRegistered =
+    Register("conv2d_transpose", 2, kComment) &&
+    Register("depthwise_conv2d_transpose", 2,
+             "conv2d_transpose; Fluid's name for it where each channel is a group of its own.") &&
+    Register("conv3d_transpose", 3, kComment);
+
+}  // namespace
+}  // namespace headrace::ops

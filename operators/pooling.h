@@ -1,0 +1,74 @@
+// The maximum or the average of windows that slide over images or volumes, for the operators that pool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+#include "operators/window.h"
+
+namespace headrace::ops {
+
+// One dimension of a pooling.
+struct PoolAxis {
+  PoolAxis() = default;
+  // `window` at each of `outputs` positions over `inputs` elements. At compile time both may be -1.
+  PoolAxis(const Window& window, int64_t inputs, int64_t outputs);
+  // `outputs` windows of nearly the same size that cover `inputs` elements.
+  static PoolAxis Adaptive(int64_t inputs, int64_t outputs);
+
+  // The part [begin, end) of window `o` that lies inside the input; it may be empty.
+  struct Span {
+    int64_t begin;
+    int64_t end;
+    int64_t size() const { return end - begin; }
+  };
+  Span At(int64_t o) const;
+
+  Window window{1, 1, 0};
+  int64_t inputs = 1;
+  int64_t outputs = 1;
+  bool adaptive = false;
+  // The positions [first, end) whose windows meet the input: with ceil_mode the last one may not.
+  int64_t first_inside = 0;
+  int64_t end_inside = 1;
+};
+
+// The sizes of a pooling.
+struct PoolShape {
+  PoolShape() = default;
+  // As the attributes of `op` say (see PoolAttrs), over `x`: [N, C, H, W] if `spatial` is 2, [N, C, D, H, W] if it is
+  // 3. At compile time dims may be -1.
+  PoolShape(const OpDesc& op, size_t spatial, const DDim& x);
+
+  int64_t MapSize() const { return planes.inputs * rows.inputs * cols.inputs; }  // of X
+  int64_t OutputSizeOfMap() const { return planes.outputs * rows.outputs * cols.outputs; }
+  // What the average of the given parts of a window divides by; that of nothing is 0.
+  int64_t Divisor(const PoolAxis::Span& z, const PoolAxis::Span& y, const PoolAxis::Span& x) const;
+
+  bool max = true;
+  bool exclusive = true;
+  DDim dims;         // of the result
+  int64_t maps = 0;  // N · C
+  PoolAxis planes;
+  PoolAxis rows;
+  PoolAxis cols;
+};
+
+// Pools one map. T is float or double. A NaN is greater than everything. The maximum of nothing is the lowest number,
+// as in Fluid.
+template <typename T>
+void PoolMap(const PoolShape& s, const T* x, T* out);
+
+// Adds the gradient of one map of the input to `x_grad`. Of equally great elements of a window, the first gets it.
+template <typename T>
+void PoolMapGrad(const PoolShape& s, const T* x, const T* out, const T* out_grad, T* x_grad);
+
+// The attributes that all poolings have: ksize, strides, paddings, global_pooling, adaptive.
+OpRegistrar&& WindowAttrs(OpRegistrar&& op, size_t spatial);
+// pooling_type.
+OpRegistrar&& PoolingTypeAttr(OpRegistrar&& op);
+
+}  // namespace headrace::ops
