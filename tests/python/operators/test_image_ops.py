@@ -1,0 +1,370 @@
+"""Convolution and pooling of volumes, pooling with indices, unpool, spp, lrn, maxout, im2sequence."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.testing import OpTest
+
+RNG = np.random.default_rng(71)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return RNG.uniform(-1, 1, shape)
+
+
+def distinct(*shape: int) -> np.ndarray:
+    """No two alike, for maxima."""
+    size = int(np.prod(shape))
+    return RNG.permutation(size).reshape(shape) / max(size, 1) + 0.1
+
+
+def slices(at: Any, strides: Any, extent: Any, step: Any) -> tuple[slice, ...]:
+    """The elements that the window at output position ``at`` meets in a padded input."""
+    return tuple(slice(o * s, o * s + d * (k - 1) + 1, d) for o, s, k, d in zip(at, strides, extent, step))
+
+
+def convolution(x: np.ndarray, w: np.ndarray, strides: Any, paddings: Any, dilations: Any, groups: int) -> np.ndarray:
+    x = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in paddings)))
+    size = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], w.shape[2:], strides, dilations)]
+    out = np.zeros((len(x), len(w), *size))
+    channels = w.shape[1]
+    for m in range(len(w)):
+        first = m // (len(w) // groups) * channels
+        for at in itertools.product(*map(range, size)):
+            window = slices(at, strides, w.shape[2:], dilations)
+            patch = x[(slice(None), slice(first, first + channels), *window)]
+            out[(slice(None), m, *at)] = (patch * w[m]).reshape(len(x), -1).sum(1)
+    return out
+
+
+VOLUMES = {
+    "plain": (1, 2, (2, 2, 2), [1, 1, 1], [0, 0, 0], [1, 1, 1], 1),
+    "strided": (2, 3, (2, 1, 3), [2, 1, 1], [1, 0, 2], [1, 1, 1], 1),
+    "dilated groups": (4, 4, (2, 2, 1), [1, 2, 1], [1, 1, 0], [2, 1, 1], 2),
+    "depthwise": (2, 2, (1, 2, 2), [1, 1, 2], [0, 1, 0], [1, 1, 1], 2),
+    "pointwise": (2, 3, (1, 1, 1), [1, 1, 1], [0, 0, 0], [1, 1, 1], 1),
+}
+
+
+@pytest.mark.parametrize("case", VOLUMES)
+def test_conv3d(case: str) -> None:
+    channels, maps, kernel, strides, paddings, dilations, groups = VOLUMES[case]
+    x, w = numbers(2, channels, 4, 3, 3), numbers(maps, channels // groups, *kernel)
+    attrs = {"strides": strides, "paddings": paddings, "dilations": dilations, "groups": groups}
+    expected = convolution(x, w, strides, paddings, dilations, groups)
+    test = OpTest("conv3d", {"Input": x, "Filter": w}, attrs, {"Output": expected}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+def test_depthwise_conv2d() -> None:
+    x, w = numbers(2, 3, 4, 3), numbers(6, 1, 2, 2)
+    inputs = {"Input": x, "Filter": w}
+    expected = convolution(x, w, [1, 1], [0, 0], [1, 1], 3)
+    test = OpTest("depthwise_conv2d", inputs, {"groups": 3}, {"Output": expected}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+def test_conv3d_refuses_what_does_not_fit() -> None:
+    x, w = numbers(2, 3, 4, 4, 4), numbers(2, 3, 3, 3, 3)
+    for inputs, attrs, part in (
+        ({"Input": x[0], "Filter": w}, {}, "[N, C, D, H, W]"),
+        ({"Input": x, "Filter": w[0]}, {}, "Filter"),
+        ({"Input": x, "Filter": w}, {"groups": 2}, "groups"),
+        ({"Input": x, "Filter": w}, {"strides": [1, 1]}, "depth, height, width"),
+        ({"Input": x, "Filter": numbers(2, 3, 5, 1, 1)}, {}, "depth"),
+    ):
+        OpTest("conv3d", inputs, attrs, {"Output": None}, known=["Filter"]).check_refused(ValueError, part)
+
+
+def transposed(x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> np.ndarray:
+    """Each input element adds its filters, times its value, to the result."""
+    rank, groups = x.ndim - 2, attrs.get("groups", 1)
+    strides, dilations = attrs.get("strides", [1] * rank), attrs.get("dilations", [1] * rank)
+    paddings = attrs.get("paddings", [0] * rank)
+    full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(x.shape[2:], strides, dilations, w.shape[2:])]
+    out = np.zeros((len(x), w.shape[1] * groups, *(f + s for f, s in zip(full, strides))))
+    for c in range(x.shape[1]):
+        first = c // (x.shape[1] // groups) * w.shape[1]
+        for at in itertools.product(*map(range, x.shape[2:])):
+            window = slices(at, strides, w.shape[2:], dilations)
+            place = (slice(None), slice(first, first + w.shape[1]), *window)
+            out[place] += x[(slice(None), c, *at)].reshape(-1, *[1] * (rank + 1)) * w[c]
+    size = attrs.get("output_size", [f - 2 * p for f, p in zip(full, paddings)])
+    return out[(slice(None), slice(None), *(slice(p, p + n) for p, n in zip(paddings, size)))]
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {},
+        {"strides": [2, 1, 2], "paddings": [1, 0, 1]},
+        {"groups": 2, "dilations": [1, 2, 1]},
+        {"strides": [2, 2, 1], "output_size": [5, 6, 3]},
+    ],
+    ids=str,
+)
+def test_conv3d_transpose(attrs: dict[str, Any]) -> None:
+    x, w = numbers(2, 2, 2, 2, 2), numbers(2, 2, 2, 3, 2)
+    inputs = {"Input": x, "Filter": w}
+    test = OpTest("conv3d_transpose", inputs, attrs, {"Output": transposed(x, w, attrs)}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+def test_depthwise_conv2d_transpose() -> None:
+    x, w = numbers(2, 2, 3, 2), numbers(2, 1, 2, 2)
+    attrs = {"groups": 2, "strides": [2, 1]}
+    inputs = {"Input": x, "Filter": w}
+    test = OpTest("depthwise_conv2d_transpose", inputs, attrs, {"Output": transposed(x, w, attrs)}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+def test_conv3d_transpose_refuses_what_does_not_fit() -> None:
+    x, w = numbers(2, 2, 3, 3, 3), numbers(2, 2, 2, 2, 2)
+    for inputs, attrs, part in (
+        ({"Input": x[0], "Filter": w}, {}, "[N, C, D, H, W]"),
+        ({"Input": x, "Filter": w[:1]}, {}, "Filter"),
+        ({"Input": x, "Filter": w}, {"output_size": [4, 4]}, "depth, height, width"),
+        ({"Input": x, "Filter": w}, {"output_size": [9, 4, 4]}, "depth"),
+        ({"Input": x, "Filter": w}, {"paddings": [9, 0, 0]}, "paddings"),
+    ):
+        OpTest("conv3d_transpose", inputs, attrs, {"Output": None}, known=["Filter"]).check_refused(ValueError, part)
+
+
+def spans(n: int, size: int, stride: int, padding: int, ceil: bool) -> list[range]:
+    span = n + 2 * padding - size
+    count = (-(-span // stride) if ceil else span // stride) + 1
+    return [range(max(o * stride - padding, 0), min(o * stride - padding + size, n)) for o in range(count)]
+
+
+def adaptive_spans(n: int, count: int) -> list[range]:
+    return [range(o * n // count, -(-(o + 1) * n // count)) for o in range(count)]
+
+
+def pooled(x: np.ndarray, axes: list[list[range]], function: Any) -> np.ndarray:
+    """``function`` of each window: of an array of the windows of all maps, [N, C, elements], and their size."""
+    out = np.zeros((*x.shape[:2], *map(len, axes)))
+    for at in itertools.product(*(range(len(axis)) for axis in axes)):
+        window = np.ix_(range(x.shape[0]), range(x.shape[1]), *(axis[o] for axis, o in zip(axes, at)))
+        out[(slice(None), slice(None), *at)] = function(x[window].reshape(*x.shape[:2], -1))
+    return out
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_pool3d(kind: str, ceil_mode: bool, exclusive: bool) -> None:
+    x = distinct(1, 2, 3, 4, 5)
+    size, strides, paddings = [2, 2, 3], [2, 2, 2], [0, 1, 1]
+    axes = [spans(*axis, ceil_mode) for axis in zip(x.shape[2:], size, strides, paddings)]
+
+    def average(window: np.ndarray) -> Any:
+        return window.mean(-1) if exclusive and window.shape[-1] else window.sum(-1) / np.prod(size)
+
+    def maximum(window: np.ndarray) -> Any:
+        return window.max(-1, initial=np.finfo(np.float64).min)
+
+    attrs = {"pooling_type": kind, "ksize": size, "strides": strides, "paddings": paddings}
+    attrs |= {"ceil_mode": ceil_mode, "exclusive": exclusive}
+    expected = pooled(x, axes, average if kind == "avg" else maximum)
+    test = OpTest("pool3d", {"X": x}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_pool3d_over_the_whole_volume() -> None:
+    x = distinct(2, 2, 2, 3, 2)
+    for kind, function in (("max", np.max), ("avg", np.mean)):
+        attrs = {"pooling_type": kind, "global_pooling": True}
+        test = OpTest("pool3d", {"X": x}, attrs, {"Out": function(x, (2, 3, 4), keepdims=True)})
+        test.check_outputs()
+        test.check_gradients(["X"])
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize("shape", [(2, 2, 5, 7), (1, 2, 3, 4, 5)], ids=["images", "volumes"])
+def test_adaptive_pooling(shape: tuple[int, ...], kind: str) -> None:
+    x = distinct(*shape)
+    size = [3, 2] if len(shape) == 4 else [2, 3, 5]
+    axes = [adaptive_spans(n, count) for n, count in zip(shape[2:], size)]
+    expected = pooled(x, axes, lambda window: window.max(-1) if kind == "max" else window.mean(-1))
+    attrs = {"pooling_type": kind, "ksize": size, "adaptive": True, "exclusive": False}
+    test = OpTest(f"pool{len(size)}d", {"X": x}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("shape", [(2, 2, 5, 4), (1, 2, 3, 4, 3)], ids=["images", "volumes"])
+def test_max_pool_with_index(shape: tuple[int, ...], adaptive: bool) -> None:
+    x = distinct(*shape)
+    rank = len(shape) - 2
+    size, strides, paddings = [2] * rank, [2] * rank, [1] * rank
+    if adaptive:
+        axes = [adaptive_spans(n, 2) for n in shape[2:]]
+    else:
+        axes = [spans(n, 2, 2, 1, False) for n in shape[2:]]
+    expected = pooled(x, axes, lambda window: window.max(-1))
+    maps = zip(expected.reshape(-1, expected[0, 0].size), x.reshape(-1, x[0, 0].size))
+    mask = np.array([[int(np.nonzero(values == m)[0][0]) for m in row] for row, values in maps])
+    attrs = {"ksize": size, "strides": strides, "paddings": paddings, "adaptive": adaptive}
+    outputs = {"Out": expected, "Mask": mask.reshape(expected.shape).astype(np.int32)}
+    op_type = "max_pool2d_with_index" if rank == 2 else "max_pool3d_with_index"
+    test = OpTest(op_type, {"X": x}, attrs, outputs)
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+
+
+def test_the_first_of_equal_elements_is_the_maximum() -> None:
+    x = np.array([[[[1.0, np.nan, 2.0, 2.0]]]])
+    attrs = {"ksize": [1, 2], "strides": [1, 2]}
+    outputs = {"Out": np.array([[[[np.nan, 2.0]]]]), "Mask": np.array([[[[1, 2]]]], np.int32)}
+    OpTest("max_pool2d_with_index", {"X": x}, attrs, outputs).check_outputs()
+
+
+def test_pooling_refuses_what_does_not_fit() -> None:
+    x = distinct(1, 2, 4, 4)
+    index = {"Out": None, "Mask": None}
+    OpTest("pool3d", {"X": x}, {"ksize": [2, 2, 2]}).check_refused(ValueError, "[N, C, D, H, W]")
+    OpTest("pool3d", {"X": x[None]}, {"ksize": [2, 2]}).check_refused(ValueError, "ksize", "depth, height, width")
+    OpTest("pool2d", {"X": x}, {"ksize": [0, 2], "adaptive": True}).check_refused(ValueError, "ksize")
+    empty = OpTest("pool2d", {"X": x[:, :, :0]}, {"ksize": [2, 2], "adaptive": True})
+    empty.check_refused(ValueError, "X", "[1, 2, 0, 4]")
+    OpTest("max_pool2d_with_index", {"X": x}, {"ksize": [5, 1]}, index).check_refused(ValueError, "X", "height")
+    attrs = {"ksize": [2, 2], "paddings": [2, 0]}
+    OpTest("max_pool2d_with_index", {"X": x}, attrs, index).check_refused(ValueError, "paddings")
+
+
+@pytest.mark.parametrize("paddings", [[0, 0], [1, 1]], ids=str)
+def test_unpool(paddings: list[int]) -> None:
+    x = distinct(2, 3, 2, 2)
+    extent = [2 * 2 - 2 * p + 1 for p in paddings]
+    places = [RNG.permutation(int(np.prod(extent)))[:4] for _ in range(6)]
+    indices = np.array(places, np.int32).reshape(2, 3, 2, 2)
+    expected = np.zeros((6, int(np.prod(extent))))
+    np.put_along_axis(expected, indices.reshape(6, 4).astype(np.int64), x.reshape(6, 4), 1)
+    attrs = {"ksize": [3, 3], "strides": [2, 2], "paddings": paddings}
+    inputs = {"X": x, "Indices": indices}
+    test = OpTest("unpool", inputs, attrs, {"Out": expected.reshape(2, 3, *extent)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    wrong = {**inputs, "Indices": indices + 100}
+    OpTest("unpool", wrong, attrs).check_refused(IndexError, "Indices", f"[0, {int(np.prod(extent))})", when="run")
+    OpTest("unpool", {**inputs, "Indices": indices[:1]}, attrs).check_refused(ValueError, "Indices")
+    OpTest("unpool", inputs, {**attrs, "unpooling_type": "avg"}).check_refused(ValueError, "unpooling_type")
+    OpTest("unpool", inputs, {"ksize": [1, 1], "paddings": [1, 1]}).check_refused(ValueError, "X", "paddings")
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize("extent", [(4, 6), (5, 3), (1, 1)], ids=str)
+def test_spp(extent: tuple[int, int], kind: str) -> None:
+    def maximum(window: np.ndarray) -> Any:
+        return window.max(-1, initial=np.finfo(np.float64).min)
+
+    def average(window: np.ndarray) -> Any:
+        return window.sum(-1) / max(window.shape[-1], 1)
+
+    x = distinct(2, 3, *extent)
+    levels = []
+    for bins in (1, 2, 4):
+        sizes = [-(-n // bins) for n in extent]
+        axes = [
+            [range(max(o * s - p, 0), max(min(o * s - p + s, n), 0)) for o in range(bins)]
+            for n, s, p in ((n, s, (s * bins - n + 1) // 2) for n, s in zip(extent, sizes))
+        ]
+        levels.append(pooled(x, axes, maximum if kind == "max" else average).reshape(2, -1))
+    expected = np.concatenate(levels, 1)
+    test = OpTest("spp", {"X": x}, {"pyramid_height": 3, "pooling_type": kind}, {"Out": expected})
+    test.check_outputs()
+    if np.abs(expected).max() < 1e3:  # the derivative by what is the lowest number is lost in rounding
+        test.check_gradients(["X"])
+
+
+def test_spp_refuses_what_does_not_fit() -> None:
+    x = distinct(2, 3, 4, 4)
+    OpTest("spp", {"X": x[0]}, {"pyramid_height": 2}).check_refused(ValueError, "X", "[N, C, H, W]")
+    OpTest("spp", {"X": x}, {"pyramid_height": 0}).check_refused(ValueError, "pyramid_height")
+    OpTest("spp", {"X": x}, {"pyramid_height": 2, "pooling_type": "sum"}).check_refused(ValueError, "pooling_type")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_lrn(n: int) -> None:
+    x = numbers(2, 4, 2, 3)
+    k, alpha, beta = 1.5, 0.3, 0.6
+    mid = np.empty_like(x)
+    for c in range(4):
+        first = c - (n - 1) // 2
+        mid[:, c] = k + alpha * (x[:, max(first, 0) : first + n] ** 2).sum(1)
+    attrs = {"n": n, "k": k, "alpha": alpha, "beta": beta}
+    test = OpTest("lrn", {"X": x}, attrs, {"Out": x / mid**beta, "MidOut": mid})
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+
+
+def test_lrn_refuses_what_does_not_fit() -> None:
+    outputs = {"Out": None, "MidOut": None}
+    OpTest("lrn", {"X": numbers(2, 3, 4)}, {}, outputs).check_refused(ValueError, "X", "rank 4")
+    OpTest("lrn", {"X": numbers(1, 1, 1, 1)}, {"n": 0}, outputs).check_refused(ValueError, "attribute n")
+    OpTest("lrn", {"X": numbers(1, 1, 1, 1)}, {"k": 0.0}, outputs).check_refused(ValueError, "attribute k")
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 2, 3), (2, 6, 0, 3), (0, 6, 1, 1)], ids=str)
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_maxout(groups: int, shape: tuple[int, ...]) -> None:
+    x = distinct(*shape)
+    expected = x.reshape(shape[0], shape[1] // groups, groups, *shape[2:]).max(2)
+    test = OpTest("maxout", {"X": x}, {"groups": groups}, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_maxout_refuses_what_does_not_fit() -> None:
+    OpTest("maxout", {"X": numbers(2, 6, 1, 1)}, {"groups": 4}).check_refused(ValueError, "X", "groups", "[2, 6, 1, 1]")
+    OpTest("maxout", {"X": numbers(2, 6, 1, 1)}, {"groups": 0}).check_refused(ValueError, "groups")
+    OpTest("maxout", {"X": numbers(2, 6, 1)}, {"groups": 2}).check_refused(ValueError, "X", "rank 4")
+
+
+def patches(x: np.ndarray, kernels: Any, strides: Any, counts: list[list[int]]) -> np.ndarray:
+    """Of a padded input; ``counts``: how many rows and columns of patches each image has."""
+    rows = [
+        image[(slice(None), *slices(at, strides, kernels, (1, 1)))].reshape(-1)
+        for image, count in zip(x, counts)
+        for at in itertools.product(*map(range, count))
+    ]
+    return np.array(rows).reshape(-1, x.shape[1] * int(np.prod(kernels)))
+
+
+@pytest.mark.parametrize("real_sizes", [False, True])
+def test_im2sequence(real_sizes: bool) -> None:
+    x = numbers(2, 3, 4, 5)
+    kernels, strides, (up, left, down, right) = [2, 3], [2, 1], [1, 0, 0, 1]
+    sizes = np.array([[8.0, 5.0], [5.0, 3.0]])  # of images twice as high as X
+    inside = np.ceil(sizes / (2, 1)).astype(int) if real_sizes else np.array([[4, 5], [4, 5]])
+    counts = [
+        [-(-(n + border - k) // s) + 1 for n, border, k, s in zip(real, (up + down, left + right), kernels, strides)]
+        for real in inside.tolist()
+    ]
+    padded = np.pad(x, ((0, 0), (0, 0), (up, down + 9), (left, right + 9)))  # the last patches hang over
+    expected = patches(padded, kernels, strides, counts)
+    attrs = {"kernels": kernels, "strides": strides, "paddings": [up, left, down, right], "out_stride": [2, 1]}
+    inputs = {"X": x, "Y": sizes} if real_sizes else {"X": x}
+    test = OpTest("im2sequence", inputs, attrs, {"Out": (expected, [[a * b for a, b in counts]])})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_im2sequence_refuses_what_does_not_fit() -> None:
+    x = numbers(2, 3, 4, 5)
+    OpTest("im2sequence", {"X": x}, {"kernels": [5, 1]}).check_refused(ValueError, "X", "kernels")
+    OpTest("im2sequence", {"X": x[0]}, {"kernels": [1, 1]}).check_refused(ValueError, "X", "rank 4")
+    OpTest("im2sequence", {"X": x}, {"kernels": [1, 1], "paddings": [1, 1]}).check_refused(ValueError, "paddings")
+    sizes = {"X": x, "Y": np.array([[9.0, 1.0], [1.0, 1.0]])}
+    OpTest("im2sequence", sizes, {"kernels": [1, 1]}).check_refused(IndexError, "Y", "[0, 4]", when="run")
