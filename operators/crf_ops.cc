@@ -8,6 +8,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/sequences.h"
 
 namespace headrace::ops {
 namespace {
@@ -23,15 +24,6 @@ struct Weights {
   const T* end;
   const T* next;
 };
-
-// Where the sequences of Emission begin and end, checked.
-const std::vector<size_t>& SequencesOfEmission(const ExecutionContext& ctx) {
-  const LoDTensor& emission = ctx.Input("Emission");
-  HR_ENFORCE(!emission.lod().empty(), InvalidArgument,
-             "input Emission: expected a LoD of one level or more, got none (dims ", ToString(emission.dims()), ")");
-  CheckLoD(emission.lod(), emission.dims()[0]);
-  return emission.lod().back();
-}
 
 // log Σ exp of `n` numbers, which overflows nowhere.
 template <typename T, typename At>
@@ -102,18 +94,17 @@ void CheckLabels(const LoDTensor& label, int64_t labels) {
 
 // Calls visit(sequence, first row, rows) for each sequence that is not empty.
 template <typename Visit>
-void ForEachSequence(const std::vector<size_t>& offsets, Visit&& visit) {
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-    const auto rows = static_cast<int64_t>(offsets[s + 1] - offsets[s]);
-    if (rows > 0) {
-      visit(static_cast<int64_t>(s), static_cast<int64_t>(offsets[s]), rows);
+void ForEachFilledSequence(const std::vector<size_t>& offsets, Visit&& visit) {
+  ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
+    if (begin < end) {
+      visit(s, begin, end - begin);
     }
-  }
+  });
 }
 
 template <typename T>
 void CrfKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOfEmission(ctx);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "Emission");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
@@ -132,7 +123,7 @@ void CrfKernel(const ExecutionContext& ctx) {
   std::fill_n(cost, cost_tensor->numel(), T(0));
   const T* emission = emission_tensor.data<T>();
   const int64_t* label = label_tensor.data<int64_t>();
-  ForEachSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
+  ForEachFilledSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
     cost[s] = Forward(w, rows, x, alpha + first * labels) - Score(w, rows, x, label + first);
   });
@@ -141,7 +132,7 @@ void CrfKernel(const ExecutionContext& ctx) {
 // d cost / d weight = (probability that the weight counts) − (whether it does for the given labels).
 template <typename T>
 void CrfGradKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOfEmission(ctx);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "Emission");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
@@ -158,7 +149,7 @@ void CrfGradKernel(const ExecutionContext& ctx) {
   const T* alphas = ctx.Input("Alpha").data<T>();
   const int64_t* label = label_tensor.data<int64_t>();
   std::vector<T> beta;
-  ForEachSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
+  ForEachFilledSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
     const T* alpha = alphas + first * labels;
     const int64_t* y = label + first;
@@ -227,7 +218,7 @@ void Decode(const Weights<T>& w, int64_t rows, const T* emission, std::vector<T>
 
 template <typename T>
 void DecodingKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOfEmission(ctx);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "Emission");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
@@ -235,7 +226,7 @@ void DecodingKernel(const ExecutionContext& ctx) {
   const T* emission = emission_tensor.data<T>();
   std::vector<T> best;
   std::vector<int64_t> from;
-  ForEachSequence(offsets, [&](int64_t, int64_t first, int64_t rows) {
+  ForEachFilledSequence(offsets, [&](int64_t, int64_t first, int64_t rows) {
     Decode(w, rows, emission + first * labels, &best, &from, path + first);
   });
   if (const LoDTensor* label = ctx.InputOrNull("Label")) {

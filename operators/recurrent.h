@@ -9,6 +9,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/sequences.h"
 #include "operators/vector_math.h"
 
 namespace headrace::ops {
@@ -132,15 +133,6 @@ T ActivationDerivative(Activation activation, T y) {
       break;
   }
   return T(1);
-}
-
-// The deepest level of the LoD of an input, checked.
-inline const std::vector<size_t>& SequencesOf(const ExecutionContext& ctx, const char* slot) {
-  const LoDTensor& x = ctx.Input(slot);
-  HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input ", slot,
-             ": expected a LoD of one level or more, got none (dims ", ToString(x.dims()), ")");
-  CheckLoD(x.lod(), x.dims()[0]);
-  return x.lod().back();
 }
 
 // Adds the rows of a matrix [rows, width] up.

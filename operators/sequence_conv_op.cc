@@ -6,24 +6,16 @@
 #include "framework/op_registry.h"
 #include "operators/gemm.h"
 #include "operators/kernel_util.h"
+#include "operators/sequences.h"
 
 namespace headrace::ops {
 namespace {
-
-// Where the sequences of X begin and end, checked.
-const std::vector<size_t>& SequencesOfX(const ExecutionContext& ctx) {
-  const LoDTensor& x = ctx.Input("X");
-  HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input X: expected a LoD of one level or more, got none (dims ",
-             ToString(x.dims()), ")");
-  CheckLoD(x.lod(), x.dims()[0]);
-  return x.lod().back();
-}
 
 // Calls visit(row of the result, place in its context, row of the input) for each row that a context has; what lies
 // outside of the sequence is left out.
 template <typename Visit>
 void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
-  const std::vector<size_t>& offsets = SequencesOfX(ctx);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
   const int64_t length = ctx.Attr<int32_t>("contextLength");
   const int64_t start = ctx.Attr<int32_t>("contextStart");
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {

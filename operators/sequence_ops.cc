@@ -6,25 +6,11 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/sequences.h"
 #include "operators/softmax.h"
 
 namespace headrace::ops {
 namespace {
-
-// Where the sequences begin and end, checked.
-const std::vector<size_t>& Sequences(const LoDTensor& x) {
-  HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input X: expected a LoD of one level or more, got none (dims ",
-             ToString(x.dims()), ")");
-  CheckLoD(x.lod(), x.dims()[0]);
-  return x.lod().back();
-}
-
-void EnforceSequences(const InferShapeContext& ctx, size_t rank) {
-  EnforceRankAtLeast(ctx, "X", rank);
-  // A program need not declare the LoD of what it is fed.
-  HR_ENFORCE(!ctx.IsRuntime() || ctx.InputLoDLevel("X") > 0, InvalidArgument,
-             "input X: expected a LoD of one level or more, got none (dims ", ToString(ctx.InputDim("X")), ")");
-}
 
 // --- sequence_pool ---
 
@@ -39,14 +25,6 @@ T FactorOf(const std::string& type, int64_t length) {
 int64_t RowOf(const std::string& type, int64_t begin, int64_t end) { return type == "FIRST" ? begin : end - 1; }
 
 bool TakesARow(const std::string& type) { return type == "FIRST" || type == "LAST"; }
-
-// Calls visit(sequence, first row, last row + 1) for each sequence.
-template <typename Visit>
-void ForEachSequence(const std::vector<size_t>& offsets, Visit&& visit) {
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-    visit(static_cast<int64_t>(s), static_cast<int64_t>(offsets[s]), static_cast<int64_t>(offsets[s + 1]));
-  }
-}
 
 template <typename T>
 void MaxOfRows(const T* x, int64_t begin, int64_t end, int64_t width, T* out, int32_t* index) {
@@ -66,7 +44,7 @@ void MaxOfRows(const T* x, int64_t begin, int64_t end, int64_t width, T* out, in
 template <typename T>
 void SequencePoolKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const std::vector<size_t>& offsets = Sequences(x_tensor);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
   HR_ENFORCE(x_tensor.dims()[0] <= INT32_MAX, InvalidArgument, "input X: expected at most 2^31 - 1 rows, got dims ",
              ToString(x_tensor.dims()));
   const std::string& type = ctx.Attr<std::string>("pooltype");
@@ -110,7 +88,7 @@ void SequencePoolKernel(const ExecutionContext& ctx) {
 template <typename T>
 void SequencePoolGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const std::vector<size_t>& offsets = Sequences(x_tensor);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
   const std::string& type = ctx.Attr<std::string>("pooltype");
   const int64_t width = Numel(x_tensor.dims(), 1, x_tensor.dims().size());
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
@@ -151,7 +129,7 @@ void SequencePoolGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferSequencePool(InferShapeContext& ctx) {
-  EnforceSequences(ctx, 2);
+  EnforceSequences(ctx, "X", 2);
   const bool max = ctx.Attr<std::string>("pooltype") == "MAX";
   HR_ENFORCE(!max || ctx.HasOutput("MaxIndex"), InvalidArgument,
              "output MaxIndex: it must be given for pooltype 'MAX'");
@@ -186,7 +164,7 @@ OpRegistrar&& SequencePoolAttrs(OpRegistrar&& op) {
 template <typename T>
 void SequenceSoftmaxKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
-  const std::vector<size_t>& offsets = Sequences(x);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
   T* out = ctx.Output("Out")->mutable_data<T>();
   const T* from = x.data<T>();
   ForEachSequence(offsets,
@@ -195,8 +173,7 @@ void SequenceSoftmaxKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 void SequenceSoftmaxGradKernel(const ExecutionContext& ctx) {
-  const LoDTensor& x = ctx.Input("X");
-  const std::vector<size_t>& offsets = Sequences(x);
+  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* out = ctx.Input("Out").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
@@ -206,7 +183,7 @@ void SequenceSoftmaxGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferSequenceSoftmax(InferShapeContext& ctx) {
-  EnforceSequences(ctx, 1);
+  EnforceSequences(ctx, "X", 1);
   const DDim x = ctx.InputDim("X");
   HR_ENFORCE(Fits(Numel(x, 1, x.size()), 1), InvalidArgument, "input X: expected one number for each row, got dims ",
              ToString(x));
@@ -234,7 +211,7 @@ HEADRACE_REGISTER_OP(sequence_pool_grad)
     .Output("X@GRAD", "dims of X")
     .With(SequencePoolAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceSequences(ctx, 2);
+      EnforceSequences(ctx, "X", 2);
       HR_ENFORCE(ctx.Attr<std::string>("pooltype") != "MAX" || ctx.HasInput("MaxIndex"), InvalidArgument,
                  "input MaxIndex: it must be given for pooltype 'MAX'");
       if (ctx.HasInput("MaxIndex")) {

@@ -1,0 +1,75 @@
+// edit_distance: how many insertions, deletions and substitutions turn one sequence into another (V. Levenshtein,
+// 1966).
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+#include "operators/scratch.h"
+#include "operators/sequences.h"
+
+namespace headrace::ops {
+namespace {
+
+// `row`: n + 1 elements to work with.
+int64_t Distance(const int64_t* a, int64_t m, const int64_t* b, int64_t n, int64_t* row) {
+  std::iota(row, row + n + 1, 0);
+  for (int64_t i = 0; i < m; ++i) {
+    int64_t diagonal = row[0];
+    row[0] = i + 1;
+    for (int64_t j = 0; j < n; ++j) {
+      const int64_t substitution = diagonal + static_cast<int64_t>(a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, substitution});
+    }
+  }
+  return row[n];
+}
+
+void EditDistanceKernel(const ExecutionContext& ctx) {
+  const std::vector<size_t>& hyps = SequencesOf(ctx, "Hyps");
+  const std::vector<size_t>& refs = SequencesOf(ctx, "Refs");
+  HR_ENFORCE(hyps.size() == refs.size(), InvalidArgument, "input Refs: expected ", SequenceCount(hyps),
+             " sequences, as Hyps has, got ", SequenceCount(refs));
+  const bool normalized = ctx.Attr<bool>("normalized");
+  const int64_t* a = ctx.Input("Hyps").data<int64_t>();
+  const int64_t* b = ctx.Input("Refs").data<int64_t>();
+  float* out = ctx.Output("Out")->Resize({SequenceCount(hyps), 1}).mutable_data<float>();
+  *ctx.Output("SequenceNum")->mutable_data<int64_t>() = SequenceCount(hyps);
+  thread_local Tensor row_memory;
+  ForEachSequence(refs, [&](int64_t s, int64_t begin, int64_t end) {
+    const int64_t n = end - begin;
+    const auto first = static_cast<int64_t>(hyps[static_cast<size_t>(s)]);
+    const int64_t m = static_cast<int64_t>(hyps[static_cast<size_t>(s) + 1]) - first;
+    HR_ENFORCE(n > 0 || !normalized, InvalidArgument, "input Refs: sequence ", s,
+               " is empty; a normalized distance is divided by its length");
+    const int64_t distance = Distance(a + first, m, b + begin, n, Scratch<int64_t>(&row_memory, n + 1));
+    out[s] = static_cast<float>(distance) / (normalized ? static_cast<float>(n) : 1.0F);
+  });
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(edit_distance)
+    .Comment("How many insertions, deletions and substitutions turn each sequence of Hyps into that of Refs.")
+    .Input("Hyps", "int64 [rows, 1] with LoD")
+    .Input("Refs", "int64 [rows, 1] with LoD, as many sequences")
+    .Output("Out", "float32 [number of sequences, 1]")
+    .Output("SequenceNum", "int64 [1]: the number of sequences")
+    .Attr<bool>("normalized", "whether distances are divided by the length of the sequence of Refs", false)
+    .InferShape([](InferShapeContext& ctx) {
+      for (const char* slot : {"Hyps", "Refs"}) {
+        EnforceSequences(ctx, slot, 2);
+        EnforceDims(ctx, slot, {-1, 1});
+        EnforceType(ctx, slot, DataType::kInt64);
+      }
+      SetOutput(ctx, "SequenceNum", {1}, DataType::kInt64);
+      if (!ctx.IsRuntime()) {  // otherwise the kernel knows how many there are
+        SetOutput(ctx, "Out", {-1, 1}, DataType::kFloat32);
+      }
+    })
+    .Kernel<int64_t>(EditDistanceKernel);
+
+}  // namespace headrace::ops
