@@ -32,22 +32,24 @@ class HardLabels {
   int64_t ignored_;
 };
 
-// Checks the labels of predictions [..., classes] and returns the dims of one loss per row, [..., 1].
-inline DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictions) {
+// Checks the labels of predictions, whose classes lie along `axis`, and returns the dims of the losses: those of the
+// predictions with a 1 there.
+inline DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictions, int32_t axis = -1) {
   EnforceRankAtLeast(ctx, predictions, 2);
   const DDim dims = ctx.InputDim(predictions);
-  HR_ENFORCE(dims.back() != 0, InvalidArgument, "input ", predictions, ": expected at least one class, got dims ",
+  const size_t classes = FrontAxis(axis, dims.size(), "axis");
+  HR_ENFORCE(dims[classes] != 0, InvalidArgument, "input ", predictions, ": expected at least one class, got dims ",
              ToString(dims));
-  DDim per_row = dims;
-  per_row.back() = 1;
+  DDim losses = dims;
+  losses[classes] = 1;
   if (ctx.Attr<bool>("soft_label")) {
     EnforceDims(ctx, "Label", dims);
     EnforceSameType(ctx, "Label", predictions);
   } else {
-    EnforceDims(ctx, "Label", per_row);
+    EnforceDims(ctx, "Label", losses);
     EnforceType(ctx, "Label", DataType::kInt64);
   }
-  return per_row;
+  return losses;
 }
 
 inline OpRegistrar&& LabelAttrs(OpRegistrar&& op) {

@@ -1,105 +1,175 @@
 // softmax_with_cross_entropy: the loss of predicted logits.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/labels.h"
 #include "operators/reduction.h"
+#include "operators/scratch.h"
 #include "operators/softmax.h"
 #include "operators/vector_math.h"
 
 namespace headrace::ops {
 namespace {
 
-template <typename T>
-void SoftmaxWithCrossEntropyKernel(const ExecutionContext& ctx) {
-  const LoDTensor& logits = ctx.Input("Logits");
-  const MatrixSize s(logits);
-  T* softmax = ctx.Output("Softmax")->mutable_data<T>();
-  T* loss = ctx.Output("Loss")->mutable_data<T>();
-  const T* soft_labels = ctx.Attr<bool>("soft_label") ? ctx.Input("Label").data<T>() : nullptr;
-  std::optional<HardLabels> hard_labels;
-  if (soft_labels == nullptr) {
-    hard_labels.emplace(ctx, s.cols);
+// The classes of a tensor of logits, [outer, extent, inner], and the labels of their vectors.
+struct Problem {
+  Problem(const ExecutionContext& ctx, const DDim& dims)
+      : shape(dims, FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis")) {
+    if (!ctx.Attr<bool>("soft_label")) {
+      hard_labels.emplace(ctx, shape.extent);
+    }
   }
+  AxisSize shape;
+  std::optional<HardLabels> hard_labels;
+};
 
-  // loss = Σ label · (log(Σ exp(z)) − z) with z = logits − max, which Softmax holds until it becomes exp(z) / Σ exp(z).
-  SubtractRowMaximum(s.rows, s.cols, logits.data<T>(), softmax);
-  for (int64_t r = 0; r < s.rows; ++r) {
-    const T* z = softmax + r * s.cols;
+// to[c, r] = from[r, c]
+template <typename T>
+void Transpose(int64_t rows, int64_t cols, const T* from, T* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) {
+      to[c * rows + r] = from[r * cols + c];
+    }
+  }
+}
+
+// loss = Σ label · (log(Σ exp(z)) − z) with z = logits − max, for a matrix of a vector per row, of which the first is
+// vector `first` of the tensor. `softmax` holds z until it becomes exp(z) / Σ exp(z); it may be `logits`.
+template <typename T>
+void LossOfRows(const Problem& problem, int64_t first, int64_t rows, const T* logits, const T* soft_labels, T* softmax,
+                T* loss) {
+  const int64_t cols = problem.shape.extent;
+  const auto& hard_labels = problem.hard_labels;
+  SubtractRowMaximum(rows, cols, logits, softmax);
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* z = softmax + r * cols;
     if (hard_labels) {
-      const int64_t label = (*hard_labels)[r];
+      const int64_t label = (*hard_labels)[first + r];
       loss[r] = label < 0 ? T(0) : z[label];
     } else {
-      loss[r] = SumOf<T>(s.cols, [=, label = soft_labels + r * s.cols](int64_t c) { return label[c] * z[c]; });
+      loss[r] = SumOf<T>(cols, [=, label = soft_labels + r * cols](int64_t c) { return label[c] * z[c]; });
     }
   }
-  VectorExp(s.rows * s.cols, softmax, softmax);
-  for (int64_t r = 0; r < s.rows; ++r) {
-    T* row = softmax + r * s.cols;
-    const T sum = Sum(s.cols, row);
-    for (int64_t c = 0; c < s.cols; ++c) {
+  VectorExp(rows * cols, softmax, softmax);
+  for (int64_t r = 0; r < rows; ++r) {
+    T* row = softmax + r * cols;
+    const T sum = Sum(cols, row);
+    for (int64_t c = 0; c < cols; ++c) {
       row[c] /= sum;
     }
-    const T weight = hard_labels ? T((*hard_labels)[r] >= 0) : Sum(s.cols, soft_labels + r * s.cols);
+    const T weight = hard_labels ? T((*hard_labels)[first + r] >= 0) : Sum(cols, soft_labels + r * cols);
     loss[r] = weight * std::log(sum) - loss[r];
+  }
+}
+
+template <typename T>
+void SoftmaxWithCrossEntropyKernel(const ExecutionContext& ctx) {
+  const LoDTensor& logits_tensor = ctx.Input("Logits");
+  const Problem problem(ctx, logits_tensor.dims());
+  const AxisSize& s = problem.shape;
+  T* softmax = ctx.Output("Softmax")->mutable_data<T>();
+  T* loss = ctx.Output("Loss")->mutable_data<T>();
+  const T* logits = logits_tensor.data<T>();
+  const T* soft_labels = problem.hard_labels ? nullptr : ctx.Input("Label").data<T>();
+  if (s.inner == 1) {
+    return LossOfRows(problem, 0, s.outer, logits, soft_labels, softmax, loss);
+  }
+  thread_local Tensor rows_memory;
+  thread_local Tensor labels_memory;
+  const int64_t size = s.extent * s.inner;
+  for (int64_t o = 0; o < s.outer; ++o, logits += size, softmax += size, loss += s.inner) {
+    T* rows = Scratch<T>(&rows_memory, size);
+    T* labels = soft_labels == nullptr ? nullptr : Scratch<T>(&labels_memory, size);
+    Transpose(s.extent, s.inner, logits, rows);
+    if (labels != nullptr) {
+      Transpose(s.extent, s.inner, soft_labels + o * size, labels);
+    }
+    LossOfRows(problem, o * s.inner, s.inner, rows, labels, rows, loss);
+    Transpose(s.inner, s.extent, rows, softmax);
+  }
+}
+
+// The gradient of the logits of a matrix as above. `softmax_grad` and `loss_grad` may be nullptr.
+template <typename T>
+void GradOfRows(const Problem& problem, int64_t first, int64_t rows, const T* softmax, const T* soft_labels,
+                const T* softmax_grad, const T* loss_grad, T* dx) {
+  const int64_t cols = problem.shape.extent;
+  if (softmax_grad != nullptr) {
+    SoftmaxGrad(rows, cols, softmax, softmax_grad, dx);
+  } else {
+    std::fill_n(dx, rows * cols, T(0));
+  }
+  for (int64_t r = 0; loss_grad != nullptr && r < rows; ++r, softmax += cols, dx += cols) {
+    if (!problem.hard_labels) {
+      const T* label = soft_labels + r * cols;
+      const T weight = Sum(cols, label);
+      for (int64_t c = 0; c < cols; ++c) {
+        dx[c] += loss_grad[r] * (weight * softmax[c] - label[c]);
+      }
+    } else if (const int64_t label = (*problem.hard_labels)[first + r]; label >= 0) {
+      for (int64_t c = 0; c < cols; ++c) {
+        dx[c] += loss_grad[r] * softmax[c];
+      }
+      dx[label] -= loss_grad[r];
+    }
   }
 }
 
 template <typename T>
 void SoftmaxWithCrossEntropyGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& softmax_tensor = ctx.Input("Softmax");
-  const MatrixSize s(softmax_tensor);
-  const T* softmax = softmax_tensor.data<T>();
-  const LoDTensor* loss_grad = ctx.InputOrNull("Loss@GRAD");
-  const LoDTensor* softmax_grad = ctx.InputOrNull("Softmax@GRAD");
+  const Problem problem(ctx, softmax_tensor.dims());
+  const AxisSize& s = problem.shape;
   T* dx = ctx.Output("Logits@GRAD")->mutable_data<T>();
+  const T* softmax = softmax_tensor.data<T>();
+  const T* soft_labels = problem.hard_labels ? nullptr : ctx.Input("Label").data<T>();
+  const T* softmax_grad = ElementsOrNull<T>(ctx, "Softmax@GRAD");
+  const T* loss_grad = ElementsOrNull<T>(ctx, "Loss@GRAD");
+  if (s.inner == 1) {
+    return GradOfRows(problem, 0, s.outer, softmax, soft_labels, softmax_grad, loss_grad, dx);
+  }
+  thread_local Tensor softmax_memory;
+  thread_local Tensor labels_memory;
+  thread_local Tensor softmax_grad_memory;
+  thread_local Tensor dx_memory;
+  const int64_t size = s.extent * s.inner;
+  const auto transposed = [&](const T* from, int64_t o, Tensor* memory) -> const T* {
+    if (from == nullptr) {
+      return nullptr;
+    }
+    T* rows = Scratch<T>(memory, size);
+    Transpose(s.extent, s.inner, from + o * size, rows);
+    return rows;
+  };
+  for (int64_t o = 0; o < s.outer; ++o) {
+    T* dx_rows = Scratch<T>(&dx_memory, size);
+    GradOfRows(problem, o * s.inner, s.inner, transposed(softmax, o, &softmax_memory),
+               transposed(soft_labels, o, &labels_memory), transposed(softmax_grad, o, &softmax_grad_memory),
+               loss_grad == nullptr ? nullptr : loss_grad + o * s.inner, dx_rows);
+    Transpose(s.inner, s.extent, dx_rows, dx + o * size);
+  }
+}
 
-  if (softmax_grad != nullptr) {
-    SoftmaxGrad(s.rows, s.cols, softmax, softmax_grad->data<T>(), dx);
-  } else {
-    std::fill_n(dx, softmax_tensor.numel(), T(0));
-  }
-  if (loss_grad == nullptr) {
-    return;
-  }
-  const T* d = loss_grad->data<T>();
-  if (ctx.Attr<bool>("soft_label")) {
-    const T* label = ctx.Input("Label").data<T>();
-    for (int64_t r = 0; r < s.rows; ++r, softmax += s.cols, label += s.cols, dx += s.cols) {
-      const T weight = Sum(s.cols, label);
-      for (int64_t c = 0; c < s.cols; ++c) {
-        dx[c] += d[r] * (weight * softmax[c] - label[c]);
-      }
-    }
-  } else {
-    const HardLabels labels(ctx, s.cols);
-    for (int64_t r = 0; r < s.rows; ++r, softmax += s.cols, dx += s.cols) {
-      const int64_t label = labels[r];
-      if (label < 0) {
-        continue;
-      }
-      for (int64_t c = 0; c < s.cols; ++c) {
-        dx[c] += d[r] * softmax[c];
-      }
-      dx[label] -= d[r];
-    }
-  }
+OpRegistrar&& LossAttrs(OpRegistrar&& op) {
+  return LabelAttrs(std::move(op))
+      .Attr<int32_t>("axis", "the dimension of the classes; negative ones count from the back", -1);
 }
 
 }  // namespace
 
 HEADRACE_REGISTER_OP(softmax_with_cross_entropy)
     .Comment("cross_entropy of softmax, computed from the logits so that nothing overflows.")
-    .Input("Logits", "[..., classes]")
-    .Input("Label", "int64 [..., 1], or the dims and dtype of Logits if soft_label")
+    .Input("Logits", "rank 2 or more; dimension axis is that of the classes")
+    .Input("Label", "int64, dims of Logits with a 1 for the classes, or the dims and dtype of Logits if soft_label")
     .Output("Softmax", "dims of Logits")
-    .Output("Loss", "[..., 1], one loss per row")
-    .With(LabelAttrs)
+    .Output("Loss", "dims of Logits with a 1 for the classes")
+    .With(LossAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "Loss", CheckLabels(ctx, "Logits"), ctx.InputType("Logits"));
+      SetOutput(ctx, "Loss", CheckLabels(ctx, "Logits", ctx.Attr<int32_t>("axis")), ctx.InputType("Logits"));
       ctx.ShareAll("Logits", "Softmax");
       ctx.ShareLoD("Logits", "Loss");
     })
@@ -114,11 +184,11 @@ HEADRACE_REGISTER_OP(softmax_with_cross_entropy_grad)
     .Input("Softmax@GRAD", "gradient of Softmax", kDispensable)
     .Input("Loss@GRAD", "gradient of Loss", kDispensable)
     .Output("Logits@GRAD", "dims of Logits")
-    .With(LabelAttrs)
+    .With(LossAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      const DDim per_row = CheckLabels(ctx, "Softmax");
+      const DDim losses = CheckLabels(ctx, "Softmax", ctx.Attr<int32_t>("axis"));
       if (ctx.HasInput("Loss@GRAD")) {
-        EnforceDims(ctx, "Loss@GRAD", per_row);
+        EnforceDims(ctx, "Loss@GRAD", losses);
         EnforceSameType(ctx, "Loss@GRAD", "Softmax");
       }
       if (ctx.HasInput("Softmax@GRAD")) {

@@ -65,6 +65,16 @@ class OpTest:
         program = _OpProgram(self, dtype)
         return program.run()
 
+    def gradients(
+        self, inputs: Sequence[str], outputs: Sequence[str] | None = None, dtype: Any = np.float64
+    ) -> dict[str, np.ndarray]:
+        """The derivatives that check_gradients checks, as the operator gives them: by the variables of the input slots
+        (``X_0`` is the first one of slot X), in ``dtype``. For operators that do not give the true ones.
+        """
+        program = _OpProgram(self, dtype)
+        program.differentiate(inputs, list(self._expected) if outputs is None else list(outputs))
+        return program.gradients()
+
     def check_outputs(self, rtol: float = 1e-5, atol: float = 1e-6) -> None:
         """Compares values, shapes, dtypes and LoDs of the outputs with what they should be, and what shape inference
         says before the run, with known and with unknown (-1) dimensions, with what the run gives.

@@ -78,6 +78,52 @@ def test_cross_entropies(shape: tuple[int, ...], soft: bool) -> None:
     combined.check_gradients(["Logits"], ["Softmax", "Loss"])
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((2, 3, 4), 1), ((3, 2), 0), ((2, 3, 2, 2), -3), ((0, 3, 2), 1)], ids=str)
+@pytest.mark.parametrize("soft", [False, True])
+def test_softmax_with_cross_entropy_along_an_axis(shape: tuple[int, ...], axis: int, soft: bool) -> None:
+    logits = RNG.uniform(-2, 2, shape)
+    p = softmax(logits, axis) if logits.size else logits
+    classes = shape[axis]
+    attrs: dict[str, Any] = {"soft_label": soft, "axis": axis}
+    if soft:
+        label = RNG.uniform(0, 1, shape)
+        loss = -(label * np.log(p)).sum(axis, keepdims=True)
+    else:
+        per_vector = list(shape)
+        per_vector[axis] = 1
+        label = RNG.integers(0, classes, per_vector)
+        attrs["ignore_index"] = 1
+        loss = np.where(label == 1, 0.0, -np.log(np.take_along_axis(p, label, axis)))
+    inputs = {"Logits": logits, "Label": label}
+    test = OpTest("softmax_with_cross_entropy", inputs, attrs, {"Softmax": p, "Loss": loss})
+    test.check_outputs()
+    test.check_gradients(["Logits"], ["Loss"])
+    test.check_gradients(["Logits"], ["Softmax", "Loss"])
+    wrong = OpTest("softmax_with_cross_entropy", inputs, {**attrs, "axis": 4}, {"Softmax": None, "Loss": None})
+    wrong.check_refused(ValueError, "axis", "4")
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (1, 2), (0, 3)], ids=str)
+def test_bpr_loss(shape: tuple[int, int]) -> None:
+    x = RNG.uniform(-2, 2, shape)
+    label = RNG.integers(0, shape[1], (shape[0], 1))
+    behind = np.log1p(np.exp(x - np.take_along_axis(x, label, 1)))
+    np.put_along_axis(behind, label, 0, 1)
+    test = OpTest("bpr_loss", {"X": x, "Label": label}, {}, {"Y": behind.sum(1, keepdims=True) / (shape[1] - 1)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_bpr_loss_of_large_scores_and_what_it_refuses() -> None:
+    far = {"X": np.array([[1000.0, 0.0]]), "Label": np.array([[1]])}
+    OpTest("bpr_loss", far, {}, {"Y": np.array([[1000.0]])}).check_outputs()
+    OpTest("bpr_loss", {**far, "Label": np.array([[2]])}, {}, {"Y": None}).check_refused(
+        IndexError, "Label", "row 0", "[0, 2)", when="run"
+    )
+    OpTest("bpr_loss", {**far, "X": np.ones((1, 1))}, {}, {"Y": None}).check_refused(ValueError, "X", "two classes")
+    OpTest("bpr_loss", {**far, "Label": np.array([1])}, {}, {"Y": None}).check_refused(ValueError, "Label", ", 1]")
+
+
 def test_labels_that_are_no_class_are_refused() -> None:
     p = softmax(RNG.uniform(-2, 2, (2, 3)))
     for op_type, slot, out in (("cross_entropy", "X", "Y"), ("softmax_with_cross_entropy", "Logits", "Loss")):
