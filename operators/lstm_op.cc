@@ -1,7 +1,4 @@
 // lstm: long short-term memory over sequences.
-//
-// S. Hochreiter and J. Schmidhuber, Long short-term memory, 1997; peepholes: F. Gers and J. Schmidhuber, 2000. Gates
-// lie in the order of Fluid: candidate, input, forget, output.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -10,122 +7,16 @@
 #include "framework/op_registry.h"
 #include "operators/gemm.h"
 #include "operators/kernel_util.h"
+#include "operators/lstm_cell.h"
 #include "operators/recurrent.h"
 
 namespace headrace::ops {
 namespace {
 
-// The cell of one operator: its width, its activations and the weights of its peepholes (nullptr: none).
-template <typename T>
-struct Cell {
-  explicit Cell(const ExecutionContext& ctx)
-      : width(ctx.Input("Weight").dims()[0]),
-        gate(ActivationOf(ctx.Attr<std::string>("gate_activation"))),
-        cell(ActivationOf(ctx.Attr<std::string>("cell_activation"))),
-        candidate(ActivationOf(ctx.Attr<std::string>("candidate_activation"))) {
-    if (ctx.Attr<bool>("use_peepholes")) {
-      by_input = ctx.Input("Bias").data<T>() + 4 * width;
-      by_forget = by_input + width;
-      by_output = by_forget + width;
-    }
-  }
-
-  // From the sums `gates` (4 · width) and the state before (nullptr: zeros) to the activated gates, the state, its
-  // activation and the result.
-  void Step(T* gates, const T* before, T* state, T* activated, T* hidden) const {
-    T* input = gates + width;
-    T* forget = input + width;
-    T* output = forget + width;
-    if (by_input != nullptr && before != nullptr) {
-      for (int64_t i = 0; i < width; ++i) {
-        input[i] += by_input[i] * before[i];
-        forget[i] += by_forget[i] * before[i];
-      }
-    }
-    Activate(candidate, width, gates, gates);
-    Activate(gate, 2 * width, input, input);
-    for (int64_t i = 0; i < width; ++i) {
-      state[i] = gates[i] * input[i] + (before == nullptr ? T(0) : before[i] * forget[i]);
-    }
-    for (int64_t i = 0; by_output != nullptr && i < width; ++i) {
-      output[i] += by_output[i] * state[i];
-    }
-    Activate(gate, width, output, output);
-    Activate(cell, width, state, activated);
-    for (int64_t i = 0; i < width; ++i) {
-      hidden[i] = output[i] * activated[i];
-    }
-  }
-
-  // From the gradients of result and state to those of the sums and (added up) of the state before; and those of the
-  // peepholes, added up, 3 · width, if there are any.
-  void StepBack(const T* gates, const T* before, const T* state, const T* activated, const T* hidden_grad,
-                const T* state_grad, T* gates_grad, T* before_grad, T* peepholes_grad) const {
-    const T* input = gates + width;
-    const T* forget = input + width;
-    const T* output = forget + width;
-    for (int64_t i = 0; i < width; ++i) {
-      const T d_output = hidden_grad[i] * activated[i] * ActivationDerivative(gate, output[i]);
-      T d_state = state_grad[i] + hidden_grad[i] * output[i] * ActivationDerivative(cell, activated[i]);
-      if (by_output != nullptr) {
-        d_state += d_output * by_output[i];
-      }
-      const T d_input = d_state * gates[i] * ActivationDerivative(gate, input[i]);
-      const T d_forget = before == nullptr ? T(0) : d_state * before[i] * ActivationDerivative(gate, forget[i]);
-      gates_grad[i] = d_state * input[i] * ActivationDerivative(candidate, gates[i]);
-      gates_grad[width + i] = d_input;
-      gates_grad[2 * width + i] = d_forget;
-      gates_grad[3 * width + i] = d_output;
-      if (before_grad != nullptr) {
-        before_grad[i] += d_state * forget[i];
-        if (by_input != nullptr) {
-          before_grad[i] += d_input * by_input[i] + d_forget * by_forget[i];
-        }
-      }
-      if (peepholes_grad != nullptr) {
-        peepholes_grad[i] += before == nullptr ? T(0) : d_input * before[i];
-        peepholes_grad[width + i] += before == nullptr ? T(0) : d_forget * before[i];
-        peepholes_grad[2 * width + i] += d_output * state[i];
-      }
-    }
-  }
-
-  int64_t width;
-  Activation gate;
-  Activation cell;
-  Activation candidate;
-  const T* by_input = nullptr;
-  const T* by_forget = nullptr;
-  const T* by_output = nullptr;
-};
-
-// The rows that step `t` of a tensor in batch order begins with; before the first step, those of `initial`.
-template <typename T>
-T* StepBefore(const StepBatches& batches, size_t t, int64_t width, T* rows, T* initial) {
-  return t == 0 ? initial : rows + batches.Begin(t - 1) * width;
-}
-
-// The rows of an optional tensor of initial states, longest sequence first; empty without one.
-template <typename T>
-std::vector<T> InitialStates(const ExecutionContext& ctx, const char* slot, const StepBatches& batches) {
-  const LoDTensor* tensor = ctx.InputOrNull(slot);
-  if (tensor == nullptr) {
-    return {};
-  }
-  std::vector<T> sorted(static_cast<size_t>(tensor->numel()));
-  batches.SortStates(tensor->data<T>(), tensor->dims()[1], sorted.data());
-  return sorted;
-}
-
-template <typename T>
-T* DataOrNull(std::vector<T>& values) {
-  return values.empty() ? nullptr : values.data();
-}
-
 template <typename T>
 void LstmKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
-  const Cell<T> cell(ctx);
+  const LstmCell<T> cell(ctx);
   const int64_t width = cell.width;
   const int64_t rows = ctx.Input("Input").dims()[0];
   T* hidden_out = ctx.Output("Hidden")->mutable_data<T>();
@@ -165,7 +56,7 @@ void LstmKernel(const ExecutionContext& ctx) {
 template <typename T>
 void LstmGradKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
-  const Cell<T> cell(ctx);
+  const LstmCell<T> cell(ctx);
   const int64_t width = cell.width;
   const int64_t rows = ctx.Input("Input").dims()[0];
   const auto size = static_cast<size_t>(rows * width);
@@ -250,27 +141,6 @@ DDim CheckLstm(const InferShapeContext& ctx) {
     }
   }
   return {ctx.InputDim("Input")[0], width};
-}
-
-OpRegistrar&& LstmAttrs(OpRegistrar&& op) {
-  return std::move(op)
-      .Attr<bool>("use_peepholes", "whether gates see the state of the cell", true)
-      .Attr<bool>("is_reverse", "whether sequences are read from their end", false)
-      .With(ActivationAttr, "gate_activation", "of the gates", "sigmoid")
-      .With(ActivationAttr, "cell_activation", "of the state", "tanh")
-      .With(ActivationAttr, "candidate_activation", "of the candidate", "tanh");
-}
-
-// Initial states have a row for each sequence, which only the LoD at run time tells.
-template <typename T, void (*kKernel)(const ExecutionContext&)>
-void Checked(const ExecutionContext& ctx) {
-  const auto sequences = static_cast<int64_t>(SequencesOf(ctx, "Input").size()) - 1;
-  for (const char* slot : {"H0", "C0"}) {
-    const LoDTensor* states = ctx.InputOrNull(slot);
-    HR_ENFORCE(states == nullptr || states->dims()[0] == sequences, InvalidArgument, "input ", slot, ": expected ",
-               sequences, " rows, one for each sequence of Input, got dims ", ToString(states->dims()));
-  }
-  kKernel(ctx);
 }
 
 }  // namespace

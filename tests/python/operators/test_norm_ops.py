@@ -98,3 +98,27 @@ def test_group_norm_refuses_what_does_not_fit() -> None:
         ({"X": x, "Scale": np.zeros(3)}, {"groups": 2}, "Scale"),
     ):
         OpTest("group_norm", inputs, attrs, outputs).check_refused(ValueError, part)
+
+
+def test_data_norm() -> None:
+    x = RNG.uniform(-1, 1, (4, 3))
+    size, total, squares = np.full(3, 10.0), RNG.uniform(-1, 1, 3), RNG.uniform(5, 9, 3)
+    means, scales = total / size, np.sqrt(size / squares)
+    inputs = {"X": x, "BatchSize": size, "BatchSum": total, "BatchSquareSum": squares}
+    outputs = {"Y": (x - means) * scales, "Means": means, "Scales": scales}
+    known = ["BatchSize", "BatchSum", "BatchSquareSum"]
+    test = OpTest("data_norm", inputs, {"epsilon": 1e-3}, outputs, known)
+    test.check_outputs()
+    test.check_gradients(["X"], ["Y"])
+    got = test.gradients(list(inputs), ["Y"])  # those of the statistics are statistics of the batch
+    np.testing.assert_allclose(got["BatchSize_0"], np.full(3, 4.0))
+    np.testing.assert_allclose(got["BatchSum_0"], x.sum(0))
+    np.testing.assert_allclose(got["BatchSquareSum_0"], ((x - means) ** 2).sum(0) + 4e-3)
+    nothing: dict[str, None] = dict.fromkeys(outputs)
+    for change, attrs, part in (
+        ({"BatchSum": total[:2]}, {}, "BatchSum"),
+        ({"X": x[0]}, {}, "input X"),
+        ({}, {"epsilon": 0.1}, "epsilon"),
+        ({}, {"data_layout": "NC"}, "data_layout"),
+    ):
+        OpTest("data_norm", {**inputs, **change}, attrs, nothing, known).check_refused(ValueError, part)

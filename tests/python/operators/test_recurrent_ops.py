@@ -174,3 +174,80 @@ def test_what_does_not_fit_is_refused() -> None:
     OpTest("gru_unit", unit, {"activation": 4}, outputs, known=["Weight"]).check_refused(ValueError, "activation")
     outputs = dict.fromkeys(("C", "H"))
     OpTest("lstm_unit", {"X": numbers(2, 7), "C_prev": numbers(2, 2)}, {}, outputs).check_refused(ValueError, "X")
+
+
+def lstmp(inputs: dict[str, Any], lengths: list[int], attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    x, w, bias, to = inputs["Input"][0], inputs["Weight"], inputs["Bias"][0], inputs["ProjWeight"]
+    activation = ACTIVATIONS[attrs.get("proj_activation", "tanh")]
+    sigmoid = ACTIVATIONS["sigmoid"]
+    by_input, by_forget, by_output = bias[4 * D :].reshape(3, D) if attrs["use_peepholes"] else np.zeros((3, D))
+    projections, states = np.zeros((len(x), to.shape[1])), np.zeros((len(x), D))
+    for number, rows in sequences(attrs["is_reverse"], lengths):
+        r = inputs["H0"][number] if "H0" in inputs else np.zeros(to.shape[1])
+        c = inputs["C0"][number] if "C0" in inputs else np.zeros(D)
+        for row in rows:
+            g, i, f, o = (x[row] + r @ w + bias[: 4 * D]).reshape(4, D)
+            c = np.tanh(g) * sigmoid(i + by_input * c) + c * sigmoid(f + by_forget * c)
+            if attrs.get("cell_clip"):
+                c = np.clip(c, -attrs["cell_clip"], attrs["cell_clip"])
+            r = activation((sigmoid(o + by_output * c) * np.tanh(c)) @ to)
+            if attrs.get("proj_clip"):
+                r = np.clip(r, -attrs["proj_clip"], attrs["proj_clip"])
+            projections[row], states[row] = r, c
+    return projections, states
+
+
+LSTMP_INTERMEDIATES: dict[str, Any] = {"BatchGate": None, "BatchCellPreAct": None, "BatchHidden": None}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("initial", [False, True])
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"use_peepholes": True},
+        {"use_peepholes": False, "proj_activation": "identity"},
+        {"use_peepholes": True, "cell_clip": 0.2, "proj_clip": 0.15},
+    ],
+    ids=str,
+)
+def test_lstmp(attrs: dict[str, Any], initial: bool, reverse: bool) -> None:
+    lengths = [2, 4, 0, 1]
+    inputs: dict[str, Any] = {
+        "Input": (numbers(7, 4 * D), [lengths]),
+        "Weight": numbers(2, 4 * D),
+        "ProjWeight": numbers(D, 2),
+        "Bias": numbers(1, (7 if attrs["use_peepholes"] else 4) * D),
+    }
+    if initial:
+        inputs |= {"H0": numbers(4, 2), "C0": numbers(4, D)}
+    attrs = {**attrs, "is_reverse": reverse}
+    projections, states = lstmp(inputs, lengths, attrs)
+    outputs = {"Projection": (projections, [lengths]), "Cell": (states, [lengths]), **LSTMP_INTERMEDIATES}
+    test = OpTest("lstmp", inputs, attrs, outputs, known=["Weight", "ProjWeight", "Bias"])
+    test.check_outputs()
+    test.check_gradients(list(inputs), ["Projection", "Cell"], tolerance=1e-5)
+    test.check_gradients(list(inputs), ["Projection"], tolerance=1e-5)
+
+
+def test_lstmp_refuses_what_does_not_fit() -> None:
+    good: dict[str, Any] = {
+        "Input": (numbers(3, 4 * D), [[1, 2]]),
+        "Weight": numbers(2, 4 * D),
+        "ProjWeight": numbers(D, 2),
+        "Bias": numbers(1, 7 * D),
+    }
+    outputs = {"Projection": None, "Cell": None, **LSTMP_INTERMEDIATES}
+    known = ["Weight", "ProjWeight", "Bias"]
+    for change, attrs, part in (
+        ({"Weight": numbers(D, 4 * D)}, {}, "Weight"),
+        ({"Bias": numbers(1, 4 * D)}, {}, "Bias"),
+        ({"H0": numbers(2, 2)}, {}, "C0"),
+        ({"H0": numbers(2, D), "C0": numbers(2, D)}, {}, "H0"),
+        ({}, {"proj_activation": "softmax"}, "proj_activation"),
+        ({}, {"cell_clip": -1.0}, "cell_clip"),
+    ):
+        OpTest("lstmp", {**good, **change}, attrs, outputs, [*known, "H0", "C0"]).check_refused(ValueError, part)
+    states = {"H0": numbers(3, 2), "C0": numbers(3, D)}
+    test = OpTest("lstmp", {**good, **states}, {}, outputs, known)
+    test.check_refused(ValueError, "H0", "2 rows", when="run")
