@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "operators/batch_size_like.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -62,25 +63,11 @@ T ConstantAttr(const ExecutionContext& ctx) {
   }
 }
 
-// A batch of sequences has the size of their number, not of their rows.
-bool CountsSequences(const OpDesc& op, size_t lod_level) {
-  return lod_level > 0 && op.Attr<int32_t>("input_dim_idx") == 0;
-}
-
-void ResizeToSequences(const ExecutionContext& ctx, const LoDTensor& like, LoDTensor* out) {
-  if (CountsSequences(ctx.op(), like.lod_level())) {
-    DDim dims = out->dims();
-    dims[FrontAxis(ctx.Attr<int32_t>("output_dim_idx"), dims.size(), "output_dim_idx")] =
-        static_cast<int64_t>(like.lod().back().size()) - 1;
-    out->Resize(dims);
-  }
-}
-
 template <typename T>
 void FillConstantKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
-  if (const LoDTensor* like = ctx.InputOrNull("Input")) {
-    ResizeToSequences(ctx, *like, out);
+  if (ctx.HasInput("Input")) {
+    ResizeLikeBatch(ctx, out);
   }
   const T value = ConstantAttr<T>(ctx);
   std::fill_n(out->mutable_data<T>(), out->numel(), value);
@@ -89,20 +76,6 @@ void FillConstantKernel(const ExecutionContext& ctx) {
 void InferFillConstant(InferShapeContext& ctx) {
   const auto& shape = ctx.Attr<std::vector<int64_t>>("shape");
   HR_ENFORCE(Numel(shape) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(shape));
-  SetOutput(ctx, "Out", shape, TypeAttr(ctx, "dtype"));
-}
-
-void InferFillConstantBatchSizeLike(InferShapeContext& ctx) {
-  DDim shape = ctx.Attr<std::vector<int64_t>>("shape");
-  const DDim like = ctx.InputDim("Input");
-  const size_t from = FrontAxis(ctx.Attr<int32_t>("input_dim_idx"), like.size(), "input_dim_idx");
-  const size_t to = FrontAxis(ctx.Attr<int32_t>("output_dim_idx"), shape.size(), "output_dim_idx");
-  for (size_t d = 0; d < shape.size(); ++d) {
-    HR_ENFORCE(d == to || shape[d] >= 0, InvalidArgument,
-               "attribute shape: expected known dimensions, apart from dimension ", to, ", got ", ToString(shape));
-  }
-  const bool sequences = CountsSequences(ctx.op(), static_cast<size_t>(ctx.InputLoDLevel("Input")));
-  shape[to] = sequences && !ctx.IsRuntime() ? -1 : like[from];
   SetOutput(ctx, "Out", shape, TypeAttr(ctx, "dtype"));
 }
 
@@ -139,11 +112,9 @@ HEADRACE_REGISTER_OP(fill_constant)
 
 HEADRACE_REGISTER_OP(fill_constant_batch_size_like)
     .Comment("As fill_constant, with one dimension taken from another tensor.")
-    .Input("Input", "the tensor whose dimension is taken; of one with a LoD, dimension 0 counts its sequences")
+    .With(BatchSizeLikeSlots)
     .With(ConstantAttrs)
-    .Attr<int32_t>("input_dim_idx", "the dimension of Input that is taken", 0)
-    .Attr<int32_t>("output_dim_idx", "the dimension of Out that it becomes", 0)
-    .InferShape(InferFillConstantBatchSizeLike);
+    .InferShape(InferBatchSizeLike);
 
 HEADRACE_REGISTER_OP(fill_zeros_like)
     .Comment("Zeros.")

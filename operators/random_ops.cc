@@ -1,4 +1,5 @@
-// uniform_random, gaussian_random, truncated_gaussian_random. Number i of a tensor depends on the seed and on i alone,
+// uniform_random, gaussian_random, truncated_gaussian_random, and uniform_random_batch_size_like and
+// gaussian_random_batch_size_like. Number i of a tensor depends on the seed and on i alone,
 // and is made with IEEE arithmetic only (and a logarithm in the far tails of the normal distribution), so that it is
 // the same on every machine.
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "operators/batch_size_like.h"
 #include "operators/kernel_util.h"
 #include "operators/normal_quantile.h"
 #include "operators/philox.h"
@@ -34,6 +36,9 @@ double UniformOpen(const PhiloxBlock& block, size_t i) {
 template <typename T, typename Transform>
 void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {
   LoDTensor* out = ctx.Output("Out");
+  if (ctx.HasInput("Input")) {
+    ResizeLikeBatch(ctx, out);
+  }
   T* data = out->mutable_data<T>();
   const int64_t numel = out->numel();
   const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
@@ -77,12 +82,11 @@ void InferRandomShape(InferShapeContext& ctx) {
   SetOutput(ctx, "Out", shape, TypeAttr(ctx, "dtype"));
 }
 
-void InferUniformShape(InferShapeContext& ctx) {
+void CheckBounds(const InferShapeContext& ctx) {
   const double min = ctx.Attr<double>("min");
   const double max = ctx.Attr<double>("max");
   HR_ENFORCE(std::isfinite(min) && std::isfinite(max) && min <= max, InvalidArgument,
              "attributes min and max: expected finite numbers with min <= max, got ", min, " and ", max);
-  InferRandomShape(ctx);
 }
 
 OpRegistrar&& CommonAttrs(OpRegistrar&& op) {
@@ -92,6 +96,14 @@ OpRegistrar&& CommonAttrs(OpRegistrar&& op) {
       .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
       .Attr<int32_t>("seed", "the same numbers whenever it is the same; 0: others at each run", 0)
       .KernelTypeFromAttr("dtype");
+}
+
+OpRegistrar&& UniformAttrs(OpRegistrar&& op) {
+  return CommonAttrs(std::move(op))
+      .Attr<double>("min", "lower bound", -1.0)
+      .Attr<double>("max", "upper bound", 1.0)
+      .Kernel<float>(UniformKernel<float>)
+      .Kernel<double>(UniformKernel<double>);
 }
 
 OpRegistrar&& GaussianAttrs(OpRegistrar&& op) {
@@ -110,17 +122,33 @@ OpRegistrar&& GaussianAttrs(OpRegistrar&& op) {
 
 HEADRACE_REGISTER_OP(uniform_random)
     .Comment("Random numbers uniform in [min, max), from Philox4x32-10.")
-    .With(CommonAttrs)
-    .Attr<double>("min", "lower bound", -1.0)
-    .Attr<double>("max", "upper bound", 1.0)
-    .InferShape(InferUniformShape)
-    .Kernel<float>(UniformKernel<float>)
-    .Kernel<double>(UniformKernel<double>);
+    .With(UniformAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      CheckBounds(ctx);
+      InferRandomShape(ctx);
+    });
+
+HEADRACE_REGISTER_OP(uniform_random_batch_size_like)
+    .Comment("As uniform_random, with one dimension taken from another tensor.")
+    .With(BatchSizeLikeSlots)
+    .With(UniformAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      CheckBounds(ctx);
+      InferBatchSizeLike(ctx);
+    });
 
 HEADRACE_REGISTER_OP(gaussian_random)
     .Comment("Normally distributed random numbers, from Philox4x32-10 by the inverse of the distribution function.")
     .With(GaussianAttrs)
     .InferShape(InferRandomShape)
+    .Kernel<float>(GaussianKernel<float>)
+    .Kernel<double>(GaussianKernel<double>);
+
+HEADRACE_REGISTER_OP(gaussian_random_batch_size_like)
+    .Comment("As gaussian_random, with one dimension taken from another tensor.")
+    .With(BatchSizeLikeSlots)
+    .With(GaussianAttrs)
+    .InferShape(InferBatchSizeLike)
     .Kernel<float>(GaussianKernel<float>)
     .Kernel<double>(GaussianKernel<double>);
 

@@ -160,3 +160,39 @@ def test_what_does_not_fit_is_refused(op_type: str) -> None:
         return
     two_rates = {**inputs, "LearningRate": np.array([RATE, RATE])}
     OpTest(op_type, two_rates, attrs, nothing).check_refused(ValueError, "LearningRate", "single element")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("updates", "terms", "is_full", "moves_on"),
+    [(4, 1, False, False), (9, 4, True, False), (16383, 2, False, True), (16383, 4, True, True)],
+    ids=["adds", "window is full", "moves on", "both"],
+)
+def test_average_accumulates(updates: int, terms: int, is_full: bool, moves_on: bool, dtype: Any) -> None:
+    param, *sums = (RNG.uniform(-1, 1, (3, 2)).astype(dtype) for _ in range(4))
+    attrs = {"average_window": 0.5, "max_average_window": 5, "min_average_window": 3}
+    new = [sums[0] + param, sums[1], sums[2]]
+    if moves_on:
+        new = [np.zeros_like(param), new[0] + new[1], new[2]]
+    if is_full:
+        new = [np.zeros_like(param), np.zeros_like(param), new[0] + new[1]]
+    counts = {"num_updates": updates, "num_accumulates": terms, "old_num_accumulates": 7}
+    new_counts = {
+        "num_updates": updates + 1,
+        "num_accumulates": 0 if is_full else terms + 1,
+        "old_num_accumulates": terms + 1 if is_full else 7,
+    }
+    inputs = {"param": param, **{f"in_sum_{i + 1}": s for i, s in enumerate(sums)}}
+    inputs |= {f"in_{name}": np.array([n]) for name, n in counts.items()}
+    outputs = {f"out_sum_{i + 1}": s for i, s in enumerate(new)}
+    outputs |= {f"out_{name}": np.array([n]) for name, n in new_counts.items()}
+    known = [f"in_{name}" for name in counts]
+    OpTest("average_accumulates", inputs, attrs, outputs, known).check_outputs()
+    nothing = dict.fromkeys(outputs)
+    wrong = {**inputs, "in_sum_2": sums[1][:2]}
+    OpTest("average_accumulates", wrong, attrs, nothing, known).check_refused(ValueError, "in_sum_2", "2]")
+    wrong = {**inputs, "in_num_updates": np.array([1], np.int32)}
+    OpTest("average_accumulates", wrong, attrs, nothing, known).check_refused(TypeError, "in_num_updates", "int64")
+    windows = {"min_average_window": 9, "max_average_window": 8}
+    test = OpTest("average_accumulates", inputs, windows, nothing, known)
+    test.check_refused(ValueError, "min_average_window", "9")
