@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.fluid import layers
 from headrace.fluid.framework import Variable
-from headrace.fluid.layers.nn import Size2D
+from headrace.fluid.layers.image import Size
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = ["simple_img_conv_pool"]
@@ -13,15 +13,15 @@ __all__ = ["simple_img_conv_pool"]
 def simple_img_conv_pool(
     input: Variable,
     num_filters: int,
-    filter_size: Size2D,
-    pool_size: Size2D,
-    pool_stride: Size2D,
-    pool_padding: Size2D = 0,
+    filter_size: Size,
+    pool_size: Size,
+    pool_stride: Size,
+    pool_padding: Size = 0,
     pool_type: str = "max",
     global_pooling: bool = False,
-    conv_stride: Size2D = 1,
-    conv_padding: Size2D = 0,
-    conv_dilation: Size2D = 1,
+    conv_stride: Size = 1,
+    conv_padding: Size = 0,
+    conv_dilation: Size = 1,
     conv_groups: int = 1,
     param_attr: ParamAttrLike = None,
     bias_attr: ParamAttrLike = None,

@@ -1,4 +1,4 @@
-"""Layers of images: transposed convolution, group_norm, other sizes, padding, channels last."""
+"""Layers of images and volumes: convolution, pooling, normalisation, other sizes, padding, channels last."""
 
 from __future__ import annotations
 
@@ -107,3 +107,84 @@ def test_moves(exe: fluid.Executor) -> None:
     ]
     for value, wanted in zip(got, expected):
         np.testing.assert_array_equal(value, wanted)
+
+
+def test_volumes(exe: fluid.Executor) -> None:
+    x = layers.data("volumes", [2, 4, 4, 6])
+    one = fluid.ParamAttr(initializer=fluid.initializer.Constant(1.0))
+    outs = [
+        layers.conv3d(x, 3, 2, stride=2, param_attr=one, bias_attr=False, act="relu"),
+        layers.conv3d(x, 2, (1, 2, 3), groups=2, padding=(0, 1, 0)),
+        layers.conv3d_transpose(x, 3, filter_size=2, stride=2, param_attr=one, bias_attr=False),
+        layers.conv3d_transpose(x, 4, output_size=(9, 9, 13), stride=2, groups=2),
+        layers.pool3d(x, 2, "avg", 2),
+        layers.pool3d(x, global_pooling=True),
+        layers.adaptive_pool3d(x, (2, 2, 3), "avg"),
+    ]
+    shapes = [(3, 2, 2, 3), (2, 4, 5, 4), (3, 8, 8, 12), (4, 9, 9, 13), (2, 2, 2, 3), (2, 1, 1, 1), (2, 2, 2, 3)]
+    assert [out.shape for out in outs] == [(-1, *shape) for shape in shapes]
+    exe.run(fluid.default_startup_program())
+    volumes = np.random.default_rng(3).uniform(0, 1, (2, 2, 4, 4, 6)).astype(np.float32)
+    got = exe.run(feed={"volumes": volumes}, fetch_list=outs)
+    assert [value.shape for value in got] == [(2, *shape) for shape in shapes]
+    blocks = volumes.reshape(2, 2, 2, 2, 2, 2, 3, 2)
+    np.testing.assert_allclose(got[0], blocks.sum((1, 3, 5, 7))[:, None].repeat(3, 1), rtol=1e-5)
+    grown = volumes.sum(1).repeat(2, 1).repeat(2, 2).repeat(2, 3)
+    np.testing.assert_allclose(got[2], grown[:, None].repeat(3, 1), rtol=1e-5)
+    for value in (got[4], got[6]):
+        np.testing.assert_allclose(value, blocks.mean((3, 5, 7)), rtol=1e-5)
+    np.testing.assert_allclose(got[5], volumes.max((2, 3, 4), keepdims=True))
+
+
+def test_volumes_that_do_not_fit_are_refused() -> None:
+    x = layers.data("volumes", [2, 4, 4, 6])
+    for layer in (layers.conv3d, layers.conv3d_transpose):
+        with pytest.raises(errors.InvalidArgument, match=r"\[N, C, D, H, W\]"):
+            layer(images(), 2, filter_size=2)
+        with pytest.raises(errors.InvalidArgument, match="a depth, a height and a width"):
+            layer(x, 2, filter_size=(2, 2))
+        with pytest.raises(errors.InvalidArgument, match="3 groups"):
+            layer(x, 3, filter_size=2, groups=3)
+        with pytest.raises(errors.InvalidArgument, match="without filters"):
+            layer(x, 3, filter_size=2, param_attr=False)
+    with pytest.raises(errors.InvalidArgument, match="pool_size"):
+        layers.pool3d(x)
+
+
+def test_adaptive_pooling(exe: fluid.Executor) -> None:
+    x = images()
+    out, index = layers.adaptive_pool2d(x, [1, 3], require_index=True)
+    outs = [out, index, layers.adaptive_pool2d(x, 1, "avg"), layers.adaptive_pool2d(x, 3)]
+    got = exe.run(feed={"images": IMAGES}, fetch_list=outs)
+    np.testing.assert_array_equal(got[0], IMAGES.max(2, keepdims=True))
+    assert got[1].dtype == np.int32
+    np.testing.assert_array_equal(got[1], np.broadcast_to([6, 7, 8], (2, 4, 1, 3)))
+    np.testing.assert_allclose(got[2], IMAGES.mean((2, 3), keepdims=True), rtol=1e-6)
+    np.testing.assert_array_equal(got[3], IMAGES)
+    with pytest.raises(errors.InvalidArgument, match="'sum'"):
+        layers.adaptive_pool2d(x, 1, "sum")
+    with pytest.raises(errors.InvalidArgument, match="require_index"):
+        layers.adaptive_pool2d(x, 1, "avg", require_index=True)
+
+
+def test_neighbours_and_patches(exe: fluid.Executor) -> None:
+    x = images()
+    sizes = layers.data("sizes", [2])
+    outs = [
+        layers.lrn(x, n=3),
+        layers.maxout(x, 2),
+        layers.im2sequence(x, 3),
+        layers.im2sequence(x, (1, 2), padding=[0, 1]),
+        layers.im2sequence(x, 1, input_image_size=sizes),
+    ]
+    feed = {"images": IMAGES, "sizes": np.array([[1, 3], [2, 2]], np.float32)}
+    got = exe.run(feed=feed, fetch_list=outs, return_numpy=False)
+    squares = np.pad(IMAGES.astype(np.float64) ** 2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    sums = squares[:, :-2] + squares[:, 1:-1] + squares[:, 2:]
+    np.testing.assert_allclose(np.array(got[0]), IMAGES / (1 + 1e-4 * sums) ** 0.75, rtol=1e-5)
+    np.testing.assert_array_equal(np.array(got[1]), IMAGES[:, 1::2])
+    np.testing.assert_array_equal(np.array(got[2]), IMAGES.reshape(2, -1))
+    assert got[2].lod() == [[0, 1, 2]]
+    assert got[3].shape() == [2 * 3 * 4, 4 * 2]
+    assert got[4].lod() == [[0, 3, 7]]
+    np.testing.assert_array_equal(np.array(got[4])[3], IMAGES[1, :, 0, 0])

@@ -92,3 +92,102 @@ def test_a_scalar_has_no_sequences(exe: fluid.Executor) -> None:
     scalar.set_lod([[0, 1]])
     with pytest.raises(ValueError, match="a scalar with a LoD"):
         exe.run(feed={"x": np.ones((1, 2), np.float32)}, fetch_list=[out])
+
+
+def tokens(*values: int) -> fluid.LoDTensor:
+    return ragged(np.array(values, np.int64).reshape(-1, 1))
+
+
+def test_layers_of_tokens(exe: fluid.Executor) -> None:
+    x = layers.data("x", [1], dtype="int64", lod_level=1)
+    y = layers.data("y", [1], dtype="int64", lod_level=1)
+    lengths = layers.data("lengths", [1], dtype="int64")
+    distance, count = layers.edit_distance(x, y, normalized=False)
+    relative, _ = layers.edit_distance(x, y, ignored_tokens=[9])
+    mask = layers.sequence_mask(lengths, maxlen=3, dtype="float32")
+    outs = [distance, count, relative, layers.sequence_enumerate(x, 2), mask, layers.sequence_mask(lengths)]
+    feed = {"x": tokens(1, 9, 2, 3, 1, 2, 3, 4), "y": tokens(1, 2, 2, 3, 1, 2, 9, 4), "lengths": np.array([[1], [4]])}
+    got = [np.array(value) for value in exe.run(feed=feed, fetch_list=outs, return_numpy=False)]
+    assert got[0].tolist() == [[1], [0], [1]]
+    assert got[1].tolist() == [3]
+    np.testing.assert_allclose(got[2], [[1 / 3], [0], [1 / 3]], rtol=1e-6)
+    assert got[3].tolist() == [[1, 9], [9, 2], [2, 0], [3, 0], [1, 2], [2, 3], [3, 4], [4, 0]]
+    assert got[4].tolist() == [[[1, 0, 0]], [[1, 1, 1]]]
+    assert got[4].dtype == np.float32
+    assert got[5].tolist() == [[[1, 0, 0, 0]], [[1, 1, 1, 1]]]
+    assert got[5].dtype == np.int64
+
+
+def test_layers_of_rows(exe: fluid.Executor) -> None:
+    x = layers.data("x", [2], lod_level=1)
+    dense = layers.data("dense", [3])
+    index = layers.data("index", [1], dtype="int64", lod_level=1)
+    updates = layers.data("updates", [1], lod_level=1)
+    one = fluid.ParamAttr("ahead", fluid.initializer.Constant(1.0))
+    outs = [
+        layers.sequence_reshape(x, 1),
+        layers.sequence_scatter(dense, index, updates),
+        layers.row_conv(x, 1, param_attr=one, act="relu"),
+    ]
+    assert outs[2].shape == (-1, 2)
+    exe.run(fluid.default_startup_program())
+    rows = np.arange(16, dtype=np.float32).reshape(8, 2)
+    feed = {
+        "x": ragged(rows),
+        "dense": np.zeros((3, 3), np.float32),
+        "index": tokens(0, 2, 2, 1, 0, 0, 0, 0),
+        "updates": ragged(np.ones((8, 1), np.float32)),
+    }
+    got = exe.run(feed=feed, fetch_list=outs, return_numpy=False)
+    assert got[0].lod() == [[2 * offset for offset in OFFSETS]]
+    assert np.array(got[1]).tolist() == [[1, 0, 2], [0, 1, 0], [4, 0, 0]]
+    behind = np.concatenate([rows[1:], np.zeros((1, 2), np.float32)])
+    behind[[2, 3, 7]] = 0  # the last rows
+    np.testing.assert_allclose(np.array(got[2]), rows + behind)
+    with pytest.raises(errors.InvalidArgument, match=r"\[rows, D\]"):
+        layers.row_conv(layers.data("cube", [2, 2], lod_level=1), 1)
+
+
+def test_temporal_classification_learns_its_labels(exe: fluid.Executor) -> None:
+    fluid.default_main_program().random_seed = fluid.default_startup_program().random_seed = 7
+    x = layers.data("x", [8], lod_level=1)
+    label = layers.data("label", [1], dtype="int32", lod_level=1)
+    logits = layers.fc(x, 3)
+    loss = layers.warpctc(logits, label, blank=2)
+    read = layers.ctc_greedy_decoder(logits, blank=2)
+    fluid.optimizer.SGD(1.0).minimize(layers.mean(loss))
+    exe.run(fluid.default_startup_program())
+    labels = fluid.create_lod_tensor(np.array([[0], [0], [1], [1], [0]], np.int32), [[2, 1, 2]], fluid.CPUPlace())
+    feed = {"x": ragged(np.eye(8, dtype=np.float32)), "label": labels}
+    for _ in range(100):
+        got = exe.run(feed=feed, fetch_list=[loss, read], return_numpy=False)
+    assert np.array(got[0]).shape == (3, 1)
+    assert np.array(got[0]).max() < 0.3
+    assert got[1].recursive_sequence_lengths() == [[2, 1, 2]]
+    assert np.array(got[1])[:, 0].tolist() == [0, 0, 1, 1, 0]
+
+
+def test_a_beam_search_finds_the_best_sequences(exe: fluid.Executor) -> None:
+    """Two steps over a fixed table of probabilities: of all sequences of two ids, the best two."""
+    table = np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.15, 0.05, 0.8]], np.float32)  # next id by the last one
+    ids = layers.data("ids", [1], dtype="int64", lod_level=2)
+    scores = layers.data("scores", [1], lod_level=2)
+    arrays = [layers.create_array("int64"), layers.create_array("float32")]
+    for step in range(2):
+        p = layers.embedding(ids, [3, 3], param_attr="table")
+        ids, scores = layers.beam_search(ids, scores, None, p, beam_size=2, end_id=9, is_accumulated=False)
+        place = layers.fill_constant([1], "int64", step)
+        layers.array_write(ids, place, arrays[0])
+        layers.array_write(scores, place, arrays[1])
+    sentences, sentence_scores = layers.beam_search_decode(*arrays, beam_size=2, end_id=9)
+    exe.run(fluid.default_startup_program())
+    fluid.global_scope().find_var("table").get_tensor().set(table, fluid.CPUPlace())
+    lod = [[1, 1], [1, 1]]
+    feed = {
+        "ids": fluid.create_lod_tensor(np.array([[0], [2]]), lod, fluid.CPUPlace()),
+        "scores": fluid.create_lod_tensor(np.zeros((2, 1), np.float32), lod, fluid.CPUPlace()),
+    }
+    got = exe.run(feed=feed, fetch_list=[sentences, sentence_scores], return_numpy=False)
+    assert got[0].recursive_sequence_lengths() == [[2, 2], [2, 2, 2, 2]]
+    assert np.array(got[0]).reshape(4, 2).tolist() == [[1, 0], [2, 2], [2, 2], [2, 0]]
+    np.testing.assert_allclose(np.exp(np.array(got[1])[1::2]), [0.3, 0.24, 0.64, 0.12], rtol=1e-5)

@@ -1,11 +1,28 @@
 """Layers: functions that add operators to the default main program and give their outputs."""
 
-from headrace.fluid.layers import control_flow, io, loss, nn, ops, rearrange, recurrent, sequence, static_rnn, tensor
+from headrace.fluid.layers import (
+    control_flow,
+    image,
+    io,
+    loss,
+    metric,
+    nn,
+    ops,
+    random,
+    rearrange,
+    recurrent,
+    sequence,
+    static_rnn,
+    tensor,
+)
 from headrace.fluid.layers.control_flow import *  # noqa: F403
+from headrace.fluid.layers.image import *  # noqa: F403
 from headrace.fluid.layers.io import *  # noqa: F403
 from headrace.fluid.layers.loss import *  # noqa: F403
+from headrace.fluid.layers.metric import *  # noqa: F403
 from headrace.fluid.layers.nn import *  # noqa: F403
 from headrace.fluid.layers.ops import *  # noqa: F403
+from headrace.fluid.layers.random import *  # noqa: F403
 from headrace.fluid.layers.rearrange import *  # noqa: F403
 from headrace.fluid.layers.recurrent import *  # noqa: F403
 from headrace.fluid.layers.sequence import *  # noqa: F403
@@ -14,10 +31,13 @@ from headrace.fluid.layers.tensor import *  # noqa: F403
 
 __all__ = [
     *control_flow.__all__,
+    *image.__all__,
     *io.__all__,
     *loss.__all__,
+    *metric.__all__,
     *nn.__all__,
     *ops.__all__,
+    *random.__all__,
     *rearrange.__all__,
     *recurrent.__all__,
     *sequence.__all__,

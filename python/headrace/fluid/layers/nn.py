@@ -7,8 +7,8 @@ what it is given raises InvalidArgument or TypeMismatch, with the operator's nam
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, Union
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from headrace import errors
 from headrace.fluid import initializer
@@ -17,18 +17,16 @@ from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variabl
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
-    "accuracy",
     "argmax",
     "argmin",
     "argsort",
     "batch_norm",
     "clip",
     "clip_by_norm",
-    "conv2d",
-    "conv2d_transpose",
     "cos_sim",
     "cross_entropy",
     "cumsum",
+    "data_norm",
     "dropout",
     "elementwise_add",
     "elementwise_div",
@@ -48,7 +46,6 @@ __all__ = [
     "matmul",
     "mean",
     "mul",
-    "pool2d",
     "prelu",
     "reduce_all",
     "reduce_any",
@@ -64,18 +61,6 @@ __all__ = [
     "square_error_cost",
     "topk",
 ]
-
-#: Height and width; a number stands for both.
-Size2D = Union[int, Sequence[int]]
-
-
-def _pair(value: Size2D, what: str) -> list[int]:
-    pair = [value, value] if isinstance(value, int) else list(value)
-    if len(pair) == 1:
-        pair = pair * 2
-    if len(pair) != 2:
-        raise errors.InvalidArgument(f"{what} has a height and a width, got {value!r}")
-    return pair
 
 
 def fc(
@@ -127,140 +112,6 @@ def fc(
         helper.append_op({"X": products}, {"Out": total}, type="sum")
     biased = helper.append_bias(total, bias_attr, dim_start=num_flatten_dims, size=size)
     return helper.append_activation(biased, act)
-
-
-def conv2d(
-    input: Variable,
-    num_filters: int,
-    filter_size: Size2D,
-    stride: Size2D = 1,
-    padding: Size2D = 0,
-    dilation: Size2D = 1,
-    groups: int | None = None,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    """Convolution of images [N, C, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` makes no
-    difference.
-    """
-    channels = check_variable(input, "input", "conv2d").shape[1] if len(input.shape) == 4 else -1
-    groups = 1 if groups is None else groups
-    if channels <= 0:
-        raise errors.InvalidArgument(
-            f"layers.conv2d: '{input.name}' has to be [N, C, H, W] with a known C, got {list(input.shape)}"
-        )
-    if groups <= 0 or channels % groups != 0:
-        raise errors.InvalidArgument(f"layers.conv2d: {channels} channels cannot be split into {groups} groups")
-    kernel = _pair(filter_size, "filter_size")
-    helper = LayerHelper("conv2d", name)
-    fan_in = kernel[0] * kernel[1] * channels
-    weight = helper.create_parameter(
-        param_attr,
-        [num_filters, channels // groups, *kernel],
-        input.dtype,
-        default_initializer=initializer.Normal(0.0, math.sqrt(2.0 / fan_in)),
-    )
-    if weight is None:
-        raise errors.InvalidArgument("layers.conv2d: there is no layer without filters (param_attr=False)")
-    out = helper.create_variable(input.dtype)
-    helper.append_op(
-        {"Input": input, "Filter": weight},
-        {"Output": out},
-        {
-            "strides": _pair(stride, "stride"),
-            "paddings": _pair(padding, "padding"),
-            "dilations": _pair(dilation, "dilation"),
-            "groups": groups,
-        },
-    )
-    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
-
-
-def conv2d_transpose(
-    input: Variable,
-    num_filters: int,
-    output_size: Size2D | None = None,
-    filter_size: Size2D | None = None,
-    padding: Size2D = 0,
-    stride: Size2D = 1,
-    dilation: Size2D = 1,
-    groups: int | None = None,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    use_cudnn: bool = True,
-    act: str | None = None,
-    name: str | None = None,
-) -> Variable:
-    """Transposed convolution of images [N, C, H, W], plus a bias per filter. ``use_cudnn`` has no effect.
-
-    Args:
-        output_size: height and width of the result; None: the least that fits. Gives the filters' size if that is None.
-    """
-    dims = check_variable(input, "input", "conv2d_transpose").shape
-    groups = 1 if groups is None else groups
-    if len(dims) != 4 or dims[1] <= 0:
-        raise errors.InvalidArgument(
-            f"layers.conv2d_transpose: '{input.name}' must be [N, C, H, W] with a known C, got {list(dims)}"
-        )
-    if groups <= 0 or dims[1] % groups != 0 or num_filters % groups != 0:
-        raise errors.InvalidArgument(
-            f"layers.conv2d_transpose: {dims[1]} channels and {num_filters} filters do not make {groups} groups"
-        )
-    steps, borders, gaps = _pair(stride, "stride"), _pair(padding, "padding"), _pair(dilation, "dilation")
-    size = [] if output_size is None else _pair(output_size, "output_size")
-    if filter_size is not None:
-        kernel = _pair(filter_size, "filter_size")
-    elif size and dims[2] > 0 and dims[3] > 0:
-        kernel = [
-            (want - (extent - 1) * step + 2 * border - 1) // gap + 1
-            for want, extent, step, border, gap in zip(size, dims[2:], steps, borders, gaps)
-        ]
-    else:
-        raise errors.InvalidArgument("layers.conv2d_transpose: filter_size, or output_size and known dims, are needed")
-    helper = LayerHelper("conv2d_transpose", name)
-    weight = helper.create_parameter(param_attr, [dims[1], num_filters // groups, *kernel], input.dtype)
-    if weight is None:
-        raise errors.InvalidArgument("layers.conv2d_transpose: there is no layer without filters (param_attr=False)")
-    out = helper.create_variable(input.dtype)
-    attrs = {"strides": steps, "paddings": borders, "dilations": gaps, "groups": groups, "output_size": size}
-    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
-    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
-
-
-def pool2d(
-    input: Variable,
-    pool_size: Size2D = -1,
-    pool_type: str = "max",
-    pool_stride: Size2D = 1,
-    pool_padding: Size2D = 0,
-    global_pooling: bool = False,
-    use_cudnn: bool = True,
-    ceil_mode: bool = False,
-    name: str | None = None,
-    exclusive: bool = True,
-) -> Variable:
-    """The maximum ("max") or average ("avg") of each window of images [N, C, H, W]. ``use_cudnn`` makes no difference.
-
-    Args:
-        global_pooling: the window is the whole image, and ``pool_size`` is not needed.
-        ceil_mode: a last window may hang over the border.
-        exclusive: averages leave the padding out.
-    """
-    if not global_pooling and pool_size == -1:
-        raise errors.InvalidArgument("layers.pool2d: a pool_size is needed unless global_pooling")
-    attrs = {
-        "pooling_type": pool_type,
-        "ksize": [1, 1] if global_pooling else _pair(pool_size, "pool_size"),
-        "strides": _pair(pool_stride, "pool_stride"),
-        "paddings": _pair(pool_padding, "pool_padding"),
-        "global_pooling": global_pooling,
-        "ceil_mode": ceil_mode,
-        "exclusive": exclusive,
-    }
-    return append_layer("pool2d", {"X": input}, attrs, name)
 
 
 def batch_norm(
@@ -331,6 +182,50 @@ def batch_norm(
         },
     )
     return helper.append_activation(helper.append_activation(out, "relu" if fuse_with_relu else None), act)
+
+
+def data_norm(
+    input: Variable,
+    act: str | None = None,
+    epsilon: float = 1e-05,
+    param_attr: Mapping[str, float] | None = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    use_mkldnn: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = False,
+) -> Variable:
+    """Normalises the columns of [N, C] by statistics of all batches so far, which are parameters: their "gradients" are
+    the statistics of the batch, as in Fluid, so that an optimizer of their own has to add them up.
+
+    Args:
+        param_attr: a dict with the first values of the statistics: "batch_size" (10,000), "batch_sum" (0) and
+            "batch_square" (10,000).
+        in_place, use_mkldnn, moving_mean_name, moving_variance_name, do_model_average_for_mean_and_var: Fluid's; they
+            have no effect.
+    """
+    width = check_variable(input, "input", "data_norm").shape[1] if len(input.shape) == 2 else -1
+    if width <= 0:
+        raise errors.InvalidArgument(
+            f"layers.data_norm: '{input.name}' must be [N, C] with a known C, got {list(input.shape)}"
+        )
+    first = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
+    for key, value in (param_attr or {}).items():
+        if key not in first:
+            raise errors.InvalidArgument(f"layers.data_norm: param_attr must have keys of {list(first)}, got {key!r}")
+        first[key] = float(value)
+    helper = LayerHelper("data_norm", name)
+    statistics = {}
+    for slot, key in (("BatchSize", "batch_size"), ("BatchSum", "batch_sum"), ("BatchSquareSum", "batch_square")):
+        attr = ParamAttr(f"{helper.name}.{key}", initializer.Constant(first[key]))
+        statistics[slot] = helper.create_parameter(attr, [width], input.dtype)
+    out = helper.create_variable(input.dtype)
+    saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("Means", "Scales")}
+    attrs = {"epsilon": float(epsilon), "data_layout": data_layout}
+    helper.append_op({"X": input, **statistics}, {"Y": out, **saved}, attrs)
+    return helper.append_activation(out, act)
 
 
 def layer_norm(
@@ -592,11 +487,17 @@ def softmax_with_cross_entropy(
     ignore_index: int = -100,
     numeric_stable_mode: bool = True,
     return_softmax: bool = False,
+    axis: int = -1,
 ) -> Any:
-    """cross_entropy of softmax, without overflow. ``numeric_stable_mode`` makes no difference.
+    """cross_entropy of softmax along ``axis``, without overflow. ``numeric_stable_mode`` has no effect.
+
+    Args:
+        logits: the classes lie along ``axis``.
+        label: int64, with a 1 for the classes; with ``soft_label`` a probability for each class.
+        ignore_index: vectors of this class have loss 0.
 
     Returns:
-        The loss, [..., 1]; with ``return_softmax`` (loss, softmax).
+        The loss, with a 1 for the classes; with ``return_softmax`` (loss, softmax).
     """
     helper = LayerHelper("softmax_with_cross_entropy")
     softmax_out = helper.create_variable(check_variable(logits, "logits", "softmax_with_cross_entropy").dtype)
@@ -604,7 +505,7 @@ def softmax_with_cross_entropy(
     helper.append_op(
         {"Logits": logits, "Label": label},
         {"Softmax": softmax_out, "Loss": loss},
-        {"soft_label": soft_label, "ignore_index": ignore_index},
+        {"soft_label": soft_label, "ignore_index": ignore_index, "axis": axis},
     )
     return (loss, softmax_out) if return_softmax else loss
 
@@ -634,28 +535,6 @@ def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Va
     indices = helper.create_variable("int64", stop_gradient=True)
     helper.append_op({"X": input}, {"Out": values, "Indices": indices}, {"k": k})
     return values, indices
-
-
-def accuracy(
-    input: Variable,
-    label: Variable,
-    k: int = 1,
-    correct: Variable | None = None,
-    total: Variable | None = None,
-) -> Variable:
-    """The share of rows of ``input`` [N, classes] whose label (int64 [N, 1]) is among the ``k`` greatest; float32 [1].
-
-    ``correct`` and ``total`` receive the numbers of which it is the quotient, int32 [1].
-    """
-    values, indices = topk(input, k)
-    helper = LayerHelper("accuracy")
-    share = helper.create_variable("float32", stop_gradient=True)
-    correct = helper.create_variable("int32", stop_gradient=True) if correct is None else correct
-    total = helper.create_variable("int32", stop_gradient=True) if total is None else total
-    helper.append_op(
-        {"Out": values, "Indices": indices, "Label": label}, {"Accuracy": share, "Correct": correct, "Total": total}
-    )
-    return share
 
 
 def matmul(

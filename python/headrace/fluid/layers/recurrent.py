@@ -7,9 +7,9 @@ from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.nn import fc
 from headrace.fluid.layers.tensor import concat
-from headrace.fluid.param_attr import ParamAttrLike
+from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
-__all__ = ["dynamic_gru", "dynamic_lstm", "gru_unit", "lstm_unit"]
+__all__ = ["dynamic_gru", "dynamic_lstm", "dynamic_lstmp", "gru_unit", "lstm_unit"]
 
 #: Names of activations → their numbers in gru_unit's attributes.
 _ACTIVATIONS = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
@@ -83,6 +83,84 @@ def dynamic_lstm(
     }
     helper.append_op(inputs, outputs | intermediates, attrs)
     return outputs["Hidden"], outputs["Cell"]
+
+
+def dynamic_lstmp(
+    input: Variable,
+    size: int,
+    proj_size: int,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_peepholes: bool = True,
+    is_reverse: bool = False,
+    gate_activation: str = "sigmoid",
+    cell_activation: str = "tanh",
+    candidate_activation: str = "tanh",
+    proj_activation: str = "tanh",
+    dtype: str = "float32",
+    name: str | None = None,
+    h_0: Variable | None = None,
+    c_0: Variable | None = None,
+    cell_clip: float | None = None,
+    proj_clip: float | None = None,
+) -> tuple[Variable, Variable]:
+    """Long short-term memory over sequences whose output is projected to ``proj_size`` dimensions (Sak et al., 2014).
+
+    Args:
+        input: [rows, size] with LoD: what the input adds to candidate, input, forget and output gate, from an ``fc``.
+        size: four times the width D of the state.
+        param_attr: of both weights: that of the step, [proj_size, size], and that of the projection, [D, proj_size]. If
+            it has a name, theirs are that name with ".w" and ".proj".
+        use_peepholes: let the gates see the state.
+        is_reverse: read sequences from their end.
+        gate_activation, cell_activation, candidate_activation, proj_activation: "sigmoid", "tanh", "relu" or
+            "identity".
+        dtype: Fluid's; the result has that of ``input``.
+        h_0: the first projection of each sequence, [number of sequences, proj_size]; None: zeros.
+        c_0: the first state, [number of sequences, D], to be given with ``h_0``.
+        cell_clip, proj_clip: the largest absolute values of state and projection; None: no bound.
+
+    Returns:
+        (projections, [rows, proj_size]; states, [rows, D]), with the LoD of ``input``.
+    """
+    helper = LayerHelper("lstmp", name)
+    width = _parts("dynamic_lstmp", size, 4)
+    check_variable(input, "input", "dynamic_lstmp")
+    attr = ParamAttr._to_attr(param_attr)
+    attrs_of = [attr, attr]
+    if attr is not None and attr.name is not None:
+        attrs_of = [
+            ParamAttr(attr.name + suffix, attr.initializer, attr.learning_rate, attr.regularizer, attr.trainable)
+            for suffix in (".w", ".proj")
+        ]
+    inputs = {
+        "Input": input,
+        "Weight": _weight(helper, attrs_of[0] or False, [proj_size, 4 * width], input),
+        "ProjWeight": _weight(helper, attrs_of[1] or False, [width, proj_size], input),
+    }
+    bias = helper.create_parameter(bias_attr, [1, (7 if use_peepholes else 4) * width], input.dtype, is_bias=True)
+    if bias is None:
+        raise errors.InvalidArgument("layers.dynamic_lstmp: there is no layer without a bias (bias_attr=False)")
+    inputs["Bias"] = bias
+    if (h_0 is None) != (c_0 is None):
+        raise errors.InvalidArgument("layers.dynamic_lstmp: h_0 and c_0 must be given together")
+    if h_0 is not None and c_0 is not None:
+        inputs |= {"H0": check_variable(h_0, "h_0", "dynamic_lstmp"), "C0": check_variable(c_0, "c_0", "dynamic_lstmp")}
+    outputs = {slot: helper.create_variable(input.dtype) for slot in ("Projection", "Cell")}
+    slots = ("BatchGate", "BatchCellPreAct", "BatchHidden")
+    intermediates = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
+    attrs = {
+        "use_peepholes": use_peepholes,
+        "is_reverse": is_reverse,
+        "gate_activation": gate_activation,
+        "cell_activation": cell_activation,
+        "candidate_activation": candidate_activation,
+        "proj_activation": proj_activation,
+        "cell_clip": 0.0 if cell_clip is None else float(cell_clip),
+        "proj_clip": 0.0 if proj_clip is None else float(proj_clip),
+    }
+    helper.append_op(inputs, outputs | intermediates, attrs)
+    return outputs["Projection"], outputs["Cell"]
 
 
 def dynamic_gru(

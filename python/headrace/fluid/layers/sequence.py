@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from headrace import errors
+from headrace.fluid import core
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layers.nn import topk
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
+    "beam_search",
+    "beam_search_decode",
     "crf_decoding",
+    "ctc_greedy_decoder",
     "linear_chain_crf",
     "lod_reset",
+    "row_conv",
     "sequence_concat",
     "sequence_conv",
+    "sequence_enumerate",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",
     "sequence_last_step",
+    "sequence_mask",
     "sequence_pad",
     "sequence_pool",
+    "sequence_reshape",
     "sequence_reverse",
+    "sequence_scatter",
     "sequence_slice",
     "sequence_softmax",
     "sequence_unpad",
@@ -116,6 +127,85 @@ def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Varia
     helper = LayerHelper("sequence_concat", name)
     out = helper.create_variable(items[0].dtype)
     helper.append_op({"X": items}, {"Out": out})
+    return out
+
+
+def sequence_mask(x: Variable, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None) -> Variable:
+    """A row of ones and zeros for each length in ``x`` (int32 or int64): that many ones first.
+
+    Args:
+        maxlen: how long the rows are; None: the greatest length.
+
+    Returns:
+        [..., maxlen], of ``dtype``.
+    """
+    helper = LayerHelper("sequence_mask", name)
+    out = helper.create_variable(dtype, stop_gradient=True)
+    attrs = {"maxlen": -1 if maxlen is None else maxlen, "out_dtype": int(core.convert_dtype(dtype))}
+    helper.append_op({"X": check_variable(x, "x", "sequence_mask")}, {"Y": out}, attrs)
+    return out
+
+
+def sequence_enumerate(input: Variable, win_size: int, pad_value: int = 0, name: str | None = None) -> Variable:
+    """Each element of a sequence, int32 or int64 [rows, 1], with those behind it, [rows, win_size]; ``pad_value`` is
+    put where there are none.
+    """
+    helper = LayerHelper("sequence_enumerate", name)
+    out = helper.create_variable(check_variable(input, "input", "sequence_enumerate").dtype, stop_gradient=True)
+    helper.append_op({"X": input}, {"Out": out}, {"win_size": win_size, "pad_value": pad_value})
+    return out
+
+
+def sequence_reshape(input: Variable, new_dim: int) -> Variable:
+    """The elements of each sequence of [rows, D] in rows of ``new_dim`` elements, which they must fill."""
+    return append_layer("sequence_reshape", {"X": input}, {"new_dim": new_dim})
+
+
+def sequence_scatter(input: Variable, index: Variable, updates: Variable, name: str | None = None) -> Variable:
+    """``input``, [number of sequences, D], with the elements of sequence i of ``updates`` added to row i, in the
+    columns ``index``; both [rows, 1] with the same LoD.
+    """
+    return append_layer("sequence_scatter", {"X": input, "Ids": index, "Updates": updates}, name=name)
+
+
+def row_conv(
+    input: Variable, future_context_size: int, param_attr: ParamAttrLike = None, act: str | None = None
+) -> Variable:
+    """Each row of a sequence with ``future_context_size`` rows behind it, weighted column by column (Amodei et al.,
+    2015).
+
+    Args:
+        input: [rows, D] with LoD.
+    """
+    width = check_variable(input, "input", "row_conv").shape[1] if len(input.shape) == 2 else -1
+    if width <= 0:
+        raise errors.InvalidArgument(
+            f"layers.row_conv: '{input.name}' must be [rows, D] with a known D, got {list(input.shape)}"
+        )
+    helper = LayerHelper("row_conv")
+    filters = helper.create_parameter(param_attr, [future_context_size + 1, width], input.dtype)
+    if filters is None:
+        raise errors.InvalidArgument("layers.row_conv: there is no layer without weights (param_attr=False)")
+    out = helper.create_variable(input.dtype)
+    helper.append_op({"X": input, "Filter": filters}, {"Out": out})
+    return helper.append_activation(out, act)
+
+
+def ctc_greedy_decoder(input: Variable, blank: int, name: str | None = None) -> Variable:
+    """The labels that connectionist temporal classification reads from sequences: of each row the most probable one,
+    without repetitions, then without blanks.
+
+    Args:
+        input: [rows, classes + 1] with LoD: a probability for each label and for ``blank``.
+        blank: which of them stands for nothing.
+
+    Returns:
+        int64 [rows that stay, 1] with LoD; [[-1]] without a LoD if there are none at all.
+    """
+    _, labels = topk(input, k=1)
+    helper = LayerHelper("ctc_align", name)
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"Input": labels}, {"Output": out}, {"merge_repeated": True, "blank": blank})
     return out
 
 
@@ -216,3 +306,72 @@ def crf_decoding(input: Variable, param_attr: ParamAttrLike, label: Variable | N
     path = helper.create_variable("int64", stop_gradient=True)
     helper.append_op(inputs, {"ViterbiPath": path})
     return path
+
+
+def beam_search(
+    pre_ids: Variable,
+    pre_scores: Variable,
+    ids: Variable | None,
+    scores: Variable,
+    beam_size: int,
+    end_id: int,
+    level: int = 0,
+    is_accumulated: bool = True,
+    name: str | None = None,
+    return_parent_idx: bool = False,
+) -> Any:
+    """One step of a beam search: the best ways to go on from the prefixes of each source.
+
+    Args:
+        pre_ids: int64 [prefixes, 1]: the last id of each prefix; at the first step one prefix for each source.
+        pre_scores: [prefixes, 1]: the score of each prefix.
+        ids: int64 [prefixes, candidates]; None: the columns of ``scores``.
+        scores: [prefixes, candidates] with LoD: scores of the whole sequences, or, without ``is_accumulated``,
+            probabilities of the next id, whose logarithms are added to those of the prefixes.
+        beam_size: how many are kept for a source.
+        end_id: the id that ends a sequence.
+        level: the level of the LoD of ``scores`` whose sequences are the prefixes of a source.
+        return_parent_idx: give also the prefix that each selected one goes on from, int32 [selected].
+
+    Returns:
+        (ids, scores) of the selected ones, [selected, 1], with a LoD of two levels: the prefixes of each source, and
+        the selected ones of each prefix; with ``return_parent_idx`` (ids, scores, prefixes).
+    """
+    helper = LayerHelper("beam_search", name)
+    inputs = {
+        "pre_ids": check_variable(pre_ids, "pre_ids", "beam_search"),
+        "pre_scores": check_variable(pre_scores, "pre_scores", "beam_search"),
+        "ids": None if ids is None else check_variable(ids, "ids", "beam_search"),
+        "scores": check_variable(scores, "scores", "beam_search"),
+    }
+    selected = helper.create_variable("int64", stop_gradient=True)
+    selected_scores = helper.create_variable(scores.dtype, stop_gradient=True)
+    parents = helper.create_variable("int32", stop_gradient=True)
+    outputs = {"selected_ids": selected, "selected_scores": selected_scores, "parent_idx": parents}
+    attrs = {"level": level, "beam_size": beam_size, "end_id": end_id, "is_accumulated": is_accumulated}
+    helper.append_op(inputs, outputs, attrs)
+    return (selected, selected_scores, parents) if return_parent_idx else (selected, selected_scores)
+
+
+def beam_search_decode(
+    ids: Variable, scores: Variable, beam_size: int, end_id: int, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """The sequences that a beam search has found.
+
+    Args:
+        ids, scores: arrays of what ``beam_search`` has selected, step by step.
+        beam_size, end_id: as for ``beam_search``.
+
+    Returns:
+        (ids, scores) with a LoD of two levels: the sequences of each source, the best first, and the ids of each.
+    """
+    helper = LayerHelper("beam_search_decode", name)
+    inputs = {
+        "Ids": check_variable(ids, "ids", "beam_search_decode"),
+        "Scores": check_variable(scores, "scores", "beam_search_decode"),
+    }
+    sentences = helper.create_variable("int64", stop_gradient=True)
+    sentence_scores = helper.create_variable(scores.dtype, stop_gradient=True)
+    outputs = {"SentenceIds": sentences, "SentenceScores": sentence_scores}
+    helper.append_op(inputs, outputs, {"beam_size": beam_size, "end_id": end_id})
+    return sentences, sentence_scores

@@ -1,0 +1,404 @@
+"""Layers of images [N, C, H, W] and volumes [N, C, D, H, W]: convolution, pooling, normalisation by neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Union
+
+from headrace import errors
+from headrace.fluid import initializer
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.param_attr import ParamAttrLike
+
+__all__ = [
+    "adaptive_pool2d",
+    "adaptive_pool3d",
+    "conv2d",
+    "conv2d_transpose",
+    "conv3d",
+    "conv3d_transpose",
+    "im2sequence",
+    "lrn",
+    "maxout",
+    "pool2d",
+    "pool3d",
+]
+
+#: Height and width, or depth, height and width; a number stands for all of them.
+Size = Union[int, Sequence[int]]
+
+_LAYOUTS = {2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}
+_NAMES = {2: "a height and a width", 3: "a depth, a height and a width"}
+
+
+def _extents(value: Size, what: str, dimensions: int = 2) -> list[int]:
+    extents = [value] if isinstance(value, int) else list(value)
+    if len(extents) == 1:
+        extents = extents * dimensions
+    if len(extents) != dimensions:
+        raise errors.InvalidArgument(f"{what} has {_NAMES[dimensions]}, got {value!r}")
+    return extents
+
+
+def _channels(input: Variable, layer: str, dimensions: int) -> int:
+    dims = check_variable(input, "input", layer).shape
+    if len(dims) != 2 + dimensions or dims[1] <= 0:
+        raise errors.InvalidArgument(
+            f"layers.{layer}: '{input.name}' has to be {_LAYOUTS[dimensions]} with a known C, got {list(dims)}"
+        )
+    return dims[1]
+
+
+def _filters(helper: LayerHelper, attr: ParamAttrLike, shape: list[int], **kwargs: Any) -> Variable:
+    weight = helper.create_parameter(attr, shape, **kwargs)
+    if weight is None:
+        raise errors.InvalidArgument(
+            f"layers.{helper.layer_type}: there is no layer without filters (param_attr=False)"
+        )
+    return weight
+
+
+def _convolve(
+    layer: str,
+    input: Variable,
+    num_filters: int,
+    filter_size: Size,
+    stride: Size,
+    padding: Size,
+    dilation: Size,
+    groups: int | None,
+    param_attr: ParamAttrLike,
+    bias_attr: ParamAttrLike,
+    act: str | None,
+    name: str | None,
+) -> Variable:
+    dimensions = 2 if layer == "conv2d" else 3
+    channels = _channels(input, layer, dimensions)
+    groups = 1 if groups is None else groups
+    if groups <= 0 or channels % groups != 0:
+        raise errors.InvalidArgument(f"layers.{layer}: {channels} channels cannot be split into {groups} groups")
+    kernel = _extents(filter_size, "filter_size", dimensions)
+    helper = LayerHelper(layer, name)
+    weight = _filters(
+        helper,
+        param_attr,
+        [num_filters, channels // groups, *kernel],
+        dtype=input.dtype,
+        default_initializer=initializer.Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * channels))),
+    )
+    out = helper.create_variable(input.dtype)
+    attrs = {
+        "strides": _extents(stride, "stride", dimensions),
+        "paddings": _extents(padding, "padding", dimensions),
+        "dilations": _extents(dilation, "dilation", dimensions),
+        "groups": groups,
+    }
+    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
+    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
+
+
+def conv2d(
+    input: Variable,
+    num_filters: int,
+    filter_size: Size,
+    stride: Size = 1,
+    padding: Size = 0,
+    dilation: Size = 1,
+    groups: int | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Convolution of images [N, C, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` has no
+    effect.
+    """
+    sizes = (filter_size, stride, padding, dilation)
+    return _convolve("conv2d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+
+
+def conv3d(
+    input: Variable,
+    num_filters: int,
+    filter_size: Size,
+    stride: Size = 1,
+    padding: Size = 0,
+    dilation: Size = 1,
+    groups: int | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Convolution of volumes [N, C, D, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` has no
+    effect.
+    """
+    sizes = (filter_size, stride, padding, dilation)
+    return _convolve("conv3d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+
+
+def _transpose(
+    layer: str,
+    input: Variable,
+    num_filters: int,
+    output_size: Size | None,
+    filter_size: Size | None,
+    padding: Size,
+    stride: Size,
+    dilation: Size,
+    groups: int | None,
+    param_attr: ParamAttrLike,
+    bias_attr: ParamAttrLike,
+    act: str | None,
+    name: str | None,
+) -> Variable:
+    dimensions = 2 if layer == "conv2d_transpose" else 3
+    channels = _channels(input, layer, dimensions)
+    groups = 1 if groups is None else groups
+    if groups <= 0 or channels % groups != 0 or num_filters % groups != 0:
+        raise errors.InvalidArgument(
+            f"layers.{layer}: {channels} channels and {num_filters} filters do not make {groups} groups"
+        )
+    steps, borders, gaps = (
+        _extents(value, what, dimensions)
+        for value, what in ((stride, "stride"), (padding, "padding"), (dilation, "dilation"))
+    )
+    size = [] if output_size is None else _extents(output_size, "output_size", dimensions)
+    if filter_size is not None:
+        kernel = _extents(filter_size, "filter_size", dimensions)
+    elif size and all(extent > 0 for extent in input.shape[2:]):
+        kernel = [
+            (want - (extent - 1) * step + 2 * border - 1) // gap + 1
+            for want, extent, step, border, gap in zip(size, input.shape[2:], steps, borders, gaps)
+        ]
+    else:
+        raise errors.InvalidArgument(f"layers.{layer}: filter_size, or output_size and known dims, are needed")
+    helper = LayerHelper(layer, name)
+    weight = _filters(helper, param_attr, [channels, num_filters // groups, *kernel], dtype=input.dtype)
+    out = helper.create_variable(input.dtype)
+    attrs = {"strides": steps, "paddings": borders, "dilations": gaps, "groups": groups, "output_size": size}
+    helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
+    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
+
+
+def conv2d_transpose(
+    input: Variable,
+    num_filters: int,
+    output_size: Size | None = None,
+    filter_size: Size | None = None,
+    padding: Size = 0,
+    stride: Size = 1,
+    dilation: Size = 1,
+    groups: int | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Transposed convolution of images [N, C, H, W], plus a bias per filter. ``use_cudnn`` has no effect.
+
+    Args:
+        output_size: height and width of the result; None: the least that fits. Gives the filters' size if that is None.
+    """
+    sizes = (output_size, filter_size, padding, stride, dilation)
+    return _transpose("conv2d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+
+
+def conv3d_transpose(
+    input: Variable,
+    num_filters: int,
+    output_size: Size | None = None,
+    filter_size: Size | None = None,
+    padding: Size = 0,
+    stride: Size = 1,
+    dilation: Size = 1,
+    groups: int | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    use_cudnn: bool = True,
+    act: str | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Transposed convolution of volumes [N, C, D, H, W], plus a bias per filter. ``use_cudnn`` has no effect.
+
+    Args:
+        output_size: depth, height and width of the result; None: the least that fits. Gives the filters' size if that
+            is None.
+    """
+    sizes = (output_size, filter_size, padding, stride, dilation)
+    return _transpose("conv3d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+
+
+def _pool(
+    layer: str,
+    input: Variable,
+    pool_size: Size,
+    pool_type: str,
+    pool_stride: Size,
+    pool_padding: Size,
+    global_pooling: bool,
+    ceil_mode: bool,
+    name: str | None,
+    exclusive: bool,
+) -> Variable:
+    if not global_pooling and pool_size == -1:
+        raise errors.InvalidArgument(f"layers.{layer}: a pool_size is needed unless global_pooling")
+    dimensions = 2 if layer == "pool2d" else 3
+    attrs = {
+        "pooling_type": pool_type,
+        "ksize": _extents(1 if global_pooling else pool_size, "pool_size", dimensions),
+        "strides": _extents(pool_stride, "pool_stride", dimensions),
+        "paddings": _extents(pool_padding, "pool_padding", dimensions),
+        "global_pooling": global_pooling,
+        "ceil_mode": ceil_mode,
+        "exclusive": exclusive,
+    }
+    return append_layer(layer, {"X": input}, attrs, name)
+
+
+def pool2d(
+    input: Variable,
+    pool_size: Size = -1,
+    pool_type: str = "max",
+    pool_stride: Size = 1,
+    pool_padding: Size = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+) -> Variable:
+    """The maximum ("max") or average ("avg") of each window of images [N, C, H, W]. ``use_cudnn`` has no effect.
+
+    Args:
+        global_pooling: the window is the whole image, and ``pool_size`` is not needed.
+        ceil_mode: a last window may hang over the border.
+        exclusive: averages leave the padding out.
+    """
+    sizes = (pool_size, pool_type, pool_stride, pool_padding)
+    return _pool("pool2d", input, *sizes, global_pooling, ceil_mode, name, exclusive)
+
+
+def pool3d(
+    input: Variable,
+    pool_size: Size = -1,
+    pool_type: str = "max",
+    pool_stride: Size = 1,
+    pool_padding: Size = 0,
+    global_pooling: bool = False,
+    use_cudnn: bool = True,
+    ceil_mode: bool = False,
+    name: str | None = None,
+    exclusive: bool = True,
+) -> Variable:
+    """The maximum ("max") or average ("avg") of each window of volumes [N, C, D, H, W]. ``use_cudnn`` has no effect.
+
+    Args:
+        global_pooling: the window is the whole volume, and ``pool_size`` is not needed.
+        ceil_mode: a last window may hang over the border.
+        exclusive: averages leave the padding out.
+    """
+    sizes = (pool_size, pool_type, pool_stride, pool_padding)
+    return _pool("pool3d", input, *sizes, global_pooling, ceil_mode, name, exclusive)
+
+
+def _adaptive_pool(
+    dimensions: int, input: Variable, pool_size: Size, pool_type: str, require_index: bool, name: str | None
+) -> Any:
+    layer = f"adaptive_pool{dimensions}d"
+    if pool_type not in ("max", "avg"):
+        raise errors.InvalidArgument(f"layers.{layer}: pool_type has to be 'max' or 'avg', got {pool_type!r}")
+    if require_index and pool_type != "max":
+        raise errors.InvalidArgument(f"layers.{layer}: only maxima have an index (require_index), got {pool_type!r}")
+    attrs: dict[str, Any] = {"ksize": _extents(pool_size, "pool_size", dimensions), "adaptive": True}
+    if pool_type == "avg":
+        return append_layer(f"pool{dimensions}d", {"X": input}, {**attrs, "pooling_type": "avg"}, name)
+    helper = LayerHelper(f"max_pool{dimensions}d_with_index", name)
+    out = helper.create_variable(check_variable(input, "input", layer).dtype)
+    mask = helper.create_variable("int32", stop_gradient=True)
+    helper.append_op({"X": input}, {"Out": out, "Mask": mask}, attrs)
+    return (out, mask) if require_index else out
+
+
+def adaptive_pool2d(
+    input: Variable, pool_size: Size, pool_type: str = "max", require_index: bool = False, name: str | None = None
+) -> Any:
+    """Images [N, C, H, W] in a given size: the maximum ("max") or average ("avg") of windows of nearly equal size.
+
+    Args:
+        pool_size: height and width of the result.
+        require_index: give also where each maximum lies within its map, row by row (int32).
+
+    Returns:
+        The result; with ``require_index`` (result, index).
+    """
+    return _adaptive_pool(2, input, pool_size, pool_type, require_index, name)
+
+
+def adaptive_pool3d(
+    input: Variable, pool_size: Size, pool_type: str = "max", require_index: bool = False, name: str | None = None
+) -> Any:
+    """Volumes [N, C, D, H, W] in a given size: the maximum ("max") or average ("avg") of windows of nearly equal size.
+
+    Args:
+        pool_size: depth, height and width of the result.
+        require_index: give also where each maximum lies within its map, row by row (int32).
+
+    Returns:
+        The result; with ``require_index`` (result, index).
+    """
+    return _adaptive_pool(3, input, pool_size, pool_type, require_index, name)
+
+
+def lrn(
+    input: Variable, n: int = 5, k: float = 1.0, alpha: float = 1e-4, beta: float = 0.75, name: str | None = None
+) -> Variable:
+    """input / (k + alpha · Σ input²)^beta, the sum over ``n`` channels around each pixel's (Krizhevsky et al., 2012).
+
+    Args:
+        input: [N, C, H, W].
+    """
+    attrs = {"n": n, "k": float(k), "alpha": float(alpha), "beta": float(beta)}
+    return append_layer("lrn", {"X": input}, attrs, name, intermediate="MidOut")
+
+
+def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
+    """The greatest of each ``groups`` neighbouring channels of [N, C, H, W] (Goodfellow et al., 2013)."""
+    return append_layer("maxout", {"X": x}, {"groups": groups}, name)
+
+
+def im2sequence(
+    input: Variable,
+    filter_size: Size = 1,
+    stride: Size = 1,
+    padding: Size = 0,
+    input_image_size: Variable | None = None,
+    out_stride: Size = 1,
+    name: str | None = None,
+) -> Variable:
+    """A sequence for each image [N, C, H, W]: its patches, row by row.
+
+    Args:
+        padding: up, left, down, right; two numbers: up and down, left and right.
+        input_image_size: real height and width of each image, [N, 2], of the dtype of ``input``; patches beyond them
+            are left out.
+        out_stride: how many pixels of a real image make one of ``input``.
+
+    Returns:
+        [patches, C · height · width of a patch], with LoD.
+    """
+    borders = [padding] if isinstance(padding, int) else list(padding)
+    borders = borders * (4 // len(borders)) if len(borders) in (1, 2, 4) else borders
+    attrs = {
+        "kernels": _extents(filter_size, "filter_size"),
+        "strides": _extents(stride, "stride"),
+        "paddings": borders,
+        "out_stride": _extents(out_stride, "out_stride"),
+    }
+    inputs = {"X": input} if input_image_size is None else {"X": input, "Y": input_image_size}
+    return append_layer("im2sequence", inputs, attrs, name)

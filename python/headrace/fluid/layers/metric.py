@@ -1,0 +1,176 @@
+"""Layers that measure how good predictions are. No gradient passes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.fluid import initializer
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layers.nn import topk
+
+__all__ = ["accuracy", "auc", "chunk_eval", "edit_distance", "mean_iou"]
+
+
+def accuracy(
+    input: Variable,
+    label: Variable,
+    k: int = 1,
+    correct: Variable | None = None,
+    total: Variable | None = None,
+) -> Variable:
+    """The share of rows of ``input`` [N, classes] whose label (int64 [N, 1]) is among the ``k`` greatest; float32 [1].
+
+    ``correct`` and ``total`` receive the numbers of which it is the quotient, int32 [1].
+    """
+    values, indices = topk(input, k)
+    helper = LayerHelper("accuracy")
+    share = helper.create_variable("float32", stop_gradient=True)
+    correct = helper.create_variable("int32", stop_gradient=True) if correct is None else correct
+    total = helper.create_variable("int32", stop_gradient=True) if total is None else total
+    helper.append_op(
+        {"Out": values, "Indices": indices, "Label": label}, {"Accuracy": share, "Correct": correct, "Total": total}
+    )
+    return share
+
+
+def auc(
+    input: Variable,
+    label: Variable,
+    curve: str = "ROC",
+    num_thresholds: int = 2**12 - 1,
+    topk: int = 1,
+    slide_steps: int = 1,
+) -> tuple[Variable, Variable, list[Variable]]:
+    """The area under the ROC curve of all batches since the startup program, and of the last ones.
+
+    Args:
+        input: [N, 1] or [N, 2]; the last column is the probability of the positive class.
+        label: int64 [N, 1], 0 or 1.
+        curve: "ROC".
+        num_thresholds: the probabilities fall into this many buckets, and one more.
+        topk: Fluid's; has no effect.
+        slide_steps: how many batches the second area counts.
+
+    Returns:
+        (area of all batches, area of the last ones, [positive and negative histograms of the last ones, then of all]).
+        Areas are float64 [1].
+    """
+    helper = LayerHelper("auc")
+    inputs = {"Predict": check_variable(input, "input", "auc"), "Label": check_variable(label, "label", "auc")}
+    zero = initializer.Constant(0.0)
+    areas, histograms = [], []
+    for steps, what in ((slide_steps, "batch"), (0, "all")):
+        size = (1 + steps) * (num_thresholds + 1) + (1 if steps else 0)
+        positive, negative = (
+            helper.create_global_variable(f"{helper.name}.{what}.{sign}", [1, size], "int64", zero)
+            for sign in ("positive", "negative")
+        )
+        area = helper.create_variable("float64", stop_gradient=True)
+        helper.append_op(
+            {**inputs, "StatPos": positive, "StatNeg": negative},
+            {"AUC": area, "StatPosOut": positive, "StatNegOut": negative},
+            {"curve": curve, "num_thresholds": num_thresholds, "slide_steps": steps},
+        )
+        areas.append(area)
+        histograms += [positive, negative]
+    return areas[1], areas[0], histograms
+
+
+def chunk_eval(
+    input: Variable,
+    label: Variable,
+    chunk_scheme: str,
+    num_chunk_types: int,
+    excluded_chunk_types: Sequence[int] | None = None,
+) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:
+    """How well the chunks (names, phrases) of tagged sequences agree with the true ones.
+
+    Args:
+        input: int64 [rows, 1] with LoD: chunk type times the tags of the scheme, plus tag; ``num_chunk_types`` times
+            the tags stands for no chunk.
+        label: the true ones, with the same LoD.
+        chunk_scheme: the tags, in the order of their numbers: "IOB" (begin, inside), "IOE" (inside, end), "IOBES"
+            (begin, inside, end, single) or "plain" (none).
+        excluded_chunk_types: types whose chunks do not count.
+
+    Returns:
+        (precision, recall, F1, float32 [1] each; chunks of ``input``, of ``label``, of both, int64 [1] each).
+    """
+    helper = LayerHelper("chunk_eval")
+    inputs = {
+        "Inference": check_variable(input, "input", "chunk_eval"),
+        "Label": check_variable(label, "label", "chunk_eval"),
+    }
+    shares = {
+        slot: helper.create_variable("float32", stop_gradient=True) for slot in ("Precision", "Recall", "F1-Score")
+    }
+    slots = ("NumInferChunks", "NumLabelChunks", "NumCorrectChunks")
+    counts = {slot: helper.create_variable("int64", stop_gradient=True) for slot in slots}
+    attrs = {
+        "num_chunk_types": num_chunk_types,
+        "chunk_scheme": chunk_scheme,
+        "excluded_chunk_types": list(excluded_chunk_types or []),
+    }
+    helper.append_op(inputs, {**shares, **counts}, attrs)
+    return (
+        shares["Precision"],
+        shares["Recall"],
+        shares["F1-Score"],
+        counts["NumInferChunks"],
+        counts["NumLabelChunks"],
+        counts["NumCorrectChunks"],
+    )
+
+
+def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variable, Variable, Variable]:
+    """The mean, over the classes that occur, of the intersection of predicted and true pixels over their union.
+
+    Args:
+        input: int32 or int64, any shape: predicted classes.
+        label: the true ones, of the same shape and dtype.
+
+    Returns:
+        (mean, float32 [1]; how often each class was predicted or true but not both, and how often both, int32
+        [num_classes] each).
+    """
+    helper = LayerHelper("mean_iou")
+    inputs = {
+        "Predictions": check_variable(input, "input", "mean_iou"),
+        "Labels": check_variable(label, "label", "mean_iou"),
+    }
+    mean = helper.create_variable("float32", stop_gradient=True)
+    wrong, correct = (helper.create_variable("int32", stop_gradient=True) for _ in range(2))
+    outputs = {"OutMeanIou": mean, "OutWrong": wrong, "OutCorrect": correct}
+    helper.append_op(inputs, outputs, {"num_classes": num_classes})
+    return mean, wrong, correct
+
+
+def edit_distance(
+    input: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None
+) -> tuple[Variable, Variable]:
+    """How many insertions, deletions and substitutions turn each sequence of ``input`` into that of ``label``.
+
+    Args:
+        input: int64 [rows, 1] with LoD.
+        label: the same, with as many sequences.
+        normalized: divide each distance by the length of the label, which must not be empty.
+        ignored_tokens: take these out of both first.
+
+    Returns:
+        (distances, float32 [number of sequences, 1]; number of sequences, int64 [1]).
+    """
+    helper = LayerHelper("edit_distance")
+    inputs = {
+        "Hyps": check_variable(input, "input", "edit_distance"),
+        "Refs": check_variable(label, "label", "edit_distance"),
+    }
+    if ignored_tokens:
+        for slot, tokens in inputs.items():
+            inputs[slot] = helper.create_variable("int64", stop_gradient=True)
+            attrs = {"tokens": list(ignored_tokens)}
+            helper.append_op({"X": tokens}, {"Out": inputs[slot]}, attrs, type="sequence_erase")
+    distance = helper.create_variable("float32", stop_gradient=True)
+    count = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op(inputs, {"Out": distance, "SequenceNum": count}, {"normalized": normalized})
+    return distance, count

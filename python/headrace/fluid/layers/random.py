@@ -1,0 +1,114 @@
+"""Layers that draw random numbers. A seed of 0 means other numbers in each run, any other seed the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import core, initializer
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, check_variable
+
+__all__ = [
+    "gaussian_random",
+    "gaussian_random_batch_size_like",
+    "random_crop",
+    "sampling_id",
+    "uniform_random",
+    "uniform_random_batch_size_like",
+]
+
+
+def _fill(op_type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any], input: Variable | None) -> Variable:
+    helper = LayerHelper(op_type)
+    out = helper.create_variable(dtype, stop_gradient=True)
+    inputs = {} if input is None else {"Input": check_variable(input, "input", op_type)}
+    attrs = {"shape": [int(d) for d in shape], "dtype": int(core.convert_dtype(dtype)), **attrs}
+    helper.append_op(inputs, {"Out": out}, attrs)
+    return out
+
+
+def uniform_random(
+    shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
+) -> Variable:
+    """Numbers uniform in [min, max)."""
+    return _fill("uniform_random", shape, dtype, {"min": float(min), "max": float(max), "seed": seed}, None)
+
+
+def uniform_random_batch_size_like(
+    input: Variable,
+    shape: Sequence[int],
+    dtype: Any = "float32",
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    min: float = -1.0,
+    max: float = 1.0,
+    seed: int = 0,
+) -> Variable:
+    """As uniform_random, with dimension ``output_dim_idx`` taken from dimension ``input_dim_idx`` of ``input``."""
+    attrs: dict[str, Any] = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
+    attrs |= {"min": float(min), "max": float(max), "seed": seed}
+    return _fill("uniform_random_batch_size_like", shape, dtype, attrs, input)
+
+
+def gaussian_random(
+    shape: Sequence[int], mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "float32"
+) -> Variable:
+    """Normally distributed numbers."""
+    return _fill("gaussian_random", shape, dtype, {"mean": float(mean), "std": float(std), "seed": seed}, None)
+
+
+def gaussian_random_batch_size_like(
+    input: Variable,
+    shape: Sequence[int],
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int = 0,
+    dtype: Any = "float32",
+) -> Variable:
+    """As gaussian_random, with dimension ``output_dim_idx`` taken from dimension ``input_dim_idx`` of ``input``."""
+    attrs: dict[str, Any] = {"input_dim_idx": input_dim_idx, "output_dim_idx": output_dim_idx}
+    attrs |= {"mean": float(mean), "std": float(std), "seed": seed}
+    return _fill("gaussian_random_batch_size_like", shape, dtype, attrs, input)
+
+
+def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, dtype: Any = "float32") -> Variable:
+    """A class for each row of ``x``, [N, classes], drawn from its probabilities; int64 [N].
+
+    Args:
+        min, max: the random number that says how far into the row the class lies is uniform in [min, max).
+        dtype: Fluid's; has no effect.
+    """
+    helper = LayerHelper("sampling_id")
+    out = helper.create_variable("int64", stop_gradient=True)
+    attrs = {"min": float(min), "max": float(max), "seed": seed}
+    helper.append_op({"X": check_variable(x, "x", "sampling_id")}, {"Out": out}, attrs)
+    return out
+
+
+def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None = None) -> Variable:
+    """A part of ``shape`` of each instance of ``x``, at a random place. No gradient passes through it.
+
+    Args:
+        x: the last dimensions, as many as ``shape`` has, are those of an instance.
+        seed: the places of the first run follow from it, those of each other run from the run before; or a variable,
+            int64 [1], that holds it and then that of the next run. None: another one for each program.
+    """
+    helper = LayerHelper("random_crop")
+    if seed is None:
+        seed = int(np.random.randint(-65536, 65536))
+    if isinstance(seed, int):
+        seed = helper.create_global_variable(f"{helper.name}.seed", [1], "int64", initializer.Constant(seed))
+    elif not isinstance(seed, Variable):
+        raise errors.TypeMismatch(
+            f"layers.random_crop: seed must be an int, a Variable or None, got {type(seed).__name__}"
+        )
+    out = helper.create_variable(check_variable(x, "x", "random_crop").dtype, stop_gradient=True)
+    attrs = {"shape": [int(d) for d in shape]}
+    helper.append_op({"X": x, "Seed": seed}, {"Out": out, "SeedOut": seed}, attrs)
+    return out

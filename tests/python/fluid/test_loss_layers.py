@@ -1,0 +1,205 @@
+"""Layers of losses over many classes, metrics, random numbers and recurrent projections, in programs that run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+
+RNG = np.random.default_rng(113)
+
+
+def rows(name: str, width: int, dtype: str = "float32", lod_level: int = 0) -> fluid.framework.Variable:
+    return layers.data(name, [width], dtype=dtype, lod_level=lod_level)
+
+
+CLASSES = 8
+CUSTOM = [0.3, 0.0, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"sampler": "log_uniform", "num_neg_samples": 4, "bias_attr": False},
+        {"sampler": "custom_dist", "custom_dist": CUSTOM, "num_neg_samples": 5},
+    ],
+    ids=["uniform", "log_uniform", "custom_dist"],
+)
+def test_nce_learns_classes(exe: fluid.Executor, arguments: dict[str, Any]) -> None:
+    x, label = rows("x", CLASSES), rows("label", 1, "int64")
+    zero = fluid.initializer.Constant(0.0)
+    cost = layers.nce(x, label, CLASSES, param_attr=zero, seed=5, **arguments)
+    assert cost.shape == (-1, 1)
+    fluid.optimizer.SGD(1.0).minimize(layers.mean(cost))
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.eye(CLASSES, dtype=np.float32), "label": np.arange(CLASSES).reshape(-1, 1)}
+    costs = [exe.run(feed=feed, fetch_list=[cost])[0].mean() for _ in range(100)]
+    assert costs[-1] < costs[0] / 2
+
+
+def test_noise_of_a_distribution_of_ones_own(exe: fluid.Executor) -> None:
+    x, label = rows("x", 2), rows("label", 1, "int64")
+    layers.nce(x, label, CLASSES, num_neg_samples=200, sampler="custom_dist", custom_dist=CUSTOM, seed=5)
+    (op,) = (op for op in fluid.default_main_program().global_block().ops if op.type == "nce")
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.zeros((100, 2), np.float32), "label": np.zeros((100, 1), np.int64)}
+    (drawn,) = exe.run(feed=feed, fetch_list=[op.output("SampleLabels")[0]])
+    np.testing.assert_allclose(np.bincount(drawn[:, 1:].ravel(), minlength=CLASSES) / 20000, CUSTOM, atol=0.015)
+
+
+def test_nce_refuses_what_does_not_fit() -> None:
+    x, label = rows("x", 2), rows("label", 1, "int64")
+    with pytest.raises(errors.InvalidArgument, match="'gamma'"):
+        layers.nce(x, label, 3, sampler="gamma")
+    for distribution in (None, [0.5, 0.5], [0.0, 0.0, 0.0], [-1.0, 1.0, 1.0]):
+        with pytest.raises(errors.InvalidArgument, match="3 probabilities"):
+            layers.nce(x, label, 3, sampler="custom_dist", custom_dist=distribution)
+    with pytest.raises(errors.InvalidArgument, match="without weights"):
+        layers.nce(x, label, 3, param_attr=False)
+    with pytest.raises(errors.InvalidArgument, match=r"\[N, D\]"):
+        layers.nce(layers.data("cube", [2, 2]), label, 3)
+
+
+@pytest.mark.parametrize("bias", [None, False])
+def test_hsigmoid_learns_classes(exe: fluid.Executor, bias: bool | None) -> None:
+    x, label = rows("x", CLASSES), rows("label", 1, "int64")
+    cost = layers.hsigmoid(x, label, 6, bias_attr=bias)
+    fluid.optimizer.SGD(2.0).minimize(layers.mean(cost))
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.eye(6, CLASSES, dtype=np.float32), "label": np.arange(6).reshape(-1, 1)}
+    costs = [exe.run(feed=feed, fetch_list=[cost])[0] for _ in range(150)]
+    # Classes 2 to 5 are three steps from the root, the others two: they count log(2) for the third.
+    beyond = np.array([[np.log(2)]] * 2 + [[0.0]] * 4)
+    assert (costs[-1] - beyond).max() < 0.2
+    assert (costs[0] - beyond).min() > 0.5
+
+
+def test_hsigmoid_over_a_tree_of_ones_own(exe: fluid.Executor) -> None:
+    x, label = rows("x", 2), rows("label", 1, "int64")
+    table, code = rows("table", 2, "int64"), rows("code", 2, "int64")
+    zero = fluid.ParamAttr(initializer=fluid.initializer.Constant(0.0))
+    cost = layers.hsigmoid(x, label, 2, param_attr=zero, path_table=table, path_code=code, is_custom=True)
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.ones((1, 2), np.float32), "label": np.zeros((1, 1), np.int64)}
+    feed |= {"table": np.array([[0, 1]]), "code": np.array([[1, 0]])}
+    np.testing.assert_allclose(exe.run(feed=feed, fetch_list=[cost])[0], [[2 * np.log(2)]], rtol=1e-6)
+    with pytest.raises(errors.InvalidArgument, match="path_table"):
+        layers.hsigmoid(x, label, 2, is_custom=True)
+    with pytest.raises(errors.InvalidArgument, match="num_classes"):
+        layers.hsigmoid(x, label, 1)
+
+
+def test_bpr_loss_and_softmax_along_an_axis(exe: fluid.Executor) -> None:
+    x, label = rows("x", 3), rows("label", 1, "int64")
+    images, pixels = layers.data("images", [3, 2, 2]), layers.data("pixels", [1, 2, 2], dtype="int64")
+    loss, p = layers.softmax_with_cross_entropy(images, pixels, return_softmax=True, axis=1)
+    feed = {
+        "x": np.array([[1, 2, 3]], np.float32),
+        "label": np.array([[2]]),
+        "images": np.zeros((1, 3, 2, 2), np.float32),
+        "pixels": np.zeros((1, 1, 2, 2), np.int64),
+    }
+    got = exe.run(feed=feed, fetch_list=[layers.bpr_loss(x, label), loss, p])
+    np.testing.assert_allclose(got[0], [[np.log1p(np.exp([-2, -1])).mean()]], rtol=1e-5)
+    np.testing.assert_allclose(got[1], np.full((1, 1, 2, 2), np.log(3)), rtol=1e-6)
+    np.testing.assert_allclose(got[2], np.full((1, 3, 2, 2), 1 / 3), rtol=1e-6)
+
+
+def test_data_norm(exe: fluid.Executor) -> None:
+    x = rows("x", 2)
+    out = layers.data_norm(x, param_attr={"batch_size": 4.0, "batch_sum": 8.0, "batch_square": 16.0}, act="relu")
+    assert len(fluid.default_main_program().all_parameters()) == 3
+    exe.run(fluid.default_startup_program())
+    (got,) = exe.run(feed={"x": np.array([[1, 4]], np.float32)}, fetch_list=[out])
+    np.testing.assert_allclose(got, [[0, 1]])
+    with pytest.raises(errors.InvalidArgument, match="'batch_mean'"):
+        layers.data_norm(x, param_attr={"batch_mean": 1.0})
+    with pytest.raises(errors.InvalidArgument, match=r"\[N, C\]"):
+        layers.data_norm(layers.data("cube", [2, 2]))
+
+
+def test_auc(exe: fluid.Executor) -> None:
+    p, label = rows("p", 2), rows("label", 1, "int64")
+    everything, last, histograms = layers.auc(p, label, num_thresholds=99, slide_steps=2)
+    assert len(histograms) == 4
+    exe.run(fluid.default_startup_program())
+    good = {"p": np.array([[0.9, 0.1], [0.2, 0.8]], np.float32), "label": np.array([[0], [1]])}
+    bad = {**good, "label": np.array([[1], [0]])}
+    got = [
+        [float(a[0]) for a in exe.run(feed=feed, fetch_list=[everything, last])] for feed in (good, good, bad, bad, bad)
+    ]
+    np.testing.assert_allclose(got, [[1, 1], [1, 1], [2 / 3, 0.5], [0.5, 0], [0.4, 0]])
+
+
+def test_metrics_of_tags_and_pixels(exe: fluid.Executor) -> None:
+    tags, truth = rows("tags", 1, "int64", 1), rows("truth", 1, "int64", 1)
+    pixels, labels = rows("pixels", 4, "int32"), rows("labels", 4, "int32")
+    outs = [*layers.chunk_eval(tags, truth, "IOB", 1), *layers.mean_iou(pixels, labels, 2)]
+    lod = [[2, 2]]
+    feed = {
+        "tags": fluid.create_lod_tensor(np.array([[0], [1], [2], [0]]), lod, fluid.CPUPlace()),
+        "truth": fluid.create_lod_tensor(np.array([[0], [1], [0], [2]]), lod, fluid.CPUPlace()),
+        "pixels": np.array([[0, 0, 1, 1]], np.int32),
+        "labels": np.array([[0, 1, 1, 1]], np.int32),
+    }
+    got = [value.tolist() for value in exe.run(feed=feed, fetch_list=outs)]
+    assert got[:6] == [[0.5], [0.5], [0.5], [2], [2], [1]]
+    np.testing.assert_allclose(got[6], [(1 / 2 + 2 / 3) / 2], rtol=1e-6)
+    assert got[7:] == [[1, 1], [1, 2]]
+
+
+def test_random_layers(exe: fluid.Executor) -> None:
+    x = layers.data("x", [6, 6])
+    outs = [
+        layers.uniform_random([2, 3], min=0.0, seed=1),
+        layers.uniform_random_batch_size_like(x, [-1, 2], seed=1),
+        layers.gaussian_random([4], seed=1, dtype="float64"),
+        layers.gaussian_random_batch_size_like(x, [2, -1], input_dim_idx=1, output_dim_idx=1, seed=1),
+        layers.sampling_id(layers.uniform_random([5, 3], min=0.1, seed=1), seed=1),
+        layers.random_crop(x, [2, 3], seed=4),
+    ]
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.arange(72, dtype=np.float32).reshape(2, 6, 6)}
+    first, second = (exe.run(feed=feed, fetch_list=outs) for _ in range(2))
+    assert [value.shape for value in first] == [(2, 3), (2, 2), (4,), (2, 6), (5,), (2, 2, 3)]
+    assert [str(value.dtype) for value in first] == ["float32", "float32", "float64", "float32", "int64", "float32"]
+    for before, after in zip(first[:5], second):
+        np.testing.assert_array_equal(before, after)
+    assert (first[5] != second[5]).any()  # its seed moves on
+    with pytest.raises(errors.TypeMismatch, match="seed"):
+        layers.random_crop(x, [2], seed="one")
+
+
+@pytest.mark.parametrize("initial", [False, True])
+def test_dynamic_lstmp(exe: fluid.Executor, initial: bool) -> None:
+    x = rows("x", 3, lod_level=1)
+    states = {}
+    if initial:
+        states = {"h_0": rows("h", 2), "c_0": rows("c", 4)}
+    projections, cells = layers.dynamic_lstmp(
+        layers.fc(x, 16), 16, 2, param_attr=fluid.ParamAttr("lstmp"), proj_clip=0.5, cell_clip=3.0, **states
+    )
+    assert (projections.shape, cells.shape) == ((-1, 2), (-1, 4))
+    parameters = {p.name: p.shape for p in fluid.default_main_program().all_parameters()}
+    assert parameters["lstmp.w"] == (2, 16)
+    assert parameters["lstmp.proj"] == (4, 2)
+    fluid.optimizer.SGD(0.1).minimize(layers.mean(projections))
+    exe.run(fluid.default_startup_program())
+    feed: dict[str, Any] = {
+        "x": fluid.create_lod_tensor(np.ones((5, 3), np.float32), [[2, 3]], fluid.CPUPlace()),
+        "h": np.ones((2, 2), np.float32),
+        "c": np.ones((2, 4), np.float32),
+    }
+    feed = {name: value for name, value in feed.items() if initial or name == "x"}
+    got = exe.run(feed=feed, fetch_list=[projections, cells], return_numpy=False)
+    assert [value.lod() for value in got] == [[[0, 2, 5]]] * 2
+    with pytest.raises(errors.InvalidArgument, match="h_0 and c_0"):
+        layers.dynamic_lstmp(layers.fc(x, 16), 16, 2, h_0=rows("h2", 2))
+    with pytest.raises(errors.InvalidArgument, match="4 times"):
+        layers.dynamic_lstmp(layers.fc(x, 6), 6, 2)
