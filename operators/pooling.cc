@@ -24,14 +24,6 @@ PoolAxis PoolAxis::Adaptive(int64_t inputs, int64_t outputs) {
   return axis;
 }
 
-PoolAxis::Span PoolAxis::At(int64_t o) const {
-  if (adaptive) {
-    return {o * inputs / outputs, ((o + 1) * inputs + outputs - 1) / outputs};
-  }
-  const int64_t begin = std::clamp<int64_t>(window.InputAt(o, 0), 0, inputs);
-  return {begin, std::clamp(window.InputAt(o, window.size), begin, inputs)};
-}
-
 namespace {
 
 bool Flag(const OpDesc& op, const char* name) { return op.attrs.contains(name) && op.Attr<bool>(name); }
@@ -91,11 +83,6 @@ PoolShape::PoolShape(const OpDesc& op, size_t spatial, const DDim& x)
     cols = SlidingAxis({size.width, strides.width, paddings.width}, in.width, ceil, "width");
   }
   dims = MapDims(x[0], x[1], {planes.outputs, rows.outputs, cols.outputs}, spatial);
-}
-
-int64_t PoolShape::Divisor(const PoolAxis::Span& z, const PoolAxis::Span& y, const PoolAxis::Span& x) const {
-  return exclusive || cols.adaptive ? std::max<int64_t>(z.size() * y.size() * x.size(), 1)
-                                    : planes.window.size * rows.window.size * cols.window.size;
 }
 
 namespace {
@@ -191,36 +178,49 @@ void PoolMap(const PoolShape& s, const T* x, T* out) {
       });
 }
 
-template <typename T>
-void PoolMapGrad(const PoolShape& s, const T* x, const T* out, const T* out_grad, T* x_grad) {
+namespace {
+
+// Calls visit(window in planes, rows and columns, its element of the result) for each window.
+template <typename Visit>
+void ForEachWindow(const PoolShape& s, Visit&& visit) {
+  int64_t o = 0;
   for (int64_t oz = 0; oz < s.planes.outputs; ++oz) {
     const PoolAxis::Span z = s.planes.At(oz);
     for (int64_t oy = 0; oy < s.rows.outputs; ++oy) {
       const PoolAxis::Span y = s.rows.At(oy);
-      for (int64_t ox = 0; ox < s.cols.outputs; ++ox, ++out, ++out_grad) {
-        const PoolAxis::Span c = s.cols.At(ox);
-        if (s.max) {
-          if (z.size() == 0 || y.size() == 0 || c.size() == 0) {
-            continue;
-          }
-          const int64_t found = FindMaximum(s, x, z, y, c, *out);
-          HR_ENFORCE(found >= 0, InvalidArgument, "input Out: expected the maxima of X, got ", *out,
-                     ", which its window does not contain");
-          x_grad[found] += *out_grad;
-          continue;
-        }
-        const T share = *out_grad / static_cast<T>(s.Divisor(z, y, c));
-        for (int64_t iz = z.begin; iz < z.end; ++iz) {
-          for (int64_t iy = y.begin; iy < y.end; ++iy) {
-            T* row = x_grad + (iz * s.rows.inputs + iy) * s.cols.inputs;
-            for (int64_t ix = c.begin; ix < c.end; ++ix) {
-              row[ix] += share;
-            }
-          }
-        }
+      for (int64_t ox = 0; ox < s.cols.outputs; ++ox, ++o) {
+        visit(z, y, s.cols.At(ox), o);
       }
     }
   }
+}
+
+}  // namespace
+
+template <typename T>
+void PoolMapGrad(const PoolShape& s, const T* x, const T* out, const T* out_grad, T* x_grad) {
+  if (s.max) {
+    return ForEachWindow(s, [&](const auto& z, const auto& y, const auto& c, int64_t o) {
+      if (z.size() == 0 || y.size() == 0 || c.size() == 0) {
+        return;
+      }
+      const int64_t found = FindMaximum(s, x, z, y, c, out[o]);
+      HR_ENFORCE(found >= 0, InvalidArgument, "input Out: expected the maxima of X, got ", out[o],
+                 ", which its window does not contain");
+      x_grad[found] += out_grad[o];
+    });
+  }
+  ForEachWindow(s, [&](const auto& z, const auto& y, const auto& c, int64_t o) {
+    const T share = out_grad[o] / static_cast<T>(s.Divisor(z, y, c));
+    for (int64_t iz = z.begin; iz < z.end; ++iz) {
+      for (int64_t iy = y.begin; iy < y.end; ++iy) {
+        T* row = x_grad + (iz * s.rows.inputs + iy) * s.cols.inputs;
+        for (int64_t ix = c.begin; ix < c.end; ++ix) {
+          row[ix] += share;
+        }
+      }
+    }
+  });
 }
 
 OpRegistrar&& WindowAttrs(OpRegistrar&& op, size_t spatial) {

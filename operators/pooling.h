@@ -1,6 +1,7 @@
 // The maximum or the average of windows that slide over images or volumes, for the operators that pool.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -25,7 +26,13 @@ struct PoolAxis {
     int64_t end;
     int64_t size() const { return end - begin; }
   };
-  Span At(int64_t o) const;
+  Span At(int64_t o) const {
+    if (adaptive) {
+      return {o * inputs / outputs, ((o + 1) * inputs + outputs - 1) / outputs};
+    }
+    const int64_t begin = std::clamp<int64_t>(window.InputAt(o, 0), 0, inputs);
+    return {begin, std::clamp(window.InputAt(o, window.size), begin, inputs)};
+  }
 
   Window window{1, 1, 0};
   int64_t inputs = 1;
@@ -46,7 +53,10 @@ struct PoolShape {
   int64_t MapSize() const { return planes.inputs * rows.inputs * cols.inputs; }  // of X
   int64_t OutputSizeOfMap() const { return planes.outputs * rows.outputs * cols.outputs; }
   // What the average of the given parts of a window divides by; that of nothing is 0.
-  int64_t Divisor(const PoolAxis::Span& z, const PoolAxis::Span& y, const PoolAxis::Span& x) const;
+  int64_t Divisor(const PoolAxis::Span& z, const PoolAxis::Span& y, const PoolAxis::Span& x) const {
+    return exclusive || cols.adaptive ? std::max<int64_t>(z.size() * y.size() * x.size(), 1)
+                                      : planes.window.size * rows.window.size * cols.window.size;
+  }
 
   bool max = true;
   bool exclusive = true;
