@@ -36,7 +36,7 @@ class Dataset(Protocol[Sample]):
       nested like a sample, to be filled. It is None while the loader does not yet know the structure of a sample. A
       method that has filled it returns ``out`` or None.
     - ``sample_spec``: describes a sample, so that ``out`` is available from the first sample on.
-    - ``__getitems__(self, indices)``: returns a list of samples in one call.
+    - ``__getitems__(self, indices)``: returns a list of samples in one call: those of a batch, or of a part of one.
     - ``state_dict()``, ``load_state_dict(state)``: what the loader keeps with its own state. It is the state of the
       dataset in the program's process; workers have copies.
     """

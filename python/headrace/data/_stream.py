@@ -122,7 +122,7 @@ class StreamReader:
         """What is worth knowing of the place that has been reached, for :func:`decode_place`; may be empty."""
         if self._ended:
             # For the epoch that follows, which is the dataset's affair, not the iterator's.
-            return dumps((self._dataset.state_dict() if has_state(self._dataset) else None, True))
+            return dumps((self._state_now(), True))
         holders = [each for each in (self._dataset, self._elements) if hasattr(each, "state_dict")]
         if not holders:
             return b""

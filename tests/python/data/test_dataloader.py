@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -35,7 +37,7 @@ from loader_datasets import (
 )
 
 from headrace import errors
-from headrace.data import DataLoader, Dataset, default_collate, default_convert, get_worker_info
+from headrace.data import DataLoader, Dataset, RandomSampler, default_collate, default_convert, get_worker_info
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
 
@@ -68,6 +70,33 @@ def test_batches_do_not_depend_on_the_start_method(context: str) -> None:
     arguments = {"batch_size": 4, "shuffle": True, "seed": 5}
     expected = batches(Everything(10), 2, **arguments)
     assert same(batches(Everything(10), 2, num_workers=2, multiprocessing_context=context, **arguments), expected)
+
+
+def test_a_loader_that_is_made_leaves_the_start_method_open() -> None:
+    program = (
+        "import multiprocessing; from headrace.data import DataLoader\n"
+        "list(DataLoader(range(3))); loader = DataLoader(range(3), num_workers=1)\n"
+        "multiprocessing.set_start_method('forkserver')\n"
+        "assert len(list(loader)) == 3; assert multiprocessing.get_start_method() == 'forkserver'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_loaders_that_share_a_random_order_need_the_same() -> None:
+    for sampled in ({"shuffle": True}, {"sampler": RandomSampler(Ints(8))}):
+        with pytest.raises(ValueError, match=r"shard with .* needs"):
+            DataLoader(Ints(8), shard=(0, 2), **sampled)
+    same_order = ({"shuffle": True, "seed": 3}, {"sampler": RandomSampler(Ints(8), generator=3)})
+    for sampled in same_order:
+        shares = [DataLoader(Ints(8), batch_size=4, shard=(rank, 2), **sampled) for rank in range(2)]
+        assert sorted(i for share in shares for batch in share for i in batch.tolist()) == list(range(8))
+
+
+def test_what_ends_an_iteration_can_be_caught_as_one_family() -> None:
+    for error in (errors.Timeout, errors.WorkerDied, errors.FailedPrecondition):
+        assert issubclass(error, RuntimeError)
+        assert issubclass(error, errors.HeadraceError)
 
 
 def test_context_objects_are_accepted() -> None:

@@ -110,7 +110,7 @@ SMALL = [
 def test_small_changes_need_no_new_workers(context: str, wrapped: bool) -> None:
     dataset = Scaled()
     given = Subset(dataset, range(8)) if wrapped else dataset
-    loader = DataLoader(given, batch_size=2, num_workers=1, multiprocessing_context=context, timeout=100)
+    loader = DataLoader(given, batch_size=2, num_workers=1, multiprocessing_context=context)
     _, workers = epoch_of(loader)
     for change in SMALL:
         change(dataset)
@@ -195,7 +195,7 @@ def test_threads_follow_as_well(way: dict[str, Any]) -> None:
         dataset.options["shift"] = shift
         numbers, pids = epoch_of(loader)
         assert numbers == [dataset[i][0] for i in range(64)]
-        assert pids <= workers or len(pids | workers) <= 2
+        assert len(pids | workers) <= 2  # the threads' one, or those of two workers
 
 
 def test_what_was_made_ahead_is_made_again() -> None:

@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from torch.utils import data as torch_data  # noqa: E402
 
+from headrace.data import DataLoader as HeadraceLoader  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 
 TorchLoader = torch_data.DataLoader
@@ -318,6 +319,26 @@ def test_generators_are_left_alone_where_nothing_is_drawn() -> None:
     for dataset, collate, seeds in ((held, None, False), (parts, None, False), (mixed, None, True), (held, len, True)):
         loader = DataLoader(dataset, num_workers=2, collate_fn=collate)
         assert bool(loader._loader().seed_records) is seeds
+
+
+def test_seeds_of_samples_look_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeding a GPU's generator takes long, and the program's own draws there must go on as they were."""
+    calls: list[Any] = []
+    monkeypatch.setattr(torch.random, "manual_seed", calls.append)
+    monkeypatch.setattr(torch, "manual_seed", calls.append)
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", calls.append)
+    before = torch.get_rng_state()
+    batches = list(HeadraceLoader(Made(drawn), 4, seed=1, seed_records=True))
+    assert_same(batches, list(HeadraceLoader(Made(drawn), 4, seed=1, seed_records=True)))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert calls == []
+
+
+def test_a_random_order_is_not_shared_out_without_a_seed() -> None:
+    with pytest.raises(ValueError, match="shard with shuffle needs a seed"):
+        DataLoader(Made(tensors), shuffle=True, shard=(0, 2))
+    shares = [DataLoader(Made(numbers, 10), shuffle=True, shard=(rank, 2), seed=4) for rank in range(2)]
+    assert sorted(int(batch["int"]) for share in shares for batch in share) == list(range(10))
 
 
 def test_a_record_that_comes_twice_is_drawn_anew() -> None:
