@@ -162,7 +162,7 @@ class StreamReader:
         if state is None and given_up:
             state = self._begin
         elif state is None:
-            self._begin, self._begin_is_end = self._state_now(), False
+            self._begin, self._begin_is_end = self._state_now(), True
         elif self._batch == 0:
             self._begin, self._begin_is_end = state, True
         self._elements = iter(self._dataset) if state is None else self._resumed(state)

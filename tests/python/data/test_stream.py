@@ -456,6 +456,37 @@ def test_a_state_at_the_end_of_an_epoch_holds_the_datasets(num_workers: int, len
     assert lists(other) == lists(resumed) == [[element + 200 for element in batch] for batch in first]
 
 
+class AtItsEnd(Count):
+    """Its state at the end of an iteration says that it is there, as that of a Hugging Face stream."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.begin = self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at, self.begin = self.begin, 0
+        while self.at < self.length:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state["at"]
+
+
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_after_an_epoch_that_was_given_up_the_next_one_is_whole(num_workers: int, sharding: str) -> None:
+    loader = DataLoader(AtItsEnd(21), 2, num_workers=num_workers, iterable_sharding=sharding)
+    expected = lists(loader)
+    for taken in (1, 3, 0):
+        for _ in zip(range(taken), loader):
+            pass
+        assert lists(loader) == expected
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_workers_that_share_a_stream_agree_on_the_datasets_state(num_workers: int) -> None:
     class Alike(Epochs):

@@ -19,7 +19,7 @@ LINE = re.compile(r"epoch (\d): (loss \S+, held-out accuracy \S+), ([\d,]+) samp
 def run(loader: str) -> list[str]:
     """The losses and accuracies that the script prints; its speed is for the reader only."""
     command = [sys.executable, str(SCRIPT), "--loader", loader, "--epochs", "2"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=55)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert result.returncode == 0, result.stderr
     assert "Warning" not in result.stderr, result.stderr
     lines = [LINE.fullmatch(line) for line in result.stdout.splitlines()]
