@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/scratch.h"
 
 namespace headrace::ops {
 namespace {
@@ -54,14 +54,16 @@ void PrecisionRecallKernel(const ExecutionContext& ctx) {
   const T* weights = ElementsOrNull<T>(ctx, "Weights");
   const T* before = ElementsOrNull<T>(ctx, "StatesInfo");
   T* states = ctx.Output("AccumStatesInfo")->mutable_data<T>();
-  thread_local std::vector<T> batch;
-  batch.assign(static_cast<size_t>(classes) * kStates, T(0));
+  thread_local Tensor batch_memory;
+  const int64_t size = int64_t{classes} * kStates;
+  T* batch = Scratch<T>(&batch_memory, size);
+  std::fill_n(batch, size, T(0));
   T everything = 0;
   for (int64_t r = 0; r < indices.numel(); ++r) {
     const int32_t predicted = ClassAt(indices, "Indices", r, classes);
     const int32_t label = ClassAt(ctx.Input("Labels"), "Labels", r, classes);
     const T w = weights == nullptr ? T(1) : weights[r];
-    const auto add = [&](int32_t c, State state) { batch[static_cast<size_t>(c) * kStates + state] += w; };
+    const auto add = [&](int32_t c, State state) { batch[int64_t{c} * kStates + state] += w; };
     everything += w;
     if (predicted == label) {
       add(label, kTruePositive);
@@ -70,13 +72,13 @@ void PrecisionRecallKernel(const ExecutionContext& ctx) {
       add(label, kFalseNegative);
     }
   }
-  for (size_t c = 0; c < static_cast<size_t>(classes); ++c) {
-    T* of_class = batch.data() + c * kStates;
+  for (int64_t c = 0; c < classes; ++c) {
+    T* of_class = batch + c * kStates;
     of_class[kTrueNegative] =
         everything - of_class[kTruePositive] - of_class[kFalsePositive] - of_class[kFalseNegative];
   }
-  ComputeMetrics(batch.data(), classes, ctx.Output("BatchMetrics")->mutable_data<double>());
-  for (size_t i = 0; i < batch.size(); ++i) {
+  ComputeMetrics<T>(batch, classes, ctx.Output("BatchMetrics")->mutable_data<double>());
+  for (int64_t i = 0; i < size; ++i) {
     states[i] = batch[i] + (before == nullptr ? T(0) : before[i]);
   }
   ComputeMetrics(states, classes, ctx.Output("AccumMetrics")->mutable_data<double>());
