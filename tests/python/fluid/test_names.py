@@ -94,6 +94,7 @@ FLUID = {
     "layers.gaussian_random_batch_size_like": "input shape input_dim_idx output_dim_idx mean std seed dtype",
     "layers.hsigmoid": "input label num_classes param_attr bias_attr name path_table path_code is_custom is_sparse",
     "layers.im2sequence": "input filter_size stride padding input_image_size out_stride name",
+    "layers.load": "out file_path load_as_fp16",
     "layers.lrn": "input n k alpha beta name",
     "layers.maxout": "x groups name",
     "layers.mean_iou": "input label num_classes",

@@ -10,6 +10,7 @@ from headrace.fluid import core, unique_name
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Variable, default_main_program, default_startup_program
+from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.reader_variable import FeedSource, ReaderVariable, init_queue
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "create_py_reader_by_data",
     "data",
     "double_buffer",
+    "load",
     "multi_pass",
     "py_reader",
     "random_data_generator",
@@ -259,3 +261,13 @@ def read_file(reader: Variable) -> Any:
     ]
     block.append_op("read", {"Reader": reader}, {"Out": out})
     return out[0] if len(out) == 1 else out
+
+
+def load(out: Variable, file_path: str, load_as_fp16: bool | None = None) -> None:
+    """Reads ``out`` from a file that the operator ``save`` has written, here or in Fluid, whenever the program runs.
+
+    Args:
+        load_as_fp16: Fluid's; True is refused.
+    """
+    attrs = {"file_path": file_path, "load_as_fp16": bool(load_as_fp16)}
+    LayerHelper("load").append_op({}, {"Out": check_variable(out, "out", "load")}, attrs)
