@@ -97,6 +97,7 @@ SchedulerOptions SchedulerOptionsOf(const py::kwargs& keywords) {
   arguments.Take("world", &options.world);
   arguments.Take("streams", &options.streams);
   arguments.Take("prefetch", &options.prefetch);
+  arguments.Take("prefetch_bytes", &options.prefetch_bytes);
   arguments.Take("producers", &options.producers);
   arguments.TakeAs<std::optional<std::string>>(
       "collate", [&](const std::optional<std::string>& name) { options.collation = CollationOf(name); });

@@ -226,6 +226,7 @@ class BatchScheduler:
         world: int = ...,
         streams: int = ...,
         prefetch: int = ...,
+        prefetch_bytes: int = ...,
         producers: int = ...,
         collate: str | None = ...,
         round_robin: bool = ...,

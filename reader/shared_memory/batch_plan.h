@@ -34,6 +34,9 @@ enum class Collation : uint32_t {
   kAdaptive = 3,
 };
 
+// SchedulerOptions::prefetch_bytes: however large batches are, `prefetch` of them are open.
+inline constexpr uint64_t kAnyBytes = ~uint64_t{0};
+
 struct SchedulerOptions {
   ArenaOptions arena;       // order, dataset_length and seed included
   uint64_t batch_size = 1;  // rows; for kExplicit each supplied batch has its own
@@ -42,7 +45,9 @@ struct SchedulerOptions {
   uint32_t world = 1;       // at position (b * batch_size + r) * world + rank. Not for kExplicit and kStream.
   uint32_t streams = 0;     // kStream: producer s alone makes stream s; 0: one stream, shared by all (BatchPlan)
   uint32_t prefetch = 2;    // batches opened ahead of the consumer, the one it waits for included
-  uint32_t producers = 1;   // how many will fill them: decides how finely a batch is cut
+  uint64_t prefetch_bytes = kAnyBytes;     // so many only while that takes no more memory; else as the consumer
+                                           // needs them (PrefetchDepth)
+  uint32_t producers = 1;                  // how many will fill them: decides how finely a batch is cut
   Collation collation = Collation::kNone;  // not for kStream
   bool round_robin = false;                // kWhole: producer b % producers alone makes batch b of an epoch
   uint32_t collators = kMaxProducers;      // kSplit, kAdaptive: producers with a lower id collate

@@ -16,6 +16,8 @@ namespace {
 
 // How often Wait checks whether a device has finished its work, if there is no slot to continue with.
 constexpr int64_t kLookAtDeviceNs = 200'000;
+// How often Wait looks whether producers have nothing to do, if it may open more batches.
+constexpr int64_t kLookAtProducersNs = 10'000'000;
 // How often Wait looks for deaths while batches are ready.
 constexpr uint64_t kLookEveryNs = 20'000'000;
 // The samples that a batch was collated from stay in its slot so that their pages can be reused, unless the consumer
@@ -46,6 +48,7 @@ BatchScheduler::BatchScheduler(const SchedulerOptions& options, BatchPlan plan)
       slots_(*arena_),
       reader_(*arena_),
       cost_(options),
+      depth_(options),
       retired_(kMaxProducers),
       corrupt_(kMaxProducers),
       trace_(arena_->trace(kMaxProducers)),
@@ -102,6 +105,9 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
 }
 
 void BatchScheduler::GiveBack(const std::vector<uint32_t>& slots) {
+  if (slots.empty()) {
+    return;
+  }
   for (const uint32_t slot : slots) {
     if (pinned_ != nullptr) {
       pinned_->Unpin(PinnedBegin(slot));  // a locked range keeps its old pages
@@ -152,7 +158,7 @@ void BatchScheduler::OpenBatches() {
   uint32_t opened_chunks = 0;
   uint32_t producers = 0;
   // The ring has no room for batches further apart. Only a batch that many others have overtaken falls so far behind.
-  while (open_.size() < options_.prefetch && plan_.HasNext(consumer_epoch_) &&
+  while (open_.size() < depth_.value() && plan_.HasNext(consumer_epoch_) &&
          (open_.empty() || next_sequence_ - open_.front().facts.sequence < kMaxSlots)) {
     const std::optional<uint32_t> slot = slots_.Acquire();
     if (!slot) {
@@ -166,6 +172,25 @@ void BatchScheduler::OpenBatches() {
   if (opened_chunks != 0) {
     // If one producer is meant, wake all that share its bit: it may be the last of them.
     SignalWork(options_.streams == 0 && !options_.round_robin ? opened_chunks : kMaxProducers, producers);
+  }
+}
+
+void BatchScheduler::OpenMore() {
+  if (!depth_.adapts() || open_.empty()) {
+    return;
+  }
+  // Sleeping producers may have been woken for work, and not have come round to it.
+  const bool work_left = std::any_of(open_.begin(), open_.end(), [this](const OpenBatch& batch) HR_REQUIRES(mutex_) {
+    const uint32_t producer = batch.facts.producer;
+    return batch.has_slot && arena_->slot(batch.slot).cursor.load(std::memory_order_relaxed) < batch.facts.chunks &&
+           (producer == kAnybody || IsAsleep(control_, producer));
+  });
+  if (work_left) {
+    return;
+  }
+  const uint32_t idle = CountSleepers(control_, producers_end_);
+  if (idle != 0 && depth_.Grow(idle, open_.back().facts.chunks)) {
+    OpenBatches();
   }
 }
 
@@ -429,6 +454,7 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   const WaitOutcome outcome = WaitUntilDecided(timeout_ns, spin_.Start(spin_ns_), begin);
   sleep_.Awake();
   const MutexLock lock(mutex_);
+  OpenMore();  // one slow batch may have been all that there was to do
   ++stats_.waits;
   const uint64_t waited = MonotonicNanoseconds() - begin;
   stats_.wait_ns += waited;
@@ -442,11 +468,14 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
   bool slept = false;
   for (;;) {
     bool nothing_open = false;
+    bool may_open_more = false;
     {
       const MutexLock lock(mutex_);
       if (const std::optional<WaitOutcome> outcome = Decided()) {
         return *outcome;
       }
+      OpenMore();
+      may_open_more = depth_.adapts();
       nothing_open = open_.empty();
       if (!deaths_.empty()) {
         unreported_deaths_ = false;
@@ -480,6 +509,9 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
     if (nothing_open && FreeEnded(/*urgent=*/true)) {
       left = std::min(left, kLookAtDeviceNs);
     }
+    if (may_open_more) {
+      left = std::min(left, kLookAtProducersNs);
+    }
     const ConsumerSleep::Result result = sleep_.Sleep(watch_.fd(), left);
     if (result == ConsumerSleep::Result::kSignal) {
       return WaitOutcome::kInterrupted;
@@ -507,6 +539,7 @@ ReadyBatch BatchScheduler::Take() {
   uint32_t slot = 0;
   size_t kept_bytes = 0;
   bool many_held = false;
+  std::vector<uint32_t> idle;
   FreeEnded(/*urgent=*/false);
   {
     const MutexLock lock(mutex_);
@@ -568,12 +601,17 @@ ReadyBatch BatchScheduler::Take() {
             std::min<uint64_t>(header.side_bytes.load(std::memory_order_relaxed), arena_->slot_bytes());
         stats_.bytes += ready.layout().end() - kDataOffset - facts.indices_bytes + side_bytes -
                         std::min(side_bytes, batch.end.kept_bytes);
+        const uint64_t used_bytes = ready.layout().end() + side_bytes;
+        if (depth_.Taken(used_bytes, depth_.adapts() ? CountReady() : 0)) {
+          idle = slots_.TakeIdle();
+        }
       }
     }
     PublishOldest();
     OpenBatches();
     many_held = slots_.held() > kHeldWithSamples;
   }
+  GiveBack(idle);
   if (ready.slot == nullptr) {
     return ready;
   }

@@ -3,7 +3,8 @@
 //
 // Which batches there are, and in which order they open, depends only on the options and on StartEpoch and Supply,
 // never on the number of producers or their speed (batch_plan.h). At most `prefetch` batches are open and not yet
-// taken; the slots of batches that the consumer keeps come on top.
+// taken, fewer if they are large and these suffice (prefetch_depth.h); the slots of batches that the consumer keeps
+// come on top.
 //
 // The scheduler does not trust what producers write: it keeps the facts of each batch in private memory (OpenBatch),
 // and copies and checks whatever it reads from a slot (SlotReader). A batch that fails a check is reported as kCorrupt,
@@ -36,6 +37,7 @@
 #include "reader/shared_memory/device_fence.h"
 #include "reader/shared_memory/open_batch.h"
 #include "reader/shared_memory/pinned_memory.h"
+#include "reader/shared_memory/prefetch_depth.h"
 #include "reader/shared_memory/producer_watch.h"
 #include "reader/shared_memory/ready_batch.h"
 #include "reader/shared_memory/sample_cost.h"
@@ -90,7 +92,7 @@ struct SchedulerStats {
   uint64_t bytes = 0;       // in them: leaves and side data
   uint64_t wait_ns = 0;     // spent in Wait
   uint64_t waits = 0;       // calls of Wait that found no batch ready
-  uint32_t prefetch = 0;
+  uint32_t prefetch = 0;    // batches kept open now: the option, or fewer large ones
   uint32_t open_batches = 0;
   uint32_t ready_batches = 0;  // of those, complete
   uint32_t held_slots = 0;
@@ -197,6 +199,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   // Opening and closing.
   void OpenBatches() HR_REQUIRES(mutex_);
   void Open(uint32_t slot, PlannedBatch plan) HR_REQUIRES(mutex_);
+  // The consumer waits for a batch, or had to wait: opens more of them if producers have nothing to do.
+  void OpenMore() HR_REQUIRES(mutex_);
   // Writes the facts, and the words of the chunks, into the batch's slot.
   void Publish(const OpenBatch& batch) HR_REQUIRES(mutex_);
   // Opens it once more, as a whole.
@@ -218,6 +222,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void SettleStreams() HR_REQUIRES(mutex_);
   // The batch to be taken next, if it is ready; else open_.end().
   Batches::iterator FindReady() HR_REQUIRES(mutex_);
+  // How many open batches are ready.
+  uint32_t CountReady() const HR_REQUIRES(mutex_);
   // The outcome of a Wait that need not wait, if so.
   std::optional<WaitOutcome> Decided() HR_REQUIRES(mutex_);
   WaitOutcome WaitUntilDecided(int64_t timeout_ns, int64_t awake_ns, uint64_t begin_ns) HR_EXCLUDES(mutex_);
@@ -274,6 +280,7 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   SlotPool slots_ HR_GUARDED_BY(mutex_);
   SlotReader reader_ HR_GUARDED_BY(mutex_);
   SampleCost cost_ HR_GUARDED_BY(mutex_);
+  PrefetchDepth depth_ HR_GUARDED_BY(mutex_);
   Batches open_ HR_GUARDED_BY(mutex_);  // in the order in which they were opened
   uint64_t next_sequence_ HR_GUARDED_BY(mutex_) = 1;
   uint64_t consumer_epoch_ HR_GUARDED_BY(mutex_) = 0;

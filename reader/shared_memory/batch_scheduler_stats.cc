@@ -25,18 +25,20 @@ SchedulerStats BatchScheduler::stats() const {
     add(&ProducerStats::wait_ns, record.wait_ns);
   }
   stats.elapsed_ns = MonotonicNanoseconds() - begin_ns_;
-  stats.prefetch = options_.prefetch;
+  stats.prefetch = depth_.value();
   stats.open_batches = static_cast<uint32_t>(open_.size());
-  for (const OpenBatch& batch : open_) {
-    const bool ready = !batch.has_slot || batch.concluded ||
-                       (!batch.remake && OpenBatch(batch).Look(arena_->slot(batch.slot)) == OpenBatch::State::kDone);
-    stats.ready_batches += ready ? 1 : 0;
-  }
+  stats.ready_batches = CountReady();
   stats.held_slots = slots_.held();
   stats.slots_used = slots_.with_memory();
   stats.resident_bytes = arena_->ResidentBytes();
   stats.pinned_bytes = pinned_ == nullptr ? 0 : pinned_->pinned_bytes();
   return stats;
+}
+
+uint32_t BatchScheduler::CountReady() const {
+  return static_cast<uint32_t>(std::count_if(open_.begin(), open_.end(), [this](const OpenBatch& batch) {
+    return !batch.has_slot || batch.concluded || (!batch.remake && batch.IsDoneNow(arena_->slot(batch.slot)));
+  }));
 }
 
 void BatchScheduler::Note(TraceKind kind, uint32_t slot, const BatchFacts& facts, uint64_t ns) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -120,6 +121,20 @@ inline bool AnySleeper(const ControlBlock& control, uint32_t end = kMaxProducers
     }
   }
   return false;
+}
+
+// Whether a producer sleeps.
+inline bool IsAsleep(const ControlBlock& control, uint32_t producer) {
+  return (control.sleepers[producer / 64].load(std::memory_order_relaxed) >> producer % 64 & 1) != 0;
+}
+
+// How many producers below `end` sleep.
+inline uint32_t CountSleepers(const ControlBlock& control, uint32_t end) {
+  uint32_t count = 0;
+  for (uint32_t word = 0; word * 64 < end; ++word) {
+    count += static_cast<uint32_t>(std::popcount(control.sleepers[word].load(std::memory_order_relaxed)));
+  }
+  return count;
 }
 
 }  // namespace headrace::shared_memory

@@ -66,6 +66,20 @@ struct OpenBatch {
     return State::kDone;
   }
 
+  // Whether Look would return kDone.
+  bool IsDoneNow(const SlotHeader& header) const {
+    bool failed = any_failed;
+    for (uint32_t chunk = done_chunks; chunk < facts.RowChunks(); ++chunk) {
+      const uint64_t word = header.claims[chunk].load(std::memory_order_relaxed);
+      if (!IsDone(word, facts.sequence) || !IsValid(word, facts.sequence)) {
+        return false;
+      }
+      failed = failed || IsFailed(word);
+    }
+    const uint64_t last = header.claims[facts.LastChunk()].load(std::memory_order_relaxed);
+    return !facts.split() || failed || collated || (IsDone(last, facts.sequence) && IsValid(last, facts.sequence));
+  }
+
   // For a batch whose claims are closed: whether no producer is at work on it.
   bool IsLetGo(const SlotHeader& header) const {
     for (uint32_t chunk = 0; chunk < facts.chunks; ++chunk) {

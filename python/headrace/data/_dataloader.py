@@ -77,7 +77,8 @@ class DataLoader(Generic[Batch]):
         generator: the source of the seed: a ``torch.Generator``, from which shuffling draws the same numbers as
             PyTorch, and so gives the same order; or a :class:`numpy.random.Generator`. Excludes ``seed``.
         prefetch_factor: how many batches are in progress or ready, in all (PyTorch: per worker). It bounds the shared
-            memory, whatever the number of workers. Default: enough for two per worker; at most 8, unless one worker
+            memory, whatever the number of workers; if so many batches take more than 16 MiB, there are only as many as
+            keep the consumer from waiting. Default: enough for two per worker; at most 8, unless one worker
             makes a whole batch, as of an iterable dataset, or of one with ``__getitems__``.
         persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends. After
             a minute between two epochs they end all the same, and the next epoch starts workers again.

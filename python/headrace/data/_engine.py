@@ -34,6 +34,8 @@ WaitOutcome = _core.WaitOutcome
 _HELD_SLOTS = 256
 # Address space, not memory: a slot takes what its batch needs.
 _SLOT_BYTES = 4 << 30
+# As many batches as prefetch_factor says may be in flight if they take no more than this; else as many as it takes.
+_PREFETCH_BYTES = 16 << 20
 # Of each worker, the newest.
 _TRACE_EVENTS = 1 << 14
 
@@ -247,6 +249,7 @@ def _scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: Wo
         "rank": config.shard[0],
         "world": config.shard[1],
         "prefetch": prefetch,
+        "prefetch_bytes": _PREFETCH_BYTES,
         "producers": producers,
         "collate": "whole" if config.round_robin else _collation(task, producers, prefetch, in_process),
         "round_robin": config.round_robin,

@@ -127,7 +127,8 @@ def test_a_sample_that_takes_all_memory(cgroup: Path) -> None:
 @pytest.mark.parametrize("cgroup", ["memory"], indirect=True)
 def test_less_memory_than_the_batches_made_ahead(cgroup: Path) -> None:
     """The kernel kills workers rather than the main process, which can then say what has happened."""
-    (cgroup / "memory.limit_in_bytes").write_text(str(400 << 20))
+    # The one that was taken, the one that is waited for and the next take 192 MiB.
+    (cgroup / "memory.limit_in_bytes").write_text(str(200 << 20))
     result = run("more_than_memory", mounts=within(cgroup))
     assert "SIGKILL" in result["error"]
     assert "memory" in result["error"]
