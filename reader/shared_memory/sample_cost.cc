@@ -8,11 +8,13 @@ namespace {
 // A claim should be worth its cost (a few hundred nanoseconds; in Python a few microseconds), and short enough for the
 // producers to finish a batch together.
 constexpr double kLeastClaimNs = 50'000;
-constexpr double kClaimNs = 300'000;
+constexpr double kClaimNs = 1'000'000;
 // Kept samples are pickled and copied one extra time.
 constexpr double kWorthKeepingNs = 50'000;
-// How long one producer may take for a batch while the others make the next ones.
+// How long one producer may take for a batch while the others make the next ones; and the samples for which sharing it
+// costs next to nothing.
 constexpr double kLongBatchNs = 20'000'000;
+constexpr double kLongSampleNs = 10'000'000;
 // The records live in the producers' caches; reading them for every batch would cost more than it is worth.
 constexpr uint64_t kMeasureEveryNs = 1'000'000;
 
@@ -57,8 +59,10 @@ ClaimKind SampleCost::KindOf(uint64_t rows) const {
   }
   const bool first = sample_ns_ == 0;  // share the first batch among all producers
   const bool few_collators = options_.collators < producers_;
-  const bool worth_it = sample_ns_ >= kWorthKeepingNs &&
-                        (producers_ > options_.prefetch || sample_ns_ * static_cast<double>(rows) >= kLongBatchNs);
+  const bool busy_alone = producers_ <= options_.prefetch;  // each could make a batch of its own
+  const bool worth_it = busy_alone
+                            ? sample_ns_ >= kLongSampleNs && sample_ns_ * static_cast<double>(rows) >= kLongBatchNs
+                            : sample_ns_ >= kWorthKeepingNs;
   return first || few_collators || worth_it ? ClaimKind::kItems : ClaimKind::kWhole;
 }
 

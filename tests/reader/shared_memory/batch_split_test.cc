@@ -75,7 +75,10 @@ TEST(BatchSplitAdaptiveTest, BatchesAreSplitWhereItPays) {
   EXPECT_FALSE(SplitsSamplesOf(1'000, options));
   EXPECT_FALSE(SplitsSamplesOf(1'000'000, options));
   EXPECT_TRUE(SplitsSamplesOf(10'000'000, options));  // others may help with a batch that takes long
-  options.producers = 3;                              // of which one would have no batch of its own
+  SchedulerOptions small = options;
+  small.batch_size = 64;
+  EXPECT_FALSE(SplitsSamplesOf(5'000'000, small));  // it takes as long, but handing its samples over costs too much
+  options.producers = 3;                            // of which one would have no batch of its own
   EXPECT_FALSE(SplitsSamplesOf(1'000, options));
   EXPECT_TRUE(SplitsSamplesOf(1'000'000, options));
   options.collators = 1;
