@@ -239,6 +239,7 @@ class BatchProducer {
   std::optional<Claim> TryClaim() { return Begun(producer_.TryClaim()); }
   bool stopped() const { return producer_.stopped(); }
   uint32_t row() const { return row_; }
+  uint64_t batch() const { return batch_; }
   uint32_t id() const { return producer_.id(); }
 
  private:
@@ -251,6 +252,7 @@ class BatchProducer {
   std::optional<Claim> Begun(std::optional<Claim> claim) {
     if (claim) {
       row_ = claim->begin;
+      batch_ = claim->batch;
     }
     return claim;
   }
@@ -348,6 +350,7 @@ class BatchProducer {
   py::object pickle_;
   SampleWriter writer_;
   uint32_t row_ = 0;
+  uint64_t batch_ = 0;  // of the latest claim
   std::optional<Claim> failed_claim_;
 };
 
@@ -414,6 +417,7 @@ void BindBatchProducer(py::module_& m) {
            "Notes what the time of a claim was spent on; fill, fill_from and write_batch note theirs.")
       .def_property_readonly("stopped", &BatchProducer::stopped, "Whether the loader is shut down.")
       .def_property_readonly("row", &BatchProducer::row, "The row at hand.")
+      .def_property_readonly("batch", &BatchProducer::batch, "The number, in its epoch, of the batch at hand.")
       .def_property_readonly("id", &BatchProducer::id);
 }
 

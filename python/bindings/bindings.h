@@ -23,5 +23,6 @@ void BindBatchProducer(pybind11::module_& m);
 void BindIndexPermutation(pybind11::module_& m);
 void BindExitWith(pybind11::module_& m);
 void BindMarkSignal(pybind11::module_& m);
+void BindMersenneTwister(pybind11::module_& m);
 
 }  // namespace headrace::python

@@ -25,6 +25,7 @@ PYBIND11_MODULE(_core, m) {
   BindIndexPermutation(m);
   BindExitWith(m);
   BindMarkSignal(m);
+  BindMersenneTwister(m);
 
   // atexit calls its functions last in, first out: registered on import, this one runs after those that stop our
   // threads.

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from headrace.data._mersenne_twister import seed_numpy, seed_random
+
 
 @functools.lru_cache(maxsize=64)
 def _epoch_key(seed: int, epoch: int) -> int:
@@ -65,14 +67,18 @@ def seed_generators(seed: int, epoch: int, key: Any) -> None:
         seed, epoch: as of :func:`record_generator`.
         key: what tells the record from others of the epoch: its index, or :func:`place_key`.
     """
-    words = struct.pack("<QQ", _epoch_key(seed, epoch), _record_key(key))
-    first, second, third = struct.unpack("<QIxxxxQ", hashlib.blake2b(words, digest_size=24).digest())
-    random.seed(first)
-    np.random.seed(second)
+    words = _PAIR.pack(_epoch_key(seed, epoch), _record_key(key))
+    first, second, third = _SEEDS.unpack(hashlib.blake2b(words, digest_size=24).digest())
+    seed_random(first)
+    seed_numpy(second)
     torch = sys.modules.get("torch")
     if torch is not None:
         # Not torch.manual_seed, which looks for devices to seed, too, and takes a hundred times as long.
         torch.default_generator.manual_seed(third >> 1)
+
+
+_PAIR = struct.Struct("<QQ")
+_SEEDS = struct.Struct("<QQQ")
 
 
 @contextlib.contextmanager

@@ -189,8 +189,6 @@ class ClaimServer:
         self._prepare()
         self._spec = getattr(task.dataset, "sample_spec", None) if self._fetcher.wants_out else None
         self._epoch = 0
-        # Where the next sample goes.
-        self._batch = self._row = 0
         self._init_error: BaseException | None = None
         self._init_traceback: types.TracebackType | None = None
         self._errors = errors
@@ -232,7 +230,7 @@ class ClaimServer:
         """Serves claims until the loader is shut down."""
         producer = self.producer
         # Whether claims of plain rows need nothing but getitem.
-        plain = self._reader is None and self._bulk is None and not self.task.seed_records and self._init_error is None
+        plain = self._reader is None and self._bulk is None and self._init_error is None
         claim = producer.wait()
         while claim is not None:
             self.serve(claim)
@@ -283,8 +281,6 @@ class ClaimServer:
             return
         self._pause(claim)
         self._epoch = claim.epoch
-        if self.task.seed_records:
-            self._batch, self._row = claim.batch, claim.begin
         self._fetcher.set_epoch(self._epoch)
         kind = claim.kind
         if kind == "collate":
@@ -391,7 +387,8 @@ class ClaimServer:
             self._culprit = None
             return made
         samples: list[Any] = []
-        if self._hand_over is not None:  # a sample that kills this process has nobody to be told to
+        # A sample that kills this process has nobody to be told to.
+        if self._hand_over is not None and not self.task.seed_records:
             getitem = self._getitem
             try:
                 for index in indices:
@@ -407,7 +404,7 @@ class ClaimServer:
 
     def _collate(self, samples: list[Any], indices: list[Any]) -> Any:
         begin = time.perf_counter_ns()
-        collate = self.task.collate
+        producer, collate = self.producer, self.task.collate
         if collate is None or isinstance(collate, DefaultCollate):
             stack = default_collate if self.hands_over else collate_in_place
             batch = stack(samples, indices, None if collate is None else collate.ragged)
@@ -415,8 +412,8 @@ class ClaimServer:
             argument = samples[0] if self.task.convert else samples
             # Whoever collates, and after which samples, what the function draws is the same.
             seeds = self.task.seed_records and self.task.stream is None
-            batch = self._seeded(place_key(self._batch, -1), collate, argument) if seeds else collate(argument)
-        self.producer.add_time(collate_ns=time.perf_counter_ns() - begin)
+            batch = self._seeded(place_key(producer.batch, -1), collate, argument) if seeds else collate(argument)
+        producer.add_time(collate_ns=time.perf_counter_ns() - begin)
         return batch
 
     def _expect_spec(self) -> None:
@@ -427,8 +424,8 @@ class ClaimServer:
             self._culprit = self._spec = None
 
     def _seeded_getitem(self, index: Any, *out: Any) -> Any:
-        row, self._row = self._row, self._row + 1
-        key = place_key(self._batch, row) if self.task.seed_records == "place" else index
+        at_place = self.task.seed_records == "place"
+        key = place_key(self.producer.batch, self.producer.row) if at_place else index
         return self._seeded(key, self._fetcher.getitem, index, *out)
 
     def _seeded(self, key: Any, function: Callable[..., Any], *args: Any) -> Any:

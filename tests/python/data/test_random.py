@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from loader_datasets import GloballyRandom, Random, same
 
-from headrace.data import DataLoader, record_generator
+from headrace import _core
+from headrace.data import DataLoader, _mersenne_twister, record_generator
+from headrace.data._random import generators_restored, seed_generators
 
 
 def draw(seed: int, epoch: int, index: Any) -> list[int]:
@@ -81,3 +85,95 @@ def test_workers_that_go_on_within_an_epoch_do_not_repeat_its_beginning() -> Non
     loader.load_state_dict(loader.state_dict())
     loader.shutdown()
     assert not set(before) & set(drawn(loader))
+
+
+@pytest.fixture
+def own_generators() -> Iterator[None]:
+    with generators_restored():
+        yield
+
+
+def draws() -> tuple[Any, ...]:
+    numbers = [random.random() for _ in range(700)], [random.gauss(0, 1) for _ in range(3)]
+    legacy = np.random.random(700).tolist(), [np.random.standard_normal() for _ in range(3)]
+    return (*numbers, *legacy)
+
+
+@pytest.mark.usefixtures("own_generators")
+def test_a_seeded_sample_draws_what_nobody_drew_before_it_changes() -> None:
+    expected = []
+    for seed in range(3):
+        seed_generators(seed, 0, 5)
+        expected.append(draws())
+    for seed in (2, 0, 1, 1):
+        random.gauss(0, 1)  # draws two, of which it keeps one
+        np.random.standard_normal()
+        seed_generators(seed, 0, 5)
+        assert draws() == expected[seed]
+    assert len({repr(each) for each in expected}) == 3
+
+
+@pytest.mark.usefixtures("own_generators")
+def test_each_of_seed_epoch_and_key_seeds_otherwise() -> None:
+    keys = [(seed, epoch, key) for seed in range(4) for epoch in range(4) for key in (0, 1, 1 << 32, "name")]
+    firsts = []
+    for each in keys:
+        seed_generators(*each)
+        firsts += [random.random(), float(np.random.random())]
+    assert len(set(firsts)) == 2 * len(keys)
+
+
+@pytest.mark.usefixtures("own_generators")
+def test_seeding_does_not_depend_on_where_a_generator_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed_generators(1, 2, 3)
+    expected = draws()
+    for name in ("_memory_of_random", "_memory_of_numpy"):
+        assert getattr(_mersenne_twister, name)(generators()[name]) is not None, "or this test is void"
+        monkeypatch.setattr(_mersenne_twister, name, lambda generator: None)
+    random.gauss(0, 1)
+    np.random.standard_normal()
+    seed_generators(1, 2, 3)
+    assert draws() == expected
+
+
+def generators() -> dict[str, Any]:
+    return {"_memory_of_random": random._inst, "_memory_of_numpy": np.random.get_bit_generator()}
+
+
+def test_a_state_that_lies_elsewhere_is_not_touched() -> None:
+    generator = np.random.MT19937(1)
+    address, state = generator.ctypes.state_address, generator.state["state"]
+    key, position = state["key"].tolist(), state["pos"]
+    assert _mersenne_twister._checked(address, address + 4 * 624, key, position) is not None
+    assert _mersenne_twister._checked(address, address + 4 * 624, [*key[:-1], key[-1] ^ 1], position) is None
+    assert _mersenne_twister._checked(address, address + 4 * 624, key, position + 1) is None
+
+
+@pytest.mark.usefixtures("own_generators")
+def test_a_program_may_choose_another_generator_for_numpy() -> None:
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(1))
+        numbers = []
+        for _ in range(2):
+            seed_generators(1, 2, 3)
+            numbers.append(np.random.random(5).tolist())
+        assert numbers[0] == numbers[1]
+    finally:
+        np.random.set_bit_generator(before)
+
+
+def test_seeded_numbers_look_random() -> None:
+    words = np.zeros(624, np.uint32)
+    states = []
+    for seed in range(400):
+        _core.fill_mersenne_twister(words, seed)
+        states.append(np.unpackbits(words.view(np.uint8)))
+    bits = np.array(states, np.float64)
+    # Each bit is set half of the time, whatever its place, and neighbouring seeds share half of their bits.
+    assert abs(bits.mean(axis=0) - 0.5).max() < 6 * 0.5 / 20
+    assert abs((bits[1:] == bits[:-1]).mean(axis=1) - 0.5).max() < 6 * 0.5 / np.sqrt(bits.shape[1])
+    with pytest.raises(ValueError, match="624 words"):
+        _core.fill_mersenne_twister(words[1:], 0)
+    with pytest.raises((BufferError, ValueError)):
+        _core.fill_mersenne_twister(bytes(4 * 624), 0)
