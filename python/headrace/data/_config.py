@@ -27,6 +27,7 @@ from headrace.data._collation import DefaultCollate, check_ragged_rule, default_
 from headrace.data._dataset import bulk_method, is_iterable_dataset, is_torch_dataset
 from headrace.data._device import check_device
 from headrace.data._grain import SampledDataset, is_grain_sampler
+from headrace.data._tensor_dataset import tensor_columns
 
 MAX_WORKERS = 512
 _MAX_PREFETCH = 512
@@ -223,7 +224,7 @@ class LoaderConfig:
         """Whether workers cannot share the making of a batch, so that each needs one to be busy."""
         if self.iterable or (self.batch_sampler is None and self.batch_size in (None, 1)):
             return True
-        return bulk_method(self.source) is not None
+        return bulk_method(self.source) is not None or tensor_columns(self.source, self.collate_fn) is not None
 
     def _check_worker_options(self) -> None:
         if self.num_workers == 0:

@@ -25,6 +25,7 @@ from headrace.data._stall import stall_watch
 from headrace.data._state import Position
 from headrace.data._stats import summarize
 from headrace.data._stream import StreamPlace, StreamTask
+from headrace.data._tensor_dataset import tensor_columns
 from headrace.data._worker import ClaimServer, KeptErrors, WorkerTask, decode_error
 from headrace.data._worker_group import WorkerGroup
 
@@ -293,7 +294,8 @@ def _collation(task: WorkerTask, producers: int, prefetch: int, in_process: bool
     """Whether, in the scheduler's words, one worker makes a batch with all its samples, or several make these."""
     if task.stream is not None:
         return None
-    if not task.convert and bulk_method(task.dataset) is not None and producers <= prefetch:
+    bulk = bulk_method(task.dataset) is not None or tensor_columns(task.dataset, task.collate) is not None
+    if not task.convert and bulk and producers <= prefetch:
         return "whole"  # a call for many samples costs little more than one for a few
     if task.collate is None or is_in_place(task.collate):
         alone = producers == 1 and not task.seed_records and getattr(task.collate, "makes_once", False)

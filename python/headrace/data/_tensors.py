@@ -43,7 +43,14 @@ def is_plain_tensor(value: Any) -> bool:
 
 def leaves_slot_unchanged(tensor: Any) -> bool:
     """Whether a tensor survives being written to shared memory and read back unchanged."""
-    return is_plain_tensor(tensor) and tensor.device.type == "cpu" and not tensor.requires_grad
+    return is_plain_tensor(tensor) and tensor.device.type == "cpu" and is_its_memory(tensor)
+
+
+def is_its_memory(tensor: Any) -> bool:
+    """Whether a plain tensor's elements are the ones in its memory, rather than their conjugates or negatives, and that
+    is all there is to know of it: it needs no gradient.
+    """
+    return not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg())
 
 
 def array_of_tensor(tensor: Any) -> tuple[Array, str]:

@@ -25,9 +25,11 @@ class TorchCollate:
     Attributes:
         makes_once: a worker that is the only one makes each sample once, so that it draws what PyTorch's would draw,
             even if a batch turns out not to fit its place.
+        stacks_tensors: it makes of samples that are tuples of tensors a list of these, stacked.
     """
 
     makes_once = True
+    stacks_tensors = True
 
     def describe(self, sample: Any) -> Description:
         return describe(sample, as_tensors=True) if _is_stacked(sample) else describe_whole(sample)
