@@ -15,7 +15,7 @@ namespace {
 
 class CompileTimeContext : public InferShapeContext {
  public:
-  CompileTimeContext(BlockDesc* block, const OpDesc& op) : block_(*block), op_(op) {}
+  CompileTimeContext(BlockDesc* block, const OpDesc& op, const OpInfo& info) : block_(*block), op_(op), info_(info) {}
 
   // Writes what the shape function has set to the program. Throws, having written nothing, if an input would change its
   // type.
@@ -68,6 +68,15 @@ class CompileTimeContext : public InferShapeContext {
     }
   }
 
+  bool InputIsSelectedRows(std::string_view slot, size_t i) const override {
+    return InputVar(slot, i).kind == VarKind::kSelectedRows;
+  }
+  void SetOutputSelectedRows(std::string_view slot, size_t i) override {
+    if (VarDesc* var = CopyOf(slot, i)) {
+      var->kind = VarKind::kSelectedRows;
+    }
+  }
+
   const VarDesc* InputDesc(std::string_view slot, size_t i) const override { return Find(op_.Input(slot), i); }
 
   // Whoever asks for the whole declaration decides about the LoD depth, too.
@@ -83,26 +92,40 @@ class CompileTimeContext : public InferShapeContext {
   // The output as it will be; nullptr if the slot is empty.
   VarDesc* CopyOf(std::string_view slot, size_t i) {
     const VarDesc* var = Find(op_.Output(slot), i);
-    return var == nullptr ? nullptr : &outputs_.try_emplace(var, *var).first->second;
+    if (var == nullptr) {
+      return nullptr;
+    }
+    const auto [found, is_new] = outputs_.try_emplace(var, *var);
+    const SlotInfo* declared = is_new ? info_.FindOutput(slot) : nullptr;
+    if (declared != nullptr && declared->selected_rows && var->kind == VarKind::kSelectedRows) {
+      found->second.kind = VarKind::kLoDTensor;
+    }
+    return &found->second;
   }
 
   const VarDesc* Find(const std::vector<std::string>& names, size_t i) const {
     return i < names.size() && names[i] != kEmptyVarName ? block_.FindVar(names[i]) : nullptr;
   }
 
-  const TensorSpec& InputTensor(std::string_view slot, size_t i) const {
+  const VarDesc& InputVar(std::string_view slot, size_t i) const {
     const VarDesc* var = Find(op_.Input(slot), i);
     HR_ENFORCE(var != nullptr, NotFound, "input slot '", slot, "' of '", op_.type, "' holds no variable at position ",
                i);
-    HR_ENFORCE(var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray, TypeMismatch, "variable '",
-               var->name, "' in input slot '", slot, "' of '", op_.type, "' is a ", VarKindName(var->kind),
-               ", expected a LoDTensor");
+    const SlotInfo* declared = info_.FindInput(slot);
+    const bool rows_fit = var->kind == VarKind::kSelectedRows && declared != nullptr && declared->selected_rows;
+    HR_ENFORCE(var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray || rows_fit, TypeMismatch,
+               "variable '", var->name, "' in input slot '", slot, "' of '", op_.type, "' is a ",
+               VarKindName(var->kind), ", expected a LoDTensor",
+               var->kind == VarKind::kSelectedRows ? "; get_tensor_from_selected_rows makes one of it" : "");
     CheckDims(var->tensor.dims);
-    return var->tensor;
+    return *var;
   }
+
+  const TensorSpec& InputTensor(std::string_view slot, size_t i) const { return InputVar(slot, i).tensor; }
 
   BlockDesc& block_;
   const OpDesc& op_;
+  const OpInfo& info_;
   std::map<const VarDesc*, VarDesc> outputs_;  // as they will be
   std::set<const VarDesc*> has_lod_;           // those of them whose LoD depth is inferred; the others have none
 };
@@ -114,7 +137,7 @@ void InferShapeAtCompileTime(BlockDesc* block, const OpDesc& op) {
   if (!info.infer_shape) {
     return;
   }
-  CompileTimeContext context(block, op);
+  CompileTimeContext context(block, op, info);
   info.infer_shape(context);
   context.Commit();
 }

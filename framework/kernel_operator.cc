@@ -26,6 +26,17 @@ std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDes
   return resolved;
 }
 
+bool TakesRows(const SlotInfo* slot) { return slot != nullptr && slot->selected_rows; }
+
+void CheckRows(const Variable& variable) {
+  try {
+    variable.Get<SelectedRows>().Check();
+  } catch (Error& error) {
+    error.SetVariable(variable.name());
+    throw;
+  }
+}
+
 // Gives the tensor memory of its own, with the same contents, unless it has that already.
 void Unshare(Tensor* tensor) {
   if (tensor->initialized() && (tensor->allocation().use_count() != 1 || !tensor->allocation()->on_heap())) {
@@ -44,17 +55,28 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
   bool IsRuntime() const override { return true; }
   bool HasInput(std::string_view slot, size_t i) const override { return context_.HasInput(slot, i); }
   bool HasOutput(std::string_view slot, size_t i) const override { return context_.HasOutput(slot, i); }
-  DDim InputDim(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dims(); }
-  DataType InputType(std::string_view slot, size_t i) const override { return context_.Input(slot, i).dtype(); }
-  int32_t InputLoDLevel(std::string_view slot, size_t i) const override {
-    return static_cast<int32_t>(context_.Input(slot, i).lod_level());
+  DDim InputDim(std::string_view slot, size_t i) const override {
+    const SelectedRows* rows = Rows(slot, i);
+    return rows == nullptr ? context_.Input(slot, i).dims() : rows->complete_dims();
   }
+  DataType InputType(std::string_view slot, size_t i) const override {
+    const SelectedRows* rows = Rows(slot, i);
+    return rows == nullptr ? context_.Input(slot, i).dtype() : rows->value().dtype();
+  }
+  int32_t InputLoDLevel(std::string_view slot, size_t i) const override {
+    return Rows(slot, i) == nullptr ? static_cast<int32_t>(context_.Input(slot, i).lod_level()) : 0;
+  }
+  bool InputIsSelectedRows(std::string_view slot, size_t i) const override { return context_.IsSelectedRows(slot, i); }
+  void SetOutputSelectedRows(std::string_view, size_t) override {}
   void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
+    Variable* variable = context_.OutputVar(slot, i);
+    if (variable != nullptr && variable->IsType<SelectedRows>() && TakesRows(op_.info_.FindOutput(slot))) {
+      return;  // the kernel gives them their dims
+    }
     LoDTensor* output = context_.OutputOrNull(slot, i);
     if (output == nullptr || output->dims() == dims) {
       return;
     }
-    Variable* variable = context_.OutputVar(slot, i);
     // The kernel would take the new shape for that of its input.
     const auto& in_place = op_.in_place_;
     HR_ENFORCE(
@@ -68,8 +90,10 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
     const Variable* to = context_.OutputVar(output, j);
     for (Output& known : op_.outputs_) {
       if (known.variable == to) {
-        (void)context_.Input(input, i);  // throws if there is none
-        known.lod = context_.InputVar(input, i);
+        if (Rows(input, i) == nullptr) {
+          (void)context_.Input(input, i);  // throws if there is none
+          known.lod = context_.InputVar(input, i);
+        }
       }
     }
   }
@@ -78,6 +102,12 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
   VarDesc* OutputDesc(std::string_view, size_t) override { return nullptr; }
 
  private:
+  // What the input holds if it is SelectedRows and may be.
+  const SelectedRows* Rows(std::string_view slot, size_t i) const {
+    return context_.IsSelectedRows(slot, i) && TakesRows(op_.info_.FindInput(slot)) ? &context_.InputRows(slot, i)
+                                                                                    : nullptr;
+  }
+
   KernelOperator& op_;
   const ExecutionContext& context_;
 };
@@ -117,6 +147,8 @@ void KernelOperator::CheckInputs() const {
       // Variables of other types are the kernel's own concern.
       if (variable != nullptr && (!variable->initialized() || variable->IsType<LoDTensor>())) {
         (void)context_->Input(slot, i);
+      } else if (variable != nullptr && variable->IsType<SelectedRows>()) {
+        CheckRows(*variable);
       }
     }
   }
@@ -124,6 +156,11 @@ void KernelOperator::CheckInputs() const {
 
 bool KernelOperator::InputsAreAsBefore() const {
   return std::all_of(inputs_.begin(), inputs_.end(), [](const Input& input) {
+    if (input.variable->IsType<SelectedRows>()) {
+      CheckRows(*input.variable);
+      const auto& rows = input.variable->Get<SelectedRows>();
+      return rows.value().dtype() == input.dtype && rows.complete_dims() == input.dims;
+    }
     if (!input.variable->IsType<LoDTensor>()) {
       return false;
     }
@@ -150,6 +187,9 @@ void KernelOperator::Infer() {
       if (variable != nullptr && variable->IsType<LoDTensor>()) {
         const auto& tensor = variable->Get<LoDTensor>();
         inputs_.push_back({variable, tensor.dims(), tensor.dtype(), tensor.lod_level()});
+      } else if (variable != nullptr && variable->IsType<SelectedRows>()) {
+        const auto& rows = variable->Get<SelectedRows>();
+        inputs_.push_back({variable, rows.complete_dims(), rows.value().dtype(), 0});
       } else if (variable != nullptr) {
         inputs_.push_back({variable, {}, {}, 0});
       }
@@ -190,13 +230,17 @@ const KernelFn& KernelOperator::ChooseKernel() const {
   if (!info_.kernel_type_attr.empty()) {
     wanted = static_cast<DataType>(desc().Attr<int32_t>(info_.kernel_type_attr));
   } else {
-    const LoDTensor* decisive = nullptr;
+    const Tensor* decisive = nullptr;
+    const auto tensor_in = [this](const SlotInfo& slot, size_t i) -> const Tensor* {
+      return context_->IsSelectedRows(slot.name, i) && slot.selected_rows ? &context_->InputRows(slot.name, i).value()
+                                                                          : context_->InputOrNull(slot.name, i);
+    };
     if (!info_.kernel_type_slot.empty()) {
-      decisive = context_->InputOrNull(info_.kernel_type_slot);
+      decisive = tensor_in(*info_.FindInput(info_.kernel_type_slot), 0);
     }
     for (auto slot = info_.inputs.begin(); decisive == nullptr && slot != info_.inputs.end(); ++slot) {
       for (size_t i = 0; decisive == nullptr && i < context_->InputSize(slot->name); ++i) {
-        decisive = context_->InputOrNull(slot->name, i);
+        decisive = tensor_in(*slot, i);
       }
     }
     HR_ENFORCE(decisive != nullptr, FailedPrecondition, "'", Type(),

@@ -64,6 +64,13 @@ void CheckInfo(const OpInfo& info) {
                "' chooses its kernel by attribute '", info.kernel_type_attr,
                "', which is not an int32 that it declares");
   }
+  if (info.block_gradient.has_value()) {
+    const auto& [reads, writes, scopes] = *info.block_gradient;
+    HR_ENFORCE(info.gradient == nullptr && info.FindInput(reads) != nullptr && info.FindOutput(writes) != nullptr &&
+                   info.FindOutput(scopes) != nullptr && info.FindAttr("sub_block") != nullptr,
+               InvalidArgument, "operator '", info.type, "' is differentiated by its block, but lacks attribute ",
+               "'sub_block' or one of the slots '", reads, "', '", writes, "' and '", scopes, "'");
+  }
   HR_ENFORCE(info.kernels.size() <= 1 || !info.inputs.empty() || !info.kernel_type_attr.empty(), InvalidArgument,
              "operator '", info.type, "' has several kernels, but neither inputs nor an attribute to choose by");
 }
@@ -300,14 +307,14 @@ OpRegistrar&& OpRegistrar::Comment(std::string text) && {
 }
 
 OpRegistrar&& OpRegistrar::Input(std::string slot, std::string comment, unsigned flags) && {
-  info_.inputs.push_back(
-      {std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0});
+  info_.inputs.push_back({std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0,
+                          (flags & kSelectedRows) != 0});
   return std::move(*this);
 }
 
 OpRegistrar&& OpRegistrar::Output(std::string slot, std::string comment, unsigned flags) && {
-  info_.outputs.push_back(
-      {std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0});
+  info_.outputs.push_back({std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0,
+                           (flags & kSelectedRows) != 0});
   return std::move(*this);
 }
 
@@ -333,6 +340,11 @@ OpRegistrar&& OpRegistrar::KernelTypeFromAttr(std::string attr) && {
 
 OpRegistrar&& OpRegistrar::Gradient(GradientMaker maker) && {
   info_.gradient = std::move(maker);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::GradientByBlock(BlockGradient slots) && {
+  info_.block_gradient = std::move(slots);
   return std::move(*this);
 }
 

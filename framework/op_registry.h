@@ -33,8 +33,9 @@ namespace headrace {
 struct SlotInfo {
   std::string name;
   std::string comment;
-  bool duplicable = false;   // may hold any number of variables, else exactly one
-  bool dispensable = false;  // may be absent
+  bool duplicable = false;     // may hold any number of variables, else exactly one
+  bool dispensable = false;    // may be absent
+  bool selected_rows = false;  // its variables may hold SelectedRows
 };
 
 struct AttrInfo {
@@ -45,8 +46,8 @@ struct AttrInfo {
   std::function<void(const Attribute&)> check;  // throws InvalidArgument; may be empty
 };
 
-// Flags for InputSlot and Output below.
-enum SlotFlags : unsigned { kPlain = 0, kDuplicable = 1, kDispensable = 2 };
+// Flags for Input and Output below.
+enum SlotFlags : unsigned { kPlain = 0, kDuplicable = 1, kDispensable = 2, kSelectedRows = 4 };
 
 using InferShapeFn = std::function<void(InferShapeContext&)>;
 using KernelFn = std::function<void(const ExecutionContext&)>;
@@ -62,6 +63,16 @@ struct InPlacePair {
   std::string input;
 };
 
+// How an operator that runs a block (attribute "sub_block") is differentiated. append_backward makes a block that
+// computes the gradients of one step, and appends the operator `<type>_grad` that runs it for each step, last first.
+// Its slots: `reads`, `writes`, `scopes` and the gradients of `writes` → the gradients of `reads`. See
+// operators/block_grad_ops.cc.
+struct BlockGradient {
+  std::string reads;   // input slot: variables outside of the block that it reads
+  std::string writes;  // output slot: those that it writes
+  std::string scopes;  // output slot of the StepScopes
+};
+
 struct OpInfo {
   std::string type;
   std::string comment;
@@ -74,8 +85,9 @@ struct OpInfo {
   std::string kernel_type_slot;  // the input whose dtype selects the kernel
   std::string kernel_type_attr;  // or the attribute (an int32 DataType) that does
   OperatorFactory factory;       // makes an operator that is not a kernel
-  GradientMaker gradient;        // empty: not differentiable
-  bool reads_data = false;       // takes the next batch from a reader: the executor runs it before what changes state
+  GradientMaker gradient;        // empty: not differentiable, unless:
+  std::optional<BlockGradient> block_gradient;
+  bool reads_data = false;  // takes the next batch from a reader: the executor runs it before what changes state
 
   const SlotInfo* FindInput(std::string_view slot) const;
   const SlotInfo* FindOutput(std::string_view slot) const;
@@ -169,6 +181,8 @@ class HEADRACE_API OpRegistrar {
     return std::move(*this);
   }
   OpRegistrar&& Gradient(GradientMaker maker) &&;
+  // See headrace::BlockGradient.
+  OpRegistrar&& GradientByBlock(BlockGradient slots) &&;
   // See OpInfo::reads_data.
   OpRegistrar&& ReadsData() &&;
 

@@ -87,6 +87,25 @@ LoDTensor* ExecutionContext::OutputOrNull(std::string_view slot, size_t i) const
   return variable == nullptr ? nullptr : variable->GetMutable<LoDTensor>();
 }
 
+bool ExecutionContext::IsSelectedRows(std::string_view slot, size_t i) const {
+  const Variable* variable = InputVar(slot, i);
+  return variable != nullptr && variable->IsType<SelectedRows>();
+}
+
+const SelectedRows& ExecutionContext::InputRows(std::string_view slot, size_t i) const {
+  const Variable* variable = InputVar(slot, i);
+  HR_ENFORCE(variable != nullptr, NotFound, "input slot '", slot, "' of '", op_.type,
+             "' holds no variable at position ", i);
+  return variable->Get<SelectedRows>();
+}
+
+SelectedRows* ExecutionContext::OutputRows(std::string_view slot, size_t i) const {
+  Variable* variable = OutputVar(slot, i);
+  HR_ENFORCE(variable != nullptr, NotFound, "output slot '", slot, "' of '", op_.type,
+             "' holds no variable at position ", i);
+  return variable->GetMutable<SelectedRows>();
+}
+
 const LoDTensor& ExecutionContext::Input(std::string_view slot, size_t i) const {
   const LoDTensor* tensor = InputOrNull(slot, i);
   HR_ENFORCE(tensor != nullptr, NotFound, "input slot '", slot, "' of '", op_.type, "' holds no variable at position ",

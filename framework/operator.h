@@ -20,6 +20,7 @@
 #include "framework/place.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
+#include "framework/selected_rows.h"
 
 namespace headrace {
 
@@ -96,6 +97,12 @@ class HEADRACE_API ExecutionContext {
   const LoDTensor* InputOrNull(std::string_view slot, size_t i = 0) const;
   LoDTensor* OutputOrNull(std::string_view slot, size_t i = 0) const;
 
+  // Slots that take SelectedRows (see SlotFlags). The first is false, too, if the slot is empty; the others throw as
+  // Input and Output do; what an input holds has been checked.
+  bool IsSelectedRows(std::string_view slot, size_t i = 0) const;
+  const SelectedRows& InputRows(std::string_view slot, size_t i = 0) const;
+  SelectedRows* OutputRows(std::string_view slot, size_t i = 0) const;
+
   Variable* InputVar(std::string_view slot, size_t i = 0) const;   // nullptr if absent
   Variable* OutputVar(std::string_view slot, size_t i = 0) const;  // nullptr if absent
   // Calls visit(Variable*) for each variable of the output slots.
@@ -129,7 +136,7 @@ class HEADRACE_API InferShapeContext {
   size_t InputSize(std::string_view slot) const { return op().Input(slot).size(); }
   size_t OutputSize(std::string_view slot) const { return op().Output(slot).size(); }
 
-  // Throw NotFound naming slot and operator if the slot is empty.
+  // Throw NotFound naming slot and operator if the slot is empty. SelectedRows have the dims of the whole tensor.
   virtual DDim InputDim(std::string_view slot, size_t i = 0) const = 0;
   virtual DataType InputType(std::string_view slot, size_t i = 0) const = 0;
   virtual int32_t InputLoDLevel(std::string_view slot, size_t i = 0) const = 0;
@@ -149,6 +156,12 @@ class HEADRACE_API InferShapeContext {
   const T& Attr(std::string_view name) const {
     return op().Attr<T>(name);
   }
+
+  // Whether an input holds SelectedRows; only in slots that take them.
+  virtual bool InputIsSelectedRows(std::string_view slot, size_t i = 0) const = 0;
+  // Declares an output to hold SelectedRows; otherwise it becomes a tensor if its slot may hold either. Does nothing at
+  // run time.
+  virtual void SetOutputSelectedRows(std::string_view slot, size_t i = 0) = 0;
 
   // The declaration of a variable, for operators whose variables are not tensors (a reader's specs, say). nullptr if
   // the slot is empty, and at run time.

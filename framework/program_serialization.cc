@@ -137,11 +137,16 @@ class MessageBuilder {
     return {text.size(), reinterpret_cast<uint8_t*>(const_cast<char*>(text.data()))};
   }
 
+  proto::TensorDesc* BuildTensor(const TensorSpec& spec) {
+    auto* out = New<proto::TensorDesc>(headrace__proto__var_type__tensor_desc__init);
+    out->data_type = static_cast<proto::Type>(spec.dtype);
+    std::tie(out->n_dims, out->dims) = Copy(spec.dims);
+    return out;
+  }
+
   proto::LoDTensorDesc* Build(const TensorSpec& spec) {
     auto* out = New<proto::LoDTensorDesc>(headrace__proto__var_type__lo_dtensor_desc__init);
-    out->tensor = New<proto::TensorDesc>(headrace__proto__var_type__tensor_desc__init);
-    out->tensor->data_type = static_cast<proto::Type>(spec.dtype);
-    std::tie(out->tensor->n_dims, out->tensor->dims) = Copy(spec.dims);
+    out->tensor = BuildTensor(spec);
     out->has_lod_level = 1;
     out->lod_level = spec.lod_level;
     return out;
@@ -156,6 +161,8 @@ class MessageBuilder {
       out->type->lod_tensor = Build(var.tensor);
     } else if (var.kind == VarKind::kLoDTensorArray) {
       out->type->tensor_array = Build(var.tensor);
+    } else if (var.kind == VarKind::kSelectedRows) {
+      out->type->selected_rows = BuildTensor(var.tensor);
     } else if (var.kind == VarKind::kReader) {
       auto* reader = New<proto::ReaderDesc>(headrace__proto__var_type__reader_desc__init);
       std::tie(reader->n_lod_tensor, reader->lod_tensor) =
@@ -271,17 +278,12 @@ Attribute Read(const proto::Attr& attr, const std::string& name, const std::stri
   }
 }
 
-TensorSpec Read(const proto::LoDTensorDesc& desc, const std::string& name) {
-  // Deeper nesting than any program has; a corrupt depth would become a corrupt allocation somewhere else.
-  constexpr int32_t kMaxLoDLevel = 64;
+TensorSpec Read(const proto::TensorDesc& desc, const std::string& name) {
   TensorSpec spec;
-  const int32_t data_type = NumberOf(desc.tensor->data_type);
+  const int32_t data_type = NumberOf(desc.data_type);
   HR_ENFORCE(IsDataType(data_type), DataLoss, "corrupt program: variable '", name, "' has data type ", data_type);
   spec.dtype = static_cast<DataType>(data_type);
-  spec.dims = ToVector<int64_t>(desc.tensor->n_dims, desc.tensor->dims);
-  spec.lod_level = desc.lod_level;
-  HR_ENFORCE(spec.lod_level >= 0 && spec.lod_level <= kMaxLoDLevel, DataLoss, "corrupt program: variable '", name,
-             "' has LoD level ", spec.lod_level);
+  spec.dims = ToVector<int64_t>(desc.n_dims, desc.dims);
   try {
     CheckDims(spec.dims);
   } catch (const InvalidArgument& error) {
@@ -290,12 +292,24 @@ TensorSpec Read(const proto::LoDTensorDesc& desc, const std::string& name) {
   return spec;
 }
 
+TensorSpec Read(const proto::LoDTensorDesc& desc, const std::string& name) {
+  // Deeper nesting than any program has; a corrupt depth would become a corrupt allocation somewhere else.
+  constexpr int32_t kMaxLoDLevel = 64;
+  TensorSpec spec = Read(*desc.tensor, name);
+  spec.lod_level = desc.lod_level;
+  HR_ENFORCE(spec.lod_level >= 0 && spec.lod_level <= kMaxLoDLevel, DataLoss, "corrupt program: variable '", name,
+             "' has LoD level ", spec.lod_level);
+  return spec;
+}
+
 bool IsVarKind(int value) {
   switch (static_cast<VarKind>(value)) {
     case VarKind::kLoDTensor:
+    case VarKind::kSelectedRows:
     case VarKind::kFeedMinibatch:
     case VarKind::kFetchList:
     case VarKind::kStepScopes:
+    case VarKind::kLoDRankTable:
     case VarKind::kLoDTensorArray:
     case VarKind::kReader:
     case VarKind::kRaw:
@@ -318,6 +332,9 @@ void Read(const proto::VarDesc& in, BlockDesc* block) {
     const auto* desc = var.kind == VarKind::kLoDTensor ? in.type->lod_tensor : in.type->tensor_array;
     HR_ENFORCE(desc != nullptr, DataLoss, "corrupt program: tensor variable '", name, "' has no shape");
     var.tensor = Read(*desc, name);
+  } else if (var.kind == VarKind::kSelectedRows) {
+    HR_ENFORCE(in.type->selected_rows != nullptr, DataLoss, "corrupt program: variable '", name, "' has no shape");
+    var.tensor = Read(*in.type->selected_rows, name);
   } else if (var.kind == VarKind::kReader && in.type->reader != nullptr) {
     for (size_t i = 0; i < in.type->reader->n_lod_tensor; ++i) {
       var.reader.push_back(Read(*in.type->reader->lod_tensor[i], name));

@@ -8,12 +8,16 @@ std::string_view VarKindName(VarKind kind) {
   switch (kind) {
     case VarKind::kLoDTensor:
       return "LoDTensor";
+    case VarKind::kSelectedRows:
+      return "SelectedRows";
     case VarKind::kFeedMinibatch:
       return "FeedMinibatch";
     case VarKind::kFetchList:
       return "FetchList";
     case VarKind::kStepScopes:
       return "StepScopes";
+    case VarKind::kLoDRankTable:
+      return "LoDRankTable";
     case VarKind::kLoDTensorArray:
       return "LoDTensorArray";
     case VarKind::kReader:

@@ -15,9 +15,11 @@ namespace headrace {
 // What a variable holds; the values are those of VarType.Type in framework.proto.
 enum class VarKind : int32_t {
   kLoDTensor = 7,
+  kSelectedRows = 8,
   kFeedMinibatch = 9,
   kFetchList = 10,
   kStepScopes = 11,
+  kLoDRankTable = 12,
   kLoDTensorArray = 13,
   kReader = 15,
   kRaw = 17,
@@ -35,7 +37,7 @@ struct TensorSpec {
 struct VarDesc {
   std::string name;
   VarKind kind = VarKind::kLoDTensor;
-  TensorSpec tensor;               // of a kLoDTensor or kLoDTensorArray
+  TensorSpec tensor;               // of a kLoDTensor, kLoDTensorArray or kSelectedRows
   std::vector<TensorSpec> reader;  // of a kReader: what it yields, in order
   bool persistable = false;        // lives in the executor's scope and survives a run
   bool stop_gradient = false;      // append_backward does not go past it

@@ -18,13 +18,15 @@ void DecayedAdagradKernel(const ExecutionContext& ctx) {
   T* param_out = Mutable<T>(ctx, "ParamOut");
   T* moment_out = Mutable<T>(ctx, "MomentOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* moment = Elements<T>(ctx, "Moment");
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T m = decay * moment[i] + (1 - decay) * grad[i] * grad[i];
-    moment_out[i] = m;
-    param_out[i] = param[i] - rate * grad[i] / (std::sqrt(m) + epsilon);
-  }
+  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}},
+                     [=](int64_t begin, int64_t n, const T* grad) {
+                       for (int64_t i = begin; i < begin + n; ++i) {
+                         const T m = decay * moment[i] + (1 - decay) * grad[i - begin] * grad[i - begin];
+                         moment_out[i] = m;
+                         param_out[i] = param[i] - rate * grad[i - begin] / (std::sqrt(m) + epsilon);
+                       }
+                     });
 }
 
 template <typename T>
@@ -35,16 +37,20 @@ void AdadeltaKernel(const ExecutionContext& ctx) {
   T* gradient_out = Mutable<T>(ctx, "AvgSquaredGradOut");
   T* update_out = Mutable<T>(ctx, "AvgSquaredUpdateOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* gradient = Elements<T>(ctx, "AvgSquaredGrad");
   const T* update = Elements<T>(ctx, "AvgSquaredUpdate");
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T g = rho * gradient[i] + (1 - rho) * grad[i] * grad[i];
-    const T change = -std::sqrt((update[i] + epsilon) / (g + epsilon)) * grad[i];
-    gradient_out[i] = g;
-    update_out[i] = rho * update[i] + (1 - rho) * change * change;
-    param_out[i] = param[i] + change;
-  }
+  ForEachGradient<T>(
+      ctx, OtherRows::kGetZeroGradient,
+      {{"ParamOut", "Param"}, {"AvgSquaredGradOut", "AvgSquaredGrad"}, {"AvgSquaredUpdateOut", "AvgSquaredUpdate"}},
+      [=](int64_t begin, int64_t n, const T* grad) {
+        for (int64_t i = begin; i < begin + n; ++i) {
+          const T g = rho * gradient[i] + (1 - rho) * grad[i - begin] * grad[i - begin];
+          const T change = -std::sqrt((update[i] + epsilon) / (g + epsilon)) * grad[i - begin];
+          gradient_out[i] = g;
+          update_out[i] = rho * update[i] + (1 - rho) * change * change;
+          param_out[i] = param[i] + change;
+        }
+      });
 }
 
 template <typename T>
@@ -57,16 +63,19 @@ void AdamaxKernel(const ExecutionContext& ctx) {
   T* moment_out = Mutable<T>(ctx, "MomentOut");
   T* norm_out = Mutable<T>(ctx, "InfNormOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* moment = Elements<T>(ctx, "Moment");
   const T* norm = Elements<T>(ctx, "InfNorm");
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T m = beta1 * moment[i] + (1 - beta1) * grad[i];
-    const T u = std::max(std::abs(grad[i]), beta2 * norm[i] + epsilon);
-    moment_out[i] = m;
-    norm_out[i] = u;
-    param_out[i] = param[i] - rate * m / u;
-  }
+  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient,
+                     {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"InfNormOut", "InfNorm"}},
+                     [=](int64_t begin, int64_t n, const T* grad) {
+                       for (int64_t i = begin; i < begin + n; ++i) {
+                         const T m = beta1 * moment[i] + (1 - beta1) * grad[i - begin];
+                         const T u = std::max(std::abs(grad[i - begin]), beta2 * norm[i] + epsilon);
+                         moment_out[i] = m;
+                         norm_out[i] = u;
+                         param_out[i] = param[i] - rate * m / u;
+                       }
+                     });
 }
 
 template <typename T>
@@ -80,17 +89,21 @@ void FtrlKernel(const ExecutionContext& ctx) {
   T* squared_out = Mutable<T>(ctx, "SquaredAccumOut");
   T* linear_out = Mutable<T>(ctx, "LinearAccumOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* squared = Elements<T>(ctx, "SquaredAccumulator");
   const T* linear = Elements<T>(ctx, "LinearAccumulator");
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T s = squared[i] + grad[i] * grad[i];
-    const T l = linear[i] + grad[i] - (raised(s) - raised(squared[i])) / rate * param[i];
-    squared_out[i] = s;
-    linear_out[i] = l;
-    const T shrunk = (l > 0 ? l1 : -l1) - l;
-    param_out[i] = std::abs(l) > l1 ? shrunk / (raised(s) / rate + 2 * l2) : T(0);
-  }
+  ForEachGradient<T>(
+      ctx, OtherRows::kStay,
+      {{"ParamOut", "Param"}, {"SquaredAccumOut", "SquaredAccumulator"}, {"LinearAccumOut", "LinearAccumulator"}},
+      [=](int64_t begin, int64_t n, const T* grad) {
+        for (int64_t i = begin; i < begin + n; ++i) {
+          const T s = squared[i] + grad[i - begin] * grad[i - begin];
+          const T l = linear[i] + grad[i - begin] - (raised(s) - raised(squared[i])) / rate * param[i];
+          squared_out[i] = s;
+          linear_out[i] = l;
+          const T shrunk = (l > 0 ? l1 : -l1) - l;
+          param_out[i] = std::abs(l) > l1 ? shrunk / (raised(s) / rate + 2 * l2) : T(0);
+        }
+      });
 }
 
 }  // namespace

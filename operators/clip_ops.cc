@@ -1,16 +1,36 @@
 // clip, clip_by_norm: elements, or a whole tensor, kept small.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
+#include "operators/row_merge.h"
 
 namespace headrace::ops {
 namespace {
 
+// Selected rows, each once, with `change` applied to their elements.
+template <typename T, typename Change>
+void ChangeRows(const ExecutionContext& ctx, const Change& change) {
+  SelectedRows merged;
+  MergeRows<T>(ctx.InputRows("X"), &merged);
+  change(static_cast<T*>(merged.mutable_value()->raw_mutable_data()), merged.value().numel());
+  *ctx.OutputRows("Out") = std::move(merged);
+}
+
 template <typename T>
 void ClipKernel(const ExecutionContext& ctx) {
+  if (ctx.IsSelectedRows("X")) {
+    ChangeRows<T>(ctx, [&ctx](T* x, int64_t n) {
+      const auto low = static_cast<T>(ctx.Attr<double>("min"));
+      const auto high = static_cast<T>(ctx.Attr<double>("max"));
+      std::transform(x, x + n, x, [=](T value) { return value < low ? low : value > high ? high : value; });
+    });
+    return;
+  }
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
@@ -34,6 +54,13 @@ void ClipGradKernel(const ExecutionContext& ctx) {
   }
 }
 
+void InferLikeX(InferShapeContext& ctx) {
+  ctx.ShareAll("X", "Out");
+  if (ctx.InputIsSelectedRows("X")) {
+    ctx.SetOutputSelectedRows("Out");
+  }
+}
+
 void CheckBounds(const OpDesc& op) {
   const double low = op.Attr<double>("min");
   const double high = op.Attr<double>("max");
@@ -42,6 +69,16 @@ void CheckBounds(const OpDesc& op) {
 
 template <typename T>
 void ClipByNormKernel(const ExecutionContext& ctx) {
+  if (ctx.IsSelectedRows("X")) {
+    ChangeRows<T>(ctx, [&ctx](T* x, int64_t n) {
+      const T norm = std::sqrt(SumOf<T>(n, [x](int64_t i) { return x[i] * x[i]; }));
+      const auto max = static_cast<T>(ctx.Attr<double>("max_norm"));
+      if (norm > max) {
+        std::transform(x, x + n, x, [factor = max / norm](T value) { return value * factor; });
+      }
+    });
+    return;
+  }
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
@@ -62,13 +99,13 @@ OpRegistrar&& ClipAttrs(OpRegistrar&& op) {
 
 HEADRACE_REGISTER_OP(clip)
     .Comment("X, not less than min and not more than max, element by element. Out may be X.")
-    .Input("X", "any shape")
-    .Output("Out", "dims, dtype and LoD of X")
+    .Input("X", "any shape, or SelectedRows, of which each is taken once", kSelectedRows)
+    .Output("Out", "dims, dtype and LoD of X", kSelectedRows)
     .InPlace("Out", "X")
     .With(ClipAttrs)
     .InferShape([](InferShapeContext& ctx) {
       CheckBounds(ctx.op());
-      ctx.ShareAll("X", "Out");
+      InferLikeX(ctx);
     })
     .Kernel<float>(ClipKernel<float>)
     .Kernel<double>(ClipKernel<double>)
@@ -91,14 +128,14 @@ HEADRACE_REGISTER_OP(clip_grad)
 
 HEADRACE_REGISTER_OP(clip_by_norm)
     .Comment("X, scaled down so that its Euclidean norm is max_norm if it is greater. Out may be X.")
-    .Input("X", "any shape")
-    .Output("Out", "dims, dtype and LoD of X")
+    .Input("X", "any shape, or SelectedRows, of which each is taken once", kSelectedRows)
+    .Output("Out", "dims, dtype and LoD of X", kSelectedRows)
     .InPlace("Out", "X")
     .Attr<double>("max_norm", "the greatest norm", {},
                   [](const double& norm) {
                     HR_ENFORCE(norm > 0, InvalidArgument, "attribute max_norm: expected a positive number, got ", norm);
                   })
-    .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+    .InferShape(InferLikeX)
     .Kernel<float>(ClipByNormKernel<float>)
     .Kernel<double>(ClipByNormKernel<double>);
 

@@ -18,6 +18,12 @@ void InferElementwise(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   AlignY(x, ctx.InputDim("Y"), ctx.Attr<int32_t>("axis"));
   ctx.ShareAll("X", "Out");
+  if (ctx.InputIsSelectedRows("X")) {
+    HR_ENFORCE(Fits(Numel(ctx.InputDim("Y")), 1), InvalidArgument,
+               "input Y: expected a single element, since X holds SelectedRows, got dims ",
+               ToString(ctx.InputDim("Y")));
+    ctx.SetOutputSelectedRows("Out");
+  }
 }
 
 void InferElementwiseGrad(InferShapeContext& ctx) {
@@ -183,8 +189,27 @@ struct FloorDiv {
   }
 };
 
+// Selected rows times a single element, as a clipped gradient is.
+template <typename T>
+void ScaleRows(const ExecutionContext& ctx) {
+  const SelectedRows& x = ctx.InputRows("X");
+  SelectedRows* out = ctx.OutputRows("Out");
+  const T factor = *ctx.Input("Y").data<T>();
+  out->set_height(x.height());
+  *out->mutable_rows() = x.rows();
+  T* to = out->mutable_value()->Resize(x.value().dims()).template mutable_data<T>();
+  const T* from = x.value().data<T>();
+  std::transform(from, from + x.value().numel(), to, [factor](T value) { return Mul::Value(value, factor); });
+}
+
 template <typename T, typename Operation>
 void ElementwiseKernel(const ExecutionContext& ctx) {
+  if constexpr (std::is_same_v<Operation, Mul>) {
+    if (ctx.IsSelectedRows("X")) {
+      ScaleRows<T>(ctx);
+      return;
+    }
+  }
   ForEachPair<T, T>(ctx, [](T x, T y) { return Operation::Value(x, y); });
 }
 
@@ -223,12 +248,14 @@ constexpr bool kDifferentiable = requires(float v) { Operation::ByX(v, v, v); };
 
 template <typename Operation>
 bool Register(const std::string& name, const std::string& formula) {
+  constexpr bool kTakesRows = std::is_same_v<Operation, Mul>;
+  constexpr unsigned rows = kTakesRows ? kSelectedRows : kPlain;
   OpRegistrar op("elementwise_" + name);
   (void)More(op)
       .Comment(formula + ", element by element. Out may be X.")
-      .Input("X", "any shape")
+      .Input("X", kTakesRows ? "any shape; may be SelectedRows if Y is a single element" : "any shape", rows)
       .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
-      .Output("Out", "dims, dtype and LoD of X")
+      .Output("Out", "dims, dtype and LoD of X", rows)
       .InPlace("Out", "X")
       .With(AxisAttr)
       .InferShape(InferElementwise)

@@ -1,6 +1,7 @@
 // lookup_table: rows of a table by their numbers; an embedding.
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
@@ -35,8 +36,26 @@ void LookupKernel(const ExecutionContext& ctx) {
   ForEachId(ctx, [=](int64_t i, int64_t id) { std::copy_n(w + id * width, width, out + i * width); });
 }
 
+// The row of each id, in their order, however often it occurs.
+template <typename T>
+void SparseLookupGradKernel(const ExecutionContext& ctx) {
+  const DDim& table = ctx.Input("W").dims();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  SelectedRows* w_grad = ctx.OutputRows("W@GRAD");
+  w_grad->set_height(table[0]);
+  std::vector<int64_t>& rows = *w_grad->mutable_rows();
+  rows.clear();
+  ForEachId(ctx, [&](int64_t, int64_t id) { rows.push_back(id); });
+  T* to = w_grad->mutable_value()->Resize({static_cast<int64_t>(rows.size()), table[1]}).template mutable_data<T>();
+  ForEachId(ctx, [&, width = table[1]](int64_t i, int64_t) { to = std::copy_n(d + i * width, width, to); });
+}
+
 template <typename T>
 void LookupGradKernel(const ExecutionContext& ctx) {
+  if (ctx.Attr<bool>("is_sparse")) {
+    SparseLookupGradKernel<T>(ctx);
+    return;
+  }
   LoDTensor* w_grad = ctx.Output("W@GRAD");
   const int64_t width = w_grad->dims()[1];
   T* dw = w_grad->mutable_data<T>();
@@ -66,9 +85,7 @@ DDim LookupDims(const InferShapeContext& ctx) {
 OpRegistrar&& LookupAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<int64_t>("padding_idx", "the id whose row is zero and does not learn; -1: none", -1)
-      .Attr<bool>("is_sparse", "not supported: the gradient is dense", false, [](const bool& sparse) {
-        HR_ENFORCE(!sparse, Unimplemented, "attribute is_sparse: only dense gradients are supported, got true");
-      });
+      .Attr<bool>("is_sparse", "whether the gradient of W is SelectedRows: only those that Ids name", false);
 }
 
 }  // namespace
@@ -89,17 +106,20 @@ HEADRACE_REGISTER_OP(lookup_table)
     .Gradient(DefaultGradient({.inputs = {"W", "Ids"}, .outputs = {}, .no_gradient = {"Ids"}}));
 
 HEADRACE_REGISTER_OP(lookup_table_grad)
-    .Comment("Gradient of lookup_table: dense.")
+    .Comment("Gradient of lookup_table: a tensor, or SelectedRows if is_sparse.")
     .Input("W", "as in the operator; only its dims are used")
     .Input("Ids", "as in the operator")
     .Input("Out@GRAD", "gradient of Out")
-    .Output("W@GRAD", "dims of W")
+    .Output("W@GRAD", "dims of W", kSelectedRows)
     .With(LookupAttrs)
     .KernelTypeFrom("W")
     .InferShape([](InferShapeContext& ctx) {
       EnforceDims(ctx, "Out@GRAD", LookupDims(ctx));
       EnforceSameType(ctx, "Out@GRAD", "W");
       InferGradients(ctx, {"W"});
+      if (ctx.Attr<bool>("is_sparse")) {
+        ctx.SetOutputSelectedRows("W@GRAD");
+      }
     })
     .Kernel<float>(LookupGradKernel<float>)
     .Kernel<double>(LookupGradKernel<double>);

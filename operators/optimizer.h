@@ -1,13 +1,21 @@
 // What optimizers share. Each is one pass over the parameter, in place where an output is its input.
+//
+// The gradient may be SelectedRows. Then some optimizers update the rows that it has and leave all others alone (sgd,
+// adagrad, ftrl, adam in lazy mode): a step costs as much as the rows that it touches. The others do what they would do
+// with a dense gradient of zeros elsewhere, in a pass over the whole parameter, as in Fluid where Fluid has the case
+// (momentum, rmsprop, adam).
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/row_merge.h"
 
 namespace headrace::ops {
 
@@ -33,6 +41,47 @@ inline void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> u
   }
 }
 
+// What becomes of the rows that a sparse gradient lacks.
+enum class OtherRows { kStay, kGetZeroGradient };
+
+// Calls update(begin, n, gradient) for ranges of elements of the parameter: elements [begin, begin + n) of all inputs
+// and outputs belong to gradient[0, n). The outputs have been taken before.
+template <typename T, typename UpdateRange>
+void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initializer_list<Update> updates,
+                     const UpdateRange& update) {
+  const int64_t numel = ctx.Input("Param").numel();
+  if (!ctx.IsSelectedRows("Grad")) {
+    update(0, numel, ctx.Input("Grad").data<T>());
+    return;
+  }
+  const SelectedRows& grad = ctx.InputRows("Grad");
+  const int64_t width = RowWidth(grad);
+  if (others == OtherRows::kStay) {
+    for (const Update& change : updates) {
+      const T* from = ctx.Input(change.second).data<T>();
+      if (T* to = ctx.Output(change.first)->mutable_data<T>(); to != from) {
+        std::copy_n(from, numel, to);
+      }
+    }
+    ForEachMergedRow<T>(grad, [&](int64_t row, const T* g) { update(row * width, width, g); });
+    return;
+  }
+  constexpr int64_t kBlock = 1024;
+  const std::vector<T> zeros(kBlock);
+  int64_t done = 0;
+  const auto update_until = [&](int64_t end) {
+    for (; done < end; done += std::min(kBlock, end - done)) {
+      update(done, std::min(kBlock, end - done), zeros.data());
+    }
+  };
+  ForEachMergedRow<T>(grad, [&](int64_t row, const T* g) {
+    update_until(row * width);
+    update(done, width, g);
+    done += width;
+  });
+  update_until(numel);
+}
+
 // The elements of an output, to be taken before the elements of the inputs.
 template <typename T>
 T* Mutable(const ExecutionContext& ctx, std::string_view slot) {
@@ -47,7 +96,7 @@ const T* Elements(const ExecutionContext& ctx, std::string_view slot) {
 inline OpRegistrar&& CommonSlots(OpRegistrar&& op) {
   return std::move(op)
       .Input("Param", "the parameter")
-      .Input("Grad", "its gradient; dims and dtype of Param")
+      .Input("Grad", "its gradient; dims and dtype of Param", kSelectedRows)
       .Output("ParamOut", "the new parameter; may be Param")
       .InPlace("ParamOut", "Param");
 }

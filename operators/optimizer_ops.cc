@@ -13,11 +13,12 @@ template <typename T>
 void SgdKernel(const ExecutionContext& ctx) {
   T* param_out = Mutable<T>(ctx, "ParamOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    param_out[i] = param[i] - rate * grad[i];
-  }
+  ForEachGradient<T>(ctx, OtherRows::kStay, {{"ParamOut", "Param"}}, [=](int64_t begin, int64_t n, const T* grad) {
+    for (int64_t i = begin; i < begin + n; ++i) {
+      param_out[i] = param[i] - rate * grad[i - begin];
+    }
+  });
 }
 
 template <typename T>
@@ -26,16 +27,18 @@ void MomentumKernel(const ExecutionContext& ctx) {
   T* velocity_out = Mutable<T>(ctx, "VelocityOut");
   const T* param = Elements<T>(ctx, "Param");
   const T* velocity = Elements<T>(ctx, "Velocity");
-  const T* grad = Elements<T>(ctx, "Grad");
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
   const auto mu = static_cast<T>(ctx.Attr<double>("mu"));
   const T nesterov = ctx.Attr<bool>("use_nesterov") ? T(1) : T(0);
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T g = grad[i];
-    const T v = mu * velocity[i] + g;
-    velocity_out[i] = v;
-    param_out[i] = param[i] - rate * (nesterov != 0 ? g + mu * v : v);
-  }
+  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"VelocityOut", "Velocity"}},
+                     [=](int64_t begin, int64_t n, const T* grad) {
+                       for (int64_t i = begin; i < begin + n; ++i) {
+                         const T g = grad[i - begin];
+                         const T v = mu * velocity[i] + g;
+                         velocity_out[i] = v;
+                         param_out[i] = param[i] - rate * (nesterov != 0 ? g + mu * v : v);
+                       }
+                     });
 }
 
 template <typename T>
@@ -51,22 +54,27 @@ void AdamKernel(const ExecutionContext& ctx) {
   T* moment1_out = Mutable<T>(ctx, "Moment1Out");
   T* moment2_out = Mutable<T>(ctx, "Moment2Out");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* moment1 = Elements<T>(ctx, "Moment1");
   const T* moment2 = Elements<T>(ctx, "Moment2");
   // Two loops over a block that stays in the first-level cache: the compiler does not vectorise one with so many
   // pointers, since it would have to check each against each for overlap.
-  constexpr int64_t kBlock = 1024;
-  for (int64_t begin = 0, n = ctx.Input("Param").numel(); begin < n; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, n);
-    for (int64_t i = begin; i < end; ++i) {
-      moment1_out[i] = beta1 * moment1[i] + (1 - beta1) * grad[i];
-      moment2_out[i] = beta2 * moment2[i] + (1 - beta2) * grad[i] * grad[i];
+  const auto update = [=](int64_t first, int64_t n, const T* grad) {
+    constexpr int64_t kBlock = 1024;
+    for (int64_t begin = first; begin < first + n; begin += kBlock) {
+      const int64_t end = std::min(begin + kBlock, first + n);
+      for (int64_t i = begin; i < end; ++i) {
+        const T g = grad[i - first];
+        moment1_out[i] = beta1 * moment1[i] + (1 - beta1) * g;
+        moment2_out[i] = beta2 * moment2[i] + (1 - beta2) * g * g;
+      }
+      for (int64_t i = begin; i < end; ++i) {
+        param_out[i] = param[i] - rate * (moment1_out[i] / (std::sqrt(moment2_out[i]) + epsilon));
+      }
     }
-    for (int64_t i = begin; i < end; ++i) {
-      param_out[i] = param[i] - rate * (moment1_out[i] / (std::sqrt(moment2_out[i]) + epsilon));
-    }
-  }
+  };
+  const auto others = ctx.Attr<bool>("lazy_mode") ? OtherRows::kStay : OtherRows::kGetZeroGradient;
+  ForEachGradient<T>(ctx, others, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}},
+                     update);
   if (LoDTensor* out = ctx.OutputOrNull("Beta1PowOut")) {
     *out->mutable_data<T>() = static_cast<T>(beta1_pow) * beta1;
   }
@@ -82,13 +90,15 @@ void AdagradKernel(const ExecutionContext& ctx) {
   T* param_out = Mutable<T>(ctx, "ParamOut");
   T* moment_out = Mutable<T>(ctx, "MomentOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* moment = Elements<T>(ctx, "Moment");
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T m = moment[i] + grad[i] * grad[i];
-    moment_out[i] = m;
-    param_out[i] = param[i] - rate * grad[i] / (std::sqrt(m) + epsilon);
-  }
+  ForEachGradient<T>(ctx, OtherRows::kStay, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}},
+                     [=](int64_t begin, int64_t n, const T* grad) {
+                       for (int64_t i = begin; i < begin + n; ++i) {
+                         const T m = moment[i] + grad[i - begin] * grad[i - begin];
+                         moment_out[i] = m;
+                         param_out[i] = param[i] - rate * grad[i - begin] / (std::sqrt(m) + epsilon);
+                       }
+                     });
 }
 
 template <typename T>
@@ -103,24 +113,28 @@ void RmspropKernel(const ExecutionContext& ctx) {
   T* square_out = Mutable<T>(ctx, "MeanSquareOut");
   T* mean_out = centered ? Mutable<T>(ctx, "MeanGradOut") : nullptr;
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* moment = Elements<T>(ctx, "Moment");
   const T* square = Elements<T>(ctx, "MeanSquare");
   const T* mean = centered ? Elements<T>(ctx, "MeanGrad") : nullptr;
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T g = grad[i];
-    const T s = decay * square[i] + (1 - decay) * g * g;
-    T variance = s;
-    if (centered) {
-      const T m = decay * mean[i] + (1 - decay) * g;
-      mean_out[i] = m;
-      variance = std::max(s - m * m, T(0));  // which rounding makes negative where the gradient is constant
-    }
-    const T v = mu * moment[i] + rate * g / std::sqrt(variance + epsilon);
-    square_out[i] = s;
-    moment_out[i] = v;
-    param_out[i] = param[i] - v;
-  }
+  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient,
+                     {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"MeanSquareOut", "MeanSquare"}},
+                     [=](int64_t begin, int64_t n, const T* grad) {
+                       for (int64_t i = begin; i < begin + n; ++i) {
+                         const T g = grad[i - begin];
+                         const T s = decay * square[i] + (1 - decay) * g * g;
+                         T variance = s;
+                         if (centered) {
+                           const T m = decay * mean[i] + (1 - decay) * g;
+                           mean_out[i] = m;
+                           variance = std::max(s - m * m,
+                                               T(0));  // which rounding makes negative where the gradient is constant
+                         }
+                         const T v = mu * moment[i] + rate * g / std::sqrt(variance + epsilon);
+                         square_out[i] = s;
+                         moment_out[i] = v;
+                         param_out[i] = param[i] - v;
+                       }
+                     });
 }
 
 void InferAdam(InferShapeContext& ctx) {
@@ -192,6 +206,7 @@ HEADRACE_REGISTER_OP(adam)
     .Attr<double>("beta1", "decay of the first moment", 0.9, CheckDecay)
     .Attr<double>("beta2", "decay of the second moment", 0.999, CheckDecay)
     .Attr<double>("epsilon", "keeps the divisor from 0", 1e-8)
+    .Attr<bool>("lazy_mode", "whether rows that a sparse gradient lacks stay as they are, moments and all", false)
     .InferShape(InferAdam)
     .Kernel<float>(AdamKernel<float>)
     .Kernel<double>(AdamKernel<double>);

@@ -25,10 +25,12 @@ void ProximalGdKernel(const ExecutionContext& ctx) {
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
   T* param_out = Mutable<T>(ctx, "ParamOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    param_out[i] = Proximal(param[i] - rate * grad[i], rate, l1, l2);
-  }
+  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}},
+                     [=](int64_t begin, int64_t n, const T* grad) {
+                       for (int64_t i = begin; i < begin + n; ++i) {
+                         param_out[i] = Proximal(param[i] - rate * grad[i - begin], rate, l1, l2);
+                       }
+                     });
 }
 
 template <typename T>
@@ -39,14 +41,16 @@ void ProximalAdagradKernel(const ExecutionContext& ctx) {
   T* param_out = Mutable<T>(ctx, "ParamOut");
   T* moment_out = Mutable<T>(ctx, "MomentOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* moment = Elements<T>(ctx, "Moment");
-  for (int64_t i = 0, n = ctx.Input("Param").numel(); i < n; ++i) {
-    const T m = moment[i] + grad[i] * grad[i];
-    const T step = m > 0 ? rate * grad[i] / std::sqrt(m) : T(0);
-    moment_out[i] = m;
-    param_out[i] = Proximal(param[i] - step, rate, l1, l2);
-  }
+  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}},
+                     [=](int64_t begin, int64_t n, const T* grad) {
+                       for (int64_t i = begin; i < begin + n; ++i) {
+                         const T m = moment[i] + grad[i - begin] * grad[i - begin];
+                         const T step = m > 0 ? rate * grad[i - begin] / std::sqrt(m) : T(0);
+                         moment_out[i] = m;
+                         param_out[i] = Proximal(param[i] - step, rate, l1, l2);
+                       }
+                     });
 }
 
 template <typename T>
@@ -57,21 +61,29 @@ void LarsMomentumKernel(const ExecutionContext& ctx) {
   T* param_out = Mutable<T>(ctx, "ParamOut");
   T* velocity_out = Mutable<T>(ctx, "VelocityOut");
   const T* param = Elements<T>(ctx, "Param");
-  const T* grad = Elements<T>(ctx, "Grad");
   const T* velocity = Elements<T>(ctx, "Velocity");
-  const int64_t n = ctx.Input("Param").numel();
-  const auto norm = [n](const T* x) { return std::sqrt(SumOf<T>(n, [x](int64_t i) { return x[i] * x[i]; })); };
-  const T param_norm = norm(param);
-  const T grad_norm = norm(grad);
+  const auto squares = [](const T* x, int64_t n) { return SumOf<T>(n, [x](int64_t i) { return x[i] * x[i]; }); };
+  const T param_norm = std::sqrt(squares(param, ctx.Input("Param").numel()));
+  T grad_squares = 0;
+  if (ctx.IsSelectedRows("Grad")) {
+    const int64_t width = RowWidth(ctx.InputRows("Grad"));
+    ForEachMergedRow<T>(ctx.InputRows("Grad"), [&](int64_t, const T* g) { grad_squares += squares(g, width); });
+  } else {
+    grad_squares = squares(Elements<T>(ctx, "Grad"), ctx.Input("Grad").numel());
+  }
+  const T grad_norm = std::sqrt(grad_squares);
   auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
   if (param_norm > 0 && grad_norm > 0) {
     rate *= coefficient * param_norm / (grad_norm + decay * param_norm);
   }
-  for (int64_t i = 0; i < n; ++i) {
-    const T v = mu * velocity[i] + rate * (grad[i] + decay * param[i]);
-    velocity_out[i] = v;
-    param_out[i] = param[i] - v;
-  }
+  const auto update = [=](int64_t begin, int64_t n, const T* grad) {
+    for (int64_t i = begin; i < begin + n; ++i) {
+      const T v = mu * velocity[i] + rate * (grad[i - begin] + decay * param[i]);
+      velocity_out[i] = v;
+      param_out[i] = param[i] - v;
+    }
+  };
+  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"VelocityOut", "Velocity"}}, update);
 }
 
 OpRegistrar&& ProximalAttrs(OpRegistrar&& op) {

@@ -7,6 +7,7 @@ namespace headrace::python {
 
 void BindErrors(pybind11::module_& m);
 void BindTensor(pybind11::module_& m);
+void BindSelectedRows(pybind11::module_& m);
 void BindScope(pybind11::module_& m);
 void BindProgram(pybind11::module_& m);
 void BindRegistry(pybind11::module_& m);

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "The C++ half of headrace.";
   BindErrors(m);
   BindTensor(m);
+  BindSelectedRows(m);
   BindScope(m);
   BindRegistry(m);
   BindProgram(m);

@@ -9,6 +9,7 @@
 
 #include "framework/errors.h"
 #include "framework/lod_tensor.h"
+#include "framework/selected_rows.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
 #include "reader/lod_tensor_blocking_queue.h"
@@ -59,6 +60,10 @@ void BindScope(py::module_& m) {
           "get_tensor", [](const VariableRef& self) { return self.variable->GetMutable<LoDTensor>(); },
           py::return_value_policy::reference, py::keep_alive<0, 1>(),
           "The tensor that it holds, created empty if there is none yet. TypeError if it holds something else.")
+      .def(
+          "get_selected_rows", [](const VariableRef& self) { return self.variable->GetMutable<SelectedRows>(); },
+          py::return_value_policy::reference, py::keep_alive<0, 1>(),
+          "The SelectedRows that it holds, created empty if there are none yet. TypeError if it holds something else.")
       .def(
           "get_queue",
           [](const VariableRef& self) { return self.variable->Get<LoDTensorBlockingQueueHolder>().GetQueue(); },

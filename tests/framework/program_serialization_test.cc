@@ -45,6 +45,9 @@ ProgramDesc Sample() {
   reader.reader = {{{-1, 28}, DataType::kFloat32, 0}, {{-1, 1}, DataType::kInt64, 1}};
   Declare(&program, "queue").kind = VarKind::kRaw;
   Declare(&program, "array", {2}).kind = VarKind::kLoDTensorArray;
+  Declare(&program, "rows", {-1, 2}).kind = VarKind::kSelectedRows;
+  Declare(&program, "steps").kind = VarKind::kStepScopes;
+  Declare(&program, "table").kind = VarKind::kLoDRankTable;
   BlockDesc& inner = program.AppendBlock(0);
   inner.Var("local").tensor.dims = {1};
   Append(&program, "test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 0.1F}});

@@ -1,6 +1,16 @@
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "framework/errors.h"
+#include "framework/executor.h"
+#include "framework/selected_rows.h"
 #include "tests/operators/op_test.h"
 
 namespace headrace {
@@ -190,6 +200,86 @@ TEST(OptimizerOperators, RefuseShapesAndTypesThatDiffer) {
       .Attr("beta1", 1.0f);
   ExpectRunThrows<InvalidArgument>(beta.test(), "adam", "beta1", "1");
 }
+
+// --- Sparse gradients ---
+
+struct SparseOptimizer {
+  std::string type;
+  std::vector<std::string> state;  // slots
+  AttributeMap attrs;
+};
+std::string NameOf(const testing::TestParamInfo<SparseOptimizer>& info) { return info.param.type; }
+
+class SparseOptimizerTest : public testing::TestWithParam<SparseOptimizer> {};
+
+// Bytes of the tensor's memory that the process has touched, in whole pages. Fresh memory has none.
+size_t TouchedBytes(const Tensor& tensor) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.raw_data()) / page * page;
+  const size_t size = reinterpret_cast<uintptr_t>(tensor.raw_data()) + tensor.nbytes() - begin;
+  std::vector<unsigned char> pages((size + page - 1) / page);
+  EXPECT_EQ(mincore(reinterpret_cast<void*>(begin), size, pages.data()), 0);
+  return page * static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](auto p) { return (p & 1) != 0; }));
+}
+
+TEST_P(SparseOptimizerTest, TouchesOnlyTheRowsOfTheGradient) {
+  constexpr int64_t kRows = 10'000'000;
+  const DDim dims = {kRows, 4};
+  ProgramDesc program;
+  Scope scope;
+  const auto declare = [&](const std::string& name, const DDim& shape) -> LoDTensor* {
+    VarDesc& var = program.block(0).Var(name);
+    var.tensor.dims = shape;
+    var.persistable = true;
+    auto* tensor = scope.Var(name)->GetMutable<LoDTensor>();
+    tensor->Resize(shape).mutable_data<float>();
+    return tensor;
+  };
+  OpDesc op;
+  op.type = GetParam().type;
+  op.attrs = GetParam().attrs;
+  std::vector<const LoDTensor*> tables = {declare("Param", dims)};
+  op.inputs["Param"] = op.outputs["ParamOut"] = {"Param"};
+  for (const std::string& slot : GetParam().state) {
+    tables.push_back(declare(slot, dims));
+    op.inputs[slot] = {slot};
+    op.outputs[slot == "SquaredAccumulator"  ? "SquaredAccumOut"
+               : slot == "LinearAccumulator" ? "LinearAccumOut"
+                                             : slot + "Out"] = {slot};
+  }
+  *declare("LearningRate", {1})->mutable_data<float>() = 0.1F;
+  op.inputs["LearningRate"] = {"LearningRate"};
+  if (op.type == "adam") {
+    *declare("Beta1Pow", {1})->mutable_data<float>() = 0.9F;
+    *declare("Beta2Pow", {1})->mutable_data<float>() = 0.999F;
+    op.inputs["Beta1Pow"] = {"Beta1Pow"};
+    op.inputs["Beta2Pow"] = {"Beta2Pow"};
+  }
+  VarDesc& grad = program.block(0).Var("Grad");
+  grad.kind = VarKind::kSelectedRows;
+  grad.tensor.dims = dims;
+  grad.persistable = true;
+  auto* rows = scope.Var("Grad")->GetMutable<SelectedRows>();
+  *rows->mutable_rows() = {9'999'999, 5, 5'000'000, 5};
+  rows->set_height(kRows);
+  std::fill_n(rows->mutable_value()->Resize({4, 4}).mutable_data<float>(), 16, 1.0F);
+  op.inputs["Grad"] = {"Grad"};
+  program.block(0).AppendOp(std::move(op));
+  Executor().Run(program, &scope);
+  for (const LoDTensor* table : tables) {
+    const float* data = table->data<float>();
+    EXPECT_NE(data[5 * 4], 0.0F);
+    // A page each, which may be a huge one of 2 MiB; one more for what the allocator keeps beside the memory.
+    EXPECT_LE(TouchedBytes(*table), size_t{4} * 2 * 1024 * 1024) << "of " << table->nbytes();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SparseOptimizerTest,
+                         testing::Values(SparseOptimizer{"sgd", {}, {}}, SparseOptimizer{"adagrad", {"Moment"}, {}},
+                                         SparseOptimizer{
+                                             "ftrl", {"SquaredAccumulator", "LinearAccumulator"}, {{"l1", 0.01}}},
+                                         SparseOptimizer{"adam", {"Moment1", "Moment2"}, {{"lazy_mode", true}}}),
+                         NameOf);
 
 }  // namespace
 }  // namespace headrace

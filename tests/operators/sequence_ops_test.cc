@@ -52,9 +52,6 @@ TEST(LookupTable, RefusesBadInput) {
   ExpectRunThrows<TypeMismatch>(type, "Ids", "int64", "int32");
   OpTest padding = Lookup({0}, 4);
   ExpectRunThrows<InvalidArgument>(padding, "padding_idx", "4");
-  OpTest sparse = Lookup({0});
-  sparse.Attr("is_sparse", true);
-  ExpectRunThrows<Unimplemented>(sparse, "is_sparse");
 }
 
 TEST(LookupTable, PropagatesUnknownDims) {

@@ -1,8 +1,9 @@
-"""Gradient clipping."""
+"""Gradient clipping. A sparse gradient stays sparse: the rows that it has are clipped."""
 
 from __future__ import annotations
 
 from headrace import errors
+from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Parameter, Variable
 
 __all__ = ["GradientClipBase", "GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClipByValue"]
@@ -35,9 +36,8 @@ class GradientClipByValue(GradientClipBase):
             raise errors.InvalidArgument(f"nothing lies between {self.min} and {self.max}")
 
     def _clip(self, gradient: Variable, block: Block) -> Variable:
-        low, out = _temporary(gradient), _temporary(gradient)
-        block.append_op("elementwise_max", {"X": gradient, "Y": _constant(gradient, self.min)}, {"Out": low})
-        block.append_op("elementwise_min", {"X": low, "Y": _constant(gradient, self.max)}, {"Out": out})
+        out = _temporary(gradient)
+        block.append_op("clip", {"X": gradient}, {"Out": out}, {"min": self.min, "max": self.max})
         return out
 
 
@@ -77,6 +77,11 @@ def _factor(gradients: list[Variable], limit: float) -> Variable:
     block = gradients[0].block
     squares = []
     for gradient in gradients:
+        if gradient.type == VarType.SELECTED_ROWS:
+            merged, gradient_rows = _temporary(gradient), _temporary(gradient)
+            block.append_op("merge_selected_rows", {"X": gradient}, {"Out": merged})
+            block.append_op("get_tensor_from_selected_rows", {"X": merged}, {"Out": gradient_rows})
+            gradient = gradient_rows
         square, total = _temporary(gradient), _temporary(gradient)
         block.append_op("square", {"X": gradient}, {"Out": square})
         block.append_op("reduce_sum", {"X": square}, {"Out": total}, {"reduce_all": True})

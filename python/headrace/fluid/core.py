@@ -18,6 +18,7 @@ from headrace._core import (
     ProgramDesc,
     Scope,
     ScopeVariable,
+    SelectedRows,
     VarDesc,
     append_backward,
     init_lod_tensor_blocking_queue,
@@ -40,6 +41,7 @@ __all__ = [
     "QueueClosedError",
     "Scope",
     "ScopeVariable",
+    "SelectedRows",
     "VarDesc",
     "VarType",
     "append_backward",
@@ -71,9 +73,11 @@ class VarType(enum.IntEnum):
     UINT64 = 103
 
     LOD_TENSOR = 7
+    SELECTED_ROWS = 8
     FEED_MINIBATCH = 9
     FETCH_LIST = 10
     STEP_SCOPES = 11
+    LOD_RANK_TABLE = 12
     LOD_TENSOR_ARRAY = 13
     READER = 15
     RAW = 17

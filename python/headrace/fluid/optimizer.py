@@ -297,7 +297,12 @@ class RMSPropOptimizer(Optimizer):
 
 
 class AdamOptimizer(Optimizer):
-    """Adam (Kingma and Ba, 2015)."""
+    """Adam (Kingma and Ba, 2015).
+
+    Args:
+        lazy_mode: of a sparse gradient, update only the rows that it has, and their moments. Otherwise all rows are
+            updated, those that it lacks with a gradient of zero.
+    """
 
     _type = "adam"
 
@@ -310,9 +315,11 @@ class AdamOptimizer(Optimizer):
         regularization: WeightDecayRegularizer | None = None,
         grad_clip: GradientClipBase | None = None,
         name: str | None = None,
+        lazy_mode: bool = False,
     ) -> None:
         super().__init__(learning_rate, regularization, grad_clip, name)
         self._beta1, self._beta2, self._epsilon = float(beta1), float(beta2), float(epsilon)
+        self._lazy_mode = bool(lazy_mode)
 
     def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
         moment1 = self._accumulator("moment1", parameter, program, startup)
@@ -339,7 +346,7 @@ class AdamOptimizer(Optimizer):
                 "Beta1PowOut": power1,
                 "Beta2PowOut": power2,
             },
-            {"beta1": self._beta1, "beta2": self._beta2, "epsilon": self._epsilon},
+            {"beta1": self._beta1, "beta2": self._beta2, "epsilon": self._epsilon, "lazy_mode": self._lazy_mode},
         )
 
 

@@ -372,7 +372,7 @@ def test_dropout_of_a_seeded_program_repeats_with_the_training() -> None:
 
 def test_embedding() -> None:
     ids = np.array([[1], [0], [4], [1]])
-    out = fluid.layers.embedding(constant(ids), [5, 3], is_sparse=True, padding_idx=-1, param_attr="table")
+    out = fluid.layers.embedding(constant(ids), [5, 3], padding_idx=-1, param_attr="table")
     assert out.shape == (4, 3)
     loss = fluid.layers.mean(out)
     ((_, gradient),) = fluid.backward.append_backward(loss)

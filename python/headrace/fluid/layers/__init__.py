@@ -11,6 +11,7 @@ from headrace.fluid.layers import (
     random,
     rearrange,
     recurrent,
+    selected_rows,
     sequence,
     static_rnn,
     tensor,
@@ -25,6 +26,7 @@ from headrace.fluid.layers.ops import *  # noqa: F403
 from headrace.fluid.layers.random import *  # noqa: F403
 from headrace.fluid.layers.rearrange import *  # noqa: F403
 from headrace.fluid.layers.recurrent import *  # noqa: F403
+from headrace.fluid.layers.selected_rows import *  # noqa: F403
 from headrace.fluid.layers.sequence import *  # noqa: F403
 from headrace.fluid.layers.static_rnn import *  # noqa: F403
 from headrace.fluid.layers.tensor import *  # noqa: F403
@@ -40,6 +42,7 @@ __all__ = [
     *random.__all__,
     *rearrange.__all__,
     *recurrent.__all__,
+    *selected_rows.__all__,
     *sequence.__all__,
     *static_rnn.__all__,
     *tensor.__all__,

@@ -353,7 +353,9 @@ def embedding(
 
     Args:
         padding_idx: the number whose row is zero and does not learn; negative ones count from the back.
-        is_sparse, is_distributed: Fluid's; the gradient is dense in any case.
+        is_sparse: the gradient of the table is SelectedRows: a step costs as much as the rows that it touches, with
+            an optimizer that updates only those (SGD, Adagrad, Ftrl, and Adam with ``lazy_mode``).
+        is_distributed: Fluid's; has no effect.
 
     Returns:
         [..., width].
@@ -365,7 +367,8 @@ def embedding(
     padding = -1 if padding_idx is None else padding_idx if padding_idx >= 0 else size[0] + padding_idx
     out = helper.create_variable(dtype)
     ids = check_variable(input, "input", "embedding")
-    helper.append_op({"W": table, "Ids": ids}, {"Out": out}, {"padding_idx": padding}, type="lookup_table")
+    attrs = {"padding_idx": padding, "is_sparse": is_sparse}
+    helper.append_op({"W": table, "Ids": ids}, {"Out": out}, attrs, type="lookup_table")
     return out
 
 

@@ -1,0 +1,68 @@
+// Selected rows, each once: occurrences of the same row are added up, in the order in which they occur.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "framework/selected_rows.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+
+// (row, its place) for each of `rows`, by row and then by place.
+inline std::vector<std::pair<int64_t, int64_t>> SortedRows(const std::vector<int64_t>& rows) {
+  std::vector<std::pair<int64_t, int64_t>> sorted;
+  sorted.reserve(rows.size());
+  for (const int64_t row : rows) {
+    sorted.emplace_back(row, static_cast<int64_t>(sorted.size()));
+  }
+  std::sort(sorted.begin(), sorted.end());
+  return sorted;
+}
+
+// Elements of a row.
+inline int64_t RowWidth(const SelectedRows& x) {
+  return x.value().dims().empty() ? 0 : Numel(x.value().dims(), 1, x.value().dims().size());
+}
+
+// Calls visit(row, elements) for each row of `x`, in ascending order. `elements` are good until visit returns.
+template <typename T, typename Visit>
+void ForEachMergedRow(const SelectedRows& x, Visit&& visit) {
+  const auto sorted = SortedRows(x.rows());
+  const int64_t width = RowWidth(x);
+  const T* values = x.value().data<T>();
+  std::vector<T> sum;
+  for (size_t i = 0; i < sorted.size();) {
+    const int64_t row = sorted[i].first;
+    const T* first = values + sorted[i].second * width;
+    if (++i == sorted.size() || sorted[i].first != row) {
+      visit(row, first);
+      continue;
+    }
+    sum.assign(first, first + width);
+    for (; i < sorted.size() && sorted[i].first == row; ++i) {
+      const T* next = values + sorted[i].second * width;
+      std::transform(sum.begin(), sum.end(), next, sum.begin(), [](T a, T b) { return a + b; });
+    }
+    visit(row, sum.data());
+  }
+}
+
+// `x` with each of its rows once. `out` may not be `x`.
+template <typename T>
+void MergeRows(const SelectedRows& x, SelectedRows* out) {
+  std::vector<int64_t>& rows = *out->mutable_rows();
+  rows = x.rows();
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  DDim dims = x.value().dims();
+  dims[0] = static_cast<int64_t>(rows.size());
+  out->set_height(x.height());
+  T* to = out->mutable_value()->Resize(std::move(dims)).template mutable_data<T>();
+  const int64_t width = RowWidth(x);
+  ForEachMergedRow<T>(x, [&](int64_t, const T* elements) { to = std::copy_n(elements, width, to); });
+}
+
+}  // namespace headrace::ops

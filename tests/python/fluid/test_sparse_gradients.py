@@ -1,0 +1,216 @@
+"""SelectedRows: sparse gradients of tables, from the look-up to the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core, layers, optimizer
+from headrace.fluid.core import VarType
+from headrace.fluid.framework import Variable
+
+RNG = np.random.default_rng(31)
+ROWS, WIDTH = 7, 3
+IDS = np.array([[[2], [5]], [[2], [0]], [[6], [2]]])  # rows 1, 3 and 4 are not touched
+Make = Callable[[], optimizer.Optimizer]
+
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda: optimizer.SGD(0.1),
+    "momentum": lambda: optimizer.Momentum(0.1, 0.9),
+    "nesterov": lambda: optimizer.Momentum(0.1, 0.9, use_nesterov=True),
+    "lars": lambda: optimizer.LarsMomentum(0.1, 0.9),
+    "adagrad": lambda: optimizer.Adagrad(0.1),
+    "decayed_adagrad": lambda: optimizer.DecayedAdagrad(0.1),
+    "adadelta": lambda: optimizer.Adadelta(0.1),
+    "adam": lambda: optimizer.Adam(0.1),
+    "adamax": lambda: optimizer.Adamax(0.1),
+    "rmsprop": lambda: optimizer.RMSProp(0.1, momentum=0.5),
+    "centered_rmsprop": lambda: optimizer.RMSProp(0.1, momentum=0.5, centered=True),
+    "ftrl": lambda: optimizer.Ftrl(0.1, l1=0.01, l2=0.01),
+}
+
+
+def look_up(is_sparse: bool, name: str = "ids", padding_idx: int | None = None) -> Variable:
+    ids = layers.data(name, [-1, 2, 1], append_batch_size=False, dtype="int64")
+    return layers.embedding(
+        ids, [ROWS, WIDTH], is_sparse=is_sparse, padding_idx=padding_idx, param_attr="table", dtype="float64"
+    )
+
+
+def table() -> np.ndarray:
+    return np.array(fluid.global_scope().find_var("table").get_tensor())
+
+
+def train(
+    exe: fluid.Executor, is_sparse: bool, make: Make, steps: int = 3, loss_of: Callable[[bool], Variable] | None = None
+) -> np.ndarray:
+    """The table after some steps from the same start."""
+    with (
+        fluid.scope_guard(fluid.Scope()),
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        fluid.unique_name.guard(),
+    ):
+        loss = loss_of(is_sparse) if loss_of else layers.mean(layers.square(look_up(is_sparse)))
+        make().minimize(loss)
+        exe.run(fluid.default_startup_program())
+        start = np.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
+        fluid.global_scope().find_var("table").get_tensor().set(start)
+        for step in range(steps):
+            exe.run(feed={"ids": np.roll(IDS, step, 0), "more": IDS[:1]} if loss_of else {"ids": np.roll(IDS, step, 0)})
+        return table()
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "ftrl"])
+def test_a_sparse_gradient_trains_as_a_dense_one(exe: fluid.Executor, name: str) -> None:
+    """Either a gradient of zero changes nothing, or the other rows get one."""
+    dense, sparse = (train(exe, is_sparse, OPTIMIZERS[name]) for is_sparse in (False, True))
+    np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "make", [OPTIMIZERS["ftrl"], lambda: optimizer.Adam(0.1, lazy_mode=True)], ids=["ftrl", "lazy_adam"]
+)
+def test_rows_that_are_not_touched_stay_as_they_are(exe: fluid.Executor, make: Make) -> None:
+    dense, sparse = (train(exe, is_sparse, make, steps=1) for is_sparse in (False, True))
+    start = np.linspace(-1, 1, ROWS * WIDTH).reshape(ROWS, WIDTH)
+    touched = [0, 2, 5, 6]
+    np.testing.assert_allclose(sparse[touched], dense[touched], rtol=1e-12)
+    np.testing.assert_array_equal(sparse[[1, 3, 4]], start[[1, 3, 4]])
+
+
+def test_lazy_adam_leaves_the_moments_of_other_rows_alone(exe: fluid.Executor) -> None:
+    optimizer.Adam(0.1, lazy_mode=True).minimize(layers.mean(layers.square(look_up(True))))
+    exe.run(fluid.default_startup_program())
+    scope = fluid.global_scope()
+    moment = scope.find_var(next(name for name in scope.local_var_names() if "moment1" in name)).get_tensor()
+    moment.set(np.ones((ROWS, WIDTH)))
+    exe.run(feed={"ids": IDS})
+    assert (np.array(moment)[[1, 3, 4]] == 1).all()
+    assert (np.array(moment)[[0, 2, 5, 6]] != 1).all()
+
+
+def test_the_gradient_has_the_rows_that_were_looked_up(exe: fluid.Executor) -> None:
+    pairs = fluid.backward.append_backward(layers.reduce_sum(look_up(True, padding_idx=5)))
+    gradient = pairs[0][1]
+    assert gradient.type == VarType.SELECTED_ROWS
+    assert gradient.shape == (ROWS, WIDTH)
+    gradient.persistable = True
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"ids": IDS})
+    rows = fluid.global_scope().find_var(gradient.name).get_selected_rows()
+    assert rows.rows() == [2, 2, 0, 6, 2]  # the padding has none
+    assert rows.height() == ROWS
+    np.testing.assert_array_equal(np.array(rows.get_tensor()), np.ones((5, WIDTH)))
+
+
+def test_merged_rows_and_their_elements(exe: fluid.Executor) -> None:
+    pairs = fluid.backward.append_backward(layers.reduce_sum(look_up(True)))
+    merged = layers.merge_selected_rows(pairs[0][1])
+    assert merged.type == VarType.SELECTED_ROWS
+    elements = layers.get_tensor_from_selected_rows(merged)
+    assert elements.shape == (-1, WIDTH)
+    exe.run(fluid.default_startup_program())
+    (got,) = exe.run(feed={"ids": IDS}, fetch_list=[elements])
+    np.testing.assert_array_equal(got, np.repeat([[1.0], [3.0], [1.0], [1.0]], WIDTH, 1))  # rows 0, 2, 5, 6
+
+
+def two_look_ups(is_sparse: bool) -> Variable:
+    return layers.mean(layers.square(look_up(is_sparse))) + layers.mean(look_up(is_sparse, "more"))
+
+
+def dense_and_look_up(is_sparse: bool) -> Variable:
+    rows = look_up(is_sparse)
+    whole = fluid.default_main_program().global_block().var("table")
+    return layers.mean(layers.square(rows)) + layers.mean(look_up(is_sparse, "more")) + layers.mean(whole * whole)
+
+
+@pytest.mark.parametrize("loss_of", [two_look_ups, dense_and_look_up])
+def test_gradients_of_several_uses_are_added_up(exe: fluid.Executor, loss_of: Callable[[bool], Variable]) -> None:
+    dense, sparse = (train(exe, is_sparse, OPTIMIZERS["sgd"], loss_of=loss_of) for is_sparse in (False, True))
+    np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        fluid.clip.GradientClipByValue(0.01),
+        fluid.clip.GradientClipByNorm(0.05),
+        fluid.clip.GradientClipByGlobalNorm(0.05),
+    ],
+    ids=["value", "norm", "global_norm"],
+)
+def test_sparse_gradients_are_clipped(exe: fluid.Executor, clip: fluid.clip.GradientClipBase) -> None:
+    def make() -> optimizer.Optimizer:
+        return optimizer.SGD(1.0, grad_clip=clip)
+
+    dense, sparse = (train(exe, is_sparse, make) for is_sparse in (False, True))
+    unclipped = train(exe, True, lambda: optimizer.SGD(1.0))
+    np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-15)
+    assert np.abs(sparse - unclipped).max() > 1e-3
+
+
+def test_weight_decay_makes_the_gradient_dense(exe: fluid.Executor) -> None:
+    def make() -> optimizer.Optimizer:
+        return optimizer.SGD(0.1, regularization=fluid.regularizer.L2Decay(0.1))
+
+    dense, sparse = (train(exe, is_sparse, make) for is_sparse in (False, True))
+    np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-15)
+
+
+def test_a_program_with_selected_rows_can_be_serialised(exe: fluid.Executor) -> None:
+    optimizer.SGD(0.1).minimize(layers.mean(layers.square(look_up(True))))
+    program = fluid.default_main_program()
+    copy = fluid.Program.parse_from_string(program.serialize_to_string())
+    assert copy.global_block().var("table@GRAD").type == VarType.SELECTED_ROWS
+    assert copy.serialize_to_string() == program.serialize_to_string()
+    exe.run(fluid.default_startup_program())
+    before = table()
+    exe.run(copy, feed={"ids": IDS})
+    assert (table() != before).any(axis=1).tolist() == [True, False, True, False, False, True, True]
+
+
+def test_operators_that_need_a_tensor_refuse_rows() -> None:
+    gradient = fluid.backward.append_backward(layers.reduce_sum(look_up(True)))[0][1]
+    with pytest.raises(TypeError, match=r"SelectedRows.*get_tensor_from_selected_rows"):
+        layers.square(gradient)
+    with pytest.raises(TypeError, match=r"SelectedRows.*get_tensor_from_selected_rows"):
+        fluid.Executor().run(feed={"ids": IDS}, fetch_list=[gradient])
+    with pytest.raises(TypeError, match="expected SelectedRows"):
+        layers.merge_selected_rows(look_up(True))
+    with pytest.raises(errors.InvalidArgument, match="single element"):
+        layers.elementwise_mul(gradient, layers.fill_constant([WIDTH], "float64", 2.0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "height", "message"), [([0, 9], ROWS, "got 9"), ([0], ROWS, "1 rows"), ([0, 1], 4, r"\[7, 3\]")]
+)
+def test_rows_that_do_not_fit_are_refused(exe: fluid.Executor, rows: list[int], height: int, message: str) -> None:
+    block = fluid.default_main_program().global_block()
+    parameter = layers.create_parameter([ROWS, WIDTH], "float64", name="table")
+    gradient = block.create_var("gradient", [ROWS, WIDTH], "float64", persistable=True, type=VarType.SELECTED_ROWS)
+    rate = layers.fill_constant([1], "float64", 1.0)
+    block.append_op("sgd", {"Param": parameter, "Grad": gradient, "LearningRate": rate}, {"ParamOut": parameter})
+    exe.run(fluid.default_startup_program())
+    value = fluid.global_scope().var("gradient").get_selected_rows()
+    value.set_rows(rows)
+    value.set_height(height)
+    value.get_tensor().set(np.ones((2, WIDTH)))
+    before = table()
+    with pytest.raises((ValueError, IndexError), match=message):
+        exe.run()
+    np.testing.assert_array_equal(table(), before)
+
+
+def test_selected_rows_in_python() -> None:
+    rows = core.SelectedRows([3, 1], 5)
+    rows.get_tensor().set(np.ones((2, 4), np.float32))
+    assert (rows.rows(), rows.height()) == ([3, 1], 5)
+    assert repr(rows) == "SelectedRows(rows=2, height=5)"
+    with pytest.raises(TypeError, match="SelectedRows"):
+        variable = fluid.Scope().var("x")
+        variable.get_selected_rows()
+        variable.get_tensor()
