@@ -1,11 +1,30 @@
+// How it works. A gradient belongs to a value, and a name may stand for several values, one after another: version 0 is
+// what a block finds, and each operator that writes the name makes the next version. So gradients are kept by key, the
+// name for its last version and "name@VERSION@n" for the others. Planning goes through the operators of a block, last
+// first, and notes which gradient operators are needed; then names are made unique and the operators are appended.
+//
+// A gradient operator runs after all others. What it reads of the forward pass may have been overwritten by then, in
+// the same step of a loop or in a later one; so that value is copied when it is needed, by an `assign` that is put
+// beside the operator that reads or writes it, into a variable "name@SAVED@n" of its block.
+//
+// An operator with a block gets a gradient block, which lies within the block that it differentiates and so sees the
+// variables of the step. What goes from one to the other goes through the gradient operator; see
+// operators/block_grad_ops.cc. Which variables a loop carries from step to step with a gradient is found by planning
+// its block until nothing is added.
+//
+// An array is written place by place, and keeps what is not written. Its gradient is one variable that every gradient
+// operator changes in place: reading a place adds to it there, writing a place takes it out.
 #include "framework/backward.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <variant>
 
+#include "framework/block_runner.h"
 #include "framework/op_registry.h"
 #include "framework/operator.h"
 
@@ -23,229 +42,342 @@ bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// What can be done about an operator without a gradient.
-std::string_view Remedy(const OpDesc& op) {
-  const bool runs_block = std::any_of(op.attrs.begin(), op.attrs.end(),
-                                      [](const auto& attr) { return std::holds_alternative<BlockRef>(attr.second); });
-  return runs_block ? " (unroll the loop, as a static RNN does, or compute both cases and choose between their results)"
-                    : " (let no gradient pass there: give what it reads stop_gradient)";
+bool IsArray(const BlockDesc& block, const std::string& name) {
+  const VarDesc* var = block.FindVar(name);
+  return var != nullptr && var->kind == VarKind::kLoDTensorArray;
 }
 
-// A gradient operator that will be appended.
-struct Step {
-  std::vector<std::string> sums;  // variables whose gradients must be added up before it runs
-  OpDesc op;                      // no type: nothing but the sums
-  // The names in `op` that are not those of the forward pass: gradients → their variable; what the gradient maker made
-  // up → "".
-  std::map<std::string, std::string> renamed;
-};
-
-// Plans and then appends the backward pass of one loss. First everything is decided on names as the gradient makers
-// give them (v@GRAD); then the names are made unique and the operators appended.
-class BackwardPass {
- public:
-  BackwardPass(ProgramDesc* program, const std::string& loss, const Names& no_grad)
-      : block_(program->block(0)), loss_(loss), no_grad_(no_grad) {
-    for (size_t i = 0; i < block_.ops().size(); ++i) {
-      for (const std::string& name : block_.ops()[i]->OutputNames()) {
-        if (name != kEmptyVarName) {
-          writers_[name].push_back(i);
-        }
-      }
-    }
-  }
-
-  std::vector<std::pair<std::string, std::string>> Append(const std::vector<std::string>& wanted);
-
- private:
-  void CheckLoss() const;
-  std::vector<std::string> Parameters(const std::vector<std::string>& wanted) const;
-  bool CarriesGradient(const std::string& name) const;
-  std::vector<size_t> Path(const std::vector<std::string>& parameters);
-  void Plan(size_t index);
-  void PlanGradient(size_t index, OpDesc gradient);
-  void CheckWrittenOnce(const std::string& name) const;
-  void CheckNotOverwritten(size_t index, const std::string& name) const;
-  void CheckStillHolds(size_t index, const std::string& slot, const std::string& name) const;
-  void ChooseSuffix();
-  std::string Unique(const std::string& gradient) const { return gradient + suffix_; }
-  std::string Partial(const std::string& gradient, size_t i) const {
-    return gradient + "@RENAME@" + std::to_string(i) + suffix_;
-  }
-  void Declare(const std::string& name, const std::string& like);
-  void AppendLossGradient();
-  void AppendSum(const std::string& variable);
-  void AppendStep(const Step& step);
-  void RollBack(size_t num_ops) noexcept;
-
-  BlockDesc& block_;
-  const std::string& loss_;
-  const Names& no_grad_;
-  std::map<std::string, std::vector<size_t>> writers_;  // which operators write a variable
-  Names influenced_;                                    // variables that depend on a parameter, parameters included
-  size_t path_end_ = 0;                                 // one past the operator that computes the loss
-  std::vector<Step> steps_;
-  Names made_up_;                                // by gradient makers, for their own use
-  std::map<std::string, size_t> contributions_;  // variable with a gradient → how many operators contribute to it
-  std::string suffix_;
-  std::map<std::string, size_t> emitted_;  // variable → contributions appended so far
-  Names summed_;
-  std::vector<std::string> declared_;
-};
-
-void BackwardPass::CheckLoss() const {
-  const VarDesc& loss = block_.GetVar(loss_);
-  HR_ENFORCE(loss.kind == VarKind::kLoDTensor && IsFloatingPoint(loss.tensor.dtype), TypeMismatch, "the loss '", loss_,
-             "' must be a tensor of a floating-point type");
-  const DDim& dims = loss.tensor.dims;
-  HR_ENFORCE(std::all_of(dims.begin(), dims.end(), [](int64_t dim) { return dim == 1; }), InvalidArgument, "the loss '",
-             loss_, "' must be a single element, its shape is ", ToString(dims));
-  HR_ENFORCE(writers_.contains(loss_), InvalidArgument, "no operator of the program computes the loss '", loss_, "'");
-}
-
-// The variables to differentiate by, in the order of their creation.
-std::vector<std::string> BackwardPass::Parameters(const std::vector<std::string>& wanted) const {
-  for (const std::string& name : wanted) {
-    HR_ENFORCE(block_.HasLocalVar(name), NotFound, "there is no variable '", name, "' to differentiate by");
-    HR_ENFORCE(CarriesGradient(name), InvalidArgument, "cannot differentiate by '", name,
-               "': it is in no_grad, has stop_gradient, or is not a tensor of a floating-point type");
-  }
-  std::vector<std::string> parameters;
-  for (const VarDesc* var : block_.LocalVars()) {
-    if (wanted.empty() ? var->is_parameter && CarriesGradient(var->name) : Contains(wanted, var->name)) {
-      parameters.push_back(var->name);
-    }
-  }
-  return parameters;
-}
-
-bool BackwardPass::CarriesGradient(const std::string& name) const {
-  if (name == kEmptyVarName || no_grad_.contains(name)) {
+bool CarriesGradient(const BlockDesc& block, const Names& no_grad, const std::string& name) {
+  if (name == kEmptyVarName || no_grad.contains(name)) {
     return false;
   }
-  const VarDesc* var = block_.FindVar(name);
-  // An array carries one, too: operators that pass it on without a gradient must not go unnoticed.
+  const VarDesc* var = block.FindVar(name);
   return var != nullptr && !var->stop_gradient &&
          (var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray) &&
          IsFloatingPoint(var->tensor.dtype);
 }
 
-// Operators between the parameters and the loss, last first.
-std::vector<size_t> BackwardPass::Path(const std::vector<std::string>& parameters) {
-  influenced_.insert(parameters.begin(), parameters.end());
-  const auto& ops = block_.ops();
-  path_end_ = writers_.at(loss_).back() + 1;
-  std::vector<bool> depends(path_end_);
-  for (size_t i = 0; i < path_end_; ++i) {
-    const std::vector<std::string> inputs = ops[i]->InputNames();
-    depends[i] =
-        std::any_of(inputs.begin(), inputs.end(), [this](const auto& name) { return influenced_.contains(name); });
-    if (depends[i]) {
-      for (const std::string& name : ops[i]->OutputNames()) {
-        if (CarriesGradient(name)) {
-          influenced_.insert(name);
-        }
+// The block that an operator runs, if it is one that is differentiated by its block.
+const BlockDesc* InnerBlock(const BlockDesc& block, const OpDesc& op) {
+  if (!OpRegistry::Get(op.type).block_gradient.has_value()) {
+    return nullptr;
+  }
+  const BlockDesc& inner = block.program().block(static_cast<size_t>(op.Attr<BlockRef>("sub_block").index));
+  return inner.parent() == block.index() ? &inner : nullptr;
+}
+
+// What an operator reads and writes of `block` and those around it. An array that it writes keeps its other places, so
+// that counts as read.
+struct Access {
+  Access(const BlockDesc& block, const OpDesc& op) : reads(op.InputNames()), writes(op.OutputNames()) {
+    AddInnerNames(block, op, &reads, &writes);
+    const auto is_empty = [](const std::string& name) { return name == kEmptyVarName; };
+    std::erase_if(reads, is_empty);
+    std::erase_if(writes, is_empty);
+    std::copy_if(writes.begin(), writes.end(), std::back_inserter(reads),
+                 [&block](const std::string& name) { return IsArray(block, name); });
+  }
+  std::vector<std::string> reads;
+  std::vector<std::string> writes;
+};
+
+// Adds to `names`, which depend on a parameter, those that operator `op` makes depend on it. Returns whether `op` reads
+// one of them.
+bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names) {
+  const Access access(block, op);
+  if (std::none_of(access.reads.begin(), access.reads.end(), [&](const auto& name) { return names->contains(name); })) {
+    return false;
+  }
+  const BlockDesc* inner = InnerBlock(block, op);
+  if (inner == nullptr) {
+    for (const std::string& name : access.writes) {
+      if (CarriesGradient(block, no_grad, name)) {
+        names->insert(name);
+      }
+    }
+    return true;
+  }
+  Names within;
+  std::copy_if(names->begin(), names->end(), std::inserter(within, within.end()),
+               [inner](const auto& name) { return !inner->HasLocalVar(name); });
+  for (size_t before = 0; before != within.size();) {
+    before = within.size();
+    for (const auto& inner_op : inner->ops()) {
+      PassInfluenceOn(*inner, *inner_op, no_grad, &within);
+    }
+  }
+  std::copy_if(within.begin(), within.end(), std::inserter(*names, names->end()),
+               [inner](const auto& name) { return !inner->HasLocalVar(name); });
+  return true;
+}
+
+class BlockPass;
+
+// A gradient operator that will be appended.
+struct Step {
+  std::vector<std::string> sums;  // keys of gradients that must be added up before it runs
+  OpDesc op;                      // no type: nothing but the sums
+  // The names in `op` that are not those of the forward pass: gradients → their key; what the gradient maker made up
+  // → "". In place, the gradients of an input and an output have one name.
+  std::map<std::string, std::string> renamed_inputs;
+  std::map<std::string, std::string> renamed_outputs;
+  // Of an operator with a block: its place, how the steps are differentiated, and what they are given and make, in the
+  // order of the slots.
+  size_t index = 0;
+  std::shared_ptr<BlockPass> inner;
+  std::vector<std::string> given;
+  std::vector<std::string> made;
+};
+
+// Plans the gradient of one block and then appends it.
+class BlockPass {
+ public:
+  // `end`: the operators from it on do not matter. `outer`: that of the block around this one, whose operator
+  // `outer_index` runs this one; nullptr: the root block.
+  BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced, const BlockPass* outer,
+            size_t outer_index);
+
+  // For a block that is run by an operator: until nothing is added, since a step may be followed by itself.
+  void PropagateInfluence();
+
+  // Plans to compute, from the gradients of the last versions of `given`, those that depend on parameters.
+  void Plan(const Names& given);
+
+  // Whether the gradient of what `name` is before the first operator gets contributions.
+  bool Makes(const std::string& name) const { return contributions_.contains(Key(name, 0)); }
+  // The variables of the blocks around this one of which that is true.
+  Names MadeOutside() const;
+
+  // Prepares the block itself: values that will be overwritten are saved, operators with blocks keep their steps.
+  void FinishForward();
+  // Appends the gradient operators to `to`: this block, if it is the root block, or a new one within it.
+  void Emit(BlockDesc* to, const std::string& suffix);
+  // The variable in `to` with the gradient of the last version of `name`, which the operator that runs `to` gives it.
+  std::string DeclareGiven(const std::string& name);
+  // The variable with the gradient of what `name` was before the first operator. Only if Makes(name).
+  std::string Made(const std::string& name) { return Total(Key(name, 0)); }
+
+  // For the root block. Whether the gradient of `name` gets contributions. Throws InvalidArgument if `name` is
+  // overwritten after it has contributed, since it would not be clear which value the gradient belongs to.
+  bool Reaches(const std::string& name) const;
+  // The variable with the gradient of a key that gets contributions.
+  std::string Total(const std::string& key);
+  bool GradientNameIsTaken(const std::string& suffix) const;
+
+ private:
+  struct Save {
+    size_t position;  // in the block: it is inserted before this operator
+    std::string from;
+    std::string to;
+  };
+
+  size_t Version(const std::string& name, size_t index, bool after) const;
+  size_t LastVersion(const std::string& name) const { return Version(name, end_, false); }
+  std::string Key(const std::string& name, size_t version) const;
+  std::string KeyBefore(const std::string& name, size_t index) const { return Key(name, Version(name, index, false)); }
+  std::string KeyAfter(const std::string& name, size_t index) const { return Key(name, Version(name, index, true)); }
+  bool Stays(const std::string& name, size_t index) const;
+  std::string ValueOf(const std::string& name, size_t index, bool after);
+  void PlanOperator(size_t index);
+  void PlanGradient(size_t index, OpDesc gradient);
+  void PlanBlock(size_t index, const BlockDesc& inner);
+  void Contribute(const std::string& name, size_t index);
+
+  std::string Unique(const std::string& gradient) const { return gradient + suffix_; }
+  std::string Partial(const std::string& gradient, size_t i) const {
+    return gradient + "@RENAME@" + std::to_string(i) + suffix_;
+  }
+  static std::string NameOf(const std::string& key) { return key.substr(0, key.find("@VERSION@")); }
+  std::string NextOutput(const std::string& key);
+  void Declare(const std::string& name, const std::string& like);
+  void EmitSum(const std::string& key);
+  void EmitStep(const Step& step);
+  void EmitBlock(const Step& step, OpDesc op);
+
+  BlockDesc& block_;
+  const size_t end_;
+  const Names& no_grad_;
+  Names influenced_;  // variables that depend on a parameter, parameters included
+  const BlockPass* const outer_;
+  const size_t outer_index_;
+  std::map<std::string, std::vector<size_t>> writers_;  // which operators write a variable, those after `end` included
+  std::vector<bool> depends_;                           // whether an operator reads what is influenced
+  std::vector<Step> steps_;
+  std::map<std::string, std::string> saved_;  // key → variable
+  std::vector<Save> saves_;
+  Names made_up_;                                // by gradient makers, for their own use
+  std::map<std::string, size_t> contributions_;  // key → how many operators contribute to its gradient
+
+  BlockDesc* to_ = nullptr;
+  std::string suffix_;
+  std::map<std::string, size_t> emitted_;  // key → contributions appended so far
+  Names summed_;
+};
+
+BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced,
+                     const BlockPass* outer, size_t outer_index)
+    : block_(block), end_(end), no_grad_(no_grad), outer_(outer), outer_index_(outer_index), depends_(end) {
+  std::copy_if(influenced.begin(), influenced.end(), std::inserter(influenced_, influenced_.end()),
+               [&](const auto& name) { return outer == nullptr || !block.HasLocalVar(name); });
+  for (size_t i = 0; i < block_.ops().size(); ++i) {
+    const Access access(block_, *block_.ops()[i]);
+    for (const std::string& name : access.writes) {
+      std::vector<size_t>& indices = writers_[name];
+      if (indices.empty() || indices.back() != i) {
+        indices.push_back(i);
       }
     }
   }
-  Names leads_to_loss = {loss_};
-  std::vector<size_t> path;
-  for (size_t i = path_end_; i-- > 0;) {
-    const std::vector<std::string> outputs = ops[i]->OutputNames();
-    if (depends[i] &&
-        std::any_of(outputs.begin(), outputs.end(), [&](const auto& name) { return leads_to_loss.contains(name); })) {
-      path.push_back(i);
-      for (const std::string& name : ops[i]->InputNames()) {
-        if (influenced_.contains(name)) {
-          leads_to_loss.insert(name);
-        }
-      }
+}
+
+void BlockPass::PropagateInfluence() {
+  const bool repeats = outer_ != nullptr;
+  for (size_t before = 0;;) {
+    for (size_t i = 0; i < end_; ++i) {
+      depends_[i] = PassInfluenceOn(block_, *block_.ops()[i], no_grad_, &influenced_);
+    }
+    if (!repeats || before == influenced_.size()) {
+      return;
+    }
+    before = influenced_.size();
+  }
+}
+
+size_t BlockPass::Version(const std::string& name, size_t index, bool after) const {
+  const auto it = writers_.find(name);
+  if (it == writers_.end()) {
+    return 0;
+  }
+  const auto& indices = it->second;
+  const auto end = after ? std::upper_bound(indices.begin(), indices.end(), index)
+                         : std::lower_bound(indices.begin(), indices.end(), index);
+  return static_cast<size_t>(end - indices.begin());
+}
+
+std::string BlockPass::Key(const std::string& name, size_t version) const {
+  return IsArray(block_, name) || version == LastVersion(name) ? name : name + "@VERSION@" + std::to_string(version);
+}
+
+// Whether what `name` is after operator `index` will be there when the gradient is computed.
+bool BlockPass::Stays(const std::string& name, size_t index) const {
+  const auto it = writers_.find(name);
+  if (block_.HasLocalVar(name)) {
+    return it == writers_.end() || it->second.back() <= index;
+  }
+  return it == writers_.end() && outer_ != nullptr && outer_->Stays(name, outer_index_);
+}
+
+// The variable that holds, when the gradient is computed, what `name` is before or after operator `index`.
+std::string BlockPass::ValueOf(const std::string& name, size_t index, bool after) {
+  const VarDesc* var = block_.FindVar(name);
+  if (var == nullptr || var->kind != VarKind::kLoDTensor) {
+    return name;
+  }
+  const size_t version = Version(name, index, after);
+  const auto writers = writers_.find(name);
+  const bool is_last = writers == writers_.end() || version == writers->second.size();
+  if (is_last && Stays(name, index)) {
+    return name;
+  }
+  HR_ENFORCE(!var->persistable, InvalidArgument, "the gradient of '", block_.ops()[index]->type, "' needs '", name,
+             "', which ", is_last ? "a later operator" : StrCat("'", block_.ops()[writers->second.back()]->type, "'"),
+             " overwrites");
+  const auto [saved, is_new] = saved_.try_emplace(name + "@VERSION@" + std::to_string(version));
+  if (is_new) {
+    for (size_t i = 0; saved->second.empty() || block_.FindVar(saved->second) != nullptr; ++i) {
+      saved->second = StrCat(name, "@SAVED@", version, i == 0 ? std::string() : StrCat("@", i));
+    }
+    saves_.push_back({index + (after ? 1 : 0), name, saved->second});
+  }
+  return saved->second;
+}
+
+void BlockPass::Plan(const Names& given) {
+  for (const std::string& name : given) {
+    contributions_[name] = 1;
+  }
+  for (size_t i = end_; i-- > 0;) {
+    if (depends_[i]) {
+      PlanOperator(i);
     }
   }
-  return path;
 }
 
-// A gradient belongs to a name. If the name stands for one value before and for another after some operator, it would
-// be ambiguous.
-void BackwardPass::CheckWrittenOnce(const std::string& name) const {
-  HR_ENFORCE(writers_.at(name).size() == 1, InvalidArgument, "'", name, "' is written by several operators, '",
-             block_.ops()[writers_.at(name).front()]->type, "' and '", block_.ops()[writers_.at(name).back()]->type,
-             "' among them, on the way from the parameters to the loss; give each result a variable of its own");
-}
-
-void BackwardPass::CheckNotOverwritten(size_t index, const std::string& name) const {
-  const auto it = writers_.find(name);
-  if (it == writers_.end()) {
-    return;
-  }
-  for (const size_t writer : it->second) {
-    HR_ENFORCE(writer < index || writer >= path_end_, InvalidArgument, "'", name, "' is used by '",
-               block_.ops()[index]->type, "' and then overwritten by '", block_.ops()[writer]->type,
-               "' on the way from the parameters to the loss; give the result a variable of its own");
-  }
-}
-
-// The gradient operator runs after all operators there are; the value it reads must still be the one that operator
-// `index` saw.
-void BackwardPass::CheckStillHolds(size_t index, const std::string& slot, const std::string& name) const {
-  const auto it = writers_.find(name);
-  if (it == writers_.end()) {
-    return;
-  }
+void BlockPass::PlanOperator(size_t index) {
   const OpDesc& op = *block_.ops()[index];
-  const size_t last = it->second.back();
-  const bool is_result = Contains(op.OutputNames(), name) && !Contains(op.Input(slot), name);
-  HR_ENFORCE(last < index || (is_result && last == index), InvalidArgument, "the gradient of '", op.type, "' needs '",
-             name, "', which '", block_.ops()[last]->type, "' overwrites");
-}
-
-void BackwardPass::Plan(size_t index) {
-  const OpDesc& op = *block_.ops()[index];
+  const Access access(block_, op);
   Step first;
   bool has_gradient = false;
-  for (const std::string& name : op.OutputNames()) {
-    const auto it = contributions_.find(name);
-    if (it == contributions_.end()) {
-      continue;
-    }
-    CheckWrittenOnce(name);
-    has_gradient = true;
-    if (it->second > 1) {
-      first.sums.push_back(name);
+  for (const std::string& name : Names(access.writes.begin(), access.writes.end())) {
+    const std::string key = KeyAfter(name, index);
+    const auto it = contributions_.find(key);
+    if (it != contributions_.end()) {
+      has_gradient = true;
+      if (it->second > 1) {
+        first.sums.push_back(key);
+      }
     }
   }
   if (!has_gradient) {
-    return;  // its results reach the loss only through inputs that have no gradient
+    return;  // its results reach the loss only through inputs that have no gradient, or not at all
   }
   const OpInfo& info = OpRegistry::Get(op.type);
-  HR_ENFORCE(info.gradient != nullptr, Unimplemented, "operator '", op.type,
-             "' is on the way from the parameters to the loss, but has no gradient", Remedy(op), ": ", op.ToString());
+  const BlockDesc* inner = InnerBlock(block_, op);
+  HR_ENFORCE(info.gradient != nullptr || inner != nullptr, Unimplemented, "operator '", op.type,
+             "' is on the way from the parameters to the loss, but has no gradient (let no gradient pass there: give "
+             "what it reads stop_gradient): ",
+             op.ToString());
   steps_.push_back(std::move(first));
+  if (inner != nullptr) {
+    PlanBlock(index, *inner);
+    return;
+  }
   for (OpDesc& gradient : info.gradient(op)) {
     PlanGradient(index, std::move(gradient));
   }
 }
 
-void BackwardPass::PlanGradient(size_t index, OpDesc gradient) {
+// One more operator contributes to the gradient of what `name` is before operator `index`.
+void BlockPass::Contribute(const std::string& name, size_t index) {
+  size_t& count = contributions_[KeyBefore(name, index)];
+  count = IsArray(block_, name) ? 1 : count + 1;
+}
+
+void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
   const OpDesc& op = *block_.ops()[index];
+  const std::vector<std::string> op_outputs = op.OutputNames();
   std::map<std::string, std::string> output_gradients;  // v@GRAD → v, for the outputs of `op`
-  for (const std::string& name : op.OutputNames()) {
+  for (const std::string& name : op_outputs) {
     output_gradients.emplace(GradVarName(name), name);
   }
   std::map<std::string, std::string> input_gradients;
   for (const std::string& name : op.InputNames()) {
     input_gradients.emplace(GradVarName(name), name);
   }
+  for (const auto& [name, variable] : output_gradients) {
+    if (IsArray(block_, variable)) {
+      input_gradients.emplace(name, variable);
+    }
+  }
+  for (const auto& [name, variable] : input_gradients) {
+    if (IsArray(block_, variable)) {
+      output_gradients.emplace(name, variable);
+    }
+  }
   Step step;
   for (auto& [slot, names] : gradient.inputs) {
     for (std::string& name : names) {
       const auto it = output_gradients.find(name);
+      if (name == kEmptyVarName) {
+        continue;
+      }
       if (it == output_gradients.end() && !made_up_.contains(name)) {
-        CheckStillHolds(index, slot, name);
+        name = ValueOf(name, index, Contains(op_outputs, name) && !Contains(op.Input(slot), name));
       } else if (it == output_gradients.end()) {
-        step.renamed.emplace(name, "");
-      } else if (contributions_.contains(it->second)) {
-        step.renamed.insert(*it);
+        step.renamed_inputs.emplace(name, "");
+      } else if (const std::string key = KeyAfter(it->second, index);
+                 contributions_.contains(key) || (IsArray(block_, it->second) && influenced_.contains(it->second))) {
+        step.renamed_inputs.emplace(name, key);
       } else {
         name = kEmptyVarName;
       }
@@ -264,11 +396,10 @@ void BackwardPass::PlanGradient(size_t index, OpDesc gradient) {
       }
       if (it == input_gradients.end()) {
         made_up_.insert(name);
-        step.renamed.emplace(name, "");
+        step.renamed_outputs.emplace(name, "");
       } else if (influenced_.contains(it->second)) {
-        CheckNotOverwritten(index, it->second);
         contributes.push_back(it->second);
-        step.renamed.insert(*it);
+        step.renamed_outputs.emplace(name, KeyBefore(it->second, index));
       } else {
         name = kEmptyVarName;
       }
@@ -281,64 +412,188 @@ void BackwardPass::PlanGradient(size_t index, OpDesc gradient) {
     return;
   }
   for (const std::string& name : contributes) {
-    ++contributions_[name];
+    Contribute(name, index);
   }
   step.op = std::move(gradient);
   steps_.push_back(std::move(step));
 }
 
+void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
+  const OpDesc& op = *block_.ops()[index];
+  const BlockGradient& slots = *OpRegistry::Get(op.type).block_gradient;
+  const auto is_test = op.attrs.find("is_test");
+  HR_ENFORCE(is_test == op.attrs.end() || !std::get<bool>(is_test->second), InvalidArgument, "operator '", op.type,
+             "' is on the way from the parameters to the loss, but has is_test and so keeps nothing to compute a "
+             "gradient from");
+  const Access access(block_, op);
+  const Names writes(access.writes.begin(), access.writes.end());
+  Names given;
+  std::copy_if(writes.begin(), writes.end(), std::inserter(given, given.end()),
+               [&](const auto& name) { return contributions_.contains(KeyAfter(name, index)); });
+  const Names given_from_outside = given;
+  BlockDesc& block = block_.program().block(static_cast<size_t>(inner.index()));
+  Step step;
+  Names made;
+  for (size_t before = 0; step.inner == nullptr || before != given.size();) {
+    before = given.size();
+    step.inner = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, this, index);
+    step.inner->PropagateInfluence();
+    step.inner->Plan(given);
+    made = step.inner->MadeOutside();
+    for (const std::string& name : made) {
+      if (writes.contains(name) || IsArray(block_, name)) {
+        given.insert(name);
+      }
+    }
+  }
+  OpDesc& gradient = step.op;
+  gradient.type = op.type + "_grad";
+  std::vector<int32_t> carried;
+  for (const std::string& name : given) {
+    const bool is_array = IsArray(block_, name);
+    const bool from_outside = given_from_outside.contains(name) || is_array;
+    // Where the gradient is missing it is a zero like the value.
+    const bool needs_value = !is_array && !(from_outside && made.contains(name));
+    const std::string key = KeyAfter(name, index);
+    step.given.push_back(name);
+    gradient.inputs[slots.writes].push_back(needs_value ? ValueOf(name, index, true) : name);
+    gradient.inputs[GradVarName(slots.writes)].push_back(from_outside ? GradVarName(name) : std::string(kEmptyVarName));
+    step.renamed_inputs.emplace(GradVarName(name), key);
+  }
+  Names reads = made;
+  reads.insert(given.begin(), given.end());
+  for (const std::string& name : reads) {
+    const auto place = std::find(step.given.begin(), step.given.end(), name);
+    const bool is_carried = place != step.given.end();
+    const std::string key = KeyBefore(name, index);
+    step.made.push_back(name);
+    carried.push_back(is_carried ? static_cast<int32_t>(place - step.given.begin()) : -1);
+    gradient.inputs[slots.reads].push_back(is_carried ? name : ValueOf(name, index, false));
+    gradient.outputs[GradVarName(slots.reads)].push_back(GradVarName(name));
+    step.renamed_outputs.emplace(GradVarName(name), key);
+    Contribute(name, index);
+  }
+  gradient.attrs["carried"] = carried;
+  step.index = index;
+  steps_.push_back(std::move(step));
+}
+
+Names BlockPass::MadeOutside() const {
+  Names names;
+  for (const auto& [key, count] : contributions_) {
+    const std::string name = NameOf(key);
+    if (!block_.HasLocalVar(name) && key == Key(name, 0)) {
+      names.insert(name);
+    }
+  }
+  return names;
+}
+
+bool BlockPass::Reaches(const std::string& name) const {
+  for (size_t version = 0; version < LastVersion(name); ++version) {
+    HR_ENFORCE(!contributions_.contains(Key(name, version)), InvalidArgument, "'", name,
+               "' is used and then overwritten by '", block_.ops()[writers_.at(name)[version]]->type,
+               "' on the way from the parameters to the loss; give the result a variable of its own");
+  }
+  return contributions_.contains(name);
+}
+
 // A program may have several losses; each call gets gradient variables of its own.
-void BackwardPass::ChooseSuffix() {
-  const auto taken = [this] {
-    return std::any_of(contributions_.begin(), contributions_.end(), [this](const auto& entry) {
-      return block_.HasLocalVar(Unique(GradVarName(entry.first))) ||
-             block_.HasLocalVar(Partial(GradVarName(entry.first), 0));
-    });
-  };
-  for (int i = 1; taken(); ++i) {
-    suffix_ = "@" + std::to_string(i);
+bool BlockPass::GradientNameIsTaken(const std::string& suffix) const {
+  return std::any_of(contributions_.begin(), contributions_.end(), [&](const auto& entry) {
+    return block_.HasLocalVar(GradVarName(entry.first) + suffix) ||
+           block_.HasLocalVar(GradVarName(entry.first) + "@RENAME@0" + suffix);
+  });
+}
+
+void BlockPass::FinishForward() {
+  for (Step& step : steps_) {
+    if (step.inner == nullptr) {
+      continue;
+    }
+    const OpDesc& op = *block_.ops()[step.index];
+    const BlockGradient& slots = *OpRegistry::Get(op.type).block_gradient;
+    if (op.Output(slots.scopes).empty()) {
+      std::string scopes;
+      for (size_t i = 0; scopes.empty() || block_.FindVar(scopes) != nullptr; ++i) {
+        scopes = StrCat(op.type, "@STEPS@", block_.index(), "@", i);
+      }
+      VarDesc& var = block_.Var(scopes);
+      var.kind = VarKind::kStepScopes;
+      var.stop_gradient = true;
+      block_.MutableOp(step.index).outputs[slots.scopes] = {scopes};
+    }
+    step.op.inputs[slots.scopes] = block_.ops()[step.index]->Output(slots.scopes);
+  }
+  std::stable_sort(saves_.begin(), saves_.end(), [](const Save& a, const Save& b) { return a.position > b.position; });
+  for (const Save& save : saves_) {
+    VarDesc& var = block_.Var(save.to);
+    var.tensor = block_.GetVar(save.from).tensor;
+    var.stop_gradient = true;
+    OpDesc assign;
+    assign.type = "assign";
+    assign.inputs["X"] = {save.from};
+    assign.outputs["Out"] = {save.to};
+    block_.InsertOp(save.position, std::move(assign));
   }
 }
 
-void BackwardPass::Declare(const std::string& name, const std::string& like) {
-  if (block_.HasLocalVar(name)) {
+void BlockPass::Declare(const std::string& name, const std::string& like) {
+  if (to_->HasLocalVar(name)) {
     return;
   }
   const VarDesc* forward = block_.FindVar(like);
-  const TensorSpec spec = forward == nullptr ? TensorSpec{} : forward->tensor;
-  block_.Var(name).tensor = spec;
-  declared_.push_back(name);
+  VarDesc& var = to_->Var(name);
+  if (forward != nullptr) {
+    var.tensor = forward->tensor;
+    var.kind = forward->kind;
+  }
 }
 
-void BackwardPass::AppendLossGradient() {
-  const TensorSpec& spec = block_.GetVar(loss_).tensor;
-  const std::string name = Unique(GradVarName(loss_));
-  Declare(name, loss_);
-  OpDesc fill;
-  fill.type = "fill_constant";
-  fill.outputs["Out"] = {name};
-  fill.attrs["shape"] = spec.dims;
-  fill.attrs["dtype"] = static_cast<int32_t>(spec.dtype);
-  fill.attrs["value"] = 1.0f;
-  block_.AppendOp(std::move(fill));
+std::string BlockPass::NextOutput(const std::string& key) {
+  const std::string gradient = GradVarName(key);
+  return contributions_.at(key) > 1 ? Partial(gradient, emitted_[key]++) : Unique(gradient);
 }
 
-void BackwardPass::AppendSum(const std::string& variable) {
-  const std::string gradient = GradVarName(variable);
+void BlockPass::EmitSum(const std::string& key) {
+  const std::string gradient = GradVarName(key);
   OpDesc sum;
   sum.type = "sum";
-  for (size_t i = 0; i < contributions_.at(variable); ++i) {
+  for (size_t i = 0; i < contributions_.at(key); ++i) {
     sum.inputs["X"].push_back(Partial(gradient, i));
   }
   sum.outputs["Out"] = {Unique(gradient)};
-  Declare(Unique(gradient), variable);
-  block_.AppendOp(std::move(sum));
-  summed_.insert(variable);
+  Declare(Unique(gradient), NameOf(key));
+  to_->AppendOp(std::move(sum));
+  summed_.insert(key);
 }
 
-void BackwardPass::AppendStep(const Step& step) {
-  for (const std::string& variable : step.sums) {
-    AppendSum(variable);
+std::string BlockPass::DeclareGiven(const std::string& name) {
+  const std::string variable = NextOutput(name);
+  Declare(variable, name);
+  return variable;
+}
+
+std::string BlockPass::Total(const std::string& key) {
+  if (contributions_.at(key) > 1 && !summed_.contains(key)) {
+    EmitSum(key);
+  }
+  return Unique(GradVarName(key));
+}
+
+void BlockPass::Emit(BlockDesc* to, const std::string& suffix) {
+  to_ = to;
+  suffix_ = suffix;
+  for (const Step& step : steps_) {
+    EmitStep(step);
+  }
+}
+
+void BlockPass::EmitStep(const Step& step) {
+  for (const std::string& key : step.sums) {
+    if (!summed_.contains(key)) {
+      EmitSum(key);
+    }
   }
   if (step.op.type.empty()) {
     return;
@@ -346,7 +601,11 @@ void BackwardPass::AppendStep(const Step& step) {
   OpDesc op = step.op;
   for (auto& [slot, names] : op.inputs) {
     for (std::string& name : names) {
-      name = step.renamed.contains(name) ? Unique(name) : name;
+      const auto it = step.renamed_inputs.find(name);
+      if (it != step.renamed_inputs.end()) {
+        name = Unique(it->second.empty() ? name : GradVarName(it->second));
+        Declare(name, NameOf(it->second));  // the gradient of an array that no operator has written yet
+      }
     }
   }
   for (auto& [slot, names] : op.outputs) {
@@ -354,67 +613,125 @@ void BackwardPass::AppendStep(const Step& step) {
       if (name == kEmptyVarName) {
         continue;
       }
-      const std::string& variable = step.renamed.at(name);
-      const bool partial = !variable.empty() && contributions_.at(variable) > 1;
-      name = partial ? Partial(name, emitted_[variable]++) : Unique(name);
-      Declare(name, variable);
+      const std::string& key = step.renamed_outputs.at(name);
+      name = key.empty() ? Unique(name) : NextOutput(key);
+      Declare(name, NameOf(key));
     }
   }
-  block_.AppendOp(std::move(op));
-}
-
-void BackwardPass::RollBack(size_t num_ops) noexcept {
-  block_.RemoveOps(num_ops, block_.ops().size());
-  for (const std::string& name : declared_) {
-    block_.RemoveVar(name);
+  if (step.inner != nullptr) {
+    EmitBlock(step, std::move(op));
+  } else {
+    to_->AppendOp(std::move(op));
   }
 }
 
-std::vector<std::pair<std::string, std::string>> BackwardPass::Append(const std::vector<std::string>& wanted) {
-  CheckLoss();
-  const std::vector<std::string> parameters = Parameters(wanted);
-  const std::vector<size_t> path = Path(parameters);
-  contributions_[loss_] = 1;
-  for (const size_t index : path) {
-    Plan(index);
+void BlockPass::EmitBlock(const Step& step, OpDesc op) {
+  BlockPass& inner = *step.inner;
+  inner.FinishForward();
+  BlockDesc& block = to_->program().AppendBlock(inner.block_.index());
+  inner.to_ = &block;
+  inner.suffix_ = suffix_;
+  std::vector<std::string> given;
+  for (const std::string& name : step.given) {
+    given.push_back(inner.DeclareGiven(name));
   }
-  std::vector<std::pair<std::string, std::string>> result;
-  std::vector<std::string> reached;
-  for (const std::string& name : parameters) {
-    if (contributions_.contains(name)) {
-      reached.push_back(name);
+  inner.Emit(&block, suffix_);
+  std::vector<std::string> made;
+  const std::vector<std::string>& sums = op.outputs.begin()->second;
+  for (size_t i = 0; i < step.made.size(); ++i) {
+    made.push_back(inner.Makes(step.made[i]) ? inner.Made(step.made[i]) : std::string(kEmptyVarName));
+    if (made.back() != kEmptyVarName && block.GetVar(made.back()).kind == VarKind::kSelectedRows) {
+      to_->MutableVar(sums[i]).kind = VarKind::kSelectedRows;
     }
   }
-  if (reached.empty()) {
-    return result;
-  }
-  ChooseSuffix();
-  const size_t num_ops = block_.ops().size();
-  try {
-    AppendLossGradient();
-    for (const Step& step : steps_) {
-      AppendStep(step);
+  op.attrs["given"] = given;
+  op.attrs["made"] = made;
+  op.attrs["sub_block"] = BlockRef{block.index()};
+  to_->AppendOp(std::move(op));
+}
+
+// The loss must be a single element that an operator computes.
+void CheckLoss(const BlockDesc& root, const std::string& name) {
+  const VarDesc& loss = root.GetVar(name);
+  HR_ENFORCE(loss.kind == VarKind::kLoDTensor && IsFloatingPoint(loss.tensor.dtype), TypeMismatch, "the loss '", name,
+             "' must be a tensor of a floating-point type");
+  const DDim& dims = loss.tensor.dims;
+  HR_ENFORCE(std::all_of(dims.begin(), dims.end(), [](int64_t dim) { return dim == 1; }), InvalidArgument, "the loss '",
+             name, "' must be a single element, its shape is ", ToString(dims));
+}
+
+// One past the operator that computes the loss.
+size_t EndOfForward(const BlockDesc& root, const std::string& loss) {
+  for (size_t i = root.ops().size(); i-- > 0;) {
+    if (Contains(Access(root, *root.ops()[i]).writes, loss)) {
+      return i + 1;
     }
-    for (const std::string& name : reached) {
-      if (contributions_.at(name) > 1 && !summed_.contains(name)) {
-        AppendSum(name);
-      }
-      result.emplace_back(name, Unique(GradVarName(name)));
-    }
-  } catch (...) {
-    RollBack(num_ops);
-    throw;
   }
-  return result;
+  Throw<InvalidArgument>("no operator of the program computes the loss '", loss, "'");
+}
+
+// The variables to differentiate by, in the order of their creation.
+std::vector<std::string> Parameters(const BlockDesc& root, const std::vector<std::string>& wanted,
+                                    const Names& no_grad) {
+  for (const std::string& name : wanted) {
+    HR_ENFORCE(root.HasLocalVar(name), NotFound, "there is no variable '", name, "' to differentiate by");
+    HR_ENFORCE(CarriesGradient(root, no_grad, name), InvalidArgument, "cannot differentiate by '", name,
+               "': it is in no_grad, has stop_gradient, or is not a tensor of a floating-point type");
+  }
+  std::vector<std::string> parameters;
+  for (const VarDesc* var : root.LocalVars()) {
+    if (wanted.empty() ? var->is_parameter && CarriesGradient(root, no_grad, var->name) : Contains(wanted, var->name)) {
+      parameters.push_back(var->name);
+    }
+  }
+  return parameters;
+}
+
+void AppendLossGradient(BlockDesc* root, const std::string& loss, const std::string& gradient) {
+  const TensorSpec spec = root->GetVar(loss).tensor;
+  root->Var(gradient).tensor = spec;
+  OpDesc fill;
+  fill.type = "fill_constant";
+  fill.outputs["Out"] = {gradient};
+  fill.attrs["shape"] = spec.dims;
+  fill.attrs["dtype"] = static_cast<int32_t>(spec.dtype);
+  fill.attrs["value"] = 1.0F;
+  root->AppendOp(std::move(fill));
 }
 
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> AppendBackward(ProgramDesc* program, const std::string& loss,
-                                                                const std::vector<std::string>& parameters,
+                                                                const std::vector<std::string>& wanted,
                                                                 const std::set<std::string>& no_grad) {
   HR_ENFORCE(program != nullptr, InvalidArgument, "there is no program to differentiate");
-  return BackwardPass(program, loss, no_grad).Append(parameters);
+  ProgramDesc changed(*program);
+  BlockDesc& root = changed.block(0);
+  CheckLoss(root, loss);
+  const size_t end = EndOfForward(root, loss);
+  const std::vector<std::string> parameters = Parameters(root, wanted, no_grad);
+  BlockPass pass(root, end, no_grad, Names(parameters.begin(), parameters.end()), nullptr, 0);
+  pass.PropagateInfluence();
+  pass.Plan({loss});
+  std::vector<std::string> reached;
+  std::copy_if(parameters.begin(), parameters.end(), std::back_inserter(reached),
+               [&pass](const auto& name) { return pass.Reaches(name); });
+  std::vector<std::pair<std::string, std::string>> result;
+  if (reached.empty()) {
+    return result;
+  }
+  std::string suffix;
+  for (int i = 1; pass.GradientNameIsTaken(suffix); ++i) {
+    suffix = "@" + std::to_string(i);
+  }
+  pass.FinishForward();
+  AppendLossGradient(&root, loss, GradVarName(loss) + suffix);
+  pass.Emit(&root, suffix);
+  for (const std::string& name : reached) {
+    result.emplace_back(name, pass.Total(name));
+  }
+  program->Swap(&changed);
+  return result;
 }
 
 }  // namespace headrace

@@ -14,7 +14,9 @@ namespace headrace {
 // Appends to the root block of `program` the operators that compute d(loss)/d(parameter): the loss's own gradient
 // (filled with 1), the gradient operators in reverse order, and `sum` operators where a variable is used more than
 // once. Only what lies between the loss and the wanted parameters is differentiated; variables with stop_gradient and
-// those in `no_grad` are not passed.
+// those in `no_grad` are not passed. Operators with blocks (while, conditional_block) are made to keep their steps, and
+// get a new block each for their gradient; where a value is overwritten that a gradient needs, `assign` operators are
+// inserted that save it.
 //
 // `parameters`: names to differentiate by, any floating-point variables of the root block; empty: every variable with
 // is_parameter. Returns (parameter, gradient variable) in the order of the parameters' creation; parameters that the
@@ -23,8 +25,8 @@ namespace headrace {
 //
 // Throws, leaving the program as it was: NotFound if the program lacks the loss or a parameter; TypeMismatch if the
 // loss is not of a floating-point type; InvalidArgument if it is not a single element, if no operator computes it, if a
-// named parameter has no gradient, or if a variable on the way is overwritten, so that its gradient would be ambiguous;
-// Unimplemented if an operator on the way has no gradient.
+// named parameter has no gradient, if a parameter is overwritten after it has been used, so that its gradient would be
+// ambiguous, or a persistable variable whose value is needed; Unimplemented if an operator on the way has no gradient.
 HEADRACE_API std::vector<std::pair<std::string, std::string>> AppendBackward(
     ProgramDesc* program, const std::string& loss, const std::vector<std::string>& parameters = {},
     const std::set<std::string>& no_grad = {});

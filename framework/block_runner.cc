@@ -21,6 +21,14 @@ const BlockDesc& CheckedBlock(const BlockDesc& outer, BlockRef inner) {
   return block;
 }
 
+const BlockDesc& CheckedGradientBlock(const BlockDesc& outer, BlockRef inner) {
+  const BlockDesc& block = outer.program().block(static_cast<size_t>(inner.index));
+  HR_ENFORCE(block.index() > outer.index(), InvalidArgument, "block ", inner.index,
+             " cannot be run as the gradient of a block by an operator of block ", outer.index(),
+             ", which comes later in the program");
+  return block;
+}
+
 // A variable that outlives runs is created by the executor, in the scope that it is given.
 void CheckNoneOutlivesRuns(const BlockDesc& block) {
   for (const VarDesc* var : block.LocalVars()) {
@@ -30,8 +38,8 @@ void CheckNoneOutlivesRuns(const BlockDesc& block) {
 }
 
 // A step must not see what the step before has left in the block's own tensors.
-void CheckWrittenFirst(const BlockDesc& block) {
-  std::set<std::string> written;
+void CheckWrittenFirst(const BlockDesc& block, const std::vector<std::string>& given) {
+  std::set<std::string> written(given.begin(), given.end());
   for (const auto& op : block.ops()) {
     for (const std::string& name : op->InputNames()) {
       const VarDesc* desc = block.HasLocalVar(name) ? block.FindVar(name) : nullptr;
@@ -54,6 +62,8 @@ void InitializeVariable(const VarDesc& desc, Variable* variable) {
   }
   if (desc.kind == VarKind::kLoDTensor) {
     variable->GetMutable<LoDTensor>();
+  } else if (desc.kind == VarKind::kSelectedRows) {
+    variable->GetMutable<SelectedRows>();
   } else if (desc.kind == VarKind::kLoDTensorArray) {
     variable->GetMutable<LoDTensorArray>();
   }
@@ -89,17 +99,28 @@ void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::st
   }
 }
 
-void EmptyArrays(const BlockDesc& block, const Scope& scope) {
+void EmptyArrays(const BlockDesc& block, const Scope& scope, const std::vector<std::string>& kept) {
   for (const VarDesc* desc : block.LocalVars()) {
-    if (desc->kind == VarKind::kLoDTensorArray && !OutlivesRuns(*desc)) {
+    if (desc->kind == VarKind::kLoDTensorArray && !OutlivesRuns(*desc) &&
+        std::find(kept.begin(), kept.end(), desc->name) == kept.end()) {
       scope.GetVar(desc->name).GetMutable<LoDTensorArray>()->clear();
     }
   }
 }
 
 BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner) : block_(CheckedBlock(outer, inner)) {
+  CheckWrittenFirst(block_, {});
+  CreateOps();
+}
+
+BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vector<std::string>& given)
+    : block_(CheckedGradientBlock(outer, inner)), given_(given) {
+  CheckWrittenFirst(block_, given_);
+  CreateOps();
+}
+
+void BlockRunner::CreateOps() {
   CheckNoneOutlivesRuns(block_);
-  CheckWrittenFirst(block_);
   for (const auto& op : block_.ops()) {
     ops_.push_back(OpRegistry::Create(*op));
     ops_.back()->Prepare(block_);
@@ -113,7 +134,7 @@ void BlockRunner::Declare(Scope* scope) const {
 }
 
 void BlockRunner::Run(const Scope& scope, const Place& place) {
-  EmptyArrays(block_, scope);
+  EmptyArrays(block_, scope, given_);
   for (const auto& op : ops_) {
     op->Run(scope, place);
   }

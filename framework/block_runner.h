@@ -15,15 +15,16 @@
 
 namespace headrace {
 
-// Makes the variable that `desc` declares a tensor or an array, according to its kind, unless it is something already.
+// Makes the variable that `desc` declares a tensor, rows of one, or an array, according to its kind, unless it is
+// something already.
 void InitializeVariable(const VarDesc& desc, Variable* variable);
 
 // Whether a variable belongs to the caller's scope. A reader or a queue is the same one for every program that uses it,
 // and what it has fetched in advance must not be lost between runs.
 bool OutlivesRuns(const VarDesc& var);
 
-// Empties the arrays that `block` declares and that do not outlive a run; `scope` has them.
-void EmptyArrays(const BlockDesc& block, const Scope& scope);
+// Empties the arrays that `block` declares and that do not outlive a run, except `kept`; `scope` has them.
+void EmptyArrays(const BlockDesc& block, const Scope& scope, const std::vector<std::string>& kept = {});
 
 // Adds the names of the variables outside of a block that operators within blocks of `op`, an operator of `block`, read
 // and write. Blocks that `op` cannot run are left out.
@@ -38,17 +39,27 @@ class HEADRACE_API BlockRunner {
   // run, since those belong into the root block.
   BlockRunner(const BlockDesc& outer, BlockRef inner);
 
+  // As above, for a gradient block, which lies within the block that it is the gradient of: it must come later in the
+  // program than `outer`. The operator writes the variables `given` before it runs the block.
+  BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vector<std::string>& given);
+
+  const BlockDesc& block() const { return block_; }
+
   // Creates the block's own variables in `scope`, whose ancestors have those of the blocks around it.
   void Declare(Scope* scope) const;
 
-  // Empties the block's own arrays, then runs the operators in their order. Throws what they throw.
+  // Empties the block's own arrays, but for those that are given, then runs the operators in their order. Throws what
+  // they throw.
   void Run(const Scope& scope, const Place& place);
 
   // As OperatorBase::Unbind, for all operators.
   void Unbind();
 
  private:
+  void CreateOps();
+
   const BlockDesc& block_;
+  const std::vector<std::string> given_;
   std::vector<std::unique_ptr<OperatorBase>> ops_;
 };
 

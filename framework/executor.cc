@@ -73,8 +73,10 @@ struct PreparedProgram::Impl {
   Impl(const ProgramDesc& source, size_t block_index) : program(source), block(program.block(block_index)) {}
 
   void Check();
+  void FindNeeded();
 
   void Bind(Scope* scope);
+  void CheckNeeded() const;
   void Unbind();
   void CheckFeed(const std::string& name, const LoDTensor& value) const;
   void Fetch(std::vector<LoDTensor>* fetched) const;
@@ -84,6 +86,15 @@ struct PreparedProgram::Impl {
   std::vector<std::unique_ptr<OperatorBase>> ops;
   std::vector<std::string> fetches;
   std::atomic<bool> running{false};
+
+  // What kernels read before any operator has written it: parameters and feeds, mostly.
+  struct Needed {
+    std::string name;
+    std::string slot;
+    std::string op_type;
+    const Variable* variable = nullptr;  // once bound
+  };
+  std::vector<Needed> needed;
 
   uint64_t scope_id = 0;  // of the scope of the last run; 0: none
   uint64_t scope_revision = 0;
@@ -128,14 +139,14 @@ class FeedGuard {
 // recursion, so their depth is limited, too.
 void PreparedProgram::Impl::Check() {
   constexpr int kMaxBlockDepth = 64;
-  std::vector<int> depth(program.num_blocks(), 0);
+  std::vector<int> depth(program.num_blocks(), 0);  // by the blocks around a block, or by those that run one another
   std::vector<bool> has_operator(program.num_blocks(), false);
   std::vector<bool> within(program.num_blocks(), false);
   for (size_t b = static_cast<size_t>(block.index()); b < program.num_blocks(); ++b) {
     BlockDesc& checked = program.block(b);
     const bool is_within = checked.parent() >= 0 && within[static_cast<size_t>(checked.parent())];
     within[b] = is_within || &checked == &block;
-    depth[b] = is_within ? depth[static_cast<size_t>(checked.parent())] + 1 : 0;
+    depth[b] = is_within ? std::max(depth[b], depth[static_cast<size_t>(checked.parent())] + 1) : 0;
     HR_ENFORCE(depth[b] <= kMaxBlockDepth, InvalidArgument, "block ", b, " lies more than ", kMaxBlockDepth,
                " blocks deep");
     for (size_t i = 0; within[b] && i < checked.ops().size(); ++i) {
@@ -150,8 +161,47 @@ void PreparedProgram::Impl::Check() {
                      " belongs to two operators, the second a '", op.type, "' in block ", b,
                      "; each needs a block of its own");
           has_operator[inner] = true;
+          depth[inner] = std::max(depth[inner], depth[b] + 1);
         }
       }
+    }
+  }
+  for (size_t b = 0; b < program.num_blocks(); ++b) {
+    HR_ENFORCE(!has_operator[b] || within[b], InvalidArgument, "block ", b, " does not lie within block ",
+               block.index(), ", so that no operator of it can run it");
+  }
+}
+
+// What blocks within the block read is left out: whether they run is known only then.
+void PreparedProgram::Impl::FindNeeded() {
+  Names seen;
+  for (const OpDesc* op : RunningOrder(block)) {
+    const bool is_kernel = !OpRegistry::Get(op->type).kernels.empty();
+    for (const auto& [slot, names] : op->inputs) {
+      for (const std::string& name : names) {
+        const VarDesc* desc = name == kEmptyVarName ? nullptr : block.FindVar(name);
+        if (is_kernel && desc != nullptr && desc->kind == VarKind::kLoDTensor && seen.insert(name).second) {
+          needed.push_back({name, slot, op->type, nullptr});
+        }
+      }
+    }
+    std::vector<std::string> reads;
+    std::vector<std::string> writes = op->OutputNames();
+    AddInnerNames(block, *op, &reads, &writes);
+    seen.insert(writes.begin(), writes.end());
+  }
+}
+
+// So that nothing is changed by a program that cannot be run to its end.
+void PreparedProgram::Impl::CheckNeeded() const {
+  for (const Needed& need : needed) {
+    const Variable& variable = *need.variable;
+    if (!variable.initialized() || (variable.IsType<LoDTensor>() && !variable.Get<LoDTensor>().initialized())) {
+      FailedPrecondition error(StrCat("'", need.name, "', in input slot '", need.slot, "' of '", need.op_type,
+                                      "', has not been written yet; was the startup program run, and is it fed?"));
+      error.SetOpType(need.op_type);
+      error.SetVariable(need.name);
+      throw error;
     }
   }
 }
@@ -182,13 +232,20 @@ void PreparedProgram::Impl::Bind(Scope* scope) {
       }
       if (!OutlivesRuns(*desc)) {
         InitializeVariable(*desc, temporaries->Var(desc->name));
-      } else if (scope->FindVar(desc->name) == nullptr) {
-        scope->Var(desc->name);
+      } else {
+        Variable* found = scope->FindVar(desc->name);
+        Variable* variable = found == nullptr ? scope->Var(desc->name) : found;
+        if (desc->kind == VarKind::kSelectedRows) {
+          InitializeVariable(*desc, variable);  // operators decide by it what they write
+        }
       }
     }
     if (from->parent() < 0) {
       break;
     }
+  }
+  for (Needed& need : needed) {
+    need.variable = &temporaries->GetVar(need.name);
   }
   scope_revision = scope->revision();
 }
@@ -241,6 +298,8 @@ std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, s
   prepared->impl_ = std::make_unique<PreparedProgram::Impl>(program, block);
   PreparedProgram::Impl& impl = *prepared->impl_;
   impl.Check();
+  CheckTypes(impl.program, block);
+  impl.FindNeeded();
   for (const OpDesc* op : RunningOrder(impl.block)) {
     impl.ops.push_back(OpRegistry::Create(*op));
     impl.ops.back()->Prepare(impl.block);
@@ -249,7 +308,8 @@ std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, s
     const VarDesc* desc = impl.block.FindVar(fetch);
     HR_ENFORCE(desc != nullptr, NotFound, "cannot fetch '", fetch, "': the program declares no such variable");
     HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot fetch '", fetch, "': it is a ",
-               VarKindName(desc->kind), ", not a LoDTensor");
+               VarKindName(desc->kind), ", not a LoDTensor",
+               desc->kind == VarKind::kSelectedRows ? "; fetch what get_tensor_from_selected_rows makes of it" : "");
   }
   impl.fetches = std::move(fetches);
   return prepared;
@@ -277,6 +337,7 @@ void Executor::Run(PreparedProgram& prepared, Scope* scope, const std::map<std::
   for (const auto& [name, value] : feeds) {
     feeding.Feed(name, value, impl.block.GetVar(name).persistable);
   }
+  impl.CheckNeeded();
   for (const auto& op : impl.ops) {
     op->Run(*impl.temporaries, place_);
   }

@@ -1,5 +1,8 @@
 #include "framework/program_check.h"
 
+#include <variant>
+
+#include "framework/compile_time_infer_shape.h"
 #include "framework/operator.h"
 
 namespace headrace {
@@ -19,7 +22,32 @@ void CheckSlots(const BlockDesc& block, const OpDesc& op, const VarNameMap& slot
   }
 }
 
+void InferTypes(BlockDesc* block) {
+  for (const auto& op : block->ops()) {
+    for (const auto& [name, attr] : op->attrs) {
+      // A block that comes before its operator is refused when the operator is prepared.
+      if (const auto* ref = std::get_if<BlockRef>(&attr); ref != nullptr && ref->index > block->index()) {
+        InferTypes(&block->program().block(static_cast<size_t>(ref->index)));
+      }
+    }
+    try {
+      InferShapeAtCompileTime(block, *op);
+    } catch (TypeMismatch& error) {
+      error.SetOpType(op->type);
+      throw;
+    } catch (const Error&) {
+      // Shapes are declared as they are in the end; a variable may have had another when the operator was added. The
+      // kernel will check them.
+    }
+  }
+}
+
 }  // namespace
+
+void CheckTypes(const ProgramDesc& program, size_t block) {
+  ProgramDesc copy(program);
+  InferTypes(&copy.block(block));
+}
 
 void CheckVariablesExist(const BlockDesc& block, const OpDesc& op) {
   CheckSlots(block, op, op.inputs, "input");

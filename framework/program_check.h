@@ -1,4 +1,4 @@
-// Checks that an operator fits the block it is in; shared by building, parsing and preparing a program.
+// Checks that operators fit the block they are in; shared by building, parsing and preparing a program.
 #pragma once
 
 #include "framework/program_desc.h"
@@ -10,5 +10,9 @@ void CheckVariablesExist(const BlockDesc& block, const OpDesc& op);
 
 // Throws OutOfRange, naming the attribute, if `op` refers to a block that the program does not have.
 void CheckBlockRefs(const BlockDesc& block, const OpDesc& op);
+
+// Throws TypeMismatch, naming operator and variable, if an operator of `block` or of the blocks that it runs would get
+// variables of a kind or dtype that it does not take. The operators have been checked.
+void CheckTypes(const ProgramDesc& program, size_t block);
 
 }  // namespace headrace

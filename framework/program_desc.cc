@@ -1,5 +1,6 @@
 #include "framework/program_desc.h"
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -31,6 +32,16 @@ ProgramDesc::ProgramDesc(const ProgramDesc& other) : revision_(other.revision_) 
       to.ops_.push_back(std::make_unique<const OpDesc>(*op));
     }
   }
+}
+
+void ProgramDesc::Swap(ProgramDesc* other) {
+  blocks_.swap(other->blocks_);
+  for (ProgramDesc* program : {this, other}) {
+    for (const auto& block : program->blocks_) {
+      block->program_ = program;
+    }
+  }
+  revision_ = other->revision_ = std::max(revision_, other->revision_) + 1;
 }
 
 BlockDesc& ProgramDesc::block(size_t index) { return const_cast<BlockDesc&>(std::as_const(*this).block(index)); }

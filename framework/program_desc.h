@@ -38,6 +38,9 @@ class HEADRACE_API ProgramDesc {
   // a bad enum value); NotFound for an unregistered operator or a variable that no block declares.
   static std::unique_ptr<ProgramDesc> Parse(std::string_view bytes);
 
+  // Exchanges the contents of two programs; both count as changed.
+  void Swap(ProgramDesc* other);
+
   // Grows with every change and whenever a declaration or an operator is handed out to be changed; while it stays what
   // it was, nothing has changed. References must not be kept to change the program later.
   uint64_t revision() const { return revision_; }

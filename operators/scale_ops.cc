@@ -86,7 +86,7 @@ void SumRows(const ExecutionContext& ctx) {
 
 // Some X are SelectedRows, in which all rows but theirs are zero.
 template <typename T>
-void AddRows(const ExecutionContext& ctx, T* to) {
+void AddSelectedRows(const ExecutionContext& ctx, T* to) {
   for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
     if (!ctx.IsSelectedRows("X", k)) {
       continue;
@@ -132,7 +132,7 @@ void SumKernel(const ExecutionContext& ctx) {
     }
     std::transform(block, block + n, to + begin, [](auto value) { return static_cast<T>(value); });
   }
-  AddRows(ctx, to);
+  AddSelectedRows(ctx, to);
 }
 
 void InferSum(InferShapeContext& ctx) {

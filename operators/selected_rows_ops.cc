@@ -18,7 +18,7 @@ void EnforceRows(const InferShapeContext& ctx) {
 }
 
 template <typename T>
-void MergeKernel(const ExecutionContext& ctx) {
+void MergeRowsKernel(const ExecutionContext& ctx) {
   MergeRows<T>(RowsOf(ctx), ctx.OutputRows("Out"));
 }
 
@@ -41,10 +41,10 @@ HEADRACE_REGISTER_OP(merge_selected_rows)
       SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
       ctx.SetOutputSelectedRows("Out");
     })
-    .Kernel<float>(MergeKernel<float>)
-    .Kernel<double>(MergeKernel<double>)
-    .Kernel<int32_t>(MergeKernel<int32_t>)
-    .Kernel<int64_t>(MergeKernel<int64_t>);
+    .Kernel<float>(MergeRowsKernel<float>)
+    .Kernel<double>(MergeRowsKernel<double>)
+    .Kernel<int32_t>(MergeRowsKernel<int32_t>)
+    .Kernel<int64_t>(MergeRowsKernel<int64_t>);
 
 HEADRACE_REGISTER_OP(get_tensor_from_selected_rows)
     .Comment("The rows that SelectedRows have, as they are, without their numbers.")

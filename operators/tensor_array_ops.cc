@@ -1,8 +1,10 @@
-// write_to_array, read_from_array, lod_array_length: lists of tensors.
+// write_to_array, read_from_array, lod_array_length: lists of tensors. Their gradients change that of the array in
+// place.
 #include <cstdint>
 #include <string>
 
 #include "framework/op_registry.h"
+#include "operators/array_gradient.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -55,6 +57,40 @@ class ReadFromArrayOp : public OperatorBase {
   }
 };
 
+class WriteToArrayGradOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    auto& array = *scope.GetVar(Output("Out@GRAD")).GetMutable<LoDTensorArray>();
+    LoDTensor taken = TakeFromPlace(PlaceIn(scope, Input("I")), &array);
+    const auto& names = Outputs("X@GRAD");
+    if (names.empty() || names.front() == kEmptyVarName) {
+      return;
+    }
+    auto* x_grad = scope.GetVar(names.front()).GetMutable<LoDTensor>();
+    if (taken.initialized()) {
+      *x_grad = std::move(taken);
+    } else {  // nobody has read the place
+      SetZerosLike(scope.GetVar(Input("X")).Get<LoDTensor>(), x_grad);
+    }
+  }
+};
+
+class ReadFromArrayGradOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    const auto& gradient = scope.GetVar(Input("Out@GRAD")).Get<LoDTensor>();
+    HR_ENFORCE(gradient.initialized(), FailedPrecondition, "'", Input("Out@GRAD"), "' has not been written yet");
+    auto& array = *scope.GetVar(Output("X@GRAD")).GetMutable<LoDTensorArray>();
+    AddToPlace(gradient, PlaceIn(scope, Input("I")), &array);
+  }
+};
+
 class ArrayLengthOp : public OperatorBase {
  public:
   using OperatorBase::OperatorBase;
@@ -92,7 +128,29 @@ HEADRACE_REGISTER_OP(write_to_array)
       SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
       ctx.ShareLoD("X", "Out");
     })
-    .Operator<WriteToArrayOp>();
+    .Operator<WriteToArrayOp>()
+    .Gradient([](const OpDesc& op) {
+      const std::string out_grad = GradVarName(op.Output("Out")[0]);
+      return std::vector<OpDesc>{{"write_to_array_grad",
+                                  {{"X", op.Input("X")}, {"I", op.Input("I")}, {"Out@GRAD", {out_grad}}},
+                                  {{"X@GRAD", {GradVarName(op.Input("X")[0])}}, {"Out@GRAD", {out_grad}}},
+                                  {}}};
+    });
+
+HEADRACE_REGISTER_OP(write_to_array_grad)
+    .Comment("Gradient of write_to_array: takes the gradient of the place out of that of the array.")
+    .Input("X", "as in the operator; only its dims are used")
+    .Input("I", "as in the operator")
+    .Input("Out@GRAD", "gradients of the array's elements")
+    .Output("X@GRAD", "dims of X", kDispensable)
+    .Output("Out@GRAD", "without that of the place")
+    .InPlace("Out@GRAD", "Out@GRAD")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforcePlace(ctx);
+      EnforceArray(ctx.OutputDesc("Out@GRAD"), "output Out@GRAD");
+      InferGradients(ctx, {"X"});
+    })
+    .Operator<WriteToArrayGradOp>();
 
 HEADRACE_REGISTER_OP(read_from_array)
     .Comment("The tensor at a place of an array.")
@@ -104,7 +162,28 @@ HEADRACE_REGISTER_OP(read_from_array)
       EnforceArray(ctx.InputDesc("X"), "input X");
       ctx.ShareAll("X", "Out");
     })
-    .Operator<ReadFromArrayOp>();
+    .Operator<ReadFromArrayOp>()
+    .Gradient([](const OpDesc& op) {
+      const std::string x_grad = GradVarName(op.Input("X")[0]);
+      return std::vector<OpDesc>{
+          {"read_from_array_grad",
+           {{"I", op.Input("I")}, {"Out@GRAD", {GradVarName(op.Output("Out")[0])}}, {"X@GRAD", {x_grad}}},
+           {{"X@GRAD", {x_grad}}},
+           {}}};
+    });
+
+HEADRACE_REGISTER_OP(read_from_array_grad)
+    .Comment("Gradient of read_from_array: adds to the gradient of the place.")
+    .Input("I", "as in the operator")
+    .Input("Out@GRAD", "gradient of Out")
+    .Input("X@GRAD", "gradients of the array's elements, so far")
+    .Output("X@GRAD", "the same array")
+    .InPlace("X@GRAD", "X@GRAD")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforcePlace(ctx);
+      EnforceArray(ctx.OutputDesc("X@GRAD"), "output X@GRAD");
+    })
+    .Operator<ReadFromArrayGradOp>();
 
 HEADRACE_REGISTER_OP(lod_array_length)
     .Comment("How many elements an array has.")

@@ -47,6 +47,55 @@ void Put(Scope* scope, const std::string& name, LoDTensor value) {
   *scope->Var(name)->GetMutable<LoDTensor>() = std::move(value);
 }
 
+TEST(Executor, RunsNothingIfALaterOperatorLacksAnInput) {
+  ProgramDesc program;
+  BuildCounter(&program);
+  BuildDouble(&program);
+  const auto prepared = Executor().Prepare(program, {"y"});
+  Scope scope;
+  Put(&scope, "w", MakeTensor({1}, {5}));
+  std::vector<LoDTensor> fetched;
+  for (int i = 0; i < 2; ++i) {
+    try {
+      Executor().Run(*prepared, &scope, {}, &fetched);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const FailedPrecondition& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("'x'"), HasSubstr("'X'"), HasSubstr("test_scale")));
+    }
+    EXPECT_EQ(Values(scope.GetVar("w").Get<LoDTensor>()), Floats({5}));
+    Executor().Run(*prepared, &scope, {{"x", MakeTensor({1}, {1})}}, &fetched);
+    EXPECT_EQ(Values(scope.GetVar("w").Get<LoDTensor>()), Floats({6}));
+    Put(&scope, "w", MakeTensor({1}, {5}));
+  }
+}
+
+TEST(Executor, RefusesAProgramWhoseVariablesAreOfAnotherKindThanItsOperatorsTake) {
+  ProgramDesc program;
+  BuildDouble(&program);
+  program.block(0).MutableVar("x").kind = VarKind::kSelectedRows;
+  try {
+    (void)Executor().Prepare(program);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const TypeMismatch& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("'x'"), HasSubstr("SelectedRows"), HasSubstr("test_scale")));
+  }
+}
+
+TEST(Executor, RefusesAProgramWhoseTypesDoNotFit) {
+  ProgramDesc program;
+  Declare(&program, "x", {1});
+  Declare(&program, "table", {3, 2});
+  Declare(&program, "ids", {1, 1}).tensor.dtype = DataType::kInt64;
+  Append(&program, "lookup_table", {{"W", {"table"}}, {"Ids", {"ids"}}}, {{"Out", {"out"}}});
+  program.block(0).MutableVar("ids").tensor.dtype = DataType::kFloat32;
+  try {
+    (void)Executor().Prepare(program);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const TypeMismatch& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("Ids"), HasSubstr("int64"), HasSubstr("lookup_table")));
+  }
+}
+
 TEST(Executor, RunsOperatorsInOrderAndFetches) {
   ProgramDesc program;
   BuildDouble(&program);

@@ -16,7 +16,7 @@ def append_backward(
     parameter_list: Sequence[Variable | str] | None = None,
     no_grad_set: Collection[Variable | str] | None = None,
 ) -> list[tuple[Parameter, Variable]]:
-    """Adds the operators that compute the gradients of ``loss``.
+    """Adds the operators that compute the gradients of ``loss``, through loops and conditional blocks as well.
 
     Args:
         loss: a single element.
@@ -27,7 +27,7 @@ def append_backward(
         (parameter, its gradient) for each parameter that the loss depends on.
 
     Raises:
-        InvalidArgument: the loss is not a single element.
+        InvalidArgument: the loss is not a single element, or a parameter is overwritten after it has been used.
         Unimplemented: an operator on the way has no gradient.
     """
     if not isinstance(loss, Variable):
@@ -44,7 +44,6 @@ def append_backward(
     no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
     with program._backward_guard():
         pairs = core.append_backward(program.desc, loss.name, names, no_grad)
-        for block in program.blocks:
-            block._sync_with_desc()
+        program._sync_with_desc()
     root = program.global_block()
     return [(root.var(parameter), root.var(gradient)) for parameter, gradient in pairs]  # type: ignore[misc]

@@ -240,13 +240,25 @@ class Block:
         del self.vars[name]
 
     def _sync_with_desc(self) -> None:
-        """Takes in what C++ has added: new variables, and operators at the end."""
+        """Takes in what C++ has added: new variables, operators at the end, and those between that save values in new
+        variables for the gradients.
+        """
+        added = set()
         for desc in self.desc.vars():
             if desc.name not in self.vars:
                 cls = Parameter if desc.is_parameter else Variable
                 self.vars[desc.name] = cls(self, desc.name)
-        for op in self.desc.ops()[len(self.ops) :]:
-            self.ops.append(Operator(self, op, self.program._building_backward, _current_name_scope()))
+                added.add(desc.name)
+        known = iter(self.ops)
+        ops = []
+        for op_desc in self.desc.ops():
+            saves = op_desc.type == "assign" and not added.isdisjoint(op_desc.output_arg_names())
+            op = None if saves else next(known, None)
+            if op is None:
+                op = Operator(self, op_desc, self.program._building_backward, _current_name_scope())
+            op.desc = op_desc
+            ops.append(op)
+        self.ops = ops
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
         """A listing. The arguments are Fluid's and make no difference."""
@@ -279,6 +291,11 @@ class Program:
         self.blocks = [Block(self, i) for i in range(desc.num_blocks())]
         #: The readers that Python feeds, by the name of their queue.
         self._feed_sources: dict[str, FeedSource] = {}
+        self._sync_with_desc()
+
+    def _sync_with_desc(self) -> None:
+        """Takes in what C++ has added."""
+        self.blocks += [Block(self, i) for i in range(len(self.blocks), self.desc.num_blocks())]
         for block in self.blocks:
             block._sync_with_desc()
 

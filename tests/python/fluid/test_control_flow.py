@@ -151,23 +151,6 @@ def test_misuse_is_refused() -> None:
         pass
 
 
-def test_a_loss_is_not_differentiated_through_an_array_or_a_loop() -> None:
-    x = layers.data("x", [1, 2], append_batch_size=False, dtype="float32")
-    states = layers.array_write(layers.fc(x, 1), number(0))
-    with pytest.raises(NotImplementedError, match="read_from_array"):
-        fluid.backward.append_backward(layers.mean(layers.array_read(states, number(0))))
-    state, result = layers.fc(x, 1), layers.create_tensor("float32")
-    i, n = number(0), number(3)
-    cond = layers.less_than(i, n)
-    with layers.While(cond).block():
-        layers.assign(layers.scale(state, 2.0), output=result)
-        layers.increment(i)
-        layers.less_than(i, n, cond=cond)
-    result.desc.shape = [1, 1]
-    with pytest.raises(NotImplementedError, match=r"while.*unroll the loop"):
-        fluid.backward.append_backward(layers.mean(result))
-
-
 def test_a_step_does_not_see_what_the_step_before_has_left(exe: fluid.Executor) -> None:
     i, n = number(0), number(2)
     cond = layers.less_than(i, n)

@@ -2,6 +2,7 @@
 
 from headrace.fluid.layers import (
     control_flow,
+    dynamic_rnn,
     image,
     io,
     loss,
@@ -17,6 +18,7 @@ from headrace.fluid.layers import (
     tensor,
 )
 from headrace.fluid.layers.control_flow import *  # noqa: F403
+from headrace.fluid.layers.dynamic_rnn import *  # noqa: F403
 from headrace.fluid.layers.image import *  # noqa: F403
 from headrace.fluid.layers.io import *  # noqa: F403
 from headrace.fluid.layers.loss import *  # noqa: F403
@@ -33,6 +35,7 @@ from headrace.fluid.layers.tensor import *  # noqa: F403
 
 __all__ = [
     *control_flow.__all__,
+    *dynamic_rnn.__all__,
     *image.__all__,
     *io.__all__,
     *loss.__all__,

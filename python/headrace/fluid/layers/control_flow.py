@@ -10,13 +10,16 @@ from headrace import errors
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layers.tensor import assign
 
 __all__ = [
     "ConditionalBlock",
+    "IfElse",
     "Switch",
     "While",
     "array_length",
     "array_read",
+    "array_to_lod_tensor",
     "array_write",
     "create_array",
     "equal",
@@ -28,11 +31,18 @@ __all__ = [
     "isfinite",
     "less_equal",
     "less_than",
+    "lod_rank_table",
+    "lod_tensor_to_array",
     "logical_and",
     "logical_not",
     "logical_or",
     "logical_xor",
+    "max_sequence_len",
+    "merge_lod_tensor",
     "not_equal",
+    "reorder_lod_tensor_by_rank",
+    "shrink_memory",
+    "split_lod_tensor",
 ]
 
 
@@ -147,6 +157,74 @@ def array_length(array: Variable) -> Variable:
     return out
 
 
+def lod_rank_table(x: Variable, level: int = 0) -> Variable:
+    """The sequences of level ``level`` of the LoD of ``x`` with their lengths, longest first."""
+    helper = LayerHelper("lod_rank_table")
+    table = helper.main_program.current_block().create_var(
+        name=helper.name, type=VarType.LOD_RANK_TABLE, stop_gradient=True
+    )
+    helper.append_op({"X": check_variable(x, "x", "lod_rank_table")}, {"Out": table}, {"level": level})
+    return table
+
+
+def max_sequence_len(rank_table: Variable) -> Variable:
+    """The length of the longest sequence of a rank table; int64 [1]."""
+    helper = LayerHelper("max_sequence_len")
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"RankTable": check_variable(rank_table, "rank_table", "max_sequence_len")}, {"Out": out})
+    return out
+
+
+def lod_tensor_to_array(x: Variable, table: Variable) -> Variable:
+    """Cuts the sequences ``x`` into steps: element t of the array has part t of each sequence that is so long, in the
+    order of the rank table.
+    """
+    array = create_array(check_variable(x, "x", "lod_tensor_to_array").dtype)
+    LayerHelper("lod_tensor_to_array").append_op({"X": x, "RankTable": table}, {"Out": array})
+    return array
+
+
+def array_to_lod_tensor(x: Variable, table: Variable) -> Variable:
+    """Puts the steps ``x`` together to sequences, in the order that they had before ``lod_tensor_to_array``."""
+    return _by_table("array_to_lod_tensor", x, table)
+
+
+def reorder_lod_tensor_by_rank(x: Variable, rank_table: Variable) -> Variable:
+    """The rows or, with a LoD, the sequences of ``x`` in the order of a rank table."""
+    return _by_table("reorder_lod_tensor_by_rank", x, rank_table)
+
+
+def shrink_memory(x: Variable, i: Variable, table: Variable) -> Variable:
+    """The first rows or sequences of ``x``, as many as there are sequences that have a step ``i`` (int64 [1])."""
+    return _by_table("shrink_rnn_memory", x, table, I=i)
+
+
+def _by_table(op_type: str, x: Variable, table: Variable, **inputs: Variable) -> Variable:
+    helper = LayerHelper(op_type)
+    out = helper.create_variable(check_variable(x, "x", op_type).dtype)
+    helper.append_op({"X": x, "RankTable": check_variable(table, "table", op_type), **inputs}, {"Out": out})
+    return out
+
+
+def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[Variable, Variable]:
+    """The rows or, with a LoD, the sequences of level ``level`` of ``input`` for which ``mask`` (bool, one element for
+    each) is true, and the others.
+    """
+    helper = LayerHelper("split_lod_tensor")
+    dtype = check_variable(input, "input", "split_lod_tensor").dtype
+    true, false = helper.create_variable(dtype), helper.create_variable(dtype)
+    helper.append_op({"X": input, "Mask": mask}, {"OutTrue": true, "OutFalse": false}, {"level": level})
+    return true, false
+
+
+def merge_lod_tensor(in_true: Variable, in_false: Variable, x: Variable, mask: Variable, level: int = 0) -> Variable:
+    """Puts together what ``split_lod_tensor`` parted; ``x`` is what that was given."""
+    helper = LayerHelper("merge_lod_tensor")
+    out = helper.create_variable(check_variable(in_true, "in_true", "merge_lod_tensor").dtype)
+    helper.append_op({"X": x, "Mask": mask, "InTrue": in_true, "InFalse": in_false}, {"Out": out}, {"level": level})
+    return out
+
+
 def _outer_names(block: Block) -> tuple[list[str], list[str]]:
     """The variables of the blocks around ``block`` that it reads before it writes them, and those that it writes."""
     reads: dict[str, None] = {}
@@ -188,15 +266,16 @@ class While:
             layers.less_than(i, n, cond=cond)
 
     Variables that the block creates start anew at each step; what should last belongs in a variable of the block around
-    it. Ctrl-C ends an endless loop. A loss cannot be differentiated through a loop: StaticRNN can.
+    it. Ctrl-C ends an endless loop. Losses are differentiated through loops: for that, each step's variables are kept.
 
     Args:
         cond: bool [1]; the block has to change it.
-        is_test: Fluid's; has no effect.
+        is_test: no gradient is wanted.
     """
 
     def __init__(self, cond: Variable, is_test: bool = False, name: str | None = None) -> None:
         _check_condition(cond, "While")
+        self._is_test = bool(is_test)
         self._helper = LayerHelper("while", name)
         self._cond = cond
 
@@ -210,11 +289,13 @@ class While:
             raise errors.InvalidArgument(
                 f"layers.While: the block does not change its condition '{self._cond.name}', so that it would never end"
             )
-        self._helper.append_op({"X": reads, "Condition": self._cond}, {"Out": writes}, {"sub_block": block})
+        self._helper.append_op(
+            {"X": reads, "Condition": self._cond}, {"Out": writes}, {"sub_block": block, "is_test": self._is_test}
+        )
 
 
 class ConditionalBlock:
-    """Runs a block if its conditions hold. Otherwise what it writes stays as it is. Not differentiable.
+    """Runs a block if its conditions hold. Otherwise what it writes stays as it is.
 
     Args:
         inputs: the conditions: bools [1] with ``is_scalar_condition``; otherwise, a tensor holds if it is not empty.
@@ -287,3 +368,92 @@ class Switch:
         self._has_default = True
         with ConditionalBlock([self._none_before], is_scalar_condition=True).block():
             yield
+
+
+class IfElse:
+    """Computes one thing for the rows for which a condition is true, another for the others, and puts the results
+    together.
+
+    ::
+
+        choice = layers.IfElse(layers.less_than(x, limit))  # bool [rows, 1]
+        with choice.true_block():
+            choice.output(layers.scale(choice.input(x), 2.0))
+        with choice.false_block():
+            choice.output(choice.input(x))
+        (out,) = choice()
+
+    Both blocks are run, each with its rows, of which there may be none.
+    """
+
+    def __init__(self, cond: Variable, name: str | None = None) -> None:
+        _check_condition(cond, "IfElse")
+        self._helper = LayerHelper("ifelse", name)
+        self._cond = cond
+        self._side: bool | None = None  # while a block is described
+        self._parted: dict[str, tuple[Variable, Variable]] = {}
+        self._outputs: dict[bool, list[Variable]] = {}
+
+    @contextlib.contextmanager
+    def _block(self, side: bool) -> Iterator[None]:
+        if self._side is not None or side in self._outputs:
+            raise errors.FailedPrecondition("layers.IfElse: there is one block for each case, none within the other")
+        self._side, self._outputs[side] = side, []
+        try:
+            with ConditionalBlock([self._cond]).block():
+                yield
+        finally:
+            self._side = None
+
+    def true_block(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, layers are added for the rows for which the condition is true."""
+        return self._block(True)
+
+    def false_block(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, layers are added for the other rows."""
+        return self._block(False)
+
+    def input(self, x: Variable) -> Variable:
+        """The rows of ``x`` that the block is for."""
+        if self._side is None:
+            raise errors.FailedPrecondition("layers.IfElse: input belongs into a block")
+        check_variable(x, "x", "IfElse.input")
+        if x.name not in self._parted:
+            with self._outside():
+                self._parted[x.name] = split_lod_tensor(x, self._cond)
+        return self._parted[x.name][0 if self._side else 1]
+
+    def output(self, *outs: Variable) -> None:
+        """The results of the block, as many as those of the other."""
+        if self._side is None:
+            raise errors.FailedPrecondition("layers.IfElse: output belongs into a block")
+        for item in outs:
+            check_variable(item, "output", "IfElse.output")
+            with self._outside():
+                outer = self._helper.create_variable(item.dtype)
+            assign(item, output=outer)
+            self._outputs[self._side].append(outer)
+
+    def __call__(self) -> list[Variable]:
+        """The results. If only one block was described, its rows alone."""
+        if self._side is not None or not self._outputs:
+            raise errors.FailedPrecondition("layers.IfElse: the results are there after its blocks")
+        true, false = self._outputs.get(True, []), self._outputs.get(False, [])
+        if not true or not false:
+            return list(true or false)
+        if len(true) != len(false):
+            raise errors.InvalidArgument(
+                f"layers.IfElse: both blocks need the same number of outputs, they have {len(true)} and {len(false)}"
+            )
+        return [merge_lod_tensor(t, f, self._cond, self._cond) for t, f in zip(true, false)]
+
+    @contextlib.contextmanager
+    def _outside(self) -> Iterator[None]:
+        """Within it, layers are added to the block around the one that is being described."""
+        program = self._helper.main_program
+        inside = program.current_block_idx
+        program._rollback()
+        try:
+            yield
+        finally:
+            program.current_block_idx = inside

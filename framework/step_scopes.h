@@ -1,0 +1,21 @@
+// What an operator with a block keeps for its gradient operator: the variables that the block had in each step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "framework/scope.h"
+
+namespace headrace {
+
+// Thread-safety: none. Lifetime: the scopes lie in the scope in which the operator ran; so must the variable that holds
+// this.
+struct StepScopes {
+  std::deque<Scope> scopes;  // those beyond `size` are of a longer, earlier run, and wait to be used again
+  size_t size = 0;           // steps of the last run
+  uint64_t outer_id = 0;     // of the scope in which they lie
+  int32_t block = -1;        // the block whose variables they hold
+};
+
+}  // namespace headrace

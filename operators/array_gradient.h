@@ -1,0 +1,65 @@
+// The gradient of an array: one tensor for each place that has one so far. See framework/backward.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include "framework/lod_tensor.h"
+#include "operators/kernel_util.h"
+
+namespace headrace::ops {
+
+inline void SetZerosLike(const LoDTensor& like, LoDTensor* out) {
+  out->Resize(like.dims());
+  std::memset(out->mutable_data(like.dtype()), 0, like.nbytes());
+}
+
+template <typename T>
+void AddElements(const Tensor& from, Tensor* to) {
+  const T* x = from.data<T>();
+  T* sum = static_cast<T*>(to->raw_mutable_data());
+  for (int64_t i = 0, n = from.numel(); i < n; ++i) {
+    sum[i] += x[i];
+  }
+}
+
+// `to` has memory of its own. Throws InvalidArgument if dims or dtypes differ, TypeMismatch for other types than
+// float32 and float64.
+inline void AddTensor(const Tensor& from, Tensor* to) {
+  HR_ENFORCE(from.dims() == to->dims() && from.dtype() == to->dtype(), InvalidArgument,
+             "gradients that are added up differ: ", DataTypeName(to->dtype()), ' ', ToString(to->dims()), " and ",
+             DataTypeName(from.dtype()), ' ', ToString(from.dims()));
+  if (from.dtype() == DataType::kFloat32) {
+    AddElements<float>(from, to);
+  } else {
+    AddElements<double>(from, to);
+  }
+}
+
+// Adds to the gradient of a place.
+inline void AddToPlace(const LoDTensor& gradient, size_t place, LoDTensorArray* array) {
+  if (place >= array->size()) {
+    array->resize(place + 1);
+  }
+  LoDTensor& sum = (*array)[place];
+  if (!sum.initialized()) {
+    sum.CopyFrom(gradient);
+    return;
+  }
+  if (sum.allocation().use_count() != 1) {
+    sum.CopyFrom(sum);
+  }
+  AddTensor(gradient, &sum);
+}
+
+// Takes the gradient of a place out: the place has been overwritten, so nothing before depends on it any more. A tensor
+// that is not initialised if there is none.
+inline LoDTensor TakeFromPlace(size_t place, LoDTensorArray* array) {
+  LoDTensor taken;
+  if (place < array->size()) {
+    std::swap(taken, (*array)[place]);
+  }
+  return taken;
+}
+
+}  // namespace headrace::ops
