@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,8 @@ template <typename T>
 struct Hypothesis {
   std::vector<int64_t> ids;
   std::vector<T> scores;
-  size_t at;  // prefix of the step that was read last: a row of the step before
+  size_t at;     // prefix of the step that was read last: a row of the step before
+  size_t place;  // among those of its source
 };
 
 // The step of a beam search.
@@ -54,7 +56,7 @@ std::vector<Hypothesis<T>> Backtrack(const std::vector<Step<T>>& steps, size_t s
     if (found.empty()) {
       for (size_t prefix = first_prefix; prefix < end_prefix; ++prefix) {
         for (size_t row = step.lod[1][prefix]; row < step.lod[1][prefix + 1]; ++row) {
-          found.push_back({{step.ids[row]}, {step.scores[row]}, prefix});
+          found.push_back({{step.ids[row]}, {step.scores[row]}, prefix, found.size()});
         }
       }
       HR_ENFORCE(found.size() <= beam_size, InvalidArgument, "input Ids: expected at most ", beam_size,
@@ -77,8 +79,13 @@ std::vector<Hypothesis<T>> Backtrack(const std::vector<Step<T>>& steps, size_t s
       hypothesis.at = static_cast<size_t>(behind - begin) - 1;
     }
   }
-  std::stable_sort(found.begin(), found.end(),
-                   [](const Hypothesis<T>& a, const Hypothesis<T>& b) { return a.scores.front() > b.scores.front(); });
+  // A NaN would have no place in an order.
+  const auto rank = [](const Hypothesis<T>& h) {
+    return IsNaN(h.scores.front()) ? std::numeric_limits<T>::infinity() : -h.scores.front();
+  };
+  std::sort(found.begin(), found.end(), [rank](const Hypothesis<T>& a, const Hypothesis<T>& b) {
+    return std::pair(rank(a), a.place) < std::pair(rank(b), b.place);
+  });
   return found;
 }
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,10 @@ struct Candidate {
   int64_t prefix;  // row of pre_ids
   int64_t id;
   T score;
+  int64_t place;  // among all candidates
+
+  // For sorting: a NaN would have no place in an order.
+  T Rank() const { return IsNaN(score) ? -std::numeric_limits<T>::infinity() : score; }
 };
 
 // Where the prefixes of each source begin, in rows: level `level` of the LoD of `scores`.
@@ -54,16 +60,16 @@ struct Search {
     best->clear();
     for (int64_t prefix = begin; prefix < end; ++prefix) {
       if (pre_ids[prefix] == end_id) {  // ends here: the only way to go on is to stay
-        best->push_back({prefix, end_id, pre_scores[prefix]});
+        best->push_back({prefix, end_id, pre_scores[prefix], prefix * width});
         continue;
       }
       for (int64_t k = prefix * width; k < (prefix + 1) * width; ++k) {
         const T score = is_accumulated ? scores[k] : pre_scores[prefix] + std::log(scores[k]);
-        best->push_back({prefix, ids == nullptr ? k - prefix * width : ids[k], score});
+        best->push_back({prefix, ids == nullptr ? k - prefix * width : ids[k], score, k});
       }
     }
-    std::stable_sort(best->begin(), best->end(), [](const Candidate<T>& a, const Candidate<T>& b) {
-      return a.score > b.score || (a.score == b.score && a.prefix > b.prefix);
+    std::sort(best->begin(), best->end(), [](const Candidate<T>& a, const Candidate<T>& b) {
+      return std::tuple(-a.Rank(), -a.prefix, a.place) < std::tuple(-b.Rank(), -b.prefix, b.place);
     });
     if (best->size() > beam_size) {
       best->erase(best->begin() + static_cast<std::ptrdiff_t>(beam_size), best->end());
@@ -99,8 +105,9 @@ void BeamSearchKernel(const ExecutionContext& ctx) {
     const auto begin = static_cast<int64_t>(sources[s]);
     const auto end = static_cast<int64_t>(sources[s + 1]);
     search.Best(begin, end, &best);
-    std::stable_sort(best.begin(), best.end(),
-                     [](const Candidate<T>& a, const Candidate<T>& b) { return a.prefix < b.prefix; });
+    std::sort(best.begin(), best.end(), [](const Candidate<T>& a, const Candidate<T>& b) {
+      return std::tuple(a.prefix, -a.Rank(), a.place) < std::tuple(b.prefix, -b.Rank(), b.place);
+    });
     auto next = best.begin();
     for (int64_t prefix = begin; prefix < end; ++prefix) {
       for (; next != best.end() && next->prefix == prefix; ++next) {
