@@ -1,20 +1,19 @@
 #include "framework/op_registry.h"
 
 #include <algorithm>
-#include <mutex>
 #include <set>
-#include <shared_mutex>
 
 #include "framework/kernel_operator.h"
 #include "framework/op_registration_log.h"
+#include "framework/thread_annotations.h"
 
 namespace headrace {
 namespace {
 
 struct Registry {
-  std::shared_mutex mutex;
-  std::map<std::string, std::unique_ptr<const OpInfo>, std::less<>>
-      infos;  // guarded by mutex; entries are never removed or changed
+  Mutex mutex;
+  // Entries are never removed or changed.
+  std::map<std::string, std::unique_ptr<const OpInfo>, std::less<>> infos HR_GUARDED_BY(mutex);
 };
 
 // Never destroyed: operators may be looked up while the process ends.
@@ -232,7 +231,7 @@ std::vector<std::string> OpRegistrationLog::Commit() {
     HR_ENFORCE(types.insert(info.type).second, AlreadyExists, "the library registers operator '", info.type, "' twice");
   }
   Registry& registry = GlobalRegistry();
-  const std::unique_lock lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   for (const std::string& type : types) {
     HR_ENFORCE(!registry.infos.contains(type), AlreadyExists, "operator '", type, "' is registered already");
   }
@@ -251,7 +250,7 @@ void OpRegistry::Register(OpInfo info) {
   }
   CheckInfo(info);
   Registry& registry = GlobalRegistry();
-  const std::unique_lock lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   HR_ENFORCE(!registry.infos.contains(info.type), AlreadyExists, "operator '", info.type, "' is registered already");
   std::string type = info.type;
   registry.infos.emplace(std::move(type), std::make_unique<const OpInfo>(std::move(info)));
@@ -259,7 +258,7 @@ void OpRegistry::Register(OpInfo info) {
 
 const OpInfo* OpRegistry::Find(std::string_view type) {
   Registry& registry = GlobalRegistry();
-  const std::shared_lock lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   const auto it = registry.infos.find(type);
   return it == registry.infos.end() ? nullptr : it->second.get();
 }
@@ -272,7 +271,7 @@ const OpInfo& OpRegistry::Get(std::string_view type) {
 
 std::vector<std::string> OpRegistry::Types() {
   Registry& registry = GlobalRegistry();
-  const std::shared_lock lock(registry.mutex);
+  const MutexLock lock(registry.mutex);
   std::vector<std::string> types;
   types.reserve(registry.infos.size());
   for (const auto& [type, info] : registry.infos) {

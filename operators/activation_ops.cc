@@ -10,6 +10,7 @@
 #include "framework/op_registry.h"
 #include "operators/declare.h"
 #include "operators/kernel_util.h"
+#include "operators/sigmoid.h"
 #include "operators/vector_math.h"
 
 namespace headrace::ops {
@@ -118,17 +119,6 @@ bool Register(const std::string& type, const std::string& formula, Function func
 }
 
 constexpr auto kZero = [](auto x, auto) { return decltype(x)(0); };
-
-template <typename T>
-T Sigmoid(T x) {
-  return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
-}
-
-// log(1 + exp(x)), which overflows nowhere.
-template <typename T>
-T Softplus(T x) {
-  return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
-}
 
 template <typename T>
 T Clip(T x, T low, T high) {

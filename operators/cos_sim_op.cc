@@ -10,8 +10,8 @@ namespace headrace::ops {
 namespace {
 
 // Rows of `width` elements; Y has as many as X, or one for all of them.
-struct Rows {
-  Rows(const DDim& x, const DDim& y) : rows(x[0]), width(Numel(x, 1, x.size())), step(y[0] == 1 ? 0 : 1) {}
+struct RowPairs {
+  RowPairs(const DDim& x, const DDim& y) : rows(x[0]), width(Numel(x, 1, x.size())), step(y[0] == 1 ? 0 : 1) {}
   int64_t rows;
   int64_t width;
   int64_t step;  // from one row of Y to the next
@@ -24,7 +24,7 @@ T Norm(int64_t n, const T* x) {
 
 template <typename T>
 void CosSimKernel(const ExecutionContext& ctx) {
-  const Rows s(ctx.Input("X").dims(), ctx.Input("Y").dims());
+  const RowPairs s(ctx.Input("X").dims(), ctx.Input("Y").dims());
   LoDTensor* y_norm_tensor = ctx.Output("YNorm");
   T* out = ctx.Output("Out")->mutable_data<T>();
   T* x_norm = ctx.Output("XNorm")->mutable_data<T>();
@@ -45,7 +45,7 @@ void CosSimKernel(const ExecutionContext& ctx) {
 // d(out) / dx = y / (|x| |y|) − out · x / |x|², and likewise by y.
 template <typename T>
 void CosSimGradKernel(const ExecutionContext& ctx) {
-  const Rows s(ctx.Input("X").dims(), ctx.Input("Y").dims());
+  const RowPairs s(ctx.Input("X").dims(), ctx.Input("Y").dims());
   T* dx = MutableOrNull<T>(ctx, "X@GRAD");
   T* dy = ZerosOrNull<T>(ctx, "Y@GRAD");
   const T* x = ctx.Input("X").data<T>();

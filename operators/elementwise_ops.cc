@@ -282,7 +282,7 @@ bool Register(const std::string& name, const std::string& formula) {
   return true;
 }
 
-[[maybe_unused]] const bool kRegistered =
+[[maybe_unused]] const bool kElementwiseOps =
     Register<Add>("add", "X + Y") && Register<Sub>("sub", "X - Y") && Register<Mul>("mul", "X * Y") &&
     Register<Div>("div", "X / Y; integers are divided towards zero") &&
     Register<Max>("max", "The greater of X and Y") && Register<Min>("min", "The smaller of X and Y") &&

@@ -14,8 +14,8 @@ namespace {
 // Rows of gates hold the update gate u, the reset gate r and the candidate c. Fluid's weights are two matrices, one
 // behind the other: [width, 2 width] for u and r, [width, width] for c.
 template <typename T>
-struct Cell {
-  Cell(int64_t cell_width, Activation gates, Activation candidates, bool original, const T* weights)
+struct GruCell {
+  GruCell(int64_t cell_width, Activation gates, Activation candidates, bool original, const T* weights)
       : width(cell_width), gate(gates), candidate(candidates), origin_mode(original), weight(weights) {}
 
   // For `n` sequences, from the sums of input and bias in `gates` and the state before (nullptr: zeros) to the
@@ -127,7 +127,7 @@ void AddBias(const T* bias, int64_t rows, int64_t width, T* to) {
 // --- gru ---
 
 template <typename T>
-Cell<T> CellOf(const ExecutionContext& ctx) {
+GruCell<T> GruCellOf(const ExecutionContext& ctx) {
   return {ctx.Input("Weight").dims()[0], ActivationOf(ctx.Attr<std::string>("gate_activation")),
           ActivationOf(ctx.Attr<std::string>("activation")), ctx.Attr<bool>("origin_mode"),
           ctx.Input("Weight").data<T>()};
@@ -151,7 +151,7 @@ std::vector<T> FirstStates(const ExecutionContext& ctx, const StepBatches& batch
 template <typename T>
 void GruKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
-  Cell<T> cell = CellOf<T>(ctx);
+  GruCell<T> cell = GruCellOf<T>(ctx);
   const int64_t width = cell.width;
   const int64_t rows = ctx.Input("Input").dims()[0];
   T* hidden_out = ctx.Output("Hidden")->mutable_data<T>();
@@ -173,7 +173,7 @@ void GruKernel(const ExecutionContext& ctx) {
 template <typename T>
 void GruGradKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
-  Cell<T> cell = CellOf<T>(ctx);
+  GruCell<T> cell = GruCellOf<T>(ctx);
   const int64_t width = cell.width;
   const int64_t rows = ctx.Input("Input").dims()[0];
   T* input_grad = MutableOrNull<T>(ctx, "Input@GRAD");
@@ -257,7 +257,7 @@ OpRegistrar&& GruUnitAttrs(OpRegistrar&& op) {
 }
 
 template <typename T>
-Cell<T> UnitCellOf(const ExecutionContext& ctx) {
+GruCell<T> GruUnitCellOf(const ExecutionContext& ctx) {
   return {ctx.Input("Weight").dims()[0], static_cast<Activation>(ctx.Attr<int32_t>("gate_activation")),
           static_cast<Activation>(ctx.Attr<int32_t>("activation")), ctx.Attr<bool>("origin_mode"),
           ctx.Input("Weight").data<T>()};
@@ -265,7 +265,7 @@ Cell<T> UnitCellOf(const ExecutionContext& ctx) {
 
 template <typename T>
 void GruUnitKernel(const ExecutionContext& ctx) {
-  Cell<T> cell = UnitCellOf<T>(ctx);
+  GruCell<T> cell = GruUnitCellOf<T>(ctx);
   const LoDTensor& input = ctx.Input("Input");
   const int64_t rows = input.dims()[0];
   T* gates = ctx.Output("Gate")->mutable_data<T>();
@@ -278,7 +278,7 @@ void GruUnitKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 void GruUnitGradKernel(const ExecutionContext& ctx) {
-  Cell<T> cell = UnitCellOf<T>(ctx);
+  GruCell<T> cell = GruUnitCellOf<T>(ctx);
   const LoDTensor& gate = ctx.Input("Gate");
   const int64_t rows = gate.dims()[0];
   T* input_grad = MutableOrNull<T>(ctx, "Input@GRAD");

@@ -217,7 +217,7 @@ bool Register(const std::string& type, const std::string& comment) {
   return true;
 }
 
-[[maybe_unused]] const bool kRegistered =
+[[maybe_unused]] const bool kInterpolateOps =
     Register<true>("bilinear_interp", "Images of another size; a pixel is the weighted mean of its four nearest.") &&
     Register<false>("nearest_interp", "Images of another size; a pixel is the nearest one.");
 

@@ -4,14 +4,10 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/sigmoid.h"
 
 namespace headrace::ops {
 namespace {
-
-template <typename T>
-T Sigmoid(T x) {
-  return x < 0 ? std::exp(x) / (1 + std::exp(x)) : 1 / (1 + std::exp(-x));
-}
 
 // The activated gates of element `i` of a row of X, in Fluid's order.
 template <typename T>

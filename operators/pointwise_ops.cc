@@ -10,6 +10,7 @@
 #include "framework/op_registry.h"
 #include "operators/declare.h"
 #include "operators/kernel_util.h"
+#include "operators/sigmoid.h"
 
 namespace headrace::ops {
 namespace {
@@ -138,16 +139,6 @@ bool Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
 
 constexpr auto kNone = [](const auto& v, auto) { return v[0]; };
 
-template <typename T>
-T Softplus(T x) {
-  return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
-}
-
-template <typename T>
-T Sigmoid(T x) {
-  return 1 / (1 + std::exp(-x));
-}
-
 // Huber's loss of a residual, and its derivative.
 template <typename T>
 T Huber(T r, T delta) {
@@ -158,7 +149,7 @@ T HuberDerivative(T r, T delta) {
   return std::abs(r) <= delta ? r : r > 0 ? delta : -delta;
 }
 
-[[maybe_unused]] const bool kRegistered =
+[[maybe_unused]] const bool kPointwiseOps =
     Register(
         {"minus", "X - Y", {"X", "Y"}, {"X", "Y"}, "Out", "", "", ""}, [](const auto& v, auto) { return v[0] - v[1]; },
         [](const auto& v, auto, size_t k) { return decltype(v[0] + 0)(k == 0 ? 1 : -1); }, kNone) &&

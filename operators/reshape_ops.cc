@@ -202,7 +202,7 @@ OpRegistrar&& UnsqueezeAttr(OpRegistrar&& op) {
   return std::move(op).Attr<std::vector<int32_t>>("axes", "where dimensions of 1 are put in, one after the other");
 }
 
-[[maybe_unused]] const bool kRegistered = Register<Reshaped>("reshape", "Other dims.", ShapeAttr) &&
+[[maybe_unused]] const bool kReshapeOps = Register<Reshaped>("reshape", "Other dims.", ShapeAttr) &&
                                           Register<Flattened>("flatten", "A matrix.", AxisAttr) &&
                                           Register<Squeezed>("squeeze", "Fewer dimensions of 1.", SqueezeAttr) &&
                                           Register<Unsqueezed>("unsqueeze", "More dimensions of 1.", UnsqueezeAttr);

@@ -63,7 +63,7 @@ const int64_t* PerSequence(const ExecutionContext& ctx, const char* slot, int64_
 
 // Each operator: its slots, the rank that X must have, and its rows.
 
-struct Expand {
+struct SequenceExpand {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
     const LoDTensor& x = ctx.Input("X");
@@ -106,7 +106,7 @@ struct ExpandAs {
   static int32_t LoDLevel(const InferShapeContext&) { return 1; }
 };
 
-struct Reverse {
+struct SequenceReverse {
   static constexpr const char* kOut = "Y";
   static Rows Of(const ExecutionContext& ctx) {
     const std::vector<size_t>& offsets = Level(ctx, "X");
@@ -120,7 +120,7 @@ struct Reverse {
   static int32_t LoDLevel(const InferShapeContext& ctx) { return ctx.InputLoDLevel("X"); }
 };
 
-struct Slice {
+struct SequenceSlice {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
     const std::vector<size_t>& offsets = Level(ctx, "X");
@@ -143,7 +143,7 @@ struct Slice {
   static int32_t LoDLevel(const InferShapeContext&) { return 1; }
 };
 
-struct Pad {
+struct SequencePad {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
     const std::vector<size_t>& offsets = Level(ctx, "X");
@@ -209,7 +209,7 @@ void RowsKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output(Op::kOut);
   out->Resize(rows.dims);
   const T* fill = nullptr;
-  if constexpr (std::is_same_v<Op, Pad>) {
+  if constexpr (std::is_same_v<Op, SequencePad>) {
     const LoDTensor& pad = ctx.Input("PadValue");
     HR_ENFORCE(pad.numel() == 1, InvalidArgument, "input PadValue: expected a single element, got dims ",
                ToString(pad.dims()));
@@ -239,7 +239,7 @@ template <typename Op>
 DDim DeclaredDims(const InferShapeContext& ctx) {
   DDim dims = ctx.InputDim("X");
   dims[0] = -1;
-  if constexpr (std::is_same_v<Op, Pad>) {
+  if constexpr (std::is_same_v<Op, SequencePad>) {
     const int32_t length = ctx.Attr<int32_t>("padded_length");
     dims.insert(dims.begin() + 1, length);
   } else if constexpr (std::is_same_v<Op, Unpad>) {
@@ -278,7 +278,7 @@ bool Register(const std::string& type, const std::string& comment, const std::st
     (void)More(backward).Input(slot, "as in the operator");
   }
   (void)More(forward).Output(Op::kOut, out);
-  if (std::is_same_v<Op, Pad>) {
+  if (std::is_same_v<Op, SequencePad>) {
     (void)More(forward).Output("Length", "int64 [number of sequences]: their lengths");
     (void)More(backward).Input("Length@GRAD", "not used", kDispensable);
   }
@@ -292,7 +292,7 @@ bool Register(const std::string& type, const std::string& comment, const std::st
         }
         SetOutput(ctx, Op::kOut, DeclaredDims<Op>(ctx), ctx.InputType("X"));
         ctx.SetOutputLoDLevel(Op::kOut, Op::LoDLevel(ctx));
-        if (std::is_same_v<Op, Pad>) {
+        if (std::is_same_v<Op, SequencePad>) {
           SetOutput(ctx, "Length", {-1}, DataType::kInt64);
         }
       })
@@ -321,8 +321,8 @@ bool Register(const std::string& type, const std::string& comment, const std::st
 
 OpRegistrar&& NoAttrs(OpRegistrar&& op) { return std::move(op); }
 
-[[maybe_unused]] const bool kRegistered =
-    Register<Expand>(
+[[maybe_unused]] const bool kSequenceRowsOps =
+    Register<SequenceExpand>(
         "sequence_expand", "Each sequence of X as often as the sequence of Y at its place is long.",
         "[rows, ...], with a LoD of one level; without, each row is a sequence", "[..., ...], with a LoD if X has one",
         [](OpRegistrar&& op) -> OpRegistrar&& {
@@ -332,24 +332,25 @@ OpRegistrar&& NoAttrs(OpRegistrar&& op) { return std::move(op); }
     Register<ExpandAs>("sequence_expand_as", "Each row of X as often as the sequence of Y at its place is long.",
                        "[number of sequences of Y, ...]", "[rows of Y, ...], with the deepest level of Y's LoD",
                        NoAttrs, {{"Y", "any tensor with a LoD; only that is used"}}) &&
-    Register<Reverse>("sequence_reverse", "The rows of each sequence in the reverse order.", "[rows, ...] with LoD",
-                      "dims, dtype and LoD of X", NoAttrs, {}) &&
-    Register<Slice>("sequence_slice", "A part of each sequence.", "[rows, ...] with LoD", "[..., ...], with LoD",
-                    NoAttrs,
-                    {{"Offset", "int64 [number of sequences, 1]: where each part begins"},
-                     {"Length", "int64 [number of sequences, 1]: how long it is"}}) &&
-    Register<Pad>("sequence_pad", "Sequences of one length, filled up with PadValue.", "[rows, ...] with LoD",
-                  "[number of sequences, length, ...]",
-                  [](OpRegistrar&& op) -> OpRegistrar&& {
-                    return std::move(op).Attr<int32_t>(
-                        "padded_length", "the length; -1: that of the longest sequence", -1, [](const int32_t& length) {
-                          HR_ENFORCE(length == -1 || length > 0, InvalidArgument,
-                                     "attribute padded_length: expected -1 or a positive number, "
-                                     "got ",
-                                     length);
-                        });
-                  },
-                  {{"PadValue", "a single element of the dtype of X"}}) &&
+    Register<SequenceReverse>("sequence_reverse", "The rows of each sequence in the reverse order.",
+                              "[rows, ...] with LoD", "dims, dtype and LoD of X", NoAttrs, {}) &&
+    Register<SequenceSlice>("sequence_slice", "A part of each sequence.", "[rows, ...] with LoD",
+                            "[..., ...], with LoD", NoAttrs,
+                            {{"Offset", "int64 [number of sequences, 1]: where each part begins"},
+                             {"Length", "int64 [number of sequences, 1]: how long it is"}}) &&
+    Register<SequencePad>("sequence_pad", "Sequences of one length, filled up with PadValue.", "[rows, ...] with LoD",
+                          "[number of sequences, length, ...]",
+                          [](OpRegistrar&& op) -> OpRegistrar&& {
+                            return std::move(op).Attr<int32_t>(
+                                "padded_length", "the length; -1: that of the longest sequence", -1,
+                                [](const int32_t& length) {
+                                  HR_ENFORCE(length == -1 || length > 0, InvalidArgument,
+                                             "attribute padded_length: expected -1 or a positive number, "
+                                             "got ",
+                                             length);
+                                });
+                          },
+                          {{"PadValue", "a single element of the dtype of X"}}) &&
     Register<Unpad>("sequence_unpad", "The rows of padded sequences without the padding.",
                     "[number of sequences, length, ...]", "[rows, ...], with LoD", NoAttrs,
                     {{"Length", "int64 [number of sequences]: their lengths"}});

@@ -285,7 +285,7 @@ OpRegistrar&& PadValue(OpRegistrar&& op) {
   return std::move(op).Attr<double>("pad_value", "what the new elements are", 0.0);
 }
 
-[[maybe_unused]] const bool kRegistered =
+[[maybe_unused]] const bool kSlicePadOps =
     Register<Slice>("slice", "The part of a tensor between starts and ends.", "dims of Input, less what is cut off",
                     [](OpRegistrar&& op) -> OpRegistrar&& {
                       return std::move(op)

@@ -11,9 +11,9 @@ namespace {
 
 // The weight of an element: 1 without a tensor of weights.
 template <typename T>
-class Weights {
+class ElementWeights {
  public:
-  Weights(const ExecutionContext& ctx, const char* slot) {
+  ElementWeights(const ExecutionContext& ctx, const char* slot) {
     if (const LoDTensor* tensor = ctx.InputOrNull(slot)) {
       data_ = tensor->data<T>();
     }
@@ -39,8 +39,8 @@ void SmoothL1Kernel(const ExecutionContext& ctx) {
   T* diff = ctx.Output("Diff")->mutable_data<T>();
   const T* x = x_tensor.data<T>();
   const T* y = ctx.Input("Y").data<T>();
-  const Weights<T> inside(ctx, "InsideWeight");
-  const Weights<T> outside(ctx, "OutsideWeight");
+  const ElementWeights<T> inside(ctx, "InsideWeight");
+  const ElementWeights<T> outside(ctx, "OutsideWeight");
   const T sigma2 = SquaredSigma<T>(ctx);
   for (int64_t i = 0, n = s.rows * s.cols; i < n; ++i) {
     diff[i] = inside[i] * (x[i] - y[i]);
@@ -59,8 +59,8 @@ void SmoothL1GradKernel(const ExecutionContext& ctx) {
   const MatrixSize s(diff_tensor.dims(), 1);
   const T* diff = diff_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  const Weights<T> inside(ctx, "InsideWeight");
-  const Weights<T> outside(ctx, "OutsideWeight");
+  const ElementWeights<T> inside(ctx, "InsideWeight");
+  const ElementWeights<T> outside(ctx, "OutsideWeight");
   const T sigma2 = SquaredSigma<T>(ctx);
   for (const bool by_x : {true, false}) {
     LoDTensor* grad = ctx.OutputOrNull(by_x ? "X@GRAD" : "Y@GRAD");

@@ -146,7 +146,7 @@ void InferTransposeGrad(InferShapeContext& ctx) {
             ctx.InputType("Out@GRAD"));
 }
 
-OpRegistrar&& TransposeAttrs(OpRegistrar&& op) {
+OpRegistrar&& PermutationAttr(OpRegistrar&& op) {
   return std::move(op).Attr<std::vector<int32_t>>("axis",
                                                   "the dimensions of X in the order in which they are those of Out");
 }
@@ -157,7 +157,7 @@ HEADRACE_REGISTER_OP(transpose)
     .Comment("The dimensions in another order.")
     .Input("X", "any shape")
     .Output("Out", "dims of X in the order of axis")
-    .With(TransposeAttrs)
+    .With(PermutationAttr)
     .InferShape(InferTranspose)
     .With(KernelForAllTypes, TransposeKernel)
     .Gradient(DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
@@ -166,7 +166,7 @@ HEADRACE_REGISTER_OP(transpose_grad)
     .Comment("Gradient of transpose.")
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")
-    .With(TransposeAttrs)
+    .With(PermutationAttr)
     .InferShape(InferTransposeGrad)
     .With(KernelForAllTypes, TransposeGradKernel);
 
@@ -175,7 +175,7 @@ HEADRACE_REGISTER_OP(transpose2)
     .Input("X", "any shape")
     .Output("Out", "dims of X in the order of axis")
     .Output("XShape", "without elements; its dims are 0 and those of X", kDispensable)
-    .With(TransposeAttrs)
+    .With(PermutationAttr)
     .InferShape(InferTranspose)
     .With(KernelForAllTypes, TransposeKernel)
     .Gradient(DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
@@ -185,7 +185,7 @@ HEADRACE_REGISTER_OP(transpose2_grad)
     .Input("Out@GRAD", "gradient of Out")
     .Input("XShape@GRAD", "not used", kDispensable)
     .Output("X@GRAD", "dims of X")
-    .With(TransposeAttrs)
+    .With(PermutationAttr)
     .InferShape(InferTransposeGrad)
     .With(KernelForAllTypes, TransposeGradKernel);
 
