@@ -8,6 +8,8 @@ VENV := .venv
 BUILD := build/release
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
+# The Python tests wait more than they compute.
+PYTEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # For how long each fuzz target looks for new inputs.
 FUZZ_SECONDS ?= 20
 # Our own sources and what decides how they are built.
@@ -87,11 +89,11 @@ build/ferretdb: $(wildcard tests/ferretdb/*) | $(BIN)/python
 	(cd tests/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .) || echo "no $@: the Wirehead tests that need a database will be skipped"
 
 test-python: install $(VENV)/.examples $(VENV)/.test-tools build/ferretdb ## the Python tests
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
 test-peers: test-python ## the Python tests again, beside torch, grain and others, which are large
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/peers.txt
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
 style: install $(VENV)/.test-tools ## formatting, ruff and types
 	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
