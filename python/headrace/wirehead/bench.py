@@ -243,7 +243,8 @@ def _stored(cache: Cache) -> int:
 def swap(place: dict[str, Any], quick: bool) -> None:
     """What a swap takes of anybody's time at SWAP_CAP 1,000, for small and large samples (to reach: 50 ms).
 
-    The writer takes 10 ms to generate a sample, or none at all. Neither what it waits for nor what the manager takes
+    The writer takes 10 ms to generate a sample, or none at all. What a swap takes of it is how much longer than the
+    others the first put of the next generation takes, everything included. Neither that nor what the manager takes
     depends on the size of the samples.
     """
     cap, swaps = (100, 2) if quick else (1000, 3)
@@ -257,14 +258,12 @@ def swap(place: dict[str, Any], quick: bool) -> None:
             thread = threading.Thread(target=run_keeper, args=(keeper, stop))
             thread.start()
             writer = Writer(cache)
-            waits = []
-            for _ in range(swaps):
-                waited = writer.waited
-                for number in range(cap):
-                    time.sleep(pause)
-                    writer.put((np.frombuffer(os.urandom(length), np.uint8), number))
-                writer.put((np.zeros(length, np.uint8), 0))
-                waits.append(writer.waited - waited)
+            puts: list[float] = []
+            for number in range(cap * swaps + 1):
+                time.sleep(pause)
+                puts.append(_timed(writer.put, (np.frombuffer(os.urandom(length), np.uint8), number))[0])
+            usual = statistics.median(puts)
+            waits = [max(0.0, puts[cap * k] - usual) for k in range(1, swaps + 1)]
             stop.set()
             thread.join()
             writer.close()

@@ -41,7 +41,6 @@ class Writer:
         self._next = 0  # its own next id, free as far as is known
         self._free: list[int] = []  # ids that were free when it looked, to take before that
         self._full: set[int] = set()  # blocks in which nothing was free
-        self.waited = 0.0  # seconds in all, for swaps
 
     def put(self, sample: Any) -> tuple[int, int] | None:
         """Stores a sample. Returns its generation and id when others can rely on it; None if ``stop`` was set before.
@@ -123,7 +122,9 @@ class Writer:
                 if generation != self._generation:
                     self._generation = generation
                     self._take_rank()
-                    self._next, self._free, self._full = self._rank, [], set()
+                    self._next, self._free = self._rank, []
+                    # Alone, it will have taken all of them itself.
+                    self._full = set(self._cache.blocks) if self._writers == 1 else set()
                 return generation
         return None
 
@@ -187,24 +188,21 @@ class Writer:
         """
         since = time.monotonic()
         pause, look_at, warn_at = _SHORTEST_WAIT, since + 1, since + 10
-        try:
-            while not self._stop.is_set():
-                if self._cache.is_swapped(generation):
-                    self._generation = 0
-                    break
-                now = time.monotonic()
-                if now >= look_at:
-                    look_at = now + 1
-                    self._full.clear()
-                    id = self._free_id(generation)
-                    if id is not None:
-                        return id
-                if now >= warn_at:
-                    warn_at = now + 30
-                    reason = self._cache.blocked_by(generation) or "is a manager or another generator running?"
-                    log.warning("waiting for the swap of generation %d: %s", generation, reason)
-                self._stop.wait(pause)
-                pause = min(pause * 1.5, _LONGEST_WAIT)
-        finally:
-            self.waited += time.monotonic() - since
+        while not self._stop.is_set():
+            if self._cache.is_swapped(generation):
+                self._generation = 0
+                break
+            now = time.monotonic()
+            if now >= look_at:
+                look_at = now + 1
+                self._full.clear()
+                id = self._free_id(generation)
+                if id is not None:
+                    return id
+            if now >= warn_at:
+                warn_at = now + 30
+                reason = self._cache.blocked_by(generation) or "is a manager or another generator running?"
+                log.warning("waiting for the swap of generation %d: %s", generation, reason)
+            self._stop.wait(pause)
+            pause = min(pause * 1.5, _LONGEST_WAIT)
         return None
