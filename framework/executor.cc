@@ -14,9 +14,9 @@
 namespace headrace {
 namespace {
 
-using Names = std::set<std::string, std::less<>>;
+using NameSet = std::set<std::string, std::less<>>;
 
-bool Intersects(const Names& known, const std::vector<std::string>& names) {
+bool Intersects(const NameSet& known, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(),
                      [&known](const auto& name) { return name != kEmptyVarName && known.contains(name); });
 }
@@ -27,8 +27,8 @@ bool Intersects(const Names& known, const std::vector<std::string>& names) {
 std::vector<const OpDesc*> RunningOrder(const BlockDesc& block) {
   const auto& ops = block.ops();
   std::vector<bool> first(ops.size());
-  Names inputs;  // of the operators chosen so far, all of which are later in the program
-  Names outputs;
+  NameSet inputs;  // of the operators chosen so far, all of which are later in the program
+  NameSet outputs;
   for (size_t i = ops.size(); i-- > 0;) {
     const OpDesc& op = *ops[i];
     std::vector<std::string> op_inputs = op.InputNames();
@@ -224,7 +224,7 @@ void PreparedProgram::Impl::Bind(Scope* scope) {
   if (scope_revision == scope->revision()) {
     return;
   }
-  Names seen;
+  NameSet seen;
   for (const BlockDesc* from = &block;; from = &program.block(static_cast<size_t>(from->parent()))) {
     for (const VarDesc* desc : from->LocalVars()) {
       if (!seen.insert(desc->name).second) {

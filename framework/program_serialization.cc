@@ -219,12 +219,12 @@ class MessageBuilder {
 
 // ---- From bytes ----
 
-std::string ToString(const ProtobufCBinaryData& text) { return {reinterpret_cast<const char*>(text.data), text.len}; }
+std::string TextOf(const ProtobufCBinaryData& text) { return {reinterpret_cast<const char*>(text.data), text.len}; }
 
-std::vector<std::string> ToStrings(size_t n, const ProtobufCBinaryData* texts) {
+std::vector<std::string> TextsOf(size_t n, const ProtobufCBinaryData* texts) {
   std::vector<std::string> strings;
   strings.reserve(n);
-  std::transform(texts, texts + n, std::back_inserter(strings), [](const auto& text) { return ToString(text); });
+  std::transform(texts, texts + n, std::back_inserter(strings), [](const auto& text) { return TextOf(text); });
   return strings;
 }
 
@@ -258,7 +258,7 @@ Attribute Read(const proto::Attr& attr, const std::string& name, const std::stri
     case HEADRACE__PROTO__ATTR_TYPE__DOUBLE:
       return scalar(attr.has_d, attr.d);
     case HEADRACE__PROTO__ATTR_TYPE__STRING:
-      return scalar(attr.has_s, ToString(attr.s));
+      return scalar(attr.has_s, TextOf(attr.s));
     case HEADRACE__PROTO__ATTR_TYPE__BOOLEAN:
       return scalar(attr.has_b, attr.b != 0);
     case HEADRACE__PROTO__ATTR_TYPE__BLOCK:
@@ -270,7 +270,7 @@ Attribute Read(const proto::Attr& attr, const std::string& name, const std::stri
     case HEADRACE__PROTO__ATTR_TYPE__FLOATS:
       return ToVector<float>(attr.n_floats, attr.floats);
     case HEADRACE__PROTO__ATTR_TYPE__STRINGS:
-      return ToStrings(attr.n_strings, attr.strings);
+      return TextsOf(attr.n_strings, attr.strings);
     case HEADRACE__PROTO__ATTR_TYPE__BOOLEANS:
       return ToVector<bool>(attr.n_bools, attr.bools);
     default:
@@ -319,7 +319,7 @@ bool IsVarKind(int value) {
 }
 
 void Read(const proto::VarDesc& in, BlockDesc* block) {
-  const std::string name = ToString(in.name);
+  const std::string name = TextOf(in.name);
   HR_ENFORCE(!name.empty() && name != kEmptyVarName, DataLoss, "corrupt program: block ", block->index(),
              " has a variable named '", name, "'");
   HR_ENFORCE(!block->HasLocalVar(name), DataLoss, "corrupt program: block ", block->index(), " has variable '", name,
@@ -348,8 +348,8 @@ void Read(const proto::VarDesc& in, BlockDesc* block) {
 VarNameMap ReadSlots(size_t n, const proto::Slot* const* slots, const std::string& op_type) {
   VarNameMap map;
   for (size_t i = 0; i < n; ++i) {
-    const std::string name = ToString(slots[i]->parameter);
-    const bool is_new = map.emplace(name, ToStrings(slots[i]->n_arguments, slots[i]->arguments)).second;
+    const std::string name = TextOf(slots[i]->parameter);
+    const bool is_new = map.emplace(name, TextsOf(slots[i]->n_arguments, slots[i]->arguments)).second;
     HR_ENFORCE(is_new, DataLoss, "corrupt program: operator '", op_type, "' has slot '", name, "' twice");
   }
   return map;
@@ -357,11 +357,11 @@ VarNameMap ReadSlots(size_t n, const proto::Slot* const* slots, const std::strin
 
 OpDesc Read(const proto::OpDesc& in) {
   OpDesc op;
-  op.type = ToString(in.type);
+  op.type = TextOf(in.type);
   op.inputs = ReadSlots(in.n_inputs, in.inputs, op.type);
   op.outputs = ReadSlots(in.n_outputs, in.outputs, op.type);
   for (size_t i = 0; i < in.n_attrs; ++i) {
-    const std::string name = ToString(in.attrs[i]->name);
+    const std::string name = TextOf(in.attrs[i]->name);
     const bool is_new = op.attrs.emplace(name, Read(*in.attrs[i], name, op.type)).second;
     HR_ENFORCE(is_new, DataLoss, "corrupt program: operator '", op.type, "' has attribute '", name, "' twice");
   }

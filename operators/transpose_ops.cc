@@ -113,7 +113,7 @@ void Transpose(const LoDTensor& x, const std::vector<size_t>& permutation, LoDTe
   }
 }
 
-void TransposeKernel(const ExecutionContext& ctx) {
+void PermuteKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   if (LoDTensor* x_shape = ctx.OutputOrNull("XShape")) {
     x_shape->mutable_data(x.dtype());
@@ -121,12 +121,12 @@ void TransposeKernel(const ExecutionContext& ctx) {
   Transpose(x, Permutation(ctx.op(), x.dims().size()), ctx.Output("Out"));
 }
 
-void TransposeGradKernel(const ExecutionContext& ctx) {
+void PermuteGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
   Transpose(out_grad, Inverse(Permutation(ctx.op(), out_grad.dims().size())), ctx.Output("X@GRAD"));
 }
 
-void InferTranspose(InferShapeContext& ctx) {
+void InferPermuted(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   const std::vector<size_t> permutation = Permutation(ctx.op(), x.size());
   SetOutput(ctx, "Out", Permuted(x, permutation), ctx.InputType("X"));
@@ -140,7 +140,7 @@ void InferTranspose(InferShapeContext& ctx) {
   }
 }
 
-void InferTransposeGrad(InferShapeContext& ctx) {
+void InferPermutedGrad(InferShapeContext& ctx) {
   const DDim out_grad = ctx.InputDim("Out@GRAD");
   SetOutput(ctx, "X@GRAD", Permuted(out_grad, Inverse(Permutation(ctx.op(), out_grad.size()))),
             ctx.InputType("Out@GRAD"));
@@ -158,8 +158,8 @@ HEADRACE_REGISTER_OP(transpose)
     .Input("X", "any shape")
     .Output("Out", "dims of X in the order of axis")
     .With(PermutationAttr)
-    .InferShape(InferTranspose)
-    .With(KernelForAllTypes, TransposeKernel)
+    .InferShape(InferPermuted)
+    .With(KernelForAllTypes, PermuteKernel)
     .Gradient(DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(transpose_grad)
@@ -167,8 +167,8 @@ HEADRACE_REGISTER_OP(transpose_grad)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")
     .With(PermutationAttr)
-    .InferShape(InferTransposeGrad)
-    .With(KernelForAllTypes, TransposeGradKernel);
+    .InferShape(InferPermutedGrad)
+    .With(KernelForAllTypes, PermuteGradKernel);
 
 HEADRACE_REGISTER_OP(transpose2)
     .Comment("The dimensions in another order.")
@@ -176,8 +176,8 @@ HEADRACE_REGISTER_OP(transpose2)
     .Output("Out", "dims of X in the order of axis")
     .Output("XShape", "without elements; its dims are 0 and those of X", kDispensable)
     .With(PermutationAttr)
-    .InferShape(InferTranspose)
-    .With(KernelForAllTypes, TransposeKernel)
+    .InferShape(InferPermuted)
+    .With(KernelForAllTypes, PermuteKernel)
     .Gradient(DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(transpose2_grad)
@@ -186,7 +186,7 @@ HEADRACE_REGISTER_OP(transpose2_grad)
     .Input("XShape@GRAD", "not used", kDispensable)
     .Output("X@GRAD", "dims of X")
     .With(PermutationAttr)
-    .InferShape(InferTransposeGrad)
-    .With(KernelForAllTypes, TransposeGradKernel);
+    .InferShape(InferPermutedGrad)
+    .With(KernelForAllTypes, PermuteGradKernel);
 
 }  // namespace headrace::ops
