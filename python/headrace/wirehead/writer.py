@@ -187,7 +187,7 @@ class Writer:
         because a damaged sample was thrown away. None, too, if ``stop`` was set.
         """
         since = time.monotonic()
-        pause, look_at, warn_at = _SHORTEST_WAIT, since + 1, since + 10
+        look_at, warn_at = since + 1, since + 10
         while not self._stop.is_set():
             if self._cache.is_swapped(generation):
                 self._generation = 0
@@ -203,6 +203,6 @@ class Writer:
                 warn_at = now + 30
                 reason = self._cache.blocked_by(generation) or "is a manager or another generator running?"
                 log.warning("waiting for the swap of generation %d: %s", generation, reason)
-            self._stop.wait(pause)
-            pause = min(pause * 1.5, _LONGEST_WAIT)
+            # So that it waits a fifth longer than it must, at most.
+            self._stop.wait(min(max(_SHORTEST_WAIT, (now - since) / 5), _LONGEST_WAIT))
         return None
