@@ -31,8 +31,14 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
   OpRegistrationLog log;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    const char* reason = dlerror();
-    Throw<IoError>("cannot load operator library '", path, "': ", reason == nullptr ? "unknown reason" : reason);
+    const char* error = dlerror();
+    const std::string reason = error == nullptr ? "unknown reason" : error;
+    const bool other_abi = reason.find("headrace_op_library_abi_") != std::string::npos;
+    Throw<IoError>("cannot load operator library '", path, "': ",
+                   other_abi ? "it was built with the headers of another version of headrace; build it anew with those "
+                               "of this version: "
+                             : "",
+                   reason);
   }
   if (const auto it = libraries->find(handle); it == libraries->end()) {
     Library library;

@@ -7,6 +7,8 @@
 #include "framework/op_registration_log.h"
 #include "framework/thread_annotations.h"
 
+void HEADRACE_OP_LIBRARY_ABI() {}
+
 namespace headrace {
 namespace {
 

@@ -28,6 +28,12 @@
 #include "framework/operator.h"
 #include "framework/program_desc.h"
 
+// What a library of operators and libheadrace.so must agree on: the layout of the types in these headers. Each release
+// that changes one of them raises the number. HEADRACE_REGISTER_OP refers to a function of that name, so that a library
+// built with other headers is refused by the dynamic linker, before any of its code runs.
+#define HEADRACE_OP_LIBRARY_ABI headrace_op_library_abi_1
+extern "C" HEADRACE_API void HEADRACE_OP_LIBRARY_ABI();
+
 namespace headrace {
 
 struct SlotInfo {
@@ -196,6 +202,7 @@ class HEADRACE_API OpRegistrar {
 // What HEADRACE_REGISTER_OP defines: it registers what the declaration that it is initialised with has gathered.
 struct OpRegistration {
   OpRegistration(OpRegistrar&& declaration) {  // NOLINT(google-explicit-constructor): see the macro
+    HEADRACE_OP_LIBRARY_ABI();
     std::move(declaration).Register();
   }
 };

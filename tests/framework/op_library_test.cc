@@ -66,6 +66,16 @@ TEST(OpLibrary, MissingFileIsAnIoErrorWithTheLinkersMessage) {
   }
 }
 
+TEST(OpLibrary, OneBuiltForAnotherVersionIsRefused) {
+  try {
+    LoadOpLibrary(PLUGIN_OTHER_ABI);
+    FAIL() << "nothing was thrown";
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr(PLUGIN_OTHER_ABI), HasSubstr("another version of headrace"),
+                                             HasSubstr("headrace_op_library_abi_0")));
+  }
+}
+
 TEST(OpLibrary, RegistrationOutsideOfALibraryGoesOnAsBefore) {
   EXPECT_THROW(LoadOpLibrary("/nowhere/libnothing.so"), IoError);
   OpRegistrar("registered_directly").Output("Out", "").Kernel<float>([](const ExecutionContext&) {}).Register();

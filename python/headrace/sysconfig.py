@@ -1,0 +1,43 @@
+"""Where the package keeps what a C++ build against it needs; ``paddle.sysconfig`` has the same functions.
+
+::
+
+    cmake -S . -B build -DHeadrace_DIR=$(python -m headrace.sysconfig --cmake-dir)
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["get_cmake_dir", "get_include", "get_lib"]
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def get_include() -> str:
+    """The folder to search for headers such as ``framework/op_registry.h``."""
+    return str(_PACKAGE / "include")
+
+
+def get_lib() -> str:
+    """The folder of ``libheadrace.so``."""
+    return str(_PACKAGE)
+
+
+def get_cmake_dir() -> str:
+    """The folder of ``HeadraceConfig.cmake``, which defines the target ``Headrace::headrace``."""
+    return str(_PACKAGE / "cmake")
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m headrace.sysconfig", description="where C++ builds find headrace")
+    which = parser.add_mutually_exclusive_group(required=True)
+    for flag, function in (("--include", get_include), ("--lib", get_lib), ("--cmake-dir", get_cmake_dir)):
+        text = (function.__doc__ or "").replace("``", "")
+        which.add_argument(flag, action="store_const", const=function, dest="which", help=text)
+    print(parser.parse_args().which())
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,43 @@
+"""docs/examples/plugin, built and run as a user of the installed package would."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace import sysconfig
+
+EXAMPLE = Path(__file__).parents[3] / "docs/examples/plugin"
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def where(flag: str) -> str:
+    return run(sys.executable, "-m", "headrace.sysconfig", flag).strip()
+
+
+def test_sysconfig_names_folders() -> None:
+    assert where("--include") == sysconfig.get_include()
+    assert where("--lib") == sysconfig.get_lib()
+    assert where("--cmake-dir") == sysconfig.get_cmake_dir()
+    assert (Path(sysconfig.get_lib()) / "libheadrace.so").exists()
+    assert (Path(sysconfig.get_include()) / "framework/op_registry.h").exists()
+
+
+@pytest.mark.skipif(not Path(sysconfig.get_cmake_dir()).exists(), reason="not installed from a wheel")
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed")
+def test_the_example_is_built_loaded_checked_and_trained(tmp_path: Path) -> None:
+    run("cmake", "-S", str(EXAMPLE), "-B", str(tmp_path), f"-DHeadrace_DIR={where('--cmake-dir')}")
+    run("cmake", "--build", str(tmp_path))
+    lines = run(sys.executable, str(EXAMPLE / "mish.py"), str(tmp_path / "libmish.so")).splitlines()
+    assert lines[0] == "operators: mish, mish_grad"
+    first, last = lines[1].removeprefix("loss ").split(" -> ")
+    assert float(last) < float(first) / 10
