@@ -77,7 +77,7 @@ void InferAverageAccumulates(InferShapeContext& ctx) {
 }
 
 // An input `in_<name>` and the output `out_<name>`, its next value.
-OpRegistrar&& Continued(OpRegistrar&& op, const std::string& name, const std::string& comment) {
+OpRegistrar&& InAndOut(OpRegistrar&& op, const std::string& name, const std::string& comment) {
   return std::move(op)
       .Input("in_" + name, comment)
       .Output("out_" + name, "its next value; may be in_" + name)
@@ -91,12 +91,12 @@ HEADRACE_REGISTER_OP(average_accumulates)
         "Adds a parameter to the sums from which its average over the last updates is computed: (out_sum_1 + out_sum_2 "
         "+ out_sum_3) / (out_num_accumulates + out_old_num_accumulates).")
     .Input("param", "the parameter")
-    .With(Continued, "sum_1", "dims and dtype of param: the sum of the last values")
-    .With(Continued, "sum_2", "of the values before, moved on so that the sums stay precise")
-    .With(Continued, "sum_3", "of the values of the window before")
-    .With(Continued, "num_accumulates", "int64 [1]: how many values the window has, in sum_1 and sum_2")
-    .With(Continued, "old_num_accumulates", "int64 [1]: how many the window before had")
-    .With(Continued, "num_updates", "int64 [1]: how many values there have been")
+    .With(InAndOut, "sum_1", "dims and dtype of param: the sum of the last values")
+    .With(InAndOut, "sum_2", "of the values before, moved on so that the sums stay precise")
+    .With(InAndOut, "sum_3", "of the values of the window before")
+    .With(InAndOut, "num_accumulates", "int64 [1]: how many values the window has, in sum_1 and sum_2")
+    .With(InAndOut, "old_num_accumulates", "int64 [1]: how many the window before had")
+    .With(InAndOut, "num_updates", "int64 [1]: how many values there have been")
     .Attr<double>("average_window", "how long a window is, as a part of all updates", 0.0,
                   [](const double& window) {
                     HR_ENFORCE(window >= 0, InvalidArgument,

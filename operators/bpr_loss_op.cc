@@ -1,24 +1,13 @@
 // bpr_loss: Bayesian personalised ranking, of one class against all others (B. Hidasi, A. Karatzoglou, L. Baltrunas and
 // D. Tikk, Session-based recommendations with recurrent neural networks, 2016).
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/sigmoid.h"
 
 namespace headrace::ops {
 namespace {
-
-// log(1 + exp(x)), which overflows nowhere, and its derivative.
-template <typename T>
-T Softplus(T x) {
-  return std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x)));
-}
-template <typename T>
-T Sigmoid(T x) {
-  return 1 / (1 + std::exp(-x));
-}
 
 // Calls visit(row, first element of the row, its label) for each row.
 template <typename Visit>

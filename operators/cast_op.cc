@@ -57,7 +57,7 @@ T Narrow(Wide value) {
 }
 
 template <typename Visitor>
-void VisitType(DataType type, Visitor&& visit) {
+void VisitCastType(DataType type, Visitor&& visit) {
   switch (type) {
     case DataType::kBool:
       return visit(bool{});
@@ -98,11 +98,11 @@ void CastThrough(const LoDTensor& x, LoDTensor* out, DataType type) {
   const void* from = x.raw_data();
   for (int64_t begin = 0; begin < x.numel(); begin += kBlock) {
     const int64_t n = std::min(kBlock, x.numel() - begin);
-    VisitType(x.dtype(), [&](auto tag) {
+    VisitCastType(x.dtype(), [&](auto tag) {
       const auto* source = static_cast<const decltype(tag)*>(from) + begin;
       std::transform(source, source + n, block, [](auto value) { return Widen<Wide>(value); });
     });
-    VisitType(type, [&](auto tag) {
+    VisitCastType(type, [&](auto tag) {
       using T = decltype(tag);
       std::transform(block, block + n, static_cast<T*>(to) + begin, [](Wide value) { return Narrow<T>(value); });
     });
@@ -111,7 +111,7 @@ void CastThrough(const LoDTensor& x, LoDTensor* out, DataType type) {
 
 bool IsFloating(DataType type) {
   bool floating = false;
-  VisitType(type, [&](auto tag) { floating = kIsFloating<decltype(tag)>; });
+  VisitCastType(type, [&](auto tag) { floating = kIsFloating<decltype(tag)>; });
   return floating;
 }
 

@@ -60,11 +60,11 @@ bool BeginsWith(const Tags& tags, const Token& before, const Token& token) {
   return (token.tag == tags.inside || token.tag == tags.end) && (before.tag == tags.end || before.tag == tags.single);
 }
 
-struct Chunk {
+struct LabelledChunk {
   int64_t begin;
   int64_t end;
   int64_t type;
-  bool operator==(const Chunk&) const = default;
+  bool operator==(const LabelledChunk&) const = default;
 };
 
 // How sequences are cut.
@@ -74,10 +74,11 @@ struct Cutter {
   const std::vector<int32_t>& excluded;
 
   // Cuts rows [begin, end) of input `slot`. Chunks of excluded types are left out.
-  void Cut(const char* slot, const int64_t* label, int64_t begin, int64_t end, std::vector<Chunk>* chunks) const {
+  void Cut(const char* slot, const int64_t* label, int64_t begin, int64_t end,
+           std::vector<LabelledChunk>* chunks) const {
     chunks->clear();
     Token before{kNoTag, types};
-    Chunk open{begin, begin, types};
+    LabelledChunk open{begin, begin, types};
     for (int64_t i = begin; i <= end; ++i) {
       Token token{kNoTag, types};
       if (i < end) {
@@ -114,16 +115,17 @@ void ChunkEvalKernel(const ExecutionContext& ctx) {
   int64_t inferred_count = 0;
   int64_t label_count = 0;
   int64_t correct = 0;
-  thread_local std::vector<Chunk> inferred_chunks;
-  thread_local std::vector<Chunk> label_chunks;
+  thread_local std::vector<LabelledChunk> inferred_chunks;
+  thread_local std::vector<LabelledChunk> label_chunks;
   ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
     cutter.Cut("Inference", inferred, begin, end, &inferred_chunks);
     cutter.Cut("Label", label, begin, end, &label_chunks);
     inferred_count += static_cast<int64_t>(inferred_chunks.size());
     label_count += static_cast<int64_t>(label_chunks.size());
     auto expected = label_chunks.begin();
-    for (const Chunk& chunk : inferred_chunks) {
-      expected = std::find_if(expected, label_chunks.end(), [&](const Chunk& c) { return c.begin >= chunk.begin; });
+    for (const LabelledChunk& chunk : inferred_chunks) {
+      expected =
+          std::find_if(expected, label_chunks.end(), [&](const LabelledChunk& c) { return c.begin >= chunk.begin; });
       correct += expected != label_chunks.end() && *expected == chunk ? 1 : 0;
     }
   });

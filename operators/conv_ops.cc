@@ -29,7 +29,7 @@ DDim InferConv(const InferShapeContext& ctx, size_t dimensions) {
   return ConvShape(ctx.op(), dimensions, ctx.InputDim("Input"), ctx.InputDim("Filter")).OutputDims();
 }
 
-bool Register(const std::string& type, size_t dimensions, const std::string& comment) {
+bool RegisterConv(const std::string& type, size_t dimensions, const std::string& comment) {
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
   const bool flat = dimensions == 2;
@@ -68,10 +68,10 @@ bool Register(const std::string& type, size_t dimensions, const std::string& com
   return true;
 }
 
-[[maybe_unused]] const bool kRegistered =
-    Register("conv2d", 2, "Convolution (cross-correlation, as is usual) of images with filters.") &&
-    Register("depthwise_conv2d", 2, "conv2d; Fluid's name for it where each channel is a group of its own.") &&
-    Register("conv3d", 3, "Convolution (cross-correlation, as is usual) of volumes with filters.");
+[[maybe_unused]] const bool kConvOps =
+    RegisterConv("conv2d", 2, "Convolution (cross-correlation, as is usual) of images with filters.") &&
+    RegisterConv("depthwise_conv2d", 2, "conv2d; Fluid's name for it where each channel is a group of its own.") &&
+    RegisterConv("conv3d", 3, "Convolution (cross-correlation, as is usual) of volumes with filters.");
 
 }  // namespace
 }  // namespace headrace::ops

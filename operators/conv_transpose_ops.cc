@@ -101,7 +101,7 @@ OpRegistrar&& TransposeAttrs(OpRegistrar&& op, size_t dimensions) {
           "output_size", std::string(DimensionNames(dimensions)) + " of the result; empty: the least possible", {});
 }
 
-bool Register(const std::string& type, size_t dimensions, const std::string& comment) {
+bool RegisterConvTranspose(const std::string& type, size_t dimensions, const std::string& comment) {
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
   const bool flat = dimensions == 2;
@@ -144,11 +144,11 @@ bool Register(const std::string& type, size_t dimensions, const std::string& com
 const char* const kComment =
     "Transposed convolution: the gradient of a convolution by its input, whose result is Input.";
 
-[[maybe_unused]] const bool kRegistered =
-    Register("conv2d_transpose", 2, kComment) &&
-    Register("depthwise_conv2d_transpose", 2,
-             "conv2d_transpose; Fluid's name for it where each channel is a group of its own.") &&
-    Register("conv3d_transpose", 3, kComment);
+[[maybe_unused]] const bool kConvTransposeOps =
+    RegisterConvTranspose("conv2d_transpose", 2, kComment) &&
+    RegisterConvTranspose("depthwise_conv2d_transpose", 2,
+                          "conv2d_transpose; Fluid's name for it where each channel is a group of its own.") &&
+    RegisterConvTranspose("conv3d_transpose", 3, kComment);
 
 }  // namespace
 }  // namespace headrace::ops

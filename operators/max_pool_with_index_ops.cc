@@ -71,7 +71,7 @@ void PoolWithIndexGradKernel(const ExecutionContext& ctx, size_t spatial) {
   }
 }
 
-bool Register(const std::string& type, size_t spatial) {
+bool RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
   const bool flat = spatial == 2;
@@ -114,7 +114,8 @@ bool Register(const std::string& type, size_t spatial) {
   return true;
 }
 
-[[maybe_unused]] const bool kRegistered = Register("max_pool2d_with_index", 2) && Register("max_pool3d_with_index", 3);
+[[maybe_unused]] const bool kMaxPoolWithIndexOps =
+    RegisterMaxPoolWithIndex("max_pool2d_with_index", 2) && RegisterMaxPoolWithIndex("max_pool3d_with_index", 3);
 
 }  // namespace
 }  // namespace headrace::ops

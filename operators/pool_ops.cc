@@ -49,7 +49,7 @@ OpRegistrar&& PoolAttrs(OpRegistrar&& op, size_t spatial) {
       .Attr<bool>("exclusive", "whether averages leave the padding out", true);
 }
 
-bool Register(const std::string& type, size_t spatial) {
+bool RegisterPool(const std::string& type, size_t spatial) {
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
   const bool flat = spatial == 2;
@@ -88,7 +88,7 @@ bool Register(const std::string& type, size_t spatial) {
   return true;
 }
 
-[[maybe_unused]] const bool kRegistered = Register("pool2d", 2) && Register("pool3d", 3);
+[[maybe_unused]] const bool kPoolOps = RegisterPool("pool2d", 2) && RegisterPool("pool3d", 3);
 
 }  // namespace
 }  // namespace headrace::ops

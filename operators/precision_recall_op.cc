@@ -11,7 +11,7 @@ namespace headrace::ops {
 namespace {
 
 // The columns of the states of a class.
-enum State { kTruePositive = 0, kFalsePositive = 1, kTrueNegative = 2, kFalseNegative = 3, kStates = 4 };
+enum Outcome { kTruePositive = 0, kFalsePositive = 1, kTrueNegative = 2, kFalseNegative = 3, kStates = 4 };
 
 double Share(double part, double rest) { return part > 0 || rest > 0 ? part / (part + rest) : 1; }
 double F1(double precision, double recall) {
@@ -63,7 +63,7 @@ void PrecisionRecallKernel(const ExecutionContext& ctx) {
     const int32_t predicted = ClassAt(indices, "Indices", r, classes);
     const int32_t label = ClassAt(ctx.Input("Labels"), "Labels", r, classes);
     const T w = weights == nullptr ? T(1) : weights[r];
-    const auto add = [&](int32_t c, State state) { batch[int64_t{c} * kStates + state] += w; };
+    const auto add = [&](int32_t c, Outcome state) { batch[int64_t{c} * kStates + state] += w; };
     everything += w;
     if (predicted == label) {
       add(label, kTruePositive);
