@@ -174,7 +174,7 @@ void PreparedProgram::Impl::Check() {
 
 // What blocks within the block read is left out: whether they run is known only then.
 void PreparedProgram::Impl::FindNeeded() {
-  Names seen;
+  NameSet seen;
   for (const OpDesc* op : RunningOrder(block)) {
     const bool is_kernel = !OpRegistry::Get(op->type).kernels.empty();
     for (const auto& [slot, names] : op->inputs) {

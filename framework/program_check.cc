@@ -8,7 +8,7 @@
 namespace headrace {
 namespace {
 
-void CheckSlots(const BlockDesc& block, const OpDesc& op, const VarNameMap& slots, std::string_view direction) {
+void CheckSlotKinds(const BlockDesc& block, const OpDesc& op, const VarNameMap& slots, std::string_view direction) {
   for (const auto& [slot, names] : slots) {
     for (const std::string& name : names) {
       if (name != kEmptyVarName && block.FindVar(name) == nullptr) {
@@ -50,8 +50,8 @@ void CheckTypes(const ProgramDesc& program, size_t block) {
 }
 
 void CheckVariablesExist(const BlockDesc& block, const OpDesc& op) {
-  CheckSlots(block, op, op.inputs, "input");
-  CheckSlots(block, op, op.outputs, "output");
+  CheckSlotKinds(block, op, op.inputs, "input");
+  CheckSlotKinds(block, op, op.outputs, "output");
 }
 
 void CheckBlockRefs(const BlockDesc& block, const OpDesc& op) {
