@@ -34,13 +34,24 @@ ProgramDesc::ProgramDesc(const ProgramDesc& other) : revision_(other.revision_) 
   }
 }
 
+// The blocks that both programs have exchange their contents, so that a reference to a block stays good.
 void ProgramDesc::Swap(ProgramDesc* other) {
-  blocks_.swap(other->blocks_);
-  for (ProgramDesc* program : {this, other}) {
-    for (const auto& block : program->blocks_) {
-      block->program_ = program;
-    }
+  const size_t shared = std::min(blocks_.size(), other->blocks_.size());
+  for (size_t i = 0; i < shared; ++i) {
+    BlockDesc& mine = *blocks_[i];
+    BlockDesc& theirs = *other->blocks_[i];
+    std::swap(mine.parent_, theirs.parent_);
+    mine.vars_.swap(theirs.vars_);
+    mine.vars_by_name_.swap(theirs.vars_by_name_);
+    mine.ops_.swap(theirs.ops_);
   }
+  auto& fewer = blocks_.size() == shared ? blocks_ : other->blocks_;
+  auto& more = blocks_.size() == shared ? other->blocks_ : blocks_;
+  for (size_t i = shared; i < more.size(); ++i) {
+    more[i]->program_ = &more == &blocks_ ? other : this;
+    fewer.push_back(std::move(more[i]));
+  }
+  more.resize(shared);
   revision_ = other->revision_ = std::max(revision_, other->revision_) + 1;
 }
 

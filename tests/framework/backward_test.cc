@@ -192,6 +192,15 @@ TEST_F(BackwardTest, ReturnsParametersInOrderOfCreation) {
   EXPECT_EQ(AppendBackward(&program_, "loss"), (Pairs{{"z", "z@GRAD"}, {"a", "a@GRAD"}}));
 }
 
+TEST_F(BackwardTest, ReferencesToBlocksStayGood) {
+  const BlockDesc& block = program_.block(0);
+  Parameter("w", {1});
+  Op("test_exp", {"w"}, "loss");
+  AppendBackward(&program_, "loss");
+  EXPECT_EQ(&block, &program_.block(0));
+  EXPECT_TRUE(block.HasLocalVar("w@GRAD"));
+}
+
 TEST_F(BackwardTest, LeavesOutWhatDoesNotLieBetweenParametersAndLoss) {
   Parameter("w", {1});
   Declare(&program_, "data", {1});
