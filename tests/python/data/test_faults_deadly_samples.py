@@ -39,7 +39,8 @@ def test_it_is_reported_with_index_and_signal(how: str, kind: str, words: str) -
             assert epoch[number][0] == index
             assert f"index {index} " in epoch[number][1]
             assert words in epoch[number][1]
-    assert result["stats"]["worker_deaths"] >= 6 * epochs
+    # Three for a sample, or two where the other one has crashed its worker meanwhile and nothing was made.
+    assert result["stats"]["worker_deaths"] >= 4 * epochs
     assert result["stats"]["skipped_samples"] == 0
 
 
