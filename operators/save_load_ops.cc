@@ -215,7 +215,7 @@ void WriteFile(const std::string& path, bool overwrite, const std::vector<const 
   HR_ENFORCE(!error, IoError, "cannot rename '", unfinished, "' to '", path, "': ", error.message());
 }
 
-const LoDTensor& Tensor(const Scope& scope, const std::string& name) {
+const LoDTensor& TensorOf(const Scope& scope, const std::string& name) {
   const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
   HR_ENFORCE(tensor.initialized(), FailedPrecondition, "input X: '", name, "' has not been written yet");
   return tensor;
@@ -229,7 +229,7 @@ class SaveOp : public OperatorBase {
   void RunImpl(const Scope& scope, const Place&) override {
     std::vector<const LoDTensor*> tensors;
     for (const std::string& name : Inputs("X")) {
-      tensors.push_back(&Tensor(scope, name));
+      tensors.push_back(&TensorOf(scope, name));
     }
     WriteFile(Attr<std::string>("file_path"), Attr<bool>("overwrite"), tensors);
   }
