@@ -525,7 +525,9 @@ void BlockPass::FinishForward() {
     }
     step.op.inputs[slots.scopes] = block_.ops()[step.index]->Output(slots.scopes);
   }
-  std::stable_sort(saves_.begin(), saves_.end(), [](const Save& a, const Save& b) { return a.position > b.position; });
+  std::sort(saves_.begin(), saves_.end(), [](const Save& a, const Save& b) {
+    return a.position != b.position ? a.position > b.position : a.to < b.to;
+  });
   for (const Save& save : saves_) {
     VarDesc& var = block_.Var(save.to);
     var.tensor = block_.GetVar(save.from).tensor;

@@ -17,7 +17,9 @@ void LoDRankTable::Reset(const LoD& lod, size_t level) {
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {
     items_.push_back({i, offsets[i + 1] - offsets[i]});
   }
-  std::stable_sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) { return a.length > b.length; });
+  std::sort(items_.begin(), items_.end(), [](const Item& a, const Item& b) {
+    return a.length != b.length ? a.length > b.length : a.index < b.index;
+  });
 }
 
 size_t LoDRankTable::ActiveAt(size_t step) const {

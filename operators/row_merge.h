@@ -37,7 +37,8 @@ void ForEachMergedRow(const SelectedRows& x, Visit&& visit) {
   for (size_t i = 0; i < sorted.size();) {
     const int64_t row = sorted[i].first;
     const T* first = values + sorted[i].second * width;
-    if (++i == sorted.size() || sorted[i].first != row) {
+    ++i;
+    if (i == sorted.size() || sorted[i].first != row) {
       visit(row, first);
       continue;
     }
