@@ -232,7 +232,12 @@ TEST_P(SparseOptimizerTest, TouchesOnlyTheRowsOfTheGradient) {
     var.tensor.dims = shape;
     var.persistable = true;
     auto* tensor = scope.Var(name)->GetMutable<LoDTensor>();
-    tensor->Resize(shape).mutable_data<float>();
+    float* data = tensor->Resize(shape).mutable_data<float>();
+    for (const int64_t row : {int64_t{5}, kRows / 2, kRows - 1}) {
+      if (row < shape[0]) {
+        std::fill_n(data + row * 4, 4, 0.0F);  // the others stay untouched
+      }
+    }
     return tensor;
   };
   OpDesc op;
