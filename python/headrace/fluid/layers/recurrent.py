@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
@@ -26,6 +28,34 @@ def _parts(layer: str, size: int, parts: int) -> int:
     if size <= 0 or size % parts != 0:
         raise errors.InvalidArgument(f"layers.{layer}: size must be {parts} times the width of the state, got {size}")
     return size // parts
+
+
+def _append_lstm(
+    helper: LayerHelper,
+    layer: str,
+    inputs: dict[str, Variable],
+    attrs: dict[str, Any],
+    width: int,
+    bias_attr: ParamAttrLike,
+    h_0: Variable | None,
+    c_0: Variable | None,
+    result: str,
+    intermediates: tuple[str, ...],
+) -> tuple[Variable, Variable]:
+    """Appends the operator of ``helper`` with bias and initial states; returns its slot ``result`` and its states."""
+    dtype = inputs["Input"].dtype
+    bias = helper.create_parameter(bias_attr, [1, (7 if attrs["use_peepholes"] else 4) * width], dtype, is_bias=True)
+    if bias is None:
+        raise errors.InvalidArgument(f"layers.{layer}: there is no layer without a bias (bias_attr=False)")
+    inputs["Bias"] = bias
+    if (h_0 is None) != (c_0 is None):
+        raise errors.InvalidArgument(f"layers.{layer}: h_0 and c_0 must be given together")
+    if h_0 is not None and c_0 is not None:
+        inputs |= {"H0": check_variable(h_0, "h_0", layer), "C0": check_variable(c_0, "c_0", layer)}
+    outputs = {slot: helper.create_variable(dtype) for slot in (result, "Cell")}
+    unused = {slot: helper.create_variable(dtype, stop_gradient=True) for slot in intermediates}
+    helper.append_op(inputs, outputs | unused, attrs)
+    return outputs[result], outputs["Cell"]
 
 
 def dynamic_lstm(
@@ -62,18 +92,6 @@ def dynamic_lstm(
     width = _parts("dynamic_lstm", size, 4)
     check_variable(input, "input", "dynamic_lstm")
     inputs = {"Input": input, "Weight": _weight(helper, param_attr, [width, 4 * width], input)}
-    bias = helper.create_parameter(bias_attr, [1, (7 if use_peepholes else 4) * width], input.dtype, is_bias=True)
-    if bias is None:
-        raise errors.InvalidArgument("layers.dynamic_lstm: there is no layer without a bias (bias_attr=False)")
-    inputs["Bias"] = bias
-    if (h_0 is None) != (c_0 is None):
-        raise errors.InvalidArgument("layers.dynamic_lstm: h_0 and c_0 must be given together")
-    if h_0 is not None and c_0 is not None:
-        inputs |= {"H0": check_variable(h_0, "h_0", "dynamic_lstm"), "C0": check_variable(c_0, "c_0", "dynamic_lstm")}
-    outputs = {slot: helper.create_variable(input.dtype) for slot in ("Hidden", "Cell")}
-    intermediates = {
-        slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("BatchGate", "BatchCellPreAct")
-    }
     attrs = {
         "use_peepholes": use_peepholes,
         "is_reverse": is_reverse,
@@ -81,8 +99,8 @@ def dynamic_lstm(
         "cell_activation": cell_activation,
         "candidate_activation": candidate_activation,
     }
-    helper.append_op(inputs, outputs | intermediates, attrs)
-    return outputs["Hidden"], outputs["Cell"]
+    slots = ("BatchGate", "BatchCellPreAct")
+    return _append_lstm(helper, "dynamic_lstm", inputs, attrs, width, bias_attr, h_0, c_0, "Hidden", slots)
 
 
 def dynamic_lstmp(
@@ -138,17 +156,6 @@ def dynamic_lstmp(
         "Weight": _weight(helper, attrs_of[0] or False, [proj_size, 4 * width], input),
         "ProjWeight": _weight(helper, attrs_of[1] or False, [width, proj_size], input),
     }
-    bias = helper.create_parameter(bias_attr, [1, (7 if use_peepholes else 4) * width], input.dtype, is_bias=True)
-    if bias is None:
-        raise errors.InvalidArgument("layers.dynamic_lstmp: there is no layer without a bias (bias_attr=False)")
-    inputs["Bias"] = bias
-    if (h_0 is None) != (c_0 is None):
-        raise errors.InvalidArgument("layers.dynamic_lstmp: h_0 and c_0 must be given together")
-    if h_0 is not None and c_0 is not None:
-        inputs |= {"H0": check_variable(h_0, "h_0", "dynamic_lstmp"), "C0": check_variable(c_0, "c_0", "dynamic_lstmp")}
-    outputs = {slot: helper.create_variable(input.dtype) for slot in ("Projection", "Cell")}
-    slots = ("BatchGate", "BatchCellPreAct", "BatchHidden")
-    intermediates = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
     attrs = {
         "use_peepholes": use_peepholes,
         "is_reverse": is_reverse,
@@ -159,8 +166,8 @@ def dynamic_lstmp(
         "cell_clip": 0.0 if cell_clip is None else float(cell_clip),
         "proj_clip": 0.0 if proj_clip is None else float(proj_clip),
     }
-    helper.append_op(inputs, outputs | intermediates, attrs)
-    return outputs["Projection"], outputs["Cell"]
+    slots = ("BatchGate", "BatchCellPreAct", "BatchHidden")
+    return _append_lstm(helper, "dynamic_lstmp", inputs, attrs, width, bias_attr, h_0, c_0, "Projection", slots)
 
 
 def dynamic_gru(
