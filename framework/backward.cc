@@ -10,7 +10,11 @@
 // An operator with a block gets a gradient block, which lies within the block that it differentiates and so sees the
 // variables of the step. What goes from one to the other goes through the gradient operator; see
 // operators/block_grad_ops.cc. Which variables a loop carries from step to step with a gradient is found by planning
-// its block until nothing is added.
+// its block until nothing is added. What was found is kept for the next time that a block around it is planned: sets
+// only grow, so a block is planned once for each block around it and for each addition, not twice for each level.
+//
+// The block of `recurrent` has variables of its own for what goes in and out, with the names of those outside; see
+// operators/recurrent_op.cc.
 //
 // An array is written place by place, and keeps what is not written. Its gradient is one variable that every gradient
 // operator changes in place: reading a place adds to it there, writing a place takes it out.
@@ -81,9 +85,17 @@ struct Access {
   std::vector<std::string> writes;
 };
 
+constexpr std::string_view kRecurrent = "recurrent";
+
+// What is known of the blocks within blocks, by their index. All of it stays true.
+struct Findings {
+  std::map<int32_t, Names> influenced;  // variables that depend on a parameter
+  std::map<int32_t, Names> given;       // those that a step is given a gradient of
+};
+
 // Adds to `names`, which depend on a parameter, those that operator `op` makes depend on it. Returns whether `op` reads
 // one of them.
-bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names) {
+bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names, Findings* findings) {
   const Access access(block, op);
   if (std::none_of(access.reads.begin(), access.reads.end(), [&](const auto& name) { return names->contains(name); })) {
     return false;
@@ -97,13 +109,13 @@ bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_g
     }
     return true;
   }
-  Names within;
+  Names& within = findings->influenced[inner->index()];
   std::copy_if(names->begin(), names->end(), std::inserter(within, within.end()),
                [inner](const auto& name) { return !inner->HasLocalVar(name); });
   for (size_t before = 0; before != within.size();) {
     before = within.size();
     for (const auto& inner_op : inner->ops()) {
-      PassInfluenceOn(*inner, *inner_op, no_grad, &within);
+      PassInfluenceOn(*inner, *inner_op, no_grad, &within, findings);
     }
   }
   std::copy_if(within.begin(), within.end(), std::inserter(*names, names->end()),
@@ -127,6 +139,9 @@ struct Step {
   std::shared_ptr<BlockPass> inner;
   std::vector<std::string> given;
   std::vector<std::string> made;
+  // Of `recurrent`, by attribute of its gradient operator: names in the block whose gradients a step is given or makes.
+  std::map<std::string, std::vector<std::string>> given_lists;
+  std::map<std::string, std::vector<std::string>> made_lists;
 };
 
 // Plans the gradient of one block and then appends it.
@@ -134,11 +149,13 @@ class BlockPass {
  public:
   // `end`: the operators from it on do not matter. `outer`: that of the block around this one, whose operator
   // `outer_index` runs this one; nullptr: the root block.
-  BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced, const BlockPass* outer,
-            size_t outer_index);
+  BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced, Findings* findings,
+            const BlockPass* outer, size_t outer_index);
 
-  // For a block that is run by an operator: until nothing is added, since a step may be followed by itself.
-  void PropagateInfluence();
+  // For a block that is run by an operator: until nothing is added, since a step may be followed by itself. `own` are
+  // variables of the block itself that depend on a parameter before its first operator.
+  void PropagateInfluence(const Names& own = {});
+  bool IsInfluenced(const std::string& name) const { return influenced_.contains(name); }
 
   // Plans to compute, from the gradients of the last versions of `given`, those that depend on parameters.
   void Plan(const Names& given);
@@ -181,6 +198,7 @@ class BlockPass {
   void PlanOperator(size_t index);
   void PlanGradient(size_t index, OpDesc gradient);
   void PlanBlock(size_t index, const BlockDesc& inner);
+  void PlanRecurrent(size_t index);
   void Contribute(const std::string& name, size_t index);
 
   std::string Unique(const std::string& gradient) const { return gradient + suffix_; }
@@ -193,11 +211,14 @@ class BlockPass {
   void EmitSum(const std::string& key);
   void EmitStep(const Step& step);
   void EmitBlock(const Step& step, OpDesc op);
+  void EmitRecurrent(const Step& step, OpDesc op);
+  BlockDesc& StartEmitting(BlockDesc* to, const std::string& suffix);
 
   BlockDesc& block_;
   const size_t end_;
   const Names& no_grad_;
   Names influenced_;  // variables that depend on a parameter, parameters included
+  Findings* const findings_;
   const BlockPass* const outer_;
   const size_t outer_index_;
   std::map<std::string, std::vector<size_t>> writers_;  // which operators write a variable, those after `end` included
@@ -214,9 +235,15 @@ class BlockPass {
   Names summed_;
 };
 
-BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced,
+BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const Names& influenced, Findings* findings,
                      const BlockPass* outer, size_t outer_index)
-    : block_(block), end_(end), no_grad_(no_grad), outer_(outer), outer_index_(outer_index), depends_(end) {
+    : block_(block),
+      end_(end),
+      no_grad_(no_grad),
+      findings_(findings),
+      outer_(outer),
+      outer_index_(outer_index),
+      depends_(end) {
   std::copy_if(influenced.begin(), influenced.end(), std::inserter(influenced_, influenced_.end()),
                [&](const auto& name) { return outer == nullptr || !block.HasLocalVar(name); });
   for (size_t i = 0; i < block_.ops().size(); ++i) {
@@ -230,16 +257,24 @@ BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const N
   }
 }
 
-void BlockPass::PropagateInfluence() {
+void BlockPass::PropagateInfluence(const Names& own) {
   const bool repeats = outer_ != nullptr;
-  for (size_t before = 0;;) {
+  if (repeats) {
+    const Names& known = findings_->influenced[block_.index()];
+    influenced_.insert(known.begin(), known.end());
+    influenced_.insert(own.begin(), own.end());
+  }
+  for (size_t before = 0; before != influenced_.size();) {
+    before = influenced_.size();
     for (size_t i = 0; i < end_; ++i) {
-      depends_[i] = PassInfluenceOn(block_, *block_.ops()[i], no_grad_, &influenced_);
+      depends_[i] = PassInfluenceOn(block_, *block_.ops()[i], no_grad_, &influenced_, findings_);
     }
-    if (!repeats || before == influenced_.size()) {
+    if (!repeats) {
       return;
     }
-    before = influenced_.size();
+  }
+  if (repeats) {
+    findings_->influenced[block_.index()] = influenced_;
   }
 }
 
@@ -323,16 +358,24 @@ void BlockPass::PlanOperator(size_t index) {
   }
   const OpInfo& info = OpRegistry::Get(op.type);
   const BlockDesc* inner = InnerBlock(block_, op);
-  HR_ENFORCE(info.gradient != nullptr || inner != nullptr, Unimplemented, "operator '", op.type,
+  const bool is_recurrent = op.type == kRecurrent;
+  HR_ENFORCE(info.gradient != nullptr || inner != nullptr || is_recurrent, Unimplemented, "operator '", op.type,
              "' is on the way from the parameters to the loss, but has no gradient (let no gradient pass there: give "
              "what it reads stop_gradient): ",
              op.ToString());
   steps_.push_back(std::move(first));
+  if (is_recurrent) {
+    PlanRecurrent(index);
+    return;
+  }
   if (inner != nullptr) {
     PlanBlock(index, *inner);
     return;
   }
-  for (OpDesc& gradient : info.gradient(op)) {
+  const bool writes_array = std::any_of(access.writes.begin(), access.writes.end(),
+                                        [this](const std::string& name) { return IsArray(block_, name); });
+  const GradientMaker& maker = writes_array && info.array_gradient != nullptr ? info.array_gradient : info.gradient;
+  for (OpDesc& gradient : maker(op)) {
     PlanGradient(index, std::move(gradient));
   }
 }
@@ -434,9 +477,11 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   BlockDesc& block = block_.program().block(static_cast<size_t>(inner.index()));
   Step step;
   Names made;
+  Names& known = findings_->given[block.index()];
+  given.insert(known.begin(), known.end());
   for (size_t before = 0; step.inner == nullptr || before != given.size();) {
     before = given.size();
-    step.inner = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, this, index);
+    step.inner = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
     step.inner->PropagateInfluence();
     step.inner->Plan(given);
     made = step.inner->MadeOutside();
@@ -446,6 +491,7 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
       }
     }
   }
+  known = given;
   OpDesc& gradient = step.op;
   gradient.type = op.type + "_grad";
   std::vector<int32_t> carried;
@@ -476,6 +522,96 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   gradient.attrs["carried"] = carried;
   step.index = index;
   steps_.push_back(std::move(step));
+}
+
+// The operator's own slots say what goes from step to step, by names in the block.
+void BlockPass::PlanRecurrent(size_t index) {
+  const OpDesc& op = *block_.ops()[index];
+  HR_ENFORCE(op.Attr<bool>("is_train"), InvalidArgument,
+             "operator 'recurrent' is on the way from the parameters to the loss, but does not have is_train and so "
+             "keeps nothing to compute a gradient from");
+  const auto& inputs = op.Input("inputs");
+  const auto& initial = op.Input("initial_states");
+  const auto& outputs = op.Output("outputs");
+  const auto& ex_states = op.Attr<std::vector<std::string>>("ex_states");
+  const auto& states = op.Attr<std::vector<std::string>>("states");
+  HR_ENFORCE(ex_states.size() == states.size() && ex_states.size() == initial.size(), InvalidArgument,
+             "operator 'recurrent': ex_states, states and initial_states belong together, but there are ",
+             ex_states.size(), ", ", states.size(), " and ", initial.size());
+  BlockDesc& block = block_.program().block(static_cast<size_t>(op.Attr<BlockRef>("sub_block").index));
+  HR_ENFORCE(block.parent() == block_.index(), InvalidArgument, "block ", block.index(), " lies within block ",
+             block.parent(), "; an operator of block ", block_.index(), " cannot run it");
+  Names own;
+  std::copy_if(inputs.begin(), inputs.end(), std::inserter(own, own.end()),
+               [this](const auto& name) { return influenced_.contains(name); });
+  Names given;
+  std::copy_if(outputs.begin(), outputs.end(), std::inserter(given, given.end()),
+               [&](const auto& name) { return contributions_.contains(KeyAfter(name, index)); });
+  for (size_t i = 0; i < initial.size(); ++i) {
+    if (influenced_.contains(initial[i])) {
+      own.insert(ex_states[i]);
+    }
+  }
+  Step step;
+  for (size_t before = 0; step.inner == nullptr || before != own.size() + given.size();) {
+    before = own.size() + given.size();
+    step.inner = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
+    step.inner->PropagateInfluence(own);
+    step.inner->Plan(given);
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (step.inner->IsInfluenced(states[i])) {
+        own.insert(ex_states[i]);
+      }
+      if (step.inner->IsInfluenced(ex_states[i]) && step.inner->Makes(ex_states[i])) {
+        given.insert(states[i]);
+      }
+    }
+  }
+  OpDesc& gradient = step.op;
+  gradient.type = "recurrent_grad";
+  gradient.attrs["reverse"] = op.Attr<bool>("reverse");
+  const auto make = [&](const std::string& slot, const std::string& list, const std::string& outer,
+                        const std::string& name) {
+    step.made_lists[list].push_back(name);
+    gradient.outputs[slot].push_back(GradVarName(outer));
+    step.renamed_outputs.emplace(GradVarName(outer), KeyBefore(outer, index));
+    Contribute(outer, index);
+  };
+  for (const std::string& name : Names(inputs.begin(), inputs.end())) {
+    if (influenced_.contains(name) && step.inner->Makes(name)) {
+      make("inputs@GRAD", "made_inputs", name, name);
+    }
+  }
+  std::vector<std::string> carried;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (!step.inner->IsInfluenced(ex_states[i]) || !step.inner->Makes(ex_states[i])) {
+      continue;
+    }
+    carried.push_back(states[i]);
+    step.given_lists["given_states"].push_back(states[i]);
+    if (influenced_.contains(initial[i])) {
+      make("initial_states@GRAD", "made_states", initial[i], ex_states[i]);
+    } else {
+      step.made_lists["made_states"].push_back(ex_states[i]);
+      gradient.outputs["initial_states@GRAD"].emplace_back(kEmptyVarName);
+    }
+  }
+  gradient.attrs["states"] = carried;
+  for (const std::string& name : Names(outputs.begin(), outputs.end())) {
+    const std::string key = KeyAfter(name, index);
+    if (contributions_.contains(key)) {
+      step.given_lists["given_outputs"].push_back(name);
+      gradient.inputs["outputs@GRAD"].push_back(GradVarName(name));
+      step.renamed_inputs.emplace(GradVarName(name), key);
+    }
+  }
+  for (const std::string& name : step.inner->MadeOutside()) {
+    make("parameters@GRAD", "made_parameters", name, name);
+  }
+  step.index = index;
+  if (!gradient.outputs.empty()) {
+    steps_.push_back(std::move(step));
+  }
 }
 
 Names BlockPass::MadeOutside() const {
@@ -512,8 +648,9 @@ void BlockPass::FinishForward() {
       continue;
     }
     const OpDesc& op = *block_.ops()[step.index];
-    const BlockGradient& slots = *OpRegistry::Get(op.type).block_gradient;
-    if (op.Output(slots.scopes).empty()) {
+    const auto& slots = OpRegistry::Get(op.type).block_gradient;
+    const std::string slot = slots.has_value() ? slots->scopes : "step_scopes";
+    if (op.Output(slot).empty()) {
       std::string scopes;
       for (size_t i = 0; scopes.empty() || block_.FindVar(scopes) != nullptr; ++i) {
         scopes = StrCat(op.type, "@STEPS@", block_.index(), "@", i);
@@ -521,9 +658,9 @@ void BlockPass::FinishForward() {
       VarDesc& var = block_.Var(scopes);
       var.kind = VarKind::kStepScopes;
       var.stop_gradient = true;
-      block_.MutableOp(step.index).outputs[slots.scopes] = {scopes};
+      block_.MutableOp(step.index).outputs[slot] = {scopes};
     }
-    step.op.inputs[slots.scopes] = block_.ops()[step.index]->Output(slots.scopes);
+    step.op.inputs[slot] = block_.ops()[step.index]->Output(slot);
   }
   std::sort(saves_.begin(), saves_.end(), [](const Save& a, const Save& b) {
     return a.position != b.position ? a.position > b.position : a.to < b.to;
@@ -620,19 +757,56 @@ void BlockPass::EmitStep(const Step& step) {
       Declare(name, NameOf(key));
     }
   }
-  if (step.inner != nullptr) {
+  if (step.op.type == "recurrent_grad") {
+    EmitRecurrent(step, std::move(op));
+  } else if (step.inner != nullptr) {
     EmitBlock(step, std::move(op));
   } else {
     to_->AppendOp(std::move(op));
   }
 }
 
+// Gives the block that this differentiates a gradient block, which is empty.
+BlockDesc& BlockPass::StartEmitting(BlockDesc* to, const std::string& suffix) {
+  FinishForward();
+  to_ = &to->program().AppendBlock(block_.index());
+  suffix_ = suffix;
+  return *to_;
+}
+
+void BlockPass::EmitRecurrent(const Step& step, OpDesc op) {
+  BlockPass& inner = *step.inner;
+  BlockDesc& block = inner.StartEmitting(to_, suffix_);
+  std::map<std::string, std::string> given;  // a variable may be an output and a state
+  for (const auto& [list, names] : step.given_lists) {
+    std::vector<std::string> variables;
+    for (const std::string& name : names) {
+      const auto [variable, is_new] = given.try_emplace(name);
+      if (is_new) {
+        variable->second = inner.DeclareGiven(name);
+      }
+      variables.push_back(variable->second);
+    }
+    op.attrs[list] = variables;
+  }
+  inner.Emit(&block, suffix_);
+  for (const auto& [list, names] : step.made_lists) {
+    std::vector<std::string> variables;
+    for (const std::string& name : names) {
+      variables.push_back(inner.Made(name));
+      if (list == "made_parameters" && block.GetVar(variables.back()).kind == VarKind::kSelectedRows) {
+        to_->MutableVar(op.outputs.at("parameters@GRAD")[variables.size() - 1]).kind = VarKind::kSelectedRows;
+      }
+    }
+    op.attrs[list] = variables;
+  }
+  op.attrs["sub_block"] = BlockRef{block.index()};
+  to_->AppendOp(std::move(op));
+}
+
 void BlockPass::EmitBlock(const Step& step, OpDesc op) {
   BlockPass& inner = *step.inner;
-  inner.FinishForward();
-  BlockDesc& block = to_->program().AppendBlock(inner.block_.index());
-  inner.to_ = &block;
-  inner.suffix_ = suffix_;
+  BlockDesc& block = inner.StartEmitting(to_, suffix_);
   std::vector<std::string> given;
   for (const std::string& name : step.given) {
     given.push_back(inner.DeclareGiven(name));
@@ -712,7 +886,8 @@ std::vector<std::pair<std::string, std::string>> AppendBackward(ProgramDesc* pro
   CheckLoss(root, loss);
   const size_t end = EndOfForward(root, loss);
   const std::vector<std::string> parameters = Parameters(root, wanted, no_grad);
-  BlockPass pass(root, end, no_grad, Names(parameters.begin(), parameters.end()), nullptr, 0);
+  Findings findings;
+  BlockPass pass(root, end, no_grad, Names(parameters.begin(), parameters.end()), &findings, nullptr, 0);
   pass.PropagateInfluence();
   pass.Plan({loss});
   std::vector<std::string> reached;

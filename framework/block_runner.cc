@@ -99,28 +99,28 @@ void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::st
   }
 }
 
-void EmptyArrays(const BlockDesc& block, const Scope& scope, const std::vector<std::string>& kept) {
+std::vector<std::string> OwnArrays(const BlockDesc& block) {
+  std::vector<std::string> arrays;
   for (const VarDesc* desc : block.LocalVars()) {
-    if (desc->kind == VarKind::kLoDTensorArray && !OutlivesRuns(*desc) &&
-        std::find(kept.begin(), kept.end(), desc->name) == kept.end()) {
-      scope.GetVar(desc->name).GetMutable<LoDTensorArray>()->clear();
+    if (desc->kind == VarKind::kLoDTensorArray && !OutlivesRuns(*desc)) {
+      arrays.push_back(desc->name);
     }
   }
+  return arrays;
 }
 
-BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner) : block_(CheckedBlock(outer, inner)) {
-  CheckWrittenFirst(block_, {});
-  CreateOps();
-}
-
-BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vector<std::string>& given)
-    : block_(CheckedGradientBlock(outer, inner)), given_(given) {
+BlockRunner::BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vector<std::string>& given,
+                         bool is_gradient)
+    : block_(is_gradient ? CheckedGradientBlock(outer, inner) : CheckedBlock(outer, inner)), given_(given) {
   CheckWrittenFirst(block_, given_);
   CreateOps();
 }
 
 void BlockRunner::CreateOps() {
   CheckNoneOutlivesRuns(block_);
+  arrays_ = OwnArrays(block_);
+  std::erase_if(arrays_,
+                [this](const auto& name) { return std::find(given_.begin(), given_.end(), name) != given_.end(); });
   for (const auto& op : block_.ops()) {
     ops_.push_back(OpRegistry::Create(*op));
     ops_.back()->Prepare(block_);
@@ -134,7 +134,9 @@ void BlockRunner::Declare(Scope* scope) const {
 }
 
 void BlockRunner::Run(const Scope& scope, const Place& place) {
-  EmptyArrays(block_, scope, given_);
+  for (const std::string& name : arrays_) {
+    scope.GetVar(name).GetMutable<LoDTensorArray>()->clear();
+  }
   for (const auto& op : ops_) {
     op->Run(scope, place);
   }

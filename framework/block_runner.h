@@ -23,8 +23,8 @@ void InitializeVariable(const VarDesc& desc, Variable* variable);
 // and what it has fetched in advance must not be lost between runs.
 bool OutlivesRuns(const VarDesc& var);
 
-// Empties the arrays that `block` declares and that do not outlive a run, except `kept`; `scope` has them.
-void EmptyArrays(const BlockDesc& block, const Scope& scope, const std::vector<std::string>& kept = {});
+// The arrays that `block` declares and that do not outlive a run.
+std::vector<std::string> OwnArrays(const BlockDesc& block);
 
 // Adds the names of the variables outside of a block that operators within blocks of `op`, an operator of `block`, read
 // and write. Blocks that `op` cannot run are left out.
@@ -34,14 +34,12 @@ void AddInnerNames(const BlockDesc& block, const OpDesc& op, std::vector<std::st
 class HEADRACE_API BlockRunner {
  public:
   // Makes the block `inner` runnable for an operator of `outer`; both outlive the runner and have been checked by the
-  // executor. Throws InvalidArgument unless `inner` lies directly within `outer`, so that no block can run itself, if
-  // an operator reads a tensor of the block before one has written it, and if a variable of the block would outlive the
-  // run, since those belong into the root block.
-  BlockRunner(const BlockDesc& outer, BlockRef inner);
-
-  // As above, for a gradient block, which lies within the block that it is the gradient of: it must come later in the
-  // program than `outer`. The operator writes the variables `given` before it runs the block.
-  BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vector<std::string>& given);
+  // executor. The operator writes the variables `given` of the block before it runs it. Throws InvalidArgument unless
+  // `inner` lies directly within `outer` or, if it computes the gradient of a block, comes later in the program than
+  // `outer`, so that no block can run itself; if an operator reads a tensor of the block before one has written it; and
+  // if a variable of the block would outlive the run, since those belong into the root block.
+  BlockRunner(const BlockDesc& outer, BlockRef inner, const std::vector<std::string>& given = {},
+              bool is_gradient = false);
 
   const BlockDesc& block() const { return block_; }
 
@@ -60,6 +58,7 @@ class HEADRACE_API BlockRunner {
 
   const BlockDesc& block_;
   const std::vector<std::string> given_;
+  std::vector<std::string> arrays_;  // those that each run starts without
   std::vector<std::unique_ptr<OperatorBase>> ops_;
 };
 

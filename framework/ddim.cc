@@ -1,8 +1,20 @@
 #include "framework/ddim.h"
 
 #include "framework/errors.h"
+#include "framework/memory_pool.h"
 
 namespace headrace {
+
+void DDim::Grow(size_t capacity) {
+  const size_t wanted = std::max(capacity, 2 * capacity_);
+  int64_t* grown = PoolAllocator<int64_t>().allocate(wanted);
+  std::copy_n(data_, size_, grown);
+  Release();
+  data_ = grown;
+  capacity_ = wanted;
+}
+
+void DDim::FreeData() { MemoryPool::Free(data_); }
 
 int64_t Product(const DDim& dims) {
   int64_t product = 1;

@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <cstdlib>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <variant>
 
 #include "framework/block_runner.h"
+#include "framework/memory_plan.h"
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/program_check.h"
 
@@ -52,6 +58,22 @@ std::vector<const OpDesc*> RunningOrder(const BlockDesc& block) {
   return order;
 }
 
+// The environment variable CPU_NUM, as in Fluid.
+int CpuNumFromEnvironment() {
+  const char* value = std::getenv("CPU_NUM");
+  if (value == nullptr || *value == '\0') {
+    return 1;
+  }
+  const std::string_view text(value);
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  HR_ENFORCE(
+      error == std::errc() && end == text.data() + text.size() && 1 <= number && number <= ThreadPool::kMaxThreads,
+      InvalidArgument, "environment variable CPU_NUM: expected a number of threads in [1, ", ThreadPool::kMaxThreads,
+      "], got '", text, "'");
+  return number;
+}
+
 // Sets a flag for as long as it lives; refuses if it is set already.
 class RunningGuard {
  public:
@@ -78,13 +100,26 @@ struct PreparedProgram::Impl {
   void Bind(Scope* scope);
   void CheckNeeded() const;
   void Unbind();
-  void CheckFeed(const std::string& name, const LoDTensor& value) const;
+  // What the last run was given, in the order of the map.
+  struct Fed {
+    std::string name;
+    const VarDesc* desc;
+    Variable* variable = nullptr;  // once bound
+    bool is_in = false;            // and to be taken out
+  };
+  void Expect(const std::map<std::string, LoDTensor>& feeds);
+  static void CheckFeed(const Fed& feed, const LoDTensor& value);
+  void Feed(const std::map<std::string, LoDTensor>& feeds);
+  void TakeFeedsOut();
   void Fetch(std::vector<LoDTensor>* fetched) const;
 
   ProgramDesc program;  // not changed after Check
   BlockDesc& block;
+  MemoryPool pool;
   std::vector<std::unique_ptr<OperatorBase>> ops;
-  std::vector<std::string> fetches;
+  std::vector<std::string> feed_outputs;   // what the operators `feed` write, unless it is fed by its name
+  std::vector<Variable*> from_feed_lists;  // the same, once bound
+  std::optional<MemoryPlan> plan;
   std::atomic<bool> running{false};
 
   // What kernels read before any operator has written it: parameters and feeds, mostly.
@@ -96,42 +131,31 @@ struct PreparedProgram::Impl {
   };
   std::vector<Needed> needed;
 
+  struct Fetched {
+    std::string name;
+    bool persistable;
+    const Variable* variable = nullptr;  // once bound
+  };
+  std::vector<Fetched> fetches;
+  std::vector<Fed> fed;
+
+  std::vector<LoDTensorArray*> arrays;  // once bound: what each run starts without
+
   uint64_t scope_id = 0;  // of the scope of the last run; 0: none
   uint64_t scope_revision = 0;
   std::optional<Scope> temporaries;  // inside that scope
 };
 
-// Takes the fed tensors out of the temporaries when the run ends, so that memory which may be a slot of an arena goes
-// back to its owner, and so that a feed forgotten next time is noticed.
+// Takes the fed tensors out when the run ends, however it ends.
 class FeedGuard {
  public:
-  explicit FeedGuard(const Scope& scope) : scope_(scope) {}
-  ~FeedGuard() {
-    for (Variable* variable : fed_) {
-      if (variable->IsType<LoDTensor>()) {  // an operator may have put something else there
-        *variable->GetMutable<LoDTensor>() = LoDTensor();
-      }
-    }
-  }
+  explicit FeedGuard(PreparedProgram::Impl* program) : program_(program) {}
+  ~FeedGuard() { program_->TakeFeedsOut(); }
   FeedGuard(const FeedGuard&) = delete;
   FeedGuard& operator=(const FeedGuard&) = delete;
 
-  // What is to stay is copied: the memory of the value may be the caller's, who goes on writing to it.
-  void Feed(const std::string& name, const LoDTensor& value, bool keep) {
-    Variable& variable = scope_.GetVar(name);
-    auto* tensor = variable.GetMutable<LoDTensor>();
-    if (keep) {
-      tensor->CopyFrom(value);
-      tensor->set_lod(value.lod());
-    } else {
-      fed_.push_back(&variable);
-      *tensor = value;
-    }
-  }
-
  private:
-  const Scope& scope_;
-  std::vector<Variable*> fed_;
+  PreparedProgram::Impl* program_;
 };
 
 // Completes the operators with their defaults, those of the blocks within the block, too. A block belongs to one
@@ -210,7 +234,10 @@ void PreparedProgram::Impl::Unbind() {
   for (const auto& op : ops) {
     op->Unbind();
   }
+  plan->Unbind();
+  arrays.clear();
   temporaries.reset();
+  pool.Trim();
   scope_id = 0;
   scope_revision = 0;
 }
@@ -247,11 +274,41 @@ void PreparedProgram::Impl::Bind(Scope* scope) {
   for (Needed& need : needed) {
     need.variable = &temporaries->GetVar(need.name);
   }
+  for (Fetched& fetch : fetches) {
+    fetch.variable = &temporaries->GetVar(fetch.name);
+  }
+  for (Fed& feed : fed) {
+    feed.variable = feed.desc == nullptr ? nullptr : &temporaries->GetVar(feed.name);
+  }
+  from_feed_lists.clear();
+  for (const std::string& name : feed_outputs) {
+    from_feed_lists.push_back(&temporaries->GetVar(name));
+  }
+  arrays.clear();
+  for (const std::string& name : OwnArrays(block)) {
+    arrays.push_back(temporaries->GetVar(name).GetMutable<LoDTensorArray>());
+  }
+  plan->Bind(*temporaries);
   scope_revision = scope->revision();
 }
 
-void PreparedProgram::Impl::CheckFeed(const std::string& name, const LoDTensor& value) const {
-  const VarDesc* desc = block.FindVar(name);
+// Looks the names up, unless they are those of the last run.
+void PreparedProgram::Impl::Expect(const std::map<std::string, LoDTensor>& feeds) {
+  if (std::equal(fed.begin(), fed.end(), feeds.begin(), feeds.end(),
+                 [](const Fed& known, const auto& feed) { return known.name == feed.first; })) {
+    return;
+  }
+  std::vector<Fed> expected;
+  for (const auto& [name, value] : feeds) {
+    expected.push_back({.name = name, .desc = block.FindVar(name)});
+  }
+  fed = std::move(expected);
+  scope_revision = 0;  // so that their variables are found
+}
+
+void PreparedProgram::Impl::CheckFeed(const Fed& feed, const LoDTensor& value) {
+  const std::string& name = feed.name;
+  const VarDesc* desc = feed.desc;
   HR_ENFORCE(desc != nullptr, NotFound, "cannot feed '", name, "': the program declares no such variable");
   HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot feed '", name, "': it is a ",
              VarKindName(desc->kind), ", not a LoDTensor");
@@ -269,12 +326,44 @@ void PreparedProgram::Impl::CheckFeed(const std::string& name, const LoDTensor& 
   }
 }
 
+// What is to stay is copied: the memory of the value may be the caller's, who goes on writing to it.
+void PreparedProgram::Impl::Feed(const std::map<std::string, LoDTensor>& feeds) {
+  auto feed = fed.begin();
+  for (const auto& [name, value] : feeds) {
+    auto* tensor = feed->variable->GetMutable<LoDTensor>();
+    if (feed->desc->persistable) {
+      tensor->CopyFrom(value);
+      tensor->set_lod(value.lod());
+    } else {
+      feed->is_in = true;
+      *tensor = value;
+    }
+    ++feed;
+  }
+}
+
+// So that memory which may be a slot of an arena goes back to its owner, and a feed forgotten next time is noticed.
+void PreparedProgram::Impl::TakeFeedsOut() {
+  for (Fed& feed : fed) {
+    if (feed.is_in && feed.variable->IsType<LoDTensor>()) {  // an operator may have put something else there
+      *feed.variable->GetMutable<LoDTensor>() = LoDTensor();
+    }
+    feed.is_in = false;
+  }
+  for (Variable* variable : from_feed_lists) {
+    if (variable->IsType<LoDTensor>()) {
+      *variable->GetMutable<LoDTensor>() = LoDTensor();
+    }
+  }
+}
+
 void PreparedProgram::Impl::Fetch(std::vector<LoDTensor>* fetched) const {
   fetched->reserve(fetches.size());
-  for (const std::string& name : fetches) {
-    const auto& tensor = temporaries->GetVar(name).Get<LoDTensor>();
-    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "cannot fetch '", name, "': nothing has been written to it");
-    if (block.GetVar(name).persistable) {
+  for (const Fetched& fetch : fetches) {
+    const auto& tensor = fetch.variable->Get<LoDTensor>();
+    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "cannot fetch '", fetch.name,
+               "': nothing has been written to it");
+    if (fetch.persistable) {
       Tensor copy;
       copy.CopyFrom(tensor);
       fetched->emplace_back(std::move(copy), tensor.lod());
@@ -292,7 +381,12 @@ void PreparedProgram::Reset() {
   impl_->Unbind();
 }
 
-std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, std::vector<std::string> fetches,
+Executor::Executor(Place place, int cpu_num)
+    : place_(place), threads_(std::make_shared<ThreadPool>(cpu_num == 0 ? CpuNumFromEnvironment() : cpu_num)) {}
+
+size_t PreparedProgram::memory() const { return impl_->pool.held(); }
+
+std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, const std::vector<std::string>& fetches,
                                                    size_t block) const {
   std::unique_ptr<PreparedProgram> prepared(new PreparedProgram);
   prepared->impl_ = std::make_unique<PreparedProgram::Impl>(program, block);
@@ -300,9 +394,13 @@ std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, s
   impl.Check();
   CheckTypes(impl.program, block);
   impl.FindNeeded();
-  for (const OpDesc* op : RunningOrder(impl.block)) {
+  const std::vector<const OpDesc*> order = RunningOrder(impl.block);
+  for (const OpDesc* op : order) {
     impl.ops.push_back(OpRegistry::Create(*op));
     impl.ops.back()->Prepare(impl.block);
+    if (op->type == "feed") {
+      impl.feed_outputs.push_back(op->Output("Out").front());
+    }
   }
   for (const std::string& fetch : fetches) {
     const VarDesc* desc = impl.block.FindVar(fetch);
@@ -310,8 +408,9 @@ std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, s
     HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot fetch '", fetch, "': it is a ",
                VarKindName(desc->kind), ", not a LoDTensor",
                desc->kind == VarKind::kSelectedRows ? "; fetch what get_tensor_from_selected_rows makes of it" : "");
+    impl.fetches.push_back({.name = fetch, .persistable = desc->persistable});
   }
-  impl.fetches = std::move(fetches);
+  impl.plan.emplace(impl.block, order, fetches);
   return prepared;
 }
 
@@ -323,27 +422,35 @@ void Executor::Run(PreparedProgram& prepared, Scope* scope, const std::map<std::
   if (fetched != nullptr) {
     fetched->clear();
   }
+  const MemoryPool::Use use(&impl.pool);
+  impl.Expect(feeds);
+  auto expected = impl.fed.begin();
   for (const auto& [name, value] : feeds) {
     try {
-      impl.CheckFeed(name, value);
+      PreparedProgram::Impl::CheckFeed(*expected++, value);
     } catch (Error& error) {
       error.SetVariable(name);
       throw;
     }
   }
   impl.Bind(scope);
-  EmptyArrays(impl.block, *impl.temporaries);
-  FeedGuard feeding(*impl.temporaries);
-  for (const auto& [name, value] : feeds) {
-    feeding.Feed(name, value, impl.block.GetVar(name).persistable);
+  for (LoDTensorArray* array : impl.arrays) {
+    array->clear();
   }
+  impl.plan->Begin(&impl.pool);
+  const FeedGuard guard(&impl);
+  impl.Feed(feeds);
   impl.CheckNeeded();
-  for (const auto& op : impl.ops) {
-    op->Run(*impl.temporaries, place_);
+  const ScopedThreadPool threads(threads_.get());
+  for (size_t i = 0; i < impl.ops.size(); ++i) {
+    impl.plan->Before(i);
+    impl.ops[i]->Run(*impl.temporaries, place_);
+    impl.plan->After(i);
   }
   if (fetched != nullptr) {
     impl.Fetch(fetched);
   }
+  impl.plan->End();
 }
 
 void Executor::Run(const ProgramDesc& program, Scope* scope) const { Run(*Prepare(program), scope); }

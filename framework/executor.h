@@ -5,8 +5,8 @@
 //   auto prepared = executor.Prepare(main, /*fetches=*/{"loss"});
 //   for (;;) { executor.Run(*prepared, &scope, {}, &fetched); }
 //
-// Thread-safety: an Executor has no state; a PreparedProgram may be run by one thread at a time. Several threads may
-// run programs on one scope as long as they do not write the same variables.
+// Thread-safety: any thread may use an Executor; a PreparedProgram may be run by one thread at a time. Several threads
+// may run programs on one scope as long as they do not write the same variables.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,14 @@
 #include "framework/operator.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
+#include "framework/thread_pool.h"
 
 namespace headrace {
 
 // A block made runnable: operators created, names resolved at the first run on a scope and again only when the scope
-// has changed. Keeps its temporaries from run to run, so that a warm run allocates nothing; they hold memory until
-// Reset, the next change of scope, or the end. May outlive the scopes it ran on.
+// has changed. Keeps its temporaries from run to run, in a pool of its own and, as far as they are not needed at the
+// same time, in the same memory; a run with shapes and dtypes as before, or smaller ones, allocates nothing from the
+// heap. The memory is held until Reset, the next change of scope, or the end. May outlive the scopes it ran on.
 class HEADRACE_API PreparedProgram {
  public:
   ~PreparedProgram();
@@ -35,8 +37,12 @@ class HEADRACE_API PreparedProgram {
   // Lets go of the temporaries and of the scope.
   void Reset();
 
+  // Bytes of memory that it holds for temporaries, whether in use or not.
+  size_t memory() const;
+
  private:
   friend class Executor;
+  friend class FeedGuard;
   PreparedProgram();
   struct Impl;
   std::unique_ptr<Impl> impl_;
@@ -44,13 +50,19 @@ class HEADRACE_API PreparedProgram {
 
 class HEADRACE_API Executor {
  public:
-  explicit Executor(Place place = {}) : place_(place) {}
+  // Kernels share their work among `cpu_num` threads, of which the caller of Run is one; 0: as many as the environment
+  // variable CPU_NUM says, 1 if there is none. The results have the same bits for any number. The threads belong to the
+  // Executor and its copies, so keep one that runs programs again and again. Throws InvalidArgument if the number is
+  // not in [1, ThreadPool::kMaxThreads].
+  explicit Executor(Place place = {}, int cpu_num = 0);
+
+  int cpu_num() const { return threads_->threads(); }
 
   // Makes a block of `program` runnable. The program is copied; later changes to it do not show. Throws NotFound for an
   // unknown operator, for a variable that the program does not declare, and for a fetch that the block and its
   // ancestors do not declare; TypeMismatch for a fetch that is not a LoDTensor; OutOfRange if there is no such block;
   // otherwise as OpRegistry::Check.
-  std::unique_ptr<PreparedProgram> Prepare(const ProgramDesc& program, std::vector<std::string> fetches = {},
+  std::unique_ptr<PreparedProgram> Prepare(const ProgramDesc& program, const std::vector<std::string>& fetches = {},
                                            size_t block = 0) const;
 
   // Runs once. Persistable variables, readers and raw variables (queues) are found or created in `scope`, all others in
@@ -71,6 +83,7 @@ class HEADRACE_API Executor {
 
  private:
   Place place_;
+  std::shared_ptr<ThreadPool> threads_;
 };
 
 }  // namespace headrace

@@ -49,7 +49,7 @@ void Unshare(Tensor* tensor) {
 // Shape inference over tensors, just before the kernel runs.
 class KernelOperator::RuntimeContext : public InferShapeContext {
  public:
-  explicit RuntimeContext(KernelOperator* op) : op_(*op), context_(*op->context_) {}
+  RuntimeContext(const OpInfo& info, Binding* binding) : info_(info), binding_(*binding), context_(binding->context) {}
 
   const OpDesc& op() const override { return context_.op(); }
   bool IsRuntime() const override { return true; }
@@ -70,7 +70,7 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
   void SetOutputSelectedRows(std::string_view, size_t) override {}
   void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
     Variable* variable = context_.OutputVar(slot, i);
-    if (variable != nullptr && variable->IsType<SelectedRows>() && TakesRows(op_.info_.FindOutput(slot))) {
+    if (variable != nullptr && variable->IsType<SelectedRows>() && TakesRows(info_.FindOutput(slot))) {
       return;  // the kernel gives them their dims
     }
     LoDTensor* output = context_.OutputOrNull(slot, i);
@@ -78,7 +78,7 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
       return;
     }
     // The kernel would take the new shape for that of its input.
-    const auto& in_place = op_.in_place_;
+    const auto& in_place = binding_.in_place;
     HR_ENFORCE(
         Product(dims) == output->numel() || std::find(in_place.begin(), in_place.end(), variable) == in_place.end(),
         InvalidArgument, "'", variable->name(), "' of shape ", ToString(output->dims()), " is an input of '", op().type,
@@ -88,7 +88,7 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
   void SetOutputType(std::string_view, DataType, size_t) override {}
   void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
     const Variable* to = context_.OutputVar(output, j);
-    for (Output& known : op_.outputs_) {
+    for (Output& known : binding_.outputs) {
       if (known.variable == to) {
         if (Rows(input, i) == nullptr) {
           (void)context_.Input(input, i);  // throws if there is none
@@ -104,49 +104,56 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
  private:
   // What the input holds if it is SelectedRows and may be.
   const SelectedRows* Rows(std::string_view slot, size_t i) const {
-    return context_.IsSelectedRows(slot, i) && TakesRows(op_.info_.FindInput(slot)) ? &context_.InputRows(slot, i)
-                                                                                    : nullptr;
+    return context_.IsSelectedRows(slot, i) && TakesRows(info_.FindInput(slot)) ? &context_.InputRows(slot, i)
+                                                                                : nullptr;
   }
 
-  KernelOperator& op_;
+  const OpInfo& info_;
+  Binding& binding_;
   const ExecutionContext& context_;
 };
 
 KernelOperator::KernelOperator(OpDesc desc, const OpInfo& info) : OperatorBase(std::move(desc)), info_(info) {}
 
-void KernelOperator::Resolve(const Scope& scope) {
-  const uint64_t revision = scope.revision();
-  if (scope_ == &scope && scope_revision_ == revision) {
-    return;
-  }
-  scope_ = nullptr;
-  kernel_ = nullptr;
-  auto inputs = ResolveSlots(scope, desc(), desc().inputs, "input");
-  auto outputs = ResolveSlots(scope, desc(), desc().outputs, "output");
-  in_place_.clear();
-  for (const auto& output : outputs) {
-    for (Variable* variable : output.variables) {
-      const bool is_input =
-          variable != nullptr && std::any_of(inputs.begin(), inputs.end(), [variable](const auto& input) {
-            return std::find(input.variables.begin(), input.variables.end(), variable) != input.variables.end();
-          });
-      if (is_input) {
-        in_place_.push_back(variable);
-      }
+KernelOperator::Binding::Binding(const OpDesc& op, const Scope& scope)
+    : scope_id(scope.id()),
+      scope_revision(scope.revision()),
+      context(op, ResolveSlots(scope, op, op.inputs, "input"), ResolveSlots(scope, op, op.outputs, "output")) {
+  context.ForEachOutput([this](Variable* output) {
+    bool is_input = false;
+    context.ForEachInput([&is_input, output](const Variable* input) { is_input = is_input || input == output; });
+    if (is_input) {
+      in_place.push_back(output);
     }
-  }
-  context_.emplace(desc(), std::move(inputs), std::move(outputs));
-  scope_ = &scope;
-  scope_revision_ = revision;
+  });
 }
 
-void KernelOperator::CheckInputs() const {
+KernelOperator::Binding& KernelOperator::Bind(const Scope& scope) {
+  constexpr size_t kMaxBindings = 2048;  // so that those of scopes which are gone do not add up
+  const auto is_of_scope = [&scope](const auto& binding) { return binding->scope_id == scope.id(); };
+  auto found = bindings_.begin() + static_cast<std::ptrdiff_t>(expected_);
+  if (found == bindings_.end() || !is_of_scope(*found)) {
+    found = std::find_if(bindings_.begin(), bindings_.end(), is_of_scope);
+  }
+  if (found == bindings_.end()) {
+    if (bindings_.size() == kMaxBindings) {
+      bindings_.clear();
+    }
+    found = bindings_.insert(bindings_.end(), std::make_unique<Binding>(desc(), scope));
+  } else if ((*found)->scope_revision != scope.revision()) {
+    *found = std::make_unique<Binding>(desc(), scope);
+  }
+  expected_ = static_cast<size_t>(found - bindings_.begin() + 1) % bindings_.size();
+  return **found;
+}
+
+void KernelOperator::CheckInputs(const Binding& binding) const {
   for (const auto& [slot, names] : desc().inputs) {
     for (size_t i = 0; i < names.size(); ++i) {
-      const Variable* variable = context_->InputVar(slot, i);
+      const Variable* variable = binding.context.InputVar(slot, i);
       // Variables of other types are the kernel's own concern.
       if (variable != nullptr && (!variable->initialized() || variable->IsType<LoDTensor>())) {
-        (void)context_->Input(slot, i);
+        (void)binding.context.Input(slot, i);
       } else if (variable != nullptr && variable->IsType<SelectedRows>()) {
         CheckRows(*variable);
       }
@@ -154,8 +161,8 @@ void KernelOperator::CheckInputs() const {
   }
 }
 
-bool KernelOperator::InputsAreAsBefore() const {
-  return std::all_of(inputs_.begin(), inputs_.end(), [](const Input& input) {
+bool KernelOperator::InputsAreAsBefore(const Binding& binding) {
+  return std::all_of(binding.inputs.begin(), binding.inputs.end(), [](const Input& input) {
     if (input.variable->IsType<SelectedRows>()) {
       CheckRows(*input.variable);
       const auto& rows = input.variable->Get<SelectedRows>();
@@ -170,49 +177,52 @@ bool KernelOperator::InputsAreAsBefore() const {
   });
 }
 
-bool KernelOperator::OutputsAreAsBefore() const {
-  return std::all_of(outputs_.begin(), outputs_.end(), [](const Output& output) {
+bool KernelOperator::OutputsAreAsBefore(const Binding& binding) {
+  return std::all_of(binding.outputs.begin(), binding.outputs.end(), [](const Output& output) {
     return output.variable->IsType<LoDTensor>() && output.variable->Get<LoDTensor>().dims() == output.dims;
   });
 }
 
 // Gives the outputs their dims and chooses the kernel.
-void KernelOperator::Infer() {
-  kernel_ = nullptr;
-  inputs_.clear();
-  outputs_.clear();
+void KernelOperator::Infer(Binding* binding) const {
+  const ExecutionContext& context = binding->context;
+  std::vector<Input>& inputs = binding->inputs;
+  std::vector<Output>& outputs = binding->outputs;
+  binding->kernel = nullptr;
+  inputs.clear();
+  outputs.clear();
   for (const auto& [slot, names] : desc().inputs) {
     for (size_t i = 0; i < names.size(); ++i) {
-      const Variable* variable = context_->InputVar(slot, i);
+      const Variable* variable = context.InputVar(slot, i);
       if (variable != nullptr && variable->IsType<LoDTensor>()) {
         const auto& tensor = variable->Get<LoDTensor>();
-        inputs_.push_back({variable, tensor.dims(), tensor.dtype(), tensor.lod_level()});
+        inputs.push_back({variable, tensor.dims(), tensor.dtype(), tensor.lod_level()});
       } else if (variable != nullptr && variable->IsType<SelectedRows>()) {
         const auto& rows = variable->Get<SelectedRows>();
-        inputs_.push_back({variable, rows.complete_dims(), rows.value().dtype(), 0});
+        inputs.push_back({variable, rows.complete_dims(), rows.value().dtype(), 0});
       } else if (variable != nullptr) {
-        inputs_.push_back({variable, {}, {}, 0});
+        inputs.push_back({variable, {}, {}, 0});
       }
     }
   }
-  context_->ForEachOutput([this](Variable* variable) { outputs_.push_back({variable, {}, nullptr}); });
+  context.ForEachOutput([&outputs](Variable* variable) { outputs.push_back({variable, {}, nullptr}); });
   if (info_.infer_shape) {
-    RuntimeContext shapes(this);
+    RuntimeContext shapes(info_, binding);
     info_.infer_shape(shapes);
   }
-  std::erase_if(outputs_, [](const Output& output) { return !output.variable->IsType<LoDTensor>(); });
-  for (Output& output : outputs_) {
+  std::erase_if(outputs, [](const Output& output) { return !output.variable->IsType<LoDTensor>(); });
+  for (Output& output : outputs) {
     output.dims = output.variable->Get<LoDTensor>().dims();
   }
-  kernel_ = &ChooseKernel();
+  binding->kernel = &ChooseKernel(context);
 }
 
 // An output that shares no LoD has none: it must not keep that of a former run.
-void KernelOperator::PassLoDsOn() const {
+void KernelOperator::PassLoDsOn(const Binding& binding) const {
   if (!info_.infer_shape) {
     return;
   }
-  for (const Output& output : outputs_) {
+  for (const Output& output : binding.outputs) {
     auto* to = output.variable->GetMutable<LoDTensor>();
     static const LoD kNone;
     const LoD& lod = output.lod == nullptr ? kNone : output.lod->Get<LoDTensor>().lod();
@@ -222,7 +232,7 @@ void KernelOperator::PassLoDsOn() const {
   }
 }
 
-const KernelFn& KernelOperator::ChooseKernel() const {
+const KernelFn& KernelOperator::ChooseKernel(const ExecutionContext& context) const {
   if (info_.kernels.size() == 1 && info_.inputs.empty() && info_.kernel_type_attr.empty()) {
     return info_.kernels.begin()->second;
   }
@@ -231,15 +241,15 @@ const KernelFn& KernelOperator::ChooseKernel() const {
     wanted = static_cast<DataType>(desc().Attr<int32_t>(info_.kernel_type_attr));
   } else {
     const Tensor* decisive = nullptr;
-    const auto tensor_in = [this](const SlotInfo& slot, size_t i) -> const Tensor* {
-      return context_->IsSelectedRows(slot.name, i) && slot.selected_rows ? &context_->InputRows(slot.name, i).value()
-                                                                          : context_->InputOrNull(slot.name, i);
+    const auto tensor_in = [&context](const SlotInfo& slot, size_t i) -> const Tensor* {
+      return context.IsSelectedRows(slot.name, i) && slot.selected_rows ? &context.InputRows(slot.name, i).value()
+                                                                        : context.InputOrNull(slot.name, i);
     };
     if (!info_.kernel_type_slot.empty()) {
       decisive = tensor_in(*info_.FindInput(info_.kernel_type_slot), 0);
     }
     for (auto slot = info_.inputs.begin(); decisive == nullptr && slot != info_.inputs.end(); ++slot) {
-      for (size_t i = 0; decisive == nullptr && i < context_->InputSize(slot->name); ++i) {
+      for (size_t i = 0; decisive == nullptr && i < context.InputSize(slot->name); ++i) {
         decisive = tensor_in(*slot, i);
       }
     }
@@ -247,33 +257,33 @@ const KernelFn& KernelOperator::ChooseKernel() const {
                "' has no input whose type could select its kernel");
     wanted = decisive->dtype();
   }
-  const auto it = info_.kernels.find(wanted);
-  if (it == info_.kernels.end()) {
+  const KernelFn* kernel = OpRegistry::FindKernel(info_, wanted);
+  if (kernel == nullptr) {
     std::string available;
-    for (const auto& [type, kernel] : info_.kernels) {
+    for (const DataType type : OpRegistry::KernelTypes(info_)) {
       available += (available.empty() ? "" : ", ") + std::string(DataTypeName(type));
     }
     Throw<Unimplemented>("'", Type(), "' has no kernel for ", DataTypeName(wanted), "; it has kernels for ", available);
   }
-  return it->second;
+  return *kernel;
 }
 
 void KernelOperator::RunImpl(const Scope& scope, const Place&) {
-  Resolve(scope);
-  const bool warm = kernel_ != nullptr && InputsAreAsBefore();
+  Binding& binding = Bind(scope);
+  const bool warm = binding.kernel != nullptr && InputsAreAsBefore(binding);
   if (!warm) {
-    CheckInputs();
+    CheckInputs(binding);
   }
-  for (Variable* variable : in_place_) {
+  for (Variable* variable : binding.in_place) {
     if (variable->IsType<LoDTensor>()) {
       Unshare(variable->GetMutable<LoDTensor>());
     }
   }
-  if (!warm || !OutputsAreAsBefore()) {
-    Infer();
+  if (!warm || !OutputsAreAsBefore(binding)) {
+    Infer(&binding);
   }
-  PassLoDsOn();
-  (*kernel_)(*context_);
+  PassLoDsOn(binding);
+  (*binding.kernel)(binding.context);
 }
 
 }  // namespace headrace

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include "framework/op_registry.h"
@@ -10,9 +10,10 @@
 
 namespace headrace {
 
-// Looks its variables up at the first run on a scope and again only when the scope has changed. A run infers shapes and
-// chooses the kernel by dtype, unless the inputs have the dims, dtypes and LoD depths, and the outputs the dims, that
-// they had when it last did so; then it calls the kernel.
+// Looks its variables up at the first run on a scope and again only when the scope has changed; remembers some scopes,
+// so that the steps of a loop may have one each. A run infers shapes and chooses the kernel by dtype, unless the inputs
+// have the dims, dtypes and LoD depths, and the outputs the dims, that they had when it last did so on this scope; then
+// it calls the kernel.
 //
 // An output that is an input as well (a parameter that an optimizer updates in place) keeps its contents: if its memory
 // is not the variable's alone, because it was handed out or came from outside, it gets a copy of its own before the
@@ -20,6 +21,11 @@ namespace headrace {
 class KernelOperator : public OperatorBase {
  public:
   KernelOperator(OpDesc desc, const OpInfo& info);
+
+  void Unbind() override {
+    bindings_.clear();
+    expected_ = 0;
+  }
 
  private:
   class RuntimeContext;
@@ -37,25 +43,33 @@ class KernelOperator : public OperatorBase {
     const Variable* lod;  // whose LoD it shares; nullptr: it has none
   };
 
+  // The operator on one scope.
+  struct Binding {
+    Binding(const OpDesc& op, const Scope& scope);
+
+    uint64_t scope_id;
+    uint64_t scope_revision;
+    ExecutionContext context;
+    std::vector<Variable*> in_place;  // both input and output
+
+    // What Infer found; a kernel only if it has come to its end.
+    const KernelFn* kernel = nullptr;
+    std::vector<Input> inputs;
+    std::vector<Output> outputs;  // those that are tensors
+  };
+
   void RunImpl(const Scope& scope, const Place& place) override;
-  void Resolve(const Scope& scope);
-  void CheckInputs() const;
-  bool InputsAreAsBefore() const;
-  bool OutputsAreAsBefore() const;
-  void Infer();
-  void PassLoDsOn() const;
-  const KernelFn& ChooseKernel() const;
+  Binding& Bind(const Scope& scope);
+  void CheckInputs(const Binding& binding) const;
+  static bool InputsAreAsBefore(const Binding& binding);
+  static bool OutputsAreAsBefore(const Binding& binding);
+  void Infer(Binding* binding) const;
+  void PassLoDsOn(const Binding& binding) const;
+  const KernelFn& ChooseKernel(const ExecutionContext& context) const;
 
   const OpInfo& info_;
-  const Scope* scope_ = nullptr;  // never followed, only compared
-  uint64_t scope_revision_ = 0;
-  std::optional<ExecutionContext> context_;
-  std::vector<Variable*> in_place_;  // both input and output
-
-  // What Infer found; a kernel only if it has come to its end.
-  const KernelFn* kernel_ = nullptr;
-  std::vector<Input> inputs_;
-  std::vector<Output> outputs_;  // those that are tensors
+  std::vector<std::unique_ptr<Binding>> bindings_;
+  size_t expected_ = 0;  // the binding that the next run probably uses
 };
 
 }  // namespace headrace

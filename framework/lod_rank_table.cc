@@ -11,7 +11,7 @@ void LoDRankTable::Reset(const LoD& lod, size_t level) {
              " levels");
   level_ = level;
   coarse_lod_.assign(lod.begin(), lod.begin() + static_cast<std::ptrdiff_t>(level));
-  const std::vector<size_t>& offsets = lod[level];
+  const LoDOffsets& offsets = lod[level];
   items_.clear();
   items_.reserve(offsets.size());
   for (size_t i = 0; i + 1 < offsets.size(); ++i) {

@@ -4,7 +4,7 @@ namespace headrace {
 
 void CheckLoD(const LoD& lod, int64_t rows) {
   for (size_t level = 0; level < lod.size(); ++level) {
-    const std::vector<size_t>& offsets = lod[level];
+    const LoDOffsets& offsets = lod[level];
     HR_ENFORCE(offsets.size() >= 2, InvalidArgument, "LoD level ", level, " has ", offsets.size(),
                " offsets, expected at least 2: the start and the end of a sequence");
     HR_ENFORCE(offsets.front() == 0, InvalidArgument, "LoD level ", level, " starts with ", offsets.front(),

@@ -7,14 +7,15 @@
 #include <cstddef>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "framework/export.h"
+#include "framework/memory_pool.h"
 #include "framework/tensor.h"
 
 namespace headrace {
 
-using LoD = std::vector<std::vector<size_t>>;
+using LoDOffsets = PoolVector<size_t>;
+using LoD = PoolVector<LoDOffsets>;
 
 // Throws InvalidArgument, saying which level is wrong and how, unless `lod` is well formed over `rows` rows. An empty
 // LoD is well formed.
@@ -40,6 +41,6 @@ class HEADRACE_API LoDTensor : public Tensor {
   LoD lod_;
 };
 
-using LoDTensorArray = std::vector<LoDTensor>;
+using LoDTensorArray = PoolVector<LoDTensor>;
 
 }  // namespace headrace

@@ -1,10 +1,13 @@
 #include "framework/op_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <mutex>
+#include <string_view>
 
 #include "framework/errors.h"
 #include "framework/op_registration_log.h"
@@ -19,6 +22,48 @@ struct Library {
   std::exception_ptr refusal;
 };
 
+// The loaded libheadrace whose code this is not, or empty.
+std::string OtherLibheadrace() {
+  std::string other;
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, size_t, void* found) {
+        const std::string_view path = object->dlpi_name;
+        const auto own = reinterpret_cast<uintptr_t>(&OtherLibheadrace);
+        bool is_own = false;
+        for (const ElfW(Phdr)* segment = object->dlpi_phdr; segment < object->dlpi_phdr + object->dlpi_phnum;
+             segment++) {
+          const uintptr_t begin = object->dlpi_addr + segment->p_vaddr;
+          is_own = is_own || (segment->p_type == PT_LOAD && own - begin < segment->p_memsz);
+        }
+        if (!is_own && path.substr(path.rfind('/') + 1).starts_with("libheadrace.so")) {
+          *static_cast<std::string*>(found) = path;
+        }
+        return 0;
+      },
+      &other);
+  return other;
+}
+
+bool IsLoaded(const std::string& path) {
+  void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+  if (handle != nullptr) {
+    dlclose(handle);
+  }
+  return handle != nullptr;
+}
+
+// Why a library has registered nothing that this program could use.
+std::string WhyNothing() {
+  Dl_info own{};
+  dladdr(reinterpret_cast<const void*>(&LoadOpLibrary), &own);
+  const std::string other = OtherLibheadrace();
+  if (other.empty()) {
+    return "it registers neither operators nor kernels";
+  }
+  return StrCat("its operators are registered with '", other, "', which it was linked with, while this program runs '",
+                own.dli_fname, "'; link it with that");
+}
+
 }  // namespace
 
 std::vector<std::string> LoadOpLibrary(const std::string& path) {
@@ -28,6 +73,7 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
   static auto* libraries = new std::map<void*, Library>;
   const std::lock_guard lock(*mutex);
 
+  const bool loaded_before = IsLoaded(path);  // then the operators of a library that is not ours to know are in place
   OpRegistrationLog log;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
@@ -44,6 +90,7 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
     Library library;
     const std::string refused = StrCat("operator library '", path, "' is refused: ");
     try {
+      HR_ENFORCE(loaded_before || !log.empty(), InvalidArgument, WhyNothing());
       library.types = log.Commit();
     } catch (const AlreadyExists& error) {
       library.refusal = std::make_exception_ptr(AlreadyExists(StrCat(refused, error.message())));

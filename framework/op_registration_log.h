@@ -19,8 +19,11 @@ class OpRegistrationLog {
   OpRegistrationLog(const OpRegistrationLog&) = delete;
   OpRegistrationLog& operator=(const OpRegistrationLog&) = delete;
 
-  // Registers all operators noted down and returns their types, sorted. Throws as OpRegistry::Register does; then none
-  // is registered.
+  // Whether nothing was registered.
+  bool empty() const { return infos_.empty() && kernels_.empty(); }
+
+  // Registers all operators and kernels noted down and returns the types of the operators, sorted. Throws as
+  // OpRegistry::Register and RegisterKernel do; then nothing is registered.
   std::vector<std::string> Commit();
 
  private:
@@ -29,6 +32,12 @@ class OpRegistrationLog {
 
   OpRegistrationLog* previous_;
   std::vector<OpInfo> infos_;
+  struct Kernel {
+    std::string type;
+    DataType dtype;
+    KernelFn kernel;
+  };
+  std::vector<Kernel> kernels_;
 };
 
 }  // namespace headrace

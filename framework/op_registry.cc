@@ -16,6 +16,8 @@ struct Registry {
   Mutex mutex;
   // Entries are never removed or changed.
   std::map<std::string, std::unique_ptr<const OpInfo>, std::less<>> infos HR_GUARDED_BY(mutex);
+  // Of these operators, what was added to the kernels that they declare.
+  std::map<std::pair<std::string, DataType>, KernelFn> kernels HR_GUARDED_BY(mutex);
 };
 
 // Never destroyed: operators may be looked up while the process ends.
@@ -43,6 +45,8 @@ void CheckNames(const OpInfo& op, const Infos& infos, std::string_view what) {
 
 void CheckInfo(const OpInfo& info) {
   HR_ENFORCE(!info.type.empty(), InvalidArgument, "an operator needs a type");
+  HR_ENFORCE(info.version >= 0, InvalidArgument, "operator '", info.type, "' has version ", info.version,
+             ", expected 0 or more");
   CheckNames(info, info.inputs, "input");
   CheckNames(info, info.outputs, "output");
   CheckNames(info, info.attrs, "attribute");
@@ -51,8 +55,8 @@ void CheckInfo(const OpInfo& info) {
                "operator '", info.type, "' writes output '", pair.output, "' in place of input '", pair.input,
                "', but does not declare both");
   }
-  HR_ENFORCE(info.kernels.empty() == static_cast<bool>(info.factory), InvalidArgument, "operator '", info.type,
-             "' must have either kernels or a class");
+  HR_ENFORCE(!info.kernels.empty() || info.factory, InvalidArgument, "operator '", info.type,
+             "' must have kernels or a class");
   HR_ENFORCE(
       std::all_of(info.kernels.begin(), info.kernels.end(), [](const auto& k) { return static_cast<bool>(k.second); }),
       InvalidArgument, "operator '", info.type, "' has an empty kernel");
@@ -74,6 +78,18 @@ void CheckInfo(const OpInfo& info) {
   }
   HR_ENFORCE(info.kernels.size() <= 1 || !info.inputs.empty() || !info.kernel_type_attr.empty(), InvalidArgument,
              "operator '", info.type, "' has several kernels, but neither inputs nor an attribute to choose by");
+}
+
+// `info` is nullptr if there is no such operator.
+void CheckKernel(const Registry& registry, const OpInfo* info, const std::string& type, DataType dtype,
+                 const KernelFn& kernel) HR_REQUIRES(registry.mutex) {
+  HR_ENFORCE(info != nullptr, NotFound, "there is no operator '", type, "' to add a kernel for ", DataTypeName(dtype),
+             " to");
+  HR_ENFORCE(!info->kernels.empty() && kernel != nullptr, InvalidArgument, "operator '", type,
+             "' cannot take a kernel for ", DataTypeName(dtype),
+             kernel == nullptr ? ": it is empty" : ": it is not made of kernels");
+  HR_ENFORCE(!info->kernels.contains(dtype) && !registry.kernels.contains({type, dtype}), AlreadyExists, "operator '",
+             type, "' has a kernel for ", DataTypeName(dtype), " already");
 }
 
 size_t EditDistance(std::string_view a, std::string_view b) {
@@ -151,7 +167,56 @@ void CheckOverlaps(const OpInfo& info, const OpDesc& op) {
   }
 }
 
+// Attributes of Fluid's operators that choose a library of the device, or that its passes leave, with the values that
+// change no result (none listed: all). An operator that does not declare one does without it.
+bool HasNoEffect(const std::string& name, const Attribute& value) {
+  using Values = std::vector<Attribute>;
+  static const auto* attrs =
+      new std::map<std::string, Values, std::less<>>{{"Scale_in", {}},
+                                                     {"Scale_in_eltwise", {}},
+                                                     {"Scale_out", {}},
+                                                     {"Scale_weights", {}},
+                                                     {"Scale_x", {}},
+                                                     {"Scale_y", {}},
+                                                     {"data_format", {std::string("AnyLayout"), std::string("NCHW")}},
+                                                     {"exhaustive_search", {}},
+                                                     {"fix_seed", {}},
+                                                     {"force_fp32_output", {false}},
+                                                     {"fuse_brelu", {false}},
+                                                     {"fuse_relu", {false}},
+                                                     {"fuse_relu_before_depthwise_conv", {false}},
+                                                     {"fuse_residual_connection", {false}},
+                                                     {"fuse_with_relu", {false}},
+                                                     {"is_distributed", {false}},
+                                                     {"is_test", {}},
+                                                     {"mkldnn_data_type", {}},
+                                                     {"op_callstack", {}},
+                                                     {"op_device", {}},
+                                                     {"op_namescope", {}},
+                                                     {"op_role", {}},
+                                                     {"op_role_var", {}},
+                                                     {"padding_algorithm", {std::string("EXPLICIT")}},
+                                                     {"remote_prefetch", {false}},
+                                                     {"scale_out", {1.0F}},
+                                                     {"scale_x", {1.0F}},
+                                                     {"scale_y", {1.0F, std::vector<float>{1.0F}}},
+                                                     {"trainable_statistics", {false}},
+                                                     {"use_addto", {}},
+                                                     {"use_cudnn", {}},
+                                                     {"use_mkldnn", {}},
+                                                     {"use_quantizer", {}},
+                                                     {"workspace_size_MB", {}},
+                                                     {"x_data_format", {std::string("")}},
+                                                     {"y_data_format", {std::string("")}}};
+  const auto found = attrs->find(name);
+  return found != attrs->end() &&
+         (found->second.empty() || std::find(found->second.begin(), found->second.end(), value) != found->second.end());
+}
+
 void CheckAttrs(const OpInfo& info, OpDesc* op) {
+  std::erase_if(op->attrs, [&info](const auto& attr) {
+    return info.FindAttr(attr.first) == nullptr && HasNoEffect(attr.first, attr.second);
+  });
   for (auto& [name, value] : op->attrs) {
     const AttrInfo* attr = info.FindAttr(name);
     HR_ENFORCE(attr != nullptr, NotFound, "operator '", op->type, "' has no attribute '", name, "'");
@@ -237,11 +302,24 @@ std::vector<std::string> OpRegistrationLog::Commit() {
   for (const std::string& type : types) {
     HR_ENFORCE(!registry.infos.contains(type), AlreadyExists, "operator '", type, "' is registered already");
   }
+  std::set<std::pair<std::string_view, DataType>> added;
+  for (const Kernel& kernel : kernels_) {
+    const auto known = registry.infos.find(kernel.type);
+    const auto own = std::find_if(infos_.begin(), infos_.end(), [&](const auto& op) { return op.type == kernel.type; });
+    const OpInfo* info = known != registry.infos.end() ? known->second.get() : own != infos_.end() ? &*own : nullptr;
+    CheckKernel(registry, info, kernel.type, kernel.dtype, kernel.kernel);
+    HR_ENFORCE(added.emplace(kernel.type, kernel.dtype).second, AlreadyExists, "the library registers a kernel of '",
+               kernel.type, "' for ", DataTypeName(kernel.dtype), " twice");
+  }
   for (OpInfo& info : infos_) {
     std::string type = info.type;
     registry.infos.emplace(std::move(type), std::make_unique<const OpInfo>(std::move(info)));
   }
+  for (Kernel& kernel : kernels_) {
+    registry.kernels.emplace(std::pair(std::move(kernel.type), kernel.dtype), std::move(kernel.kernel));
+  }
   infos_.clear();
+  kernels_.clear();
   return {types.begin(), types.end()};
 }
 
@@ -256,6 +334,44 @@ void OpRegistry::Register(OpInfo info) {
   HR_ENFORCE(!registry.infos.contains(info.type), AlreadyExists, "operator '", info.type, "' is registered already");
   std::string type = info.type;
   registry.infos.emplace(std::move(type), std::make_unique<const OpInfo>(std::move(info)));
+}
+
+void OpRegistry::RegisterKernel(std::string_view type, DataType dtype, KernelFn kernel) {
+  if (current_log != nullptr) {
+    current_log->kernels_.push_back({std::string(type), dtype, std::move(kernel)});
+    return;
+  }
+  Registry& registry = GlobalRegistry();
+  const MutexLock lock(registry.mutex);
+  const auto it = registry.infos.find(type);
+  const std::string name(type);
+  CheckKernel(registry, it == registry.infos.end() ? nullptr : it->second.get(), name, dtype, kernel);
+  registry.kernels.emplace(std::pair(name, dtype), std::move(kernel));
+}
+
+const KernelFn* OpRegistry::FindKernel(const OpInfo& info, DataType dtype) {
+  if (const auto own = info.kernels.find(dtype); own != info.kernels.end()) {
+    return &own->second;
+  }
+  Registry& registry = GlobalRegistry();
+  const MutexLock lock(registry.mutex);
+  const auto added = registry.kernels.find({info.type, dtype});
+  return added == registry.kernels.end() ? nullptr : &added->second;
+}
+
+std::vector<DataType> OpRegistry::KernelTypes(const OpInfo& info) {
+  std::set<DataType> types;
+  for (const auto& [type, kernel] : info.kernels) {
+    types.insert(type);
+  }
+  Registry& registry = GlobalRegistry();
+  const MutexLock lock(registry.mutex);
+  for (const auto& [key, kernel] : registry.kernels) {
+    if (key.first == info.type) {
+      types.insert(key.second);
+    }
+  }
+  return {types.begin(), types.end()};
 }
 
 const OpInfo* OpRegistry::Find(std::string_view type) {
@@ -307,6 +423,11 @@ OpRegistrar&& OpRegistrar::Comment(std::string text) && {
   return std::move(*this);
 }
 
+OpRegistrar&& OpRegistrar::Version(int32_t version) && {
+  info_.version = version;
+  return std::move(*this);
+}
+
 OpRegistrar&& OpRegistrar::Input(std::string slot, std::string comment, unsigned flags) && {
   info_.inputs.push_back({std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0,
                           (flags & kSelectedRows) != 0});
@@ -341,6 +462,11 @@ OpRegistrar&& OpRegistrar::KernelTypeFromAttr(std::string attr) && {
 
 OpRegistrar&& OpRegistrar::Gradient(GradientMaker maker) && {
   info_.gradient = std::move(maker);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::ArrayGradient(GradientMaker maker) && {
+  info_.array_gradient = std::move(maker);
   return std::move(*this);
 }
 

@@ -81,6 +81,7 @@ struct BlockGradient {
 
 struct OpInfo {
   std::string type;
+  int32_t version = 0;  // raised by each change after which older programs would compute something else
   std::string comment;
   std::vector<SlotInfo> inputs;
   std::vector<SlotInfo> outputs;
@@ -90,10 +91,11 @@ struct OpInfo {
   std::map<DataType, KernelFn> kernels;
   std::string kernel_type_slot;  // the input whose dtype selects the kernel
   std::string kernel_type_attr;  // or the attribute (an int32 DataType) that does
-  OperatorFactory factory;       // makes an operator that is not a kernel
+  OperatorFactory factory;       // makes an operator that is not a kernel, or not always
   GradientMaker gradient;        // empty: not differentiable, unless:
   std::optional<BlockGradient> block_gradient;
-  bool reads_data = false;  // takes the next batch from a reader: the executor runs it before what changes state
+  GradientMaker array_gradient;  // in place of `gradient`, if an output is an array
+  bool reads_data = false;       // takes the next batch from a reader: the executor runs it before what changes state
 
   const SlotInfo* FindInput(std::string_view slot) const;
   const SlotInfo* FindOutput(std::string_view slot) const;
@@ -123,10 +125,20 @@ class HEADRACE_API OpRegistry {
   // Sorted.
   static std::vector<std::string> Types();
 
-  // Checks slots and attributes against the declaration and fills in the defaults. An output may name the variable of
+  // Checks slots and attributes against the declaration and fills in the defaults. Attributes by which Fluid chooses a
+  // library (use_cudnn, …) are left out where they are not declared. An output may name the variable of
   // an input only where the declaration says so, and that of another output never. Throws InvalidArgument, NotFound or
   // TypeMismatch with the operator's type.
   static void Check(OpDesc& op);
+
+  // Adds a kernel to a registered operator, which stays as it is otherwise: a gradient operator gets one of its own.
+  // Throws NotFound if there is no such operator, AlreadyExists if it has a kernel for the type, InvalidArgument if it
+  // has no kernels at all or `kernel` is empty. While LoadOpLibrary opens a library, as Register.
+  static void RegisterKernel(std::string_view type, DataType dtype, KernelFn kernel);
+  // The kernel of a registered operator, its own or added; nullptr if there is none. It stays where it is.
+  static const KernelFn* FindKernel(const OpInfo& info, DataType dtype);
+  // The types that it has kernels for, sorted.
+  static std::vector<DataType> KernelTypes(const OpInfo& info);
 
   // The runnable form of a checked OpDesc.
   static std::unique_ptr<OperatorBase> Create(const OpDesc& op);
@@ -146,6 +158,8 @@ class HEADRACE_API OpRegistrar {
   void Register() &&;
 
   OpRegistrar&& Comment(std::string text) &&;
+  // See OpInfo::version. Programs say which versions they were made with; one that is newer than this is refused.
+  OpRegistrar&& Version(int32_t version) &&;
   OpRegistrar&& Input(std::string slot, std::string comment, unsigned flags = kPlain) &&;
   OpRegistrar&& Output(std::string slot, std::string comment, unsigned flags = kPlain) &&;
   // A required attribute of type T.
@@ -180,13 +194,16 @@ class HEADRACE_API OpRegistrar {
   }
   OpRegistrar&& KernelTypeFrom(std::string slot) &&;
   OpRegistrar&& KernelTypeFromAttr(std::string attr) &&;
-  // The operator is an OperatorBase of its own.
+  // The operator is an OperatorBase of its own, which may run kernels that it has as well (KernelOperator).
   template <typename Op>
   OpRegistrar&& Operator() && {
     info_.factory = [](OpDesc desc) -> std::unique_ptr<OperatorBase> { return std::make_unique<Op>(std::move(desc)); };
     return std::move(*this);
   }
   OpRegistrar&& Gradient(GradientMaker maker) &&;
+  // The gradient where an output is an array, of an operator whose outputs may be tensors or arrays. Gradients of
+  // arrays are changed in place; see framework/backward.cc.
+  OpRegistrar&& ArrayGradient(GradientMaker maker) &&;
   // See headrace::BlockGradient.
   OpRegistrar&& GradientByBlock(BlockGradient slots) &&;
   // See OpInfo::reads_data.
@@ -210,5 +227,20 @@ struct OpRegistration {
 // At namespace scope of a source file. `type` is an identifier.
 #define HEADRACE_REGISTER_OP(type) \
   [[maybe_unused]] static const ::headrace::OpRegistration headrace_registration_##type = ::headrace::OpRegistrar(#type)
+
+struct KernelRegistration {
+  KernelRegistration(const char* type, DataType dtype, KernelFn kernel) {
+    HEADRACE_OP_LIBRARY_ABI();
+    OpRegistry::RegisterKernel(type, dtype, std::move(kernel));
+  }
+};
+
+// At namespace scope of a source file: a kernel for inputs of type T of an operator that is registered elsewhere, by
+// headrace or by a library that was loaded before. `type` and T are identifiers, the last argument is a KernelFn:
+//
+//   HEADRACE_REGISTER_KERNEL(relu, int32_t, ReluOfIntegers);
+#define HEADRACE_REGISTER_KERNEL(type, T, ...)                                                            \
+  [[maybe_unused]] static const ::headrace::KernelRegistration headrace_kernel_registration_##type##_##T( \
+      #type, ::headrace::DataTypeOf<T>::value, __VA_ARGS__)
 
 }  // namespace headrace

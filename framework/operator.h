@@ -71,7 +71,7 @@ class HEADRACE_API OperatorBase {
 class HEADRACE_API ExecutionContext {
  public:
   struct Slot {
-    std::string name;
+    std::string_view name;             // part of the OpDesc
     std::vector<Variable*> variables;  // nullptr where the OpDesc says kEmptyVarName
   };
 
@@ -105,10 +105,20 @@ class HEADRACE_API ExecutionContext {
 
   Variable* InputVar(std::string_view slot, size_t i = 0) const;   // nullptr if absent
   Variable* OutputVar(std::string_view slot, size_t i = 0) const;  // nullptr if absent
-  // Calls visit(Variable*) for each variable of the output slots.
+  // Call visit(Variable*) for each variable of the slots.
+  template <typename Visit>
+  void ForEachInput(Visit&& visit) const {
+    ForEachIn(inputs_, visit);
+  }
   template <typename Visit>
   void ForEachOutput(Visit&& visit) const {
-    for (const Slot& slot : outputs_) {
+    ForEachIn(outputs_, visit);
+  }
+
+ private:
+  template <typename Visit>
+  static void ForEachIn(const std::vector<Slot>& slots, Visit& visit) {
+    for (const Slot& slot : slots) {
       for (Variable* variable : slot.variables) {
         if (variable != nullptr) {
           visit(variable);
@@ -117,7 +127,6 @@ class HEADRACE_API ExecutionContext {
     }
   }
 
- private:
   const OpDesc& op_;
   std::vector<Slot> inputs_;
   std::vector<Slot> outputs_;

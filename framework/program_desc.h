@@ -35,7 +35,8 @@ class HEADRACE_API ProgramDesc {
   std::string Serialize() const;
 
   // Throws DataLoss if `bytes` is not a program, or one that contradicts itself (a block's parent, an operator's block,
-  // a bad enum value); NotFound for an unregistered operator or a variable that no block declares.
+  // a bad enum value); NotFound for an unregistered operator or a variable that no block declares; Unimplemented for an
+  // operator of a newer version than is registered.
   static std::unique_ptr<ProgramDesc> Parse(std::string_view bytes);
 
   // Exchanges the contents of two programs; both count as changed.

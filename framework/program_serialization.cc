@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <memory_resource>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -33,6 +36,9 @@ using VarType = Headrace__Proto__VarType;
 using VarDesc = Headrace__Proto__VarDesc;
 using BlockDesc = Headrace__Proto__BlockDesc;
 using Version = Headrace__Proto__Version;
+using OpVersion = Headrace__Proto__OpVersion;
+using OpVersionMap = Headrace__Proto__OpVersionMap;
+using OpVersionPair = Headrace__Proto__OpVersionMap__OpVersionPair;
 using ProgramDesc = Headrace__Proto__ProgramDesc;
 }  // namespace proto
 
@@ -48,10 +54,37 @@ class MessageBuilder {
     out->version->has_version = 1;
     std::tie(out->n_blocks, out->blocks) =
         List<proto::BlockDesc*>(program.num_blocks(), [&](size_t i) { return Build(program.block(i)); });
+    if (const std::map<std::string_view, int32_t> versions = VersionsOf(program); !versions.empty()) {
+      out->op_version_map = New<proto::OpVersionMap>(headrace__proto__op_version_map__init);
+      auto it = versions.begin();
+      std::tie(out->op_version_map->n_pair, out->op_version_map->pair) =
+          List<proto::OpVersionPair*>(versions.size(), [&](size_t) {
+            auto* pair = New<proto::OpVersionPair>(headrace__proto__op_version_map__op_version_pair__init);
+            pair->op_name = Text(it->first);
+            pair->op_version = New<proto::OpVersion>(headrace__proto__op_version__init);
+            pair->op_version->version = it->second;
+            ++it;
+            return pair;
+          });
+    }
     return out;
   }
 
  private:
+  // Of its operators, those that are not at version 0.
+  static std::map<std::string_view, int32_t> VersionsOf(const ProgramDesc& program) {
+    std::map<std::string_view, int32_t> versions;
+    for (size_t b = 0; b < program.num_blocks(); ++b) {
+      for (const auto& op : program.block(b).ops()) {
+        const OpInfo* info = OpRegistry::Find(op->type);
+        if (info != nullptr && info->version != 0) {
+          versions.emplace(op->type, info->version);
+        }
+      }
+    }
+    return versions;
+  }
+
   // Fills in a message's attribute.
   class SetValue {
    public:
@@ -125,14 +158,14 @@ class MessageBuilder {
     }
     return {n, items};
   }
-  template <typename T>
-  std::pair<size_t, T*> Copy(const std::vector<T>& list) {
-    return List<T>(list.size(), [&](size_t i) { return list[i]; });
+  template <typename Sequence>
+  std::pair<size_t, typename Sequence::value_type*> Copy(const Sequence& list) {
+    return List<typename Sequence::value_type>(list.size(), [&](size_t i) { return list[i]; });
   }
   std::pair<size_t, ProtobufCBinaryData*> Texts(const std::vector<std::string>& texts) {
     return List<ProtobufCBinaryData>(texts.size(), [&](size_t i) { return Text(texts[i]); });
   }
-  static ProtobufCBinaryData Text(const std::string& text) {
+  static ProtobufCBinaryData Text(std::string_view text) {
     // Never written to: the runtime's type does not know const.
     return {text.size(), reinterpret_cast<uint8_t*>(const_cast<char*>(text.data()))};
   }
@@ -383,6 +416,22 @@ void CheckOp(const BlockDesc& block, OpDesc* op) {
   }
 }
 
+// Operators may have changed since; what has not been made yet cannot be known.
+void CheckVersions(const proto::OpVersionMap& versions) {
+  for (size_t i = 0; i < versions.n_pair; ++i) {
+    const std::string type = TextOf(versions.pair[i]->op_name);
+    const int32_t version = versions.pair[i]->op_version->version;
+    const OpInfo* info = OpRegistry::Find(type);
+    if (info != nullptr && version > info->version) {
+      Unimplemented error(StrCat("the program uses version ", version, " of operator '", type,
+                                 "', which is at version ", info->version,
+                                 " here: a newer headrace, or library of operators, has made it"));
+      error.SetOpType(type);
+      throw error;
+    }
+  }
+}
+
 }  // namespace
 
 std::string ProgramDesc::Serialize() const {
@@ -402,8 +451,12 @@ std::unique_ptr<ProgramDesc> ProgramDesc::Parse(std::string_view bytes) {
       release);
   HR_ENFORCE(in != nullptr, DataLoss, "the ", bytes.size(), " bytes are not a serialised program");
   HR_ENFORCE(in->n_blocks > 0, DataLoss, "corrupt program: it has no block");
-  HR_ENFORCE(in->version == nullptr || in->version->version == 0, DataLoss, "the program has format version ",
-             in->version->version, ", expected 0");
+  // Ours is 0, as Fluid's was at first; then it wrote its release: 1006001 is 1.6.1.
+  HR_ENFORCE(in->version == nullptr || (in->version->version >= 0 && in->version->version < 2'000'000), DataLoss,
+             "the program has format version ", in->version->version, ", expected 0 or a release of Fluid 1");
+  if (in->op_version_map != nullptr) {
+    CheckVersions(*in->op_version_map);
+  }
   auto program = std::make_unique<ProgramDesc>();
   for (size_t i = 0; i < in->n_blocks; ++i) {
     const proto::BlockDesc& block = *in->blocks[i];

@@ -7,17 +7,17 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "framework/export.h"
 #include "framework/lod_tensor.h"
+#include "framework/memory_pool.h"
 
 namespace headrace {
 
 class HEADRACE_API SelectedRows {
  public:
-  const std::vector<int64_t>& rows() const { return rows_; }
-  std::vector<int64_t>* mutable_rows() { return &rows_; }
+  const PoolVector<int64_t>& rows() const { return rows_; }
+  PoolVector<int64_t>* mutable_rows() { return &rows_; }
 
   // Rows of the tall tensor.
   int64_t height() const { return height_; }
@@ -35,7 +35,7 @@ class HEADRACE_API SelectedRows {
   void Check() const;
 
  private:
-  std::vector<int64_t> rows_;
+  PoolVector<int64_t> rows_;
   int64_t height_ = 0;
   LoDTensor value_;
 };

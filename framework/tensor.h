@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "framework/allocation.h"
 #include "framework/data_type.h"
@@ -63,6 +64,12 @@ class HEADRACE_API Tensor {
   // Becomes a copy of the elements of `src` in memory that nobody else shares; `src` may be this tensor. Throws
   // FailedPrecondition if `src` is uninitialised.
   void CopyFrom(const Tensor& src);
+
+  // Exchanges the memory for `memory`, which need not have the elements, or for none; shape and dtype stay.
+  void SetMemory(std::shared_ptr<Allocation> memory) {
+    allocation_ = std::move(memory);
+    offset_ = 0;
+  }
 
   // Lets go of the memory; shape and dtype are forgotten.
   void Clear();

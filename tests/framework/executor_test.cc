@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <optional>
 #include <thread>
 
@@ -67,6 +68,28 @@ TEST(Executor, RunsNothingIfALaterOperatorLacksAnInput) {
     EXPECT_EQ(Values(scope.GetVar("w").Get<LoDTensor>()), Floats({6}));
     Put(&scope, "w", MakeTensor({1}, {5}));
   }
+}
+
+TEST(Executor, TakesItsNumberOfThreadsFromTheCallerOrTheEnvironment) {
+  EXPECT_EQ(unsetenv("CPU_NUM"), 0);
+  EXPECT_EQ(Executor().cpu_num(), 1);
+  EXPECT_EQ(Executor({}, 3).cpu_num(), 3);
+  EXPECT_EQ(setenv("CPU_NUM", "2", 1), 0);
+  EXPECT_EQ(Executor().cpu_num(), 2);
+  EXPECT_EQ(Executor({}, 3).cpu_num(), 3);
+  for (const char* wrong : {"0", "-1", "2 ", "two", "1025", "99999999999999999999"}) {
+    EXPECT_EQ(setenv("CPU_NUM", wrong, 1), 0);
+    try {
+      (void)Executor();
+      ADD_FAILURE() << "nothing was thrown for " << wrong;
+    } catch (const InvalidArgument& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("CPU_NUM"), HasSubstr("[1, 1024]"), HasSubstr(wrong)));
+    }
+  }
+  EXPECT_EQ(setenv("CPU_NUM", "", 1), 0);
+  EXPECT_EQ(Executor().cpu_num(), 1);
+  EXPECT_EQ(unsetenv("CPU_NUM"), 0);
+  EXPECT_THROW(Executor({}, -1), InvalidArgument);
 }
 
 TEST(Executor, RefusesAProgramWhoseVariablesAreOfAnotherKindThanItsOperatorsTake) {

@@ -1,8 +1,11 @@
 #include "framework/op_library.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
 #include <thread>
 
 #include "framework/errors.h"
@@ -33,6 +36,66 @@ TEST(OpLibrary, ItsOperatorsRun) {
   std::vector<LoDTensor> fetched;
   Executor().Run(*prepared, &scope, {{"x", x}}, &fetched);
   EXPECT_EQ(std::vector<float>(fetched[0].data<float>(), fetched[0].data<float>() + 3), (std::vector<float>{0, 3, 6}));
+}
+
+// The element of a program with the operators that `append` adds, in variable "y".
+template <typename T>
+T RunFor(const std::function<void(BlockDesc&)>& append, const std::map<std::string, LoDTensor>& feeds = {}) {
+  ProgramDesc program;
+  program.block(0).Var("y");
+  append(program.block(0));
+  const auto prepared = Executor().Prepare(program, {"y"});
+  Scope scope;
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*prepared, &scope, feeds, &fetched);
+  return *fetched[0].data<T>();
+}
+
+TEST(OpLibrary, AddsKernelsForOtherTypesToOperatorsThatExist) {
+  const auto relu = [](BlockDesc& block) {
+    block.Var("x").tensor = {{1}, DataType::kInt32, 0};
+    block.AppendOp({"relu", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}});
+  };
+  LoDTensor x;
+  *x.Resize({1}).mutable_data<int32_t>() = -5;
+  const OpInfo& info = OpRegistry::Get("relu");
+  EXPECT_EQ(OpRegistry::FindKernel(info, DataType::kInt32), nullptr);
+  EXPECT_THROW(RunFor<int32_t>(relu, {{"x", x}}), Unimplemented);
+
+  EXPECT_EQ(LoadOpLibrary(PLUGIN_KERNELS), (std::vector<std::string>{"create_plugin_counter"}));
+  EXPECT_EQ(RunFor<int32_t>(relu, {{"x", x}}), 0);
+  *x.mutable_data<int32_t>() = 7;
+  EXPECT_EQ(RunFor<int32_t>(relu, {{"x", x}}), 7);
+  EXPECT_EQ(OpRegistry::KernelTypes(info),
+            (std::vector<DataType>{DataType::kInt32, DataType::kFloat32, DataType::kFloat64}));
+  EXPECT_EQ(&OpRegistry::Get("relu"), &info);
+}
+
+TEST(OpLibrary, AddsReaders) {
+  LoadOpLibrary(PLUGIN_KERNELS);
+  ProgramDesc program;
+  BlockDesc& block = program.block(0);
+  block.Var("reader").persistable = true;
+  block.Var("y");
+  block.AppendOp({"create_plugin_counter", {}, {{"Out", {"reader"}}}, {{"count", 2}}});
+  block.AppendOp({"read", {{"Reader", {"reader"}}}, {{"Out", {"y"}}}, {}});
+  EXPECT_EQ(block.GetVar("y").tensor.dtype, DataType::kInt64);
+  Scope scope;
+  Executor().Run(program, &scope);  // makes it, and reads the first batch
+  const auto prepared = Executor().Prepare(program, {"y"});
+  std::vector<LoDTensor> fetched;
+  Executor().Run(*prepared, &scope, {}, &fetched);
+  EXPECT_EQ(*fetched[0].data<int64_t>(), 1);
+  EXPECT_THROW(Executor().Run(*prepared, &scope), EndOfData);
+}
+
+TEST(OpLibrary, OneWhoseKernelCannotBeAddedLeavesNothing) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_THROW(LoadOpLibrary(PLUGIN_KERNEL_TWICE), AlreadyExists);
+    EXPECT_THROW(LoadOpLibrary(PLUGIN_KERNEL_NOWHERE), InvalidArgument);
+  }
+  EXPECT_EQ(OpRegistry::Find("plugin_beside_a_kernel"), nullptr);
+  EXPECT_EQ(OpRegistry::FindKernel(OpRegistry::Get("sigmoid"), DataType::kInt32), nullptr);
 }
 
 TEST(OpLibrary, OneThatDuplicatesAnOperatorLeavesNothing) {
@@ -74,6 +137,25 @@ TEST(OpLibrary, OneBuiltForAnotherVersionIsRefused) {
     EXPECT_THAT(error.what(), testing::AllOf(HasSubstr(PLUGIN_OTHER_ABI), HasSubstr("another version of headrace"),
                                              HasSubstr("headrace_op_library_abi_0")));
   }
+}
+
+TEST(OpLibrary, OneThatRegistersNothingIsRefused) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_THAT([] { LoadOpLibrary(PLUGIN_EMPTY); },
+                testing::ThrowsMessage<InvalidArgument>(HasSubstr("it registers neither operators nor kernels")));
+  }
+}
+
+TEST(OpLibrary, OneThatWasLinkedWithAnotherLibheadraceNamesBoth) {
+  EXPECT_THAT([] { LoadOpLibrary(PLUGIN_ELSEWHERE); },
+              testing::ThrowsMessage<InvalidArgument>(testing::AllOf(
+                  HasSubstr("/elsewhere/libheadrace.so.0', which it"), HasSubstr("/libheadrace.so'; link it"))));
+}
+
+TEST(OpLibrary, WhatTheProgramHasLoadedItselfIsNotRefused) {
+  ASSERT_NE(dlopen(PLUGIN_LINKED, RTLD_NOW | RTLD_LOCAL), nullptr);
+  EXPECT_EQ(LoadOpLibrary(PLUGIN_LINKED), std::vector<std::string>());
+  EXPECT_NE(OpRegistry::Find("plugin_linked"), nullptr);
 }
 
 TEST(OpLibrary, RegistrationOutsideOfALibraryGoesOnAsBefore) {

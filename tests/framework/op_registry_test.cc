@@ -149,6 +149,29 @@ TEST(OpCheck, AttributeCheckRuns) {
               testing::AllOf(HasSubstr("finite"), HasSubstr("operator 'test_scale'")));
 }
 
+TEST(OpRegistry, AttributesThatChooseALibraryAreLeftOut) {
+  OpDesc op{"relu", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}};
+  op.attrs = {{"use_cudnn", true}, {"op_role", int32_t{1}}, {"fuse_relu", false}, {"data_format", std::string("NCHW")}};
+  OpRegistry::Check(op);
+  EXPECT_TRUE(op.attrs.empty());
+  op.attrs = {{"fuse_relu", true}};  // this would change the result
+  EXPECT_THAT(MessageOf<NotFound>([&] { OpRegistry::Check(op); }), HasSubstr("no attribute 'fuse_relu'"));
+}
+
+TEST(OpRegistry, KernelsAreAddedOnceToOperatorsThatHaveSome) {
+  OpRegistrar("test_more_kernels").Output("Out", "").Kernel<float>(Nothing()).Register();
+  OpRegistry::RegisterKernel("test_more_kernels", DataType::kInt8, Nothing());
+  const OpInfo& info = OpRegistry::Get("test_more_kernels");
+  EXPECT_EQ(OpRegistry::KernelTypes(info), (std::vector<DataType>{DataType::kFloat32, DataType::kInt8}));
+  EXPECT_EQ(OpRegistry::FindKernel(info, DataType::kFloat64), nullptr);
+  for (const DataType type : {DataType::kFloat32, DataType::kInt8}) {
+    EXPECT_THROW(OpRegistry::RegisterKernel("test_more_kernels", type, Nothing()), AlreadyExists);
+  }
+  EXPECT_THROW(OpRegistry::RegisterKernel("test_more_kernels", DataType::kInt16, {}), InvalidArgument);
+  EXPECT_THROW(OpRegistry::RegisterKernel("while", DataType::kInt16, Nothing()), InvalidArgument);
+  EXPECT_THROW(OpRegistry::RegisterKernel("nowhere", DataType::kInt16, Nothing()), NotFound);
+}
+
 TEST(OpDescAttr, WrongTypeAndMissingAreNamed) {
   const OpDesc op{"some", {}, {}, {{"a", 1.0F}}};
   EXPECT_THAT(MessageOf<TypeMismatch>([&] { (void)op.Attr<int32_t>("a"); }), HasSubstr("is float, expected int32"));

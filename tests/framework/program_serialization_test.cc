@@ -208,6 +208,27 @@ TEST(ProgramParse, BlockRefOutOfRangeIsDataLoss) {
   EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, ref, 2)), DataLoss);
 }
 
+HEADRACE_REGISTER_OP(test_versioned).Output("Out", "").Version(3).Kernel<float>(Nothing());
+
+TEST(ProgramParse, OperatorsOfNewerVersionsAreRefusedAndOlderOnesLoad) {
+  ProgramDesc program;
+  Declare(&program, "y", {1});
+  Append(&program, "test_versioned", {}, {{"Out", {"y"}}}, {});
+  std::string bytes = program.Serialize();
+  ASSERT_EQ(bytes.back(), 3);  // the last field of all
+  EXPECT_EQ(ProgramDesc::Parse(bytes)->Serialize(), bytes);
+  bytes.back() = 2;
+  EXPECT_EQ(ProgramDesc::Parse(bytes)->block(0).ops().size(), 1U);
+  bytes.back() = 4;
+  try {
+    ProgramDesc::Parse(bytes);
+    FAIL() << "nothing was thrown";
+  } catch (const Unimplemented& error) {
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("version 4 of operator 'test_versioned'"),
+                                             testing::HasSubstr("at version 3 here")));
+  }
+}
+
 TEST(ProgramParse, BadEnumValuesAreDataLoss) {
   ProgramDesc program;
   Declare(&program, "v");

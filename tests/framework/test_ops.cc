@@ -198,6 +198,34 @@ HEADRACE_REGISTER_OP(test_increment)
     .InferShape(ShareX)
     .Kernel<float>([](const ExecutionContext& ctx) { Map<float>(ctx, [](float x) { return x + 1; }); });
 
+HEADRACE_REGISTER_OP(test_share)
+    .Input("X", "")
+    .Output("Out", "")
+    .InferShape(ShareX)
+    .Kernel<float>([](const ExecutionContext& ctx) { *ctx.Output("Out") = ctx.Input("X"); });
+
+HEADRACE_REGISTER_OP(test_share_if_positive)
+    .Input("X", "")
+    .Output("Out", "")
+    .InferShape(ShareX)
+    .Kernel<float>([](const ExecutionContext& ctx) {
+      const LoDTensor& x = ctx.Input("X");
+      if (*x.data<float>() > 0) {
+        *ctx.Output("Out") = x;
+      } else {
+        ctx.Output("Out")->CopyFrom(x);
+      }
+    });
+
+HEADRACE_REGISTER_OP(test_fail_if_over_100)
+    .Input("X", "")
+    .Output("Out", "")
+    .InferShape(ShareX)
+    .Kernel<float>([](const ExecutionContext& ctx) {
+      HR_ENFORCE(*ctx.Input("X").data<float>() <= 100, OutOfRange, "too large");
+      Map<float>(ctx, [](float x) { return x; });
+    });
+
 void Fill(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
   std::fill_n(out->mutable_data<float>(), out->numel(), ctx.Attr<float>("value"));

@@ -8,6 +8,9 @@
 //   test_weighted(X, Weight) → Out         X · Weight; Weight has no gradient
 //   test_sgd(Param, Grad; rate) → ParamOut usually in place
 //   test_increment(X) → Out                X + 1, usually in place; no gradient
+//   test_share(X) → Out                    X, in the same memory
+//   test_share_if_positive(X) → Out        as test_share if the first element is positive, otherwise a copy
+//   test_fail_if_over_100(X) → Out         a copy of X, or an OutOfRange
 //   test_fill(; shape, value) → Out
 //   test_fail(X; how)                      throws: "error", "memory", "length"
 //   test_take(Reader) → Out                reads data: takes from a Feed of the scope, throws EndOfData when it is

@@ -1,0 +1,98 @@
+// Where the temporaries of a block lie: those that are not needed at the same time share memory.
+//
+// A run finds out how large they are: each gives up its memory after the last operator that uses it, so that even the
+// first run needs little more than what is alive. Before the next run the plan gives each of them, and the scratch
+// memory of each operator, a place in one piece of memory, the largest first, each in the lowest gap that nothing of
+// the same time has. The places stay as they are until a temporary has outgrown its own; a run allocates nothing for
+// them.
+//
+// What an operator shares with somebody else (puts into an array, say) stays that one's: after the last use of a
+// temporary the plan checks that nobody else holds its memory, and otherwise leaves it out from then on.
+//
+// Thread-safety: none.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/allocation.h"
+#include "framework/memory_pool.h"
+#include "framework/program_desc.h"
+#include "framework/scope.h"
+
+namespace headrace {
+
+class MemoryPlan {
+ public:
+  // Plans for tensors of `block` that an operator of `order` writes before any reads them, and that neither outlive a
+  // run, nor are in `kept`, nor occur in other blocks.
+  MemoryPlan(const BlockDesc& block, const std::vector<const OpDesc*>& order, const std::vector<std::string>& kept);
+
+  // Finds the variables, which must stay where they are until the next Bind or Unbind.
+  void Bind(const Scope& scope);
+  // Lets go of all memory.
+  void Unbind();
+
+  // Around each run, which uses `pool`.
+  void Begin(MemoryPool* pool);
+  void End() { complete_ = true; }
+
+  // Around each operator, by its place in `order`.
+  void Before(size_t op) const { MemoryPool::LendScratch(scratch_[op].place, scratch_[op].lent); }
+  void After(size_t op) {
+    if (MemoryPool::MostScratch() > scratch_[op].bytes) {
+      NoteScratch(op);
+    }
+    for (Temporary* temporary : ends_[op]) {
+      if (!IsInPlace(*temporary)) {
+        Settle(temporary);
+      }
+    }
+  }
+
+ private:
+  struct Temporary {
+    std::string name;
+    size_t first;  // operators that use it
+    size_t last;
+    bool planned = true;
+    size_t bytes = 0;  // the most that it has needed
+    Variable* variable = nullptr;
+    const std::byte* place = nullptr;  // nullptr: it has none
+  };
+
+  // The scratch memory of an operator, which lies with the temporaries.
+  struct Scratch {
+    size_t bytes = 0;  // the most that it has needed
+    size_t lent = 0;
+    std::byte* place = nullptr;
+  };
+  // What is to be laid out: a temporary or scratch memory.
+  struct Piece {
+    size_t first;
+    size_t last;
+    size_t bytes;
+    Temporary* temporary;
+    Scratch* scratch;
+    size_t offset = 0;
+  };
+
+  void NoteScratch(size_t op);
+  static bool IsInPlace(const Temporary& temporary);
+  void Settle(Temporary* temporary);
+  void Vacate(Temporary* temporary);
+  void LeaveOut(Temporary* temporary);
+  void LayOut(MemoryPool* pool);
+  static size_t Place(std::vector<Piece>* pieces);
+
+  std::vector<Temporary> temporaries_;
+  std::vector<std::vector<Temporary*>> ends_;  // by operator: what it is the last to use
+  std::vector<Scratch> scratch_;               // by operator
+  std::shared_ptr<Allocation> memory_;
+  bool stale_ = true;  // the places do not fit what is known
+  bool complete_ = true;
+};
+
+}  // namespace headrace

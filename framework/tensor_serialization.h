@@ -1,0 +1,66 @@
+// Tensors as bytes, in files and records. The format is Fluid's, so that either reads what the other has written:
+// uint32 0 (version); uint64 number of LoD levels, and of each uint64 bytes and the offsets, uint64; uint32 0; int32
+// bytes of a TensorDesc (Protocol Buffers: 1 the dtype, 2 the dims) and the TensorDesc; the elements. Everything is
+// little-endian.
+//
+// Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "framework/errors.h"
+#include "framework/export.h"
+#include "framework/lod_tensor.h"
+
+namespace headrace {
+
+// Bytes that are read front to back. What is wrong with them is DataLoss, naming them.
+class HEADRACE_API ByteSource {
+ public:
+  // `name`: where they are from; `size`: how many there are.
+  ByteSource(std::string name, uint64_t size) : name_(std::move(name)), left_(size) {}
+  virtual ~ByteSource();
+  ByteSource(const ByteSource&) = delete;
+  ByteSource& operator=(const ByteSource&) = delete;
+
+  const std::string& name() const { return name_; }
+  uint64_t left() const { return left_; }
+
+  // The next bytes. `what` they are is for the error if there are fewer.
+  void Read(void* to, uint64_t bytes, std::string_view what);
+
+  template <typename T>
+  T Number(std::string_view what) {
+    T value{};
+    Read(&value, sizeof(T), what);
+    return value;
+  }
+
+ private:
+  // `bytes` are left.
+  virtual void ReadImpl(void* to, uint64_t bytes) = 0;
+
+  const std::string name_;
+  uint64_t left_;
+};
+
+// Bytes in memory, which must outlive it.
+class HEADRACE_API MemorySource : public ByteSource {
+ public:
+  MemorySource(std::string name, std::string_view bytes) : ByteSource(std::move(name), bytes.size()), bytes_(bytes) {}
+
+ private:
+  void ReadImpl(void* to, uint64_t bytes) override;
+
+  std::string_view bytes_;
+};
+
+// Everything that lies before the elements of `tensor`.
+HEADRACE_API std::string SerializedHeader(const LoDTensor& tensor);
+
+// The next tensor of `source`. What the bytes claim is checked before memory is allocated for it.
+HEADRACE_API void ReadTensor(ByteSource* source, LoDTensor* tensor);
+
+}  // namespace headrace

@@ -1,0 +1,207 @@
+#include "framework/thread_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "framework/errors.h"
+#include "framework/spin_pause.h"
+
+namespace headrace {
+namespace {
+
+thread_local ThreadPool* current_pool = nullptr;
+
+// Long enough to bridge what lies between the loops of two kernels; waking a thread takes longer.
+constexpr std::chrono::microseconds kLookout{50};
+
+int Checked(int threads) {
+  HR_ENFORCE(1 <= threads && threads <= ThreadPool::kMaxThreads, InvalidArgument,
+             "expected a number of threads in [1, ", ThreadPool::kMaxThreads, "], got ", threads);
+  return threads;
+}
+
+// Waits until done(), for a while awake. Returns whether it is.
+template <typename Done>
+bool LookOut(Done&& done) {
+  const auto end = std::chrono::steady_clock::now() + kLookout;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) {
+        return true;
+      }
+      SpinPause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return done();
+}
+
+}  // namespace
+
+// What the threads share. The loop that is being run is described by members that are not atomic. Its caller writes
+// them while the loop is not open and nobody is inside; a thread enters (inside_), and reads them if it then finds the
+// loop open, else leaves. The order of all of that is sequentially consistent, so either the caller sees the thread
+// inside, or the thread sees that the loop is closed.
+class ThreadPool::Workers {
+ public:
+  explicit Workers(int threads) : threads_(static_cast<size_t>(threads) - 1) {}
+
+  ~Workers() {
+    stopping_.store(true);
+    generation_.fetch_add(1);
+    generation_.notify_all();
+    for (std::thread& thread : running_) {
+      thread.join();
+    }
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  bool TryRun(int64_t count, int64_t grain, const Block& block) {
+    if (busy_.exchange(true, std::memory_order_acquire)) {
+      return false;
+    }
+    const struct Release {
+      std::atomic<bool>* busy;
+      ~Release() { busy->store(false, std::memory_order_release); }
+    } release{&busy_};
+    Start();
+    count_ = count;
+    grain_ = grain;
+    block_ = &block;
+    next_.store(0, std::memory_order_relaxed);
+    open_.store(true);
+    generation_.fetch_add(1);
+    generation_.notify_all();
+    RunBlocks();
+    open_.store(false);
+    WaitUntilNobodyIsInside();
+    if (error_ != nullptr) {
+      std::rethrow_exception(std::exchange(error_, nullptr));
+    }
+    return true;
+  }
+
+ private:
+  void Start() {
+    if (running_.size() == threads_) {
+      return;
+    }
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    std::string failure;
+    try {
+      running_.reserve(threads_);
+      while (running_.size() < threads_) {
+        running_.emplace_back(&Workers::Work, this, generation_.load());
+      }
+    } catch (const std::system_error& error) {
+      failure = error.what();
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    HR_ENFORCE(failure.empty(), ResourceExhausted, "cannot start thread ", running_.size() + 2, " of ", threads_ + 1,
+               " (cpu_num): ", failure);
+  }
+
+  void Work(uint32_t seen) {
+    for (;;) {
+      const auto is_new = [this, seen] { return generation_.load(std::memory_order_relaxed) != seen; };
+      if (!LookOut(is_new)) {
+        generation_.wait(seen);
+      }
+      seen = generation_.load();
+      if (stopping_.load()) {
+        return;
+      }
+      inside_.fetch_add(1);
+      if (open_.load()) {
+        RunBlocks();
+      }
+      if (inside_.fetch_sub(1) == 1) {
+        inside_.notify_all();
+      }
+    }
+  }
+
+  void RunBlocks() {
+    for (;;) {
+      // A block of a lower number has been given out before: the lowest one that fails is among those that run.
+      const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
+      if (begin >= count_) {
+        return;
+      }
+      try {
+        (*block_)(begin, begin + std::min(grain_, count_ - begin));
+      } catch (...) {
+        const std::lock_guard lock(error_mutex_);
+        if (error_ == nullptr || begin < error_at_) {
+          error_ = std::current_exception();
+          error_at_ = begin;
+        }
+        next_.store(count_, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  void WaitUntilNobodyIsInside() {
+    if (LookOut([this] { return inside_.load() == 0; })) {
+      return;
+    }
+    for (uint32_t inside = inside_.load(); inside != 0; inside = inside_.load()) {
+      inside_.wait(inside);
+    }
+  }
+
+  const size_t threads_;  // besides the caller
+  std::atomic<bool> busy_{false};
+  std::atomic<bool> stopping_{false};
+  std::vector<std::thread> running_;  // guarded by busy_
+
+  // The loop.
+  const Block* block_ = nullptr;
+  int64_t count_ = 0;
+  int64_t grain_ = 1;
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+  int64_t error_at_ = 0;
+
+  // What threads contend for, on cache lines of their own.
+  alignas(64) std::atomic<uint32_t> generation_{0};  // raised by each loop
+  std::atomic<bool> open_{false};
+  alignas(64) std::atomic<uint32_t> inside_{0};
+  alignas(64) std::atomic<int64_t> next_{0};
+};
+
+ThreadPool::ThreadPool(int threads) : threads_(Checked(threads)), workers_(threads) {}
+
+ThreadPool::~ThreadPool() = default;
+
+bool ThreadPool::TryRun(int64_t count, int64_t grain, const Block& block) {
+  return threads_ > 1 && workers_.InOwner() && workers_->TryRun(count, grain, block);
+}
+
+ScopedThreadPool::ScopedThreadPool(ThreadPool* pool) : outer_(current_pool) { current_pool = pool; }
+
+ScopedThreadPool::~ScopedThreadPool() { current_pool = outer_; }
+
+void RunBlocks(int64_t count, int64_t grain, const ThreadPool::Block& block) {
+  if (current_pool != nullptr && current_pool->TryRun(count, grain, block)) {
+    return;
+  }
+  for (int64_t begin = 0; begin < count; begin += grain) {
+    block(begin, begin + std::min(grain, count - begin));
+  }
+}
+
+}  // namespace headrace

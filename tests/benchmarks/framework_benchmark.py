@@ -1,0 +1,464 @@
+#!/usr/bin/env python3
+"""headrace.fluid beside torch in eager mode and, where it is installed, beside a static program of paddlepaddle.
+
+Each case trains the same network on the same batches (but for the initial weights) with the same optimizer, in float32.
+Each contestant has a process of its own, with the same number of threads for all. The processes take turns, so that
+whatever else the machine does hits all alike: the figures are medians over the rounds, the ratios medians of the
+rounds' ratios, by time and, where a busy machine makes that uncertain, by CPU time.
+
+  lenet   two convolutions (20 and 50 filters of 5 x 5) and two connected layers on 64 images of 28 x 28, Adam
+  mlp     784-512-512-10 on a batch of 128, Adam
+  lstm    32 sentences of very different lengths: embedding, LSTM of 128, the greatest output of each, Adam. Ours are
+          ragged (LoD); torch's and paddle's padded to the longest of the batch. Figures are real words per second.
+  chain   1,000 operators on one element each, forward
+  conv    3 x 3, 64 to 64 channels, 56 x 56, 16 images, forward: share of the rate of a product of matrices of 1,024^2
+
+paddlepaddle may live in another environment: --paddle-python names its interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Step = Callable[[], object]
+
+CLASSES = 10
+BATCHES = 8  # that a case goes through in turn
+WORDS = 10_000
+WIDTH = 128
+SENTENCES = 32
+CHAIN = 1000
+
+
+def images() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Batches of 64 images and their labels."""
+    rng = np.random.default_rng(1)
+    return [
+        (rng.standard_normal((64, 1, 28, 28), np.float32), rng.integers(0, CLASSES, (64, 1))) for _ in range(BATCHES)
+    ]
+
+
+def vectors() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Batches of 128 vectors and their labels."""
+    rng = np.random.default_rng(1)
+    return [(rng.standard_normal((128, 784), np.float32), rng.integers(0, CLASSES, (128, 1))) for _ in range(BATCHES)]
+
+
+def sentences() -> list[tuple[list[np.ndarray], np.ndarray]]:
+    """Batches of sentences and their labels. The lengths are spread as those of reviews: most are short, some long."""
+    rng = np.random.default_rng(1)
+    batches = []
+    for _ in range(BATCHES):
+        lengths = np.clip(rng.lognormal(3.0, 0.8, SENTENCES).astype(int), 2, 200)
+        batches.append(
+            ([rng.integers(1, WORDS, (length, 1)) for length in lengths], rng.integers(0, 2, (SENTENCES, 1)))
+        )
+    return batches
+
+
+def words_per_step() -> float:
+    """Real words in a batch of sentences, on average."""
+    return sum(len(sentence) for batch, _ in sentences() for sentence in batch) / BATCHES
+
+
+def padded() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The sentences padded with 0, [batch, longest], their lengths and labels."""
+    batches = []
+    for batch, labels in sentences():
+        lengths = np.array([len(sentence) for sentence in batch])
+        ids = np.zeros((len(batch), lengths.max()), np.int64)
+        for row, sentence in zip(ids, batch):
+            row[: len(sentence)] = sentence[:, 0]
+        batches.append((ids, lengths, labels))
+    return batches
+
+
+def in_turn(batches: list[Any], step: Callable[[Any], object]) -> Step:
+    """A step that takes the next batch each time."""
+    position = 0
+
+    def run() -> object:
+        nonlocal position
+        position += 1
+        return step(batches[position % len(batches)])
+
+    return run
+
+
+def headrace_steps(threads: int) -> dict[str, Callable[[], Step]]:
+    """The cases, each to be built when it is wanted."""
+    import headrace.fluid as fluid
+
+    layers = fluid.layers
+
+    def training(feeds: list[dict[str, Any]], loss: Any) -> Step:
+        fluid.optimizer.Adam(1e-3).minimize(loss)
+        executor = fluid.Executor(fluid.CPUPlace(), cpu_num=threads)
+        executor.run(fluid.default_startup_program())
+        return in_turn(feeds, lambda feed: executor.run(feed=feed))
+
+    def forward(feed: dict[str, Any]) -> Step:
+        executor = fluid.Executor(fluid.CPUPlace(), cpu_num=threads)
+        executor.run(fluid.default_startup_program())
+        return lambda: executor.run(feed=feed)
+
+    def classification(net: Any) -> Any:
+        label = layers.data("label", [1], dtype="int64")
+        return layers.mean(layers.softmax_with_cross_entropy(layers.fc(net, CLASSES), label))
+
+    def lenet() -> Step:
+        net = layers.data("x", [1, 28, 28])
+        for filters in (20, 50):
+            net = layers.conv2d(net, filters, 5, act="relu")
+            net = layers.pool2d(net, 2, "max", pool_stride=2)
+        loss = classification(layers.fc(net, 500, act="relu"))
+        return training([{"x": x, "label": y} for x, y in images()], loss)
+
+    def mlp() -> Step:
+        net = layers.data("x", [784])
+        for _ in range(2):
+            net = layers.fc(net, 512, act="relu")
+        return training([{"x": x, "label": y} for x, y in vectors()], classification(net))
+
+    def lstm() -> Step:
+        words = layers.data("words", [1], dtype="int64", lod_level=1)
+        net = layers.fc(layers.embedding(words, [WORDS, WIDTH], is_sparse=True), 4 * WIDTH)
+        net, _ = layers.dynamic_lstm(net, 4 * WIDTH, use_peepholes=False)
+        net = layers.fc(layers.sequence_pool(net, "max"), 2)
+        label = layers.data("label", [1], dtype="int64")
+        loss = layers.mean(layers.softmax_with_cross_entropy(net, label))
+        feeds = [
+            {
+                "words": fluid.create_lod_tensor(np.concatenate(batch), [[len(s) for s in batch]], fluid.CPUPlace()),
+                "label": labels,
+            }
+            for batch, labels in sentences()
+        ]
+        return training(feeds, loss)
+
+    def chain() -> Step:
+        net = layers.data("x", [1], append_batch_size=False)
+        for _ in range(CHAIN):
+            net = layers.scale(net, 1.0001)
+        return forward({"x": np.ones(1, np.float32)})
+
+    def conv() -> Step:
+        layers.conv2d(layers.data("x", [64, 56, 56]), 64, 3, padding=1, bias_attr=False)
+        return forward({"x": np.random.default_rng(1).standard_normal((16, 64, 56, 56), np.float32)})
+
+    def gemm() -> Step:
+        x = layers.data("x", [1024, 1024], append_batch_size=False)
+        layers.matmul(x, x)
+        return forward({"x": np.random.default_rng(1).standard_normal((1024, 1024), np.float32)})
+
+    return {"lenet": lenet, "mlp": mlp, "lstm": lstm, "chain": chain, "conv": conv, "gemm": gemm}
+
+
+def torch_steps(threads: int) -> dict[str, Callable[[], Step]]:
+    """The same for torch."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    torch.set_num_threads(threads)
+
+    def training(batches: list[Any], net: Any, loss_of: Callable[[Any], Any]) -> Step:
+        optimizer = torch.optim.Adam(net.parameters(), 1e-3, fused=True)  # the fastest of torch's three
+
+        def step(batch: Any) -> None:
+            optimizer.zero_grad()
+            loss_of(batch).backward()
+            optimizer.step()
+
+        return in_turn(batches, step)
+
+    def classification(net: Any, batches: list[tuple[np.ndarray, np.ndarray]]) -> Step:
+        tensors = [(torch.from_numpy(x), torch.from_numpy(y[:, 0])) for x, y in batches]
+        return training(tensors, net, lambda batch: functional.cross_entropy(net(batch[0]), batch[1]))
+
+    def lenet() -> Step:
+        net = nn.Sequential(
+            *(nn.Conv2d(1, 20, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+            *(nn.Conv2d(20, 50, 5), nn.ReLU(inplace=True), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(800, 500), nn.ReLU(inplace=True), nn.Linear(500, CLASSES)),
+        )
+        return classification(net, images())
+
+    def mlp() -> Step:
+        net = nn.Sequential(
+            *(nn.Linear(784, 512), nn.ReLU(inplace=True), nn.Linear(512, 512), nn.ReLU(inplace=True)),
+            nn.Linear(512, CLASSES),
+        )
+        return classification(net, vectors())
+
+    def lstm() -> Step:
+        # A dense gradient: Adam takes no sparse one, and SparseAdam is slower on a table of this size.
+        embedding, lstm, last = nn.Embedding(WORDS, WIDTH), nn.LSTM(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, 2)
+        batches = []
+        for ids, lengths, labels in padded():
+            is_padding = torch.from_numpy(np.arange(ids.shape[1]) >= lengths[:, None])[:, :, None]
+            batches.append((torch.from_numpy(ids), is_padding, torch.from_numpy(labels[:, 0])))
+
+        def loss_of(batch: Any) -> Any:
+            ids, is_padding, labels = batch
+            out = lstm(embedding(ids))[0].masked_fill(is_padding, -torch.inf)
+            return functional.cross_entropy(last(out.amax(dim=1)), labels)
+
+        return training(batches, nn.ModuleList([embedding, lstm, last]), loss_of)
+
+    def chain() -> Step:
+        x = torch.ones(1)
+
+        def step() -> None:
+            value = x
+            for _ in range(CHAIN):
+                value = value * 1.0001
+
+        return without_grad(step)
+
+    def without_grad(step: Step) -> Step:
+        def run() -> None:
+            with torch.inference_mode():
+                step()
+
+        return run
+
+    def conv() -> Step:
+        net = nn.Conv2d(64, 64, 3, padding=1, bias=False)
+        x = torch.randn(16, 64, 56, 56)
+        return without_grad(lambda: net(x))
+
+    def gemm() -> Step:
+        x = torch.randn(1024, 1024)
+        return without_grad(lambda: x @ x)
+
+    return {"lenet": lenet, "mlp": mlp, "lstm": lstm, "chain": chain, "conv": conv, "gemm": gemm}
+
+
+def paddle_steps(threads: int) -> dict[str, Callable[[], Step]]:
+    """The same for a static program of paddlepaddle 2 and later; the number of threads is set by the environment."""
+    del threads
+    import paddle
+
+    paddle.enable_static()
+    nn, functional = paddle.nn, paddle.nn.functional
+
+    def runner() -> Any:
+        executor = paddle.static.Executor(paddle.CPUPlace())
+        executor.run(paddle.static.default_startup_program())
+        return executor
+
+    def classification(net: Any, batches: list[tuple[np.ndarray, np.ndarray]]) -> Step:
+        x = paddle.static.data("x", [None, *batches[0][0].shape[1:]], "float32")
+        label = paddle.static.data("label", [None, 1], "int64")
+        loss = functional.cross_entropy(net(x), label)
+        paddle.optimizer.Adam(1e-3).minimize(loss)
+        executor = runner()
+        return in_turn([{"x": x, "label": y} for x, y in batches], lambda feed: executor.run(feed=feed))
+
+    def lenet() -> Step:
+        net = nn.Sequential(
+            *(nn.Conv2D(1, 20, 5), nn.ReLU(), nn.MaxPool2D(2), nn.Conv2D(20, 50, 5), nn.ReLU(), nn.MaxPool2D(2)),
+            *(nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, CLASSES)),
+        )
+        return classification(net, images())
+
+    def mlp() -> Step:
+        net = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+        return classification(net, vectors())
+
+    def lstm() -> Step:
+        ids = paddle.static.data("ids", [None, None], "int64")
+        padding = paddle.static.data("padding", [None, None, 1], "float32")
+        label = paddle.static.data("label", [None, 1], "int64")
+        out = nn.LSTM(WIDTH, WIDTH)(nn.Embedding(WORDS, WIDTH, sparse=True)(ids))[0] + padding
+        loss = functional.cross_entropy(nn.Linear(WIDTH, 2)(out.max(axis=1)), label)
+        paddle.optimizer.Adam(1e-3, lazy_mode=True).minimize(loss)
+        executor = runner()
+        feeds = []
+        for words, lengths, labels in padded():
+            is_padding = np.arange(words.shape[1]) >= lengths[:, None]
+            feeds.append({"ids": words, "padding": np.float32(-1e9) * is_padding[:, :, None], "label": labels})
+        return in_turn(feeds, lambda feed: executor.run(feed=feed))
+
+    def chain() -> Step:
+        value = paddle.static.data("x", [1], "float32")
+        for _ in range(CHAIN):
+            value = paddle.scale(value, 1.0001)
+        executor = runner()
+        feed = {"x": np.ones(1, np.float32)}
+        return lambda: executor.run(feed=feed)
+
+    return {"lenet": lenet, "mlp": mlp, "lstm": lstm, "chain": chain}
+
+
+STEPS = {"headrace": headrace_steps, "torch": torch_steps, "paddle": paddle_steps}
+CASES = ("lenet", "mlp", "lstm", "chain", "conv")
+
+
+def serve(contestant: str, case: str, threads: int) -> None:
+    """In a process of its own: builds a case, then runs as many steps as each line of the input says."""
+    answer, sys.stdout = sys.stdout, sys.stderr  # nobody else may answer
+
+    def say(**what: object) -> None:
+        print(json.dumps(what), file=answer, flush=True)
+
+    try:
+        steps = STEPS[contestant](threads)
+    except ImportError as error:
+        return say(missing=str(error))
+    if case not in steps:
+        return say(missing=f"no case {case}")
+    step = steps[case]()
+    say(ready=True)
+    for line in sys.stdin:
+        start, start_cpu = time.perf_counter(), time.process_time()
+        for _ in range(int(line)):
+            step()
+        say(seconds=time.perf_counter() - start, cpu=time.process_time() - start_cpu)
+    return None
+
+
+class Contestant:
+    """A process that runs the steps of a case."""
+
+    def __init__(self, name: str, case: str, threads: int, python: str) -> None:
+        environment = dict(os.environ)
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "FLAGS_paddle_num_threads"):
+            environment[variable] = str(threads)
+        self.name = name
+        self._process = subprocess.Popen(
+            [python, __file__, "--serve", name, "--only", case, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        self.missing: str | None = self._answer().get("missing")
+        self.steps = 1
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process of {self.name} has ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def run(self, steps: int) -> tuple[float, float]:
+        """Seconds and seconds of CPU time per step."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{steps}\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        return answer["seconds"] / steps, answer["cpu"] / steps
+
+    def warm_up(self, seconds: float) -> None:
+        """Finds out how many steps take `seconds`."""
+        self.run(3 * BATCHES)
+        took = min(self.run(BATCHES)[0] for _ in range(3))
+        self.steps = max(BATCHES, round(seconds / took / BATCHES) * BATCHES)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+
+
+def median_ratio(theirs: list[float], ours: list[float]) -> float:
+    """Of the rounds' ratios."""
+    return statistics.median(a / b for a, b in zip(theirs, ours))
+
+
+Times = dict[str, list[tuple[float, float]]]
+
+
+def measure(case: str, threads: int, options: argparse.Namespace) -> Times:
+    """(seconds, seconds of CPU time) per step of each contestant in each round."""
+    contestants = []
+    for name in options.contestants:
+        contestant = Contestant(name, case, threads, options.paddle_python if name == "paddle" else sys.executable)
+        if contestant.missing is None:
+            contestants.append(contestant)
+        else:
+            print(f"  {name} is left out: {contestant.missing}")
+            contestant.close()
+    try:
+        for contestant in contestants:
+            contestant.warm_up(options.seconds)
+        times: Times = {contestant.name: [] for contestant in contestants}
+        for _ in range(options.rounds):
+            for contestant in contestants:
+                times[contestant.name].append(contestant.run(contestant.steps))
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    return times
+
+
+def figure(case: str, seconds: float) -> str:
+    """A time per step as the case is used to be measured."""
+    if case == "lstm":
+        return f"{words_per_step() / seconds:12,.0f} words/s"
+    if case == "chain":
+        return f"{seconds / CHAIN * 1e6:12.3f} us per operator"
+    if case == "conv":
+        return f"{2 * 16 * 64 * 64 * 9 * 56 * 56 / seconds / 1e9:12.1f} GFLOP/s"
+    if case == "gemm":
+        return f"{2 * 1024**3 / seconds / 1e9:12.1f} GFLOP/s"
+    return f"{seconds * 1e3:12.3f} ms per step"
+
+
+def report(case: str, threads: int, times: Times) -> float | None:
+    """Prints the figures; returns our median."""
+    ours = times.get("headrace")
+    for name, rounds in times.items():
+        line = f"  {case:6} {threads} thread{'s' if threads > 1 else ' '} {name:9}"
+        line += figure(case, statistics.median(seconds for seconds, _ in rounds))
+        if name != "headrace" and ours is not None:
+            by_time, by_cpu = (median_ratio([r[i] for r in rounds], [r[i] for r in ours]) for i in (0, 1))
+            line += f"   / headrace: {by_time:5.2f} x the time, {by_cpu:5.2f} x the CPU time"
+        print(line, flush=True)
+    return None if ours is None else statistics.median(seconds for seconds, _ in ours)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=[*CASES, "gemm"], default=CASES, help="(default: all cases)")
+    parser.add_argument("--contestants", nargs="+", choices=list(STEPS), default=list(STEPS), help="(default: all)")
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="of each contestant (default: 1 2)")
+    parser.add_argument("--rounds", type=int, default=9, help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a turn (default: %(default)s)")
+    parser.add_argument("--paddle-python", default=sys.executable, help="an interpreter that can import paddle")
+    parser.add_argument("--serve", choices=list(STEPS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve is not None:
+        serve(options.serve, options.only[0], options.threads[0])
+        return
+    for case in options.only:
+        print(case)
+        medians = {}
+        for threads in options.threads:
+            medians[threads] = report(case, threads, measure(case, threads, options))
+            if case == "conv":
+                report("gemm", threads, measure("gemm", threads, options))
+        alone = medians.get(1)
+        for threads, median in medians.items():
+            if threads > 1 and alone is not None and median is not None:
+                print(f"  {case:6} {threads} threads of headrace: {alone / median:.2f} times as fast as one")
+
+
+if __name__ == "__main__":
+    main()
