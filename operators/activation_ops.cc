@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/declare.h"
 #include "operators/kernel_util.h"
 #include "operators/sigmoid.h"
@@ -48,12 +49,15 @@ void RunActivation(const ExecutionContext& ctx, const std::vector<Parameter>& pa
   const T* x = ctx.Input("X").data<T>();
   const int64_t n = out->numel();
   if constexpr (std::is_invocable_v<Function, int64_t, const T*, T*>) {
-    function(n, x, to);
+    ParallelFor(n, kElementsPerBlock / 4,
+                [=](int64_t begin, int64_t end) { function(end - begin, x + begin, to + begin); });
   } else {
     const Values<T> values = ValuesOf<T>(ctx.op(), parameters);
-    for (int64_t i = 0; i < n; ++i) {
-      to[i] = function(x[i], values);
-    }
+    ParallelFor(n, kElementsPerBlock, [=](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        to[i] = function(x[i], values);
+      }
+    });
   }
 }
 
@@ -65,9 +69,11 @@ void RunActivationGrad(const ExecutionContext& ctx, const std::vector<Parameter>
   const T* from = ctx.Input(needs == Needs::kOut ? "Out" : "X").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const Values<T> values = ValuesOf<T>(ctx.op(), parameters);
-  for (int64_t i = 0, n = x_grad->numel(); i < n; ++i) {
-    dx[i] = d[i] * derivative(from[i], values);
-  }
+  ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      dx[i] = d[i] * derivative(from[i], values);
+    }
+  });
 }
 
 void InferActivationGrad(InferShapeContext& ctx) {

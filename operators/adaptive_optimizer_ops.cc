@@ -159,8 +159,7 @@ HEADRACE_REGISTER_OP(ftrl)
     .With(LearningRate)
     .With(State, "SquaredAccumulator", "SquaredAccumOut", "sum of the squares of the gradients")
     .With(State, "LinearAccumulator", "LinearAccumOut", "the linear term")
-    .Attr<double>("l1", "strength of the L1 regularisation", 0.0)
-    .Attr<double>("l2", "strength of the L2 regularisation", 0.0)
+    .With(RegularisationAttrs)
     .Attr<double>("lr_power", "the power of the sum of squares by which the rate falls", -0.5)
     .InferShape([](InferShapeContext& ctx) {
       InferUpdates(

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/ranking.h"
@@ -97,7 +98,7 @@ void ArgsortKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
-  std::vector<int64_t> order(static_cast<size_t>(size.outer == 0 ? 0 : size.extent));
+  PoolVector<int64_t> order(static_cast<size_t>(size.outer == 0 ? 0 : size.extent));
   for (int64_t o = 0; o < size.outer; ++o) {
     for (int64_t i = 0; i < inner; ++i) {
       const int64_t start = o * size.extent * inner + i;

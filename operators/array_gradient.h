@@ -1,10 +1,12 @@
-// The gradient of an array: one tensor for each place that has one so far. See framework/backward.cc.
+// Gradients that several steps add to, and that of an array: one tensor for each place that has one so far. See
+// framework/backward.cc.
 #pragma once
 
 #include <cstddef>
 #include <cstring>
 
 #include "framework/lod_tensor.h"
+#include "framework/selected_rows.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -34,6 +36,29 @@ inline void AddTensor(const Tensor& from, Tensor* to) {
   } else {
     AddElements<double>(from, to);
   }
+}
+
+// Adds the rows of the gradient of another step.
+inline void AppendRows(const SelectedRows& from, SelectedRows* to) {
+  from.Check();
+  HR_ENFORCE(to->rows().empty() || from.complete_dims() == to->complete_dims(), InvalidArgument,
+             "the gradients of two steps differ: rows of a tensor of dims ", ToString(to->complete_dims()), " and ",
+             ToString(from.complete_dims()));
+  const size_t before = to->rows().empty() ? 0 : to->value().nbytes();
+  LoDTensor both;
+  DDim dims = from.value().dims();
+  dims[0] += static_cast<int64_t>(to->rows().size());
+  both.Resize(dims);
+  auto* bytes = static_cast<char*>(both.mutable_data(from.value().dtype()));
+  if (before != 0) {
+    std::memcpy(bytes, to->value().raw_data(), before);
+  }
+  if (from.value().nbytes() != 0) {
+    std::memcpy(bytes + before, from.value().raw_data(), from.value().nbytes());
+  }
+  to->mutable_rows()->insert(to->mutable_rows()->end(), from.rows().begin(), from.rows().end());
+  to->set_height(from.height());
+  *to->mutable_value() = std::move(both);
 }
 
 // Adds to the gradient of a place.

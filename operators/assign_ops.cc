@@ -42,6 +42,15 @@ HEADRACE_REGISTER_OP(assign)
     .With(KernelForAllTypes, AssignKernel)
     .Gradient(PassGradientOn);
 
+HEADRACE_REGISTER_OP(rnn_memory_helper)
+    .Comment("A copy. Fluid's recurrent networks have it in their steps.")
+    .Input("X", "any tensor")
+    .Output("Out", "dims, dtype, LoD and elements of X")
+    .Attr<int32_t>("dtype", "Fluid's; makes no difference", static_cast<int32_t>(DataType::kFloat32))
+    .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+    .With(KernelForAllTypes, AssignKernel)
+    .Gradient(PassGradientOn);
+
 HEADRACE_REGISTER_OP(assign_value)
     .Comment("A tensor of constants that are part of the program.")
     .Output("Out", "the tensor")

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
 
@@ -19,6 +20,16 @@ struct Channels {
         channels(ChannelsLast(op) ? x.back() : x[1]),
         pixels(ChannelsLast(op) ? 1 : Numel(x, 2, x.size())),
         count(images * pixels) {}
+
+  // Calls visit(c) for each channel, from several threads.
+  template <typename Visit>
+  void ForEachChannel(const Visit& visit) const {
+    ParallelFor(channels, RowsPerBlock(2 * count), [&visit](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        visit(c);
+      }
+    });
+  }
 
   // Calls run(offset of a row of `pixels` elements of channel c) for each image.
   template <typename Run>
@@ -63,7 +74,7 @@ void BatchNormKernel(const ExecutionContext& ctx) {
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
 
-  for (int64_t c = 0; c < s.channels; ++c) {
+  s.ForEachChannel([=, &s](int64_t c) {
     double channel_mean = static_cast<double>(mean[c]);
     double channel_variance = static_cast<double>(variance[c]);
     if (!running) {
@@ -86,7 +97,7 @@ void BatchNormKernel(const ExecutionContext& ctx) {
         y[i] = (x[i] - m) * factor + b;
       }
     });
-  }
+  });
 }
 
 // With h = (x − mean) · inverse: dbias = Σ dy, dscale = Σ dy · h, and, as mean and variance depend on x too (unless
@@ -108,7 +119,7 @@ void BatchNormGradKernel(const ExecutionContext& ctx) {
   const T* saved_mean = ctx.Input("SavedMean").data<T>();
   const T* saved_inverse = ctx.Input("SavedVariance").data<T>();
 
-  for (int64_t c = 0; c < s.channels; ++c) {
+  s.ForEachChannel([=, &s](int64_t c) {
     const T mean = saved_mean[c];
     const T inverse = saved_inverse[c];
     const auto sum = static_cast<T>(s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i]; }));
@@ -128,7 +139,7 @@ void BatchNormGradKernel(const ExecutionContext& ctx) {
         }
       });
     }
-  }
+  });
 }
 
 void EnforceChannels(const InferShapeContext& ctx, std::initializer_list<std::string_view> slots) {

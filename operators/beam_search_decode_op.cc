@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 
@@ -16,8 +17,8 @@ namespace {
 // One sequence, its last id first, and where its next one is to be found.
 template <typename T>
 struct Hypothesis {
-  std::vector<int64_t> ids;
-  std::vector<T> scores;
+  PoolVector<int64_t> ids;
+  PoolVector<T> scores;
   size_t at;     // prefix of the step that was read last: a row of the step before
   size_t place;  // among those of its source
 };
@@ -47,8 +48,8 @@ struct Step {
 
 // Goes back from the last step that has selected ids of source `s`.
 template <typename T>
-std::vector<Hypothesis<T>> Backtrack(const std::vector<Step<T>>& steps, size_t s, int64_t end_id, size_t beam_size) {
-  std::vector<Hypothesis<T>> found;
+PoolVector<Hypothesis<T>> Backtrack(const PoolVector<Step<T>>& steps, size_t s, int64_t end_id, size_t beam_size) {
+  PoolVector<Hypothesis<T>> found;
   for (size_t t = steps.size(); t-- > 0;) {
     const Step<T>& step = steps[t];
     const size_t first_prefix = step.lod[0][s];
@@ -93,13 +94,13 @@ template <typename T>
 void Decode(const LoDTensorArray& ids, const LoDTensorArray& scores, int64_t end_id, size_t beam_size,
             LoDTensor* sentence_ids, LoDTensor* sentence_scores) {
   const size_t sources = ids[0].lod().empty() ? 0 : ids[0].lod()[0].size() - 1;
-  std::vector<Step<T>> steps;
+  PoolVector<Step<T>> steps;
   for (size_t t = 0; t < ids.size(); ++t) {
     steps.emplace_back(ids[t], scores[t], sources, t);
   }
   LoD lod = {{0}, {0}};
-  std::vector<int64_t> all_ids;
-  std::vector<T> all_scores;
+  PoolVector<int64_t> all_ids;
+  PoolVector<T> all_scores;
   for (size_t s = 0; s < sources; ++s) {
     for (const Hypothesis<T>& hypothesis : Backtrack(steps, s, end_id, beam_size)) {
       all_ids.insert(all_ids.end(), hypothesis.ids.rbegin(), hypothesis.ids.rend());

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 
@@ -28,12 +29,12 @@ struct Candidate {
 };
 
 // Where the prefixes of each source begin, in rows: level `level` of the LoD of `scores`.
-std::vector<size_t> Sources(const LoDTensor& scores, int64_t level) {
+LoDOffsets Sources(const LoDTensor& scores, int64_t level) {
   HR_ENFORCE(level < static_cast<int64_t>(scores.lod_level()), InvalidArgument,
              "input scores: expected a LoD of more than ", level, " levels (attribute level), got ",
              scores.lod_level());
   CheckLoD(scores.lod(), scores.dims()[0]);
-  std::vector<size_t> offsets = scores.lod()[static_cast<size_t>(level)];
+  LoDOffsets offsets = scores.lod()[static_cast<size_t>(level)];
   for (size_t below = static_cast<size_t>(level) + 1; below < scores.lod_level(); ++below) {
     for (size_t& offset : offsets) {
       offset = scores.lod()[below][offset];
@@ -56,7 +57,7 @@ struct Search {
 
   // The best candidates of the prefixes [begin, end), the best one first. Of equal ones that of the last prefix is the
   // best, then the first one.
-  void Best(int64_t begin, int64_t end, std::vector<Candidate<T>>* best) const {
+  void Best(int64_t begin, int64_t end, PoolVector<Candidate<T>>* best) const {
     best->clear();
     for (int64_t prefix = begin; prefix < end; ++prefix) {
       if (pre_ids[prefix] == end_id) {  // ends here: the only way to go on is to stay
@@ -96,11 +97,11 @@ struct Search {
 template <typename T>
 void BeamSearchKernel(const ExecutionContext& ctx) {
   const LoDTensor& scores = ctx.Input("scores");
-  std::vector<size_t> sources = Sources(scores, ctx.Attr<int32_t>("level"));
+  LoDOffsets sources = Sources(scores, ctx.Attr<int32_t>("level"));
   const Search<T> search(ctx);
-  std::vector<Candidate<T>> selected;
-  std::vector<Candidate<T>> best;
-  std::vector<size_t> prefixes = {0};
+  PoolVector<Candidate<T>> selected;
+  PoolVector<Candidate<T>> best;
+  LoDOffsets prefixes = {0};
   for (size_t s = 0; s + 1 < sources.size(); ++s) {
     const auto begin = static_cast<int64_t>(sources[s]);
     const auto end = static_cast<int64_t>(sources[s + 1]);

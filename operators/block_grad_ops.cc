@@ -1,5 +1,6 @@
 // while_grad, conditional_block_grad: run the gradient block of each step that the operator took, the last step first.
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -7,10 +8,11 @@
 #include <vector>
 
 #include "framework/block_runner.h"
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "framework/step_scopes.h"
 #include "framework/wait_hook.h"
 #include "operators/array_gradient.h"
+#include "operators/block_op.h"
 
 namespace headrace::ops {
 namespace {
@@ -18,28 +20,6 @@ namespace {
 void FillZerosLike(const LoDTensor& like, LoDTensor* out) {
   SetZerosLike(like, out);
   out->set_lod(like.lod());
-}
-
-void AppendRows(const SelectedRows& from, SelectedRows* to) {
-  from.Check();
-  HR_ENFORCE(to->rows().empty() || from.complete_dims() == to->complete_dims(), InvalidArgument,
-             "the gradients of two steps differ: rows of a tensor of dims ", ToString(to->complete_dims()), " and ",
-             ToString(from.complete_dims()));
-  const size_t before = to->rows().empty() ? 0 : to->value().nbytes();
-  LoDTensor both;
-  DDim dims = from.value().dims();
-  dims[0] += static_cast<int64_t>(to->rows().size());
-  both.Resize(dims);
-  auto* bytes = static_cast<char*>(both.mutable_data(from.value().dtype()));
-  if (before != 0) {
-    std::memcpy(bytes, to->value().raw_data(), before);
-  }
-  if (from.value().nbytes() != 0) {
-    std::memcpy(bytes + before, from.value().raw_data(), from.value().nbytes());
-  }
-  to->mutable_rows()->insert(to->mutable_rows()->end(), from.rows().begin(), from.rows().end());
-  to->set_height(from.height());
-  *to->mutable_value() = std::move(both);
 }
 
 // The slots, whose names depend on the operator that this is the gradient of:
@@ -74,7 +54,7 @@ class BlockGradOp : public OperatorBase {
       HR_ENFORCE(index >= -1 && (index < 0 || static_cast<size_t>(index) < writes), OutOfRange,
                  "attribute 'carried': expected places in slot '", writes_, "' or -1, got ", index);
     }
-    runner_.emplace(block, Attr<BlockRef>("sub_block"), given_);
+    runner_.emplace(block, Attr<BlockRef>("sub_block"), given_, /*is_gradient=*/true);
     const auto check_local = [this](const std::string& name) {
       HR_ENFORCE(runner_->block().HasLocalVar(name), NotFound, "attributes 'given' and 'made': block ",
                  runner_->block().index(), " declares no variable '", name, "'");
@@ -91,6 +71,7 @@ class BlockGradOp : public OperatorBase {
     if (runner_.has_value()) {
       runner_->Unbind();
     }
+    gradient_steps_.Clear();
   }
 
  private:
@@ -102,8 +83,8 @@ class BlockGradOp : public OperatorBase {
     HR_ENFORCE(steps.block == runner_->block().parent(), InvalidArgument, "'", Input(scopes_),
                "' holds steps of block ", steps.block, ", but the gradient block lies in block ",
                runner_->block().parent());
-    std::vector<LoDTensor> state(given_.size());
-    std::vector<LoDTensorArray*> arrays(given_.size());
+    PoolVector<LoDTensor> state(given_.size());
+    PoolVector<LoDTensorArray*> arrays(given_.size());
     for (size_t i = 0; i < given_.size(); ++i) {
       const std::string& name = Inputs(GradVarName(writes_))[i];
       if (IsArray(i)) {
@@ -121,8 +102,7 @@ class BlockGradOp : public OperatorBase {
     }
     for (size_t t = steps.size; t-- > 0;) {
       ScopedWaitHook::CallIfDue();
-      Scope step(&steps.scopes[t]);
-      runner_->Declare(&step);
+      const Scope& step = gradient_steps_.Enter(*runner_, steps.scopes[t], t);
       for (size_t i = 0; i < given_.size(); ++i) {
         Variable& variable = step.GetVar(given_[i]);
         if (arrays[i] != nullptr) {
@@ -138,6 +118,7 @@ class BlockGradOp : public OperatorBase {
         }
       }
       TakeGradients(scope, step, &state, arrays);
+      gradient_steps_.Leave(t);
     }
     for (size_t i = 0; i < made_.size(); ++i) {
       const auto write = static_cast<size_t>(carried_[i]);
@@ -178,8 +159,8 @@ class BlockGradOp : public OperatorBase {
   }
 
   // What the step made goes to the step before it, or to the sum over the steps.
-  void TakeGradients(const Scope& scope, const Scope& step, std::vector<LoDTensor>* state,
-                     const std::vector<LoDTensorArray*>& arrays) const {
+  void TakeGradients(const Scope& scope, const Scope& step, PoolVector<LoDTensor>* state,
+                     const PoolVector<LoDTensorArray*>& arrays) const {
     for (size_t i = 0; i < made_.size(); ++i) {
       if (made_[i] == kEmptyVarName || (carried_[i] >= 0 && arrays[static_cast<size_t>(carried_[i])] != nullptr)) {
         continue;
@@ -207,6 +188,7 @@ class BlockGradOp : public OperatorBase {
   const std::vector<std::string> made_;
   const std::vector<int32_t> carried_;
   std::optional<BlockRunner> runner_;
+  GradientStepScopes gradient_steps_;
 };
 
 OpRegistrar&& BlockGradSlots(OpRegistrar&& op, const char* reads, const char* writes, const char* scopes) {

@@ -2,18 +2,24 @@
 // Neighbouring dimensions of the same kind are merged, so that what remains is a few loops over long runs.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "framework/ddim.h"
+#include "framework/memory_pool.h"
+#include "framework/thread_pool.h"
+#include "operators/kernel_util.h"
 
 namespace headrace::ops {
 
 class BroadcastPlan {
  public:
   // `kept[d]` says whether the small tensor has dimension d of `large`; the others are 1 in it.
-  BroadcastPlan(const DDim& large, const std::vector<bool>& kept) {
+  BroadcastPlan(const DDim& large, const PoolVector<bool>& kept) {
     for (size_t d = 0; d < large.size(); ++d) {
       if (large[d] == 1) {
         continue;
@@ -49,7 +55,7 @@ class BroadcastPlan {
     if (inner.extent == 0) {
       return;
     }
-    std::vector<Group> outer(groups_.begin(), groups_.end() - 1);
+    PoolVector<Group> outer(groups_.begin(), groups_.end() - 1);
     int64_t small_offset = 0;
     for (int64_t r = 0; r < runs; ++r) {
       run(r * inner.extent, small_offset, inner.extent, inner.kept);
@@ -65,14 +71,90 @@ class BroadcastPlan {
     }
   }
 
+  // As ForEachRun, but from several threads and in no order; runs may be cut in pieces.
+  template <typename Run>
+  void ForEachRunInParallel(const Run& run) const {
+    Split(LargestGroup(/*of_kept=*/false), run);
+  }
+
+  // As ForEachRun, but from several threads, each of which has elements of the small tensor of its own. For each such
+  // element the order is that of ForEachRun; where the small tensor has long runs, they are cut in pieces.
+  template <typename Run>
+  void ForEachRunInParallelBySmall(const Run& run) const {
+    Split(LargestGroup(/*of_kept=*/true), run);
+  }
+
  private:
+  static constexpr size_t kMaxGroups = 8;  // of a plan that is run in parallel
+
+  // groups_.size() if there is none.
+  size_t LargestGroup(bool of_kept) const {
+    size_t largest = groups_.size();
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if ((groups_[g].kept || !of_kept) && (largest == groups_.size() || groups_[g].extent > groups_[largest].extent)) {
+        largest = g;
+      }
+    }
+    return largest;
+  }
+
+  // Shares the extent of a group among the threads.
+  template <typename Run>
+  void Split(size_t split, const Run& run) const {
+    int64_t total = 1;
+    for (const Group& group : groups_) {
+      total *= group.extent;
+    }
+    if (total <= kElementsPerBlock || split == groups_.size() || groups_.size() > kMaxGroups) {
+      ForEachRun(run);
+      return;
+    }
+    const int64_t extent = groups_[split].extent;
+    ParallelFor(extent, RowsPerBlock(total / extent),
+                [&](int64_t begin, int64_t end) { ForEachRunOf(split, begin, end, run); });
+  }
+
+  // Visits the runs of a plan without empty groups whose index in group `split` is in [begin, end).
+  template <typename Run>
+  void ForEachRunOf(size_t split, int64_t begin, int64_t end, const Run& run) const {
+    const size_t last = groups_.size() - 1;
+    std::array<int64_t, kMaxGroups> stride{};  // in the large tensor
+    std::array<int64_t, kMaxGroups> extent{};
+    std::array<int64_t, kMaxGroups> index{};
+    int64_t elements = 1;
+    for (size_t g = last + 1; g-- > 0;) {
+      stride[g] = elements;
+      elements *= groups_[g].extent;
+      extent[g] = g == split ? end - begin : groups_[g].extent;
+    }
+    int64_t at = begin * stride[split];
+    int64_t small_at = begin * groups_[split].small_stride;
+    for (;;) {
+      run(at, small_at, extent[last], groups_[last].kept);
+      size_t g = last;
+      for (; g > 0; --g) {
+        at += stride[g - 1];
+        small_at += groups_[g - 1].small_stride;
+        if (++index[g - 1] < extent[g - 1]) {
+          break;
+        }
+        at -= stride[g - 1] * extent[g - 1];
+        small_at -= groups_[g - 1].small_stride * extent[g - 1];
+        index[g - 1] = 0;
+      }
+      if (g == 0) {
+        return;
+      }
+    }
+  }
+
   struct Group {
     int64_t extent;
     bool kept;
     int64_t small_stride;  // 0 unless kept
     int64_t index;
   };
-  std::vector<Group> groups_;  // outermost first
+  PoolVector<Group> groups_;  // outermost first
 };
 
 }  // namespace headrace::ops

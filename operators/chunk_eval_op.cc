@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/sequences.h"
@@ -75,7 +76,7 @@ struct Cutter {
 
   // Cuts rows [begin, end) of input `slot`. Chunks of excluded types are left out.
   void Cut(const char* slot, const int64_t* label, int64_t begin, int64_t end,
-           std::vector<LabelledChunk>* chunks) const {
+           PoolVector<LabelledChunk>* chunks) const {
     chunks->clear();
     Token before{kNoTag, types};
     LabelledChunk open{begin, begin, types};
@@ -104,7 +105,7 @@ struct Cutter {
 };
 
 void ChunkEvalKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "Inference");
+  const LoDOffsets& offsets = SequencesOf(ctx, "Inference");
   HR_ENFORCE(ctx.Input("Label").lod() == ctx.Input("Inference").lod(), InvalidArgument,
              "input Label: expected the LoD of Inference, ", ToString(ctx.Input("Inference").lod()), ", got ",
              ToString(ctx.Input("Label").lod()));
@@ -115,8 +116,8 @@ void ChunkEvalKernel(const ExecutionContext& ctx) {
   int64_t inferred_count = 0;
   int64_t label_count = 0;
   int64_t correct = 0;
-  thread_local std::vector<LabelledChunk> inferred_chunks;
-  thread_local std::vector<LabelledChunk> label_chunks;
+  PoolVector<LabelledChunk> inferred_chunks;
+  PoolVector<LabelledChunk> label_chunks;
   ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
     cutter.Cut("Inference", inferred, begin, end, &inferred_chunks);
     cutter.Cut("Label", label, begin, end, &label_chunks);

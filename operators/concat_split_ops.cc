@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/pieces.h"
@@ -12,8 +13,8 @@ namespace headrace::ops {
 namespace {
 
 void ConcatKernel(const ExecutionContext& ctx) {
-  std::vector<const LoDTensor*> pieces;
-  std::vector<int64_t> extents;
+  PoolVector<const LoDTensor*> pieces;
+  PoolVector<int64_t> extents;
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), ctx.Input("X").dims().size(), "axis");
   for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
     pieces.push_back(&ctx.Input("X", k));
@@ -23,8 +24,8 @@ void ConcatKernel(const ExecutionContext& ctx) {
 }
 
 void ConcatGradKernel(const ExecutionContext& ctx) {
-  std::vector<LoDTensor*> pieces;
-  std::vector<int64_t> extents;
+  PoolVector<LoDTensor*> pieces;
+  PoolVector<int64_t> extents;
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), ctx.Input("X").dims().size(), "axis");
   for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
     pieces.push_back(ctx.OutputOrNull("X@GRAD", k));
@@ -58,7 +59,7 @@ OpRegistrar&& ConcatAttrs(OpRegistrar&& op) {
 }
 
 // The extents of `count` sections of an axis of extent `extent` (-1 where unknown).
-std::vector<int64_t> Sections(const OpDesc& op, int64_t extent, size_t count) {
+PoolVector<int64_t> Sections(const OpDesc& op, int64_t extent, size_t count) {
   const auto& sections = op.Attr<std::vector<int32_t>>("sections");
   const int32_t num = op.Attr<int32_t>("num");
   HR_ENFORCE(sections.empty() != (num == 0), InvalidArgument,
@@ -69,11 +70,11 @@ std::vector<int64_t> Sections(const OpDesc& op, int64_t extent, size_t count) {
                ", the number of variables of output Out, got ", num);
     HR_ENFORCE(extent < 0 || extent % num == 0, InvalidArgument, "attribute num: expected a divisor of ", extent,
                ", the extent of the dimension of X that is split, got ", num);
-    return std::vector<int64_t>(count, extent < 0 ? -1 : extent / num);
+    return PoolVector<int64_t>(count, extent < 0 ? -1 : extent / num);
   }
   HR_ENFORCE(sections.size() == count, InvalidArgument, "attribute sections: expected ", count,
              " numbers, one for each variable of output Out, got ", ToString(Attribute(sections)));
-  std::vector<int64_t> extents(sections.begin(), sections.end());
+  PoolVector<int64_t> extents(sections.begin(), sections.end());
   int64_t sum = 0;
   for (const int64_t section : extents) {
     HR_ENFORCE(section >= 0, InvalidArgument, "attribute sections: expected numbers >= 0, got ",
@@ -88,7 +89,7 @@ std::vector<int64_t> Sections(const OpDesc& op, int64_t extent, size_t count) {
 void SplitKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x.dims().size(), "axis");
-  std::vector<LoDTensor*> pieces;
+  PoolVector<LoDTensor*> pieces;
   for (size_t k = 0; k < ctx.OutputSize("Out"); ++k) {
     pieces.push_back(ctx.OutputOrNull("Out", k));
   }
@@ -99,7 +100,7 @@ void SplitKernel(const ExecutionContext& ctx) {
 void SplitGradKernel(const ExecutionContext& ctx) {
   const DDim& dims = ctx.Input("X").dims();
   const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
-  std::vector<const LoDTensor*> pieces;
+  PoolVector<const LoDTensor*> pieces;
   for (size_t k = 0; k < ctx.InputSize("Out@GRAD"); ++k) {
     pieces.push_back(ctx.InputOrNull("Out@GRAD", k));
   }
@@ -158,7 +159,7 @@ HEADRACE_REGISTER_OP(split)
     .InferShape([](InferShapeContext& ctx) {
       const DDim x = ctx.InputDim("X");
       const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x.size(), "axis");
-      const std::vector<int64_t> extents = Sections(ctx.op(), x[axis], ctx.OutputSize("Out"));
+      const PoolVector<int64_t> extents = Sections(ctx.op(), x[axis], ctx.OutputSize("Out"));
       for (size_t k = 0; k < extents.size(); ++k) {
         SetOutput(ctx, "Out", SectionDims(x, axis, extents[k]), ctx.InputType("X"), k);
         if (axis != 0) {
@@ -178,7 +179,7 @@ HEADRACE_REGISTER_OP(split_grad)
     .InferShape([](InferShapeContext& ctx) {
       const DDim x = ctx.InputDim("X");
       const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x.size(), "axis");
-      const std::vector<int64_t> extents = Sections(ctx.op(), x[axis], ctx.InputSize("Out@GRAD"));
+      const PoolVector<int64_t> extents = Sections(ctx.op(), x[axis], ctx.InputSize("Out@GRAD"));
       for (size_t k = 0; k < extents.size(); ++k) {
         if (ctx.HasInput("Out@GRAD", k)) {
           EnforceDims(ctx, "Out@GRAD", SectionDims(x, axis, extents[k]), k);

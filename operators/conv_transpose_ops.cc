@@ -7,7 +7,6 @@
 
 #include "framework/op_registry.h"
 #include "operators/convolution.h"
-#include "operators/declare.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -101,54 +100,23 @@ OpRegistrar&& TransposeAttrs(OpRegistrar&& op, size_t dimensions) {
           "output_size", std::string(DimensionNames(dimensions)) + " of the result; empty: the least possible", {});
 }
 
-bool RegisterConvTranspose(const std::string& type, size_t dimensions, const std::string& comment) {
-  OpRegistrar forward(type);
-  OpRegistrar backward(type + "_grad");
-  const bool flat = dimensions == 2;
-  More(forward)
-      .Comment(comment)
-      .Input("Input", flat ? "[N, C, H, W]" : "[N, C, D, H, W]")
-      .Input("Filter",
-             std::string(flat ? "[C, M / groups, KH, KW]" : "[C, M / groups, KD, KH, KW]") + ", dtype of Input")
-      .Output("Output",
-              std::string(flat ? "[N, M, OH, OW]" : "[N, M, OD, OH, OW]") +
-                  ", OH = (H - 1) stride - 2 padding + dilation (KH - 1) + 1 or output_size, the others likewise")
-      .With(TransposeAttrs, dimensions)
-      .InferShape([dimensions](InferShapeContext& ctx) {
-        SetOutput(ctx, "Output", InferTranspose(ctx, dimensions), ctx.InputType("Input"));
-        ctx.ShareLoD("Input", "Output");
-      })
-      .Kernel<float>([dimensions](const ExecutionContext& ctx) { TransposeKernel<float>(ctx, dimensions); })
-      .Kernel<double>([dimensions](const ExecutionContext& ctx) { TransposeKernel<double>(ctx, dimensions); })
-      .Gradient(DefaultGradient({.inputs = {"Input", "Filter"}, .outputs = {}, .no_gradient = {}}))
-      .Register();
-  More(backward)
-      .Comment("Gradient of " + type + ".")
-      .Input("Input", "as in the operator")
-      .Input("Filter", "as in the operator")
-      .Input("Output@GRAD", "gradient of Output")
-      .Output("Input@GRAD", "dims of Input", kDispensable)
-      .Output("Filter@GRAD", "dims of Filter", kDispensable)
-      .With(TransposeAttrs, dimensions)
-      .InferShape([dimensions](InferShapeContext& ctx) {
-        EnforceDims(ctx, "Output@GRAD", InferTranspose(ctx, dimensions));
-        EnforceSameType(ctx, "Output@GRAD", "Input");
-        InferGradients(ctx, {"Input", "Filter"});
-      })
-      .Kernel<float>([dimensions](const ExecutionContext& ctx) { TransposeGradKernel<float>(ctx, dimensions); })
-      .Kernel<double>([dimensions](const ExecutionContext& ctx) { TransposeGradKernel<double>(ctx, dimensions); })
-      .Register();
-  return true;
-}
+const ConvKind kTranspose = {"C, M / groups",
+                             "(H - 1) stride - 2 padding + dilation (KH - 1) + 1 or output_size",
+                             TransposeAttrs,
+                             InferTranspose,
+                             TransposeKernel<float>,
+                             TransposeKernel<double>,
+                             TransposeGradKernel<float>,
+                             TransposeGradKernel<double>};
 
 const char* const kComment =
     "Transposed convolution: the gradient of a convolution by its input, whose result is Input.";
 
 [[maybe_unused]] const bool kConvTransposeOps =
-    RegisterConvTranspose("conv2d_transpose", 2, kComment) &&
-    RegisterConvTranspose("depthwise_conv2d_transpose", 2,
-                          "conv2d_transpose; Fluid's name for it where each channel is a group of its own.") &&
-    RegisterConvTranspose("conv3d_transpose", 3, kComment);
+    RegisterConv("conv2d_transpose", 2, kComment, kTranspose) &&
+    RegisterConv("depthwise_conv2d_transpose", 2,
+                 "conv2d_transpose; Fluid's name for it where each channel is a group of its own.", kTranspose) &&
+    RegisterConv("conv3d_transpose", 3, kComment, kTranspose);
 
 }  // namespace
 }  // namespace headrace::ops

@@ -1,9 +1,13 @@
 #include "operators/convolution.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <string>
 #include <vector>
 
+#include "framework/thread_pool.h"
+#include "operators/declare.h"
 #include "operators/gemm.h"
 #include "operators/im2col.h"
 #include "operators/scratch.h"
@@ -39,101 +43,148 @@ ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const 
          OutputSize(cols, in.width, false, "Input", "width")};
 }
 
-template <typename T>
-void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
-  const int64_t pixels = s.Pixels();
-  if (s.IsPointwise()) {
-    for (int64_t ig = 0; ig < s.images * s.groups; ++ig) {
-      Gemm<T>(false, false, s.maps, pixels, s.channels, T(1), filter + ig % s.groups * s.FilterSize(),
-              input + ig * s.InputSize(), false, out + ig * s.OutputSizeOfGroup());
-    }
-    return;
-  }
-
-  thread_local Tensor columns_memory;
-  thread_local Tensor product_memory;
-  ForEachTile(s, sizeof(T), [&](const Tile& tile) {
-    const int64_t tile_pixels = (tile.end - tile.begin) * s.out.width;
-    const int64_t width = tile.images * tile_pixels;
-    T* columns = Scratch<T>(&columns_memory, s.PatchSize() * width);
-    T* product = Scratch<T>(&product_memory, s.maps * width);
-    for (int64_t g = 0; g < s.groups; ++g) {
-      for (int64_t i = 0; i < tile.images; ++i) {
-        ImageToColumns(s, tile, input + ((tile.first + i) * s.groups + g) * s.InputSize(), width,
-                       columns + i * tile_pixels);
-      }
-      Gemm<T>(false, false, s.maps, width, s.PatchSize(), T(1), filter + g * s.FilterSize(), columns, false, product);
-      for (int64_t i = 0; i < tile.images; ++i) {
-        T* to = out + ((tile.first + i) * s.groups + g) * s.OutputSizeOfGroup() + tile.begin * s.out.width;
-        for (int64_t m = 0; m < s.maps; ++m) {
-          std::copy_n(product + (m * tile.images + i) * tile_pixels, tile_pixels, to + m * pixels);
-        }
-      }
-    }
-  });
-}
-
 namespace {
 
-template <typename T>
-void PointwiseBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
-                       T* filter_grad) {
-  for (int64_t ig = 0; ig < s.images * s.groups; ++ig) {
-    const int64_t filter_at = ig % s.groups * s.FilterSize();
-    const T* d = out_grad + ig * s.OutputSizeOfGroup();
-    if (filter_grad != nullptr) {
-      Gemm<T>(false, true, s.maps, s.channels, s.Pixels(), T(1), d, input + ig * s.InputSize(), true,
-              filter_grad + filter_at);
+// Calls visit(i) for each group of each image, counted through, from several threads. A few large images are taken one
+// by one, since the products over them are shared among the threads.
+template <typename Visit>
+void ForEachImage(const ConvShape& s, const Visit& visit) {
+  constexpr int64_t kFew = 4;
+  const int64_t n = s.images * s.groups;
+  const int64_t work = std::max<int64_t>(1, s.FilterSize() * s.Pixels());
+  ParallelFor(n, n < kFew ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      visit(i);
     }
-    if (input_grad != nullptr) {
-      Gemm<T>(true, false, s.channels, s.Pixels(), s.maps, T(1), filter + filter_at, d, false,
-              input_grad + ig * s.InputSize());
-    }
-  }
+  });
 }
 
 }  // namespace
 
 template <typename T>
-void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
-                      T* filter_grad) {
-  if (filter_grad != nullptr) {
-    std::fill_n(filter_grad, s.groups * s.FilterSize(), T(0));
-  }
-  if (s.IsPointwise()) {
-    PointwiseBackward(s, out_grad, input, filter, input_grad, filter_grad);
-    return;
-  }
-  if (input_grad != nullptr) {
-    std::fill_n(input_grad, s.images * s.groups * s.InputSize(), T(0));
+void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
+  ForEachImage(s, [&](int64_t i) {
+    const T* image = input + i * s.InputSize();
+    const StridedMatrix<T> weights{filter + i % s.groups * s.FilterSize(), s.PatchSize(), 1};
+    T* to = out + i * s.OutputSizeOfGroup();
+    if (s.IsPointwise()) {
+      Gemm<T>(s.maps, s.Pixels(), s.PatchSize(), T(1), weights, {image, s.Pixels(), 1}, false, to, s.Pixels());
+      return;
+    }
+    const auto columns = [&s, image](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* panel) {
+      ImageToPanel(s, image, row, rows, col, cols, width, panel);
+    };
+    GemmWithPanels<T>(s.maps, s.Pixels(), s.PatchSize(), weights, columns, false, to, s.Pixels());
+  });
+}
+
+// The gradients by some images, one after the other. `filter_grad`, of all groups, is transposed if `transposed`:
+// [PatchSize, maps] for each group. `columns` has room for those of a tile.
+template <typename T>
+struct ConvImagesBackward {
+  void Run(int64_t first, int64_t end, T* filter_grad, T* columns) const {
+    for (int64_t i = first * s.groups; i < end * s.groups; ++i) {
+      const int64_t filter_at = i % s.groups * s.FilterSize();
+      const T* d = out_grad + i * s.OutputSizeOfGroup();
+      const T* image = input == nullptr ? nullptr : input + i * s.InputSize();
+      T* image_grad = input_grad == nullptr ? nullptr : input_grad + i * s.InputSize();
+      if (s.IsPointwise()) {
+        AddFilterGrad(d, image, s.Pixels(), i >= (first + 1) * s.groups, filter_grad, filter_at);
+        AddInputGrad(d, s.Pixels(), filter + filter_at, image_grad);
+        continue;
+      }
+      std::fill_n(image_grad, image_grad == nullptr ? 0 : s.InputSize(), T(0));
+      ForEachTile(s, rows_per_tile, [&](const Tile& tile) {
+        const int64_t pixels = (tile.end - tile.begin) * s.out.width;
+        const T* d_tile = d + tile.begin * s.out.width;
+        if (filter_grad != nullptr) {
+          ImageToPanel(s, image, 0, s.PatchSize(), tile.begin * s.out.width, pixels, pixels, columns);
+          AddFilterGrad(d_tile, columns, pixels, i >= (first + 1) * s.groups || tile.begin > 0, filter_grad, filter_at);
+        }
+        if (image_grad != nullptr) {
+          AddInputGrad(d_tile, pixels, filter + filter_at, columns);
+          AddColumnsToImage(s, tile, columns, pixels, image_grad);
+        }
+      });
+    }
   }
 
-  thread_local Tensor columns_memory;
-  thread_local Tensor out_grad_memory;
-  ForEachTile(s, sizeof(T), [&](const Tile& tile) {
-    const int64_t tile_pixels = (tile.end - tile.begin) * s.out.width;
-    const int64_t width = tile.images * tile_pixels;
-    T* columns = Scratch<T>(&columns_memory, s.PatchSize() * width);
-    T* d = Scratch<T>(&out_grad_memory, s.maps * width);
-    for (int64_t g = 0; g < s.groups; ++g) {
-      const int64_t at = tile.first * s.groups + g;
-      for (int64_t i = 0; i < tile.images; ++i) {
-        const T* from = out_grad + (at + i * s.groups) * s.OutputSizeOfGroup() + tile.begin * s.out.width;
-        for (int64_t m = 0; m < s.maps; ++m) {
-          std::copy_n(from + m * s.Pixels(), tile_pixels, d + (m * tile.images + i) * tile_pixels);
-        }
-      }
-      if (filter_grad != nullptr) {
-        for (int64_t i = 0; i < tile.images; ++i) {
-          ImageToColumns(s, tile, input + (at + i * s.groups) * s.InputSize(), width, columns + i * tile_pixels);
-        }
-        Gemm<T>(false, true, s.maps, s.PatchSize(), width, T(1), d, columns, true, filter_grad + g * s.FilterSize());
-      }
-      if (input_grad != nullptr) {
-        Gemm<T>(true, false, s.PatchSize(), width, s.maps, T(1), filter + g * s.FilterSize(), d, false, columns);
-        for (int64_t i = 0; i < tile.images; ++i) {
-          AddColumnsToImage(s, tile, columns + i * tile_pixels, width,
-                            input_grad + (at + i * s.groups) * s.InputSize());
+  void AddFilterGrad(const T* d, const T* columns, int64_t pixels, bool add, T* filter_grad, int64_t at) const {
+    if (filter_grad == nullptr) {
+      return;
+    }
+    if (transposed) {
+      Gemm<T>(s.PatchSize(), s.maps, pixels, T(1), {columns, pixels, 1}, {d, 1, s.Pixels()}, add, filter_grad + at,
+              s.maps);
+    } else {
+      Gemm<T>(s.maps, s.PatchSize(), pixels, T(1), {d, s.Pixels(), 1}, {columns, 1, pixels}, add, filter_grad + at,
+              s.PatchSize());
+    }
+  }
+
+  // Not added, in fact: to columns, which then are.
+  void AddInputGrad(const T* d, int64_t pixels, const T* group_filter, T* columns) const {
+    if (input_grad != nullptr) {
+      Gemm<T>(s.PatchSize(), pixels, s.maps, T(1), {group_filter, 1, s.PatchSize()}, {d, s.Pixels(), 1}, false, columns,
+              pixels);
+    }
+  }
+
+  const ConvShape& s;
+  const T* out_grad;
+  const T* input;
+  const T* filter;
+  T* input_grad;
+  int64_t rows_per_tile;
+  bool transposed;
+};
+
+template <typename T>
+void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
+                      T* filter_grad) {
+  // Threads share blocks of images. Each block has a gradient of the filter of its own; these are added in order.
+  constexpr int64_t kMaxBlocks = 16;
+  constexpr int64_t kMaxElements = 1 << 20;  // of what the blocks need
+  const int64_t rows_per_tile = RowsPerTile(s, sizeof(T));
+  const int64_t columns_size = s.IsPointwise() ? 0 : s.PatchSize() * rows_per_tile * s.out.width;
+  const int64_t filter_size = filter_grad == nullptr ? 0 : s.groups * s.FilterSize();
+  const int64_t blocks = std::min(
+      {kMaxBlocks, s.images, std::max<int64_t>(1, kMaxElements / std::max<int64_t>(1, columns_size + filter_size))});
+  Tensor columns_memory;
+  Tensor filter_grad_memory;
+  T* columns = Scratch<T>(&columns_memory, blocks * columns_size);
+  T* filter_grads = Scratch<T>(&filter_grad_memory, blocks * filter_size);
+  // The matrix that is transposed on the way to the product should be the smaller one, unless the last vector registers
+  // of its rows would be rather empty.
+  constexpr int64_t kLanes = 16;
+  const int64_t lanes = (s.maps + kLanes - 1) / kLanes * kLanes;
+  const bool transposed = s.maps < s.PatchSize() && lanes - s.maps <= s.maps / 8;
+  const ConvImagesBackward<T> backward{s, out_grad, input, filter, input_grad, rows_per_tile, transposed};
+  // A block takes the columns that an earlier one has left, which are in a cache still.
+  static_assert(kMaxBlocks < 32);
+  std::atomic<uint32_t> free_columns{~uint32_t{0}};
+  ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
+    uint32_t before = free_columns.load(std::memory_order_relaxed);
+    while (!free_columns.compare_exchange_weak(before, before & (before - 1), std::memory_order_acquire)) {
+    }
+    for (int64_t b = first; b < end; ++b) {
+      backward.Run(s.images * b / blocks, s.images * (b + 1) / blocks,
+                   filter_grad == nullptr ? nullptr : filter_grads + b * filter_size,
+                   columns + std::countr_zero(before) * columns_size);
+    }
+    free_columns.fetch_or(before & -before, std::memory_order_release);
+  });
+  const int64_t maps = filter_grad == nullptr ? 0 : s.groups * s.maps;
+  ParallelFor(maps, RowsPerBlock(blocks * s.PatchSize()), [&](int64_t first, int64_t end) {
+    for (int64_t m = first; m < end; ++m) {
+      T* to = filter_grad + m * s.PatchSize();
+      std::fill_n(to, s.PatchSize(), T(0));
+      for (int64_t b = 0; b < blocks; ++b) {
+        const T* group = filter_grads + b * filter_size + m / s.maps * s.FilterSize();
+        const T* from = transposed ? group + m % s.maps : group + m % s.maps * s.PatchSize();
+        const int64_t step = transposed ? s.maps : 1;
+        for (int64_t p = 0; p < s.PatchSize(); ++p) {
+          to[p] += from[p * step];
         }
       }
     }
@@ -149,6 +200,47 @@ OpRegistrar&& ConvAttrs(OpRegistrar&& op, size_t dimensions) {
                                   std::vector<int32_t>(dimensions, 0))
       .Attr<std::vector<int32_t>>("dilations", "step between the elements of the filter" + names, ones)
       .Attr<int32_t>("groups", "number of groups of channels that do not mix", 1);
+}
+
+bool RegisterConv(const std::string& type, size_t dimensions, const std::string& comment, const ConvKind& kind) {
+  OpRegistrar forward(type);
+  OpRegistrar backward(type + "_grad");
+  const bool flat = dimensions == 2;
+  const auto bind = [dimensions](ConvKind::Kernel kernel) {
+    return [dimensions, kernel](const ExecutionContext& ctx) { kernel(ctx, dimensions); };
+  };
+  More(forward)
+      .Comment(comment)
+      .Input("Input", flat ? "[N, C, H, W]" : "[N, C, D, H, W]")
+      .Input("Filter", StrCat("[", kind.filter, flat ? ", KH, KW]" : ", KD, KH, KW]", ", dtype of Input"))
+      .Output("Output",
+              StrCat(flat ? "[N, M, OH, OW]" : "[N, M, OD, OH, OW]", ", OH = ", kind.output, ", the others likewise"))
+      .With(kind.attrs, dimensions)
+      .InferShape([dimensions, infer = kind.infer](InferShapeContext& ctx) {
+        SetOutput(ctx, "Output", infer(ctx, dimensions), ctx.InputType("Input"));
+        ctx.ShareLoD("Input", "Output");
+      })
+      .Kernel<float>(bind(kind.kernel_of_float))
+      .Kernel<double>(bind(kind.kernel_of_double))
+      .Gradient(DefaultGradient({.inputs = {"Input", "Filter"}, .outputs = {}, .no_gradient = {}}))
+      .Register();
+  More(backward)
+      .Comment("Gradient of " + type + ".")
+      .Input("Input", "as in the operator")
+      .Input("Filter", "as in the operator")
+      .Input("Output@GRAD", "gradient of Output")
+      .Output("Input@GRAD", "dims of Input", kDispensable)
+      .Output("Filter@GRAD", "dims of Filter", kDispensable)
+      .With(kind.attrs, dimensions)
+      .InferShape([dimensions, infer = kind.infer](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Output@GRAD", infer(ctx, dimensions));
+        EnforceSameType(ctx, "Output@GRAD", "Input");
+        InferGradients(ctx, {"Input", "Filter"});
+      })
+      .Kernel<float>(bind(kind.gradient_of_float))
+      .Kernel<double>(bind(kind.gradient_of_double))
+      .Register();
+  return true;
 }
 
 #define HEADRACE_INSTANTIATE(T)                                        \

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/sequences.h"
@@ -94,7 +95,7 @@ void CheckLabels(const LoDTensor& label, int64_t labels) {
 
 // Calls visit(sequence, first row, rows) for each sequence that is not empty.
 template <typename Visit>
-void ForEachFilledSequence(const std::vector<size_t>& offsets, Visit&& visit) {
+void ForEachFilledSequence(const LoDOffsets& offsets, Visit&& visit) {
   ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
     if (begin < end) {
       visit(s, begin, end - begin);
@@ -104,7 +105,7 @@ void ForEachFilledSequence(const std::vector<size_t>& offsets, Visit&& visit) {
 
 template <typename T>
 void CrfKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "Emission");
+  const LoDOffsets& offsets = SequencesOf(ctx, "Emission");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
@@ -132,7 +133,7 @@ void CrfKernel(const ExecutionContext& ctx) {
 // d cost / d weight = (probability that the weight counts) − (whether it does for the given labels).
 template <typename T>
 void CrfGradKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "Emission");
+  const LoDOffsets& offsets = SequencesOf(ctx, "Emission");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
@@ -148,7 +149,7 @@ void CrfGradKernel(const ExecutionContext& ctx) {
   const T* emission = emission_tensor.data<T>();
   const T* alphas = ctx.Input("Alpha").data<T>();
   const int64_t* label = label_tensor.data<int64_t>();
-  std::vector<T> beta;
+  PoolVector<T> beta;
   ForEachFilledSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
     const T* alpha = alphas + first * labels;
@@ -185,7 +186,7 @@ void CrfGradKernel(const ExecutionContext& ctx) {
 
 // The labels of the greatest weight (A. Viterbi, 1967).
 template <typename T>
-void Decode(const Weights<T>& w, int64_t rows, const T* emission, std::vector<T>* best, std::vector<int64_t>* from,
+void Decode(const Weights<T>& w, int64_t rows, const T* emission, PoolVector<T>* best, PoolVector<int64_t>* from,
             int64_t* path) {
   const int64_t labels = w.labels;
   best->resize(static_cast<size_t>(2 * labels));
@@ -218,14 +219,14 @@ void Decode(const Weights<T>& w, int64_t rows, const T* emission, std::vector<T>
 
 template <typename T>
 void DecodingKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "Emission");
+  const LoDOffsets& offsets = SequencesOf(ctx, "Emission");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
   int64_t* path = ctx.Output("ViterbiPath")->mutable_data<int64_t>();
   const T* emission = emission_tensor.data<T>();
-  std::vector<T> best;
-  std::vector<int64_t> from;
+  PoolVector<T> best;
+  PoolVector<int64_t> from;
   ForEachFilledSequence(offsets, [&](int64_t, int64_t first, int64_t rows) {
     Decode(w, rows, emission + first * labels, &best, &from, path + first);
   });

@@ -14,7 +14,7 @@ namespace {
 template <typename T>
 void CtcAlignKernel(const ExecutionContext& ctx) {
   const LoDTensor& input = ctx.Input("Input");
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "Input");
+  const LoDOffsets& offsets = SequencesOf(ctx, "Input");
   HR_ENFORCE(input.lod_level() == 1, InvalidArgument, "input Input: expected a LoD of one level, got ",
              input.lod_level());
   const auto blank = static_cast<T>(ctx.Attr<int32_t>("blank"));
@@ -23,7 +23,7 @@ void CtcAlignKernel(const ExecutionContext& ctx) {
   const auto stays = [&](int64_t begin, int64_t i) {
     return x[i] != blank && !(merge && i > begin && x[i] == x[i - 1]);
   };
-  std::vector<size_t> kept = {0};
+  LoDOffsets kept = {0};
   ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
     size_t n = 0;
     for (int64_t i = begin; i < end; ++i) {

@@ -29,8 +29,8 @@ int64_t Distance(const int64_t* a, int64_t m, const int64_t* b, int64_t n, int64
 }
 
 void EditDistanceKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& hyps = SequencesOf(ctx, "Hyps");
-  const std::vector<size_t>& refs = SequencesOf(ctx, "Refs");
+  const LoDOffsets& hyps = SequencesOf(ctx, "Hyps");
+  const LoDOffsets& refs = SequencesOf(ctx, "Refs");
   HR_ENFORCE(hyps.size() == refs.size(), InvalidArgument, "input Refs: expected ", SequenceCount(hyps),
              " sequences, as Hyps has, got ", SequenceCount(refs));
   const bool normalized = ctx.Attr<bool>("normalized");
@@ -38,7 +38,7 @@ void EditDistanceKernel(const ExecutionContext& ctx) {
   const int64_t* b = ctx.Input("Refs").data<int64_t>();
   float* out = ctx.Output("Out")->Resize({SequenceCount(hyps), 1}).mutable_data<float>();
   *ctx.Output("SequenceNum")->mutable_data<int64_t>() = SequenceCount(hyps);
-  thread_local Tensor row_memory;
+  Tensor row_memory;
   ForEachSequence(refs, [&](int64_t s, int64_t begin, int64_t end) {
     const int64_t n = end - begin;
     const auto first = static_cast<int64_t>(hyps[static_cast<size_t>(s)]);

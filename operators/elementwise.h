@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/broadcast.h"
 #include "operators/kernel_util.h"
@@ -38,7 +39,7 @@ inline DDim AlignY(const DDim& x, const DDim& y, int32_t axis) {
 inline BroadcastPlan PlanOf(const ExecutionContext& ctx) {
   const DDim& x = ctx.Input("X").dims();
   const DDim y = AlignY(x, ctx.Input("Y").dims(), ctx.Attr<int32_t>("axis"));
-  std::vector<bool> kept(x.size());
+  PoolVector<bool> kept(x.size());
   for (size_t d = 0; d < x.size(); ++d) {
     kept[d] = y[d] != 1;
   }
@@ -57,7 +58,7 @@ void ForEachPair(const ExecutionContext& ctx, Function&& function) {
   Out* out = ctx.Output("Out")->mutable_data<Out>();
   const T* x = ctx.Input("X").data<T>();
   const T* y = ctx.Input("Y").data<T>();
-  plan.ForEachRun([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
+  plan.ForEachRunInParallel([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
     if (kept) {
       for (int64_t i = 0; i < n; ++i) {
         out[at + i] = function(x[at + i], y[y_at + i]);

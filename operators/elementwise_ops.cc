@@ -221,7 +221,7 @@ void ElementwiseGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   if (LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD")) {
     T* dx = x_grad->mutable_data<T>();
-    plan.ForEachRun([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
+    plan.ForEachRunInParallel([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
       for (int64_t i = 0; i < n; ++i) {
         dx[at + i] = Operation::ByX(x[at + i], y[y_at + (kept ? i : 0)], d[at + i]);
       }
@@ -230,14 +230,14 @@ void ElementwiseGradKernel(const ExecutionContext& ctx) {
   if (LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD")) {
     T* dy = y_grad->mutable_data<T>();
     std::fill_n(dy, y_grad->numel(), T(0));
-    plan.ForEachRun([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
+    plan.ForEachRunInParallelBySmall([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
       if (kept) {
         for (int64_t i = 0; i < n; ++i) {
           dy[y_at + i] += Operation::ByY(x[at + i], y[y_at + i], d[at + i]);
         }
       } else {
-        dy[y_at] +=
-            SumOf<T>(n, [=, y_value = y[y_at]](int64_t i) { return Operation::ByY(x[at + i], y_value, d[at + i]); });
+        dy[y_at] += ParallelSumOf<T>(
+            n, [=, y_value = y[y_at]](int64_t i) { return Operation::ByY(x[at + i], y_value, d[at + i]); });
       }
     });
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/index_map.h"
 #include "operators/kernel_util.h"
@@ -12,9 +13,9 @@ namespace headrace::ops {
 namespace {
 
 // The numbers that `slot` holds, int32 or int64, each in [0, rows). Throws OutOfRange naming place and value.
-std::vector<int64_t> RowNumbers(const ExecutionContext& ctx, const char* slot, int64_t rows) {
+PoolVector<int64_t> RowNumbers(const ExecutionContext& ctx, const char* slot, int64_t rows) {
   const LoDTensor& index = ctx.Input(slot);
-  std::vector<int64_t> numbers(static_cast<size_t>(index.numel()));
+  PoolVector<int64_t> numbers(static_cast<size_t>(index.numel()));
   if (index.dtype() == DataType::kInt32) {
     std::copy_n(index.data<int32_t>(), index.numel(), numbers.begin());
   } else {
@@ -64,7 +65,7 @@ void GatherGradKernel(const ExecutionContext& ctx) {
 template <typename T>
 void ScatterKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
-  const std::vector<int64_t> rows = RowNumbers(ctx, "Ids", x.dims()[0]);
+  const PoolVector<int64_t> rows = RowNumbers(ctx, "Ids", x.dims()[0]);
   const bool overwrite = ctx.Attr<bool>("overwrite");
   const int64_t width = Numel(x.dims(), 1, x.dims().size());
   LoDTensor* out_tensor = ctx.Output("Out");
@@ -92,7 +93,7 @@ template <typename T>
 void ScatterGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
   const DDim& dims = out_grad.dims();
-  const std::vector<int64_t> rows = RowNumbers(ctx, "Ids", dims[0]);
+  const PoolVector<int64_t> rows = RowNumbers(ctx, "Ids", dims[0]);
   const int64_t width = Numel(dims, 1, dims.size());
   const T* d = out_grad.data<T>();
   if (LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD")) {
@@ -103,7 +104,7 @@ void ScatterGradKernel(const ExecutionContext& ctx) {
     }
   }
   if (LoDTensor* updates_grad = ctx.OutputOrNull("Updates@GRAD")) {
-    std::vector<size_t> last(static_cast<size_t>(dims[0]));
+    PoolVector<size_t> last(static_cast<size_t>(dims[0]));
     for (size_t i = 0; i < rows.size(); ++i) {
       last[static_cast<size_t>(rows[i])] = i;
     }
@@ -156,7 +157,7 @@ void MultiplexKernel(const ExecutionContext& ctx) {
 template <typename T>
 void MultiplexGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
-  std::vector<T*> grads;
+  PoolVector<T*> grads;
   for (size_t k = 0; k < ctx.OutputSize("X@GRAD"); ++k) {
     LoDTensor* grad = ctx.OutputOrNull("X@GRAD", k);
     grads.push_back(grad == nullptr ? nullptr : grad->mutable_data<T>());

@@ -1,73 +1,281 @@
 #include "operators/gemm.h"
 
-#include <Eigen/Core>
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "framework/thread_pool.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define HEADRACE_GEMM_AVX2
+#if defined(__GNUC__) && !defined(__clang__)  // Clang has another pragma; it gets the same bits from AVX2
+#define HEADRACE_GEMM_AVX512
+#endif
+#endif
 
 namespace headrace::ops {
 namespace {
 
+// What one call of the inner loop computes: c[rows, columns] (+)= alpha · a · b. `b` has whole vectors in each row.
 template <typename T>
-using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+struct GemmTile {
+  int64_t depth;
+  const T* a;
+  int64_t a_row;
+  int64_t a_col;
+  const T* b;
+  int64_t b_row;
+  T alpha;
+  bool add;
+  T* c;
+  int64_t c_row;
+  int64_t columns;
+};
 
-// Eigen chooses its blocks, and with them the order of summation, by the sizes of the caches. Fixed sizes (those of a
-// common server core) give the same bits on every machine with the same instruction set.
-[[maybe_unused]] const bool kCacheSizesAreFixed = [] {
-  Eigen::setCpuCacheSizes(32 * 1024, 512 * 1024, 4 * 1024 * 1024);
-  return true;
-}();
+// An instruction set: functions for 1 to max_rows rows of one vector or two.
+template <typename T>
+struct GemmIsa {
+  int64_t lanes;
+  int64_t max_rows;
+  void (*const* one)(const GemmTile<T>&);
+  void (*const* two)(const GemmTile<T>&);
+};
 
-// Below this, Eigen's product falls back to one that vectorises along the destination's alignment.
-constexpr int64_t kTiny = 20;
+#if defined(HEADRACE_GEMM_AVX512)
+#pragma GCC push_options
+#pragma GCC target("avx512f,prefer-vector-width=512")
+namespace avx512 {
+typedef float FloatVector __attribute__((vector_size(64)));
+typedef double DoubleVector __attribute__((vector_size(64)));
+constexpr int kMaxRows = 14;
+inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector* sum) {
+  *sum = _mm512_fmadd_ps(a, b, *sum);
+}
+inline void MultiplyAdd(const DoubleVector& a, const DoubleVector& b, DoubleVector* sum) {
+  *sum = _mm512_fmadd_pd(a, b, *sum);
+}
+#include "operators/gemm_tile.h"
+}  // namespace avx512
+#pragma GCC pop_options
+#endif
+
+#if defined(HEADRACE_GEMM_AVX2)
+namespace baseline {
+typedef float FloatVector __attribute__((vector_size(32)));
+typedef double DoubleVector __attribute__((vector_size(32)));
+constexpr int kMaxRows = 6;
+inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector* sum) {
+  *sum = _mm256_fmadd_ps(a, b, *sum);
+}
+inline void MultiplyAdd(const DoubleVector& a, const DoubleVector& b, DoubleVector* sum) {
+  *sum = _mm256_fmadd_pd(a, b, *sum);
+}
+#include "operators/gemm_tile.h"
+}  // namespace baseline
+#else
+namespace baseline {
+typedef float FloatVector __attribute__((vector_size(16)));
+typedef double DoubleVector __attribute__((vector_size(16)));
+constexpr int kMaxRows = 4;
+template <typename Vector>
+void MultiplyAdd(const Vector& a, const Vector& b, Vector* sum) {
+  *sum += a * b;
+}
+#include "operators/gemm_tile.h"
+}  // namespace baseline
+#endif
 
 template <typename T>
-void TinyGemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
-              bool accumulate, T* c) {
-  const int64_t a_row = transpose_a ? 1 : k;
-  const int64_t a_col = transpose_a ? m : 1;
-  const int64_t b_row = transpose_b ? 1 : n;
-  const int64_t b_col = transpose_b ? k : 1;
-  for (int64_t i = 0; i < m; ++i) {
-    for (int64_t j = 0; j < n; ++j) {
-      T sum = 0;
-      for (int64_t l = 0; l < k; ++l) {
-        sum += a[i * a_row + l * a_col] * b[l * b_row + j * b_col];
-      }
-      T& out = c[i * n + j];
-      out = accumulate ? out + alpha * sum : alpha * sum;
+const GemmIsa<T>& BestIsa() {
+  static const GemmIsa<T> isa = [] {
+#if defined(HEADRACE_GEMM_AVX512)
+    if (__builtin_cpu_supports("avx512f")) {
+      return avx512::Isa<T>();
+    }
+#endif
+    return baseline::Isa<T>();
+  }();
+  return isa;
+}
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// [begin, begin + size) for part `i` of `parts` of nearly the same size.
+struct Part {
+  Part(int64_t whole, int64_t parts, int64_t i) : begin(whole * i / parts), size(whole * (i + 1) / parts - begin) {}
+  int64_t begin;
+  int64_t size;
+};
+
+// Writes the transpose of the 8 × 8 matrix `from`, in vectors.
+inline void TransposeSquare(const float* from, int64_t stride, float* to, int64_t to_stride) {
+  typedef float Vector __attribute__((vector_size(32)));
+  Vector a[8];
+  Vector b[8];
+  for (int i = 0; i < 8; ++i) {
+    __builtin_memcpy(&a[i], from + i * stride, sizeof(Vector));
+  }
+  for (int i = 0; i < 8; i += 2) {  // pairs of elements
+    b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {  // fours
+    for (int j = 0; j < 2; ++j) {
+      a[i + 2 * j] = __builtin_shufflevector(b[i + j], b[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      a[i + 2 * j + 1] = __builtin_shufflevector(b[i + j], b[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
     }
   }
+  for (int i = 0; i < 4; ++i) {  // eights
+    b[i] = __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    b[i + 4] = __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+  for (int i = 0; i < 8; ++i) {
+    __builtin_memcpy(to + i * to_stride, &b[i], sizeof(Vector));
+  }
+}
+
+inline void TransposeSquare(const double* from, int64_t stride, double* to, int64_t to_stride) {
+  for (int64_t c = 0; c < 8; ++c) {
+    for (int64_t r = 0; r < 8; ++r) {
+      to[r * to_stride + c] = from[c * stride + r];
+    }
+  }
+}
+
+// Panel [rows, width] of the transpose of `from`, which has `cols` rows of stride `stride`.
+template <typename T>
+void TransposePanel(const T* from, int64_t stride, int64_t rows, int64_t cols, int64_t width, T* panel) {
+  constexpr int64_t kSquare = 8;
+  for (int64_t r = 0; r < rows; r += kSquare) {
+    for (int64_t c = 0; c < cols; c += kSquare) {
+      const T* square = from + c * stride + r;
+      T* to = panel + r * width + c;
+      if (r + kSquare <= rows && c + kSquare <= cols) {
+        TransposeSquare(square, stride, to, width);
+        continue;
+      }
+      for (int64_t i = 0; i < std::min(kSquare, rows - r); ++i) {
+        for (int64_t j = 0; j < std::min(kSquare, cols - c); ++j) {
+          to[i * width + j] = square[j * stride + i];
+        }
+      }
+    }
+  }
+}
+
+// c (+)= alpha · a · b. Columns of b come as they lie in memory (`direct`) or by panels.
+//
+// The product is cut into tasks of some rows and some panels of columns, which threads share. A task goes through k
+// block by block; in each through its panels, which then are in the first-level cache, and for each through its rows,
+// which are in the second-level one.
+template <typename T>
+void Multiply(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>* direct,
+              const PanelSource<T>& source, bool accumulate, T* c, int64_t c_row) {
+  if (m == 0 || n == 0) {
+    return;
+  }
+  if (k == 0) {
+    for (int64_t r = 0; r < m && !accumulate; ++r) {
+      std::fill_n(c + r * c_row, n, T(0));
+    }
+    return;
+  }
+  constexpr int64_t kRowsPerTask = 140;
+  const GemmIsa<T>& isa = BestIsa<T>();
+  const int64_t panel_width = 2 * isa.lanes;
+  const int64_t blocks = CeilDiv(k, kGemmDepth);
+  const int64_t row_tasks = CeilDiv(m, kRowsPerTask);
+  const int64_t panels = CeilDiv(n, panel_width);
+  const int64_t panels_per_task =
+      std::clamp<int64_t>(kGemmWorkPerTask / (std::min(m, kRowsPerTask) * panel_width * k), 1, panels);
+  const int64_t col_tasks = CeilDiv(panels, panels_per_task);
+  ParallelFor(row_tasks * col_tasks, 1, [&](int64_t first_task, int64_t end_task) {
+    // Rows of unaligned panels would lie on two cache lines each.
+    alignas(64) T packed[kGemmDepth * 64 / sizeof(T) * 2];
+    for (int64_t task = first_task; task < end_task; ++task) {
+      const Part rows(m, row_tasks, task % row_tasks);
+      const int64_t tiles = CeilDiv(rows.size, isa.max_rows);
+      const int64_t first_col = task / row_tasks * panels_per_task * panel_width;
+      const int64_t end_col = std::min(n, first_col + panels_per_task * panel_width);
+      for (int64_t block = 0; block < blocks; ++block) {
+        const Part depth(k, blocks, block);
+        for (int64_t col = first_col; col < end_col; col += panel_width) {
+          const int64_t cols = std::min(panel_width, end_col - col);
+          const int64_t width = cols > isa.lanes ? panel_width : isa.lanes;
+          GemmTile<T> tile{.depth = depth.size,
+                           .a = nullptr,
+                           .a_row = a.row,
+                           .a_col = a.col,
+                           .b = packed,
+                           .b_row = width,
+                           .alpha = alpha,
+                           .add = accumulate || block > 0,
+                           .c = nullptr,
+                           .c_row = c_row,
+                           .columns = cols};
+          if (direct != nullptr && direct->col == 1 && cols == width && tiles <= 4) {
+            tile.b = direct->data + depth.begin * direct->row + col;
+            tile.b_row = direct->row;
+          } else {
+            if (cols < width) {
+              std::fill_n(packed, depth.size * width, T(0));
+            }
+            source(depth.begin, depth.size, col, cols, width, packed);
+          }
+          for (int64_t t = 0; t < tiles; ++t) {
+            const Part part(rows.size, tiles, t);
+            const int64_t row = rows.begin + part.begin;
+            tile.a = a.data + row * a.row + depth.begin * a.col;
+            tile.c = c + row * c_row + col;
+            (cols > isa.lanes ? isa.two : isa.one)[part.size - 1](tile);
+          }
+        }
+      }
+    }
+  });
 }
 
 }  // namespace
 
 template <typename T>
-void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
-          bool accumulate, T* c) {
-  if (m == 0 || n == 0) {
-    return;
-  }
-  // A single row or column would go to Eigen's dot product, which peels by alignment where both are one.
-  if (m + n + k < kTiny || (m == 1 && n == 1)) {
-    TinyGemm(transpose_a, transpose_b, m, n, k, alpha, a, b, accumulate, c);
-    return;
-  }
-  Eigen::Map<Matrix<T>> out(c, m, n);
-  const Eigen::Map<const Matrix<T>> lhs(a, transpose_a ? k : m, transpose_a ? m : k);
-  const Eigen::Map<const Matrix<T>> rhs(b, transpose_b ? n : k, transpose_b ? k : n);
-  if (!accumulate) {
-    out.setZero();
-  }
-  if (transpose_a && transpose_b) {
-    out.noalias() += alpha * lhs.transpose() * rhs.transpose();
-  } else if (transpose_a) {
-    out.noalias() += alpha * lhs.transpose() * rhs;
-  } else if (transpose_b) {
-    out.noalias() += alpha * lhs * rhs.transpose();
-  } else {
-    out.noalias() += alpha * lhs * rhs;
-  }
+void Gemm(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b,
+          bool accumulate, T* c, int64_t c_row) {
+  const auto panel = [&b](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* to) {
+    const T* from = b.data + row * b.row + col * b.col;
+    if (b.col != 1) {
+      TransposePanel(from, b.col, rows, cols, width, to);
+      return;
+    }
+    for (int64_t r = 0; r < rows; ++r, from += b.row, to += width) {
+      std::copy_n(from, cols, to);
+    }
+  };
+  Multiply<T>(m, n, k, alpha, a, &b, panel, accumulate, c, c_row);
 }
 
-template void Gemm<float>(bool, bool, int64_t, int64_t, int64_t, float, const float*, const float*, bool, float*);
-template void Gemm<double>(bool, bool, int64_t, int64_t, int64_t, double, const double*, const double*, bool, double*);
+template <typename T>
+void GemmWithPanels(int64_t m, int64_t n, int64_t k, const StridedMatrix<T>& a, const PanelSource<T>& b,
+                    bool accumulate, T* c, int64_t c_row) {
+  Multiply<T>(m, n, k, T(1), a, nullptr, b, accumulate, c, c_row);
+}
+
+template <typename T>
+void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
+          bool accumulate, T* c) {
+  Gemm<T>(m, n, k, alpha, {a, transpose_a ? 1 : k, transpose_a ? m : 1}, {b, transpose_b ? 1 : n, transpose_b ? k : 1},
+          accumulate, c, n);
+}
+
+#define HEADRACE_INSTANTIATE(T)                                                                                        \
+  template void Gemm<T>(bool, bool, int64_t, int64_t, int64_t, T, const T*, const T*, bool, T*);                       \
+  template void Gemm<T>(int64_t, int64_t, int64_t, T, const StridedMatrix<T>&, const StridedMatrix<T>&, bool, T*,      \
+                        int64_t);                                                                                      \
+  template void GemmWithPanels<T>(int64_t, int64_t, int64_t, const StridedMatrix<T>&, const PanelSource<T>&, bool, T*, \
+                                  int64_t)
+HEADRACE_INSTANTIATE(float);
+HEADRACE_INSTANTIATE(double);
+#undef HEADRACE_INSTANTIATE
 
 }  // namespace headrace::ops

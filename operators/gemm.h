@@ -1,18 +1,51 @@
-// Matrix products, so that one source file alone instantiates Eigen's.
+// Matrix products.
+//
+// Each element of a product is summed over blocks of kGemmDepth or fewer (as many as k alone says), in a block one
+// product after another, each multiplied and added with one rounding; then block after block. So its bits depend
+// neither on where the matrices lie, nor on the sizes of the others dimensions, of caches and of vector registers, nor
+// on the number of threads. (Processors without fused multiply-add round twice.) T is float or double.
 #pragma once
 
 #include <cstdint>
 
+#include "framework/function_ref.h"
+
 namespace headrace::ops {
+
+// A block of a panel: 32 columns of float fit a first-level cache.
+inline constexpr int64_t kGemmDepth = 256;
+
+// How many multiplications a thread does at least before it comes back for more.
+inline constexpr int64_t kGemmWorkPerTask = 1 << 20;
 
 // c[m, n] = alpha · op(a) · op(b), or, if `accumulate`, c += alpha · op(a) · op(b). All matrices are row-major and
 // contiguous; op transposes: `a` is [m, k], or [k, m] if `transpose_a`; `b` is [k, n], or [n, k] if `transpose_b`. `c`
-// must not overlap the others.
-//
-// The bits of the result do not depend on where the matrices lie in memory nor on the processor's cache sizes. T is
-// float or double.
+// must not overlap the others. Runs on the threads of this thread's pool.
 template <typename T>
 void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
           bool accumulate, T* c);
+
+// A matrix in memory: element (r, c) lies at data[r · row + c · col].
+template <typename T>
+struct StridedMatrix {
+  const T* data;
+  int64_t row;
+  int64_t col;
+};
+
+// As above, with matrices that are parts of others: c has rows `c_row` apart.
+template <typename T>
+void Gemm(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b,
+          bool accumulate, T* c, int64_t c_row);
+
+// Where the right-hand side of a product comes from if it is not in memory as a matrix. Writes the elements of rows
+// [row, row + rows) and columns [col, col + cols) to panel[r · width + c]; width >= cols. Called from several threads.
+template <typename T>
+using PanelSource = FunctionRef<void(int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* panel)>;
+
+// The same for such a right-hand side, [k, n].
+template <typename T>
+void GemmWithPanels(int64_t m, int64_t n, int64_t k, const StridedMatrix<T>& a, const PanelSource<T>& b,
+                    bool accumulate, T* c, int64_t c_row);
 
 }  // namespace headrace::ops

@@ -4,6 +4,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/norm.h"
 #include "operators/reduction.h"
 
 namespace headrace::ops {
@@ -116,12 +117,7 @@ DDim CheckGroupNorm(const InferShapeContext& ctx) {
   for (size_t d = 1; d < x.size(); ++d) {
     HR_ENFORCE(x[d] != 0, InvalidArgument, "input X: expected images that are not empty, got dims ", ToString(x));
   }
-  for (const char* slot : {"Scale", "Bias"}) {
-    if (ctx.HasInput(slot)) {
-      EnforceDims(ctx, slot, {x[1]});
-      EnforceSameType(ctx, slot, "X");
-    }
-  }
+  CheckScaleAndBias(ctx, x[1]);
   return {x[0], groups};
 }
 
@@ -141,47 +137,17 @@ HEADRACE_REGISTER_OP(group_norm)
     .Comment(
         "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, with mean and variance (with divisor N) of each group "
         "of channels of each image (Y. Wu and K. He, 2018).")
-    .Input("X", "[N, C, ...]")
-    .Input("Scale", "[C]", kDispensable)
-    .Input("Bias", "[C]", kDispensable)
-    .Output("Y", "dims of X")
-    .Output("Mean", "[N, groups]")
-    .Output("Variance", "[N, groups]")
+    .With(NormSlots, "[N, C, ...]", "[C]", "[N, groups]")
     .With(GroupNormAttrs)
-    .InferShape([](InferShapeContext& ctx) {
-      const DDim statistics = CheckGroupNorm(ctx);
-      ctx.ShareAll("X", "Y");
-      SetOutput(ctx, "Mean", statistics, ctx.InputType("X"));
-      SetOutput(ctx, "Variance", statistics, ctx.InputType("X"));
-    })
+    .InferShape([](InferShapeContext& ctx) { InferNorm(ctx, CheckGroupNorm(ctx)); })
     .Kernel<float>(GroupNormKernel<float>)
-    .Kernel<double>(GroupNormKernel<double>)
-    .Gradient(DefaultGradient({.inputs = {"X", "Scale", "Bias"}, .outputs = {"Mean", "Variance"}, .no_gradient = {}}));
+    .Kernel<double>(GroupNormKernel<double>);
 
 HEADRACE_REGISTER_OP(group_norm_grad)
     .Comment("Gradient of group_norm.")
-    .Input("X", "as in the operator")
-    .Input("Scale", "as in the operator", kDispensable)
-    .Input("Bias", "as in the operator; only its dims are used", kDispensable)
-    .Input("Mean", "as in the operator")
-    .Input("Variance", "as in the operator")
-    .Input("Y@GRAD", "gradient of Y")
-    .Input("Mean@GRAD", "not used", kDispensable)
-    .Input("Variance@GRAD", "not used", kDispensable)
-    .Output("X@GRAD", "dims of X", kDispensable)
-    .Output("Scale@GRAD", "[C]", kDispensable)
-    .Output("Bias@GRAD", "[C]", kDispensable)
+    .With(NormGradSlots)
     .With(GroupNormAttrs)
-    .InferShape([](InferShapeContext& ctx) {
-      const DDim statistics = CheckGroupNorm(ctx);
-      for (const char* slot : {"Mean", "Variance"}) {
-        EnforceDims(ctx, slot, statistics);
-        EnforceSameType(ctx, slot, "X");
-      }
-      EnforceDims(ctx, "Y@GRAD", ctx.InputDim("X"));
-      EnforceSameType(ctx, "Y@GRAD", "X");
-      InferGradients(ctx, {"X", "Scale", "Bias"});
-    })
+    .InferShape([](InferShapeContext& ctx) { InferNormGrad(ctx, CheckGroupNorm(ctx)); })
     .Kernel<float>(GroupNormGradKernel<float>)
     .Kernel<double>(GroupNormGradKernel<double>);
 

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/gemm.h"
 #include "operators/kernel_util.h"
 #include "operators/recurrent.h"
@@ -25,7 +27,7 @@ struct GruCell {
     if (before != nullptr) {
       Gemm<T>(false, false, n, 2 * width, width, T(1), before, weight, false, product_.data());
     }
-    for (int64_t k = 0; k < n; ++k) {
+    ForEachSequence(n, [&](int64_t k) {
       T* u = gates + k * 3 * width;
       for (int64_t i = 0; before != nullptr && i < 2 * width; ++i) {
         u[i] += product_[static_cast<size_t>(k * 2 * width + i)];
@@ -34,11 +36,11 @@ struct GruCell {
       for (int64_t i = 0; i < width; ++i) {
         reset[k * width + i] = before == nullptr ? T(0) : u[width + i] * before[k * width + i];
       }
-    }
+    });
     if (before != nullptr) {
       Gemm<T>(false, false, n, width, width, T(1), reset, weight + 2 * width * width, false, product_.data());
     }
-    for (int64_t k = 0; k < n; ++k) {
+    ForEachSequence(n, [&](int64_t k) {
       const T* u = gates + k * 3 * width;
       T* c = gates + (k * 3 + 2) * width;
       for (int64_t i = 0; before != nullptr && i < width; ++i) {
@@ -49,7 +51,7 @@ struct GruCell {
         const T b = before == nullptr ? T(0) : before[k * width + i];
         hidden[k * width + i] = origin_mode ? u[i] * b + (1 - u[i]) * c[i] : (1 - u[i]) * b + u[i] * c[i];
       }
-    }
+    });
   }
 
   // From the gradient of the new state to those of the sums and, added up, of the state before and of the weights;
@@ -60,7 +62,7 @@ struct GruCell {
     product_.resize(size);     // d (r · before)
     candidates_.resize(size);  // d of the sums of c, row below row
     both_.resize(2 * size);    // d of the sums of u and r
-    for (int64_t k = 0; k < n; ++k) {
+    ForEachSequence(n, [&](int64_t k) {
       const T* u = gates + k * 3 * width;
       const T* c = u + 2 * width;
       for (int64_t i = 0; i < width; ++i) {
@@ -75,12 +77,12 @@ struct GruCell {
           before_grad[at] += hidden_grad[at] * (1 - towards_candidate);
         }
       }
-    }
+    });
     if (before != nullptr) {
       Gemm<T>(false, true, n, width, width, T(1), candidates_.data(), weight + 2 * width * width, false,
               product_.data());
     }
-    for (int64_t k = 0; k < n; ++k) {
+    ForEachSequence(n, [&](int64_t k) {
       const T* r = gates + (k * 3 + 1) * width;
       for (int64_t i = 0; i < width; ++i) {
         const int64_t at = k * width + i;
@@ -93,7 +95,7 @@ struct GruCell {
       }
       std::copy_n(both_.data() + 2 * k * width, 2 * width, gates_grad + k * 3 * width);
       std::copy_n(candidates_.data() + k * width, width, gates_grad + (k * 3 + 2) * width);
-    }
+    });
     if (before_grad != nullptr) {
       Gemm<T>(false, true, n, width, 2 * width, T(1), both_.data(), weight, true, before_grad);
     }
@@ -110,9 +112,19 @@ struct GruCell {
   const T* weight;
 
  private:
-  std::vector<T> product_;
-  std::vector<T> candidates_;
-  std::vector<T> both_;
+  // Calls visit(k) for each of `n` sequences, from several threads.
+  template <typename Visit>
+  void ForEachSequence(int64_t n, const Visit& visit) const {
+    ParallelFor(n, RowsPerBlock(16 * width), [&visit](int64_t begin, int64_t end) {
+      for (int64_t k = begin; k < end; ++k) {
+        visit(k);
+      }
+    });
+  }
+
+  PoolVector<T> product_;
+  PoolVector<T> candidates_;
+  PoolVector<T> both_;
 };
 
 template <typename T>
@@ -135,7 +147,7 @@ GruCell<T> GruCellOf(const ExecutionContext& ctx) {
 
 // The rows of H0, longest sequence first; empty without it.
 template <typename T>
-std::vector<T> FirstStates(const ExecutionContext& ctx, const StepBatches& batches) {
+PoolVector<T> FirstStates(const ExecutionContext& ctx, const StepBatches& batches) {
   const LoDTensor* states = ctx.InputOrNull("H0");
   if (states == nullptr) {
     return {};
@@ -143,7 +155,7 @@ std::vector<T> FirstStates(const ExecutionContext& ctx, const StepBatches& batch
   const auto sequences = static_cast<int64_t>(SequencesOf(ctx, "Input").size()) - 1;
   HR_ENFORCE(states->dims()[0] == sequences, InvalidArgument, "input H0: expected ", sequences,
              " rows, one for each sequence of Input, got dims ", ToString(states->dims()));
-  std::vector<T> sorted(static_cast<size_t>(states->numel()));
+  PoolVector<T> sorted(static_cast<size_t>(states->numel()));
   batches.SortStates(states->data<T>(), states->dims()[1], sorted.data());
   return sorted;
 }
@@ -158,7 +170,7 @@ void GruKernel(const ExecutionContext& ctx) {
   T* hidden = ctx.Output("BatchHidden")->mutable_data<T>();
   T* gates = ctx.Output("BatchGate")->mutable_data<T>();
   T* reset = ctx.Output("BatchResetHiddenPrev")->mutable_data<T>();
-  std::vector<T> first = FirstStates<T>(ctx, batches);
+  PoolVector<T> first = FirstStates<T>(ctx, batches);
   batches.ToBatches(ctx.Input("Input").data<T>(), 3 * width, gates);
   AddBias(ElementsOrNull<T>(ctx, "Bias"), rows, 3 * width, gates);
   const T* before = first.empty() ? nullptr : first.data();
@@ -183,10 +195,10 @@ void GruGradKernel(const ExecutionContext& ctx) {
   const T* gates = ctx.Input("BatchGate").data<T>();
   const T* reset = ctx.Input("BatchResetHiddenPrev").data<T>();
   const T* hidden = ctx.Input("BatchHidden").data<T>();
-  std::vector<T> first = FirstStates<T>(ctx, batches);
-  std::vector<T> d_first(first.size(), T(0));
-  std::vector<T> d_hidden(static_cast<size_t>(rows * width));
-  std::vector<T> d_gates(static_cast<size_t>(rows * 3 * width));
+  PoolVector<T> first = FirstStates<T>(ctx, batches);
+  PoolVector<T> d_first(first.size(), T(0));
+  PoolVector<T> d_hidden(static_cast<size_t>(rows * width));
+  PoolVector<T> d_gates(static_cast<size_t>(rows * 3 * width));
   batches.ToBatches(ctx.Input("Hidden@GRAD").data<T>(), width, d_hidden.data());
   for (size_t t = batches.steps(); t-- > 0;) {
     const int64_t at = batches.Begin(t) * width;
@@ -285,7 +297,7 @@ void GruUnitGradKernel(const ExecutionContext& ctx) {
   T* before_grad = ZerosOrNull<T>(ctx, "HiddenPrev@GRAD");
   T* weight_grad = ZerosOrNull<T>(ctx, "Weight@GRAD");
   T* bias_grad = ZerosOrNull<T>(ctx, "Bias@GRAD");
-  std::vector<T> d_gates(static_cast<size_t>(gate.numel()));
+  PoolVector<T> d_gates(static_cast<size_t>(gate.numel()));
   cell.StepBack(rows, gate.data<T>(), ctx.Input("HiddenPrev").data<T>(), ctx.Input("ResetHiddenPrev").data<T>(),
                 ctx.Input("Hidden@GRAD").data<T>(), d_gates.data(), before_grad, weight_grad);
   if (bias_grad != nullptr) {

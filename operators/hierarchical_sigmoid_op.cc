@@ -4,10 +4,13 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
+#include "operators/row_gradient.h"
 
 namespace headrace::ops {
 namespace {
@@ -91,8 +94,6 @@ void HierarchicalSigmoidGradKernel(const ExecutionContext& ctx) {
   const DDim& dims = ctx.Input("X").dims();
   const Paths paths(ctx);
   T* dx = ZerosOrNull<T>(ctx, "X@GRAD");
-  T* weight_grad = ZerosOrNull<T>(ctx, "W@GRAD");
-  T* bias_grad = ZerosOrNull<T>(ctx, "Bias@GRAD");
   const LoDTensor& losses_tensor = ctx.Input("PreOut");
   HR_ENFORCE(losses_tensor.dims()[1] == paths.length(), InvalidArgument, "input PreOut: expected dims [", dims[0], ", ",
              paths.length(), "], got ", ToString(losses_tensor.dims()));
@@ -101,18 +102,29 @@ void HierarchicalSigmoidGradKernel(const ExecutionContext& ctx) {
   const T* weight = ctx.Input("W").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const int64_t width = dims[1];
+  const bool sparse = ctx.Attr<bool>("is_sparse");
+  PoolVector<int64_t> met;
+  for (int64_t r = 0; sparse && r < dims[0]; ++r) {
+    paths.ForEachStep(r, [&met](int64_t, int64_t node, bool) { met.push_back(node); });
+  }
+  met = SortedOnce(std::move(met));
+  const RowGradient<T> weight_grad(ctx, "W@GRAD", "W", sparse, met);
+  const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", sparse, met);
   for (int64_t r = 0; r < dims[0]; ++r, losses += paths.length()) {
     paths.ForEachStep(r, [&](int64_t step, int64_t node, bool is_right) {
       // sigmoid(score) = 1 − exp(−log(1 + exp(score)))
       const T slope = d[r] * (-std::expm1(-losses[step]) - (is_right ? T(1) : T(0)));
-      for (int64_t i = 0; weight_grad != nullptr && i < width; ++i) {
-        weight_grad[node * width + i] += slope * x[r * width + i];
+      if (weight_grad) {
+        T* to = weight_grad.Row(node);
+        for (int64_t i = 0; i < width; ++i) {
+          to[i] += slope * x[r * width + i];
+        }
       }
       for (int64_t i = 0; dx != nullptr && i < width; ++i) {
         dx[r * width + i] += slope * weight[node * width + i];
       }
-      if (bias_grad != nullptr) {
-        bias_grad[node] += slope;
+      if (bias_grad) {
+        *bias_grad.Row(node) += slope;
       }
     });
   }
@@ -158,7 +170,8 @@ OpRegistrar&& HierarchicalSigmoidSlots(OpRegistrar&& op) {
              kDispensable)
       .Input("Bias", "[number of inner nodes, 1], dtype of X", kDispensable)
       .Attr<int32_t>("num_classes", "number of classes; not used with PathTable", 2)
-      .Attr<bool>("is_sparse", "Fluid's; the gradient is dense in any case", false)
+      .Attr<bool>("is_sparse", "whether the gradients of W and Bias are SelectedRows: only the nodes that are met",
+                  false)
       .KernelTypeFrom("X");
 }
 
@@ -191,8 +204,8 @@ HEADRACE_REGISTER_OP(hierarchical_sigmoid_grad)
     .Input("PreOut@GRAD", "not used", kDispensable)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X", kDispensable)
-    .Output("W@GRAD", "dims of W", kDispensable)
-    .Output("Bias@GRAD", "dims of Bias", kDispensable)
+    .Output("W@GRAD", "dims of W; SelectedRows if is_sparse", kDispensable | kSelectedRows)
+    .Output("Bias@GRAD", "dims of Bias; SelectedRows if is_sparse", kDispensable | kSelectedRows)
     .InferShape([](InferShapeContext& ctx) {
       const int64_t length = CheckHierarchicalSigmoid(ctx);
       const int64_t rows = ctx.InputDim("X")[0];
@@ -201,6 +214,10 @@ HEADRACE_REGISTER_OP(hierarchical_sigmoid_grad)
       EnforceDims(ctx, "Out@GRAD", {rows, 1});
       EnforceSameType(ctx, "Out@GRAD", "X");
       InferGradients(ctx, {"X", "W", "Bias"});
+      if (ctx.Attr<bool>("is_sparse")) {
+        ctx.SetOutputSelectedRows("W@GRAD");
+        ctx.SetOutputSelectedRows("Bias@GRAD");
+      }
     })
     .Kernel<float>(HierarchicalSigmoidGradKernel<float>)
     .Kernel<double>(HierarchicalSigmoidGradKernel<double>);

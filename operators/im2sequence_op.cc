@@ -75,10 +75,10 @@ std::pair<int64_t, int64_t> PatchesOf(const ExecutionContext& ctx, const PatchSh
 // Calls visit(element of Out, element of X) for each element of a patch that lies inside its image, and returns how
 // many patches each image has.
 template <typename Visit>
-std::vector<size_t> ForEachElement(const ExecutionContext& ctx, Visit&& visit) {
+LoDOffsets ForEachElement(const ExecutionContext& ctx, Visit&& visit) {
   const PatchShape s(ctx.op());
   const DDim& x = ctx.Input("X").dims();
-  std::vector<size_t> offsets = {0};
+  LoDOffsets offsets = {0};
   int64_t to = 0;
   for (int64_t i = 0; i < x[0]; ++i) {
     const auto [rows, cols] = PatchesOf(ctx, s, i);

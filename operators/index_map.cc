@@ -7,7 +7,7 @@
 
 namespace headrace::ops {
 
-IndexMap IndexMap::OfRows(const DDim& from_dims, const std::vector<int64_t>& rows) {
+IndexMap IndexMap::OfRows(const DDim& from_dims, const PoolVector<int64_t>& rows) {
   DDim to = from_dims;
   to[0] = static_cast<int64_t>(rows.size());
   return IndexMap(from_dims, to, [&rows](size_t d, int64_t i) { return d == 0 ? rows[static_cast<size_t>(i)] : i; });
@@ -20,7 +20,7 @@ IndexMap::Plan IndexMap::MakePlan() const {
   size_t walked = to_dims_.size();
   int64_t run = 1;
   const auto stays = [this](size_t d) {
-    const std::vector<int64_t>& map = maps_[d];
+    const PoolVector<int64_t>& map = maps_[d];
     for (size_t i = 0; i < map.size(); ++i) {
       if (map[i] != static_cast<int64_t>(i)) {
         return false;

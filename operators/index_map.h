@@ -7,6 +7,7 @@
 
 #include "framework/ddim.h"
 #include "framework/lod_tensor.h"
+#include "framework/memory_pool.h"
 
 namespace headrace::ops {
 
@@ -18,7 +19,7 @@ class IndexMap {
   template <typename From>
   IndexMap(const DDim& from_dims, const DDim& to, From&& from) : from_dims_(from_dims), to_dims_(to) {
     for (size_t d = 0; d < to.size() && !Empty(to); ++d) {
-      std::vector<int64_t>& map = maps_.emplace_back(static_cast<size_t>(to[d]));
+      PoolVector<int64_t>& map = maps_.emplace_back(static_cast<size_t>(to[d]));
       for (int64_t i = 0; i < to[d]; ++i) {
         map[static_cast<size_t>(i)] = from(d, i);
       }
@@ -26,7 +27,7 @@ class IndexMap {
   }
 
   // Element rows[i] of the first dimension becomes element i; the others stay.
-  static IndexMap OfRows(const DDim& from_dims, const std::vector<int64_t>& rows);
+  static IndexMap OfRows(const DDim& from_dims, const PoolVector<int64_t>& rows);
 
   // Calls visit(to, from, n) for each run of n elements that lie side by side in both tensors; `from` is -1 for those
   // that come from nowhere. In the order of `to`.
@@ -36,7 +37,7 @@ class IndexMap {
       return;
     }
     const Plan plan = MakePlan();
-    std::vector<size_t> index(plan.outer.size(), 0);
+    PoolVector<size_t> index(plan.outer.size(), 0);
     int64_t at = 0;
     for (;;) {
       int64_t base = 0;
@@ -75,8 +76,8 @@ class IndexMap {
     int64_t n;
   };
   struct Plan {
-    std::vector<int64_t> outer;     // strides in `from` of the dimensions that are walked over one by one
-    std::vector<Segment> segments;  // of what is left
+    PoolVector<int64_t> outer;     // strides in `from` of the dimensions that are walked over one by one
+    PoolVector<Segment> segments;  // of what is left
   };
 
   static bool Empty(const DDim& dims);
@@ -84,7 +85,7 @@ class IndexMap {
 
   DDim from_dims_;
   DDim to_dims_;
-  std::vector<std::vector<int64_t>> maps_;
+  PoolVector<PoolVector<int64_t>> maps_;
 };
 
 }  // namespace headrace::ops

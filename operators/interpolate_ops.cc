@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 
@@ -29,9 +30,9 @@ struct Alignment {
     return static_cast<double>(in) / static_cast<double>(out);
   }
 
-  std::vector<Source> Linear(int64_t in, int64_t out) const {
+  PoolVector<Source> Linear(int64_t in, int64_t out) const {
     const double ratio = Ratio(in, out);
-    std::vector<Source> sources;
+    PoolVector<Source> sources;
     for (int64_t i = 0; i < out; ++i) {
       const double at =
           std::max(centers ? ratio * (static_cast<double>(i) + 0.5) - 0.5 : ratio * static_cast<double>(i), 0.0);
@@ -41,9 +42,9 @@ struct Alignment {
     return sources;
   }
 
-  std::vector<Source> Nearest(int64_t in, int64_t out) const {
+  PoolVector<Source> Nearest(int64_t in, int64_t out) const {
     const double ratio = Ratio(in, out);
-    std::vector<Source> sources;
+    PoolVector<Source> sources;
     for (int64_t i = 0; i < out; ++i) {
       const auto at = static_cast<int64_t>(ratio * static_cast<double>(i) + (corners ? 0.5 : 0));
       const int64_t low = std::min(at, in - 1);
@@ -110,8 +111,8 @@ struct Plan {
     }
   }
 
-  std::vector<Source> rows;
-  std::vector<Source> cols;
+  PoolVector<Source> rows;
+  PoolVector<Source> cols;
   int64_t images;
   int64_t in_width;
   int64_t in_size;

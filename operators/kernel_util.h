@@ -22,6 +22,14 @@
 
 namespace headrace::ops {
 
+// How many elements a block of a parallel loop has that does little with each.
+inline constexpr int64_t kElementsPerBlock = 16384;
+
+// How many rows such a block has. `work`: what a row costs, in elements of which little is made.
+inline int64_t RowsPerBlock(int64_t work) {
+  return std::max<int64_t>(1, kElementsPerBlock / std::max<int64_t>(1, work));
+}
+
 // Name of the slot that holds the gradient of `slot`.
 inline std::string Grad(std::string_view slot) { return GradVarName(std::string(slot)); }
 

@@ -2,7 +2,9 @@
 #include <cmath>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
+#include "operators/norm.h"
 #include "operators/reduction.h"
 
 namespace headrace::ops {
@@ -24,15 +26,19 @@ void LayerNormKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   const T* scale = ElementsOrNull<T>(ctx, "Scale");
   const T* bias = ElementsOrNull<T>(ctx, "Bias");
-  for (int64_t r = 0; r < s.rows; ++r, x += s.cols, y += s.cols) {
-    const T m = Sum(s.cols, x) / static_cast<T>(s.cols);
-    variance[r] = SumOf<T>(s.cols, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<T>(s.cols);
-    mean[r] = m;
-    const T inverse = 1 / std::sqrt(variance[r] + epsilon);
-    for (int64_t i = 0; i < s.cols; ++i) {
-      y[i] = (x[i] - m) * inverse * (scale == nullptr ? T(1) : scale[i]) + (bias == nullptr ? T(0) : bias[i]);
+  ParallelFor(s.rows, RowsPerBlock(4 * s.cols), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* from = x + r * s.cols;
+      T* to = y + r * s.cols;
+      const T m = Sum(s.cols, from) / static_cast<T>(s.cols);
+      variance[r] = SumOf<T>(s.cols, [=](int64_t i) { return (from[i] - m) * (from[i] - m); }) / static_cast<T>(s.cols);
+      mean[r] = m;
+      const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+      for (int64_t i = 0; i < s.cols; ++i) {
+        to[i] = (from[i] - m) * inverse * (scale == nullptr ? T(1) : scale[i]) + (bias == nullptr ? T(0) : bias[i]);
+      }
     }
-  }
+  });
 }
 
 // As for batch_norm, by rows, with dy · scale in the place of dy.
@@ -50,31 +56,45 @@ void LayerNormGradKernel(const ExecutionContext& ctx) {
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
   const auto width = static_cast<T>(s.cols);
-  for (int64_t r = 0; r < s.rows; ++r, x += s.cols, dy += s.cols) {
-    const T m = mean[r];
-    const T inverse = 1 / std::sqrt(variance[r] + epsilon);
-    const auto scaled = [=](int64_t i) { return dy[i] * (scale == nullptr ? T(1) : scale[i]); };
-    for (int64_t i = 0; i < s.cols; ++i) {
-      if (dscale != nullptr) {
-        dscale[i] += dy[i] * ((x[i] - m) * inverse);
+  if (dscale != nullptr || dbias != nullptr) {
+    ParallelFor(s.cols, RowsPerBlock(2 * s.rows), [=](int64_t begin, int64_t end) {
+      for (int64_t r = 0; r < s.rows; ++r) {
+        const T m = mean[r];
+        const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t at = r * s.cols + i;
+          if (dscale != nullptr) {
+            dscale[i] += dy[at] * ((x[at] - m) * inverse);
+          }
+          if (dbias != nullptr) {
+            dbias[i] += dy[at];
+          }
+        }
       }
-      if (dbias != nullptr) {
-        dbias[i] += dy[i];
-      }
-    }
-    if (dx != nullptr) {
-      const T sum = SumOf<T>(s.cols, scaled) / width;
-      const T dot = SumOf<T>(s.cols, [=](int64_t i) { return scaled(i) * ((x[i] - m) * inverse); }) / width;
-      for (int64_t i = 0; i < s.cols; ++i) {
-        dx[i] = inverse * (scaled(i) - sum - (x[i] - m) * inverse * dot);
-      }
-      dx += s.cols;
-    }
+    });
   }
+  if (dx == nullptr) {
+    return;
+  }
+  ParallelFor(s.rows, RowsPerBlock(4 * s.cols), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* x_row = x + r * s.cols;
+      const T* dy_row = dy + r * s.cols;
+      T* dx_row = dx + r * s.cols;
+      const T m = mean[r];
+      const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+      const auto scaled = [=](int64_t i) { return dy_row[i] * (scale == nullptr ? T(1) : scale[i]); };
+      const T sum = SumOf<T>(s.cols, scaled) / width;
+      const T dot = SumOf<T>(s.cols, [=](int64_t i) { return scaled(i) * ((x_row[i] - m) * inverse); }) / width;
+      for (int64_t i = 0; i < s.cols; ++i) {
+        dx_row[i] = inverse * (scaled(i) - sum - (x_row[i] - m) * inverse * dot);
+      }
+    }
+  });
 }
 
-// Checks the inputs that operator and gradient share; returns the number of rows.
-int64_t CheckLayerNorm(const InferShapeContext& ctx) {
+// Checks the inputs that operator and gradient share; returns the dims of the statistics.
+DDim CheckLayerNorm(const InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   const int32_t axis = ctx.Attr<int32_t>("begin_norm_axis");
   HR_ENFORCE(0 < axis && static_cast<size_t>(axis) < x.size(), InvalidArgument,
@@ -83,13 +103,8 @@ int64_t CheckLayerNorm(const InferShapeContext& ctx) {
   const auto split = static_cast<size_t>(axis);
   const int64_t cols = Numel(x, split, x.size());
   HR_ENFORCE(cols != 0, InvalidArgument, "input X: expected rows that are not empty, got dims ", ToString(x));
-  for (const char* slot : {"Scale", "Bias"}) {
-    if (ctx.HasInput(slot)) {
-      EnforceDims(ctx, slot, {cols});
-      EnforceSameType(ctx, slot, "X");
-    }
-  }
-  return Numel(x, 0, split);
+  CheckScaleAndBias(ctx, cols);
+  return {Numel(x, 0, split)};
 }
 
 OpRegistrar&& LayerNormAttrs(OpRegistrar&& op) {
@@ -103,47 +118,18 @@ OpRegistrar&& LayerNormAttrs(OpRegistrar&& op) {
 HEADRACE_REGISTER_OP(layer_norm)
     .Comment(
         "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, with mean and variance (with divisor N) of each row.")
-    .Input("X", "seen as a matrix: the dims from begin_norm_axis on make a row")
-    .Input("Scale", "[size of a row]", kDispensable)
-    .Input("Bias", "[size of a row]", kDispensable)
-    .Output("Y", "dims of X")
-    .Output("Mean", "[number of rows]")
-    .Output("Variance", "[number of rows]")
+    .With(NormSlots, "seen as a matrix: the dims from begin_norm_axis on make a row", "[size of a row]",
+          "[number of rows]")
     .With(LayerNormAttrs)
-    .InferShape([](InferShapeContext& ctx) {
-      const int64_t rows = CheckLayerNorm(ctx);
-      ctx.ShareAll("X", "Y");
-      SetOutput(ctx, "Mean", {rows}, ctx.InputType("X"));
-      SetOutput(ctx, "Variance", {rows}, ctx.InputType("X"));
-    })
+    .InferShape([](InferShapeContext& ctx) { InferNorm(ctx, CheckLayerNorm(ctx)); })
     .Kernel<float>(LayerNormKernel<float>)
-    .Kernel<double>(LayerNormKernel<double>)
-    .Gradient(DefaultGradient({.inputs = {"X", "Scale", "Bias"}, .outputs = {"Mean", "Variance"}, .no_gradient = {}}));
+    .Kernel<double>(LayerNormKernel<double>);
 
 HEADRACE_REGISTER_OP(layer_norm_grad)
     .Comment("Gradient of layer_norm.")
-    .Input("X", "as in the operator")
-    .Input("Scale", "as in the operator", kDispensable)
-    .Input("Bias", "as in the operator; only its dims are used", kDispensable)
-    .Input("Mean", "as in the operator")
-    .Input("Variance", "as in the operator")
-    .Input("Y@GRAD", "gradient of Y")
-    .Input("Mean@GRAD", "not used", kDispensable)
-    .Input("Variance@GRAD", "not used", kDispensable)
-    .Output("X@GRAD", "dims of X", kDispensable)
-    .Output("Scale@GRAD", "dims of Scale", kDispensable)
-    .Output("Bias@GRAD", "dims of Bias", kDispensable)
+    .With(NormGradSlots)
     .With(LayerNormAttrs)
-    .InferShape([](InferShapeContext& ctx) {
-      const int64_t rows = CheckLayerNorm(ctx);
-      for (const char* slot : {"Mean", "Variance"}) {
-        EnforceDims(ctx, slot, {rows});
-        EnforceSameType(ctx, slot, "X");
-      }
-      EnforceDims(ctx, "Y@GRAD", ctx.InputDim("X"));
-      EnforceSameType(ctx, "Y@GRAD", "X");
-      InferGradients(ctx, {"X", "Scale", "Bias"});
-    })
+    .InferShape([](InferShapeContext& ctx) { InferNormGrad(ctx, CheckLayerNorm(ctx)); })
     .Kernel<float>(LayerNormGradKernel<float>)
     .Kernel<double>(LayerNormGradKernel<double>);
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/lod_rank_table.h"
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/array_gradient.h"
 #include "operators/kernel_util.h"
@@ -53,7 +54,7 @@ class RankOp : public OperatorBase {
 };
 
 // Checks that `x` has the sequences of the table. Returns the offsets of their parts.
-const std::vector<size_t>& PartsOf(const LoDRankTable& table, const LoDTensor& x) {
+const LoDOffsets& PartsOf(const LoDRankTable& table, const LoDTensor& x) {
   const size_t level = table.level();
   const size_t sequences = NumUnits(x, level);
   HR_ENFORCE(level < x.lod().size() && sequences == table.items().size(), InvalidArgument,
@@ -71,7 +72,7 @@ const std::vector<size_t>& PartsOf(const LoDRankTable& table, const LoDTensor& x
 // operators/lod_units.h.
 template <typename Visit>
 void ForEachPartOfStep(const LoDRankTable& table, const LoDTensor& x, size_t step, LoD* lod, Visit&& visit) {
-  const std::vector<size_t>& parts = x.lod()[table.level()];
+  const LoDOffsets& parts = x.lod()[table.level()];
   for (const auto& item : table.items()) {
     if (item.length <= step) {
       return;
@@ -118,7 +119,7 @@ class LoDTensorToArrayOp : public RankOp {
     LoDTensorArray& out = *OutputArray(scope, "Out");
     out.resize(table.max_length());
     for (size_t t = 0; t < out.size(); ++t) {
-      std::vector<Piece> pieces;
+      PoolVector<Piece> pieces;
       LoD lod = NoUnits(x, table.level() + 1);
       ForEachPartOfStep(table, x, t, &lod, [&](RowRange rows) { pieces.push_back({&x, rows}); });
       WritePieces(pieces, x, &out[t]);
@@ -135,11 +136,11 @@ class LoDTensorToArrayGradOp : public RankOp {
   void RunImpl(const Scope& scope, const Place&) override {
     const LoDTensor& x = Tensor(scope, "X");
     const LoDRankTable& table = Table(scope);
-    const std::vector<size_t>& parts = PartsOf(table, x);
+    const LoDOffsets& parts = PartsOf(table, x);
     LoDTensorArray& array = *OutputArray(scope, "Out@GRAD");
     if (HasOutput("X@GRAD")) {
       // Where the rows of a part are in the gradient of their step.
-      std::vector<Piece> pieces(parts.back(), Piece{nullptr, {0, 0}});
+      PoolVector<Piece> pieces(parts.back(), Piece{nullptr, {0, 0}});
       for (size_t t = 0; t < table.max_length(); ++t) {
         size_t row = 0;
         size_t rank = 0;
@@ -181,12 +182,12 @@ class ArrayToLoDTensorOp : public RankOp {
                  "input X: expected ", table.ActiveAt(t), " parts at step ", t, " with ", array[0].lod_level(),
                  " levels of LoD, got ", units, " with ", array[t].lod_level());
     }
-    std::vector<size_t> rank(table.items().size());
+    PoolVector<size_t> rank(table.items().size());
     for (size_t r = 0; r < rank.size(); ++r) {
       rank[table.items()[r].index] = r;
     }
-    std::vector<Piece> pieces;
-    std::vector<size_t> offsets = {0};
+    PoolVector<Piece> pieces;
+    LoDOffsets offsets = {0};
     LoD fine = NoUnits(array[0], 0);
     for (const size_t r : rank) {
       const size_t length = table.items()[r].length;
@@ -218,7 +219,7 @@ class ArrayToLoDTensorGradOp : public RankOp {
     PartsOf(table, out);
     LoDTensorArray& array = *OutputArray(scope, "X@GRAD");
     for (size_t t = 0; t < table.max_length(); ++t) {
-      std::vector<Piece> pieces;
+      PoolVector<Piece> pieces;
       ForEachPartOfStep(table, out, t, nullptr, [&](RowRange rows) { pieces.push_back({&gradient, rows}); });
       LoDTensor step;
       WritePieces(pieces, gradient, &step);
@@ -267,11 +268,11 @@ class ShrinkRnnMemoryGradOp : public RankOp {
 };
 
 // Sequence i of the result is that with rank i; without a LoD, row i.
-std::vector<RowRange> RowsByRank(const LoDRankTable& table, const LoDTensor& x, LoD* lod) {
+PoolVector<RowRange> RowsByRank(const LoDRankTable& table, const LoDTensor& x, LoD* lod) {
   const size_t units = NumUnits(x, 0);
   HR_ENFORCE(units == table.items().size(), InvalidArgument, "input X: expected ", table.items().size(),
              " rows or sequences, as the rank table has, got ", units);
-  std::vector<RowRange> rows;
+  PoolVector<RowRange> rows;
   rows.reserve(units);
   for (const auto& item : table.items()) {
     rows.push_back(Unit(x, 0, item.index, lod));
@@ -287,7 +288,7 @@ class ReorderByRankOp : public RankOp {
   void RunImpl(const Scope& scope, const Place&) override {
     const LoDTensor& x = Tensor(scope, "X");
     LoD lod = NoUnits(x, 0);
-    std::vector<Piece> pieces;
+    PoolVector<Piece> pieces;
     for (const RowRange rows : RowsByRank(Table(scope), x, &lod)) {
       pieces.push_back({&x, rows});
     }
@@ -306,8 +307,8 @@ class ReorderByRankGradOp : public RankOp {
     const LoDTensor& x = Tensor(scope, "X");
     const LoDTensor& gradient = Tensor(scope, "Out@GRAD");
     const LoDRankTable& table = Table(scope);
-    const std::vector<RowRange> by_rank = RowsByRank(table, x, nullptr);
-    std::vector<Piece> pieces(by_rank.size());
+    const PoolVector<RowRange> by_rank = RowsByRank(table, x, nullptr);
+    PoolVector<Piece> pieces(by_rank.size());
     size_t row = 0;
     for (size_t rank = 0; rank < by_rank.size(); ++rank) {
       pieces[table.items()[rank].index] = {&gradient, {row, row + by_rank[rank].size()}};

@@ -11,7 +11,7 @@ namespace {
 // Offsets of one level, from numbers that may be anything.
 template <typename Number>
 LoD OneLevel(const Number* values, size_t n, const char* where) {
-  std::vector<size_t> offsets;
+  LoDOffsets offsets;
   for (size_t i = 0; i < n; ++i) {
     HR_ENFORCE(values[i] >= 0, InvalidArgument, where, ": expected offsets of 0 or more, got ", values[i]);
     offsets.push_back(static_cast<size_t>(values[i]));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/lod_tensor.h"
+#include "framework/memory_pool.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -31,9 +32,9 @@ inline size_t NumUnits(const LoDTensor& x, size_t level) {
 inline RowRange Unit(const LoDTensor& x, size_t level, size_t unit, LoD* lod = nullptr) {
   RowRange range{unit, unit + 1};
   for (size_t l = level; l < x.lod().size(); ++l) {
-    const std::vector<size_t>& offsets = x.lod()[l];
+    const LoDOffsets& offsets = x.lod()[l];
     for (size_t i = range.begin; lod != nullptr && i < range.end; ++i) {
-      std::vector<size_t>& to = (*lod)[l - level];
+      LoDOffsets& to = (*lod)[l - level];
       to.push_back(to.back() + offsets[i + 1] - offsets[i]);
     }
     range = {offsets[range.begin], offsets[range.end]};
@@ -43,7 +44,7 @@ inline RowRange Unit(const LoDTensor& x, size_t level, size_t unit, LoD* lod = n
 
 // The LoD of no units of level `level` of `x`, to be given to Unit.
 inline LoD NoUnits(const LoDTensor& x, size_t level) {
-  return LoD(level < x.lod().size() ? x.lod().size() - level : 0, std::vector<size_t>{0});
+  return LoD(level < x.lod().size() ? x.lod().size() - level : 0, LoDOffsets{0});
 }
 
 // Writes rows to a tensor one after another.
@@ -91,7 +92,7 @@ struct Piece {
   RowRange rows;
 };
 
-inline void WritePieces(const std::vector<Piece>& pieces, const Tensor& like, LoDTensor* out) {
+inline void WritePieces(const PoolVector<Piece>& pieces, const Tensor& like, LoDTensor* out) {
   size_t rows = 0;
   for (const Piece& piece : pieces) {
     rows += piece.rows.size();

@@ -3,37 +3,56 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
 namespace {
 
-// Calls visit(place in Ids, row of W) for each id that is not padding. Throws OutOfRange naming place and value.
+// Calls visit(place in Ids, row of W) for each id; -1 if that is padding. Several threads have `grain` ids at a time.
+// Throws OutOfRange naming place and value.
 template <typename Visit>
-void ForEachId(const ExecutionContext& ctx, Visit&& visit) {
+void ForEachPlaceOfIds(const ExecutionContext& ctx, int64_t grain, const Visit& visit) {
   const LoDTensor& ids_tensor = ctx.Input("Ids");
   const int64_t rows = ctx.Input("W").dims()[0];
   const int64_t padding = ctx.Attr<int64_t>("padding_idx");
   const int64_t* ids = ids_tensor.data<int64_t>();
-  for (int64_t i = 0, n = ids_tensor.numel(); i < n; ++i) {
-    HR_ENFORCE(0 <= ids[i] && ids[i] < rows, OutOfRange, "input Ids: row ", i, " has id ", ids[i],
-               ", expected one in [0, ", rows, ")");
-    if (ids[i] != padding) {
-      visit(i, ids[i]);
+  ParallelFor(ids_tensor.numel(), grain, [=, &visit](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      HR_ENFORCE(0 <= ids[i] && ids[i] < rows, OutOfRange, "input Ids: row ", i, " has id ", ids[i],
+                 ", expected one in [0, ", rows, ")");
+      visit(i, ids[i] == padding ? -1 : ids[i]);
     }
-  }
+  });
+}
+
+// Calls visit(place in Ids, row of W) for each id that is not padding, one after the other.
+template <typename Visit>
+void ForEachId(const ExecutionContext& ctx, const Visit& visit) {
+  ForEachPlaceOfIds(ctx, ctx.Input("Ids").numel(), [&visit](int64_t i, int64_t id) {
+    if (id >= 0) {
+      visit(i, id);
+    }
+  });
 }
 
 template <typename T>
 void LookupKernel(const ExecutionContext& ctx) {
   const LoDTensor& table = ctx.Input("W");
   const int64_t width = table.dims()[1];
-  LoDTensor* out_tensor = ctx.Output("Out");
-  T* out = out_tensor->mutable_data<T>();
+  T* out = ctx.Output("Out")->mutable_data<T>();
   const T* w = table.data<T>();
-  std::fill_n(out, out_tensor->numel(), T(0));
-  ForEachId(ctx, [=](int64_t i, int64_t id) { std::copy_n(w + id * width, width, out + i * width); });
+  // A row that is not in a cache takes as long as many that are.
+  ForEachPlaceOfIds(ctx, RowsPerBlock(width + 64), [=](int64_t i, int64_t id) {
+    T* row = out + i * width;
+    if (id < 0) {
+      std::fill_n(row, width, T(0));
+    } else {
+      std::copy_n(w + id * width, width, row);
+    }
+  });
 }
 
 // The row of each id, in their order, however often it occurs.
@@ -43,7 +62,7 @@ void SparseLookupGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   SelectedRows* w_grad = ctx.OutputRows("W@GRAD");
   w_grad->set_height(table[0]);
-  std::vector<int64_t>& rows = *w_grad->mutable_rows();
+  PoolVector<int64_t>& rows = *w_grad->mutable_rows();
   rows.clear();
   ForEachId(ctx, [&](int64_t, int64_t id) { rows.push_back(id); });
   T* to = w_grad->mutable_value()->Resize({static_cast<int64_t>(rows.size()), table[1]}).template mutable_data<T>();

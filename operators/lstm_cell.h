@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/recurrent.h"
 
@@ -32,6 +34,9 @@ struct LstmCell {
       by_output = by_forget + width;
     }
   }
+
+  // How many rows a thread takes at a time.
+  int64_t RowsPerStep() const { return RowsPerBlock(16 * width); }
 
   // From the sums `gates` (4 · width) and the state before (nullptr: zeros) to the activated gates, the state, its
   // activation and the result.
@@ -67,6 +72,11 @@ struct LstmCell {
   // peepholes, added up, 3 · width, if there are any.
   void StepBack(const T* gates, const T* before, const T* state, const T* activated, const T* hidden_grad,
                 const T* state_grad, T* gates_grad, T* before_grad, T* peepholes_grad) const {
+    if (by_output == nullptr && bound == 0 && gate == Activation::kSigmoid && cell == Activation::kTanh &&
+        candidate == Activation::kTanh) {
+      StepBackByDefault(gates, before, activated, hidden_grad, state_grad, gates_grad, before_grad);
+      return;
+    }
     const T* input = gates + width;
     const T* forget = input + width;
     const T* output = forget + width;
@@ -99,6 +109,40 @@ struct LstmCell {
     }
   }
 
+  // The same with Fluid's activations, neither peepholes nor bound: loops that the compiler vectorises, over blocks
+  // that stay in the first-level cache.
+  void StepBackByDefault(const T* gates, const T* before, const T* activated, const T* hidden_grad, const T* state_grad,
+                         T* __restrict gates_grad, T* __restrict before_grad) const {
+    constexpr int64_t kBlock = 256;
+    constexpr auto sigmoid = [](T y) { return ActivationDerivative(Activation::kSigmoid, y); };
+    constexpr auto tanh = [](T y) { return ActivationDerivative(Activation::kTanh, y); };
+    T d_state[kBlock];
+    for (int64_t begin = 0; begin < width; begin += kBlock) {
+      const int64_t n = std::min(kBlock, width - begin);
+      const T* g = gates + begin;
+      const T* input = g + width;
+      const T* forget = input + width;
+      const T* output = forget + width;
+      T* __restrict d = gates_grad + begin;
+      for (int64_t i = 0; i < n; ++i) {
+        const T h = hidden_grad[begin + i];
+        const T c = activated[begin + i];
+        d[3 * width + i] = h * c * sigmoid(output[i]);
+        d_state[i] = state_grad[begin + i] + h * output[i] * tanh(c);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        d[i] = d_state[i] * input[i] * tanh(g[i]);
+        d[width + i] = d_state[i] * g[i] * sigmoid(input[i]);
+      }
+      for (int64_t i = 0; i < n; ++i) {
+        d[2 * width + i] = before == nullptr ? T(0) : d_state[i] * before[begin + i] * sigmoid(forget[i]);
+      }
+      for (int64_t i = 0; before_grad != nullptr && i < n; ++i) {
+        before_grad[begin + i] += d_state[i] * forget[i];
+      }
+    }
+  }
+
   int64_t width;
   T bound;
   Activation gate;
@@ -117,18 +161,18 @@ T* StepBefore(const StepBatches& batches, size_t t, int64_t width, T* rows, T* i
 
 // The rows of an optional tensor of initial states, longest sequence first; empty without one.
 template <typename T>
-std::vector<T> InitialStates(const ExecutionContext& ctx, const char* slot, const StepBatches& batches) {
+PoolVector<T> InitialStates(const ExecutionContext& ctx, const char* slot, const StepBatches& batches) {
   const LoDTensor* tensor = ctx.InputOrNull(slot);
   if (tensor == nullptr) {
     return {};
   }
-  std::vector<T> sorted(static_cast<size_t>(tensor->numel()));
+  PoolVector<T> sorted(static_cast<size_t>(tensor->numel()));
   batches.SortStates(tensor->data<T>(), tensor->dims()[1], sorted.data());
   return sorted;
 }
 
 template <typename T>
-T* DataOrNull(std::vector<T>& values) {
+T* DataOrNull(PoolVector<T>& values) {
   return values.empty() ? nullptr : values.data();
 }
 
@@ -139,6 +183,25 @@ inline OpRegistrar&& LstmAttrs(OpRegistrar&& op) {
       .With(ActivationAttr, "gate_activation", "of the gates", "sigmoid")
       .With(ActivationAttr, "cell_activation", "of the state", "tanh")
       .With(ActivationAttr, "candidate_activation", "of the candidate", "tanh");
+}
+
+// Checks the inputs that lstm and lstmp have, and their gradients: `state` is the width of c, `result` that of what the
+// next step sees.
+inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t result) {
+  EnforceDims(ctx, "Weight", {result, MultiplyExtents(state, 4)});
+  EnforceDims(ctx, "Input", {-1, MultiplyExtents(state, 4)});
+  EnforceDims(ctx, "Bias", {1, MultiplyExtents(state, ctx.Attr<bool>("use_peepholes") ? 7 : 4)});
+  for (const char* slot : {"Weight", "Bias"}) {
+    EnforceSameType(ctx, slot, "Input");
+  }
+  HR_ENFORCE(ctx.HasInput("H0") == ctx.HasInput("C0"), InvalidArgument,
+             "inputs H0 and C0: expected both or none of them");
+  for (const auto& [slot, width] : {std::pair("H0", result), std::pair("C0", state)}) {
+    if (ctx.HasInput(slot)) {
+      EnforceDims(ctx, slot, {-1, width});
+      EnforceSameType(ctx, slot, "Input");
+    }
+  }
 }
 
 // Initial states have a row for each sequence, which only the LoD at run time tells.

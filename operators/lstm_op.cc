@@ -4,11 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/gemm.h"
 #include "operators/kernel_util.h"
 #include "operators/lstm_cell.h"
 #include "operators/recurrent.h"
+#include "operators/scratch.h"
 
 namespace headrace::ops {
 namespace {
@@ -23,100 +26,147 @@ void LstmKernel(const ExecutionContext& ctx) {
   T* state_out = ctx.Output("Cell")->mutable_data<T>();
   T* gates = ctx.Output("BatchGate")->mutable_data<T>();
   T* activated = ctx.Output("BatchCellPreAct")->mutable_data<T>();
-  std::vector<T> hidden(static_cast<size_t>(rows * width));
-  std::vector<T> state(static_cast<size_t>(rows * width));
-  std::vector<T> first_hidden = InitialStates<T>(ctx, "H0", batches);
-  std::vector<T> first_state = InitialStates<T>(ctx, "C0", batches);
+  const auto size = static_cast<size_t>(batches.NumSequences() * width);
+  PoolVector<T> hidden(size);
+  PoolVector<T> state(size);
+  PoolVector<T> hidden_before = InitialStates<T>(ctx, "H0", batches);
+  PoolVector<T> state_before = InitialStates<T>(ctx, "C0", batches);
   const T* weight = ctx.Input("Weight").data<T>();
   const T* bias = ctx.Input("Bias").data<T>();
   batches.ToBatches(ctx.Input("Input").data<T>(), 4 * width, gates);
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < 4 * width; ++c) {
-      gates[r * 4 * width + c] += bias[c];
+  ParallelFor(rows, RowsPerBlock(4 * width), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t c = 0; c < 4 * width; ++c) {
+        gates[r * 4 * width + c] += bias[c];
+      }
     }
-  }
+  });
   for (size_t t = 0; t < batches.steps(); ++t) {
     const int64_t begin = batches.Begin(t);
     const int64_t n = batches.Size(t);
-    const T* hidden_before = StepBefore(batches, t, width, hidden.data(), DataOrNull(first_hidden));
-    const T* state_before = StepBefore(batches, t, width, state.data(), DataOrNull(first_state));
-    if (hidden_before != nullptr) {
-      Gemm<T>(false, false, n, 4 * width, width, T(1), hidden_before, weight, true, gates + begin * 4 * width);
+    const T* from = DataOrNull(state_before);
+    if (const T* before = DataOrNull(hidden_before)) {
+      Gemm<T>(false, false, n, 4 * width, width, T(1), before, weight, true, gates + begin * 4 * width);
     }
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t at = (begin + r) * width;
-      cell.Step(gates + 4 * at, state_before == nullptr ? nullptr : state_before + r * width, state.data() + at,
-                activated + at, hidden.data() + at);
-    }
+    ParallelFor(n, cell.RowsPerStep(), [&](int64_t first, int64_t end) {
+      for (int64_t r = first; r < end; ++r) {
+        const int64_t at = (begin + r) * width;
+        cell.Step(gates + 4 * at, from == nullptr ? nullptr : from + r * width, state.data() + r * width,
+                  activated + at, hidden.data() + r * width);
+      }
+    });
+    batches.FromStep(t, hidden.data(), width, hidden_out);
+    batches.FromStep(t, state.data(), width, state_out);
+    hidden_before.resize(size);
+    state_before.resize(size);
+    hidden.swap(hidden_before);
+    state.swap(state_before);
   }
-  batches.FromBatches(hidden.data(), width, hidden_out);
-  batches.FromBatches(state.data(), width, state_out);
 }
 
+// Goes through the steps with what one of them needs at a time.
 template <typename T>
 void LstmGradKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
   const LstmCell<T> cell(ctx);
   const int64_t width = cell.width;
   const int64_t rows = ctx.Input("Input").dims()[0];
-  const auto size = static_cast<size_t>(rows * width);
-  T* weight_grad = ZerosOrNull<T>(ctx, "Weight@GRAD");
+  T* weight_grad = MutableOrNull<T>(ctx, "Weight@GRAD");
   T* bias_grad = ZerosOrNull<T>(ctx, "Bias@GRAD");
   T* input_grad = MutableOrNull<T>(ctx, "Input@GRAD");
   T* first_hidden_grad = ZerosOrNull<T>(ctx, "H0@GRAD");
   T* first_state_grad = ZerosOrNull<T>(ctx, "C0@GRAD");
-  const auto in_batches = [&](const char* slot) {
-    std::vector<T> values(size, T(0));
-    if (const T* from = ElementsOrNull<T>(ctx, slot)) {
-      batches.ToBatches(from, width, values.data());
+  const T* all_hidden = ctx.Input("Hidden").data<T>();
+  const T* all_states = ctx.Input("Cell").data<T>();
+  const T* all_hidden_grads = ElementsOrNull<T>(ctx, "Hidden@GRAD");
+  const T* all_state_grads = ElementsOrNull<T>(ctx, "Cell@GRAD");
+  const auto size = static_cast<size_t>(batches.NumSequences() * width);
+  PoolVector<T> first_hidden = InitialStates<T>(ctx, "H0", batches);
+  PoolVector<T> first_state = InitialStates<T>(ctx, "C0", batches);
+  PoolVector<T> state_memory(size);
+  PoolVector<T> state(size);
+  PoolVector<T> hidden_grad(size);
+  PoolVector<T> state_grad(size);
+  PoolVector<T> hidden_grad_before(size);
+  PoolVector<T> state_grad_before(size);
+  PoolVector<T> gates_grad(4 * size);
+  Tensor input_grad_memory;
+  if (input_grad == nullptr) {
+    input_grad = Scratch<T>(&input_grad_memory, rows * 4 * width);
+  }
+  // The gradients of a step's results as the steps after it found them, or zeros.
+  const auto take_grads = [&](size_t t, const T* from, PoolVector<T>* to) {
+    if (from == nullptr) {
+      std::fill(to->begin(), to->end(), T(0));
+    } else {
+      batches.ToStep(t, from, width, to->data());
     }
-    return values;
   };
-  std::vector<T> hidden = in_batches("Hidden");
-  std::vector<T> state = in_batches("Cell");
-  std::vector<T> hidden_grad = in_batches("Hidden@GRAD");
-  std::vector<T> state_grad = in_batches("Cell@GRAD");
-  std::vector<T> gates_grad(4 * size);
-  std::vector<T> first_hidden = InitialStates<T>(ctx, "H0", batches);
-  std::vector<T> first_state = InitialStates<T>(ctx, "C0", batches);
-  std::vector<T> d_first_hidden(first_hidden.size(), T(0));
-  std::vector<T> d_first_state(first_state.size(), T(0));
+  // Every step multiplies by the transpose.
+  Tensor transposed_memory;
+  T* transposed = Scratch<T>(&transposed_memory, 4 * width * width);
   const T* weight = ctx.Input("Weight").data<T>();
+  ParallelFor(width, RowsPerBlock(16 * width), [=](int64_t begin, int64_t end) {
+    for (int64_t c = 0; c < 4 * width; ++c) {
+      for (int64_t r = begin; r < end; ++r) {
+        transposed[c * width + r] = weight[r * 4 * width + c];
+      }
+    }
+  });
   const T* gates = ctx.Input("BatchGate").data<T>();
   const T* activated = ctx.Input("BatchCellPreAct").data<T>();
   T* peepholes_grad = bias_grad == nullptr || cell.by_input == nullptr ? nullptr : bias_grad + 4 * width;
+  if (batches.steps() != 0) {
+    take_grads(batches.steps() - 1, all_hidden_grads, &hidden_grad);
+    take_grads(batches.steps() - 1, all_state_grads, &state_grad);
+  }
   for (size_t t = batches.steps(); t-- > 0;) {
     const int64_t begin = batches.Begin(t);
     const int64_t n = batches.Size(t);
-    const T* hidden_before = StepBefore(batches, t, width, hidden.data(), DataOrNull(first_hidden));
-    T* d_hidden_before = StepBefore(batches, t, width, hidden_grad.data(), DataOrNull(d_first_hidden));
-    const T* state_before = StepBefore(batches, t, width, state.data(), DataOrNull(first_state));
-    T* d_state_before = StepBefore(batches, t, width, state_grad.data(), DataOrNull(d_first_state));
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t at = (begin + r) * width;
-      cell.StepBack(gates + 4 * at, state_before == nullptr ? nullptr : state_before + r * width, state.data() + at,
-                    activated + at, hidden_grad.data() + at, state_grad.data() + at, gates_grad.data() + 4 * at,
-                    d_state_before == nullptr ? nullptr : d_state_before + r * width, peepholes_grad);
+    const bool has_before = t != 0 || !first_hidden.empty();
+    const T* state_before = DataOrNull(first_state);
+    if (t != 0) {
+      batches.ToStep(t - 1, all_states, width, state_memory.data());
+      state_before = state_memory.data();
+      take_grads(t - 1, all_hidden_grads, &hidden_grad_before);
+      take_grads(t - 1, all_state_grads, &state_grad_before);
+    } else {
+      std::fill(hidden_grad_before.begin(), hidden_grad_before.end(), T(0));
+      std::fill(state_grad_before.begin(), state_grad_before.end(), T(0));
     }
-    const T* d = gates_grad.data() + begin * 4 * width;
-    if (d_hidden_before != nullptr) {
-      Gemm<T>(false, true, n, width, 4 * width, T(1), d, weight, true, d_hidden_before);
+    batches.ToStep(t, all_states, width, state.data());
+    // The gradients of the peepholes are added up row by row.
+    ParallelFor(n, peepholes_grad == nullptr ? cell.RowsPerStep() : n, [&](int64_t first, int64_t end) {
+      for (int64_t r = first; r < end; ++r) {
+        const int64_t at = (begin + r) * width;
+        cell.StepBack(gates + 4 * at, has_before ? state_before + r * width : nullptr, state.data() + r * width,
+                      activated + at, hidden_grad.data() + r * width, state_grad.data() + r * width,
+                      gates_grad.data() + 4 * r * width, has_before ? state_grad_before.data() + r * width : nullptr,
+                      peepholes_grad);
+      }
+    });
+    const T* d = gates_grad.data();
+    if (has_before) {
+      Gemm<T>(false, false, n, width, 4 * width, T(1), d, transposed, true, hidden_grad_before.data());
     }
-    if (weight_grad != nullptr && hidden_before != nullptr) {
-      Gemm<T>(true, false, width, 4 * width, n, T(1), hidden_before, d, true, weight_grad);
-    }
+    batches.FromStep(t, d, 4 * width, input_grad);
+    hidden_grad.swap(hidden_grad_before);
+    state_grad.swap(state_grad_before);
+  }
+  if (weight_grad != nullptr) {  // the sum over all steps, as one product
+    Tensor before_memory;
+    T* before = Scratch<T>(&before_memory, rows * width);
+    batches.OfStepBefore(all_hidden, DataOrNull(first_hidden), width, before);
+    Gemm<T>(true, false, width, 4 * width, rows, T(1), before, input_grad, false, weight_grad);
   }
   if (bias_grad != nullptr) {
-    AddRows(gates_grad.data(), rows, 4 * width, bias_grad);
-  }
-  if (input_grad != nullptr) {
-    batches.FromBatches(gates_grad.data(), 4 * width, input_grad);
+    batches.AddInBatchOrder(input_grad, 4 * width, bias_grad);
   }
   if (first_hidden_grad != nullptr) {
-    batches.UnsortStates(d_first_hidden.data(), width, first_hidden_grad);
+    batches.UnsortStates(hidden_grad.data(), width, first_hidden_grad);
   }
   if (first_state_grad != nullptr) {
-    batches.UnsortStates(d_first_state.data(), width, first_state_grad);
+    batches.UnsortStates(state_grad.data(), width, first_state_grad);
   }
 }
 
@@ -126,20 +176,7 @@ DDim CheckLstm(const InferShapeContext& ctx) {
   const int64_t width = ctx.InputDim("Weight")[0];
   HR_ENFORCE(width > 0, InvalidArgument, "input Weight: expected dims [D, 4 D], got ",
              ToString(ctx.InputDim("Weight")));
-  EnforceDims(ctx, "Weight", {width, MultiplyExtents(width, 4)});
-  EnforceDims(ctx, "Input", {-1, MultiplyExtents(width, 4)});
-  EnforceDims(ctx, "Bias", {1, MultiplyExtents(width, ctx.Attr<bool>("use_peepholes") ? 7 : 4)});
-  for (const char* slot : {"Weight", "Bias"}) {
-    EnforceSameType(ctx, slot, "Input");
-  }
-  HR_ENFORCE(ctx.HasInput("H0") == ctx.HasInput("C0"), InvalidArgument,
-             "inputs H0 and C0: expected both or none of them");
-  for (const char* slot : {"H0", "C0"}) {
-    if (ctx.HasInput(slot)) {
-      EnforceDims(ctx, slot, {-1, width});
-      EnforceSameType(ctx, slot, "Input");
-    }
-  }
+  CheckLstmInputs(ctx, width, width);
   return {ctx.InputDim("Input")[0], width};
 }
 

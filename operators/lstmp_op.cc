@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/gemm.h"
 #include "operators/kernel_util.h"
 #include "operators/lstm_cell.h"
@@ -32,12 +34,12 @@ void LstmpKernel(const ExecutionContext& ctx) {
   T* gates = ctx.Output("BatchGate")->mutable_data<T>();
   T* activated = ctx.Output("BatchCellPreAct")->mutable_data<T>();
   T* hidden = ctx.Output("BatchHidden")->mutable_data<T>();
-  thread_local Tensor projection_memory;
-  thread_local Tensor state_memory;
+  Tensor projection_memory;
+  Tensor state_memory;
   T* projection = Scratch<T>(&projection_memory, rows * proj_width);
   T* state = Scratch<T>(&state_memory, rows * width);
-  std::vector<T> first_projection = InitialStates<T>(ctx, "H0", batches);
-  std::vector<T> first_state = InitialStates<T>(ctx, "C0", batches);
+  PoolVector<T> first_projection = InitialStates<T>(ctx, "H0", batches);
+  PoolVector<T> first_state = InitialStates<T>(ctx, "C0", batches);
   const T* weight = ctx.Input("Weight").data<T>();
   const T* proj_weight = ctx.Input("ProjWeight").data<T>();
   const T* bias = ctx.Input("Bias").data<T>();
@@ -55,11 +57,13 @@ void LstmpKernel(const ExecutionContext& ctx) {
     if (before != nullptr) {
       Gemm<T>(false, false, n, 4 * width, proj_width, T(1), before, weight, true, gates + begin * 4 * width);
     }
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t at = (begin + r) * width;
-      cell.Step(gates + 4 * at, state_before == nullptr ? nullptr : state_before + r * width, state + at,
-                activated + at, hidden + at);
-    }
+    ParallelFor(n, cell.RowsPerStep(), [&](int64_t first, int64_t end) {
+      for (int64_t r = first; r < end; ++r) {
+        const int64_t at = (begin + r) * width;
+        cell.Step(gates + 4 * at, state_before == nullptr ? nullptr : state_before + r * width, state + at,
+                  activated + at, hidden + at);
+      }
+    });
     T* now = projection + begin * proj_width;
     Gemm<T>(false, false, n, proj_width, width, T(1), hidden + begin * width, proj_weight, false, now);
     Activate(activation, n * proj_width, now, now);
@@ -95,22 +99,22 @@ void LstmpGradKernel(const ExecutionContext& ctx) {
     }
     return values;
   };
-  thread_local Tensor projection_memory;
-  thread_local Tensor state_memory;
-  thread_local Tensor projection_grad_memory;
-  thread_local Tensor state_grad_memory;
-  thread_local Tensor hidden_grad_memory;
-  thread_local Tensor gates_grad_memory;
+  Tensor projection_memory;
+  Tensor state_memory;
+  Tensor projection_grad_memory;
+  Tensor state_grad_memory;
+  Tensor hidden_grad_memory;
+  Tensor gates_grad_memory;
   T* projection = in_batches("Projection", proj_width, &projection_memory);
   T* state = in_batches("Cell", width, &state_memory);
   T* projection_grad = in_batches("Projection@GRAD", proj_width, &projection_grad_memory);
   T* state_grad = in_batches("Cell@GRAD", width, &state_grad_memory);
   T* hidden_grad = Scratch<T>(&hidden_grad_memory, rows * width);
   T* gates_grad = Scratch<T>(&gates_grad_memory, rows * 4 * width);
-  std::vector<T> first_projection = InitialStates<T>(ctx, "H0", batches);
-  std::vector<T> first_state = InitialStates<T>(ctx, "C0", batches);
-  std::vector<T> d_first_projection(first_projection.size(), T(0));
-  std::vector<T> d_first_state(first_state.size(), T(0));
+  PoolVector<T> first_projection = InitialStates<T>(ctx, "H0", batches);
+  PoolVector<T> first_state = InitialStates<T>(ctx, "C0", batches);
+  PoolVector<T> d_first_projection(first_projection.size(), T(0));
+  PoolVector<T> d_first_state(first_state.size(), T(0));
   const T* weight = ctx.Input("Weight").data<T>();
   const T* proj_weight = ctx.Input("ProjWeight").data<T>();
   const T* gates = ctx.Input("BatchGate").data<T>();
@@ -135,12 +139,15 @@ void LstmpGradKernel(const ExecutionContext& ctx) {
     if (proj_weight_grad != nullptr) {
       Gemm<T>(true, false, width, proj_width, n, T(1), hidden + begin * width, d_now, true, proj_weight_grad);
     }
-    for (int64_t r = 0; r < n; ++r) {
-      const int64_t at = (begin + r) * width;
-      cell.StepBack(gates + 4 * at, state_before == nullptr ? nullptr : state_before + r * width, state + at,
-                    activated + at, hidden_grad + at, state_grad + at, gates_grad + 4 * at,
-                    d_state_before == nullptr ? nullptr : d_state_before + r * width, peepholes_grad);
-    }
+    // The gradients of the peepholes are added up row by row.
+    ParallelFor(n, peepholes_grad == nullptr ? cell.RowsPerStep() : n, [&](int64_t first, int64_t end) {
+      for (int64_t r = first; r < end; ++r) {
+        const int64_t at = (begin + r) * width;
+        cell.StepBack(gates + 4 * at, state_before == nullptr ? nullptr : state_before + r * width, state + at,
+                      activated + at, hidden_grad + at, state_grad + at, gates_grad + 4 * at,
+                      d_state_before == nullptr ? nullptr : d_state_before + r * width, peepholes_grad);
+      }
+    });
     const T* d = gates_grad + begin * 4 * width;
     if (d_before != nullptr) {
       Gemm<T>(false, true, n, proj_width, 4 * width, T(1), d, weight, true, d_before);
@@ -173,20 +180,8 @@ Widths CheckLstmp(const InferShapeContext& ctx) {
   const Widths w{ctx.InputDim("ProjWeight")[0], ctx.InputDim("ProjWeight")[1]};
   HR_ENFORCE(w.state > 0 && w.projection > 0, InvalidArgument, "input ProjWeight: expected dims [D, P], got ",
              ToString(ctx.InputDim("ProjWeight")));
-  EnforceDims(ctx, "Weight", {w.projection, MultiplyExtents(w.state, 4)});
-  EnforceDims(ctx, "Input", {-1, MultiplyExtents(w.state, 4)});
-  EnforceDims(ctx, "Bias", {1, MultiplyExtents(w.state, ctx.Attr<bool>("use_peepholes") ? 7 : 4)});
-  for (const char* slot : {"Weight", "ProjWeight", "Bias"}) {
-    EnforceSameType(ctx, slot, "Input");
-  }
-  HR_ENFORCE(ctx.HasInput("H0") == ctx.HasInput("C0"), InvalidArgument,
-             "inputs H0 and C0: expected both or none of them");
-  for (const auto& [slot, width] : {std::pair("H0", w.projection), std::pair("C0", w.state)}) {
-    if (ctx.HasInput(slot)) {
-      EnforceDims(ctx, slot, {-1, width});
-      EnforceSameType(ctx, slot, "Input");
-    }
-  }
+  CheckLstmInputs(ctx, w.state, w.projection);
+  EnforceSameType(ctx, "ProjWeight", "Input");
   return w;
 }
 

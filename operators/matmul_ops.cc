@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/gemm.h"
 #include "operators/kernel_util.h"
 
@@ -154,6 +155,11 @@ struct MatmulShape {
   DDim out;
 };
 
+// Of products that are shared among threads one by one. A large one is shared by itself.
+int64_t MatricesPerBlock(const MatmulShape& s) {
+  return std::max<int64_t>(1, kGemmWorkPerTask / std::max<int64_t>(1, s.m * s.n * s.k));
+}
+
 template <typename T>
 void MatmulKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
@@ -161,11 +167,18 @@ void MatmulKernel(const ExecutionContext& ctx) {
   const MatmulShape s(ctx.op(), x.dims(), y.dims());
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
-  for (int64_t b = 0; out_tensor->numel() != 0 && b < s.batch; ++b) {
-    Gemm<T>(s.transpose_x, s.transpose_y, s.m, s.n, s.k, static_cast<T>(ctx.Attr<double>("alpha")),
-            x.data<T>() + (s.x_batched ? b * s.m * s.k : 0), y.data<T>() + (s.y_batched ? b * s.k * s.n : 0), false,
-            out + b * s.m * s.n);
+  if (out_tensor->numel() == 0) {
+    return;
   }
+  const auto alpha = static_cast<T>(ctx.Attr<double>("alpha"));
+  const T* x_data = x.data<T>();
+  const T* y_data = y.data<T>();
+  ParallelFor(s.batch, MatricesPerBlock(s), [=, &s](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      Gemm<T>(s.transpose_x, s.transpose_y, s.m, s.n, s.k, alpha, x_data + (s.x_batched ? b * s.m * s.k : 0),
+              y_data + (s.y_batched ? b * s.k * s.n : 0), false, out + b * s.m * s.n);
+    }
+  });
 }
 
 template <typename T>
@@ -184,9 +197,11 @@ void MatmulGradKernel(const ExecutionContext& ctx) {
     std::fill_n(dy, dy == nullptr ? 0 : y_grad->numel(), T(0));
     return;
   }
-  for (int64_t b = 0; b < s.batch; ++b) {
-    const T* x_b = x.data<T>() + (s.x_batched ? b * s.m * s.k : 0);
-    const T* y_b = y.data<T>() + (s.y_batched ? b * s.k * s.n : 0);
+  const T* x_data = x.data<T>();
+  const T* y_data = y.data<T>();
+  const auto matrix = [=, &s](int64_t b) {
+    const T* x_b = x_data + (s.x_batched ? b * s.m * s.k : 0);
+    const T* y_b = y_data + (s.y_batched ? b * s.k * s.n : 0);
     const T* grad_b = out_grad + b * s.m * s.n;
     if (dx != nullptr) {
       T* dx_b = dx + (s.x_batched ? b * s.m * s.k : 0);
@@ -206,6 +221,17 @@ void MatmulGradKernel(const ExecutionContext& ctx) {
         Gemm<T>(!s.transpose_x, false, s.k, s.n, s.m, alpha, x_b, grad_b, accumulate, dy_b);
       }
     }
+  };
+  if (s.x_batched && s.y_batched) {
+    ParallelFor(s.batch, MatricesPerBlock(s), [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
+        matrix(b);
+      }
+    });
+    return;
+  }
+  for (int64_t b = 0; b < s.batch; ++b) {
+    matrix(b);  // the gradient of what is not batched adds them up
   }
 }
 

@@ -10,6 +10,7 @@
 #include "operators/kernel_util.h"
 #include "operators/philox.h"
 #include "operators/reduction.h"
+#include "operators/row_gradient.h"
 
 namespace headrace::ops {
 namespace {
@@ -148,8 +149,6 @@ void NceGradKernel(const ExecutionContext& ctx) {
   const NceShape s(ctx);
   const Noise noise(ctx);
   T* dx = ZerosOrNull<T>(ctx, "Input@GRAD");
-  T* weight_grad = ZerosOrNull<T>(ctx, "Weight@GRAD");
-  T* bias_grad = ZerosOrNull<T>(ctx, "Bias@GRAD");
   const T* x = ctx.Input("Input").data<T>();
   const T* weight = ctx.Input("Weight").data<T>();
   const T* logits = ctx.Input("SampleLogits").data<T>();
@@ -157,22 +156,32 @@ void NceGradKernel(const ExecutionContext& ctx) {
   const T* sample_weight = ElementsOrNull<T>(ctx, "SampleWeight");
   const T* d = ctx.Input("Cost@GRAD").data<T>();
   const int64_t classes = ctx.Attr<int32_t>("num_total_classes");
+  for (int64_t i = 0, n = s.rows * s.samples; i < n; ++i) {
+    HR_ENFORCE(0 <= labels[i] && labels[i] < classes, OutOfRange, "input SampleLabels: row ", i / s.samples,
+               " has class ", labels[i], ", expected one in [0, ", classes, ")");
+  }
+  const bool sparse = ctx.Attr<bool>("is_sparse");
+  const PoolVector<int64_t> sampled =
+      sparse ? SortedOnce({labels, labels + s.rows * s.samples}) : PoolVector<int64_t>();
+  const RowGradient<T> weight_grad(ctx, "Weight@GRAD", "Weight", sparse, sampled);
+  const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", sparse, sampled);
   for (int64_t r = 0; r < s.rows; ++r, x += s.width) {
     const T factor = d[r] * (sample_weight == nullptr ? T(1) : sample_weight[r]);
     for (int64_t k = 0; k < s.samples; ++k, ++logits, ++labels) {
-      HR_ENFORCE(0 <= *labels && *labels < classes, OutOfRange, "input SampleLabels: row ", r, " has class ", *labels,
-                 ", expected one in [0, ", classes, ")");
       const T o = *logits;
       const auto b = static_cast<T>(noise.Probability(*labels) * s.noise_samples);
       const T slope = factor * (k < s.true_count ? b * (o - 1) : o * (1 - o)) / (o + b);
-      for (int64_t i = 0; weight_grad != nullptr && i < s.width; ++i) {
-        weight_grad[*labels * s.width + i] += slope * x[i];
+      if (weight_grad) {
+        T* to = weight_grad.Row(*labels);
+        for (int64_t i = 0; i < s.width; ++i) {
+          to[i] += slope * x[i];
+        }
       }
       for (int64_t i = 0; dx != nullptr && i < s.width; ++i) {
         dx[r * s.width + i] += slope * weight[*labels * s.width + i];
       }
-      if (bias_grad != nullptr) {
-        bias_grad[*labels] += slope;
+      if (bias_grad) {
+        *bias_grad.Row(*labels) += slope;
       }
     }
   }
@@ -284,8 +293,8 @@ HEADRACE_REGISTER_OP(nce_grad)
     .Input("SampleLogits@GRAD", "not used", kDispensable)
     .Input("SampleLabels@GRAD", "not used", kDispensable)
     .Output("Input@GRAD", "dims of Input", kDispensable)
-    .Output("Weight@GRAD", "dims of Weight", kDispensable)
-    .Output("Bias@GRAD", "dims of Bias", kDispensable)
+    .Output("Weight@GRAD", "dims of Weight; SelectedRows if is_sparse", kDispensable | kSelectedRows)
+    .Output("Bias@GRAD", "dims of Bias; SelectedRows if is_sparse", kDispensable | kSelectedRows)
     .InferShape([](InferShapeContext& ctx) {
       const DDim samples = CheckNce(ctx);
       for (const char* slot : {"SampleLogits", "SampleLabels"}) {
@@ -296,6 +305,10 @@ HEADRACE_REGISTER_OP(nce_grad)
       EnforceDims(ctx, "Cost@GRAD", {samples[0], 1});
       EnforceSameType(ctx, "Cost@GRAD", "Input");
       InferGradients(ctx, {"Input", "Weight", "Bias"});
+      if (ctx.Attr<bool>("is_sparse")) {
+        ctx.SetOutputSelectedRows("Weight@GRAD");
+        ctx.SetOutputSelectedRows("Bias@GRAD");
+      }
     })
     .Kernel<float>(NceGradKernel<float>)
     .Kernel<double>(NceGradKernel<double>);

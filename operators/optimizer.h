@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/row_merge.h"
 
@@ -44,14 +46,16 @@ inline void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> u
 // What becomes of the rows that a sparse gradient lacks.
 enum class OtherRows { kStay, kGetZeroGradient };
 
-// Calls update(begin, n, gradient) for ranges of elements of the parameter: elements [begin, begin + n) of all inputs
-// and outputs belong to gradient[0, n). The outputs have been taken before.
+// Calls update(begin, n, gradient), perhaps from several threads, for ranges of elements of the parameter: elements
+// [begin, begin + n) of all inputs and outputs belong to gradient[0, n). The outputs have been taken before.
 template <typename T, typename UpdateRange>
 void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initializer_list<Update> updates,
                      const UpdateRange& update) {
   const int64_t numel = ctx.Input("Param").numel();
   if (!ctx.IsSelectedRows("Grad")) {
-    update(0, numel, ctx.Input("Grad").data<T>());
+    const T* grad = ctx.Input("Grad").data<T>();
+    ParallelFor(numel, kElementsPerBlock,
+                [&](int64_t begin, int64_t end) { update(begin, end - begin, grad + begin); });
     return;
   }
   const SelectedRows& grad = ctx.InputRows("Grad");
@@ -63,23 +67,30 @@ void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initial
         std::copy_n(from, numel, to);
       }
     }
-    ForEachMergedRow<T>(grad, [&](int64_t row, const T* g) { update(row * width, width, g); });
+    ForEachMergedRowInParallel<T>(grad, [&](int64_t row, const T* g) { update(row * width, width, g); });
     return;
   }
   constexpr int64_t kBlock = 1024;
-  const std::vector<T> zeros(kBlock);
-  int64_t done = 0;
-  const auto update_until = [&](int64_t end) {
-    for (; done < end; done += std::min(kBlock, end - done)) {
-      update(done, std::min(kBlock, end - done), zeros.data());
-    }
+  const PoolVector<T> zeros(kBlock);
+  const auto sorted = SortedRows(grad.rows());
+  const auto place_of = [&sorted](int64_t row) {
+    return static_cast<size_t>(std::lower_bound(sorted.begin(), sorted.end(), std::pair(row, int64_t{0})) -
+                               sorted.begin());
   };
-  ForEachMergedRow<T>(grad, [&](int64_t row, const T* g) {
-    update_until(row * width);
-    update(done, width, g);
-    done += width;
+  ParallelFor(width == 0 ? 0 : numel / width, RowsPerBlock(width), [&](int64_t first_row, int64_t end_row) {
+    int64_t done = first_row * width;
+    const auto update_until = [&](int64_t end) {
+      for (; done < end; done += std::min(kBlock, end - done)) {
+        update(done, std::min(kBlock, end - done), zeros.data());
+      }
+    };
+    ForEachMergedRowOf<T>(grad, sorted, place_of(first_row), place_of(end_row), [&](int64_t row, const T* g) {
+      update_until(row * width);
+      update(row * width, width, g);
+      done += width;
+    });
+    update_until(end_row * width);
   });
-  update_until(numel);
 }
 
 // The elements of an output, to be taken before the elements of the inputs.
@@ -111,6 +122,12 @@ inline OpRegistrar&& State(OpRegistrar&& op, const char* slot, const char* slot_
       .Input(slot, std::string(comment) + "; dims and dtype of Param")
       .Output(slot_out, std::string("may be ") + slot)
       .InPlace(slot_out, slot);
+}
+
+inline OpRegistrar&& RegularisationAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<double>("l1", "strength of the L1 regularisation", 0.0)
+      .Attr<double>("l2", "strength of the L2 regularisation", 0.0);
 }
 
 // An attribute in [0, 1).

@@ -19,7 +19,7 @@ struct AxisView {
 // Visits what a tensor and the pieces that lie side by side in it along the axis have in common, run by run, with
 // places in bytes: copy(place in the whole, number of the piece, place in the piece, bytes).
 template <typename Copy>
-void ForEachPiece(const AxisView& view, const std::vector<int64_t>& extents, Copy&& copy) {
+void ForEachPiece(const AxisView& view, const PoolVector<int64_t>& extents, Copy&& copy) {
   size_t whole = 0;
   for (const int64_t extent : extents) {
     whole += static_cast<size_t>(extent) * view.inner_bytes;
@@ -36,8 +36,8 @@ void ForEachPiece(const AxisView& view, const std::vector<int64_t>& extents, Cop
 
 }  // namespace
 
-void Join(const std::vector<const LoDTensor*>& pieces, const std::vector<int64_t>& extents, LoDTensor* out,
-          DataType type, size_t axis) {
+void Join(const PoolVector<const LoDTensor*>& pieces, const PoolVector<int64_t>& extents, LoDTensor* out, DataType type,
+          size_t axis) {
   auto* to = static_cast<std::byte*>(out->mutable_data(type));
   if (out->numel() == 0) {
     return;
@@ -54,8 +54,8 @@ void Join(const std::vector<const LoDTensor*>& pieces, const std::vector<int64_t
   });
 }
 
-void Cut(const LoDTensor& x, const std::vector<LoDTensor*>& pieces, const std::vector<int64_t>& extents, size_t axis) {
-  std::vector<std::byte*> to;
+void Cut(const LoDTensor& x, const PoolVector<LoDTensor*>& pieces, const PoolVector<int64_t>& extents, size_t axis) {
+  PoolVector<std::byte*> to;
   for (LoDTensor* piece : pieces) {
     to.push_back(piece == nullptr ? nullptr : static_cast<std::byte*>(piece->mutable_data(x.dtype())));
   }

@@ -7,14 +7,15 @@
 
 #include "framework/data_type.h"
 #include "framework/lod_tensor.h"
+#include "framework/memory_pool.h"
 
 namespace headrace::ops {
 
 // Writes the pieces (nullptr: zeros) of extents `extents` along `axis` side by side into `out`, which has its dims.
-void Join(const std::vector<const LoDTensor*>& pieces, const std::vector<int64_t>& extents, LoDTensor* out,
-          DataType type, size_t axis);
+void Join(const PoolVector<const LoDTensor*>& pieces, const PoolVector<int64_t>& extents, LoDTensor* out, DataType type,
+          size_t axis);
 
 // The inverse of Join, for pieces that have their dims. A piece that is nullptr is left out.
-void Cut(const LoDTensor& x, const std::vector<LoDTensor*>& pieces, const std::vector<int64_t>& extents, size_t axis);
+void Cut(const LoDTensor& x, const PoolVector<LoDTensor*>& pieces, const PoolVector<int64_t>& extents, size_t axis);
 
 }  // namespace headrace::ops

@@ -126,6 +126,9 @@ bool Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
       .Register();
   More(backward)
       .InferShape([op](InferShapeContext& ctx) {
+        for (const std::string& input : op.inputs) {
+          EnforceLikeFirst(ctx, op, input);
+        }
         EnforceLikeFirst(ctx, op, Grad(op.out));
         for (const std::string& input : op.by) {
           InferGradients(ctx, {input});

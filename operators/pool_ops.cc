@@ -3,6 +3,7 @@
 #include <string>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/declare.h"
 #include "operators/kernel_util.h"
 #include "operators/pooling.h"
@@ -16,9 +17,11 @@ void PoolKernel(const ExecutionContext& ctx, size_t spatial) {
   const PoolShape s(ctx.op(), spatial, x_tensor.dims());
   T* out = ctx.Output("Out")->mutable_data<T>();
   const T* x = x_tensor.data<T>();
-  for (int64_t i = 0; i < s.maps; ++i, x += s.MapSize(), out += s.OutputSizeOfMap()) {
-    PoolMap(s, x, out);
-  }
+  ParallelFor(s.maps, RowsPerBlock(s.MapSize()), [=, &s](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      PoolMap(s, x + i * s.MapSize(), out + i * s.OutputSizeOfMap());
+    }
+  });
 }
 
 template <typename T>
@@ -29,12 +32,14 @@ void PoolGradKernel(const ExecutionContext& ctx, size_t spatial) {
   const T* x = x_tensor.data<T>();
   const T* out = ctx.Input("Out").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  std::fill_n(dx, x_tensor.numel(), T(0));
-  const int64_t x_size = s.MapSize();
-  const int64_t out_size = s.OutputSizeOfMap();
-  for (int64_t i = 0; i < s.maps; ++i, x += x_size, dx += x_size, out += out_size, d += out_size) {
-    PoolMapGrad(s, x, out, d, dx);
-  }
+  ParallelFor(s.maps, RowsPerBlock(s.MapSize()), [=, &s](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* map_grad = dx + i * s.MapSize();
+      const int64_t out_at = i * s.OutputSizeOfMap();
+      std::fill_n(map_grad, s.MapSize(), T(0));
+      PoolMapGrad(s, x + i * s.MapSize(), out + out_at, d + out_at, map_grad);
+    }
+  });
 }
 
 OpRegistrar&& PoolAttrs(OpRegistrar&& op, size_t spatial) {

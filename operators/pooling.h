@@ -38,9 +38,9 @@ struct PoolAxis {
   int64_t inputs = 1;
   int64_t outputs = 1;
   bool adaptive = false;
-  // The positions [first, end) whose windows meet the input: with ceil_mode the last one may not.
-  int64_t first_inside = 0;
-  int64_t end_inside = 1;
+  // The positions [first, end) whose windows lie inside the input as a whole; with adaptive none counts.
+  int64_t first_whole = 0;
+  int64_t end_whole = 0;
 };
 
 // The sizes of a pooling.

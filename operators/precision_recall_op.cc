@@ -54,7 +54,7 @@ void PrecisionRecallKernel(const ExecutionContext& ctx) {
   const T* weights = ElementsOrNull<T>(ctx, "Weights");
   const T* before = ElementsOrNull<T>(ctx, "StatesInfo");
   T* states = ctx.Output("AccumStatesInfo")->mutable_data<T>();
-  thread_local Tensor batch_memory;
+  Tensor batch_memory;
   const int64_t size = int64_t{classes} * kStates;
   T* batch = Scratch<T>(&batch_memory, size);
   std::fill_n(batch, size, T(0));

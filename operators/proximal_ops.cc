@@ -86,19 +86,13 @@ void LarsMomentumKernel(const ExecutionContext& ctx) {
   ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"VelocityOut", "Velocity"}}, update);
 }
 
-OpRegistrar&& ProximalAttrs(OpRegistrar&& op) {
-  return std::move(op)
-      .Attr<double>("l1", "strength of the L1 regularisation", 0.0)
-      .Attr<double>("l2", "strength of the L2 regularisation", 0.0);
-}
-
 }  // namespace
 
 HEADRACE_REGISTER_OP(proximal_gd)
     .Comment("Gradient descent, then a proximal step (J. Duchi and Y. Singer, 2009).")
     .With(CommonSlots)
     .With(LearningRate)
-    .With(ProximalAttrs)
+    .With(RegularisationAttrs)
     .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}}); })
     .Kernel<float>(ProximalGdKernel<float>)
     .Kernel<double>(ProximalGdKernel<double>);
@@ -108,7 +102,7 @@ HEADRACE_REGISTER_OP(proximal_adagrad)
     .With(CommonSlots)
     .With(LearningRate)
     .With(State, "Moment", "MomentOut", "sum of the squares")
-    .With(ProximalAttrs)
+    .With(RegularisationAttrs)
     .InferShape([](InferShapeContext& ctx) { InferUpdates(ctx, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}}); })
     .Kernel<float>(ProximalAdagradKernel<float>)
     .Kernel<double>(ProximalAdagradKernel<double>);

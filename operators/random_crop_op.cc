@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/philox.h"
@@ -12,7 +13,7 @@ namespace {
 
 // Copies the part of dims to[d...] that begins at `from`, which lies in a tensor of dims x[d...], to `*out`.
 template <typename T>
-void CopyPart(const DDim& x, const DDim& to, size_t d, const std::vector<int64_t>& strides, const T* from, T** out) {
+void CopyPart(const DDim& x, const DDim& to, size_t d, const PoolVector<int64_t>& strides, const T* from, T** out) {
   if (d + 1 == x.size()) {
     *out = std::copy_n(from, to[d], *out);
     return;
@@ -32,7 +33,7 @@ void RandomCropKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   const PhiloxStream stream(static_cast<uint64_t>(seed));
-  std::vector<int64_t> strides(x.size(), 1);
+  PoolVector<int64_t> strides(x.size(), 1);
   for (size_t d = x.size() - 1; d-- > 0;) {
     strides[d] = strides[d + 1] * x[d + 1];
   }

@@ -77,7 +77,7 @@ void TruncatedGaussianKernel(const ExecutionContext& ctx) {
 }
 
 void InferRandomShape(InferShapeContext& ctx) {
-  const auto& shape = ctx.Attr<std::vector<int64_t>>("shape");
+  const DDim shape = ctx.Attr<std::vector<int64_t>>("shape");
   HR_ENFORCE(Numel(shape) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(shape));
   SetOutput(ctx, "Out", shape, TypeAttr(ctx, "dtype"));
 }

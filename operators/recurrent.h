@@ -19,7 +19,7 @@ namespace headrace::ops {
 class StepBatches {
  public:
   // `offsets`: a checked level of a LoD. `reversed`: the last row of a sequence is its first step.
-  StepBatches(const std::vector<size_t>& offsets, bool reversed) {
+  StepBatches(const LoDOffsets& offsets, bool reversed) {
     const size_t n = offsets.size() - 1;
     const auto length = [&offsets](size_t s) { return offsets[s + 1] - offsets[s]; };
     sequences_.resize(n);
@@ -41,6 +41,8 @@ class StepBatches {
   // The rows of step `t` in batch order: [Begin(t), Begin(t) + Size(t)).
   int64_t Begin(size_t t) const { return begin_[t]; }
   int64_t Size(size_t t) const { return begin_[t + 1] - begin_[t]; }
+  // Sequences, empty ones included: no step has more rows.
+  int64_t NumSequences() const { return static_cast<int64_t>(sequences_.size()); }
 
   // Row i of `to`, in batch order, becomes that of `from`, in the order of the sequences; and back.
   template <typename T>
@@ -54,6 +56,50 @@ class StepBatches {
     for (const int64_t row : rows_) {
       std::copy_n(from, width, to + row * width);
       from += width;
+    }
+  }
+
+  // The same for the rows of step `t` alone.
+  template <typename T>
+  void ToStep(size_t t, const T* from, int64_t width, T* to) const {
+    for (int64_t i = begin_[t]; i < begin_[t + 1]; ++i) {
+      to = std::copy_n(from + rows_[static_cast<size_t>(i)] * width, width, to);
+    }
+  }
+  template <typename T>
+  void FromStep(size_t t, const T* from, int64_t width, T* to) const {
+    for (int64_t i = begin_[t]; i < begin_[t + 1]; ++i) {
+      std::copy_n(from, width, to + rows_[static_cast<size_t>(i)] * width);
+      from += width;
+    }
+  }
+
+  // Each row of `to`, in the order of the sequences, becomes the row of `from` that is its step before; those of first
+  // steps become rows of `first`, longest sequence first, or zeros if it is nullptr.
+  template <typename T>
+  void OfStepBefore(const T* from, const T* first, int64_t width, T* to) const {
+    for (size_t t = 0; t < steps(); ++t) {
+      for (int64_t i = begin_[t]; i < begin_[t + 1]; ++i) {
+        const int64_t k = i - begin_[t];  // the sequence
+        T* row = to + rows_[static_cast<size_t>(i)] * width;
+        if (t != 0) {
+          std::copy_n(from + rows_[static_cast<size_t>(begin_[t - 1] + k)] * width, width, row);
+        } else if (first != nullptr) {
+          std::copy_n(first + k * width, width, row);
+        } else {
+          std::fill_n(row, width, T(0));
+        }
+      }
+    }
+  }
+
+  // Adds up the rows of a tensor in the order of the sequences, one after the other in batch order.
+  template <typename T>
+  void AddInBatchOrder(const T* from, int64_t width, T* sum) const {
+    for (const int64_t row : rows_) {
+      for (int64_t c = 0; c < width; ++c) {
+        sum[c] += from[row * width + c];
+      }
     }
   }
 
@@ -73,9 +119,9 @@ class StepBatches {
   }
 
  private:
-  std::vector<size_t> sequences_;  // longest first
-  std::vector<int64_t> rows_;      // in batch order
-  std::vector<int64_t> begin_;
+  PoolVector<size_t> sequences_;  // longest first
+  PoolVector<int64_t> rows_;      // in batch order
+  PoolVector<int64_t> begin_;
 };
 
 enum class Activation { kIdentity, kSigmoid, kTanh, kRelu };

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/broadcast.h"
 #include "operators/kernel_util.h"
@@ -13,8 +14,8 @@
 namespace headrace::ops {
 
 // Which dimensions of `x` stay.
-inline std::vector<bool> KeptDims(const OpDesc& op, const DDim& x) {
-  std::vector<bool> kept(x.size(), !op.Attr<bool>("reduce_all"));
+inline PoolVector<bool> KeptDims(const OpDesc& op, const DDim& x) {
+  PoolVector<bool> kept(x.size(), !op.Attr<bool>("reduce_all"));
   if (op.Attr<bool>("reduce_all")) {
     return kept;
   }
@@ -29,7 +30,7 @@ inline std::vector<bool> KeptDims(const OpDesc& op, const DDim& x) {
 }
 
 inline DDim ReducedDims(const OpDesc& op, const DDim& x) {
-  const std::vector<bool> kept = KeptDims(op, x);
+  const PoolVector<bool> kept = KeptDims(op, x);
   DDim out;
   for (size_t d = 0; d < x.size(); ++d) {
     if (kept[d]) {
@@ -46,7 +47,7 @@ inline DDim ReducedDims(const OpDesc& op, const DDim& x) {
 
 // How many elements of `x` make one of the result.
 inline int64_t ElementsPerResult(const OpDesc& op, const DDim& x) {
-  const std::vector<bool> kept = KeptDims(op, x);
+  const PoolVector<bool> kept = KeptDims(op, x);
   DDim reduced;
   for (size_t d = 0; d < x.size(); ++d) {
     if (!kept[d]) {
@@ -56,13 +57,13 @@ inline int64_t ElementsPerResult(const OpDesc& op, const DDim& x) {
   return Numel(reduced);
 }
 
-// x_grad[i] = value(index of the element, index of its result).
+// x_grad[i] = value(index of the element, index of its result), called from several threads.
 template <typename T, typename Value>
 void SpreadGradient(const ExecutionContext& ctx, Value&& value) {
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   T* dx = x_grad->mutable_data<T>();
   BroadcastPlan(x_grad->dims(), KeptDims(ctx.op(), x_grad->dims()))
-      .ForEachRun([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
+      .ForEachRunInParallel([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {
           dx[at + i] = value(at + i, out_at + (kept ? i : 0));
         }

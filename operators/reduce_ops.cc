@@ -20,7 +20,9 @@ void EnforceNotEmpty(const InferShapeContext& ctx) {
 template <typename T>
 void MeanKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
-  *ctx.Output("Out")->mutable_data<T>() = Sum(x.numel(), x.data<T>()) / static_cast<T>(x.numel());
+  const T* data = x.data<T>();
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  *out = ParallelSumOf<T>(x.numel(), [data](int64_t i) { return data[i]; }) / static_cast<T>(x.numel());
 }
 
 template <typename T>
@@ -38,9 +40,9 @@ void ReduceSum(const ExecutionContext& ctx, T* out) {
   const T* x = x_tensor.data<T>();
   std::fill_n(out, Numel(ReducedDims(ctx.op(), x_tensor.dims())), T(0));
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
-      .ForEachRun([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
+      .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
         if (!kept) {
-          out[out_at] += SumOf<T>(n, [=](int64_t i) { return x[at + i]; });
+          out[out_at] += ParallelSumOf<T>(n, [=](int64_t i) { return x[at + i]; });
           return;
         }
         for (int64_t i = 0; i < n; ++i) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/reduce.h"
@@ -42,8 +43,8 @@ void ReduceProdGradKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const auto results = static_cast<size_t>(ctx.Input("Out@GRAD").numel());
-  std::vector<T> product(results, T(1));  // without the zeros
-  std::vector<int64_t> zeros(results, 0);
+  PoolVector<T> product(results, T(1));  // without the zeros
+  PoolVector<int64_t> zeros(results, 0);
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
       .ForEachRun([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {

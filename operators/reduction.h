@@ -3,19 +3,24 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+
+#include "framework/thread_pool.h"
 
 namespace headrace::ops {
 
-// Σ at(i) for i in [0, n). Sixteen partial sums, which the compiler keeps in vector registers, over blocks whose sums
-// are added in double: the error does not grow with n for float.
+inline constexpr int64_t kSumBlock = 512;
+
+// Σ at(i) for i in [first, end). Sixteen partial sums, which the compiler keeps in vector registers, over blocks whose
+// sums are added in double: the error does not grow with n for float.
 template <typename T, typename At>
-T SumOf(int64_t n, At&& at) {
+double SumOfRange(int64_t first, int64_t last, At&& at) {
   constexpr int64_t kLanes = 16;
-  constexpr int64_t kBlock = 512;
   double total = 0;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
+  for (int64_t begin = first; begin < last; begin += kSumBlock) {
+    const int64_t end = std::min(last, begin + kSumBlock);
     T lanes[kLanes] = {};
     int64_t i = begin;
     for (; i + kLanes <= end; i += kLanes) {
@@ -32,6 +37,30 @@ T SumOf(int64_t n, At&& at) {
       }
     }
     total += static_cast<double>(lanes[0]);
+  }
+  return total;
+}
+
+// Σ at(i) for i in [0, n).
+template <typename T, typename At>
+T SumOf(int64_t n, At&& at) {
+  return static_cast<T>(SumOfRange<T>(0, n, at));
+}
+
+// The same by several threads: long sums are sums of parts, added in their order.
+template <typename T, typename At>
+T ParallelSumOf(int64_t n, const At& at) {
+  constexpr int64_t kMaxParts = 64;
+  constexpr int64_t kMinBlocks = 64;  // of a part
+  const int64_t blocks = std::max(kMinBlocks, (n / kSumBlock + kMaxParts) / kMaxParts);
+  const int64_t size = blocks * kSumBlock;
+  std::array<double, kMaxParts> parts{};
+  ParallelFor(n, size, [&](int64_t begin, int64_t end) {
+    parts[static_cast<size_t>(begin / size)] = SumOfRange<T>(begin, end, at);
+  });
+  double total = 0;
+  for (const double part : parts) {
+    total += part;
   }
   return static_cast<T>(total);
 }

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 
@@ -56,7 +57,7 @@ DDim Squeezed(const OpDesc& op, const DDim& x) {
   const auto& axes = op.Attr<std::vector<int32_t>>("axes");
   HR_ENFORCE(!axes.empty() || Numel(x) >= 0, InvalidArgument,
              "attribute axes: expected the dimensions to drop, since those of X are not all known: ", ToString(x));
-  std::vector<bool> dropped(x.size(), false);
+  PoolVector<bool> dropped(x.size(), false);
   for (const int32_t axis : axes) {
     const size_t d = FrontAxis(axis, x.size(), "axes");
     HR_ENFORCE(Fits(x[d], 1), InvalidArgument, "attribute axes: expected dimensions of 1 of X, which has dims ",

@@ -1,4 +1,4 @@
-// scale, increment, sum: linear, element by element, and safe in place.
+// scale, increment: linear, element by element, and safe in place.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
-#include "operators/row_merge.h"
 
 namespace headrace::ops {
 namespace {
@@ -37,9 +37,11 @@ void ScaleKernel(const ExecutionContext& ctx) {
   }
   T* to = out->mutable_data<T>();
   const T* from = x.data<T>();
-  for (int64_t i = 0, n = x.numel(); i < n; ++i) {
-    to[i] = static_cast<T>(static_cast<Wrapping<T>>(from[i]) * scale + bias);
-  }
+  ParallelFor(x.numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to[i] = static_cast<T>(static_cast<Wrapping<T>>(from[i]) * scale + bias);
+    }
+  });
 }
 
 std::vector<OpDesc> ScaleGradient(const OpDesc& op) {
@@ -56,124 +58,6 @@ void IncrementKernel(const ExecutionContext& ctx) {
   const auto step = static_cast<Wrapping<T>>(NumberAttr<T>(ctx, "step"));
   T* to = out->mutable_data<T>();
   *to = static_cast<T>(static_cast<Wrapping<T>>(*x.data<T>()) + step);
-}
-
-// All X are SelectedRows.
-template <typename T>
-void SumRows(const ExecutionContext& ctx) {
-  SelectedRows all;
-  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
-    if (ctx.HasInput("X", k)) {
-      const SelectedRows& x = ctx.InputRows("X", k);
-      all.set_height(x.height());
-      all.mutable_rows()->insert(all.mutable_rows()->end(), x.rows().begin(), x.rows().end());
-      *all.mutable_value() = x.value();
-    }
-  }
-  LoDTensor values;
-  DDim dims = all.value().dims();
-  dims[0] = static_cast<int64_t>(all.rows().size());
-  T* to = values.Resize(dims).template mutable_data<T>();
-  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
-    if (ctx.HasInput("X", k)) {
-      const Tensor& value = ctx.InputRows("X", k).value();
-      to = std::copy_n(value.data<T>(), value.numel(), to);
-    }
-  }
-  *all.mutable_value() = std::move(values);
-  MergeRows<T>(all, ctx.OutputRows("Out"));
-}
-
-// Some X are SelectedRows, in which all rows but theirs are zero.
-template <typename T>
-void AddSelectedRows(const ExecutionContext& ctx, T* to) {
-  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
-    if (!ctx.IsSelectedRows("X", k)) {
-      continue;
-    }
-    const SelectedRows& x = ctx.InputRows("X", k);
-    const int64_t width = RowWidth(x);
-    const T* from = x.value().data<T>();
-    for (const int64_t row : x.rows()) {
-      for (int64_t c = 0; c < width; ++c) {
-        T& sum = to[row * width + c];
-        sum = static_cast<T>(static_cast<Wrapping<T>>(sum) + static_cast<Wrapping<T>>(*from++));
-      }
-    }
-  }
-}
-
-// Adds block by block, so that Out may be any of the X and each element is added in the order of the inputs.
-template <typename T>
-void SumKernel(const ExecutionContext& ctx) {
-  constexpr int64_t kBlock = 1024;
-  if (ctx.OutputVar("Out")->IsType<SelectedRows>()) {
-    SumRows<T>(ctx);
-    return;
-  }
-  LoDTensor* out = ctx.Output("Out");
-  T* to = out->mutable_data<T>();
-  std::vector<const T*> from;
-  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
-    if (ctx.IsSelectedRows("X", k)) {
-      continue;
-    }
-    if (const LoDTensor* x = ctx.InputOrNull("X", k)) {
-      from.push_back(x->data<T>());
-    }
-  }
-  for (int64_t begin = 0, numel = out->numel(); begin < numel; begin += kBlock) {
-    const int64_t n = std::min(kBlock, numel - begin);
-    Wrapping<T> block[kBlock] = {};
-    for (const T* x : from) {
-      for (int64_t i = 0; i < n; ++i) {
-        block[i] += static_cast<Wrapping<T>>(x[begin + i]);
-      }
-    }
-    std::transform(block, block + n, to + begin, [](auto value) { return static_cast<T>(value); });
-  }
-  AddSelectedRows(ctx, to);
-}
-
-void InferSum(InferShapeContext& ctx) {
-  DDim dims;
-  bool found = false;
-  bool all_rows = true;
-  size_t first = 0;
-  for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
-    if (!ctx.HasInput("X", k)) {
-      continue;
-    }
-    all_rows = all_rows && ctx.InputIsSelectedRows("X", k);
-    if (!found) {
-      found = true;
-      first = k;
-      dims = ctx.InputDim("X", k);
-      continue;
-    }
-    EnforceDims(ctx, "X", dims, k);
-    EnforceType(ctx, "X", ctx.InputType("X", first), k);
-    const DDim other = ctx.InputDim("X", k);
-    for (size_t d = 0; d < dims.size(); ++d) {
-      dims[d] = std::max(dims[d], other[d]);
-    }
-  }
-  HR_ENFORCE(found, InvalidArgument, "input X: expected at least one variable, got none");
-  SetOutput(ctx, "Out", dims, ctx.InputType("X", first));
-  ctx.ShareLoD("X", "Out", first);
-  if (all_rows) {
-    ctx.SetOutputSelectedRows("Out");
-  }
-}
-
-std::vector<OpDesc> SumGradient(const OpDesc& op) {
-  std::vector<OpDesc> grads;
-  for (const std::string& x : op.Input("X")) {
-    if (x != kEmptyVarName) {
-      grads.push_back({"assign", {{"X", {GradVarName(op.Output("Out")[0])}}}, {{"Out", {GradVarName(x)}}}, {}});
-    }
-  }
-  return grads;
 }
 
 }  // namespace
@@ -209,19 +93,5 @@ HEADRACE_REGISTER_OP(increment)
     .Kernel<double>(IncrementKernel<double>)
     .Kernel<int32_t>(IncrementKernel<int32_t>)
     .Kernel<int64_t>(IncrementKernel<int64_t>);
-
-HEADRACE_REGISTER_OP(sum)
-    .Comment(
-        "The sum of tensors, element by element, in the order of the slot; SelectedRows come last. Out may be one of "
-        "them.")
-    .Input("X", "tensors or SelectedRows of the same dims and dtype", kDuplicable | kSelectedRows)
-    .Output("Out", "dims and dtype of X, LoD of the first X; SelectedRows, each once, if all X are", kSelectedRows)
-    .InPlace("Out", "X")
-    .InferShape(InferSum)
-    .Kernel<float>(SumKernel<float>)
-    .Kernel<double>(SumKernel<double>)
-    .Kernel<int32_t>(SumKernel<int32_t>)
-    .Kernel<int64_t>(SumKernel<int64_t>)
-    .Gradient(SumGradient);
 
 }  // namespace headrace::ops

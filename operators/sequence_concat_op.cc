@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 
@@ -10,8 +11,8 @@ namespace headrace::ops {
 namespace {
 
 // The sequences of each variable of X: as many in each.
-std::vector<std::vector<size_t>> SequencesOfAll(const ExecutionContext& ctx) {
-  std::vector<std::vector<size_t>> all;
+LoD SequencesOfAll(const ExecutionContext& ctx) {
+  LoD all;
   for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
     const LoDTensor& x = ctx.Input("X", k);
     HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input X: expected a LoD of one level or more, variable ", k,
@@ -27,7 +28,7 @@ std::vector<std::vector<size_t>> SequencesOfAll(const ExecutionContext& ctx) {
 // Calls copy(variable, its first element, first element of the result, elements) for each sequence of each variable, in
 // the order of the result.
 template <typename Copy>
-void ForEachPart(const std::vector<std::vector<size_t>>& all, int64_t width, Copy&& copy) {
+void ForEachPart(const LoD& all, int64_t width, Copy&& copy) {
   int64_t at = 0;
   for (size_t s = 0; s + 1 < all[0].size(); ++s) {
     for (size_t k = 0; k < all.size(); ++k) {
@@ -44,7 +45,7 @@ void SequenceConcatKernel(const ExecutionContext& ctx) {
   const auto all = SequencesOfAll(ctx);
   DDim dims = ctx.Input("X").dims();
   const int64_t width = Numel(dims, 1, dims.size());
-  std::vector<size_t> offsets(all[0].size(), 0);
+  LoDOffsets offsets(all[0].size(), 0);
   for (const auto& sequences : all) {
     for (size_t s = 0; s < offsets.size(); ++s) {
       offsets[s] += sequences[s];
@@ -65,7 +66,7 @@ void SequenceConcatGradKernel(const ExecutionContext& ctx) {
   const DDim& dims = ctx.Input("X").dims();
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
   int64_t rows = 0;
-  std::vector<T*> grads;
+  PoolVector<T*> grads;
   for (size_t k = 0; k < all.size(); ++k) {
     rows += static_cast<int64_t>(all[k].back());
     LoDTensor* grad = ctx.OutputOrNull("X@GRAD", k);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/gemm.h"
 #include "operators/kernel_util.h"
@@ -15,7 +16,7 @@ namespace {
 // outside of the sequence is left out.
 template <typename Visit>
 void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
   const int64_t length = ctx.Attr<int32_t>("contextLength");
   const int64_t start = ctx.Attr<int32_t>("contextStart");
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
@@ -33,11 +34,11 @@ void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
 
 // Each row with its context, side by side: [rows, contextLength · width]; zeros outside of the sequence.
 template <typename T>
-std::vector<T> Contexts(const ExecutionContext& ctx) {
+PoolVector<T> Contexts(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const int64_t width = x_tensor.dims()[1];
   const int64_t length = ctx.Attr<int32_t>("contextLength");
-  std::vector<T> contexts(static_cast<size_t>(MultiplyExtents(x_tensor.numel(), length)), T(0));
+  PoolVector<T> contexts(static_cast<size_t>(MultiplyExtents(x_tensor.numel(), length)), T(0));
   const T* x = x_tensor.data<T>();
   ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) {
     std::copy_n(x + from * width, width, contexts.data() + (row * length + place) * width);
@@ -48,7 +49,7 @@ std::vector<T> Contexts(const ExecutionContext& ctx) {
 template <typename T>
 void SequenceConvKernel(const ExecutionContext& ctx) {
   const DDim& filter = ctx.Input("Filter").dims();
-  const std::vector<T> contexts = Contexts<T>(ctx);
+  const PoolVector<T> contexts = Contexts<T>(ctx);
   T* out = ctx.Output("Out")->mutable_data<T>();
   Gemm<T>(false, false, ctx.Input("X").dims()[0], filter[1], filter[0], T(1), contexts.data(),
           ctx.Input("Filter").data<T>(), false, out);
@@ -61,11 +62,11 @@ void SequenceConvGradKernel(const ExecutionContext& ctx) {
   const int64_t width = ctx.Input("X").dims()[1];
   const T* d = ctx.Input("Out@GRAD").data<T>();
   if (T* filter_grad = MutableOrNull<T>(ctx, "Filter@GRAD")) {
-    const std::vector<T> contexts = Contexts<T>(ctx);
+    const PoolVector<T> contexts = Contexts<T>(ctx);
     Gemm<T>(true, false, filter[0], filter[1], rows, T(1), contexts.data(), d, false, filter_grad);
   }
   if (T* dx = ZerosOrNull<T>(ctx, "X@GRAD")) {
-    std::vector<T> contexts_grad(static_cast<size_t>(MultiplyExtents(rows, filter[0])));
+    PoolVector<T> contexts_grad(static_cast<size_t>(MultiplyExtents(rows, filter[0])));
     Gemm<T>(false, true, rows, filter[0], filter[1], T(1), d, ctx.Input("Filter").data<T>(), false,
             contexts_grad.data());
     ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) {

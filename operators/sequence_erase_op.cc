@@ -19,8 +19,8 @@ void SequenceEraseKernel(const ExecutionContext& ctx) {
   const auto stays = [&](T token) {
     return std::none_of(tokens.begin(), tokens.end(), [token](int32_t erased) { return token == erased; });
   };
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
-  std::vector<size_t> kept = {0};
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
+  LoDOffsets kept = {0};
   ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
     kept.push_back(kept.back() + static_cast<size_t>(std::count_if(x + begin, x + end, stays)));
   });

@@ -44,7 +44,7 @@ void MaxOfRows(const T* x, int64_t begin, int64_t end, int64_t width, T* out, in
 template <typename T>
 void SequencePoolKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
   HR_ENFORCE(x_tensor.dims()[0] <= INT32_MAX, InvalidArgument, "input X: expected at most 2^31 - 1 rows, got dims ",
              ToString(x_tensor.dims()));
   const std::string& type = ctx.Attr<std::string>("pooltype");
@@ -88,7 +88,7 @@ void SequencePoolKernel(const ExecutionContext& ctx) {
 template <typename T>
 void SequencePoolGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
   const std::string& type = ctx.Attr<std::string>("pooltype");
   const int64_t width = Numel(x_tensor.dims(), 1, x_tensor.dims().size());
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
@@ -164,7 +164,7 @@ OpRegistrar&& SequencePoolAttrs(OpRegistrar&& op) {
 template <typename T>
 void SequenceSoftmaxKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
   T* out = ctx.Output("Out")->mutable_data<T>();
   const T* from = x.data<T>();
   ForEachSequence(offsets,
@@ -173,7 +173,7 @@ void SequenceSoftmaxKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 void SequenceSoftmaxGradKernel(const ExecutionContext& ctx) {
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* out = ctx.Input("Out").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();

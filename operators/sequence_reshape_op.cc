@@ -12,11 +12,11 @@ namespace {
 
 void SequenceReshapeKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "X");
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
   HR_ENFORCE(x.lod_level() == 1, InvalidArgument, "input X: expected a LoD of one level, got ", x.lod_level());
   const auto width = static_cast<size_t>(x.dims()[1]);
   const auto new_width = static_cast<size_t>(ctx.Attr<int32_t>("new_dim"));
-  std::vector<size_t> rows = {0};
+  LoDOffsets rows = {0};
   for (size_t s = 0; s + 1 < offsets.size(); ++s) {
     const size_t elements = (offsets[s + 1] - offsets[s]) * width;
     HR_ENFORCE(elements % new_width == 0, InvalidArgument, "attribute new_dim: sequence ", s, " of input X has ",

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/declare.h"
 #include "operators/index_map.h"
@@ -17,13 +18,13 @@ namespace {
 
 // Which row of the input each row of the result is (-1: none), the dims of the result, and its LoD.
 struct Rows {
-  std::vector<int64_t> from;
+  PoolVector<int64_t> from;
   DDim dims;
   LoD lod;
 };
 
 // A level of the LoD of an input, checked. -1: the deepest.
-const std::vector<size_t>& Level(const ExecutionContext& ctx, const char* slot, int64_t level = -1) {
+const LoDOffsets& Level(const ExecutionContext& ctx, const char* slot, int64_t level = -1) {
   const LoDTensor& tensor = ctx.Input(slot);
   const LoD& lod = tensor.lod();
   HR_ENFORCE(!lod.empty(), InvalidArgument, "input ", slot, ": expected a LoD of one level or more, got none (dims ",
@@ -36,7 +37,7 @@ const std::vector<size_t>& Level(const ExecutionContext& ctx, const char* slot, 
   return lod[static_cast<size_t>(level < 0 ? depth - 1 : level)];
 }
 
-void Append(std::vector<int64_t>* rows, int64_t begin, int64_t end) {
+void Append(PoolVector<int64_t>* rows, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     rows->push_back(row);
   }
@@ -48,7 +49,7 @@ DDim WithRows(DDim x, int64_t rows) {
   return x;
 }
 
-Rows ResultOf(const ExecutionContext& ctx, const char* slot, std::vector<int64_t> from, LoD lod) {
+Rows ResultOf(const ExecutionContext& ctx, const char* slot, PoolVector<int64_t> from, LoD lod) {
   const auto count = static_cast<int64_t>(from.size());
   return {std::move(from), WithRows(ctx.Input(slot).dims(), count), std::move(lod)};
 }
@@ -67,15 +68,15 @@ struct SequenceExpand {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
     const LoDTensor& x = ctx.Input("X");
-    const std::vector<size_t>& times = Level(ctx, "Y", ctx.Attr<int32_t>("ref_level"));
+    const LoDOffsets& times = Level(ctx, "Y", ctx.Attr<int32_t>("ref_level"));
     HR_ENFORCE(x.lod().size() <= 1, InvalidArgument, "input X: expected a LoD of at most one level, got ",
                x.lod().size());
-    const std::vector<size_t>* sequences = x.lod().empty() ? nullptr : &Level(ctx, "X");
+    const LoDOffsets* sequences = x.lod().empty() ? nullptr : &Level(ctx, "X");
     const size_t n = sequences == nullptr ? static_cast<size_t>(x.dims()[0]) : sequences->size() - 1;
     HR_ENFORCE(n == times.size() - 1, InvalidArgument, "input X: expected ", times.size() - 1,
                " sequences, as many as the level of Y has, got ", n);
     Rows rows;
-    std::vector<size_t> offsets = {0};
+    LoDOffsets offsets = {0};
     for (size_t s = 0; s < n; ++s) {
       const auto begin = static_cast<int64_t>(sequences == nullptr ? s : (*sequences)[s]);
       const auto end = static_cast<int64_t>(sequences == nullptr ? s + 1 : (*sequences)[s + 1]);
@@ -93,11 +94,11 @@ struct SequenceExpand {
 struct ExpandAs {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
-    const std::vector<size_t>& lengths = Level(ctx, "Y");
+    const LoDOffsets& lengths = Level(ctx, "Y");
     const LoDTensor& x = ctx.Input("X");
     HR_ENFORCE(x.dims()[0] == static_cast<int64_t>(lengths.size()) - 1, InvalidArgument, "input X: expected ",
                lengths.size() - 1, " rows, one for each sequence of Y, got dims ", ToString(x.dims()));
-    std::vector<int64_t> from;
+    PoolVector<int64_t> from;
     for (size_t s = 0; s + 1 < lengths.size(); ++s) {
       from.insert(from.end(), lengths[s + 1] - lengths[s], static_cast<int64_t>(s));
     }
@@ -109,8 +110,8 @@ struct ExpandAs {
 struct SequenceReverse {
   static constexpr const char* kOut = "Y";
   static Rows Of(const ExecutionContext& ctx) {
-    const std::vector<size_t>& offsets = Level(ctx, "X");
-    std::vector<int64_t> from;
+    const LoDOffsets& offsets = Level(ctx, "X");
+    PoolVector<int64_t> from;
     for (size_t s = 0; s + 1 < offsets.size(); ++s) {
       Append(&from, static_cast<int64_t>(offsets[s]), static_cast<int64_t>(offsets[s + 1]));
       std::reverse(from.begin() + static_cast<std::ptrdiff_t>(offsets[s]), from.end());
@@ -123,12 +124,12 @@ struct SequenceReverse {
 struct SequenceSlice {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
-    const std::vector<size_t>& offsets = Level(ctx, "X");
+    const LoDOffsets& offsets = Level(ctx, "X");
     const auto n = static_cast<int64_t>(offsets.size()) - 1;
     const int64_t* begin = PerSequence(ctx, "Offset", n);
     const int64_t* length = PerSequence(ctx, "Length", n);
-    std::vector<int64_t> from;
-    std::vector<size_t> lod = {0};
+    PoolVector<int64_t> from;
+    LoDOffsets lod = {0};
     for (int64_t s = 0; s < n; ++s) {
       const auto first = static_cast<int64_t>(offsets[static_cast<size_t>(s)]);
       const auto rows = static_cast<int64_t>(offsets[static_cast<size_t>(s) + 1]) - first;
@@ -146,7 +147,7 @@ struct SequenceSlice {
 struct SequencePad {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
-    const std::vector<size_t>& offsets = Level(ctx, "X");
+    const LoDOffsets& offsets = Level(ctx, "X");
     const LoDTensor& x = ctx.Input("X");
     int64_t longest = 0;
     for (size_t s = 0; s + 1 < offsets.size(); ++s) {
@@ -175,7 +176,7 @@ struct Unpad {
     const DDim& x = ctx.Input("X").dims();
     const int64_t* length = PerSequence(ctx, "Length", x[0]);
     Rows rows;
-    std::vector<size_t> lod = {0};
+    LoDOffsets lod = {0};
     for (int64_t s = 0; s < x[0]; ++s) {
       HR_ENFORCE(0 <= length[s] && length[s] <= x[1], OutOfRange, "input Length: sequence ", s, " has length ",
                  length[s], ", expected one in [0, ", x[1], "]");
@@ -214,7 +215,7 @@ void RowsKernel(const ExecutionContext& ctx) {
     HR_ENFORCE(pad.numel() == 1, InvalidArgument, "input PadValue: expected a single element, got dims ",
                ToString(pad.dims()));
     fill = pad.data<T>();
-    const std::vector<size_t>& offsets = Level(ctx, "X");
+    const LoDOffsets& offsets = Level(ctx, "X");
     LoDTensor* length = ctx.Output("Length");
     int64_t* to = length->Resize({static_cast<int64_t>(offsets.size()) - 1}).template mutable_data<int64_t>();
     for (size_t s = 0; s + 1 < offsets.size(); ++s) {

@@ -11,7 +11,7 @@ namespace headrace::ops {
 namespace {
 
 template <typename Index, typename Visit>
-void ForEachUpdate(const ExecutionContext& ctx, const std::vector<size_t>& offsets, int64_t width, Visit&& visit) {
+void ForEachUpdate(const ExecutionContext& ctx, const LoDOffsets& offsets, int64_t width, Visit&& visit) {
   const Index* ids = ctx.Input("Ids").data<Index>();
   ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -25,7 +25,7 @@ void ForEachUpdate(const ExecutionContext& ctx, const std::vector<size_t>& offse
 // Calls visit(element of Updates, element of X that it is added to), for X of dims `x`.
 template <typename Visit>
 void ForEachUpdate(const ExecutionContext& ctx, const DDim& x, Visit&& visit) {
-  const std::vector<size_t>& offsets = SequencesOf(ctx, "Ids");
+  const LoDOffsets& offsets = SequencesOf(ctx, "Ids");
   HR_ENFORCE(SequenceCount(offsets) == x[0], InvalidArgument, "input Ids: expected ", x[0],
              " sequences, one for each row of X, got ", SequenceCount(offsets));
   ctx.Input("Ids").dtype() == DataType::kInt32 ? ForEachUpdate<int32_t>(ctx, offsets, x[1], visit)

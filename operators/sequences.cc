@@ -5,7 +5,7 @@
 
 namespace headrace::ops {
 
-const std::vector<size_t>& SequencesOf(const ExecutionContext& ctx, std::string_view slot, size_t i) {
+const LoDOffsets& SequencesOf(const ExecutionContext& ctx, std::string_view slot, size_t i) {
   const LoDTensor& x = ctx.Input(slot, i);
   HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input ", slot, ": expected a LoD of one level or more, variable '",
              ctx.op().Input(slot)[i], "' has none (dims ", ToString(x.dims()), ")");

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/index_map.h"
 #include "operators/kernel_util.h"
@@ -87,7 +88,7 @@ struct Reverse {
   }
   int64_t From(size_t d, int64_t i) const { return turned[d] ? out[d] - 1 - i : i; }
   DDim out;
-  std::vector<bool> turned;
+  PoolVector<bool> turned;
 };
 
 struct Expand {

@@ -3,7 +3,9 @@
 #include <limits>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
 #include "operators/softmax.h"
@@ -26,24 +28,32 @@ void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out) {
 
 template <typename T>
 void Softmax(int64_t rows, int64_t cols, const T* x, T* out) {
-  SubtractRowMaximum(rows, cols, x, out);
-  VectorExp(rows * cols, out, out);
-  for (int64_t r = 0; r < rows; ++r, out += cols) {
-    const T sum = Sum(cols, out);
-    for (int64_t c = 0; c < cols; ++c) {
-      out[c] /= sum;
+  ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
+    const int64_t at = begin * cols;
+    SubtractRowMaximum(end - begin, cols, x + at, out + at);
+    VectorExp((end - begin) * cols, out + at, out + at);
+    for (int64_t r = begin; r < end; ++r) {
+      T* row = out + r * cols;
+      const T sum = Sum(cols, row);
+      for (int64_t c = 0; c < cols; ++c) {
+        row[c] /= sum;
+      }
     }
-  }
+  });
 }
 
 template <typename T>
 void SoftmaxGrad(int64_t rows, int64_t cols, const T* out, const T* out_grad, T* x_grad) {
-  for (int64_t r = 0; r < rows; ++r, out += cols, out_grad += cols, x_grad += cols) {
-    const T dot = SumOf<T>(cols, [=](int64_t c) { return out[c] * out_grad[c]; });
-    for (int64_t c = 0; c < cols; ++c) {
-      x_grad[c] = out[c] * (out_grad[c] - dot);
+  ParallelFor(rows, RowsPerBlock(2 * cols), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* p = out + r * cols;
+      const T* d = out_grad + r * cols;
+      const T dot = SumOf<T>(cols, [=](int64_t c) { return p[c] * d[c]; });
+      for (int64_t c = 0; c < cols; ++c) {
+        x_grad[r * cols + c] = p[c] * (d[c] - dot);
+      }
     }
-  }
+  });
 }
 
 #define HEADRACE_INSTANTIATE(T)                                        \
@@ -98,7 +108,7 @@ void SoftmaxKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return Softmax(s.outer, s.extent, x, out);
   }
-  std::vector<T> buffer(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  PoolVector<T> buffer(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
   const int64_t size = s.extent * s.inner;
   for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
     SubtractColumnMaximum(s.extent, s.inner, x, buffer.data(), out);
@@ -122,7 +132,7 @@ void SoftmaxGradKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return SoftmaxGrad(s.outer, s.extent, out, d, dx);
   }
-  std::vector<T> dot(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  PoolVector<T> dot(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
   const int64_t size = s.extent * s.inner;
   for (int64_t o = 0; o < s.outer; ++o, out += size, d += size, dx += size) {
     SumColumns(s.extent, s.inner, dot.data(), [=](int64_t i) { return out[i] * d[i]; });
@@ -142,8 +152,8 @@ void LogSoftmaxKernel(const ExecutionContext& ctx) {
   const T* x = ctx.Input("X").data<T>();
   const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.op(), out_tensor->dims()));
   const int64_t size = s.extent * s.inner;
-  std::vector<T> exp(static_cast<size_t>(s.outer == 0 ? 0 : size));
-  std::vector<T> log_sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  PoolVector<T> exp(static_cast<size_t>(s.outer == 0 ? 0 : size));
+  PoolVector<T> log_sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
   for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
     if (s.inner == 1) {
       SubtractRowMaximum(1, s.extent, x, out);
@@ -171,8 +181,8 @@ void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.op(), out_tensor.dims()));
   const int64_t size = s.extent * s.inner;
-  std::vector<T> p(static_cast<size_t>(s.outer == 0 ? 0 : size));
-  std::vector<T> sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  PoolVector<T> p(static_cast<size_t>(s.outer == 0 ? 0 : size));
+  PoolVector<T> sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
   for (int64_t o = 0; o < s.outer; ++o, log_p += size, d += size, dx += size) {
     VectorExp(size, log_p, p.data());
     if (s.inner == 1) {

@@ -78,8 +78,8 @@ void SoftmaxWithCrossEntropyKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return LossOfRows(problem, 0, s.outer, logits, soft_labels, softmax, loss);
   }
-  thread_local Tensor rows_memory;
-  thread_local Tensor labels_memory;
+  Tensor rows_memory;
+  Tensor labels_memory;
   const int64_t size = s.extent * s.inner;
   for (int64_t o = 0; o < s.outer; ++o, logits += size, softmax += size, loss += s.inner) {
     T* rows = Scratch<T>(&rows_memory, size);
@@ -132,10 +132,10 @@ void SoftmaxWithCrossEntropyGradKernel(const ExecutionContext& ctx) {
   if (s.inner == 1) {
     return GradOfRows(problem, 0, s.outer, softmax, soft_labels, softmax_grad, loss_grad, dx);
   }
-  thread_local Tensor softmax_memory;
-  thread_local Tensor labels_memory;
-  thread_local Tensor softmax_grad_memory;
-  thread_local Tensor dx_memory;
+  Tensor softmax_memory;
+  Tensor labels_memory;
+  Tensor softmax_grad_memory;
+  Tensor dx_memory;
   const int64_t size = s.extent * s.inner;
   const auto transposed = [&](const T* from, int64_t o, Tensor* memory) -> const T* {
     if (from == nullptr) {

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/lod_units.h"
@@ -28,7 +29,7 @@ const bool* MaskOf(const ExecutionContext& ctx, size_t units) {
 // The units of `x` that the mask takes for `value`.
 void WriteMasked(const LoDTensor& x, const bool* mask, size_t units, size_t level, bool value, LoDTensor* out) {
   LoD lod = NoUnits(x, level);
-  std::vector<Piece> pieces;
+  PoolVector<Piece> pieces;
   for (size_t i = 0; i < units; ++i) {
     if (mask[i] == value) {
       pieces.push_back({&x, Unit(x, level, i, &lod)});
@@ -77,7 +78,7 @@ void MergeByMaskKernel(const ExecutionContext& ctx) {
   const size_t available[] = {NumUnits(*inputs[0], 0), NumUnits(*inputs[1], 0)};
   size_t used[] = {0, 0};
   LoD lod = NoUnits(*inputs[0], 0);
-  std::vector<Piece> pieces;
+  PoolVector<Piece> pieces;
   pieces.reserve(units);
   for (size_t i = 0; i < units; ++i) {
     const size_t side = mask[i] ? 1 : 0;
@@ -106,7 +107,7 @@ void MergeByMaskGradKernel(const ExecutionContext& ctx) {
   const bool* mask = MaskOf(ctx, units);
   size_t used[] = {0, 0};
   size_t row = 0;
-  std::vector<Piece> pieces[2];
+  PoolVector<Piece> pieces[2];
   for (size_t i = 0; i < units; ++i) {
     const size_t side = mask[i] ? 1 : 0;
     HR_ENFORCE(used[side] < NumUnits(*inputs[side], 0), InvalidArgument, "input Mask: it has changed");

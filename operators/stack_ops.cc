@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/pieces.h"
@@ -26,7 +27,7 @@ size_t StackAxis(const OpDesc& op, size_t rank) { return FrontAxis(op.Attr<int32
 
 template <const char* kPieces, const char* kWhole>
 void StackKernel(const ExecutionContext& ctx) {
-  std::vector<const LoDTensor*> pieces;
+  PoolVector<const LoDTensor*> pieces;
   for (size_t k = 0; k < ctx.InputSize(kPieces); ++k) {
     pieces.push_back(ctx.InputOrNull(kPieces, k));  // a slice whose gradient nobody has computed has the gradient zero
   }
@@ -35,18 +36,17 @@ void StackKernel(const ExecutionContext& ctx) {
   for (size_t k = 0; first == nullptr; ++k) {
     first = pieces[k];
   }
-  Join(pieces, std::vector<int64_t>(pieces.size(), 1), whole, first->dtype(),
-       StackAxis(ctx.op(), whole->dims().size()));
+  Join(pieces, PoolVector<int64_t>(pieces.size(), 1), whole, first->dtype(), StackAxis(ctx.op(), whole->dims().size()));
 }
 
 template <const char* kWhole, const char* kPieces>
 void UnstackKernel(const ExecutionContext& ctx) {
   const LoDTensor& whole = ctx.Input(kWhole);
-  std::vector<LoDTensor*> pieces;
+  PoolVector<LoDTensor*> pieces;
   for (size_t k = 0; k < ctx.OutputSize(kPieces); ++k) {
     pieces.push_back(ctx.OutputOrNull(kPieces, k));
   }
-  Cut(whole, pieces, std::vector<int64_t>(pieces.size(), 1), StackAxis(ctx.op(), whole.dims().size()));
+  Cut(whole, pieces, PoolVector<int64_t>(pieces.size(), 1), StackAxis(ctx.op(), whole.dims().size()));
 }
 
 template <const char* kPieces, const char* kWhole>

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/ranking.h"
@@ -19,7 +20,7 @@ void TopKKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   T* out = ctx.Output("Out")->mutable_data<T>();
   int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
-  std::vector<int64_t> order(static_cast<size_t>(rows == 0 ? 0 : cols));
+  PoolVector<int64_t> order(static_cast<size_t>(rows == 0 ? 0 : cols));
   for (int64_t r = 0; r < rows; ++r, x += cols, out += k, indices += k) {
     std::iota(order.begin(), order.end(), 0);
     std::partial_sort(order.begin(), order.begin() + k, order.end(),

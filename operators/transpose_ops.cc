@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 
@@ -10,10 +11,10 @@ namespace headrace::ops {
 namespace {
 
 // `axis[d]` is the dimension of X that becomes dimension d of Out.
-std::vector<size_t> Permutation(const OpDesc& op, size_t rank) {
+PoolVector<size_t> Permutation(const OpDesc& op, size_t rank) {
   const auto& axis = op.Attr<std::vector<int32_t>>("axis");
-  std::vector<size_t> permutation;
-  std::vector<bool> seen(rank, false);
+  PoolVector<size_t> permutation;
+  PoolVector<bool> seen(rank, false);
   for (const int32_t a : axis) {
     permutation.push_back(FrontAxis(a, rank, "axis"));
     HR_ENFORCE(!seen[permutation.back()], InvalidArgument, "attribute axis: dimension ", a, " is given twice, in ",
@@ -25,15 +26,15 @@ std::vector<size_t> Permutation(const OpDesc& op, size_t rank) {
   return permutation;
 }
 
-std::vector<size_t> Inverse(const std::vector<size_t>& permutation) {
-  std::vector<size_t> inverse(permutation.size());
+PoolVector<size_t> Inverse(const PoolVector<size_t>& permutation) {
+  PoolVector<size_t> inverse(permutation.size());
   for (size_t d = 0; d < permutation.size(); ++d) {
     inverse[permutation[d]] = d;
   }
   return inverse;
 }
 
-DDim Permuted(const DDim& dims, const std::vector<size_t>& permutation) {
+DDim Permuted(const DDim& dims, const PoolVector<size_t>& permutation) {
   DDim out;
   for (const size_t d : permutation) {
     out.push_back(dims[d]);
@@ -43,11 +44,11 @@ DDim Permuted(const DDim& dims, const std::vector<size_t>& permutation) {
 
 // Elements of kSize bytes: `to` is written in order, `from` read along the strides.
 template <size_t kSize>
-void CopyStrided(const std::vector<int64_t>& extents, const std::vector<int64_t>& strides, const std::byte* from,
+void CopyStrided(const PoolVector<int64_t>& extents, const PoolVector<int64_t>& strides, const std::byte* from,
                  std::byte* to) {
   const int64_t n = extents.back();
   const int64_t stride = strides.back() * static_cast<int64_t>(kSize);
-  std::vector<int64_t> index(extents.size() - 1, 0);
+  PoolVector<int64_t> index(extents.size() - 1, 0);
   for (;;) {
     if (stride == static_cast<int64_t>(kSize)) {
       std::memcpy(to, from, static_cast<size_t>(n) * kSize);
@@ -72,20 +73,20 @@ void CopyStrided(const std::vector<int64_t>& extents, const std::vector<int64_t>
   }
 }
 
-void Transpose(const LoDTensor& x, const std::vector<size_t>& permutation, LoDTensor* out) {
+void Transpose(const LoDTensor& x, const PoolVector<size_t>& permutation, LoDTensor* out) {
   void* to = out->mutable_data(x.dtype());
   if (x.numel() == 0) {
     return;
   }
-  std::vector<int64_t> x_strides(x.dims().size());
+  PoolVector<int64_t> x_strides(x.dims().size());
   int64_t stride = 1;
   for (size_t d = x_strides.size(); d-- > 0;) {
     x_strides[d] = stride;
     stride *= x.dims()[d];
   }
   // Dimensions that stay neighbours are one.
-  std::vector<int64_t> extents;
-  std::vector<int64_t> strides;
+  PoolVector<int64_t> extents;
+  PoolVector<int64_t> strides;
   for (const size_t d : permutation) {
     if (!extents.empty() && strides.back() == x_strides[d] * x.dims()[d]) {
       extents.back() *= x.dims()[d];
@@ -128,7 +129,7 @@ void PermuteGradKernel(const ExecutionContext& ctx) {
 
 void InferPermuted(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
-  const std::vector<size_t> permutation = Permutation(ctx.op(), x.size());
+  const PoolVector<size_t> permutation = Permutation(ctx.op(), x.size());
   SetOutput(ctx, "Out", Permuted(x, permutation), ctx.InputType("X"));
   if (ctx.HasOutput("XShape")) {
     DDim x_shape = {0};

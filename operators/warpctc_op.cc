@@ -103,44 +103,108 @@ const int64_t* Labels(const LoDTensor& label, Tensor* memory) {
   return wide;
 }
 
+// Where the frames and labels of each sequence lie: behind one another, by the LoD, or, with LogitsLength, padded.
+class CtcBatch {
+ public:
+  explicit CtcBatch(const ExecutionContext& ctx) {
+    const LoDTensor& logits = ctx.Input("Logits");
+    if (const LoDTensor* lengths = ctx.InputOrNull("LogitsLength")) {
+      padded_ = true;
+      count_ = logits.dims()[1];
+      frames_ = Lengths(*lengths, "LogitsLength", logits.dims()[0]);
+    } else {
+      lod_ = &SequencesOf(ctx, "Logits");
+      count_ = SequenceCount(*lod_);
+    }
+  }
+
+  int64_t count() const { return count_; }
+  bool padded() const { return padded_; }
+  int64_t Frames(int64_t s) const { return padded_ ? frames_[s] : Begin(s + 1) - Begin(s); }
+  // Of Logits.
+  int64_t Row(int64_t s, int64_t t) const { return padded_ ? t * count_ + s : Begin(s) + t; }
+
+  // The lengths of the `count` sequences of a batch in which there is place for `max`.
+  const int64_t* Lengths(const LoDTensor& tensor, const char* slot, int64_t max) const {
+    const int64_t* lengths = tensor.data<int64_t>();
+    for (int64_t s = 0; s < count_; ++s) {
+      HR_ENFORCE(0 <= lengths[s] && lengths[s] <= max, OutOfRange, "input ", slot, ": sequence ", s, " has length ",
+                 lengths[s], ", expected one in [0, ", max, "]");
+    }
+    return lengths;
+  }
+
+ private:
+  int64_t Begin(int64_t s) const { return static_cast<int64_t>((*lod_)[static_cast<size_t>(s)]); }
+
+  bool padded_ = false;
+  int64_t count_ = 0;
+  const int64_t* frames_ = nullptr;
+  const LoDOffsets* lod_ = nullptr;
+};
+
+// As CtcBatch, of the labels.
+class CtcLabels {
+ public:
+  CtcLabels(const ExecutionContext& ctx, const CtcBatch& batch) {
+    if (batch.padded()) {
+      width_ = ctx.Input("Label").dims()[1];
+      lengths_ = batch.Lengths(ctx.Input("LabelLength"), "LabelLength", width_);
+    } else {
+      lod_ = &SequencesOf(ctx, "Label");
+      HR_ENFORCE(SequenceCount(*lod_) == batch.count(), InvalidArgument, "input Label: expected ", batch.count(),
+                 " sequences, as Logits has, got ", SequenceCount(*lod_));
+    }
+  }
+
+  int64_t First(int64_t s) const {
+    return lod_ == nullptr ? s * width_ : static_cast<int64_t>((*lod_)[static_cast<size_t>(s)]);
+  }
+  int64_t Count(int64_t s) const { return lod_ == nullptr ? lengths_[s] : First(s + 1) - First(s); }
+
+ private:
+  int64_t width_ = 0;
+  const int64_t* lengths_ = nullptr;
+  const LoDOffsets* lod_ = nullptr;
+};
+
 template <typename T>
 void WarpCtcKernel(const ExecutionContext& ctx) {
   const LoDTensor& logits = ctx.Input("Logits");
-  const std::vector<size_t>& frames = SequencesOf(ctx, "Logits");
-  const std::vector<size_t>& labels = SequencesOf(ctx, "Label");
-  HR_ENFORCE(frames.size() == labels.size(), InvalidArgument, "input Label: expected ", SequenceCount(frames),
-             " sequences, as Logits has, got ", SequenceCount(labels));
-  const int64_t classes = logits.dims()[1];
+  const CtcBatch batch(ctx);
+  const CtcLabels labels(ctx, batch);
+  const int64_t classes = logits.dims().back();
   const int64_t blank = ctx.Attr<int32_t>("blank");
-  const LoDTensor& label_tensor = ctx.Input("Label");
-  thread_local Tensor label_memory;
-  const int64_t* label = Labels(label_tensor, &label_memory);
-  for (int64_t i = 0; i < label_tensor.numel(); ++i) {
-    HR_ENFORCE(0 <= label[i] && label[i] < classes && label[i] != blank, OutOfRange, "input Label: row ", i, " is ",
-               label[i], ", expected a class in [0, ", classes, ") that is not the blank, ", blank);
+  Tensor label_memory;
+  const int64_t* label = Labels(ctx.Input("Label"), &label_memory);
+  for (int64_t s = 0; s < batch.count(); ++s) {
+    for (int64_t i = labels.First(s); i < labels.First(s) + labels.Count(s); ++i) {
+      HR_ENFORCE(0 <= label[i] && label[i] < classes && label[i] != blank, OutOfRange, "input Label: ",
+                 batch.padded() ? StrCat("sequence ", s, ", label ", i - labels.First(s)) : StrCat("row ", i), " is ",
+                 label[i], ", expected a class in [0, ", classes, ") that is not the blank, ", blank);
+    }
   }
   T* grad = ctx.Output("WarpCTCGrad")->mutable_data<T>();
   LoDTensor* loss_tensor = ctx.Output("Loss");
-  T* loss = loss_tensor->Resize({SequenceCount(frames), 1}).template mutable_data<T>();
-  Softmax(logits.dims()[0], classes, logits.data<T>(), grad);
-  thread_local Tensor log_memory;
-  thread_local Tensor alpha_memory;
-  thread_local Tensor beta_memory;
-  ForEachSequence(frames, [&](int64_t s, int64_t begin, int64_t end) {
-    const auto at = static_cast<size_t>(s);
-    const States states{label + labels[at], static_cast<int64_t>(labels[at + 1] - labels[at]), blank};
-    const int64_t n = end - begin;
-    T* p = grad + begin * classes;
+  T* loss = loss_tensor->Resize({batch.count(), 1}).template mutable_data<T>();
+  std::fill_n(grad, logits.numel(), T(0));
+  Tensor log_memory;
+  Tensor softmax_memory;
+  Tensor alpha_memory;
+  Tensor beta_memory;
+  for (int64_t s = 0; s < batch.count(); ++s) {
+    const States states{label + labels.First(s), labels.Count(s), blank};
+    const int64_t n = batch.Frames(s);
+    loss[s] = 0;
     if (n == 0 || n < states.FramesNeeded()) {  // as warp-ctc does
-      loss[s] = 0;
-      std::fill_n(p, n * classes, T(0));
-      return;
+      continue;
     }
     T* log_p = Scratch<T>(&log_memory, n * classes);
-    const T* x = logits.data<T>() + begin * classes;
-    for (int64_t t = 0; t < n; ++t) {  // not log(p), which may be 0
-      const T* row = x + t * classes;
-      const T max = *std::max_element(row, row + classes);
+    T* p = Scratch<T>(&softmax_memory, n * classes);
+    for (int64_t t = 0; t < n; ++t) {
+      const T* row = logits.data<T>() + batch.Row(s, t) * classes;
+      Softmax(1, classes, row, p + t * classes);
+      const T max = *std::max_element(row, row + classes);  // not log(p), which may be 0
       T sum = 0;
       for (int64_t c = 0; c < classes; ++c) {
         sum += std::exp(row[c] - max);
@@ -154,36 +218,67 @@ void WarpCtcKernel(const ExecutionContext& ctx) {
     const T log_total = Forward(states, n, classes, log_p, alpha);
     loss[s] = -log_total;
     Backward(states, n, classes, log_p, alpha, log_total, Scratch<T>(&beta_memory, 2 * states.Size()), p);
-  });
+    for (int64_t t = 0; t < n; ++t) {
+      std::copy_n(p + t * classes, classes, grad + batch.Row(s, t) * classes);
+    }
+  }
 }
 
 template <typename T>
 void WarpCtcGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& logits = ctx.Input("Logits");
-  const std::vector<size_t>& frames = SequencesOf(ctx, "Logits");
+  const CtcBatch batch(ctx);
   const LoDTensor& loss_grad = ctx.Input("Loss@GRAD");
-  HR_ENFORCE(loss_grad.numel() == SequenceCount(frames), InvalidArgument, "input Loss@GRAD: expected ",
-             SequenceCount(frames), " elements, one for each sequence, got dims ", ToString(loss_grad.dims()));
+  HR_ENFORCE(loss_grad.numel() == batch.count(), InvalidArgument, "input Loss@GRAD: expected ", batch.count(),
+             " elements, one for each sequence, got dims ", ToString(loss_grad.dims()));
   const bool norm_by_times = ctx.Attr<bool>("norm_by_times");
-  const int64_t classes = logits.dims()[1];
+  const int64_t classes = logits.dims().back();
   T* dx = ctx.Output("Logits@GRAD")->mutable_data<T>();
   const T* grad = ctx.Input("WarpCTCGrad").data<T>();
   const T* d = loss_grad.data<T>();
-  ForEachSequence(frames, [=](int64_t s, int64_t begin, int64_t end) {
-    const T factor = norm_by_times ? d[s] / static_cast<T>(end - begin) : d[s];
-    for (int64_t i = begin * classes; i < end * classes; ++i) {
-      dx[i] = factor * grad[i];
+  std::fill_n(dx, logits.numel(), T(0));
+  for (int64_t s = 0; s < batch.count(); ++s) {
+    const int64_t frames = batch.Frames(s);
+    const T factor = norm_by_times ? d[s] / static_cast<T>(frames) : d[s];
+    for (int64_t t = 0; t < frames; ++t) {
+      const int64_t row = batch.Row(s, t) * classes;
+      for (int64_t i = row; i < row + classes; ++i) {
+        dx[i] = factor * grad[i];
+      }
     }
-  });
+  }
 }
 
 void CheckLogits(const InferShapeContext& ctx) {
-  EnforceSequences(ctx, "Logits", 2);
-  EnforceRank(ctx, "Logits", 2);
-  const int64_t classes = ctx.InputDim("Logits")[1];
+  if (ctx.HasInput("LogitsLength")) {
+    EnforceRank(ctx, "Logits", 3);
+    EnforceDims(ctx, "LogitsLength", {ctx.InputDim("Logits")[1]});
+    EnforceType(ctx, "LogitsLength", DataType::kInt64);
+  } else {
+    EnforceSequences(ctx, "Logits", 2);
+    EnforceRank(ctx, "Logits", 2);
+  }
+  const int64_t classes = ctx.InputDim("Logits").back();
   const int32_t blank = ctx.Attr<int32_t>("blank");
   HR_ENFORCE(blank >= 0 && (classes < 0 || blank < classes), InvalidArgument, "attribute blank: expected one of the ",
              classes, " classes of input Logits, got ", blank);
+}
+
+void CheckCtcLabels(const InferShapeContext& ctx) {
+  HR_ENFORCE(ctx.HasInput("LogitsLength") == ctx.HasInput("LabelLength"), InvalidArgument,
+             "inputs LogitsLength and LabelLength: expected both or none of them");
+  if (ctx.HasInput("LabelLength")) {
+    const int64_t count = ctx.InputDim("Logits")[1];
+    EnforceDims(ctx, "Label", {count, -1});
+    EnforceDims(ctx, "LabelLength", {count});
+    EnforceType(ctx, "LabelLength", DataType::kInt64);
+  } else {
+    EnforceSequences(ctx, "Label", 2);
+    EnforceDims(ctx, "Label", {-1, 1});
+  }
+  const DataType type = ctx.InputType("Label");
+  HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch,
+             "input Label: expected dtype int32 or int64, got ", DataTypeName(type));
 }
 
 OpRegistrar&& CtcAttrs(OpRegistrar&& op) {
@@ -198,31 +293,35 @@ HEADRACE_REGISTER_OP(warpctc)
     .Comment(
         "-log of the probability that the frames of each sequence, each with its own class, read as its labels without "
         "repetitions and blanks.")
-    .Input("Logits", "[frames, classes] with LoD; softmax makes them probabilities")
-    .Input("Label", "int32 or int64 [labels, 1] with LoD, in [0, classes) without the blank")
+    .Input("Logits",
+           "[frames, classes] with LoD, or [frames, N, classes] with LogitsLength; softmax makes them probabilities")
+    .Input("Label",
+           "int32 or int64 [labels, 1] with LoD, or [N, labels] with LabelLength; in [0, classes) without the blank")
+    .Input("LogitsLength", "int64 [N]: how many frames each sequence has", kDispensable)
+    .Input("LabelLength", "int64 [N]: how many labels each sequence has", kDispensable)
     .Output("WarpCTCGrad", "dims of Logits: the gradient of the losses, for the gradient")
     .Output("Loss", "[number of sequences, 1]; 0 for one with too few frames for its labels, as in Fluid")
     .With(CtcAttrs)
     .KernelTypeFrom("Logits")
     .InferShape([](InferShapeContext& ctx) {
       CheckLogits(ctx);
-      EnforceSequences(ctx, "Label", 2);
-      EnforceDims(ctx, "Label", {-1, 1});
-      const DataType type = ctx.InputType("Label");
-      HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch,
-                 "input Label: expected dtype int32 or int64, got ", DataTypeName(type));
+      CheckCtcLabels(ctx);
       SetOutput(ctx, "WarpCTCGrad", ctx.InputDim("Logits"), ctx.InputType("Logits"));
       if (!ctx.IsRuntime()) {  // otherwise the kernel knows how many sequences there are
-        SetOutput(ctx, "Loss", {-1, 1}, ctx.InputType("Logits"));
+        SetOutput(ctx, "Loss", {ctx.HasInput("LogitsLength") ? ctx.InputDim("Logits")[1] : -1, 1},
+                  ctx.InputType("Logits"));
       }
     })
     .Kernel<float>(WarpCtcKernel<float>)
     .Kernel<double>(WarpCtcKernel<double>)
-    .Gradient(DefaultGradient({.inputs = {"Logits"}, .outputs = {"WarpCTCGrad"}, .no_gradient = {"Label"}}));
+    .Gradient(DefaultGradient({.inputs = {"Logits", "LogitsLength"},
+                               .outputs = {"WarpCTCGrad"},
+                               .no_gradient = {"Label", "LogitsLength", "LabelLength"}}));
 
 HEADRACE_REGISTER_OP(warpctc_grad)
     .Comment("Gradient of warpctc, by way of Loss.")
     .Input("Logits", "as in the operator; only its dims and its LoD are used")
+    .Input("LogitsLength", "as in the operator", kDispensable)
     .Input("WarpCTCGrad", "as in the operator")
     .Input("WarpCTCGrad@GRAD", "not used", kDispensable)
     .Input("Loss@GRAD", "gradient of Loss")

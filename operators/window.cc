@@ -8,8 +8,9 @@ namespace headrace::ops {
 
 Window::Range Window::OutputsInside(int64_t k, int64_t inputs, int64_t outputs) const {
   const int64_t at0 = InputAt(0, k);
-  const int64_t begin = at0 >= 0 ? 0 : (-at0 + stride - 1) / stride;
-  const int64_t end = at0 >= inputs ? 0 : (inputs - 1 - at0) / stride + 1;
+  const auto divided = [this](int64_t n) { return stride == 1 ? n : n / stride; };  // a division takes long
+  const int64_t begin = at0 >= 0 ? 0 : divided(-at0 + stride - 1);
+  const int64_t end = at0 >= inputs ? 0 : divided(inputs - 1 - at0) + 1;
   return {std::min(begin, outputs), std::clamp(end, std::min(begin, outputs), outputs)};
 }
 

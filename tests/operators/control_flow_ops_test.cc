@@ -11,25 +11,15 @@
 #include "framework/program_desc.h"
 #include "framework/scope.h"
 #include "framework/wait_hook.h"
+#include "tests/operators/net.h"
 
 namespace headrace {
 namespace {
 
+using test::Append;
 using testing::HasSubstr;
 
 int32_t Number(DataType type) { return static_cast<int32_t>(type); }
-
-// Adds an operator to `block`, declaring outputs that do not exist yet.
-void Append(BlockDesc* block, const std::string& type, VarNameMap inputs, VarNameMap outputs, AttributeMap attrs = {}) {
-  for (const auto& [slot, names] : outputs) {
-    for (const std::string& name : names) {
-      if (block->FindVar(name) == nullptr) {
-        block->Var(name);
-      }
-    }
-  }
-  block->AppendOp({type, std::move(inputs), std::move(outputs), std::move(attrs)});
-}
 
 void Fill(BlockDesc* block, const std::string& name, double value, DataType type = DataType::kInt64,
           int64_t elements = 1) {

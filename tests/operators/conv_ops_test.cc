@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "framework/errors.h"
-#include "tests/operators/op_test.h"
+#include "testing/op_test.h"
 
 namespace headrace {
 namespace {
@@ -88,7 +88,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conv2d,
                                          ConvCase{{2, 3, 4, 4}, {5, 3, 1, 1}},
                                          ConvCase{{2, 4, 3, 3}, {4, 2, 1, 1}, {1, 1}, {0, 0}, {1, 1}, 2},
                                          ConvCase{{1, 1, 2, 2}, {1, 1, 3, 3}, {3, 3}, {4, 4}},
-                                         ConvCase{{2, 2, 3, 3}, {2, 2, 1, 1}, {2, 2}}));
+                                         ConvCase{{2, 2, 3, 3}, {2, 2, 1, 1}, {2, 2}},
+                                         // Rows of several vectors, and of more than one panel.
+                                         ConvCase{{1, 2, 4, 41}, {3, 2, 3, 3}, {1, 1}, {1, 1}},
+                                         ConvCase{{1, 1, 5, 23}, {6, 1, 2, 5}, {1, 1}, {0, 3}},
+                                         ConvCase{{1, 2, 4, 9}, {16, 2, 3, 3}, {1, 1}, {1, 1}}));
 
 // More images than go into one matrix product: 300 of 25 * 64 columns.
 TEST(Conv2dOperator, TakesLargeBatches) {

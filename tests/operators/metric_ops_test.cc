@@ -2,7 +2,7 @@
 #include <limits>
 
 #include "framework/errors.h"
-#include "tests/operators/op_test.h"
+#include "testing/op_test.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "framework/errors.h"
-#include "tests/operators/op_test.h"
+#include "testing/op_test.h"
 
 namespace headrace {
 namespace {

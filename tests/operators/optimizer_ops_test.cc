@@ -11,7 +11,7 @@
 #include "framework/errors.h"
 #include "framework/executor.h"
 #include "framework/selected_rows.h"
-#include "tests/operators/op_test.h"
+#include "testing/op_test.h"
 
 namespace headrace {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "framework/errors.h"
-#include "tests/operators/op_test.h"
+#include "testing/op_test.h"
 
 namespace headrace {
 namespace {
@@ -94,6 +94,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Pool2d,
                                          PoolCase{{1, 1, 5, 6}, {2, 3}, {2, 1}, {0, 1}},
                                          PoolCase{{1, 1, 5, 5}, {2, 2}, {2, 2}, {0, 0}, true},
                                          PoolCase{{1, 1, 4, 4}, {2, 2}, {3, 3}, {0, 0}, true},
+                                         PoolCase{{1, 2, 5, 37}, {2, 2}, {2, 2}},
+                                         PoolCase{{1, 1, 4, 39}, {3, 3}, {2, 2}, {1, 1}},
                                          PoolCase{{2, 3, 4, 5}, {1, 1}, {1, 1}, {0, 0}, false, true, true}));
 
 TEST(Pool2dOperator, KeepsAWindowThatMeetsPaddingOnly) {
@@ -129,27 +131,31 @@ TEST(Pool2dOperator, NeverTakesPaddingForAMaximum) {
 }
 
 TEST(Pool2dOperator, GivesTheGradientToTheFirstOfEqualElements) {
-  OpTest test("pool2d_grad");
-  test.In<float>("X", {1, 1, 2, 2}, {1, 3, 3, 3})
-      .In<float>("Out", {1, 1, 1, 1}, {3})
-      .In<float>("Out@GRAD", {1, 1, 1, 1}, {7})
-      .Out("X@GRAD");
-  test.Attr("ksize", std::vector<int32_t>{2, 2}).Run();
-  EXPECT_EQ(test.Get<float>("X@GRAD"), (std::vector<float>{0, 7, 0, 0}));
+  for (const int32_t stride : {1, 2}) {
+    OpTest test("pool2d_grad");
+    test.In<float>("X", {1, 1, 2, 2}, {1, 3, 3, 3})
+        .In<float>("Out", {1, 1, 1, 1}, {3})
+        .In<float>("Out@GRAD", {1, 1, 1, 1}, {7})
+        .Out("X@GRAD");
+    test.Attr("ksize", std::vector<int32_t>{2, 2}).Attr("strides", std::vector<int32_t>{stride, stride}).Run();
+    EXPECT_EQ(test.Get<float>("X@GRAD"), (std::vector<float>{0, 7, 0, 0}));
+  }
 }
 
 TEST(Pool2dOperator, LetsNaNThrough) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  OpTest forward("pool2d");
-  forward.In<float>("X", {1, 1, 2, 2}, {1, nan, 3, 2}).Out("Out").Attr("ksize", std::vector<int32_t>{2, 2}).Run();
-  EXPECT_TRUE(std::isnan(forward.Get<float>("Out")[0]));
-  OpTest backward("pool2d_grad");
-  backward.In<float>("X", {1, 1, 2, 2}, {1, nan, 3, 2})
-      .In<float>("Out", {1, 1, 1, 1}, {nan})
-      .In<float>("Out@GRAD", {1, 1, 1, 1}, {7})
-      .Out("X@GRAD");
-  backward.Attr("ksize", std::vector<int32_t>{2, 2}).Run();
-  EXPECT_EQ(backward.Get<float>("X@GRAD"), (std::vector<float>{0, 7, 0, 0}));
+  for (const int32_t stride : {1, 2}) {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    OpTest forward("pool2d");
+    forward.In<float>("X", {1, 1, 2, 2}, {1, nan, 3, 2}).Out("Out").Attr("ksize", std::vector<int32_t>{2, 2}).Run();
+    EXPECT_TRUE(std::isnan(forward.Get<float>("Out")[0]));
+    OpTest backward("pool2d_grad");
+    backward.In<float>("X", {1, 1, 2, 2}, {1, nan, 3, 2})
+        .In<float>("Out", {1, 1, 1, 1}, {nan})
+        .In<float>("Out@GRAD", {1, 1, 1, 1}, {7})
+        .Out("X@GRAD");
+    backward.Attr("ksize", std::vector<int32_t>{2, 2}).Attr("strides", std::vector<int32_t>{stride, stride}).Run();
+    EXPECT_EQ(backward.Get<float>("X@GRAD"), (std::vector<float>{0, 7, 0, 0}));
+  }
 }
 
 TEST(Pool2dOperator, TakesAnEmptyBatch) {
@@ -184,13 +190,15 @@ TEST(Pool2dOperator, RefusesArgumentsThatMakeNoSense) {
 }
 
 TEST(Pool2dOperator, RefusesAGradientOfOtherMaxima) {
-  OpTest test("pool2d_grad");
-  test.In<float>("X", {1, 1, 2, 2}, {1, 2, 3, 4})
-      .In<float>("Out", {1, 1, 1, 1}, {9})
-      .In<float>("Out@GRAD", {1, 1, 1, 1}, {7})
-      .Out("X@GRAD");
-  test.Attr("ksize", std::vector<int32_t>{2, 2});
-  ExpectRunThrows<InvalidArgument>(test, "pool2d_grad", "Out", "9");
+  for (const int32_t stride : {1, 2}) {
+    OpTest test("pool2d_grad");
+    test.In<float>("X", {1, 1, 2, 2}, {1, 2, 3, 4})
+        .In<float>("Out", {1, 1, 1, 1}, {9})
+        .In<float>("Out@GRAD", {1, 1, 1, 1}, {7})
+        .Out("X@GRAD");
+    test.Attr("ksize", std::vector<int32_t>{2, 2}).Attr("strides", std::vector<int32_t>{stride, stride});
+    ExpectRunThrows<InvalidArgument>(test, "pool2d_grad", "Out", "9");
+  }
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include "framework/errors.h"
 #include "operators/normal_quantile.h"
 #include "operators/philox.h"
-#include "tests/operators/op_test.h"
+#include "testing/op_test.h"
 
 namespace headrace {
 namespace {

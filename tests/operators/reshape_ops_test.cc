@@ -1,5 +1,5 @@
 #include "framework/errors.h"
-#include "tests/operators/op_test.h"
+#include "testing/op_test.h"
 
 namespace headrace {
 namespace {

@@ -1,0 +1,436 @@
+// What a prepared program costs once it is warm: nothing from the heap, and little more memory than it needs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/executor.h"
+#include "tests/operators/count_allocations.h"
+#include "tests/operators/net.h"
+
+namespace headrace {
+namespace {
+
+using test::AllocationCount;
+using test::Append;
+using test::Ints;
+using test::Net;
+
+using Feeds = std::map<std::string, LoDTensor>;
+
+LoDTensor Pixels(const DDim& dims) {
+  LoDTensor tensor;
+  float* to = tensor.Resize(dims).mutable_data<float>();
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    to[i] = static_cast<float>(i * 37 % 101) / 101;
+  }
+  return tensor;
+}
+
+LoDTensor Ids(const DDim& dims, int64_t classes) {
+  LoDTensor tensor;
+  int64_t* to = tensor.Resize(dims).mutable_data<int64_t>();
+  for (int64_t i = 0; i < tensor.numel(); ++i) {
+    to[i] = i * 7 % classes;
+  }
+  return tensor;
+}
+
+// Sequences of these lengths.
+LoDTensor Words(const std::vector<size_t>& lengths, int64_t words) {
+  LoD lod{{0}};
+  for (const size_t length : lengths) {
+    lod[0].push_back(lod[0].back() + length);
+  }
+  LoDTensor tensor = Ids({static_cast<int64_t>(lod[0].back()), 1}, words);
+  tensor.set_lod(std::move(lod));
+  return tensor;
+}
+
+std::string MeanLoss(Net* net, const std::string& logits) {
+  return net->Add(
+      "mean",
+      {{"X", net->Add("softmax_with_cross_entropy", {{"Logits", logits}, {"Label", "label"}}, {"Loss", "Softmax"})}},
+      {"Out"});
+}
+
+std::string CrossEntropy(Net* net, const std::string& logits) {
+  const std::string probabilities = net->Add("softmax", {{"X", logits}}, {"Out"});
+  return net->Add("mean", {{"X", net->Add("cross_entropy", {{"X", probabilities}, {"Label", "label"}}, {"Y"})}},
+                  {"Out"});
+}
+
+std::string BuildLeNet(Net* net) {
+  net->Data("image", {-1, 1, 28, 28});
+  net->Data("label", {-1, 1}, DataType::kInt64);
+  const std::string features = net->Pool(net->Convolution(net->Pool(net->Convolution("image", 1, 20, 5)), 20, 50, 5));
+  const std::string flat = net->Add("reshape2", {{"X", features}}, {"Out", "XShape"}, {{"shape", Ints{0, -1}}});
+  const std::string hidden = net->Add("relu", {{"X", net->Connected(flat, 50 * 25, 500)}}, {"Out"});
+  const std::string logits = net->Connected(hidden, 500, 10);
+  const std::string top = net->Add("top_k", {{"X", logits}}, {"Out", "Indices"});
+  net->Add("accuracy", {{"Out", top}, {"Indices", top.substr(0, top.size() - 3) + "Indices"}, {"Label", "label"}},
+           {"Accuracy", "Correct", "Total"});
+  return CrossEntropy(net, logits);
+}
+
+std::string BuildMlp(Net* net) {
+  net->Data("image", {-1, 784});
+  net->Data("label", {-1, 1}, DataType::kInt64);
+  std::string x = "image";
+  int64_t width = 784;
+  for (const int64_t next : {512, 512}) {
+    x = net->Add("relu", {{"X", net->Connected(x, width, next)}}, {"Out"});
+    width = next;
+  }
+  return MeanLoss(net, net->Connected(x, width, 10));
+}
+
+std::string BuildLstm(Net* net, int64_t width, bool is_sparse) {
+  net->Data("words", {-1, 1}, DataType::kInt64, 1);
+  net->Data("label", {-1, 1}, DataType::kInt64);
+  const std::string table = net->Parameter({1000, width}, 0.5f);
+  const std::string embedded =
+      net->Add("lookup_table", {{"W", table}, {"Ids", "words"}}, {"Out"}, {{"is_sparse", is_sparse}});
+  const std::string input = net->Connected(embedded, width, 4 * width);
+  const std::string hidden = net->Add("lstm",
+                                      {{"Input", input},
+                                       {"Weight", net->Parameter({width, 4 * width}, 0.1f)},
+                                       {"Bias", net->Parameter({1, 7 * width}, 0.1f)}},
+                                      {"Hidden", "Cell", "BatchGate", "BatchCellPreAct"});
+  const std::string pooled =
+      net->Add("sequence_pool", {{"X", hidden}}, {"Out", "MaxIndex"}, {{"pooltype", std::string("MAX")}});
+  return MeanLoss(net, net->Connected(pooled, width, 2));
+}
+
+void AppendCounter(Net* net, double n) {
+  BlockDesc* root = &net->main().block(0);
+  for (const auto& [name, value] : {std::pair<std::string, double>{"i", 0}, {"n", n}}) {
+    Append(root, "fill_constant", {}, {{"Out", {name}}},
+           {{"shape", std::vector<int64_t>{1}}, {"dtype", static_cast<int32_t>(DataType::kInt64)}, {"value", value}});
+  }
+  Append(root, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+}
+
+// h = x; while (i < steps) { h = tanh(h w); ++i; }
+std::string BuildLoop(Net* net, double steps = 5) {
+  net->Data("x", {-1, 8});
+  const std::string weights = net->Parameter({8, 8}, 0.5f);
+  AppendCounter(net, steps);
+  Append(&net->main().block(0), "assign", {{"X", {"x"}}}, {{"Out", {"h"}}});
+  BlockDesc* body = &net->main().AppendBlock(0);
+  Append(body, "mul", {{"X", {"h"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
+  Append(body, "tanh", {{"X", {"product"}}}, {{"Out", {"h"}}});
+  Append(body, "increment", {{"X", {"i"}}}, {{"Out", {"i"}}}, {{"step", 1.0}});
+  Append(body, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  net->main().block(0).Var("steps").kind = VarKind::kStepScopes;
+  Append(&net->main().block(0), "while", {{"X", {"i", "n", "h", weights}}, {"Condition", {"cond"}}},
+         {{"Out", {"h", "i", "cond"}}, {"StepScopes", {"steps"}}}, {{"sub_block", BlockRef{1}}});
+  return net->Add("mean", {{"X", "h"}}, {"Out"});
+}
+
+// h = x; if (0 < 1) h = tanh(h w);
+std::string BuildCondition(Net* net) {
+  net->Data("x", {-1, 8});
+  const std::string weights = net->Parameter({8, 8}, 0.5f);
+  AppendCounter(net, 1);
+  Append(&net->main().block(0), "assign", {{"X", {"x"}}}, {{"Out", {"h"}}});
+  BlockDesc* body = &net->main().AppendBlock(0);
+  Append(body, "mul", {{"X", {"h"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
+  Append(body, "tanh", {{"X", {"product"}}}, {{"Out", {"h"}}});
+  net->main().block(0).Var("steps").kind = VarKind::kStepScopes;
+  Append(&net->main().block(0), "conditional_block", {{"Input", {"h", weights}}, {"Cond", {"cond"}}},
+         {{"Out", {"h"}}, {"Scope", {"steps"}}}, {{"sub_block", BlockRef{1}}, {"is_scalar_condition", true}});
+  return net->Add("mean", {{"X", "h"}}, {"Out"});
+}
+
+// For each step: h = tanh(x w + h).
+std::string BuildRecurrent(Net* net) {
+  net->Data("x", {5, -1, 8});
+  net->Data("start", {-1, 8});
+  const std::string weights = net->Parameter({8, 8}, 0.5f);
+  BlockDesc* body = &net->main().AppendBlock(0);
+  for (const char* name : {"x", "before", "product", "sum", "h"}) {
+    body->Var(name).tensor.dims = {-1, 8};
+  }
+  Append(body, "mul", {{"X", {"x"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
+  Append(body, "elementwise_add", {{"X", {"product"}}, {"Y", {"before"}}}, {{"Out", {"sum"}}});
+  Append(body, "tanh", {{"X", {"sum"}}}, {{"Out", {"h"}}});
+  net->main().block(0).Var("steps").kind = VarKind::kStepScopes;
+  Append(&net->main().block(0), "recurrent",
+         {{"inputs", {"x"}}, {"initial_states", {"start"}}, {"parameters", {weights}}},
+         {{"outputs", {"h"}}, {"step_scopes", {"steps"}}},
+         {{"sub_block", BlockRef{1}},
+          {"ex_states", std::vector<std::string>{"before"}},
+          {"states", std::vector<std::string>{"h"}}});
+  return net->Add("mean", {{"X", "h"}}, {"Out"});
+}
+
+Feeds ImageFeeds(const DDim& image) { return {{"image", Pixels(image)}, {"label", Ids({image[0], 1}, 10)}}; }
+
+Feeds WordFeeds(const std::vector<size_t>& lengths) {
+  return {{"words", Words(lengths, 1000)}, {"label", Ids({static_cast<int64_t>(lengths.size()), 1}, 2)}};
+}
+
+// What runs after two rounds over `feeds` take from the heap in one more round.
+size_t AllocationsWhenWarm(const ProgramDesc& startup, const ProgramDesc& main, const std::vector<std::string>& fetches,
+                           const std::vector<Feeds>& feeds) {
+  Executor executor;
+  Scope scope;
+  executor.Run(startup, &scope);
+  const auto prepared = executor.Prepare(main, fetches);
+  std::vector<LoDTensor> fetched;
+  for (int i = 0; i < 2; ++i) {
+    for (const Feeds& feed : feeds) {
+      executor.Run(*prepared, &scope, feed, &fetched);
+    }
+  }
+  const AllocationCount count;
+  for (const Feeds& feed : feeds) {
+    executor.Run(*prepared, &scope, feed, &fetched);
+  }
+  return count.count();
+}
+
+size_t AllocationsWhenWarm(const Net& net, const std::vector<std::string>& fetches, const std::vector<Feeds>& feeds) {
+  return AllocationsWhenWarm(net.startup(), net.main(), fetches, feeds);
+}
+
+// The program `name` of the folder programs/.
+std::unique_ptr<ProgramDesc> Load(const std::string& name) {
+  std::ifstream file(TEST_PROGRAMS "/" + name + ".program", std::ios::binary);
+  return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+size_t AllocationsWhenWarm(const std::string& name, const std::string& fetch, const std::vector<Feeds>& feeds) {
+  return AllocationsWhenWarm(*Load(name + ".startup"), *Load(name + ".main"), {fetch}, feeds);
+}
+
+TEST(AllocationCount, SeesWhatIsAllocated) {
+  const AllocationCount count;
+  EXPECT_EQ(count.count(), 0u);
+  delete new int;
+  const std::vector<float> some(10);
+  ::operator delete(::operator new(64, std::align_val_t{64}), std::align_val_t{64});
+  EXPECT_EQ(count.count(), 3u);
+}
+
+class WarmTraining : public testing::TestWithParam<const char*> {};
+
+TEST_P(WarmTraining, OfLeNetAllocatesNothing) {
+  Net net;
+  const std::string loss = BuildLeNet(&net);
+  net.Minimize(loss, GetParam(), 0.01f);
+  EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {ImageFeeds({64, 1, 28, 28})}), 0u);
+}
+
+TEST_P(WarmTraining, OfAnMlpAllocatesNothing) {
+  Net net;
+  const std::string loss = BuildMlp(&net);
+  net.Minimize(loss, GetParam(), 0.01f);
+  EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {ImageFeeds({128, 784})}), 0u);
+}
+
+TEST_P(WarmTraining, OfAnLstmAllocatesNothing) {
+  for (const bool is_sparse : {false, true}) {
+    Net net;
+    const std::string loss = BuildLstm(&net, 64, is_sparse);
+    net.Minimize(loss, GetParam(), 0.01f);
+    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {WordFeeds({7, 12, 30, 1, 18})}), 0u);
+  }
+}
+
+// The largest batch comes first.
+TEST_P(WarmTraining, OnBatchesOfManySizesAllocatesNothing) {
+  for (const bool is_sparse : {false, true}) {
+    Net net;
+    const std::string loss = BuildLstm(&net, 64, is_sparse);
+    net.Minimize(loss, GetParam(), 0.01f);
+    EXPECT_EQ(AllocationsWhenWarm(net, {loss},
+                                  {WordFeeds({17, 30, 30, 30, 18}), WordFeeds({1, 2}), WordFeeds({3, 28, 16, 30}),
+                                   WordFeeds({30, 9, 9, 9, 9}), WordFeeds({1})}),
+              0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, WarmTraining, testing::Values("sgd", "momentum", "adam"),
+                         [](const auto& c) { return c.param; });
+
+TEST(WarmRun, OfALoopAllocatesNothing) {
+  for (const bool trains : {false, true}) {
+    Net net;
+    const std::string loss = BuildLoop(&net);
+    if (trains) {
+      net.Minimize(loss, "sgd", 0.01f);
+    }
+    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {{{"x", Pixels({4, 8})}}, {{"x", Pixels({2, 8})}}}), 0u) << trains;
+  }
+}
+
+TEST(WarmRun, OfARecurrentBlockAllocatesNothing) {
+  for (const bool trains : {false, true}) {
+    Net net;
+    const std::string loss = BuildRecurrent(&net);
+    if (trains) {
+      net.Minimize(loss, "sgd", 0.01f);
+    }
+    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {{{"x", Pixels({5, 4, 8})}, {"start", Pixels({4, 8})}}}), 0u) << trains;
+  }
+}
+
+TEST(WarmRun, OfAConditionalBlockAllocatesNothing) {
+  for (const bool trains : {false, true}) {
+    Net net;
+    const std::string loss = BuildCondition(&net);
+    if (trains) {
+      net.Minimize(loss, "sgd", 0.01f);
+    }
+    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {{{"x", Pixels({4, 8})}}}), 0u) << trains;
+  }
+}
+
+TEST(WarmRun, OfADynamicRnnAllocatesNothing) {
+  const auto feeds = [](const std::vector<size_t>& lengths) {
+    return Feeds{{"words", Words(lengths, 20)}, {"label", Ids({static_cast<int64_t>(lengths.size()), 1}, 3)}};
+  };
+  EXPECT_EQ(AllocationsWhenWarm("dynamic_rnn", "mean_0.tmp_0", {feeds({3, 7, 7, 5, 1}), feeds({2, 6}), feeds({4})}),
+            0u);
+}
+
+TEST(WarmRun, OfAStaticRnnAllocatesNothing) {
+  EXPECT_EQ(AllocationsWhenWarm("static_rnn", "mean_0.tmp_0", {{{"x", Pixels({4, 3, 6})}}}), 0u);
+}
+
+TEST(WarmRun, OfABeamSearchAllocatesNothing) {
+  LoDTensor ids = Ids({2, 1}, 20);
+  LoDTensor scores = Pixels({2, 1});
+  ids.set_lod({{0, 1, 2}, {0, 1, 2}});
+  scores.set_lod(ids.lod());
+  EXPECT_EQ(AllocationsWhenWarm("beam_search", "beam_search_decode_0.tmp_0",
+                                {{{"first_ids", ids}, {"first_scores", scores}}}),
+            0u);
+}
+
+TEST(WarmRun, OfManyScalarOperatorsAllocatesNothing) {
+  Net net;
+  std::string x = net.Data("x", {1});
+  for (int i = 0; i < 1000; ++i) {
+    x = net.Add("scale", {{"X", x}}, {"Out"}, {{"scale", 1.001f}});
+  }
+  EXPECT_EQ(AllocationsWhenWarm(net, {x}, {{{"x", Pixels({1})}}}), 0u);
+}
+
+// Bytes of the temporaries that are alive at each operator of `program`, from the first one that uses them to the last.
+// What is fetched lives to the end.
+size_t MostAlive(const ProgramDesc& program, const std::map<std::string, size_t>& bytes,
+                 const std::set<std::string>& fetched) {
+  const auto& ops = program.block(0).ops();
+  std::map<std::string, std::pair<size_t, size_t>> uses;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    for (const auto& names : {ops[i]->InputNames(), ops[i]->OutputNames()}) {
+      for (const std::string& name : names) {
+        if (bytes.contains(name)) {
+          uses.try_emplace(name, i, i).first->second.second = fetched.contains(name) ? ops.size() : i;
+        }
+      }
+    }
+  }
+  size_t most = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    size_t alive = 0;
+    for (const auto& [name, use] : uses) {
+      alive += use.first <= i && i <= use.second ? bytes.at(name) : 0;
+    }
+    most = std::max(most, alive);
+  }
+  return most;
+}
+
+// The memory that a warm prepared program holds, in use or not, for whatever purpose, over what its temporaries need at
+// the least: the most that is alive at once, by MostAlive. Parameters and feeds are in neither.
+double MemoryOverNeed(Net* net, const std::string& loss, const Feeds& feeds) {
+  Executor executor;
+  Scope scope;
+  executor.Run(net->startup(), &scope);
+  std::map<std::string, size_t> bytes;
+  {
+    std::vector<std::string> names;
+    for (const VarDesc* var : net->main().block(0).LocalVars()) {
+      if (!var->persistable && var->kind == VarKind::kLoDTensor && !feeds.contains(var->name)) {
+        names.push_back(var->name);
+      }
+    }
+    const auto all = executor.Prepare(net->main(), names);
+    std::vector<LoDTensor> fetched;
+    executor.Run(*all, &scope, feeds, &fetched);
+    for (size_t i = 0; i < names.size(); ++i) {
+      bytes[names[i]] = fetched[i].nbytes();
+    }
+  }
+  const auto prepared = executor.Prepare(net->main(), {loss});
+  std::vector<LoDTensor> fetched;
+  for (int i = 0; i < 3; ++i) {
+    executor.Run(*prepared, &scope, feeds, &fetched);
+  }
+  const size_t need = MostAlive(net->main(), bytes, {loss});
+  const size_t all =
+      std::accumulate(bytes.begin(), bytes.end(), size_t{0}, [](size_t sum, const auto& b) { return sum + b.second; });
+  GTEST_LOG_(INFO) << "all temporaries " << all << " bytes, alive at once " << need << ", held " << prepared->memory();
+  EXPECT_GT(prepared->memory(), need / 2);
+  return static_cast<double>(prepared->memory()) / static_cast<double>(need);
+}
+
+TEST(WarmRun, LeNetHoldsLittleMoreMemoryThanItNeeds) {
+  for (const char* optimizer : {"sgd", "adam"}) {
+    Net net;
+    const std::string loss = BuildLeNet(&net);
+    net.Minimize(loss, optimizer, 0.01f);
+    EXPECT_LE(MemoryOverNeed(&net, loss, ImageFeeds({64, 1, 28, 28})), 1.2);
+  }
+}
+
+TEST(WarmRun, LstmHoldsLittleMoreMemoryThanItNeeds) {
+  for (const bool is_sparse : {false, true}) {
+    Net net;
+    const std::string loss = BuildLstm(&net, 128, is_sparse);
+    net.Minimize(loss, "adam", 0.01f);
+    std::vector<size_t> lengths(32);
+    for (size_t i = 0; i < lengths.size(); ++i) {
+      lengths[i] = 5 + i * 7 % 41;
+    }
+    EXPECT_LE(MemoryOverNeed(&net, loss, WordFeeds(lengths)), 1.2);
+  }
+}
+
+// Of each step, the gradient reads what h was before it and after it, but not the product.
+TEST(WarmRun, ALoopKeepsOfItsStepsWhatTheirGradientReads) {
+  const LoDTensor x = Pixels({2048, 8});
+  const auto held = [&x](double steps) {
+    Net net;
+    const std::string loss = BuildLoop(&net, steps);
+    net.Minimize(loss, "sgd", 0.01f);
+    Executor executor;
+    Scope scope;
+    executor.Run(net.startup(), &scope);
+    const auto prepared = executor.Prepare(net.main(), {loss});
+    std::vector<LoDTensor> fetched;
+    for (int i = 0; i < 3; ++i) {
+      executor.Run(*prepared, &scope, {{"x", x}}, &fetched);
+    }
+    return prepared->memory();
+  };
+  const double each = static_cast<double>(held(40) - held(20)) / 20 / static_cast<double>(x.nbytes());
+  EXPECT_GT(each, 1.9);
+  EXPECT_LT(each, 2.1);
+}
+
+}  // namespace
+}  // namespace headrace
