@@ -38,7 +38,7 @@ LoDTensor Join(const std::vector<LoDTensorArray>& batches, size_t i) {
     rows += batch[i].dims()[0];
     if (&batch == &batches.front()) continue;
     for (size_t level = 0; level < lod.size(); ++level) {
-      const std::vector<size_t>& more = batch[i].lod()[level];
+      const LoDOffsets& more = batch[i].lod()[level];
       const size_t shift = lod[level].back();
       for (size_t k = 1; k < more.size(); ++k) lod[level].push_back(shift + more[k]);
     }

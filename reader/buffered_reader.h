@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "framework/export.h"
+#include "framework/process_owned.h"
 #include "reader/blocking_queue.h"
-#include "reader/process_owned.h"
 #include "reader/reader.h"
 
 namespace headrace {

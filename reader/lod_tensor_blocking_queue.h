@@ -23,11 +23,11 @@
 #include "framework/ddim.h"
 #include "framework/export.h"
 #include "framework/lod_tensor.h"
+#include "framework/process_owned.h"
 #include "framework/program_desc.h"
 #include "framework/thread_annotations.h"
 #include "reader/batch_check.h"
 #include "reader/blocking_queue.h"
-#include "reader/process_owned.h"
 
 namespace headrace {
 

@@ -106,6 +106,8 @@ class QueueFeeder::Pass {
     scheduler_->Interrupt();
   }
 
+  bool finished() const { return finished_.load(); }
+
   // Unless it is over already.
   void Fail(const std::string& reason) {
     if (!ended_.exchange(true)) {
@@ -125,7 +127,8 @@ class QueueFeeder::Pass {
   const int64_t timeout_ns_;
   const uint64_t epoch_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> ended_{false};  // the pass: the queue is closed, has failed or refuses
+  std::atomic<bool> ended_{false};     // the pass: the queue is closed, has failed or refuses
+  std::atomic<bool> finished_{false};  // because the epoch has
 };
 
 bool QueueFeeder::Pass::FeedOne() {
@@ -144,6 +147,7 @@ bool QueueFeeder::Pass::FeedOne() {
         }
       }
       ended_.store(true);
+      finished_.store(true);
       queue_->Close(epoch_);
       return false;
     case WaitOutcome::kNeedsIndices:
@@ -212,6 +216,8 @@ QueueFeeder::~QueueFeeder() {
     thread_->detach();  // this is it
   }
 }
+
+bool QueueFeeder::finished() const { return pass_->finished(); }
 
 bool QueueFeeder::OnFeedersThread() const { return std::this_thread::get_id() == thread_id_; }
 

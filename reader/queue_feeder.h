@@ -65,6 +65,9 @@ class HEADRACE_API QueueFeeder {
   // will not come.
   void Stop(const std::string& reason = {});
 
+  // Whether all batches of the epoch have gone into the queue, which was then closed.
+  bool finished() const;
+
  private:
   class Pass;
 

@@ -54,12 +54,12 @@ class CreateRandomDataGeneratorOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    auto* holder = scope.GetVar(Output("Out")).GetMutable<ReaderHolder>();
-    if (holder->Get() != nullptr) return;
-    std::vector<DDim> shapes;
-    for (const TensorSpec& spec : ContractFromAttrs(desc()).specs) shapes.push_back(spec.dims);
-    holder->Reset(std::make_shared<RandomDataGenerator>(shapes, Attr<float>("low"), Attr<float>("high"),
-                                                        static_cast<uint64_t>(Attr<int64_t>("seed"))));
+    CreateReader(scope, Output("Out"), [this] {
+      std::vector<DDim> shapes;
+      for (const TensorSpec& spec : ContractFromAttrs(desc()).specs) shapes.push_back(spec.dims);
+      return std::make_shared<RandomDataGenerator>(shapes, Attr<float>("low"), Attr<float>("high"),
+                                                   static_cast<uint64_t>(Attr<int64_t>("seed")));
+    });
   }
 };
 

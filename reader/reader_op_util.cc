@@ -95,6 +95,14 @@ std::shared_ptr<ReaderBase> GetReader(const Scope& scope, const std::string& nam
   return reader;
 }
 
+void CreateReader(const Scope& scope, const std::string& output,
+                  const std::function<std::shared_ptr<ReaderBase>()>& make) {
+  auto* holder = scope.GetVar(output).GetMutable<ReaderHolder>();
+  if (holder->Get() == nullptr) {
+    holder->Reset(make());
+  }
+}
+
 void CreateDecoratedReader(
     const Scope& scope, const std::string& input, const std::string& output,
     const std::function<std::shared_ptr<ReaderBase>(const std::shared_ptr<ReaderBase>& below)>& make) {

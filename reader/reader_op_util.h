@@ -1,4 +1,4 @@
-// What the operators that create readers share.
+// What the operators that create readers share, those of plugins too.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "framework/export.h"
 #include "framework/op_registry.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
@@ -21,27 +22,32 @@ namespace headrace {
 //   dtypes           DataType of each tensor
 //   lod_levels       depth of each tensor's LoD; empty: 0 for all
 //   need_check_feed  0 for each tensor that is not to be checked, else 1; empty: all are checked
-OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op);
+HEADRACE_API OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op);
 
 // Reads them. Throws InvalidArgument saying which of them do not fit together.
-BatchContract ContractFromAttrs(const OpDesc& op);
+HEADRACE_API BatchContract ContractFromAttrs(const OpDesc& op);
 
 // The attribute `name`, an int32. Throws InvalidArgument unless it is positive.
-uint32_t PositiveAttr(const OpDesc& op, std::string_view name);
+HEADRACE_API uint32_t PositiveAttr(const OpDesc& op, std::string_view name);
 
 // Declares the variable in slot Out to be a reader of these tensors. It is persistable: a reader lives from run to run.
-void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& specs);
+HEADRACE_API void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& specs);
 // What the reader in slot UnderlyingReader yields according to the program. Throws TypeMismatch if it is not a reader.
-const std::vector<TensorSpec>& DeclaredSpecs(InferShapeContext& context, std::string_view slot);
+HEADRACE_API const std::vector<TensorSpec>& DeclaredSpecs(InferShapeContext& context, std::string_view slot);
 // The shape inference of a decorated reader that does not change what batches look like.
-void DeclareReaderLikeUnderlying(InferShapeContext& context);
+HEADRACE_API void DeclareReaderLikeUnderlying(InferShapeContext& context);
 
 // The reader that the variable `name` holds. Throws FailedPrecondition naming the variable if there is none yet.
-std::shared_ptr<ReaderBase> GetReader(const Scope& scope, const std::string& name);
+HEADRACE_API std::shared_ptr<ReaderBase> GetReader(const Scope& scope, const std::string& name);
+
+// The RunImpl of operators that create a reader: puts make() into `output`, unless it holds a reader already; so
+// running twice is harmless.
+HEADRACE_API void CreateReader(const Scope& scope, const std::string& output,
+                               const std::function<std::shared_ptr<ReaderBase>()>& make);
 
 // The RunImpl of operators that create a decorated reader: puts make(underlying) into `output`, unless it holds one
 // over the very same reader already; so running twice is harmless, and a program goes on with a new reader below.
-void CreateDecoratedReader(
+HEADRACE_API void CreateDecoratedReader(
     const Scope& scope, const std::string& input, const std::string& output,
     const std::function<std::shared_ptr<ReaderBase>(const std::shared_ptr<ReaderBase>& below)>& make);
 

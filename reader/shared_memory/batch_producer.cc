@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "framework/errors.h"
+#include "framework/spin_pause.h"
 #include "reader/shared_memory/futex.h"
-#include "reader/shared_memory/spin.h"
 
 namespace headrace::shared_memory {
 
@@ -201,6 +201,9 @@ bool BatchProducer::Retired() {
 uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
   row = PlannedRow(claim, row);
   const uint64_t position = claim.first_position + row * constants_.stride;
+  HR_ENFORCE(position < constants_.dataset_length || constants_.order == IndexOrder::kExplicit ||
+                 constants_.order == IndexOrder::kStream,
+             DataLoss, "the position of a batch in its epoch was written over");
   switch (constants_.order) {
     case IndexOrder::kExplicit:
       return reinterpret_cast<const uint64_t*>(Data(claim) + kDataOffset)[row];

@@ -76,7 +76,8 @@ class HEADRACE_API BatchProducer {
 
   // The row's number among all planned rows, excluded ones included.
   uint32_t PlannedRow(const Claim& claim, uint32_t row) const;
-  // The row's index in the dataset; for batches without pickled indices.
+  // The row's index in the dataset; for batches without pickled indices. Throws DataLoss if a stray write hit what
+  // tells it, as far as that can be seen.
   uint64_t IndexAt(const Claim& claim, uint32_t row);
   // The pickled indices of all planned rows of the batch; empty if it has none.
   std::string_view PickledIndices(const Claim& claim) const;

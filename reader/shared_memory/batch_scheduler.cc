@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "framework/errors.h"
+#include "framework/spin_pause.h"
 #include "reader/shared_memory/futex.h"
 #include "reader/shared_memory/process_id.h"
 
@@ -364,7 +365,7 @@ void BatchScheduler::SettleStreams() {
       if (end != StreamEnd::kGoesOn) {
         const uint32_t stream = batch.facts.stream;
         const bool is_news = plan_.EndStream(stream, batch.facts.batch + (end == StreamEnd::kAfter ? 1 : 0));
-        if (is_news && end == StreamEnd::kBefore) {  // else it travels with the last batch
+        if (is_news && batch.problem.kind != ProblemKind::kKilled) {
           stream_ends_[stream] = reader_.Text(batch.slot, batch.end.attachment);
         }
         ended = true;

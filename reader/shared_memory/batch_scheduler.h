@@ -145,8 +145,9 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void Interrupt();
   // The next batch, after Wait returned kBatch; without in_order, the oldest one that is complete.
   ReadyBatch Take();
-  // What the producer attached that reported the end of a stream of this epoch, after its last batch; empty if none
-  // did. Once Wait has returned kEndOfEpoch, no other follows. Throws OutOfRange for a stream that does not exist.
+  // What the producer attached that reported the end of a stream of this epoch, with its last batch or after it; empty
+  // if none did. Once Wait has returned kEndOfEpoch, no other follows. Throws OutOfRange for a stream that does not
+  // exist.
   std::string StreamEndAttachment(uint32_t stream) const;
 
   // Watches the process behind `pidfd` (duplicated), in which producers id … id + threads - 1 live. Throws

@@ -12,15 +12,6 @@
 
 namespace headrace::shared_memory {
 
-// A pause for a processor that spins.
-inline void SpinPause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 // Decides for each wait how long to spin: up to a limit; but each wait that exceeds the limit makes it skip ever more
 // waits without spinning at all. On a crowded machine it ends up trying once in a thousand waits.
 class SpinBudget {

@@ -90,6 +90,21 @@ TEST_F(CorruptionTest, ABatchWhoseFactsChangedFailsAndTheNextOnesAreRight) {
   }
 }
 
+TEST_F(CorruptionTest, AProducerHasNoIndexForAPositionBeyondTheDataset) {
+  for (const IndexOrder order : {IndexOrder::kSequential, IndexOrder::kShuffled}) {
+    SchedulerOptions options = Hasty(8, 4);
+    options.arena.order = order;
+    Begin(options);
+    Oldest().facts.first_position = 8;
+    BatchProducer producer = Producer(0);
+    const std::optional<Claim> claim = producer.TryClaim();
+    ASSERT_TRUE(claim.has_value());
+    EXPECT_THROW(producer.IndexAt(*claim, claim->begin), DataLoss);
+    producer.Fail(*claim, claim->begin, ProblemKind::kFailed, "lost");
+    ExpectCorrupt();
+  }
+}
+
 TEST_F(CorruptionTest, ALayoutThatContradictsItselfIsRefused) {
   const std::vector<std::function<void(LayoutHeader&, LeafRecord&)>> changes = {
       [](LayoutHeader& header, LeafRecord&) { header.tree_bytes = 0x7FFFFFFF; },

@@ -285,7 +285,7 @@ TEST(BatchStreamTest, TheEndOfAStreamCarriesWhatItsMakerAttached) {
     }
     EXPECT_EQ(scheduler->StreamEndAttachment(0), "") << "its end is not known yet";
     while (const std::optional<Claim> claim = second.TryClaim()) {
-      MakeOfStream(second, *claim, {0, 2});  // a short batch, which carries its own attachment
+      MakeOfStream(second, *claim, {0, 2});  // a short batch, whose own attachment is the end's
     }
     ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
     EXPECT_EQ(scheduler->Take().stream, 0U);
@@ -293,7 +293,7 @@ TEST(BatchStreamTest, TheEndOfAStreamCarriesWhatItsMakerAttached) {
     EXPECT_EQ(scheduler->Take().attachment, AttachmentOf(1, 0));
     ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kEndOfEpoch);
     EXPECT_EQ(scheduler->StreamEndAttachment(0), "end " + std::to_string(epoch) + ":1");
-    EXPECT_EQ(scheduler->StreamEndAttachment(1), "");
+    EXPECT_EQ(scheduler->StreamEndAttachment(1), AttachmentOf(1, 0));
   }
   EXPECT_THROW(scheduler->StreamEndAttachment(2), OutOfRange);
 }

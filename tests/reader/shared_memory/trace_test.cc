@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "framework/errors.h"
+#include "framework/spin_pause.h"
 #include "gtest/gtest.h"
 #include "reader/shared_memory/futex.h"
-#include "reader/shared_memory/spin.h"
 #include "transport_test_util.h"
 
 namespace headrace::shared_memory {
