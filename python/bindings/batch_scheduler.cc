@@ -245,7 +245,7 @@ void BindBatchScheduler(py::module_& m) {
             return py::bytes(self.scheduler().StreamEndAttachment(stream));
           },
           py::arg("stream"),
-          "What the worker attached that reported the end of the stream, after its last batch; b\"\" if none did.")
+          "What the worker attached that reported the end of the stream, with its last batch or after it; else b\"\".")
       .def("feed", &BatchScheduler::Feed, py::arg("queue"), py::arg("on_death"), py::arg("on_supply"),
            py::arg("on_timeout"), py::arg("timeout") = -1.0,
            "Starts a C++ thread that moves this epoch's batches into `queue`. The functions return None, or an "

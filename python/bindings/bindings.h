@@ -10,6 +10,8 @@ void BindTensor(pybind11::module_& m);
 void BindSelectedRows(pybind11::module_& m);
 void BindScope(pybind11::module_& m);
 void BindProgram(pybind11::module_& m);
+void BindPyFunction(pybind11::module_& m);
+void BindRecordIO(pybind11::module_& m);
 void BindRegistry(pybind11::module_& m);
 void BindBackward(pybind11::module_& m);
 void BindExecutor(pybind11::module_& m);

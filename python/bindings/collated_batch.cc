@@ -12,6 +12,7 @@
 
 #include "framework/ddim.h"
 #include "framework/errors.h"
+#include "python/bindings/ddim_caster.h"
 #include "python/bindings/sample_template.h"
 #include "reader/shared_memory/batch_layout.h"
 

@@ -15,6 +15,7 @@
 #include "framework/errors.h"
 #include "framework/wait_hook.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/ddim_caster.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/numpy_interop.h"
 #include "python/bindings/python_error.h"

@@ -11,6 +11,8 @@ PYBIND11_MODULE(_core, m) {
   BindTensor(m);
   BindSelectedRows(m);
   BindScope(m);
+  BindPyFunction(m);
+  BindRecordIO(m);
   BindRegistry(m);
   BindProgram(m);
   BindBackward(m);

@@ -12,6 +12,7 @@
 #include "framework/op_registry.h"
 #include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
+#include "python/bindings/ddim_caster.h"
 
 namespace headrace::python {
 namespace {

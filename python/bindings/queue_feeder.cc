@@ -79,7 +79,9 @@ void BindQueueFeeder(py::module_& m) {
                                                         "A C++ thread that feeds a queue from a loader.")
       .def("stop", &QueueFeeder::Stop, py::arg("reason") = "", py::call_guard<GilReleased>(),
            "Ends the thread and joins it. If the pass is not over and there is a reason, the queue fails with it. May "
-           "be called twice.");
+           "be called twice.")
+      .def_property_readonly("finished", &QueueFeeder::finished,
+                             "Whether all batches of the epoch have gone into the queue.");
 }
 
 }  // namespace headrace::python

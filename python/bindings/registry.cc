@@ -40,11 +40,12 @@ py::dict Describe(const std::string& type) {
     attrs.append(entry);
   }
   py::list kernels;
-  for (const auto& kernel : info.kernels) {
-    kernels.append(std::string(DataTypeName(kernel.first)));
+  for (const DataType dtype : OpRegistry::KernelTypes(info)) {
+    kernels.append(std::string(DataTypeName(dtype)));
   }
   py::dict out;
   out["type"] = info.type;
+  out["version"] = info.version;
   out["comment"] = info.comment;
   out["inputs"] = Slots(info.inputs);
   out["outputs"] = Slots(info.outputs);
@@ -59,7 +60,8 @@ py::dict Describe(const std::string& type) {
 void BindRegistry(py::module_& m) {
   m.def("op_types", &OpRegistry::Types, "The types of all operators, sorted.");
   m.def("op_info", &Describe, py::arg("type"),
-        "What the operator declares: comment, inputs, outputs, attrs, the dtypes of its kernels, and whether it has a "
+        "What the operator declares: version, comment, inputs, outputs, attrs, the dtypes of its kernels, and whether "
+        "it has a "
         "gradient.\n"
         "KeyError for an unknown type.");
   m.def(

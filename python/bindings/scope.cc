@@ -65,6 +65,18 @@ void BindScope(py::module_& m) {
           py::return_value_policy::reference, py::keep_alive<0, 1>(),
           "The SelectedRows that it holds, created empty if there are none yet. TypeError if it holds something else.")
       .def(
+          "get_lod_tensor_array", [](const VariableRef& self) { return *self.variable->GetMutable<LoDTensorArray>(); },
+          "A list of the tensors in the array that it holds, which share their memory with them. TypeError if it holds "
+          "something\n"
+          "else.")
+      .def(
+          "set_lod_tensor_array",
+          [](const VariableRef& self, LoDTensorArray tensors) {
+            *self.variable->GetMutable<LoDTensorArray>() = std::move(tensors);
+          },
+          py::arg("tensors"),
+          "Makes it hold an array of these tensors, which share their memory. TypeError if it holds something else.")
+      .def(
           "get_queue",
           [](const VariableRef& self) { return self.variable->Get<LoDTensorBlockingQueueHolder>().GetQueue(); },
           "The queue of its LoDTensorBlockingQueueHolder. TypeError if it holds something else.")

@@ -22,9 +22,9 @@ void BindSelectedRows(py::module_& m) {
       "are added\n"
       "up, all others are zero.\n\n"
       "Not thread-safe: concurrent reads are fine, a write needs the rows for itself.")
-      .def(py::init([](std::vector<int64_t> rows, int64_t height) {
+      .def(py::init([](const std::vector<int64_t>& rows, int64_t height) {
              SelectedRows made;
-             *made.mutable_rows() = std::move(rows);
+             made.mutable_rows()->assign(rows.begin(), rows.end());
              made.set_height(height);
              return made;
            }),
@@ -32,7 +32,10 @@ void BindSelectedRows(py::module_& m) {
       .def(
           "rows", [](const SelectedRows& self) { return self.rows(); }, "The numbers of the rows.")
       .def(
-          "set_rows", [](SelectedRows& self, std::vector<int64_t> rows) { *self.mutable_rows() = std::move(rows); },
+          "set_rows",
+          [](SelectedRows& self, const std::vector<int64_t>& rows) {
+            self.mutable_rows()->assign(rows.begin(), rows.end());
+          },
           py::arg("rows"))
       .def("height", &SelectedRows::height, "How many rows the tall tensor has.")
       .def("set_height", &SelectedRows::set_height, py::arg("height"))

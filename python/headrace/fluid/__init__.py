@@ -19,6 +19,7 @@ from headrace.fluid import (
     nets,
     optimizer,
     param_attr,
+    recordio_writer,
     regularizer,
     unique_name,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "optimizer",
     "param_attr",
     "program_guard",
+    "recordio_writer",
     "regularizer",
     "scope_guard",
     "unique_name",

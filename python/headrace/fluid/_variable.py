@@ -216,6 +216,11 @@ class Operator:
         self.is_backward = is_backward
         #: The name scopes it was added in: "/encoder/layer_0/".
         self.namescope = namescope
+        # The Python functions that a program calls live as long as its operators.
+        self._functions: list[core.PyFunction] = []
+        if desc.type == "py_func":
+            ids = (desc.attrs()["forward_callable_id"], desc.attrs()["backward_callable_id"])
+            self._functions = [core.PyFunction.find(id) for id in ids if id >= 0]
 
     @property
     def type(self) -> str:

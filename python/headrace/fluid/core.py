@@ -11,11 +11,14 @@ import numpy as np
 from headrace import errors
 from headrace._core import (
     BlockDesc,
+    Executor,
     LoDTensor,
     LoDTensorBlockingQueue,
     OpDesc,
     PreparedProgram,
     ProgramDesc,
+    PyFunction,
+    RecordIOWriter,
     Scope,
     ScopeVariable,
     SelectedRows,
@@ -32,13 +35,16 @@ __all__ = [
     "BlockDesc",
     "CPUPlace",
     "EOFException",
+    "Executor",
     "LoDTensor",
     "LoDTensorArray",
     "LoDTensorBlockingQueue",
     "OpDesc",
     "PreparedProgram",
     "ProgramDesc",
+    "PyFunction",
     "QueueClosedError",
+    "RecordIOWriter",
     "Scope",
     "ScopeVariable",
     "SelectedRows",
@@ -47,11 +53,13 @@ __all__ = [
     "append_backward",
     "convert_dtype",
     "dtype_name",
+    "get_fetch_variable",
     "init_lod_tensor_blocking_queue",
     "is_compiled_with_cuda",
     "load_op_library",
     "op_info",
     "op_types",
+    "set_feed_variable",
 ]
 
 
@@ -132,6 +140,30 @@ def convert_dtype(dtype: Any) -> VarType:
 def dtype_name(dtype: Any) -> str:
     """NumPy's name of an element type."""
     return _DTYPE_NAMES[convert_dtype(dtype)]
+
+
+def set_feed_variable(scope: Scope, tensor: LoDTensor, var_name: str, index: int) -> None:
+    """Puts ``tensor`` where the operators ``feed`` whose list is ``var_name`` find column ``index``."""
+    variable = scope.var(var_name)
+    tensors = variable.get_lod_tensor_array()
+    tensors += [LoDTensor() for _ in range(len(tensors), index + 1)]
+    tensors[index] = tensor
+    variable.set_lod_tensor_array(tensors)
+
+
+def get_fetch_variable(scope: Scope, var_name: str, index: int) -> LoDTensor:
+    """What an operator ``fetch`` has put into column ``index`` of the list ``var_name``.
+
+    Raises:
+        NotFound, OutOfRange: nothing has been put there.
+    """
+    variable = scope.find_var(var_name)
+    if variable is None:
+        raise errors.NotFound(f"the scope has no variable '{var_name}'")
+    tensors = variable.get_lod_tensor_array()
+    if not 0 <= index < len(tensors):
+        raise errors.OutOfRange(f"'{var_name}' has {len(tensors)} columns, there is no column {index}")
+    return tensors[index]
 
 
 def is_compiled_with_cuda() -> bool:

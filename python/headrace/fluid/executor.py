@@ -19,6 +19,8 @@ __all__ = ["Executor", "as_numpy", "global_scope", "scope_guard"]
 
 FetchList = Union[Variable, str, Sequence[Union[Variable, str]], None]
 
+_MAX_THREADS = 1024
+
 _scope = Scope()
 
 
@@ -63,7 +65,9 @@ class _Cache:
             Program, weakref.WeakKeyDictionary[Scope, dict[tuple[str, ...], tuple[int, core.PreparedProgram]]]
         ] = weakref.WeakKeyDictionary()
 
-    def get(self, program: Program, fetches: tuple[str, ...], scope: Scope) -> core.PreparedProgram:
+    def get(
+        self, executor: core.Executor, program: Program, fetches: tuple[str, ...], scope: Scope
+    ) -> core.PreparedProgram:
         with self._lock:
             of_program = self._entries.get(program)
             if of_program is None:
@@ -73,7 +77,7 @@ class _Cache:
             found = of_scope.get(fetches)
             if found is not None and found[0] == revision:
                 return found[1]
-            prepared = core.PreparedProgram(program.desc, list(fetches), scope)
+            prepared = core.PreparedProgram(executor, program.desc, list(fetches), scope)
             of_scope[fetches] = (revision, prepared)
             return prepared
 
@@ -90,12 +94,26 @@ class Executor:
     Thread-safety: any number of threads may use one Executor. The same program with the same fetch list on the same
     scope is run by one thread at a time, the others wait; different ones run at the same time, as far as they do not
     write the same variables.
+
+    Args:
+        place: where programs run.
+        cpu_num: threads among which operators share their work, the caller of ``run`` included; None: as many as the
+            environment variable ``CPU_NUM`` says, 1 if there is none. The results have the same bits for any number.
+            The threads are the Executor's: they sleep between the runs and end with it.
+
+    Raises:
+        InvalidArgument: ``cpu_num`` or ``CPU_NUM`` is not a number from 1 to 1024.
     """
 
-    def __init__(self, place: CPUPlace | None = None) -> None:
+    def __init__(self, place: CPUPlace | None = None, cpu_num: int | None = None) -> None:
         if place is not None and not isinstance(place, CPUPlace):
             raise errors.TypeMismatch(f"an Executor runs on a CPUPlace, got {type(place).__name__}")
+        if cpu_num is not None and (isinstance(cpu_num, bool) or not isinstance(cpu_num, int)):
+            raise errors.TypeMismatch(f"cpu_num is a number of threads, got {type(cpu_num).__name__}")
+        if cpu_num is not None and not 1 <= cpu_num <= _MAX_THREADS:
+            raise errors.InvalidArgument(f"cpu_num is a number of threads from 1 to {_MAX_THREADS}, got {cpu_num}")
         self.place = CPUPlace() if place is None else place
+        self._executor = core.Executor(cpu_num or 0)
         self._cache = _Cache()
         self._closed = False
 
@@ -140,11 +158,16 @@ class Executor:
             raise errors.TypeMismatch(f"a program runs on a Scope, got {type(scope).__name__}")
         if feed is not None and not isinstance(feed, Mapping):
             raise errors.TypeMismatch(f"feed has to map names to values, got {type(feed).__name__}")
-        prepared = self._cache.get(program, _fetch_names(fetch_list), scope)
+        prepared = self._cache.get(self._executor, program, _fetch_names(fetch_list), scope)
         for source in program._feed_sources.values():
             source.check_fed(program, scope)
         tensors = prepared.run(dict(feed or {}))
         return [as_numpy(tensor) for tensor in tensors] if return_numpy else tensors
+
+    @property
+    def cpu_num(self) -> int:
+        """Threads among which operators share their work."""
+        return self._executor.cpu_num
 
     def close(self) -> None:
         """Lets go of what has been prepared. The Executor runs nothing any more."""

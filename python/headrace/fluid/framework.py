@@ -37,34 +37,12 @@ __all__ = [
 #: What an operator's slot may be given: one variable or several, by name or as they are.
 SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
 
-#: Attributes of Fluid's operators that choose a library of the device, or that its passes leave. They decide nothing
-#: here: an operator that has no such attribute is added without it.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "exhaustive_search",
-        "is_test",
-        "op_callstack",
-        "op_device",
-        "op_namescope",
-        "op_role",
-        "op_role_var",
-        "use_cudnn",
-        "use_mkldnn",
-        "use_quantizer",
-        "workspace_size_MB",
-    }
-)
 
-
-def _attributes(op_type: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes as the operator's description takes them. Those that are None are left out."""
-    attrs = {
+    return {
         name: value.desc if isinstance(value, Block) else value for name, value in given.items() if value is not None
     }
-    if not _WITHOUT_EFFECT.isdisjoint(attrs) and op_type in core.op_types():
-        known = {attr["name"] for attr in core.op_info(op_type)["attrs"]}
-        attrs = {name: value for name, value in attrs.items() if name in known or name not in _WITHOUT_EFFECT}
-    return attrs
 
 
 def _names(items: Iterable[Variable | str]) -> list[str]:
@@ -224,9 +202,7 @@ class Block:
         outputs: Mapping[str, SlotValue] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
-        desc = self.desc.insert_op(
-            index, type, _slots(inputs, type), _slots(outputs, type), _attributes(type, attrs or {})
-        )
+        desc = self.desc.insert_op(index, type, _slots(inputs, type), _slots(outputs, type), _attributes(attrs or {}))
         op = Operator(self, desc, self.program._building_backward, _current_name_scope())
         self.ops.insert(index, op)
         return op

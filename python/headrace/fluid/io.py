@@ -1,16 +1,15 @@
 """Saves and loads variables and programs; small tools for readers.
 
 Variables are saved as NumPy arrays: one ``.npy`` file each, or, if a file name is given, one ``.npz`` file for all.
-Nothing is pickled, so loading a file from elsewhere runs none of its code.
+Nothing is pickled, so loading a file from elsewhere runs none of its code. What Fluid has saved is loaded as well.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import os
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,14 +159,33 @@ def _read_array(read: Callable[[], Any], name: str, path: str) -> np.ndarray:
 
 
 def _read_each(dirname: str, vars: Iterable[Variable]) -> dict[str, np.ndarray]:
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for var in vars:
         path = _file_of(dirname, var.name)
+        of_fluid = os.path.join(dirname, var.name)
+        if not os.path.exists(path) and os.path.isfile(of_fluid):
+            arrays |= _read_fluid("load", of_fluid, [var.name])
+            continue
         arrays[var.name] = _read_array(functools.partial(np.load, path, allow_pickle=False), var.name, path)
     return arrays
 
 
+def _read_fluid(op_type: str, path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Reads what Fluid's ``save`` or ``save_combine`` has written."""
+    program, scope = Program(), Scope()
+    block = program.global_block()
+    for name in names:
+        block.create_var(name, persistable=True)
+    block.append_op(op_type, outputs={"Out": list(names)}, attrs={"file_path": path})
+    Executor().run(program, scope=scope)
+    return {name: np.array(scope.var(name).get_tensor()) for name in names}
+
+
 def _read_one(path: str, vars: Sequence[Variable]) -> dict[str, np.ndarray]:
+    if os.path.isfile(path):
+        with open(path, "rb") as file:
+            if file.read(4) == bytes(4):  # the version of Fluid's format; an .npz file begins with "PK"
+                return _read_fluid("load_combine", path, sorted(var.name for var in vars))
     try:
         archive = np.load(path, allow_pickle=False)
     except FileNotFoundError:
@@ -231,8 +249,7 @@ def save_inference_model(
 
     Args:
         feeded_var_names: may be what the program reads from a reader; reading is then left out.
-        model_filename: of the program; None: "__model__". Beside it, with the ending ".json", go the names of feeds and
-            fetches.
+        model_filename: of the program; None: "__model__". It has the operators ``feed`` and ``fetch``, as Fluid's.
         params_filename: one file for the parameters; None: one for each.
 
     Returns:
@@ -258,11 +275,28 @@ def save_inference_model(
             )
     os.makedirs(dirname, exist_ok=True)
     model = os.path.join(dirname, model_filename or "__model__")
-    names = {"feed": list(feeded_var_names), "fetch": [target.name for target in targets]}
+    names = [target.name for target in targets]
+    _add_feed_and_fetch(pruned, list(feeded_var_names), names)
     _write(model, lambda file: file.write(pruned.serialize_to_string()))
-    _write(model + ".json", lambda file: file.write(json.dumps(names).encode()))
     save_persistables(executor, dirname, pruned, params_filename)
-    return names["fetch"]
+    return names
+
+
+def _add_feed_and_fetch(program: Program, feeds: Sequence[str], fetches: Sequence[str]) -> None:
+    block = program.global_block()
+    block.create_var("feed", type=VarType.FEED_MINIBATCH, persistable=True)
+    block.create_var("fetch", type=VarType.FETCH_LIST, persistable=True)
+    for column, name in reversed(list(enumerate(feeds))):
+        block._prepend_op("feed", {"X": "feed"}, {"Out": name}, {"col": column})
+    for column, name in enumerate(fetches):
+        block.append_op("fetch", {"X": name}, {"Out": "fetch"}, {"col": column})
+
+
+def _in_columns(program: Program, op_type: str) -> list[str]:
+    """The variables that operators of this type take from, or put into, the columns of a list."""
+    ops = [op for op in program.global_block().ops if op.type == op_type]
+    ops.sort(key=lambda op: op.attr("col"))
+    return [(op.output("Out") if op_type == "feed" else op.input("X"))[0] for op in ops]
 
 
 def load_inference_model(
@@ -271,7 +305,7 @@ def load_inference_model(
     model_filename: str | None = None,
     params_filename: str | None = None,
 ) -> tuple[Program, list[str], list[Variable]]:
-    """Loads what save_inference_model saved; the parameters go into the global scope.
+    """Loads what save_inference_model saved, here or in Fluid; the parameters go into the global scope.
 
     Returns:
         The program, the names of what to feed, the variables to fetch.
@@ -285,15 +319,11 @@ def load_inference_model(
     try:
         with open(model, "rb") as file:
             binary = file.read()
-        with open(model + ".json", "rb") as file:
-            text = file.read()
     except FileNotFoundError as error:
         raise errors.NotFound(f"there is no model: {error.filename} does not exist") from None
-    try:
-        names: Mapping[str, list[str]] = json.loads(text)
-        feeds, fetches = [str(name) for name in names["feed"]], [str(name) for name in names["fetch"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise errors.DataLoss(f"{model}.json does not say what to feed and to fetch: {error}") from error
     program = Program.parse_from_string(binary)
+    fetches = _in_columns(program, "fetch")
+    if not fetches:
+        raise errors.DataLoss(f"{model} does not say what to fetch: it has no operator fetch")
     load_persistables(executor, dirname, program, params_filename)
-    return program, feeds, [program.global_block().var(name) for name in fetches]
+    return program, _in_columns(program, "feed"), [program.global_block().var(name) for name in fetches]

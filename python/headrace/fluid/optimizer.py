@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from headrace import errors
 from headrace.fluid import initializer, unique_name
+from headrace.fluid._model_average import ModelAverage
 from headrace.fluid.backward import append_backward
 from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.framework import Operator, Parameter, Program, Variable, default_startup_program
@@ -31,6 +32,7 @@ __all__ = [
     "FtrlOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
+    "ModelAverage",
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",

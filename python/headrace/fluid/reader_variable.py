@@ -8,11 +8,11 @@ import threading
 import time
 import traceback
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from headrace import errors
+from headrace._weak_bag import WeakBag
 from headrace.fluid import core
 from headrace.fluid._sample_readers import batch
 from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
@@ -25,7 +25,7 @@ __all__ = ["ReaderVariable"]
 #: How long a reset waits for a generator before it says what it waits for, in seconds.
 _PATIENCE = 5.0
 
-_live_sources: weakref.WeakSet[FeedSource] = weakref.WeakSet()
+_live_sources: WeakBag[FeedSource] = WeakBag()
 
 
 class FeedHandle(Protocol):
@@ -110,7 +110,8 @@ class FeedSource:
         #: The reader variables that read from the queue, the outermost last.
         self.reader_names: list[str] = []
         #: Where readers of the queue may be. A program refers to the source, and must not keep scopes alive.
-        self._scopes = weakref.WeakSet([scope])
+        self._scopes: WeakBag[Scope] = WeakBag()
+        self._scopes.add(scope)
         self._specs = list(specs)
         self._lock = threading.Lock()
         self._begin: Callable[[], FeedHandle] | None = None
@@ -184,7 +185,7 @@ class FeedSource:
             raise errors.FailedPrecondition(f"py_reader '{self.name}' cannot be reset by the generator that feeds it")
         with self._lock:
             epoch = self.queue.epoch
-            for scope in list(self._scopes):
+            for scope in self._scopes:
                 self._reset_readers(scope)
             if self.queue.epoch == epoch:
                 self.queue.reopen()  # no program has made a reader of it yet
@@ -244,7 +245,7 @@ class FeedSource:
 
 def _stop_all_at_exit() -> None:
     """Ends the feeders while Python still works: afterwards their threads could not run to their end."""
-    threads = [source._kill() for source in list(_live_sources)]
+    threads = [source._kill() for source in _live_sources]
     deadline = time.monotonic() + _PATIENCE
     for thread in threads:
         if thread is not None:
@@ -319,9 +320,13 @@ class ReaderVariable(Variable):
     def reset(self) -> None:
         """Ends the pass and drops what is left of it. May be called at any time, also before a pass or twice.
 
-        Returns when the feeder has ended, so a generator has to come back from what it is doing.
+        Returns when the feeder has ended, so a generator has to come back from what it is doing. A reader that is not
+        fed from Python, but reads files, say, begins its next pass at once; the one of the global scope.
         """
-        self._feed_source.reset()
+        if self._source is not None:
+            self._source.reset()
+        elif (variable := global_scope().find_var(self.name)) is not None and variable.is_initialized():
+            variable.reset_reader()
 
     def decorate_batch_generator(self, reader: Callable[[], Iterable[Any]], places: Any = None) -> None:
         """``reader()`` yields batches: sequences with a LoDTensor (which is shared) or an array (which is copied) for

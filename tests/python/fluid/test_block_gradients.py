@@ -175,6 +175,26 @@ def test_loops_in_loops_with_conditional_blocks(exe: fluid.Executor) -> None:
     check_gradients(exe, layers.mean(total) + layers.mean(state), {"x": RNG.uniform(-1, 1, (2, 3))})
 
 
+def test_the_effort_for_loops_in_loops_does_not_double_with_each(exe: fluid.Executor) -> None:
+    """40 of them: what doubles with each would never end."""
+    depth = 40
+    times = data("n", [1], "int64")
+    state = layers.mul(data("x", [2, 3]), parameter("first", [3, 3]))
+
+    def turn(level: int) -> None:
+        if level < depth:
+            repeat(times, lambda _: turn(level + 1))
+        layers.assign(layers.scale(state, 1.1), state)
+
+    repeat(times, lambda _: turn(1))
+    loss = layers.reduce_sum(state)
+    ((_, gradient),) = fluid.backward.append_backward(loss)
+    exe.run(fluid.default_startup_program())
+    x = np.arange(6.0).reshape(2, 3)
+    (value,) = exe.run(feed={"x": x, "n": np.array([1])}, fetch_list=[gradient])
+    np.testing.assert_allclose(value, 1.1**depth * np.repeat(x.sum(0)[:, None], 3, 1))
+
+
 def test_operators_that_overwrite_their_input(exe: fluid.Executor) -> None:
     w = parameter("w", [2])
     x = layers.exp(w)

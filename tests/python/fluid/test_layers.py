@@ -45,7 +45,7 @@ def test_fc() -> None:
     assert out.shape == (2, 5)
     (got,) = run(out)
     expected = np.maximum(x.reshape(2, 12) @ parameter("fc_0.w_0") + 0.1, 0)
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_fc_over_the_last_dimension_and_of_several_inputs() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
@@ -285,6 +287,19 @@ def test_it_is_where_fluid_has_it(path: str) -> None:
     if FLUID[path] is not None:
         wanted = FLUID[path].split()
         assert list(inspect.signature(found).parameters)[: len(wanted)] == wanted
+
+
+def test_what_the_guide_says_is_not_there_is_not() -> None:
+    guide = Path(__file__).parents[3].joinpath("docs", "guide.md").read_text("utf-8")
+    paragraph = guide.partition("\nWhat Fluid 1.x has besides is not there:")[2].partition("\n\n")[0]
+    names = re.findall(r"`fluid\.([\w.]+)`", paragraph)
+    assert len(names) > 10
+    for path in names:
+        owner = fluid
+        *modules, name = path.split(".")
+        for module in modules:
+            owner = getattr(owner, module)
+        assert not hasattr(owner, name), path
 
 
 MODULES = [

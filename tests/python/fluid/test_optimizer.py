@@ -171,3 +171,55 @@ def test_a_loss_that_cannot_be_minimized_is_refused() -> None:
         fluid.optimizer.SGD(RATE).minimize("loss")
     with pytest.raises(TypeError, match="learning rate"):
         fluid.optimizer.SGD("fast")
+
+
+def averaged(**window: float) -> tuple[fluid.optimizer.ModelAverage, list[np.ndarray], fluid.Executor]:
+    """Seven steps; the values of the parameter after each."""
+    w = fluid.layers.create_parameter(
+        [3], "float32", name="w", default_initializer=fluid.initializer.NumpyArrayInitializer(START)
+    )
+    fluid.optimizer.SGD(RATE).minimize(fluid.layers.reduce_sum(fluid.layers.square(w)))
+    average = fluid.optimizer.ModelAverage(**window)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.FailedPrecondition, match="first update"), average.apply(exe):
+        pass
+    values = []
+    for _ in range(7):
+        exe.run()
+        values.append(parameter())
+    return average, values, exe
+
+
+def parameter() -> np.ndarray:
+    return np.array(fluid.global_scope().find_var("w").get_tensor())
+
+
+def test_model_average_over_all_updates() -> None:
+    average, values, exe = averaged(average_window_rate=1.0)
+    with average.apply(exe):
+        np.testing.assert_allclose(parameter(), np.mean(values, 0), rtol=1e-6)
+    np.testing.assert_array_equal(parameter(), values[-1])
+    with average.apply(exe, need_restore=False):
+        pass
+    np.testing.assert_allclose(parameter(), np.mean(values, 0), rtol=1e-6)
+    average.restore(exe)
+    np.testing.assert_array_equal(parameter(), values[-1])
+
+
+def test_model_average_over_a_window_and_the_one_before() -> None:
+    average, values, exe = averaged(average_window_rate=1.0, min_average_window=2, max_average_window=2)
+    # Windows of 2 are full after 2, 4 and 6 updates: the last full one and the 7th value are left.
+    with average.apply(exe):
+        np.testing.assert_allclose(parameter(), np.mean(values[4:], 0), rtol=1e-6)
+
+
+def test_model_average_restores_after_an_error_and_needs_parameters() -> None:
+    average, values, exe = averaged(average_window_rate=1.0)
+    with pytest.raises(ZeroDivisionError), average.apply(exe):
+        raise ZeroDivisionError
+    np.testing.assert_array_equal(parameter(), values[-1])
+    clone = fluid.default_main_program().clone(for_test=True)
+    assert "average_accumulates" not in [op.type for op in clone.global_block().ops]
+    with fluid.program_guard(fluid.Program(), fluid.Program()), pytest.raises(ValueError, match="no parameters"):
+        fluid.optimizer.ModelAverage(0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 from headrace import sysconfig
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/plugin"
+GUIDE = Path(__file__).parents[3] / "docs/guide.md"
 
 
 def run(*command: str) -> str:
@@ -30,6 +33,7 @@ def test_sysconfig_names_folders() -> None:
     assert where("--cmake-dir") == sysconfig.get_cmake_dir()
     assert (Path(sysconfig.get_lib()) / "libheadrace.so").exists()
     assert (Path(sysconfig.get_include()) / "framework/op_registry.h").exists()
+    assert (Path(sysconfig.get_include()) / "testing/op_test.h").exists()
 
 
 @pytest.mark.skipif(not Path(sysconfig.get_cmake_dir()).exists(), reason="not installed from a wheel")
@@ -39,5 +43,21 @@ def test_the_example_is_built_loaded_checked_and_trained(tmp_path: Path) -> None
     run("cmake", "--build", str(tmp_path))
     lines = run(sys.executable, str(EXAMPLE / "mish.py"), str(tmp_path / "libmish.so")).splitlines()
     assert lines[0] == "operators: mish, mish_grad"
+    if (tmp_path / "mish_test").exists():  # GoogleTest is installed
+        assert "100% tests passed" in run("ctest", "--test-dir", str(tmp_path))
     first, last = lines[1].removeprefix("loss ").split(" -> ")
     assert float(last) < float(first) / 10
+
+
+@pytest.mark.skipif(not Path(sysconfig.get_cmake_dir()).exists(), reason="not installed from a wheel")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_the_command_of_the_guide_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = re.findall(r"^g\+\+ .*libmish\.so.*$", GUIDE.read_text("utf-8"), re.MULTILINE)
+    shutil.copy(EXAMPLE / "mish_op.cc", tmp_path)
+    (tmp_path / "python").symlink_to(sys.executable)  # which the command calls by that name
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    run("sh", "-c", command)
+    lines = run(sys.executable, str(EXAMPLE / "mish.py"), str(tmp_path / "libmish.so")).splitlines()
+    assert lines[0] == "operators: mish, mish_grad"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -433,3 +436,30 @@ def test_a_loaders_rows_of_another_shape_are_refused(exe: fluid.Executor) -> Non
     with pytest.raises(errors.InvalidArgument, match=r"expected shape \[-1, 3, 2\], got \[2, 2, 3\]"):
         exe.run(fetch_list=read)
     reader.reset()
+
+
+def test_the_end_of_scopes_and_readers_runs_no_callback_that_would_swallow_an_interrupt(exe: fluid.Executor) -> None:
+    """Those of weakref.WeakSet are written in Python."""
+    main, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(main, startup):
+        reader, out = number_reader()
+    scopes = [fluid.Scope() for _ in range(3)]
+    source = reader._feed_source
+    source.take_queue()
+    for scope in scopes:
+        source.check_fed(main, scope)
+        assert scope in source._scopes
+    met: list[str] = []
+    gc.collect()  # what other tests have left
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_globals.get("__name__") in ("weakref", "_weakrefset"):
+            met.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        del scope, scopes, reader, out, source, main, startup
+        gc.collect()
+    finally:
+        sys.setprofile(None)
+    assert met == []

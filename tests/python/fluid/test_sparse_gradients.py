@@ -214,3 +214,52 @@ def test_selected_rows_in_python() -> None:
         variable = fluid.Scope().var("x")
         variable.get_selected_rows()
         variable.get_tensor()
+
+
+def class_loss(name: str, is_sparse: bool) -> Variable:
+    x, label = layers.data("x", [4], dtype="float64"), layers.data("label", [1], dtype="int64")
+    if name == "nce":
+        cost = layers.nce(x, label, 9, num_neg_samples=3, seed=5, is_sparse=is_sparse)
+    else:
+        cost = layers.hsigmoid(x, label, 9, is_sparse=is_sparse)
+    return layers.mean(cost)
+
+
+@pytest.mark.parametrize("name", ["nce", "hsigmoid"])
+@pytest.mark.parametrize("make", [OPTIMIZERS["sgd"], OPTIMIZERS["adam"]], ids=["sgd", "adam"])
+def test_sparse_gradients_of_many_classes_train_as_dense_ones(exe: fluid.Executor, name: str, make: Make) -> None:
+    feed = {"x": np.linspace(-1, 1, 12).reshape(3, 4), "label": np.array([[1], [8], [1]])}
+    results = []
+    for is_sparse in (False, True):
+        with (
+            fluid.scope_guard(fluid.Scope()),
+            fluid.program_guard(fluid.Program(), fluid.Program()),
+            fluid.unique_name.guard(),
+        ):
+            fluid.default_startup_program().random_seed = 11
+            loss = class_loss(name, is_sparse)
+            make().minimize(loss)
+            block = fluid.default_main_program().global_block()
+            parameters = block.all_parameters()
+            kind = VarType.SELECTED_ROWS if is_sparse else VarType.LOD_TENSOR
+            assert [block.var(f"{p.name}@GRAD").type for p in parameters] == [kind] * 2
+            exe.run(fluid.default_startup_program())
+            losses = [exe.run(feed=feed, fetch_list=[loss])[0] for _ in range(4)]
+            tensors = [np.array(fluid.global_scope().find_var(p.name).get_tensor()) for p in parameters]
+            results.append([*losses, *tensors])
+    for dense, sparse in zip(*results):
+        np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-15)
+    assert results[0][3] < results[0][0]
+
+
+def test_the_rows_of_a_sparse_gradient_are_those_that_were_met(exe: fluid.Executor) -> None:
+    loss = class_loss("hsigmoid", True)
+    (weight, bias) = fluid.default_main_program().all_parameters()
+    gradients = dict(fluid.backward.append_backward(loss))
+    tensors = [layers.get_tensor_from_selected_rows(gradients[p]) for p in (weight, bias)]
+    exe.run(fluid.default_startup_program())
+    # Leaf 8 of 9 is 17 in a heap: 8, 4, 2 and 1 are above it.
+    feed = {"x": np.ones((2, 4)), "label": np.array([[8], [8]])}
+    values = exe.run(feed=feed, fetch_list=tensors)
+    assert [value.shape for value in values] == [(4, 4), (4, 1)]
+    assert all(value.all() for value in values)

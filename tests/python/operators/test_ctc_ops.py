@@ -46,6 +46,62 @@ def test_warpctc(blank: int, dtype: Any) -> None:
     test.check_gradients(["Logits"], ["Loss"])
 
 
+def padded(labels: list[list[int]], frames: list[int]) -> dict[str, Any]:
+    """The same kind of batch, [frames, N, classes] and [N, labels], with numbers that nobody must look at between."""
+    logits = RNG.uniform(-1, 1, (max(frames) + 1, len(frames), CLASSES))
+    for s, n in enumerate(frames):
+        logits[n:, s] = np.nan
+    label = np.full((len(labels), max(map(len, labels)) + 1), -7)
+    for s, row in enumerate(labels):
+        label[s, : len(row)] = row
+    lengths = {"LogitsLength": np.array(frames), "LabelLength": np.array([len(row) for row in labels])}
+    return {"Logits": logits, "Label": label, **lengths}
+
+
+def test_padded_sequences_give_what_those_with_lod_give() -> None:
+    given = padded(LABELS, FRAMES)
+    logits = given["Logits"]
+    rows = [logits[:n, s] for s, n in enumerate(FRAMES)]
+    expected = np.array([[loss(row, label, 0)] for row, label in zip(rows, LABELS)])
+    test = OpTest("warpctc", given, {"norm_by_times": True}, {"Loss": expected, "WarpCTCGrad": None})
+    test.check_outputs()
+    packed = {
+        "Logits": (np.concatenate(rows), [FRAMES]),
+        "Label": (np.array([[k] for label in LABELS for k in label]), [[len(label) for label in LABELS]]),
+    }
+    finite = np.nan_to_num(logits)
+    gradient = OpTest("warpctc", {**given, "Logits": finite}, {"norm_by_times": True}, OUTPUTS).gradients(
+        ["Logits"], ["Loss"]
+    )["Logits_0"]
+    wanted = OpTest("warpctc", packed, {"norm_by_times": True}, OUTPUTS).gradients(["Logits"], ["Loss"])["Logits_0"]
+    for s, part in enumerate(np.split(wanted, np.cumsum(FRAMES)[:-1])):
+        np.testing.assert_allclose(gradient[: FRAMES[s], s], part, rtol=1e-12)
+        assert not gradient[FRAMES[s] :, s].any()
+    OpTest("warpctc", {**given, "Logits": finite}, {}, OUTPUTS).check_gradients(["Logits"], ["Loss"])
+
+
+def test_warpctc_refuses_lengths_that_do_not_fit() -> None:
+    good = padded([[1], [2, 1]], [2, 4])
+    run_cases = [
+        ({"LogitsLength": np.array([2, 6])}, ("LogitsLength", "sequence 1", "6", "[0, 5]")),
+        ({"LogitsLength": np.array([-1, 4])}, ("LogitsLength", "sequence 0", "-1")),
+        ({"LabelLength": np.array([1, 4])}, ("LabelLength", "sequence 1", "4", "[0, 3]")),
+        ({"LabelLength": np.array([2, 2])}, ("Label", "sequence 0, label 1", "-7")),
+    ]
+    for change, parts in run_cases:
+        OpTest("warpctc", {**good, **change}, {}, OUTPUTS).check_refused(IndexError, *parts, when="run")
+    build_cases: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
+        ({"LogitsLength": np.array([2])}, ValueError, ("LogitsLength", "[2]")),
+        ({"LabelLength": np.array([1, 2], np.int32)}, TypeError, ("LabelLength", "int64")),
+        ({"Label": np.array([[1]])}, ValueError, ("Label",)),
+        ({"Logits": good["Logits"][0]}, ValueError, ("Logits", "3")),
+    ]
+    for change, error, parts in build_cases:
+        OpTest("warpctc", {**good, **change}, {}, OUTPUTS).check_refused(error, *parts)
+    without = {slot: value for slot, value in good.items() if slot != "LabelLength"}
+    OpTest("warpctc", without, {}, OUTPUTS).check_refused(ValueError, "both or none")
+
+
 def test_too_few_frames_are_no_loss() -> None:
     given = inputs([[1, 1], [1, 2], [2]], [2, 0, 1])  # equal labels need a blank between them
     outputs = OpTest("warpctc", given, {}, OUTPUTS).run()

@@ -92,7 +92,8 @@ def test_constants(dtype: str) -> None:
     OpTest("fill_constant_batch_size_like", like, attrs, {"Out": np.full((4, 3), 2, dtype)}).check_outputs()
     x = np.ones((2, 2), dtype)
     OpTest("fill_zeros_like", {"X": x}, outputs={"Out": 0 * x}).check_outputs()
-    OpTest("assign", {"X": x}, outputs={"Out": x}).check_outputs()
+    for copy in ("assign", "rnn_memory_helper"):
+        OpTest(copy, {"X": x}, outputs={"Out": x}).check_outputs()
 
 
 def test_a_batch_of_sequences_has_the_size_of_their_number() -> None:

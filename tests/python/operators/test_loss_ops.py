@@ -151,3 +151,27 @@ def test_smooth_l1_loss(weighted: bool, sigma: float) -> None:
     test.check_outputs()
     test.check_gradients(["X", "Y"], ["Out"], tolerance=1e-5)
     OpTest("smooth_l1_loss", {**inputs, "Y": y[:2]}, {}, {"Diff": None, "Out": None}).check_refused(ValueError, "Y")
+
+
+TARGET = np.array([[0.5, 0.5, 0.0], [0.2, 0.0, 0.8], [0.1, -1.0, 0.9], [1.0, 0.25, 0.25]])
+KLDIV = np.where(TARGET > 0, TARGET * (np.log(np.where(TARGET > 0, TARGET, 1)) - A), 0)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [("none", KLDIV), ("sum", [KLDIV.sum()]), ("mean", [KLDIV.mean()]), ("batchmean", [KLDIV.sum() / 4])],
+)
+def test_kldiv_loss(reduction: str, expected: Any) -> None:
+    attrs = {} if reduction == "mean" else {"reduction": reduction}
+    test = OpTest("kldiv_loss", {"X": A, "Target": TARGET}, attrs, {"Loss": np.asarray(expected)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_kldiv_loss_refuses_what_does_not_fit() -> None:
+    OpTest("kldiv_loss", {"X": A, "Target": A[:2]}, {}, {"Loss": None}).check_refused(ValueError, "Target", "[2, 3]")
+    mixed = {"X": A, "Target": A.astype(np.float32)}
+    OpTest("kldiv_loss", mixed, {}, {"Loss": None}).check_refused(TypeError, "Target", "float32")
+    OpTest("kldiv_loss", {"X": A, "Target": A}, {"reduction": "max"}, {"Loss": None}).check_refused(
+        ValueError, "reduction", "'max'"
+    )

@@ -9,6 +9,7 @@ from headrace.fluid.layers import (
     metric,
     nn,
     ops,
+    python_function,
     random,
     rearrange,
     recurrent,
@@ -25,6 +26,7 @@ from headrace.fluid.layers.loss import *  # noqa: F403
 from headrace.fluid.layers.metric import *  # noqa: F403
 from headrace.fluid.layers.nn import *  # noqa: F403
 from headrace.fluid.layers.ops import *  # noqa: F403
+from headrace.fluid.layers.python_function import *  # noqa: F403
 from headrace.fluid.layers.random import *  # noqa: F403
 from headrace.fluid.layers.rearrange import *  # noqa: F403
 from headrace.fluid.layers.recurrent import *  # noqa: F403
@@ -42,6 +44,7 @@ __all__ = [
     *metric.__all__,
     *nn.__all__,
     *ops.__all__,
+    *python_function.__all__,
     *random.__all__,
     *rearrange.__all__,
     *recurrent.__all__,

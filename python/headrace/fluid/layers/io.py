@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace import errors
 from headrace.fluid import core, unique_name
 from headrace.fluid.core import CPUPlace, VarType
 from headrace.fluid.executor import global_scope
-from headrace.fluid.framework import Variable, default_main_program, default_startup_program
+from headrace.fluid.framework import Block, Variable, default_main_program, default_startup_program
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.reader_variable import FeedSource, ReaderVariable, init_queue
 
 __all__ = [
+    "Preprocessor",
     "batch",
     "create_py_reader_by_data",
     "data",
     "double_buffer",
     "load",
     "multi_pass",
+    "open_files",
+    "open_recordio_file",
     "py_reader",
     "random_data_generator",
     "read_file",
@@ -221,6 +225,82 @@ def random_data_generator(
     return _reader_in_main(name, specs, None)
 
 
+def open_recordio_file(
+    filename: str,
+    shapes: Sequence[Sequence[int]],
+    lod_levels: Sequence[int],
+    dtypes: Sequence[Any],
+    pass_num: int = 1,
+    for_parallel: bool = True,
+) -> ReaderVariable:
+    """A reader of the batches in a RecordIO file; see ``recordio_writer``. One chunk of it is in memory at a time.
+
+    A damaged chunk is a DataLoss, when it is read, that names the file and the record; the next run goes on behind it.
+
+    Args:
+        shapes: of the tensors of a record; -1 fits anything.
+        lod_levels, dtypes: one for each shape.
+        pass_num: how often the file is read in a pass.
+        for_parallel: makes no difference.
+    """
+    return _file_reader("create_recordio_file_reader", {"filename": filename}, shapes, lod_levels, dtypes, pass_num)
+
+
+def open_files(
+    filenames: Sequence[str] | str,
+    shapes: Sequence[Sequence[int]],
+    lod_levels: Sequence[int],
+    dtypes: Sequence[Any],
+    thread_num: int | None = None,
+    buffer_size: int | None = None,
+    pass_num: int = 1,
+    is_test: bool | None = None,
+) -> ReaderVariable:
+    """A reader of the batches in several RecordIO files, which threads read at the same time.
+
+    Args:
+        shapes, lod_levels, dtypes, pass_num: as in ``open_recordio_file``.
+        thread_num: None: one for each file, four at most.
+        buffer_size: batches that are read ahead; None: three for each thread.
+        is_test: one thread reads the files in their order, so that every pass is the same.
+    """
+    filenames = [filenames] if isinstance(filenames, str) else list(filenames)
+    if thread_num is None:
+        thread_num = max(min(len(filenames), 4), 1)
+    attrs = {
+        "file_names": filenames,
+        "thread_num": thread_num,
+        "buffer_size": 3 * thread_num if buffer_size is None else buffer_size,
+        "is_test": bool(is_test),
+    }
+    return _file_reader("open_files", attrs, shapes, lod_levels, dtypes, pass_num)
+
+
+def _file_reader(
+    op_type: str,
+    attrs: dict[str, Any],
+    shapes: Sequence[Sequence[int]],
+    lod_levels: Sequence[int],
+    dtypes: Sequence[Any],
+    pass_num: int,
+) -> ReaderVariable:
+    if not len(shapes) == len(dtypes) == len(lod_levels):
+        raise errors.InvalidArgument(
+            f"layers.{op_type}: a dtype and a LoD level are needed for each shape, "
+            f"got {len(shapes)} shapes, {len(dtypes)} dtypes and {len(lod_levels)} LoD levels"
+        )
+    specs = [
+        ([-1 if d is None else int(d) for d in shape], int(core.convert_dtype(dtype)), int(level))
+        for shape, dtype, level in zip(shapes, dtypes, lod_levels)
+    ]
+    name = unique_name.generate(op_type)
+    block = default_startup_program().global_block()
+    block.create_var(name=name, type=VarType.READER, persistable=True)
+    block.append_op(op_type, outputs={"Out": name}, attrs={**attrs, **_contract(specs)})
+    reader = _reader_in_main(name, specs, None)
+    return reader if pass_num == 1 else multi_pass(reader, pass_num)
+
+
 def _contract(specs: Sequence[Spec]) -> dict[str, list[int]]:
     """The attributes by which operators that make readers say what these yield."""
     return {
@@ -231,16 +311,112 @@ def _contract(specs: Sequence[Spec]) -> dict[str, list[int]]:
     }
 
 
-def _decorated_reader(op_type: str, reader: Variable, attrs: dict[str, Any], name: str | None) -> ReaderVariable:
+def _decorated_reader(
+    op_type: str, reader: Variable, attrs: dict[str, Any], name: str | None, specs: list[Spec] | None = None
+) -> ReaderVariable:
+    """``specs``: None: those of ``reader``."""
     if not isinstance(reader, ReaderVariable):
         raise errors.TypeMismatch(f"a reader was expected, got {reader!r}")
     name = unique_name.generate(op_type) if name is None else name
     block = default_main_program().global_block()
     if block.has_var(name):
         raise errors.AlreadyExists(f"reader '{name}': the name is taken by another variable of the program")
-    decorated = _reader_in_main(name, reader.specs, reader._source)
+    decorated = _reader_in_main(name, reader.specs if specs is None else specs, reader._source)
     block.append_op(op_type, {"UnderlyingReader": reader}, {"Out": decorated}, attrs)
     return decorated
+
+
+class Preprocessor:
+    """A reader that runs layers on each batch of ``reader``.
+
+    ::
+
+        preprocessor = layers.Preprocessor(reader)
+        with preprocessor.block():
+            image, label = preprocessor.inputs()
+            preprocessor.outputs(image / 255, label + 1)
+        reader = layers.double_buffer(preprocessor())
+        image, label = layers.read_file(reader)
+
+    Under a ``double_buffer`` the layers run in its thread, while the program works on the batch before. Parameters and
+    other persistable variables that they use have the values that the program's last run found at its beginning; other
+    variables of the program cannot be used.
+    """
+
+    def __init__(self, reader: Variable, name: str | None = None) -> None:
+        if not isinstance(reader, ReaderVariable):
+            raise errors.TypeMismatch(f"layers.Preprocessor takes a reader, got {reader!r}")
+        self._underlying = reader
+        self._name = name
+        self._block: Block | None = None
+        self._inside = False
+        self._sources: list[Variable] = []
+        self._sinks: list[Variable] = []
+        self._reader: ReaderVariable | None = None
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[None]:
+        """Within it, layers describe what becomes of a batch.
+
+        Raises:
+            FailedPrecondition: there has been a block already, it is not in the main block of the program, or
+                ``inputs`` or ``outputs`` has not been called in it.
+        """
+        program = default_main_program()
+        if self._block is not None or program.current_block_idx != 0:
+            raise errors.FailedPrecondition("layers.Preprocessor: there is one block, in the main block of the program")
+        self._block = program._create_block()
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+            program._rollback()
+        if not self._sources or not self._sinks:
+            raise errors.FailedPrecondition(
+                "layers.Preprocessor: inputs() and outputs() have to be called in the block"
+            )
+
+    def inputs(self) -> list[Variable]:
+        """The batch: a variable for each one that the reader yields."""
+        block = self._current("inputs")
+        if not self._sources:
+            self._sources = [
+                block.create_var(
+                    unique_name.generate("preprocessor_source"), shape, dtype, lod_level=level, stop_gradient=True
+                )
+                for shape, dtype, level in self._underlying.specs
+            ]
+        return list(self._sources)
+
+    def outputs(self, *outs: Variable) -> None:
+        """What becomes of the batch: variables of the block."""
+        block = self._current("outputs")
+        for out in outs:
+            if check_variable(out, "outs", "Preprocessor.outputs").block is not block:
+                raise errors.InvalidArgument(
+                    f"Preprocessor.outputs: '{out.name}' is not a variable of the block; layers.assign makes it one"
+                )
+        self._sinks = list(outs)
+
+    def __call__(self) -> ReaderVariable:
+        """The reader."""
+        if self._block is None or self._inside or not self._sinks:
+            raise errors.FailedPrecondition("layers.Preprocessor: the reader is there after the block")
+        if self._reader is None:
+            attrs = {
+                "sub_block": self._block,
+                "source_var_names": [source.name for source in self._sources],
+                "sink_var_names": [sink.name for sink in self._sinks],
+            }
+            specs = [(list(sink.shape), int(core.convert_dtype(sink.dtype)), sink.lod_level) for sink in self._sinks]
+            self._reader = _decorated_reader("create_custom_reader", self._underlying, attrs, self._name, specs)
+        return self._reader
+
+    def _current(self, what: str) -> Block:
+        if self._block is None or not self._inside:
+            raise errors.FailedPrecondition(f"layers.Preprocessor: {what}() belongs into its block")
+        return self._block
 
 
 def read_file(reader: Variable) -> Any:

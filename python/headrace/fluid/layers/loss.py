@@ -18,6 +18,7 @@ __all__ = [
     "hinge_loss",
     "hsigmoid",
     "huber_loss",
+    "kldiv_loss",
     "label_smooth",
     "log_loss",
     "margin_rank_loss",
@@ -42,6 +43,17 @@ def hinge_loss(input: Variable, label: Variable, name: str | None = None) -> Var
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:
     """With r = label - input: r² / 2 where |r| ≤ delta, else delta · (|r| - delta / 2)."""
     return append_layer("huber_loss", {"X": input, "Y": label}, {"delta": float(delta)}, intermediate="Residual")
+
+
+def kldiv_loss(x: Variable, target: Variable, reduction: str = "mean", name: str | None = None) -> Variable:
+    """target · (log(target) - x), 0 where target is not positive: the divergence of a distribution from another, whose
+    logarithm is ``x``.
+
+    Args:
+        reduction: "none", "sum", "mean" of the elements, or "batchmean" over the first dimension.
+    """
+    inputs = {"X": x, "Target": target}
+    return append_layer("kldiv_loss", inputs, {"reduction": reduction}, out_slot="Loss", name=name)
 
 
 def rank_loss(label: Variable, left: Variable, right: Variable, name: str | None = None) -> Variable:
@@ -153,7 +165,7 @@ def nce(
         sampler: what noise is drawn from: "uniform", "log_uniform" (lower classes are more frequent) or "custom_dist".
         custom_dist: the probability of each class, for "custom_dist".
         seed: if given, the same noise in each run.
-        is_sparse: Fluid's; the gradient is dense in any case.
+        is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its classes.
 
     Returns:
         [N, 1].
@@ -224,7 +236,7 @@ def hsigmoid(
         bias_attr: False: no bias.
         path_table: with ``is_custom`` the nodes on the way of each row, int64 [N, longest]; negative behind its end.
         path_code: for each node whether the way goes on to the right (1) or to the left (0).
-        is_sparse: Fluid's; the gradient is dense in any case.
+        is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its nodes.
 
     Returns:
         [N, 1].
@@ -253,21 +265,32 @@ def hsigmoid(
 
 
 def warpctc(
-    input: Variable, label: Variable, blank: int = 0, norm_by_times: bool = False, use_cudnn: bool = False
+    input: Variable,
+    label: Variable,
+    blank: int = 0,
+    norm_by_times: bool = False,
+    use_cudnn: bool = False,
+    input_length: Variable | None = None,
+    label_length: Variable | None = None,
 ) -> Variable:
     """The loss of connectionist temporal classification (Graves et al., 2006): -log of the probability that the rows of
     each sequence read as its labels, without repetitions and blanks.
 
     Args:
-        input: [rows, classes] with LoD; softmax is part of the loss.
-        label: int32 or int64 [labels, 1] with LoD.
+        input: [rows, classes] with LoD, or [rows, N, classes], padded; softmax is part of the loss.
+        label: int32 or int64 [labels, 1] with LoD, or [N, labels], padded.
         blank: the class of nothing.
         norm_by_times: divide the gradient, not the loss, by the number of rows.
         use_cudnn: Fluid's; has no effect.
+        input_length, label_length: int64 [N]: how many rows and labels each sequence has, if they are padded.
 
     Returns:
         [number of sequences, 1]; 0 for a sequence with too few rows for its labels.
     """
     inputs = {"Logits": input, "Label": label}
+    if input_length is not None:
+        inputs["LogitsLength"] = input_length
+    if label_length is not None:
+        inputs["LabelLength"] = label_length
     attrs = {"blank": blank, "norm_by_times": norm_by_times}
     return append_layer("warpctc", inputs, attrs, out_slot="Loss", intermediate="WarpCTCGrad")

@@ -86,7 +86,9 @@ def cast(x: Variable, dtype: Any) -> Variable:
 
 
 def sums(input: Sequence[Variable], out: Variable | None = None) -> Variable:
-    """The sum of variables of the same shape."""
+    """The sum of variables of the same shape; or of arrays, place by place, where places that an array lacks are left
+    out.
+    """
     helper = LayerHelper("sum")
     items = [check_variable(item, "input", "sums") for item in input]
     if not items:
