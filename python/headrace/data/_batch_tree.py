@@ -96,6 +96,8 @@ def is_namedtuple(value: Any) -> bool:
 
 def is_sequence(value: Any) -> bool:
     """Whether ``value`` is a sequence that is collated element by element."""
+    if type(value) in (list, tuple):  # asking an abstract class takes much longer
+        return True
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
 
 
@@ -113,6 +115,8 @@ def is_plain_array(value: Any) -> bool:
 
     NumPy's string scalars do not count: a batch holds them in a list, like Python's strings.
     """
+    if type(value) is np.ndarray:
+        return not value.dtype.hasobject
     if isinstance(value, np.ndarray):
         return not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray)
     return isinstance(value, np.generic) and not value.dtype.hasobject and not isinstance(value, (str, bytes))

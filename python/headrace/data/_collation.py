@@ -203,8 +203,10 @@ class _Collation:
                 return np.array(samples, dtype=_number_dtype(samples[0]))
             except OverflowError:
                 pass  # which one is found below
-        if kind is np.ndarray and rule is None and _alike(samples) and samples[0].ndim > 0:
-            return self._stacked(list(samples), None)
+        if issubclass(kind, (np.number, np.bool_)) and all(type(sample) is kind for sample in samples):
+            return np.array(samples)
+        if kind is np.ndarray and _of_one_type(samples):
+            return self._joined(list(samples), None, samples, where, rule)
         pairs = [self._array(i, sample, samples[0], where) for i, sample in enumerate(samples)]
         forms = {form for _, form in pairs}
         form: Form = None
@@ -214,7 +216,10 @@ class _Collation:
             form = pairs[0][1]
         elif any(each in EXTENSION_TYPES for each in forms):
             raise TypeError(f"arrays{_at(where)} cannot be stacked with tensors of a type that NumPy lacks")
-        arrays = [array for array, _ in pairs]
+        return self._joined([array for array, _ in pairs], form, samples, where, rule)
+
+    def _joined(self, arrays: list[Array], form: Form, samples: Sequence[Any], where: str, rule: Any) -> Any:
+        """Stacks arrays of one type, or packs, pads or lists ragged ones."""
         if rule is not None and arrays[0].ndim > 0:
             return self._ragged(arrays, form, where, rule)
         for i, array in enumerate(arrays):
@@ -299,10 +304,10 @@ def _is_numeric(value: Any) -> bool:
     return is_plain_array(value) or is_tensor(value) or isinstance(value, (bool, int, float, complex))
 
 
-def _alike(samples: Sequence[Any]) -> bool:
-    """Whether all are arrays of one type and shape."""
-    shape, dtype = samples[0].shape, samples[0].dtype
-    return all(type(sample) is np.ndarray and sample.shape == shape and sample.dtype == dtype for sample in samples)
+def _of_one_type(samples: Sequence[Any]) -> bool:
+    """Whether all are arrays with elements of one type."""
+    dtype = samples[0].dtype
+    return all(type(sample) is np.ndarray and sample.dtype == dtype for sample in samples)
 
 
 def _number_dtype(value: Any) -> type[np.generic] | None:

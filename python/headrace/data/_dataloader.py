@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import weakref
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from headrace import _core, errors
+from headrace._weak_bag import WeakBag
 from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._dataset import has_state
@@ -178,10 +180,8 @@ class DataLoader(Generic[Batch]):
         # How far the latest iteration was when another epoch was chosen; None: none was.
         self._chosen_at: int | None = None
         self._summary: dict[str, Any] = {}
-        self._running: weakref.WeakSet[Feed | BatchIterator] = weakref.WeakSet()
-        # What the workers of each engine were given when they started; and how often refresh() was called.
-        self._given: weakref.WeakKeyDictionary[Engine, Any] = weakref.WeakKeyDictionary()
-        self._refreshed = 0
+        self._running: WeakBag[Feed | BatchIterator] = WeakBag()
+        self._refreshed = 0  # how often refresh() was called
 
     # All arguments can be read as attributes. The properties below are those that may differ from the argument.
     def __getattr__(self, name: str) -> Any:
@@ -246,14 +246,13 @@ class DataLoader(Generic[Batch]):
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy, in this process or another, needs: it iterates independently of this loader."""
-        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_given"))
+        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running"))
         return {**self.__dict__, **fresh}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._idle = IdleEngine()
-        self._running = weakref.WeakSet()
-        self._given = weakref.WeakKeyDictionary()
+        self._running = WeakBag()
 
     def __len__(self) -> int:
         """Batches per epoch that this loader gives."""
@@ -298,7 +297,8 @@ class DataLoader(Generic[Batch]):
         tensors: of the dataset, of ``collate_fn``, and of the objects that these refer to. The workers are sent what
         has changed, up to 1 MiB; if it is more, cannot be pickled, or is of a class that they may not know, new workers
         start. What they had made of the next epoch is made again. The loader does not see changes within arrays of more
-        than 64 KiB, containers of more than 1,000 items, and objects that are not Python's own, such as open files.
+        than 64 KiB, containers of more than 1,000 items, and objects that are not Python's own, such as open files; nor
+        those of classes and of global variables, which new workers of "spawn" and "forkserver" do not see either.
         """
         self._refreshed += 1
 
@@ -312,11 +312,12 @@ class DataLoader(Generic[Batch]):
 
         Args:
             batches: how many batches of the epoch have been consumed, if the caller knows better. Required while the
-                loader feeds a program's reader, whose queue holds batches.
+                loader feeds a program's reader, whose queue holds batches; not once the reader was reset after the last
+                one.
 
         Raises:
             FailedPrecondition: ``batches`` is required; or a number does not identify the batches, since they come in
-                any order or from several streams.
+                any order, from several streams, or of a dataset with a state of its own.
         """
         if batches is not None:
             batches = integer("batches", batches, 0, MAX_BATCH)
@@ -327,6 +328,8 @@ class DataLoader(Generic[Batch]):
         else:
             position = Position(self._next.epoch, batches)
         seed = self._seed
+        if not any(stream != StreamPosition() for stream in position.streams):
+            position = dataclasses.replace(position, streams=())
         if position == Position(position.epoch):
             seed, plan = upcoming(self._config, seed)
             position = Position(position.epoch, plan=plan, streams=self._stream_here())
@@ -418,7 +421,7 @@ class DataLoader(Generic[Batch]):
         return ()
 
     def _end_running(self, reason: str, feed_reason: str | None = None) -> None:
-        for running in list(self._running):
+        for running in self._running:
             if isinstance(running, Feed):
                 running.stop(feed_reason or reason)
             else:
@@ -428,7 +431,7 @@ class DataLoader(Generic[Batch]):
     def _start_epoch(self) -> tuple[Engine, Progress]:
         rest_if_interpreter_exits()
         config = self._config
-        warn_of_shared_samples(config, stacklevel=3)
+        warn_of_shared_samples(config)
         drawn = None
         if config.follows_torch and (self._seed is None or config.draws_each_epoch):
             drawn = draw_torch_seed(config.torch_generator)
@@ -456,8 +459,9 @@ class DataLoader(Generic[Batch]):
             except BaseException:
                 rest_if_interpreter_exits()
                 raise
-        self._given[engine] = given
-        self._next = Position(position.epoch + 1)
+        engine.given = given
+        # Given up, an epoch leaves streams where it began, and not every worker may have seen that.
+        self._next = Position(position.epoch + 1, streams=position.streams if position.batch == 0 else ())
         self._chosen_at = None
         try:
             engine.start_epoch(position)
@@ -476,10 +480,10 @@ class DataLoader(Generic[Batch]):
 
     def _up_to_date(self, engine: Engine, given: tuple[int, tuple[Any, ...]], position: Position) -> bool:
         """Whether workers that run already can make the epoch at ``position``: of what they have, or can be sent."""
-        before = self._given.get(engine)
+        before = engine.given
         if before == given and not position.streams:
             return True
-        if before is None or before[0] != given[0]:
+        if before[0] != given[0]:
             return False
         roots = (self._config.dataset, self._config.collate_fn)
         return engine.follow(difference(roots[: len(given[1])], before[1], given[1]), position)
@@ -499,9 +503,12 @@ class DataLoader(Generic[Batch]):
                 if loader._next is following:
                     if progress.untouched and not progress.feeding:
                         loader._next, loader._resuming = progress.begin, progress.resumed
-                    elif progress.finished and not loader._config.own_streams:
+                        if loader._latest is progress:
+                            loader._chosen_at = progress.batch
+                    elif progress.finished:
                         # Of workers that share a stream, one was at its end: the others begin where it was.
-                        loader._next = progress.position(None)
+                        own = loader._config.own_streams
+                        loader._next = Position(progress.epoch + 1) if own else progress.position(None)
                 loader._release(engine)
 
         return give_back
@@ -521,6 +528,6 @@ class DataLoader(Generic[Batch]):
         """
         engine, progress = self._start_epoch()
         progress.feeding = True
-        feed = Feed(engine, queue, self._give_back(progress))
+        feed = Feed(engine, queue, progress.finish, self._give_back(progress))
         self._running.add(feed)
         return feed

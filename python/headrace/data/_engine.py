@@ -20,6 +20,7 @@ from headrace.data._device import DeviceCopies
 from headrace.data._fingerprint import Difference
 from headrace.data._hand_over import HandOver
 from headrace.data._index_supply import IndexSupply
+from headrace.data._interpreter_exit import rest_if_interpreter_exits
 from headrace.data._order import make_plan
 from headrace.data._stall import stall_watch
 from headrace.data._state import Position
@@ -66,19 +67,23 @@ class Engine:
 
     Attributes:
         length: of the dataset.
+        stateful: whether it reads a stream that has a state of its own.
         stream_count: how many streams the scheduler tells apart; one that workers share counts as one.
         in_order: whether batches arrive in their order.
         scheduler: opens batches and gives them to the consumer, as which this object acts.
         supply: the indices of the batches.
         workers: make the batches.
         stall: what to do when none comes for long.
+        given: what the loader has noted of the dataset and collate function that the workers have.
     """
 
     def __init__(self, config: LoaderConfig, seed: int, base_seed: int, position: Position) -> None:
         self._config = config
+        self.given: tuple[int, tuple[Any, ...]] = (0, ())
         self._owner = os.getpid()
         self.length = config.dataset_length()
         self._stream = _stream_task(config, position) if config.iterable else None
+        self.stateful = self._stream is not None and has_state(config.dataset)
         self.stream_count = 0 if self._stream is None else config.num_workers if self._stream.own else 1
         # Of one common stream the next batch is known only when the one before is.
         self.in_order = config.in_order or (config.iterable and not config.own_streams)
@@ -184,6 +189,7 @@ class Engine:
                     raise self.supply.error
                 raise StopIteration
             if result == WaitOutcome.PRODUCER_DIED:
+                rest_if_interpreter_exits()  # multiprocessing ends workers then
                 self.workers.replace_dead()
             elif result == WaitOutcome.TIMED_OUT:
                 self.stall.note()

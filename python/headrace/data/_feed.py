@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
+from headrace._weak_bag import WeakBag
 from headrace.data._engine import Engine
 from headrace.data._worker import ClaimServer
 from headrace.data._worker_group import WorkerGroup
@@ -26,15 +27,25 @@ class Feed:
     Thread-safety: ``stop`` may be called by any thread, at any time, also twice.
 
     Args:
+        finish: called with the engine if the feeding has stopped at the end of the epoch and all batches were taken
+            from the queue.
         give_back: called with the engine once the feeding has stopped.
     """
 
     def __init__(
-        self, engine: Engine, queue: _core.LoDTensorBlockingQueue, give_back: Callable[[Engine], None]
+        self,
+        engine: Engine,
+        queue: _core.LoDTensorBlockingQueue,
+        finish: Callable[[Engine], None],
+        give_back: Callable[[Engine], None],
     ) -> None:
         self._owner = os.getpid()
         self._engine = engine
+        self._finish = finish
         self._give_back = give_back
+        self._queue = queue
+        stats = queue.stats()
+        self._lost_before = stats["sent"] - stats["received"] - stats["depth"]
         self._stopping = threading.Event()
         self._ending = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -77,6 +88,9 @@ class Feed:
         feeder.stop(reason)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        stats = self._queue.stats()
+        if feeder.finished and stats["sent"] - stats["received"] == self._lost_before:
+            self._finish(self._engine)
         self._give_back(self._engine)
 
     def __del__(self) -> None:
@@ -84,12 +98,12 @@ class Feed:
 
 
 # Those that must be stopped before the interpreter ends.
-_FEEDS: weakref.WeakSet[Feed] = weakref.WeakSet()
+_FEEDS: WeakBag[Feed] = WeakBag()
 
 
 @atexit.register
 def _stop_all() -> None:
-    for feed in list(_FEEDS):
+    for feed in _FEEDS:
         feed.stop("the program ended")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -191,13 +192,15 @@ class _Walk:
         if kind in _VALUES:
             return kind, value if value == value else "nan"
         self._left -= 1
-        if self._left < 0 or id(value) in self._under_way:
+        if id(value) in self._under_way:
             return None
+        if self._left < 0:
+            return _Itself(value)
         if isinstance(value, np.ndarray):
             small = value.nbytes <= _MAX_BYTES and not value.dtype.hasobject
             return value.tobytes() if small else _Itself(value), value.shape, value.strides, value.dtype.str
         if is_tensor(value):
-            return _Itself(value), None if value.is_inference() else value._version
+            return _Itself(value), None if value.is_inference() else value._version, _bytes_of_small(value)
         self._under_way.add(id(value))
         try:
             return self._visit_parts(kind, value)
@@ -219,7 +222,12 @@ class _Walk:
             return _Itself(value.__code__), self.visit(value.__defaults__), self.visit(_closure(value))
         if isinstance(value, types.MethodType):
             return _Itself(value.__func__), self.visit(value.__self__)
+        if isinstance(value, functools.partial):
+            return "partial", _Itself(kind), self.visit((value.func, value.args, value.keywords))
         attributes = getattr(value, "__dict__", None)
+        slots = _slots(value)
+        if slots:
+            return "slots", _Itself(kind), self._visit_items(slots), self.visit(attributes)
         if type(attributes) is not dict or not attributes:
             # Nothing in sight that could change; or a container, which may have slots or be written in C.
             length = len(value) if isinstance(value, (list, dict, Mapping)) else None
@@ -229,6 +237,29 @@ class _Walk:
 
     def _visit_items(self, items: dict[Any, Any]) -> Any:
         return [(self.visit(key), self.visit(item)) for key, item in items.items()]
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    """What an object holds in places that its classes list in ``__slots__``, rather than in a dict."""
+    found = {}
+    for kind in type(value).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
+            if name.startswith("__") and not name.endswith("__"):
+                name = f"_{kind.__name__.lstrip('_')}{name}"
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                found[name] = getattr(value, name)
+    return found
+
+
+def _bytes_of_small(tensor: Any) -> bytes | None:
+    """The elements of a small tensor: if it shares them with an array, its version does not say when that changes."""
+    try:
+        if tensor.numel() * tensor.element_size() > _MAX_BYTES or tensor.device.type != "cpu":
+            return None
+        return bytes(tensor.detach().numpy().tobytes())
+    except (RuntimeError, TypeError):  # it is no array
+        return None
 
 
 def _closure(function: types.FunctionType) -> list[Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 
+from headrace._weak_bag import WeakBag
 from headrace.data._engine import Engine
 
 # Seconds without an iteration after which workers end; the next one starts workers again.
@@ -57,7 +57,7 @@ class IdleEngine:
 
 
 _lock = threading.Lock()
-_watched: weakref.WeakSet[IdleEngine] = weakref.WeakSet()
+_watched: WeakBag[IdleEngine] = WeakBag()
 _watching = False
 
 
@@ -85,8 +85,7 @@ def _look() -> bool:
     for idle in watched:
         idle.close_after(IDLE_SECONDS)
     with _lock:
-        _watched.difference_update([idle for idle in watched if not idle])
-        _watching = bool(_watched)
+        _watching = any(_watched)
         return _watching
 
 

@@ -47,6 +47,8 @@ class IndexSupply:
         # In progress or ready, the one taken last, and one that is handed over twice.
         self._most_lists = prefetch + 2
         self._lists: collections.OrderedDict[int, Indices] = collections.OrderedDict()
+        # Without workers, nothing is asked of a sampler before somebody wants a batch.
+        self._ahead = config.num_workers > 0
         self._begin = Position(0)
         self.error: Exception | None = None
 
@@ -64,7 +66,8 @@ class IndexSupply:
             if position.plan:
                 self._plan.restore(dict(position.plan))
             self._plan.start(position.epoch, position.batch)
-            self.top_up()
+            if self._ahead:
+                self.top_up()
 
     def states(self) -> States | None:
         """What the order of the current epoch depends on from a batch on, besides epoch and seed; None: on nothing."""

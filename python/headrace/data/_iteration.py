@@ -110,6 +110,7 @@ class Progress:
         # Where the streams of the epoch that follows begin; empty: at their beginnings.
         self._following_streams: tuple[StreamPosition, ...] = ()
         self._plan_states = engine.supply.states()
+        self._stateful = engine.stateful
         self.detailed = bool(engine.stream_count) or not engine.in_order
         self.place: Any = begin.batch
         if engine.stream_count:
@@ -163,9 +164,16 @@ class Progress:
                     "the number of batches does not say which these were: state_dict takes it only where batches come "
                     "in order and workers have no streams of their own"
                 )
+            if self._stateful and (self.epoch > 0 or self.begin.streams):
+                raise errors.FailedPrecondition(
+                    "the dataset has a state of its own, on which this epoch's batches may depend, and the number of "
+                    "batches does not say what it was: call state_dict() when the epoch is over, without a number"
+                )
             return Position(self.epoch, batches, streams=(StreamPosition(batches),))
         place = self.place.position() if self.detailed else {"batch": self.place if batches is None else batches}
-        plan = {} if self._plan_states is None else self._plan_states(place["batch"])
+        plan = self.begin.plan if place["batch"] == self.begin.batch else {}
+        if not plan and self._plan_states is not None:
+            plan = self._plan_states(place["batch"])
         return Position(self.epoch, plan=plan, **place)
 
 

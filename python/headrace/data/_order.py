@@ -142,6 +142,11 @@ class _Drawn:
         self._checksums = array.array("I")
         self.generators: dict[str, str] = {}
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was drawn."""
+        return len(self._checksums) > 0
+
     def note(self, batch: int, checksum: int) -> None:
         """Notes, of one batch after the other, the checksum of all indices before it."""
         if batch == self._first + len(self._checksums):
@@ -174,6 +179,7 @@ class ReplayPlan(BatchPlan):
         self._rank, self._world = rank, world
         self._draws = SamplerDraws(sampler)
         self._restored: dict[str, Any] = {}
+        self._replayed: dict[str, Any] = {}  # what was restored for this epoch
         self._first = 0
         self._begun = False
         self._known = _Drawn(0)
@@ -190,10 +196,17 @@ class ReplayPlan(BatchPlan):
 
     def start(self, epoch: int, batch: int) -> None:
         self._first, self._begun = batch, False
+        self._replayed, self._restored = self._restored, {}
         self._known = _Drawn(batch)
 
     def states(self) -> States:
-        return self._known.state
+        known, generator = self._known, self.generator
+
+        def state(batch: int) -> dict[str, Any]:
+            upcoming = {} if generator is None or known.begun else {"torch_generator": encode_generator(generator)}
+            return upcoming or known.state(batch)
+
+        return state
 
     def check(self, state: dict[str, Any]) -> None:
         if not set(state) <= {"drawn", *SamplerDraws.KEYS}:
@@ -230,7 +243,7 @@ class ReplayPlan(BatchPlan):
 
     def _begin(self) -> None:
         """Starts the iteration, and draws what comes before the first batch."""
-        restored, checksum = self._restored, 0
+        restored, checksum = self._replayed, 0
         self._broken_off = False
         with self._draws.repeated(restored) as generators:
             self._indices = iter(self._sampler)
@@ -248,7 +261,7 @@ class ReplayPlan(BatchPlan):
             )
         self._known.generators = generators
         self._known.note(self._first, checksum)
-        self._restored, self._begun = {}, True
+        self._begun = True
 
     def _draw(self, drawn: list[Any], count: int) -> None:
         if count <= 0:
@@ -282,7 +295,8 @@ class ReplayBatchPlan(ReplayPlan):
 
 
 class TorchShufflePlan(BatchPlan):
-    """The order in which torch's own loader would shuffle, drawn from torch's generator in the same way.
+    """The order in which torch's own loader would shuffle, drawn from torch's generator in the same way: when the first
+    batch is taken.
 
     Args:
         generator: a ``torch.Generator``; None: the global one.
@@ -292,27 +306,36 @@ class TorchShufflePlan(BatchPlan):
         self._length, self._batch_size, self._drop_last = length, batch_size, drop_last
         self._generator = generator
         self._state: dict[str, Any] = {}
-        self._restored: dict[str, Any] | None = None
+        self._restored: dict[str, Any] = {}
         self._order: Any = None
         self._at_end: Any = None  # the generator, until the end was reached
 
     def start(self, epoch: int, batch: int) -> None:
+        self._state, self._restored = self._restored, {}
+        self._order = None
+
+    def _draw(self) -> None:
         torch = importlib.import_module("torch")
-        restored, self._restored = self._restored, None
-        if self._generator is None:
-            seed = restored["torch_seed"] if restored is not None else draw_torch_seed(None)
-            self._state = {"torch_seed": seed}
+        if not self._state:
+            self._state.update(self._upcoming(draws=True))
+        generator = self._generator
+        if generator is None:
             generator = torch.Generator()
-            generator.manual_seed(seed)
+            generator.manual_seed(self._state["torch_seed"])
         else:
-            generator = self._generator
-            if restored is not None:
-                set_generator(generator, restored["torch_generator"])
-            self._state = {"torch_generator": encode_generator(generator)}
+            set_generator(generator, self._state["torch_generator"])
         self._order = torch.randperm(self._length, generator=generator).numpy()
         self._at_end = generator
 
+    def _upcoming(self, draws: bool = False) -> dict[str, Any]:
+        """The state of an epoch that was not drawn yet."""
+        if self._generator is None:
+            return {"torch_seed": draw_torch_seed(None if draws else copy_generator(None))}
+        return {"torch_generator": encode_generator(self._generator)}
+
     def take(self, batch: int) -> Indices | None:
+        if self._order is None:
+            self._draw()
         start = batch * self._batch_size
         indices: Indices = self._order[start : start + self._batch_size]
         if len(indices) >= (self._batch_size if self._drop_last else 1):
@@ -324,7 +347,7 @@ class TorchShufflePlan(BatchPlan):
 
     def states(self) -> States:
         state = self._state
-        return lambda batch: state
+        return lambda batch: state or self._upcoming()
 
     def check(self, state: dict[str, Any]) -> None:
         if not {"torch_seed", "torch_generator"} & set(state):

@@ -162,10 +162,13 @@ class _Unpickler(pickle.Unpickler):
         return resolve(self._roots, path)
 
 
+# Where packages are installed: Python's own folders, a user's, those of PYTHONPATH.
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+
+
 @functools.cache
 def _installed_folders() -> tuple[str, ...]:
-    own = os.path.dirname(os.path.dirname(__file__))
-    return tuple({own + os.sep, *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))})
+    return os.path.dirname(os.path.dirname(__file__)) + os.sep, sysconfig.get_path("stdlib") + os.sep
 
 
 def _is_installed(module_name: str | None) -> bool:
@@ -173,4 +176,6 @@ def _is_installed(module_name: str | None) -> bool:
     if module_name in sys.builtin_module_names:
         return True
     file = getattr(sys.modules.get(module_name or ""), "__file__", None)
-    return file is not None and file.startswith(_installed_folders())
+    if file is None:
+        return False
+    return file.startswith(_installed_folders()) or not _INSTALLED.isdisjoint(file.split(os.sep))

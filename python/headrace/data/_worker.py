@@ -199,6 +199,7 @@ class ClaimServer:
         self._hand_over = hand_over
         collate: Any = task.collate
         self._in_place = collate is None or is_in_place(collate)
+        self._own_collate = not (self._in_place or isinstance(collate, DefaultCollate))
         describe_sample = describe if hand_over is None else describe_as_is
         if is_in_place(collate):
             describe_sample = collate.describe
@@ -355,9 +356,8 @@ class ClaimServer:
         self._culprit = f"The samples with indices {_shorten(indices)} could not be unpickled"
         self.producer.begin_row(claim, 0)
         # A collate_fn of the user's may keep samples beyond this call, after which others take their place in the slot.
-        own = self._in_place or isinstance(self.task.collate, DefaultCollate)
         samples = [
-            loads_sample(data, buffers if own else map(bytearray, buffers))
+            loads_sample(data, map(bytearray, buffers) if self._own_collate else buffers)
             for data, buffers in self.producer.kept(claim)
         ]
         self._write_batch(claim, samples, indices)
@@ -389,13 +389,17 @@ class ClaimServer:
         """What is written to the slot for a collated batch."""
         return self._hand_over.put(batch) if self._hand_over is not None and self.hands_over else flatten_batch(batch)
 
-    def _make(self, claim: _core.Claim, indices: list[Any]) -> list[Any]:
+    def _make(self, claim: _core.Claim, indices: list[Any]) -> Any:
         producer = self.producer
         producer.begin_row(claim, claim.begin)
         if self._bulk is not None and (claim.kind == "whole" or not self.task.seed_records):
             self._culprit = f"The samples with indices {_shorten(indices)} could not be made"
             seeds = self.task.seed_records
             made = self._seeded(place_key(claim.batch, 0), self._bulk, indices) if seeds else self._bulk(indices)
+            if claim.kind == "whole" and self._own_collate and not isinstance(made, (list, tuple)):
+                return made  # a batch already, in a form that is between the dataset and its collate_fn
+            if not hasattr(made, "__len__"):
+                raise TypeError(f"__getitems__ must return a list of samples, got {type(made).__name__}")
             if len(made) != len(indices):
                 raise ValueError(f"__getitems__ was asked for {len(indices)} samples and gave {len(made)}")
             self._culprit = None

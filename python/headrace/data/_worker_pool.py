@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core, errors
+from headrace._weak_bag import WeakBag
 from headrace.data._updates import UpdateLog
 from headrace.data._worker import (
     OUTDATED,
@@ -33,10 +34,10 @@ from headrace.data._worker import (
     SharedDescriptor,
     WorkerSetup,
     serve_in_thread,
-    worker_main,
 )
 from headrace.data._worker_deaths import IdleDeaths, SampleDeaths
 from headrace.data._worker_stack import Stacks
+from headrace.data._worker_start import StartLog, StartReporter, run_worker
 
 # How long workers may take to end by themselves, in seconds.
 _GRACE = 1.0
@@ -46,7 +47,7 @@ _LONGEST_START = 10.0
 _MOST_STACKS = 4
 # What the parent has open for each worker, and while it starts one.
 _DESCRIPTORS = 3
-_DESCRIPTORS_AT_START = 6
+_DESCRIPTORS_AT_START = 7
 
 MakeSetup = Callable[..., WorkerSetup]  # with what the pool knows of a worker, by name
 # The dataset index of the row at hand.
@@ -54,6 +55,8 @@ IndexOf = Callable[[_core.HeldClaim], Any]
 
 
 _WORKER_NAME = "headrace-worker-"
+# What multiprocessing calls a forkserver, which imports the main module in the place of its workers (Python 3.13.1).
+_FORKSERVER_NAME = "MainProcess"
 # The status of a worker that would have become a main process of its own.
 _NO_MAIN_GUARD = 109
 
@@ -61,20 +64,23 @@ _NO_MAIN_GUARD = 109
 def _require_main_guard() -> None:
     """Refuses to start workers while a process that is being spawned imports its main module.
 
-    A worker ends without a word then, and the pool that has started it says why, once.
+    A worker, or a forkserver, ends without a word then, and the pool that has started it says why, once.
     """
     process = multiprocessing.current_process()
     if not getattr(process, "_inheriting", False):  # as multiprocessing marks such processes
         return
-    if process.name.startswith(_WORKER_NAME):
+    if process.name.startswith(_WORKER_NAME) or process.name == _FORKSERVER_NAME:
         os._exit(_NO_MAIN_GUARD)
     raise _no_main_guard()
+
+
+_GUARD = 'Put what the program does under `if __name__ == "__main__":`, or pass multiprocessing_context="fork".'
 
 
 def _no_main_guard() -> errors.FailedPrecondition:
     return errors.FailedPrecondition(
         "each worker imports the main module of the program when it starts, and this module iterated over a loader "
-        'again. Put what the program does under `if __name__ == "__main__":`, or pass multiprocessing_context="fork".'
+        f"again. {_GUARD}"
     )
 
 
@@ -90,11 +96,11 @@ def describe_exit(code: int | None) -> str:
     return f"exited with status {code}"
 
 
-def _killed(process: multiprocessing.process.BaseProcess) -> str:
-    """A sentence on a signal in the words of PyTorch's loader, which programs look for."""
+def _in_pytorchs_words(process: multiprocessing.process.BaseProcess) -> str:
+    """A sentence on a worker's end in the words of PyTorch's loader, which programs look for."""
     code = process.exitcode
     if code is None or code >= 0:
-        return ""
+        return f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly. "
     return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}. "
 
 
@@ -193,6 +199,7 @@ class WorkerPool:
         _require_main_guard()
         _require_descriptors(num_workers)
         self._stacks = Stacks()
+        self._starts = StartLog()
         self.updates = UpdateLog()
         try:
             self._main_pidfd = _open_pidfd(self._owner)
@@ -216,10 +223,18 @@ class WorkerPool:
             delay=self._idle_deaths.delay(worker_id),
         )
         process: multiprocessing.process.BaseProcess = self._context.Process(
-            target=worker_main, args=(setup,), name=f"{_WORKER_NAME}{worker_id}", daemon=True
+            target=run_worker,
+            args=(StartReporter(SharedDescriptor(self._starts.fd)), setup),
+            name=f"{_WORKER_NAME}{worker_id}",
+            daemon=True,
         )
         try:
             process.start()
+        except (EOFError, ConnectionError) as error:
+            raise errors.FailedPrecondition(
+                "the forkserver has ended, which imports the main module of the program when it starts: this module "
+                f"may have iterated over a loader again, or raised an exception, which was printed. {_GUARD}"
+            ) from error
         except OSError as error:
             if error.errno not in _LIMITS:
                 raise
@@ -260,7 +275,8 @@ class WorkerPool:
 
         Raises:
             errors.WorkerDied: workers die again and again before they reach a sample.
-            errors.FailedPrecondition: they import a main module that starts workers itself.
+            errors.FailedPrecondition: they import a main module that starts workers itself, or that fails.
+            Exception: what a worker raised when it unpickled the dataset.
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
         reports = []
@@ -304,23 +320,42 @@ class WorkerPool:
         samples = self._scheduler.stats()["samples"]
         given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample), samples)]
         if not at_work:
-            if not self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples):
+            again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples)
+            failure = self._failure_at_start(report, worker)
+            if failure is not None and not (again and samples):
+                raise failure
+            if not again:
                 raise errors.WorkerDied(
-                    f"the worker processes die before they make a sample: {report}. {hint(code)}See what they printed; "
-                    "with num_workers=0 the dataset runs in this process."
+                    f"the worker processes die before they make a sample: {report}. "
+                    f"{_in_pytorchs_words(worker.process)}{hint(code)}See what they printed; with num_workers=0 the "
+                    "dataset runs in this process."
                 )
-            return " while it was idle; another worker takes its place"
+            when = "while it was idle" if samples else "before it made a sample"
+            when = when if failure is None else f"while it started ({failure})"
+            return f" {when}; another worker takes its place"
         self._idle_deaths.forget(worker_id)
         names = [repr(index_of(death)) for death in at_work]
         text = f"sample with index {names[0]}" if len(names) == 1 else f"samples with indices {', '.join(names)}"
         outcomes = {self._give_up(death, worker) for death in given_up}
         return f" while it made the {text}; {', '.join(sorted(outcomes)) or 'another worker makes it again'}"
 
+    def _failure_at_start(self, report: str, worker: _Worker) -> BaseException | None:
+        """What to raise for a worker that ended before it could do anything; None if it has begun."""
+        process = worker.process
+        if process.exitcode != 1 or self._context.get_start_method() == "fork":  # as Python ends after an exception
+            return None
+        if self._starts.began(process.pid):
+            return self._starts.error(process.pid)
+        return errors.FailedPrecondition(
+            f"{report} while it imported the main module of the program, as each worker does when it starts: see the "
+            f"traceback that it printed. {_GUARD}"
+        )
+
     def _give_up(self, death: _core.ProducerDeath, worker: _Worker) -> str:
         if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
             self.skipped += 1
             return "its batch is made without it"
-        explanation = "" if worker.hung else _killed(worker.process) + hint(worker.process.exitcode)
+        explanation = "" if worker.hung else _in_pytorchs_words(worker.process) + hint(worker.process.exitcode)
         self._given_up[(death.epoch, death.batch)] = (worker.describe_exit(), explanation)
         while len(self._given_up) > 2048:
             self._given_up.popitem(last=False)
@@ -416,6 +451,7 @@ class WorkerPool:
                 os.close(self._main_pidfd)
                 self._main_pidfd = -1
             self._stacks.close()
+            self._starts.close()
             self.updates.close()
 
 
@@ -488,7 +524,7 @@ def _forkserver_sockets(context: Any) -> str:
 
 
 # Worker processes of this process.
-_processes: weakref.WeakSet[multiprocessing.process.BaseProcess] = weakref.WeakSet()
+_processes: WeakBag[multiprocessing.process.BaseProcess] = WeakBag()
 _is_fork = False
 
 

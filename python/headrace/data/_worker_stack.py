@@ -18,6 +18,8 @@ from headrace.data._memory_file import memory_file
 
 # One that nobody else is likely to use; those below 34 are reserved.
 _SIGNAL = int(signal.SIGRTMAX) - 3
+# The file that calls the dataset.
+_WORKER = f'File "{Path(__file__).with_name("_worker.py")}"'
 _STATES = {
     "T": "It is stopped (SIGSTOP); SIGCONT would let it go on.",
     "t": "It is stopped by a debugger.",
@@ -60,7 +62,8 @@ class Stacks:
         mark = f"#{pid}\n".encode()
         while mark not in (text := self._text()) and time.monotonic() < deadline:
             time.sleep(0.005)
-        return text.split(mark)[0].decode(errors="replace") or "It does not answer: it may wait in the kernel."
+        text = text.split(mark)[0]
+        return _without_caller(text.decode(errors="replace")) or "It does not answer: it may wait in the kernel."
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -69,6 +72,23 @@ class Stacks:
 
     def _text(self) -> bytes:
         return os.pread(self.fd, 1 << 20, 0)
+
+
+def _without_caller(text: str) -> str:
+    """Stacks, most recent call first, up to where the worker calls the dataset: behind that come its own frames and, in
+    a forked worker, those of the program that started it.
+    """
+    kept: list[str] = []
+    is_top = is_caller = False
+    for line in text.splitlines(keepends=True):
+        if not line.startswith("  "):  # a thread's
+            is_top, is_caller = True, False
+        elif not is_caller:
+            is_caller = _WORKER in line and not is_top
+            is_top = False
+        if not is_caller:
+            kept.append(line)
+    return "".join(kept)
 
 
 def _field(pid: int, name: str) -> str:

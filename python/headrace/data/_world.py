@@ -9,10 +9,11 @@ from typing import Any
 
 from headrace.data._config import LoaderConfig
 
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _warned = False
 
 
-def warn_of_shared_samples(config: LoaderConfig, stacklevel: int) -> None:
+def warn_of_shared_samples(config: LoaderConfig) -> None:
     """Warns, once in a process, if it is one of several and nothing in sight shares the samples out among them.
 
     Whether iterable datasets do so themselves cannot be told.
@@ -28,8 +29,16 @@ def warn_of_shared_samples(config: LoaderConfig, stacklevel: int) -> None:
         f"this process is one of {world}, and each of them is given all samples: pass shard=(rank, {world}) or "
         "sampler=DistributedSampler(dataset) to share them out.",
         RuntimeWarning,
-        stacklevel=stacklevel + 1,
+        stacklevel=_level_of_program(),
     )
+
+
+def _level_of_program() -> int:
+    """The caller's ``stacklevel`` of the first frame that is not this package's."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level + 1
 
 
 def _world_size() -> int:

@@ -21,11 +21,11 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from fault_processes import session_members, stat_of, workers_of
+from fault_processes import ignores_interrupts, session_members, stat_of, workers_of
 
 import headrace.fluid as fluid
 from headrace import errors
@@ -295,9 +295,10 @@ def _end(main: int, way: str, chance: random.Random) -> None:
         # While a process starts, an import statement may swallow an interrupt.
         os.kill(main, signal.SIGINT)
     elif way == "killed beside a stopped worker":
-        workers = workers_of(main)
-        if workers:
-            os.kill(chance.choice(workers), signal.SIGSTOP)
+        # What is stopped before it has run an instruction learns of nothing until it goes on.
+        started = [pid for pid in workers_of(main) if ignores_interrupts(pid)]
+        if started:
+            os.kill(chance.choice(started), signal.SIGSTOP)
         os.kill(main, signal.SIGKILL)
     else:
         numbers = {"segfault": signal.SIGUSR1, "os._exit": signal.SIGUSR2}
@@ -509,14 +510,16 @@ class Deadly:
         return index
 
 
-def deadly(how: str, kind: str, on_worker_death: str, tries: int, count: int = 1) -> None:
-    """Two of 40 samples always end their worker."""
+def deadly(
+    how: str, kind: str, on_worker_death: str, tries: int, count: int = 1, samples: Sequence[int] = (5, 22)
+) -> None:
+    """Two of 40 samples, or those named, always end their worker."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     be_quiet()
     arguments: dict[str, Any] = {"collate_fn": sum_up} if kind == "collation" else {}
     loader = DataLoader(
-        Deadly(40, how, (5, 22)),
+        Deadly(40, how, tuple(samples)),
         batch_size=4,
         num_workers=2,
         max_deaths_per_sample=tries,

@@ -288,6 +288,19 @@ class Unpicklable(Ints):
         raise TypeError("this dataset stays where it is")
 
 
+class Unloadable(Ints):
+    """Cannot be unpickled, unless there is a certain file."""
+
+    def __init__(self, length: int, allowed: Any = "/nowhere") -> None:
+        super().__init__(length)
+        self.allowed = allowed
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if not os.path.exists(self.allowed):
+            raise ImportError("no codec")
+
+
 class Memory:
     """Arrays of a fixed number of bytes."""
 

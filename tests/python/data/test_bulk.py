@@ -56,6 +56,38 @@ def test_samples_that_differ_are_made_once(workers: int) -> None:
     assert second.dtype == np.float64
 
 
+class Columns(Calls):
+    """Reads a batch at once, as a table does."""
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        return {"index": np.array(indices), "square": np.array(indices) ** 2}
+
+
+class Nothing(Calls):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return None
+
+
+def as_it_is(batch: Any) -> Any:
+    return batch
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_what_a_collate_function_is_given_may_be_a_batch_already(workers: int) -> None:
+    loader = DataLoader(Columns(), batch_size=64, num_workers=workers, collate_fn=as_it_is)
+    batches = list(loader)
+    assert np.concatenate([batch["square"] for batch in batches]).tolist() == [i * i for i in range(1024)]
+    assert {len(batch["index"]) for batch in batches} == {64}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_no_list_of_samples_is_an_error(workers: int) -> None:
+    with pytest.raises(TypeError, match="__getitems__ must return a list of samples, got NoneType"):
+        next(iter(DataLoader(Nothing(), batch_size=4, num_workers=workers)))
+    with pytest.raises(ValueError, match="__getitems__ was asked for 4 samples and gave 2"):
+        next(iter(DataLoader(Columns(), batch_size=4, num_workers=workers)))
+
+
 def test_with_fewer_batches_in_flight_than_workers_they_are_cut_and_somebody_is_told() -> None:
     with pytest.warns(RuntimeWarning, match="prefetch_factor=1 leaves 2 of 3 workers idle"):
         loader = DataLoader(Calls(), batch_size=64, num_workers=3, prefetch_factor=1)

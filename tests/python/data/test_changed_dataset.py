@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -127,6 +128,38 @@ def replace(thing: Any) -> None:
     thing.value = object()
 
 
+class Slotted:
+    __slots__ = ("__weakref__", "inner", "kept", "never_set")
+
+    def __init__(self) -> None:
+        self.inner, self.kept = [1], {"a": 1}
+
+
+def slot(thing: Any) -> None:
+    thing.value = Slotted()
+
+
+def change_in_a_slot(thing: Any) -> None:
+    thing.value.inner[0] += 1
+
+
+def bind(thing: Any) -> None:
+    thing.value = functools.partial(max, 1, default=[2])
+
+
+def change_what_is_bound(thing: Any) -> None:
+    thing.value.keywords["default"].append(3)
+
+
+def hold_too_much(thing: Any) -> None:
+    thing.value = {number: [(1, 2)] * 500 for number in range(100)}
+    thing.later = Slotted()
+
+
+def replace_what_comes_late(thing: Any) -> None:
+    thing.later = Slotted()
+
+
 def resize(thing: Any) -> None:
     thing.value = list(range(100_000))
 
@@ -148,6 +181,15 @@ def test_a_fingerprint_changes_when_something_does() -> None:
     changes: list[tuple[Callable[[Any], None], bool]] = [
         (replace, True),
         (nothing, False),
+        (slot, True),
+        (nothing, False),
+        (change_in_a_slot, True),
+        (bind, True),
+        (nothing, False),
+        (change_what_is_bound, True),
+        (hold_too_much, True),
+        (nothing, False),
+        (replace_what_comes_late, True),
         (resize, True),
         (nothing, False),
         (grow, True),

@@ -56,8 +56,7 @@ def test_it_is_left_out(how: str, kind: str) -> None:
 
 @pytest.mark.parametrize("tries", [1, 5])
 def test_the_number_of_tries_is_an_option(tries: int) -> None:
-    result = run("deadly", "os._exit", "rows", "raise", tries)
+    result = run("deadly", "os._exit", "rows", "raise", tries, 1, [5])
     assert result["epochs"][0][1][0] == 5
-    assert result["stats"]["worker_deaths"] >= 2 * tries
-    if tries == 1:
-        assert result["stats"]["worker_deaths"] <= 4  # workers may die at both samples before the first is given up
+    # The other worker may try, too, before it is known that the last one has died.
+    assert tries <= result["stats"]["worker_deaths"] <= tries + 1

@@ -22,6 +22,9 @@ import headrace
 from headrace.data import DataLoader, IterableDataset, RandomSampler
 from headrace.data._iteration import BatchIterator, ProgressBar
 
+# A garbage collection on the way may run finalizers of other loaders, in which Python reports an interrupt as ignored.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 OWN = str(Path(headrace.__file__).parent)
 
 

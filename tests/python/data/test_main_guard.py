@@ -41,6 +41,36 @@ def test_without_a_main_guard_one_error_names_it(context: str, tmp_path: Path) -
     assert 'if __name__ == "__main__":' in last
 
 
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_an_error_of_the_main_module_in_a_worker_names_it_too(context: str, tmp_path: Path) -> None:
+    done = run(tmp_path, f"multiprocessing.set_start_method({context!r})\nmain(None)\n")
+    assert done.returncode == 1
+    assert "RuntimeWarning" not in done.stderr, done.stderr
+    assert 2 <= done.stderr.count("Traceback") <= 3, done.stderr  # those of two workers, and
+    last = done.stderr.strip().splitlines()[-1]
+    assert "exited with status 1 while it imported the main module of the program" in last, done.stderr
+    assert 'if __name__ == "__main__":' in last
+
+
+# As Python does itself from 3.13.1 on.
+PRELOAD = """
+from multiprocessing import spawn
+prepare = spawn.get_preparation_data
+spawn.get_preparation_data = lambda name: (data := prepare(name)) | {"main_path": data.get("init_main_from_path")}
+"""
+
+
+@pytest.mark.parametrize("end", ['main("forkserver")', 'raise KeyError if __name__ == "__mp_main__" else SystemExit'])
+def test_a_forkserver_that_imports_the_main_module_is_no_mystery(end: str, tmp_path: Path) -> None:
+    done = run(tmp_path, f'{PRELOAD}\nif __name__ == "__main__":\n    main("forkserver")\n{end}\n')
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("headrace.errors.FailedPrecondition: the forkserver has ended"), done.stderr
+    assert 'if __name__ == "__main__":' in last
+    # Of what it met itself, multiprocessing's, and ours.
+    assert done.stderr.count("Traceback") == (2 if "KeyError" not in end else 3), done.stderr
+
+
 def test_a_process_of_the_programs_own_is_told_itself(tmp_path: Path) -> None:
     end = 'if __name__ == "__main__":\n    p = multiprocessing.get_context("spawn").Process(); p.start(); p.join()\n'
     done = run(tmp_path, f'{end}else:\n    main("spawn")\n')

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -433,6 +435,13 @@ class Epochs(Shared):
         self.at, self.epoch = state["at"], state["epoch"]
 
 
+class Alike(Epochs):
+    """The same elements in every worker."""
+
+    def elements(self) -> list[Any]:
+        return list(range(self.length))
+
+
 @pytest.mark.parametrize("length", [8, 9])  # the end comes with the last batch, or is found after it
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 def test_a_state_at_the_end_of_an_epoch_holds_the_datasets(num_workers: int, length: int) -> None:
@@ -489,10 +498,6 @@ def test_after_an_epoch_that_was_given_up_the_next_one_is_whole(num_workers: int
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_workers_that_share_a_stream_agree_on_the_datasets_state(num_workers: int) -> None:
-    class Alike(Epochs):
-        def elements(self) -> list[Any]:
-            return list(range(self.length))
-
     loader = DataLoader(Alike(25), 2, num_workers=num_workers, seed=1)
     for epoch in range(4):
         if epoch == 2:  # an epoch that is given up is not read to its end
@@ -500,6 +505,47 @@ def test_workers_that_share_a_stream_agree_on_the_datasets_state(num_workers: in
                 pass
         counted = epoch * 100
         assert [element for batch in lists(loader) for element in batch] == list(range(counted, counted + 25))
+
+
+@contextlib.contextmanager
+def stopped(worker: int) -> Iterator[None]:
+    """Stops a worker meanwhile."""
+    (pid,) = [each.pid for each in multiprocessing.active_children() if each.name == f"headrace-worker-{worker}"]
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_a_worker_that_comes_after_an_epoch_that_was_given_up_begins_where_the_others_do() -> None:
+    ready = multiprocessing.get_context("fork").Event()
+    loader = DataLoader(Alike(9), 2, num_workers=2, seed=1, worker_init_fn=lambda worker: worker == 0 or ready.wait())
+    assert lists(loader) == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
+    lists(loader)
+    next(iter(loader))
+    with stopped(0):
+        ready.set()
+        assert lists(loader) == [[200, 201], [202, 203], [204, 205], [206, 207], [208]]
+
+
+def test_a_stream_that_comes_after_an_epoch_that_was_given_up_begins_where_it_was_resumed() -> None:
+    ready = multiprocessing.get_context("fork").Event()
+
+    def make(**kwargs: Any) -> DataLoader:
+        return DataLoader(Alike(9), 2, num_workers=2, iterable_sharding="dataset", seed=1, **kwargs)
+
+    first = make()
+    lists(first)
+    loader = make(worker_init_fn=lambda worker: worker == 0 or ready.wait())
+    loader.load_state_dict(first.state_dict())
+    next(iter(loader))
+    iterator = iter(loader)
+    begin = next(iterator).tolist()
+    ready.set()
+    expected = [[element + 100 for element in batch] for batch in lists(make())]
+    assert [begin, *lists(iterator)] == expected
 
 
 def test_chained_datasets_follow_each_other() -> None:
@@ -564,3 +610,51 @@ def test_a_stream_may_feed_a_queue(sharding: str, num_workers: int) -> None:
                 loader.state_dict(batches=2)
         feed.stop()
         queue.reopen()
+
+
+@pytest.mark.parametrize("length", [8, 9])
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_state_at_the_end_of_an_epoch_that_was_fed_is_that_of_iteration(
+    num_workers: int, sharding: str, length: int
+) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Epochs(length), 2, num_workers=num_workers, iterable_sharding=sharding, seed=1)
+
+    iterated, fed, stopped = make(), make(), make()
+    queue = core.init_lod_tensor_blocking_queue(core.Scope().var("queue"), 20, [[-1]])
+    for epoch in range(3):
+        expected = lists(iterated)
+        feed = fed._feed(queue)
+        if epoch == 0 and (sharding == "engine" or num_workers < 2):
+            resumed = make()
+            resumed.load_state_dict(fed.state_dict(batches=2))
+            assert lists(resumed) == expected[2:]
+        else:  # the first epoch has changed what follows
+            with pytest.raises(errors.FailedPrecondition):
+                fed.state_dict(batches=2)
+        got = []
+        with pytest.raises(core.EOFException):
+            while True:
+                got.append(np.asarray(queue.pop(timeout=20)[0]).tolist())
+        assert got == expected
+        queue.reopen()
+        feed.stop()
+        state = json.loads(json.dumps(fed.state_dict()))
+        assert state == json.loads(json.dumps(iterated.state_dict()))
+        resumed = make()
+        resumed.load_state_dict(state)
+        following = lists(resumed)
+        assert following != expected
+        stopped = make()
+        stopped.load_state_dict(state)
+    assert lists(fed) == following
+
+    feed = stopped._feed(queue)
+    queue.pop(timeout=20)
+    while not queue.is_closed():
+        time.sleep(0.001)
+    queue.reopen()  # with batches in it that nobody has taken
+    feed.stop()
+    with pytest.raises(errors.FailedPrecondition, match="only the program knows"):
+        stopped.state_dict()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,17 @@ class Scale:
         return value * self.factor
 
 
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+def shifted(value: int, by: int) -> int:
+    return value + by
+
+
 class Negative:
     def __call__(self, value: int) -> int:
         return -value
@@ -37,6 +51,8 @@ class Scaled:
         self.options: dict[Any, Any] = {"shift": 0}
         self.table = np.zeros(4, np.int64)
         self.large = np.zeros(1 << 18)  # 2 MiB
+        self.slotted = Slotted(0)
+        self.transforms.append(functools.partial(shifted, by=0))
 
     def __len__(self) -> int:
         return self.length
@@ -46,7 +62,7 @@ class Scaled:
         for transform in self.transforms:
             value = transform(value)
         extra = int(getattr(self, "extra", 0))
-        return value + self.options["shift"] + int(self.table[0]) + extra, os.getpid()
+        return value + self.options["shift"] + int(self.table[0]) + extra + self.slotted.value, os.getpid()
 
 
 def epoch_of(loader: DataLoader[Any]) -> tuple[list[int], set[int]]:
@@ -69,6 +85,14 @@ def set_within_an_array(dataset: Scaled) -> None:
 
 def set_deeply(dataset: Scaled) -> None:
     dataset.transforms[0].factor = 3
+
+
+def set_in_a_slot(dataset: Scaled) -> None:
+    dataset.slotted.value = 100
+
+
+def set_what_is_bound(dataset: Scaled) -> None:
+    dataset.transforms[1].keywords["by"] = 10_000
 
 
 def add_to_a_list(dataset: Scaled) -> None:
@@ -97,6 +121,8 @@ SMALL = [
     set_array,
     set_within_an_array,
     set_deeply,
+    set_in_a_slot,
+    set_what_is_bound,
     add_to_a_list,
     add_an_attribute,
     remove_it,
@@ -145,6 +171,27 @@ def test_other_changes_start_new_workers() -> None:
         assert numbers == [dataset[i][0] for i in range(8)], change.__name__
         assert pids != workers, change.__name__
         workers = pids
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "src"])
+def test_only_an_installed_module_is_taken_to_be_the_same_in_workers(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / folder).mkdir()
+    name = f"headrace_test_kinds_{folder.replace('-', '_')}"
+    (tmp_path / folder / f"{name}.py").write_text(
+        "class Twice:\n    def __call__(self, value):\n        return 2 * value\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / folder))
+    dataset = Scaled()
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="fork")
+    _, workers = epoch_of(loader)
+    dataset.transforms[0] = importlib.import_module(name).Twice()
+    numbers, pids = epoch_of(loader)
+    assert numbers == [0, 2, 4, 6, 8, 10, 12, 14]
+    assert (pids == workers) == (folder == "site-packages")
+    loader.shutdown()
+    del sys.modules[name]
 
 
 def test_what_workers_have_made_of_it_stays(tmp_path: Path) -> None:

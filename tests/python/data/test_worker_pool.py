@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unpicklable, die_at_start, same
+from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unloadable, Unpicklable, die_at_start, same
 
 from headrace import errors
-from headrace.data import DataLoader
+from headrace.data import DataLoader, WorkerTraceback
 from headrace.data._worker_pool import describe_exit
 
 
@@ -114,6 +114,44 @@ def test_workers_that_die_at_their_start_are_a_clear_error(num_workers: int) -> 
             ):
                 list(loader)
             assert not workers()
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_dataset_that_workers_cannot_unpickle_is_an_error_that_says_why(
+    context: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    loader = DataLoader(Unloadable(4), num_workers=3, multiprocessing_context=context)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ImportError, match="no codec") as caught:
+            list(loader)
+    assert isinstance(caught.value.__cause__, WorkerTraceback)
+    assert "could not unpickle what it was given" in str(caught.value.__cause__)
+    assert "__setstate__" in str(caught.value.__cause__)
+    assert not workers()
+    assert capfd.readouterr().err == ""
+
+
+def test_one_that_fails_to_start_later_on_is_started_again(tmp_path: Path) -> None:
+    dataset = Unloadable(40, tmp_path / "allowed")
+    (tmp_path / "allowed").touch()
+    loader = DataLoader(dataset, num_workers=1, multiprocessing_context="spawn", prefetch_factor=2)
+    batches = iter(loader)
+    got = [next(batches).tolist()]
+    (tmp_path / "allowed").unlink()
+    os.kill(workers()[0], signal.SIGKILL)
+    told = []
+
+    def allow(text: Any, *_: Any, **__: Any) -> None:
+        told.append(str(text))
+        if "started" in told[-1]:
+            (tmp_path / "allowed").touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warnings, "warn", allow)
+        got += [batch.tolist() for batch in batches]
+    assert got == [[i] for i in range(40)]
+    assert "exited with status 1 while it started (no codec)" in told[1]
 
 
 def test_warnings_that_are_errors_do_not_leave_the_loader_without_workers(tmp_path: Path) -> None:

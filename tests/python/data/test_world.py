@@ -22,7 +22,9 @@ def told(loader: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         list(loader)
-    return [str(each.message) for each in caught if "one of" in str(each.message)]
+    about_it = [each for each in caught if "one of" in str(each.message)]
+    assert {each.filename for each in about_it} <= {__file__}
+    return [str(each.message) for each in about_it]
 
 
 def test_it_is_told_what_to_write_and_once() -> None:
