@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -44,7 +45,7 @@ func main() {
 	}
 	server, err := ferretdb.New(&ferretdb.Config{
 		Listener:  listener,
-		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Logger:    slog.New(lazyHandler{Handler: slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})}),
 		Handler:   "sqlite",
 		SQLiteURL: url,
 	})
@@ -57,6 +58,25 @@ func main() {
 	if err := server.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// lazyHandler formats the attributes of a logger only when it has something to log, as FerretDB's own handlers do: with
+// each statement FerretDB makes a logger whose attributes are the statement's arguments, that is, all that is stored.
+type lazyHandler struct {
+	slog.Handler
+	attrs []slog.Attr
+}
+
+func (h lazyHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return lazyHandler{h.Handler, append(slices.Clip(h.attrs), attrs...)}
+}
+
+func (h lazyHandler) WithGroup(name string) slog.Handler {
+	return lazyHandler{Handler: h.Handler.WithAttrs(h.attrs).WithGroup(name)}
+}
+
+func (h lazyHandler) Handle(ctx context.Context, record slog.Record) error {
+	return h.Handler.WithAttrs(h.attrs).Handle(ctx, record)
 }
 
 // makeCertificate writes a certificate for 127.0.0.1 that signs itself, and its key.

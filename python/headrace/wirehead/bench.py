@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -235,7 +235,7 @@ def _stored(cache: Cache) -> int:
     """Samples stored in all."""
     while True:
         current = cache.current()
-        fill = cache.fill(current + 1)
+        fill = cache.fill(current + 1) + cache.fill(current + 2)
         if cache.current() == current:
             return current * cache.config.swap_cap + fill
 
@@ -243,12 +243,12 @@ def _stored(cache: Cache) -> int:
 def swap(place: dict[str, Any], quick: bool) -> None:
     """What a swap takes of anybody's time at SWAP_CAP 1,000, for small and large samples (to reach: 50 ms).
 
-    The writer takes 10 ms to generate a sample, or none at all. What a swap takes of it is how much longer than the
-    others the first put of the next generation takes, everything included. Neither that nor what the manager takes
-    depends on the size of the samples.
+    The writer takes 10 ms to generate a sample, or none at all. A swap takes from the manager what its log says, and
+    from the writer what the puts around it take longer than usual: above all the first put of the next generation.
+    Neither depends on the size of the samples. Readers are the business of ``latency``.
     """
     cap, swaps = (100, 2) if quick else (1000, 3)
-    for length, pause in ((64, 0.01), (65536, 0.01), (64, 0.0)):
+    for length, pause in ((64, 0.01), (65536, 0.01), (64, 0.0), (65536, 0.0)):
         config = Config.load({**place, "DBNAME": f"{place['DBNAME']}_{length}_{pause > 0:d}", "SWAP_CAP": cap})
         if config.is_local:
             config = dataclasses.replace(config, directory=f"{config.directory}/{config.dbname}")
@@ -258,25 +258,35 @@ def swap(place: dict[str, Any], quick: bool) -> None:
             thread = threading.Thread(target=run_keeper, args=(keeper, stop))
             thread.start()
             writer = Writer(cache)
-            puts: list[float] = []
-            for number in range(cap * swaps + 1):
+            starts, puts = [], []
+            for number in range(cap * swaps + cap // 2):
                 time.sleep(pause)
-                puts.append(_timed(writer.put, (np.frombuffer(os.urandom(length), np.uint8), number))[0])
-            usual = statistics.median(puts)
-            waits = [max(0.0, puts[cap * k] - usual) for k in range(1, swaps + 1)]
+                sample = np.frombuffer(os.urandom(length), np.uint8), number
+                starts.append(time.perf_counter())
+                puts.append(_timed(writer.put, sample)[0])
             stop.set()
             thread.join()
             writer.close()
             took = [done.seconds for done in cache.swaps()]
             cache.store.clean()
+        first = [cap * k for k in range(1, swaps + 1)]
+        near = [put for start, put in zip(starts, puts) if any(abs(start - starts[i]) < 1 for i in first)]
         print(
-            f"  samples of {length} bytes, one every {1e3 * pause:g} ms: manager {_ms(took)}; "
-            f"a writer waited {_ms(waits)}; readers do not wait",
+            f"  samples of {length} bytes, {f'one every {1e3 * pause:g} ms' if pause else 'as fast as they come'}:\n"
+            f"    manager {_ms(took)}\n"
+            f"    the first put of a generation {_ms(puts[i] for i in first)}\n"
+            f"    puts within a second of that: {_distribution(near)}; all puts: {_distribution(puts)}",
             flush=True,
         )
 
 
-def _ms(seconds: Sequence[float]) -> str:
+def _distribution(seconds: Sequence[float]) -> str:
+    ordered = sorted(seconds)
+    median, p99 = (1e3 * ordered[int(len(ordered) * share)] for share in (0.5, 0.99))
+    return f"median {median:.1f}, p99 {p99:.1f}, worst {1e3 * ordered[-1]:.1f} ms"
+
+
+def _ms(seconds: Iterable[float]) -> str:
     return ", ".join(f"{1e3 * value:.1f}" for value in seconds) + " ms"
 
 

@@ -1,8 +1,8 @@
 """The circular cache: generations of samples that many processes fill, swap and read at once.
 
 A *generation* is a numbered set of SWAP_CAP samples. The highest one that has been swapped is the *current* one, which
-readers read; writers fill the next. So there is always one to read and one to write, and older ones stay only as long
-as somebody reads them.
+readers read; writers fill the next, and while that is verified, the one after it. So there is always one to read and
+one to write, and older ones stay only as long as somebody reads them.
 
 Why nothing can be lost, torn or mixed, whoever is killed and when:
 
@@ -24,11 +24,18 @@ Why nothing can be lost, torn or mixed, whoever is killed and when:
    one goes on to a newer generation without asking, and lets the lease say so later.
 5. **Death and standstill.** A lease whose time has not changed for LEASE seconds, by the clock of the store alone,
    belongs to nobody any more. A process that was stopped that long knows it from its own monotonic clock: a lease
-   counts as alive until LEASE seconds after the last renewal was *sent*. A writer that cannot say so when its
-   description is inserted does not acknowledge the sample, but puts it again into a generation that it pins anew. So
-   clocks need not agree, only run at about the same speed.
-6. **Bound.** A swap waits until all generations older than the current one are dropped. So at most three have samples:
-   the one being filled, the current one, and one that slow readers still hold.
+   counts as alive until LEASE seconds after the last renewal was *sent*, and if the next one is answered later than
+   that, it never does again: somebody may be clearing away what it has left. A writer that cannot say that it is alive
+   when its description is inserted does not acknowledge the sample, but puts it again under a new lease, into a
+   generation that it pins anew; a reader, too, pins anew under a new one. So clocks need not agree, only run at about
+   the same speed.
+6. **Bound.** A swap waits until all generations older than the current one are dropped. A writer goes on from the
+   generation after the current one to the second after it when it has found all numbers of the first taken, and has
+   seen that all generations older than the current one are dropped; these do not come back. So at most three have
+   samples: the current one, the one being filled, and either the one that slow readers still hold, or the one that is
+   full and not yet verified. Of two that are being filled, the second cannot be swapped before the first: managers
+   look only at the one after the current one. Should a damaged sample of that be thrown away, a writer comes back to
+   it within a second or so.
 
 That only one process manages at a time saves work; nothing depends on it.
 """
@@ -176,10 +183,15 @@ class Cache:
         self.store.close()
 
     def _check_settings(self) -> None:
-        ours = {"SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample), "format": 1}
+        ours = {"SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample), "format": 2}
         if self.store.insert(SETTINGS, "settings", ours):
             return
         found = self.store.find(SETTINGS, "settings") or ours
+        if found.get("format") != ours["format"]:
+            raise StoreError(
+                f"{self.config.dbname} at {self.config.place} was made by another version of headrace: use another "
+                "DBNAME, or that version's `python -m headrace.wirehead clean` first"
+            )
         for name, value in ours.items():
             if found.get(name) != value:
                 raise StoreError(

@@ -96,12 +96,10 @@ class WireheadGenerator:
         self._stop.set()
 
     def _finish(self, cache: Cache, keeper: Keeper) -> None:
-        """Waits until a generation that is full has been swapped: this may be the last generator."""
+        """Waits until generations that are full have been swapped: this may be the last generator."""
         deadline = time.monotonic() + 2 * self.config.lease
-        generation = cache.current() + 1
         while (
-            cache.fill(generation) == self.config.swap_cap
-            and not cache.is_swapped(generation)
+            cache.fill(cache.current() + 1) == self.config.swap_cap
             and time.monotonic() < deadline
             and keeper.blocked is None
         ):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.wirehead.cache import Cache, Swap, this_process
 from headrace.wirehead.errors import StoreError
-from headrace.wirehead.sample import check_description
+from headrace.wirehead.sample import check_description, chunk_names
 from headrace.wirehead.store import LEASES, ROUNDS, SWAPS, Document, key, samples_table
 
 log = logging.getLogger("headrace.wirehead")
@@ -95,9 +95,8 @@ class Keeper:
             self._rate /= 2
         left = self._cache.config.swap_cap - verified
         expected = left / self._rate / 2 if self._rate > 1e-9 else math.inf
-        # Looking shall not be what the server is busy with.
-        rest = (now - start) * (4 if expected > _LONGEST_PAUSE else 1)
-        return max(rest, _SHORTEST_PAUSE, min(expected, _LONGEST_PAUSE))
+        # Looking shall not be what the server is busy with. But what held up a look, such as the disk, is over by now.
+        return min(max(4 * (now - start), _SHORTEST_PAUSE, expected), _LONGEST_PAUSE)
 
     def close(self) -> None:
         """Lets another one manage."""
@@ -171,8 +170,7 @@ class Keeper:
                 kinds = tuple(kind.name for kind in check_description(description))
                 if kinds != self._cache.config.sample:
                     problem = f"it has {list(kinds)}, SAMPLE is {list(self._cache.config.sample)}"
-                name = f"{description['writer']}-{description['number']}"
-                chunks = [f"{name}-{k}" for k in range(description["chunks"])]
+                chunks = chunk_names(description, range(description["chunks"]))
             except (KeyError, TypeError, ValueError) as error:
                 problem = f"its description is wrong: {error}"
             problems.append(problem)
@@ -196,6 +194,8 @@ class Keeper:
         store_now = cache.store.now()
         for holder, lease in cache.store.scan(LEASES).items():
             if holder != "manager" and cache.is_expired(lease, store_now):
+                if not self._leads():  # many deaths take their time
+                    return
                 if lease.get("role") == "generator":
                     self._throw_away(holder, lease)
                 cache.store.remove(LEASES, holder)
@@ -204,18 +204,19 @@ class Keeper:
     def _throw_away(self, writer: str, lease: Document) -> None:
         """Removes the chunks of the one sample that a dead writer may have left half done."""
         store = self._cache.store
-        for generation in lease.get("generations", ()):
-            numbers = [
-                int(sample["number"])
-                for block in self._cache.blocks
-                for sample in self._cache.samples(generation, block).values()
-                if sample.get("writer") == writer
-            ]
-            number = max(int(lease.get("number", 0)), *(n + 1 for n in numbers), 0)
-            chunks = 0
-            while store.remove_chunk(generation, f"{writer}-{number}-{chunks}"):
-                chunks += 1
-            if chunks:
+        first = min(lease.get("generations", ()), default=math.inf)
+        # It may have gone on to a newer one, without its lease saying so yet.
+        generations = [generation for generation in store.generations() if generation >= first]
+        numbers = [
+            int(sample["number"])
+            for generation in generations
+            for block in self._cache.blocks
+            for sample in self._cache.samples(generation, block).values()
+            if sample.get("writer") == writer
+        ]
+        number = max(int(lease.get("number", 0)), *(n + 1 for n in numbers), 0)
+        for generation in generations:
+            if store.remove_sample(generation, writer, number):
                 log.warning("%s died in the middle of a put; its sample is thrown away", lease.get("process"))
                 self._thrown_away += 1
 

@@ -35,12 +35,13 @@ class Lease:
     """
 
     def __init__(self, cache: Cache, role: str, **details: Any) -> None:
-        self.key = f"{role}-{uuid.uuid4().hex[:16]}"
+        self.key = _new_key(role)
         self._cache = cache
         self._details = {"role": role, "process": this_process(), **details}
         self._generations: list[int] = []
         self._kept_from = math.inf  # the first generation that the store's document keeps, whichever it has by now
         self._renewed = float("-inf")
+        self._has_lapsed = False
         self._used: dict[int, float] = {}  # when, by generation
         self._busy = False
         self._lock = threading.Lock()  # guards all above
@@ -58,6 +59,10 @@ class Lease:
         not, they may be gone.
         """
         with self._lock:
+            if self._lapsed():
+                # Somebody may be clearing away what this one has left, and removes the lease in the end.
+                self.key = _new_key(self._details["role"])
+                self._kept_from, self._renewed, self._has_lapsed = math.inf, float("-inf"), False
             was_kept = self._pin(generations)
         if was_kept:
             self._wake.set()
@@ -95,8 +100,18 @@ class Lease:
             self._details.update(details)
 
     def is_alive(self) -> bool:
-        """Whether no other process can have declared it dead before now."""
-        return time.monotonic() - self._renewed < self._cache.config.lease
+        """Whether no other process can have declared it dead before now, since it was first pinned with this key."""
+        return not self._has_lapsed and time.monotonic() - self._renewed < self._cache.config.lease
+
+    def has_lapsed(self) -> bool:
+        """Whether another process may have declared it dead, even if it has been renewed after that. The next pin gives
+        it a new key.
+        """
+        with self._lock:
+            return self._lapsed()
+
+    def _lapsed(self) -> bool:
+        return self._renewed > float("-inf") and not self.is_alive()
 
     def abandon(self) -> None:
         """Ends it without a word, as death would."""
@@ -113,13 +128,15 @@ class Lease:
     def _write(self) -> None:
         """Tells the store. Under the lock for writing only: reading goes on meanwhile."""
         with self._lock:
-            document = {**self._details, "generations": list(self._generations)}
+            key, document = self.key, {**self._details, "generations": list(self._generations)}
             kept_from = min(self._generations, default=math.inf)
             self._kept_from = max(self._kept_from, kept_from)  # until it is known which one the store has
         sent = time.monotonic()
-        self._cache.store.replace(LEASES, self.key, document)
+        self._cache.store.replace(LEASES, key, document)
         with self._lock:
-            self._kept_from, self._renewed = kept_from, sent
+            if key == self.key:
+                self._has_lapsed = self._lapsed()  # before the store had the new one
+                self._kept_from, self._renewed = kept_from, sent
 
     def _renew(self) -> None:
         period = self._cache.config.lease / 3
@@ -129,7 +146,11 @@ class Lease:
             try:
                 is_new = self._let_go() or is_new
                 with self._write_lock:
-                    if not self._stop.is_set() and (is_new or time.monotonic() - self._renewed >= period):
+                    if (
+                        not self._stop.is_set()
+                        and not self.has_lapsed()
+                        and (is_new or time.monotonic() - self._renewed >= period)
+                    ):
                         self._write()
             except Exception as error:  # the operations themselves will say so
                 log.debug("lease %s was not renewed: %s", self.key, error)
@@ -154,3 +175,7 @@ class Lease:
         now, newest = time.monotonic(), max(self._generations, default=0)
         limits = {g: self._cache.config.lease if g == newest else _OVERLAP for g in self._generations}
         return [g for g in generations if now - self._used.get(g, now) > limits.get(g, 0)]
+
+
+def _new_key(role: str) -> str:
+    return f"{role}-{uuid.uuid4().hex[:16]}"

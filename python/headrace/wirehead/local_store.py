@@ -106,6 +106,14 @@ class LocalStore:
             return False
         return True
 
+    def remove_sample(self, generation: int, writer: str, number: int) -> int:
+        names = [
+            name
+            for name in _names(self._root / _chunks_table(generation))
+            if name.partition("-")[2].rpartition("-")[0] == f"{writer}-{number}"
+        ]
+        return sum(self.remove_chunk(generation, name) for name in names)
+
     def generations(self) -> list[int]:
         return sorted({int(name.split(".")[0]) for name in _names(self._root) if name[0].isdigit()})
 

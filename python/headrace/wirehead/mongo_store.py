@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -15,7 +16,7 @@ from urllib.parse import unquote_plus
 
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
-from headrace.wirehead.store import Document, seconds
+from headrace.wirehead.store import Document, chunk_name, part_of_chunk, seconds
 
 try:
     import pymongo
@@ -49,8 +50,9 @@ class MongoStore:
     """See :class:`headrace.wirehead.store.Store`.
 
     Collections: ``<COUNTER>.settings``, ``.swaps``, ``.leases``, ``.rounds``; ``<WRITE>.<generation>.samples.<block>``
-    with the samples' descriptions and ``<WRITE>.<generation>.chunks`` with their bytes. All ``_id`` are texts, and
-    whatever is looked up is looked up by ``_id`` alone. A document is one JSON text beside its ``_id`` (and ``time``).
+    with the samples' descriptions and ``<WRITE>.<generation>.chunks.<part>`` with their bytes. All ``_id`` are texts,
+    and whatever is looked up is looked up by ``_id`` alone. A document is one JSON text beside its ``_id`` (and
+    ``time``).
 
     FerretDB 1 on SQLite has an index on ``_id`` that refuses duplicates, but does not look there to find one: it goes
     through the collection. So an insert costs it less than a look, except in small collections.
@@ -66,7 +68,7 @@ class MongoStore:
         self.config = config
         self._client: pymongo.MongoClient[Document] = _connect(config)
         self._database = self._client[config.dbname]
-        self._name = re.compile(re.escape(config.write_collection) + r"\.(\d{12})\.(?:samples\.\d+|chunks)")
+        self._name = re.compile(re.escape(config.write_collection) + r"\.(\d{12})\.(samples|chunks)\.(\d+)")
         # Threads start when there is something for them.
         self._pool = concurrent.futures.ThreadPoolExecutor(self.parallel, "headrace-wirehead-chunks")
         try:
@@ -112,20 +114,17 @@ class MongoStore:
         return seconds(reply["localTime"])
 
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
-        collection = self._chunks(generation)
-
         def write(chunk: tuple[str, bytes | memoryview]) -> None:
+            name, document = chunk[0], {"_id": chunk[0], "data": Binary(bytes(chunk[1]))}
             # Names are unique: if it is there, it is ours, of an attempt that was not answered.
             with contextlib.suppress(DuplicateKeyError):
-                self._retried(lambda: collection.insert_one({"_id": chunk[0], "data": Binary(bytes(chunk[1]))}))
+                self._retried(lambda: self._chunks(generation, name).insert_one(document))
 
         self._map(write, list(chunks.items()))
 
     def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
-        collection = self._chunks(generation)
-
         def read(name: str) -> memoryview | None:
-            document = self._retried(lambda: collection.find_one({"_id": name}))
+            document = self._retried(lambda: self._chunks(generation, name).find_one({"_id": name}))
             data = None if document is None else document.get("data")
             return memoryview(data) if isinstance(data, bytes) else None
 
@@ -143,9 +142,12 @@ class MongoStore:
     def missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
         # Asks the unique index, not the documents: where a chunk is, an empty one is refused. Finding it would read it,
         # and some servers (FerretDB) read megabytes for that even when no field is asked for.
-        collection = self._chunks(generation)
-        if not names:
-            return []
+        parts = itertools.groupby(sorted(names, key=part_of_chunk), part_of_chunk)
+        return [name for _, part in parts for name in self._missing_chunks(generation, list(part))]
+
+    def _missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
+        """Of one part."""
+        collection = self._chunks(generation, names[0])
         attempts = 0
 
         def attempt() -> list[str]:
@@ -169,11 +171,25 @@ class MongoStore:
         return missing
 
     def remove_chunk(self, generation: int, name: str) -> bool:
-        return bool(self._retried(lambda: self._chunks(generation).delete_one({"_id": name})).deleted_count)
+        return bool(self._retried(lambda: self._chunks(generation, name).delete_one({"_id": name})).deleted_count)
+
+    def remove_sample(self, generation: int, writer: str, number: int) -> int:
+        count = 0
+        for found in self._collections():
+            if int(found[1]) == generation and found[2] == "chunks":
+                for chunk in itertools.count():
+                    if not self.remove_chunk(generation, chunk_name(int(found[3]), writer, number, chunk)):
+                        break
+                    count += 1
+        return count
 
     def generations(self) -> list[int]:
+        return sorted({int(found[1]) for found in self._collections()})
+
+    def _collections(self) -> list[re.Match[str]]:
+        """Those of generations: number, "samples" or "chunks", block or part."""
         matches = map(self._name.fullmatch, self._retried(self._database.list_collection_names))
-        return sorted({int(match[1]) for match in matches if match is not None})
+        return [match for match in matches if match is not None]
 
     def drop(self, generation: int) -> None:
         # As long as one of them is there, somebody will find the generation and drop the rest.
@@ -197,8 +213,9 @@ class MongoStore:
         prefix = self.config.write_collection if table[0].isdigit() else self.config.counter_collection
         return self._database[f"{prefix}.{table}"]
 
-    def _chunks(self, generation: int) -> Any:
-        return self._database[f"{self.config.write_collection}.{generation:012d}.chunks"]
+    def _chunks(self, generation: int, name: str) -> Any:
+        """The collection of a chunk."""
+        return self._database[f"{self.config.write_collection}.{generation:012d}.chunks.{part_of_chunk(name)}"]
 
     def _retried(self, operation: Callable[[], Result]) -> Result:
         """What the operation returns, once the server answers; DuplicateKeyError passes through."""

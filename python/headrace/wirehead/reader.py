@@ -9,7 +9,7 @@ from typing import Any
 from headrace.wirehead.cache import Cache
 from headrace.wirehead.errors import CorruptSampleError
 from headrace.wirehead.lease import Lease
-from headrace.wirehead.sample import Array, Decoder, Kind, check_description, pieces_of
+from headrace.wirehead.sample import Array, Decoder, Kind, check_description, chunk_names, pieces_of
 from headrace.wirehead.store import Document
 
 
@@ -86,8 +86,8 @@ class Reader:
                 decoders[kind.name] = Decoder(kind, place if Decoder.fits(kind, place) else None)
         pieces = list(pieces_of(kinds, self._kinds, int(description["chunk_bytes"])))
         numbers = sorted({number for number, _, _ in pieces})
-        name = f"{description['writer']}-{description['number']}"
-        chunks = self._cache.store.read_chunks(generation, [f"{name}-{number}" for number in numbers])
+        names = chunk_names(description, numbers)
+        chunks = self._cache.store.read_chunks(generation, names)
         number, chunk = -1, memoryview(b"")
         for k, kind_name, part in pieces:
             if k != number:

@@ -7,13 +7,14 @@ import importlib
 import math
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.wirehead.compression import compress, decompress_into
+from headrace.wirehead.store import chunk_name
 
 Array = npt.NDArray[Any]
 
@@ -70,7 +71,18 @@ def check_description(description: Mapping[str, Any]) -> list[Kind]:
         raise ValueError(f"its arrays have {length} bytes, it has {description['length']}")
     if chunk_bytes < 1 or description["chunks"] != -(-length // chunk_bytes):
         raise ValueError(f"{description['chunks']} chunks of {chunk_bytes} bytes for {length} bytes")
+    chunk_names(description, ())
     return kinds
+
+
+def chunk_names(description: Mapping[str, Any], numbers: Iterable[int]) -> list[str]:
+    """The names of a sample's chunks that have these numbers.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not a description.
+    """
+    part, number = int(description["part"]), int(description["number"])
+    return [chunk_name(part, description["writer"], number, chunk) for chunk in numbers]
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:

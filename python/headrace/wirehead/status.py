@@ -34,7 +34,7 @@ class Status:
         database, place: DBNAME, and where it is.
         generation: the current one; 0 before the first swap.
         fill, swap_cap: samples in the generation that is being filled, and how many it takes.
-        samples: generated in all, those of ``fill`` included.
+        samples: generated in all, those of ``fill`` and of the generation after it included.
         samples_per_second, seconds_per_sample: between the last swaps (at most 10); None before the second one.
         swaps: so far.
         last_swap_seconds: what the last swap took.
@@ -113,7 +113,9 @@ def status_of(cache: Cache) -> Status:
         rate = (last.samples - last.before[0][1]) / (last.time - last.before[0][0])
     leases = cache.leases().values()
     generations = store.generations()
-    lengths = {generation: _lengths(cache, generation) for generation in {*generations, current + 1}}
+    # The newest first: what lies in one says that those before it are full, as they will be found.
+    newest_first = sorted({*generations, current + 1}, reverse=True)
+    lengths = {generation: _lengths(cache, generation) for generation in newest_first}
     fill = len(lengths[current + 1])
 
     def processes(role: str) -> list[Process]:
@@ -133,7 +135,7 @@ def status_of(cache: Cache) -> Status:
         generation=current,
         fill=fill,
         swap_cap=config.swap_cap,
-        samples=(last.samples if last else 0) + fill,
+        samples=(last.samples if last else 0) + sum(len(lengths[g]) for g in lengths if g > current),
         samples_per_second=rate,
         seconds_per_sample=1 / rate if rate else None,
         swaps=current,

@@ -12,6 +12,7 @@ Document = dict[str, Any]
 SETTINGS, SWAPS, LEASES, ROUNDS = "settings", "swaps", "leases", "rounds"
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 64
+_PART_BYTES, _MOST_PARTS = 2**24, 64
 
 
 class Store(Protocol):
@@ -57,7 +58,7 @@ class Store(Protocol):
         """Seconds by the store's own clock, which is the same for all machines."""
 
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
-        """Keeps them all; on return they are as safe as the store makes anything."""
+        """Keeps them all, under names of :func:`chunk_name`; on return they are as safe as the store makes anything."""
 
     def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
         """Chunks in the order of their names; None for one that is not there."""
@@ -67,6 +68,9 @@ class Store(Protocol):
 
     def remove_chunk(self, generation: int, name: str) -> bool:
         """Whether it was there."""
+
+    def remove_sample(self, generation: int, writer: str, number: int) -> int:
+        """Removes all chunks of a sample, in whichever part they are. How many there were."""
 
     def generations(self) -> list[int]:
         """Those of which anything is stored, in ascending order."""
@@ -97,6 +101,39 @@ def block_size(swap_cap: int) -> int:
 def samples_table(generation: int, block: int) -> str:
     """The table of a block of a generation's samples, by their ids."""
     return f"{key(generation)}.samples.{block:02d}"
+
+
+def part_of(id: int, length: int, swap_cap: int) -> int:
+    """The part of a generation that a sample's chunks belong to: 16 MiB, or a 64th of the generation if that is more.
+
+    What a server does with a collection as a whole is then done in steps that are short however large the samples are:
+    dropping it, during which nobody else writes (SQLite); going through it for each chunk that is looked for (FerretDB
+    on SQLite).
+
+    Args:
+        id: that the sample is meant to get.
+        length: of its chunks together, in bytes.
+        swap_cap: samples per generation.
+    """
+    samples = min(_PART_BYTES // max(length, 1), block_size(swap_cap))
+    return id // max(samples, -(-swap_cap // _MOST_PARTS), 1)
+
+
+def chunk_name(part: int, writer: str, number: int, chunk: int) -> str:
+    """The name of a chunk.
+
+    Args:
+        part: see :func:`part_of`.
+        writer: the key of the lease of the process that writes it.
+        number: of the sample, among those of that lease.
+        chunk: its number in the sample.
+    """
+    return f"{part:02d}-{writer}-{number}-{chunk}"
+
+
+def part_of_chunk(name: str) -> str:
+    """The part, two or more digits, of a name of :func:`chunk_name`."""
+    return name.partition("-")[0]
 
 
 def seconds(time: Any) -> float:

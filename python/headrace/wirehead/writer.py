@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -11,11 +12,12 @@ from typing import Any
 from headrace.wirehead.cache import Cache
 from headrace.wirehead.lease import Lease
 from headrace.wirehead.sample import cut, encode
-from headrace.wirehead.store import Document, key, samples_table
+from headrace.wirehead.store import Document, chunk_name, key, part_of, samples_table
 
 log = logging.getLogger("headrace.wirehead")
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 0.05
+_LOOK_EVERY = 1.0  # second: whether a generation that was full has numbers again that are free
 _SMALLEST_CHUNK = 2**20  # bytes; a sample is not cut into smaller ones to write them side by side
 
 
@@ -25,6 +27,9 @@ class Writer:
     Writers share the ids of a generation out among themselves, so that none asks which are free: the second of three
     takes 1, 4, 7, … Who has come to the end of its own takes what the others have left. This is to save work: only
     inserting under a free id makes an id one's own.
+
+    A writer that has found a generation full does not wait until that is verified and swapped, but goes on into the
+    next one where there is room for it (6 in :mod:`headrace.wirehead.cache`).
 
     Args:
         cache: where.
@@ -41,6 +46,7 @@ class Writer:
         self._next = 0  # its own next id, free as far as is known
         self._free: list[int] = []  # ids that were free when it looked, to take before that
         self._full: set[int] = set()  # blocks in which nothing was free
+        self._look_at = math.inf  # when to see whether the generation before this one is swapped
 
     def put(self, sample: Any) -> tuple[int, int] | None:
         """Stores a sample. Returns its generation and id when others can rely on it; None if ``stop`` was set before.
@@ -59,9 +65,11 @@ class Writer:
             while (place := self._place()) is not None:
                 generation, id = place
                 assert self._lease is not None
-                name = f"{self._lease.key}-{self._number}"
-                store.write_chunks(generation, {f"{name}-{k}": chunk for k, chunk in enumerate(chunks)})
+                part = part_of(id, length, config.swap_cap)
+                names = [chunk_name(part, self._lease.key, self._number, k) for k in range(len(chunks))]
+                store.write_chunks(generation, dict(zip(names, chunks)))
                 description = {
+                    "part": part,
                     "writer": self._lease.key,
                     "number": self._number,
                     "chunk_bytes": chunk_bytes,
@@ -104,29 +112,53 @@ class Writer:
             if generation is None:
                 break
             id = self._free_id(generation)
-            if id is None:
-                id = self._wait_for_swap(generation)
             if id is not None:
                 return generation, id
+            self._go_on(generation)
         return None
 
     def _open_generation(self) -> int | None:
         """A generation to write to, pinned; None if ``stop`` was set."""
+        if self._lease is not None and self._lease.has_lapsed():
+            self._begin_anew()
         if self._lease is None:
             self._lease = Lease(self._cache, "generator", number=0, joined=self._cache.store.now())
         if self._generation and self._lease.use(self._generation):
-            return self._generation
+            if time.monotonic() >= self._look_at:
+                self._look_back()
+            if self._generation:
+                return self._generation
         while not self._stop.is_set():
             generation = self._cache.current() + 1
-            if self._lease.pin([generation]) or not self._cache.is_swapped(generation):
-                if generation != self._generation:
-                    self._generation = generation
-                    self._take_rank()
-                    self._next, self._free = self._rank, []
-                    # Alone, it will have taken all of them itself.
-                    self._full = set(self._cache.blocks) if self._writers == 1 else set()
+            if self._begin(generation):
                 return generation
         return None
+
+    def _begin(self, generation: int) -> bool:
+        """Pins a generation to write to. Whether it is certain that it stays."""
+        assert self._lease is not None
+        if not self._lease.pin([generation]) and self._cache.is_swapped(generation):
+            self._generation = 0  # what was pinned before is not pinned any more
+            return False
+        if generation != self._generation:
+            self._generation, self._look_at = generation, math.inf
+            self._take_rank()
+            self._next, self._free = self._rank, []
+            # Alone, it will have taken all of them itself.
+            self._full = set(self._cache.blocks) if self._writers == 1 else set()
+        return True
+
+    def _look_back(self) -> None:
+        """Goes back to the generation before, if that is not swapped, and samples of it were thrown away."""
+        before = self._generation - 1
+        if self._cache.is_swapped(before):
+            self._look_at = math.inf
+            return
+        self._look_at = time.monotonic() + _LOOK_EVERY
+        free = [id for block in self._cache.blocks for id in self._look(before, block)]
+        if free and self._begin(before):
+            random.shuffle(free)
+            self._next, self._free, self._full = self._cache.config.swap_cap, free, set()
 
     def _insert(self, generation: int, id: int | None, description: Document) -> int | None:
         """Makes a sample visible under this id or another one, which is returned; None if all are taken."""
@@ -151,19 +183,33 @@ class Writer:
         if self._free:
             return self._free.pop(0)
         if self._next < self._cache.config.swap_cap:
+            id = self._next
             self._next += self._writers
-            return self._next - self._writers
+            block = self._cache.block_of(id)
+            if self._cache.block_of(self._next) > block:
+                # The others are here or hereabouts. So that not all blocks are left to look at in the end.
+                self._look_at_block(generation, block - 1)
+            return id
         # Its own ids are used up: what others have not used yet is there for all.
-        if self._cache.is_swapped(generation):
+        unknown = [block for block in self._cache.blocks if block not in self._full]
+        if not unknown or self._cache.is_swapped(generation):
             return None
-        for block in self._cache.blocks:
-            if block not in self._full:
-                self._free = self._look(generation, block)
-                if self._free:
-                    random.shuffle(self._free)  # lest all want the same
-                    return self._free.pop()
-                self._full.add(block)
+        for block in unknown:
+            free = self._look_at_block(generation, block)
+            if free:
+                random.shuffle(free)  # lest all want the same
+                self._free = free
+                return self._free.pop()
         return None
+
+    def _look_at_block(self, generation: int, block: int) -> list[int]:
+        """The ids of a block that are free, unless it is known to be full."""
+        if block not in self._cache.blocks or block in self._full:
+            return []
+        free = self._look(generation, block)
+        if not free:
+            self._full.add(block)
+        return free
 
     def _was_taken(self, generation: int, id: int) -> None:
         """Corrects what is known: an id was not free after all."""
@@ -173,6 +219,7 @@ class Writer:
         # Others have come or gone since the shares were made.
         block = self._cache.block_of(id)
         self._take_rank()
+        self._full = set()
         self._free = [id for id in self._look(generation, block) if id % self._writers == self._rank]
         after = self._cache.ids_of(block).stop
         self._next = after + (self._rank - after) % self._writers
@@ -182,27 +229,38 @@ class Writer:
         taken = self._cache.samples(generation, block)
         return [id for id in self._cache.ids_of(block) if id not in taken]
 
-    def _wait_for_swap(self, generation: int) -> int | None:
-        """Waits until a generation that is full has been swapped, and returns None; or a number that has become free,
-        because a damaged sample was thrown away. None, too, if ``stop`` was set.
+    def _go_on(self, generation: int) -> None:
+        """Leaves a generation that is full: for the next one, as soon as three are enough for that; or because it has
+        been swapped. Stays if numbers have become free, since a damaged sample was thrown away. Returns, too, if
+        ``stop`` was set.
         """
         since = time.monotonic()
-        look_at, warn_at = since + 1, since + 10
+        look_at, warn_at = since + _LOOK_EVERY, since + 10
         while not self._stop.is_set():
-            if self._cache.is_swapped(generation):
+            current = self._cache.current()
+            if current >= generation:
                 self._generation = 0
-                break
+                return
+            is_first = generation == current + 1
+            if is_first and min(self._cache.store.generations(), default=current) >= current:
+                if self._begin(generation + 1):
+                    self._look_at = time.monotonic() + _LOOK_EVERY
+                return
             now = time.monotonic()
             if now >= look_at:
-                look_at = now + 1
+                look_at = now + _LOOK_EVERY
+                if not is_first:
+                    self._look_back()
                 self._full.clear()
-                id = self._free_id(generation)
+                id = self._free_id(self._generation) if self._generation else None
                 if id is not None:
-                    return id
+                    self._free.insert(0, id)
+                if id is not None or not self._generation:
+                    return
             if now >= warn_at:
                 warn_at = now + 30
-                reason = self._cache.blocked_by(generation) or "is a manager or another generator running?"
-                log.warning("waiting for the swap of generation %d: %s", generation, reason)
+                unknown = "no process uses an older one; `python -m headrace.wirehead status` shows who manages"
+                reason = self._cache.blocked_by(current + 1) or unknown
+                log.warning("waiting for the swap of generation %d: %s", current + 1, reason)
             # So that it waits a fifth longer than it must, at most.
             self._stop.wait(min(max(_SHORTEST_WAIT, (now - since) / 5), _LONGEST_WAIT))
-        return None

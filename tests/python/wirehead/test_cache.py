@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -10,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.wirehead.writer as writing
 from headrace.wirehead import Config, CorruptSampleError, MongoheadDataset, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator
-from headrace.wirehead.cache import Cache
+from headrace.wirehead.cache import Cache, open_store
 from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.lease import Lease
 from headrace.wirehead.reader import Reader
-from headrace.wirehead.store import samples_table
+from headrace.wirehead.sample import chunk_names
+from headrace.wirehead.store import chunk_name, samples_table
 from headrace.wirehead.writer import Writer
 
 
@@ -47,7 +52,7 @@ def test_a_swap_makes_what_was_put_readable(config: dict[str, Any], cache: Cache
     assert swap is not None
     assert (swap.generation, swap.samples, swap.deleted) == (1, 5, 0)
     assert cache.current() == 1
-    dataset = MongoheadDataset(config)
+    dataset = MongoheadDataset(config, to="numpy")
     assert len(dataset) == 5
     assert [int(dataset[i]["label"][0]) for i in range(5)] == [10, 11, 12, 13, 14]
     sample = dataset[-1]
@@ -139,22 +144,120 @@ def test_a_generation_stays_while_a_reader_is_on_it(cache: Cache) -> None:
     reader.close()
 
 
-def test_a_writer_waits_for_the_swap(config: dict[str, Any], cache: Cache) -> None:
-    places: list[Any] = []
-    stop = threading.Event()
+def test_a_writer_goes_on_while_a_generation_is_verified_and_then_waits_for_its_swap(cache: Cache) -> None:
+    stop, looks, current = threading.Event(), itertools.count(), cache.current
+    writer, keeper = Writer(cache, stop), Keeper(cache)
+    assert [writer.put(sample) for sample in numbered(0, 10)] == [(g, i) for g in (1, 2) for i in range(5)]
 
-    def write() -> None:
-        writer = Writer(cache, stop)
-        places.extend(writer.put(sample) for sample in numbered(0, 7))
-        writer.close()
+    def stopping() -> int:
+        if next(looks) == 5:
+            stop.set()
+        return current()
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    while cache.fill(1) < 5:
-        time.sleep(0.01)
-    Keeper(cache).step()
-    thread.join()
-    assert places == [(1, i) for i in range(5)] + [(2, 0), (2, 1)]
+    cache.current = stopping  # type: ignore[method-assign]
+    assert writer.put(next(numbered(10, 1))) is None
+    assert cache.store.generations() == [1, 2]  # not into 3 before 1 is swapped
+    stop.clear()
+    swap = keeper.step()
+    assert swap is not None
+    assert swap.generation == 1
+    assert [writer.put(sample) for sample in numbered(10, 2)] == [(3, 0), (3, 1)]
+    writer.close()
+    swap = keeper.step()
+    assert swap is not None
+    assert (swap.generation, swap.samples) == (2, 10)
+    assert cache.store.generations() == [1, 2, 3]  # 1 has become old just now
+    assert keeper.step() is None
+    reader = Reader(cache, ("label",))
+    assert [int(reader.read(2, id)["label"][1][0]) for id in range(5)] == [5, 6, 7, 8, 9]
+    reader.close()
+
+
+def test_a_writer_goes_on_only_if_three_generations_are_enough(cache: Cache) -> None:
+    keeper, reader = Keeper(cache), Reader(cache, ("label",))
+    fill(cache, 0)
+    keeper.step()
+    assert reader.pin_current(1) == 1
+    fill(cache, 10)
+    assert keeper.step() is not None
+    stop, asked = threading.Event(), 0
+    generations = cache.store.generations
+
+    def counted() -> list[int]:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            stop.set()
+        return generations()
+
+    writer = Writer(cache, stop)
+    for sample in numbered(20, 5):
+        assert writer.put(sample) is not None
+    cache.store.generations = counted  # type: ignore[method-assign]
+    assert writer.put(next(numbered(25, 1))) is None  # not into generation 4: 1 is still read
+    assert generations() == [1, 2, 3]
+    reader.close()
+    stop.clear()
+    assert keeper._retire() == []
+    assert writer.put(next(numbered(25, 1))) == (4, 0)
+    assert cache.current() == 2
+    assert generations() == [2, 3, 4]
+    writer.close()
+
+
+def test_a_writer_comes_back_for_a_sample_that_was_thrown_away(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_LOOK_EVERY", 0.0)
+    writer, keeper = Writer(cache), Keeper(cache)
+    places = [writer.put(sample) for sample in numbered(0, 5)]
+    lost = cache.sample(1, 3)
+    assert lost is not None
+    assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
+    places += [writer.put(sample) for sample in numbered(5, 2)]
+    assert keeper.step() is None
+    places += [writer.put(sample) for sample in numbered(7, 2)]
+    assert places == [*((1, id) for id in range(5)), (2, 0), (2, 1), (1, 3), (2, 2)]
+    swap = keeper.step()
+    assert swap is not None
+    assert (swap.generation, swap.deleted) == (1, 1)
+    assert [writer.put(sample) for sample in numbered(9, 2)] == [(2, 3), (2, 4)]
+    assert keeper.step() is not None
+    writer.close()
+
+
+def test_a_writer_that_comes_back_too_late_goes_on_with_the_next_generation(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "_LOOK_EVERY", 0.0)
+    writer, other, keeper = Writer(cache), Writer(cache), Keeper(cache)
+    for sample in numbered(0, 6):
+        assert writer.put(sample) is not None
+    lost = cache.sample(1, 3)
+    assert lost is not None
+    assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
+    assert keeper.step() is None
+    samples = cache.samples
+
+    def filled_meanwhile(generation: int, block: int) -> Any:
+        found = samples(generation, block)
+        cache.samples = samples  # type: ignore[method-assign]
+        assert other.put(next(numbered(50, 1))) == (1, 3)
+        assert keeper.step() is not None
+        return found
+
+    cache.samples = filled_meanwhile  # type: ignore[method-assign]
+    place = writer.put(next(numbered(6, 1)))
+    assert place is not None
+    assert (place[0], place[1] > 0) == (2, True)
+    assert writer._lease is not None
+    assert writer._lease.generations == [2]
+    assert cache.current() == 1
+    for user in (writer, other):
+        user.close()
+
+
+def test_a_generator_waits_for_the_swaps_of_all_that_it_has_filled(config: dict[str, Any], cache: Cache) -> None:
+    assert Generator(numbered(0, 10), config).run() == 10
+    assert cache.current() == 2
 
 
 def test_samples_in_flight_during_a_swap_go_into_the_next_generation(cache: Cache) -> None:
@@ -228,7 +331,7 @@ def test_damaged_samples_are_thrown_away_before_a_swap(cache: Cache) -> None:
     table = samples_table(1, 0)
     broken = cache.store.scan(table)
     lost = next(document for document in broken.values() if document["number"] == 1)
-    assert cache.store.remove_chunk(1, f"{lost['writer']}-1-0")
+    assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
     wrong = {k: v for k, v in broken["000000000003"].items() if k != "_id"}
     wrong["kinds"][0]["length"] -= 1
     cache.store.remove(table, "000000000003")
@@ -254,7 +357,7 @@ def damage(cache: Cache, generation: int, id: int) -> None:
     """Changes one bit of a stored sample."""
     description = cache.sample(generation, id)
     assert description is not None
-    name = f"{description['writer']}-{description['number']}-0"
+    (name,) = chunk_names(description, [0])
     (found,) = cache.store.read_chunks(generation, [name])
     assert found is not None
     data = bytearray(found)
@@ -292,6 +395,12 @@ def test_settings_must_agree(config: dict[str, Any]) -> None:
         MongoheadDataset({**config, "SWAP_CAP": 6})
     with pytest.raises(StoreError, match="made with SAMPLE"):
         Generator(numbered(0, 5), {**config, "SAMPLE": ["x", "y"]}).run()
+    with contextlib.closing(open_store(Config.load(config))) as store:
+        settings = store.find("settings", "settings")
+        assert settings is not None
+        store.replace("settings", "settings", {**settings, "format": 1})
+    with pytest.raises(StoreError, match="another version of headrace"):
+        Cache(config)
 
 
 def test_a_paused_writer_puts_its_sample_again(config: dict[str, Any]) -> None:
@@ -317,12 +426,52 @@ def test_a_paused_writer_puts_its_sample_again(config: dict[str, Any]) -> None:
     cache.close()
 
 
+def test_a_lease_that_is_renewed_too_late_does_not_come_back_to_life(cache: Cache) -> None:
+    lease = Lease(cache, "reader")
+    assert not lease.pin([1])
+    assert lease.is_alive()
+    assert lease.pin([1])
+    key = lease.key
+    lease._renewed -= 2 * cache.config.lease  # this process stood still
+    lease._write()
+    assert lease.has_lapsed()
+    assert not lease.is_alive()
+    assert not lease.pin([1])
+    assert lease.key != key
+    assert lease.is_alive()
+    lease.close()
+
+
+def test_a_writer_whose_lease_was_renewed_too_late_puts_its_sample_again(config: dict[str, Any]) -> None:
+    cache = Cache(config)
+    writer, keeper = Writer(cache), Keeper(cache)
+    assert writer.put(next(numbered(0, 1))) == (1, 0)
+    assert writer._lease is not None
+    first, write_chunks = writer._lease, cache.store.write_chunks
+
+    def stand_still(generation: int, chunks: Any) -> None:
+        write_chunks(generation, chunks)
+        cache.store.write_chunks = write_chunks  # type: ignore[method-assign]
+        keeper._throw_away(first.key, {"generations": [1]})  # what others do when it is late
+        first._renewed -= 2 * cache.config.lease
+        first._write()  # as its thread does when the process goes on
+
+    cache.store.write_chunks = stand_still  # type: ignore[method-assign]
+    place = writer.put(next(numbered(1, 1)))
+    assert place is not None
+    assert writer._lease.key != first.key
+    with contextlib.closing(Reader(cache, ("label",))) as reader:
+        assert reader.read(*place)["label"][1][0] == 1
+    writer.close()
+    cache.close()
+
+
 def test_the_lease_of_a_dead_writer_ends_and_its_half_sample_goes(config: dict[str, Any]) -> None:
     cache = Cache({**config, "LEASE": 0.5})
     writer, keeper = Writer(cache), Keeper(cache)
     writer.put(next(numbered(0, 1)))
     assert writer._lease is not None
-    name = f"{writer._lease.key}-1-0"
+    name = chunk_name(3, writer._lease.key, 1, 0)
     cache.store.write_chunks(1, {name: b"half"})
     writer._lease.abandon()
     while next(cache.store.read_chunks(1, [name])) is not None:
@@ -342,3 +491,11 @@ def test_the_lease_of_a_dead_writer_ends_and_its_half_sample_goes(config: dict[s
 def test_config_objects_are_taken_as_they_are(config: dict[str, Any]) -> None:
     loaded = Config.load(config)
     assert Config.load(loaded) is loaded
+
+
+def test_a_manager_that_was_held_up_looks_again_soon(cache: Cache) -> None:
+    keeper, start = Keeper(cache), time.monotonic()
+    assert keeper._until_next(start - 10) == keeper._until_next(start) == keeper.pause == 0.25
+    fill(cache, 0)
+    assert keeper.step() is not None
+    assert keeper._until_next(start - 10) == 0.25

@@ -174,7 +174,8 @@ def _look_at_status(folder: Path, manage: Command) -> None:
             status = json.loads(run(folder, "status", "--json").stdout)
             assert [reader["process"].split(":")[1] for reader in status["readers"]] == [str(os.getpid())]
         assert status["swaps"] == status["generation"] >= 3
-        assert status["samples"] == status["generation"] * 30 + status["fill"]
+        beyond = status["samples"] - status["generation"] * 30 - status["fill"]
+        assert beyond == 0 or (status["fill"] == 30 and 0 < beyond <= 30)  # put while the full one is being verified
         assert status["samples_per_second"] * status["seconds_per_sample"] == pytest.approx(1)
         assert len(status["generators"]) == 2
         assert status["manager"].endswith(f":{manage.process.pid}")
@@ -262,15 +263,18 @@ def test_the_slurm_scripts(place: dict[str, Any], tmp_path: Path) -> None:
                     )
                 )
         train = subprocess.run(
-            [sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=100
+            [sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
         )
         assert train.returncode == 0, train.stderr
         counts = re.search(r"samples by subject: (.*)", train.stdout)
         assert counts
         assert sum(int(n) for n in re.findall(r": (\d+)", counts[1])) == 500
         assert "SWAP!" in (tmp_path / "manager.log").read_text()
-        log_text = (tmp_path / "generator.log").read_text()
-        assert sorted(set(re.findall(r"generator (\d) uses", log_text))) == [str(i) for i in range(6)]
+        used: set[str] = set()
+        while len(used) < 6 and jobs[1].poll() is None:  # training may be over before all of them have begun
+            used = set(re.findall(r"generator (\d) uses", (tmp_path / "generator.log").read_text()))
+            time.sleep(0.05)
+        assert sorted(used) == [str(i) for i in range(6)]
     finally:
         for job in jobs:
             job.terminate()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import resource
@@ -32,7 +33,7 @@ class KillingStore:
     """Kills its process at one operation of a store: before it, or after it."""
 
     def __init__(self, store: Store, operation: int, after: bool) -> None:
-        self._store, self._left, self._after = store, operation, after
+        self._store, self._left, self._after = store, itertools.count(operation - 1, -1), after
         self.config, self.parallel = store.config, store.parallel
 
     def __getattr__(self, name: str) -> Any:
@@ -41,11 +42,11 @@ class KillingStore:
             return method
 
         def call(*arguments: Any) -> Any:
-            self._left -= 1
-            if self._left == 0 and not self._after:
+            is_last = next(self._left) == 0  # others' threads count on meanwhile
+            if is_last and not self._after:
                 os.kill(os.getpid(), signal.SIGKILL)
             result = method(*arguments)
-            if self._left == 0:
+            if is_last:
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 
@@ -56,12 +57,12 @@ def sample(value: int) -> tuple[Any, Any]:
     return np.full((3, 50), value), np.full(2, value)
 
 
-def write_until_killed(config: dict[str, Any], operation: int, after: bool, acknowledged: Any) -> None:
+def write_until_killed(config: dict[str, Any], operation: int, after: bool, acknowledged: Any, count: int = 3) -> None:
     from headrace.wirehead import Config
 
     killing: Any = KillingStore(open_store(Config.load(config)), operation, after)
     writer = Writer(Cache(config, killing))
-    for value in range(3):
+    for value in range(count):
         assert writer.put(sample(operation * 100 + value)) is not None
         acknowledged.send(operation * 100 + value)
 
@@ -89,24 +90,32 @@ def bury(cache: Cache, pid: int) -> None:
             cache.store.remove("leases", key)
 
 
+def put_until_killed(
+    cache: Cache, config: dict[str, Any], operation: int, after: bool, count: int = 3
+) -> tuple[bool, set[int]]:
+    """Lets a process write, and buries it. Whether it was killed before its end, and what it was told is stored."""
+    receiver, sender = FORK.Pipe(False)
+    process = FORK.Process(target=write_until_killed, args=(config, operation, after, sender, count))
+    process.start()
+    sender.close()
+    acknowledged = set()
+    with contextlib.suppress(EOFError):
+        while True:
+            acknowledged.add(receiver.recv())
+    receiver.close()
+    process.join()
+    bury(cache, process.pid)
+    return process.exitcode == -signal.SIGKILL, acknowledged
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_generator_killed_at_any_step_of_put(config: dict[str, Any], after: bool) -> None:
     with contextlib.closing(Cache(config)) as cache:
         killed, operation = 0, 0
         while killed == operation:
             operation += 1
-            receiver, sender = FORK.Pipe(False)
-            process = FORK.Process(target=write_until_killed, args=(config, operation, after, sender))
-            process.start()
-            sender.close()
-            acknowledged = set()
-            with contextlib.suppress(EOFError):
-                while True:
-                    acknowledged.add(receiver.recv())
-            receiver.close()
-            process.join()
-            killed += process.exitcode == -signal.SIGKILL
-            bury(cache, process.pid)
+            was_killed, acknowledged = put_until_killed(cache, config, operation, after)
+            killed += was_killed
             writer, keeper = Writer(cache), Keeper(cache)
             generation = cache.current() + 1
             threads = threading.Thread(target=fill, args=(cache, writer))
@@ -123,9 +132,9 @@ def test_a_generator_killed_at_any_step_of_put(config: dict[str, Any], after: bo
         assert operation > 8  # settings, lease, chunks, description, ...
 
 
-def fill(cache: Cache, writer: Writer) -> None:
-    """Puts samples until the generation that is being filled is full."""
-    generation = cache.current() + 1
+def fill(cache: Cache, writer: Writer, last: int | None = None) -> None:
+    """Puts samples until the generation that is being filled, or the last one, is full."""
+    generation = cache.current() + 1 if last is None else last
     while not cache.is_swapped(generation) and cache.fill(generation) < CAP:
         assert writer.put(sample(-1)) is not None
 
@@ -140,7 +149,42 @@ def whole(reader: Reader, generation: int, id: int) -> int:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_manager_killed_at_any_step_of_a_swap(config: dict[str, Any], after: bool) -> None:
+def test_a_generator_killed_on_its_way_into_the_next_generation(config: dict[str, Any], after: bool) -> None:
+    # Nobody swaps before it is dead: of eight samples, the last four go into the generation after the full one.
+    with contextlib.closing(Cache(config)) as cache:
+        killed, operation, went_on = 0, 0, 0
+        while killed == operation:
+            operation += 1
+            keeper = Keeper(cache)
+            while (old := cache.store.generations()) and old[0] < cache.current():
+                keeper.step()
+            generation = cache.current() + 1
+            was_killed, acknowledged = put_until_killed(cache, config, 8 + operation, after, 2 * CAP)
+            killed += was_killed
+            went_on += cache.fill(generation + 1) > 0
+            writer = Writer(cache)
+            thread = threading.Thread(target=fill, args=(cache, writer, generation + 1))
+            thread.start()
+            while not cache.is_swapped(generation + 1):
+                keeper.step()
+                assert len(cache.store.generations()) <= 3
+                time.sleep(0.002)
+            thread.join()
+            with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+                places = [(g, id) for g in (generation, generation + 1) for id in range(CAP)]
+                values = [whole(reader, *place) for place in places]
+            assert len(set(values) - {-1}) + values.count(-1) == 2 * CAP
+            assert acknowledged <= set(values)
+            assert cache.swaps()[-1].samples == (generation + 1) * CAP
+            writer.close()
+            keeper.close()
+        assert operation > 8
+        assert went_on >= 4
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_manager_killed_at_any_step_of_a_swap(config: dict[str, Any], after: bool, ahead: int) -> None:
     with contextlib.closing(Cache(config)) as cache:
         writer = Writer(cache)
         start = 0
@@ -151,6 +195,8 @@ def test_a_manager_killed_at_any_step_of_a_swap(config: dict[str, Any], after: b
             for id in range(CAP):
                 if cache.sample(generation, id) is None:
                     assert writer.put(sample(start + id)) == (generation, id)
+            for id in range(ahead):
+                assert writer.put(sample(start + 10 + id)) == (generation + 1, id)
             writer._lease.rest()  # type: ignore[union-attr]
             process = FORK.Process(target=manage_until_killed, args=(config, operation, after))
             process.start()
@@ -205,7 +251,7 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
     # Not while collections are made: FerretDB, killed then, cannot ever make one of that name.
     cap = 20
     config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": cap, "TIMEOUT": 60}
-    swaps_to_disturb = [2, 4]
+    swaps_to_disturb = [2, 5]
     stop = threading.Event()
     acknowledged: dict[tuple[int, int], int] = {}
     read: dict[tuple[int, int], int] = {}
@@ -243,6 +289,8 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
         def disturbed(table: str, key: str, document: Any) -> bool:
             if table == "swaps" and int(key) in swaps_to_disturb:
                 swaps_to_disturb.remove(int(key))
+                while (int(key) + 1, 3) not in acknowledged and not stop.is_set():
+                    time.sleep(0.001)  # the writer goes on into the next generation
                 own_server.stop()
                 timer = threading.Timer(0.2, own_server.start)
                 timer.start()
@@ -267,11 +315,11 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
         reader.close()
 
     threads = [guarded(action) for action in (write, manage, get)]
-    for generation in (3, 5, 6):
+    for generation in (4, 7, 8):
         while (generation, 3) not in acknowledged and not stop.is_set():
             time.sleep(0.001)
         restart()
-    while (7, cap - 1) not in read and not stop.is_set():
+    while (9, cap - 1) not in read and not stop.is_set():
         time.sleep(0.01)
     stop.set()
     for thread in threads:

@@ -99,8 +99,11 @@ def test_infinite_mode_follows_the_generations(config: dict[str, Any]) -> None:
             time.sleep(0.005)
 
     def write() -> None:
-        for sample in numbered(0, CAP * 6):
-            writer.put(sample)
+        for begin in itertools.count(0, CAP):
+            for sample in numbered(begin, CAP):
+                if stop.is_set():
+                    return
+                writer.put(sample)
 
     threads = [threading.Thread(target=swap), threading.Thread(target=write)]
     for thread in threads:
@@ -115,10 +118,10 @@ def test_infinite_mode_follows_the_generations(config: dict[str, Any]) -> None:
     assert all(len({label // CAP for label in round}) == 1 and len(set(round)) == CAP for round in rounds)
     generations = [round[0] // CAP for round in rounds]
     assert generations == sorted(set(generations))  # each one newer than that before
-    writer._stop.set()
-    threads[1].join()
     stop.set()
-    threads[0].join()
+    writer._stop.set()
+    for thread in threads:
+        thread.join()
     writer.close()
     cache.close()
 

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.wirehead.store as stores
 from headrace.wirehead.cache import Cache
 from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.reader import Reader
 from headrace.wirehead.writer import Writer
 
 SAMPLE = np.zeros(10, np.uint8), np.uint8(0)
@@ -77,6 +79,53 @@ def test_one_writer_fills_what_others_have_left(cache: Cache) -> None:
     assert writers[0].put(SAMPLE)[0] == 2
     for writer in writers:
         writer.close()
+
+
+def test_a_generation_is_full_before_the_next_is_begun(cache: Cache) -> None:
+    first, second = Writer(cache), Writer(cache)
+    places = [first.put(SAMPLE) for _ in range(5)]
+    places += [writer.put(SAMPLE) for _ in range(10) for writer in (second, first)]
+    places += [second.put(SAMPLE) for _ in range(15)]
+    assert sorted(places) == [(1, id) for id in range(40)]
+    assert [first.put(SAMPLE)[0], second.put(SAMPLE)[0]] == [2, 2]
+    first.close()
+    second.close()
+
+
+def test_what_others_have_left_is_taken_where_three_generations_are_not_enough(cache: Cache) -> None:
+    keeper, first = Keeper(cache), Writer(cache)
+    for _ in range(40):
+        assert first.put(SAMPLE) is not None
+    assert keeper.step() is not None
+    reader = Reader(cache, ("label",))
+    reader.pin_current(1)
+    for _ in range(40):
+        assert first.put(SAMPLE) is not None
+    assert keeper.step() is not None
+    second = Writer(cache)
+    places = [first.put(SAMPLE), *(second.put(SAMPLE) for _ in range(39))]  # generation 1 is read
+    assert sorted(places) == [(3, id) for id in range(40)]
+    for user in (first, second, reader):
+        user.close()
+
+
+def test_several_writers_look_at_most_blocks_before_a_generation_is_full(
+    place: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "_SMALLEST_BLOCK", 10)
+    cache = Cache({**place, "SWAP_CAP": 60, "TIMEOUT": 30})
+    writers = [Writer(cache) for _ in range(2)]
+    for _ in range(30):
+        for writer in writers:
+            assert writer.put(SAMPLE)[0] == 1
+    looks = []
+    samples = cache.samples
+    monkeypatch.setattr(cache, "samples", lambda g, block: [looks.append((g, block)), samples(g, block)][1])
+    assert writers[0].put(SAMPLE) == (2, 0)
+    assert looks == [(1, 5)]
+    for writer in writers:
+        writer.close()
+    cache.close()
 
 
 def test_a_generation_of_many_blocks(place: dict[str, Any]) -> None:
