@@ -13,15 +13,15 @@ PYTEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # For how long each fuzz target looks for new inputs.
 FUZZ_SECONDS ?= 20
 # Our own sources and what decides how they are built.
-SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
-CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
+SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader testing python -type f -not -name '*.pyc')
+CPP_SOURCES := $(shell find framework operators reader testing python tests docs -name '*.h' -o -name '*.cc')
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv
 FUZZ_PACKAGES := clang libclang-rt-14-dev
 # One build serves the fuzz targets and the tests under AddressSanitizer.
 FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS)
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers style lint format sanitize soak fuzz benchmark wheel clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch-suite style lint format sanitize soak fuzz benchmark wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -95,14 +95,21 @@ test-peers: test-python ## the Python tests again, beside torch, grain and other
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/peers.txt
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
+# tests/python/torch_loader/torch_suite.py says where TORCH_SOURCE, the file of the tests, comes from.
+test-torch-suite: install $(VENV)/.test-tools ## PyTorch's tests of its loader, with the drop-in in its place: TORCH_SOURCE=.../test_dataloader.py
+	@test -f "$(TORCH_SOURCE)" || { echo "TORCH_SOURCE=$(TORCH_SOURCE): expected PyTorch's test_dataloader.py; see tests/python/torch_loader/torch_suite.py" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch expecttest psutil
+	$(BIN)/python tests/python/torch_loader/torch_suite.py "$(TORCH_SOURCE)" -n $(JOBS)
+
 style: install $(VENV)/.test-tools ## formatting, ruff and types
 	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The library's sources are compiled several at once, so clang-tidy takes their options from other targets, which lack one folder.
 lint: style ## style, and clang-tidy with Clang's thread-safety analysis
-	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-Wno-ignored-gch --extra-arg=-Wthread-safety -p $(BUILD)
+	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-Wno-ignored-gch --extra-arg=-Wthread-safety --extra-arg=-isystem$(CURDIR)/$(BUILD)/generated -p $(BUILD)
 
 format: $(VENV)/.test-tools ## format all sources in place
 	$(BIN)/clang-format -i $(CPP_SOURCES)
@@ -111,7 +118,7 @@ format: $(VENV)/.test-tools ## format all sources in place
 
 # Under ThreadSanitizer, and with precompiled headers, GCC 12 warns of bounds in inlined library code that are not exceeded.
 sanitize: fuzz-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
-	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread \
+	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread -DHEADRACE_BUILD_TESTS=ON \
 	  -DCMAKE_CXX_FLAGS="-O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict" >/dev/null
 	cmake --build build/thread --parallel $(JOBS)
 	ctest --test-dir build/thread --parallel $(JOBS) --output-on-failure

@@ -178,6 +178,10 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
                 counting.set_epoch(epoch)
         self._stateful().set_epoch(epoch)
 
+    def refresh(self) -> None:
+        """Has the next iteration begin with the dataset as it is now; see :meth:`headrace.DataLoader.refresh`."""
+        self._stateful().refresh()
+
     def stats(self) -> dict[str, Any]:
         """What the workers have done; see :meth:`headrace.DataLoader.stats`."""
         return self._stateful().stats()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import fractions
+import io
 import os
 import pickle
 import random
@@ -334,6 +335,15 @@ def test_seeds_of_samples_look_for_no_device(monkeypatch: pytest.MonkeyPatch) ->
     assert calls == []
 
 
+def test_the_warning_that_nobody_shares_the_samples_out_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.data._world._warned", False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with pytest.warns(RuntimeWarning, match=r"one of 2.*pass shard=\(rank, 2\)") as caught:
+        list(DataLoader(range(4)))
+    assert [each.filename for each in caught] == [__file__]
+
+
 def test_a_random_order_is_not_shared_out_without_a_seed() -> None:
     with pytest.raises(ValueError, match="shard with shuffle needs a seed"):
         DataLoader(Made(tensors), shuffle=True, shard=(0, 2))
@@ -394,10 +404,25 @@ def die(i: int) -> Any:
     return i
 
 
+def leave(i: int) -> Any:
+    os._exit(3)
+
+
+def leave_at_start(worker: int) -> None:
+    os._exit(3)
+
+
+SEGFAULT = r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault"
+EXIT = r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly"
+
+
 @pytest.mark.filterwarnings("ignore:.*worker")
-def test_a_sample_that_kills_workers_is_reported_as_pytorch_does() -> None:
-    loader = DataLoader(Made(die), num_workers=1, max_deaths_per_sample=1)
-    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid \d+\) is killed by signal: Segmentation fault"):
+@pytest.mark.parametrize(
+    ("make", "init", "text"), [(die, None, SEGFAULT), (leave, None, EXIT), (tensors, leave_at_start, EXIT)]
+)
+def test_the_death_of_workers_is_reported_as_pytorch_does(make: Any, init: Any, text: str) -> None:
+    loader = DataLoader(Made(make), num_workers=1, max_deaths_per_sample=1, worker_init_fn=init)
+    with pytest.raises(RuntimeError, match=text):
         list(loader)
 
 
@@ -493,3 +518,29 @@ def test_a_hugging_face_dataset_gives_tensors() -> None:
     for workers in (0, 2):
         arguments = {"batch_size": 4, "num_workers": workers}
         assert_same(*(outcome(cls, rows, 1, **arguments) for cls in CLASSES))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("order", sorted(orders()))
+def test_iterators_that_nobody_reads_or_reads_late_change_no_order(order: str, workers: int) -> None:
+    epochs = []
+    for cls in CLASSES:
+        torch.manual_seed(3)
+        loader = cls(Made(pairs), num_workers=workers, **orders()[order])
+        iter(loader)
+        first = list(loader)
+        late = iter(loader)
+        torch.rand(3)  # the weights of a model, say
+        epochs.append((first, list(late), list(loader), torch.rand(())))
+    assert_same(*epochs)
+
+
+def test_refresh_shows_what_cannot_be_seen() -> None:
+    hidden = io.StringIO("1")
+    loader = DataLoader(Made(lambda i: int(hidden.getvalue()), 1), num_workers=1, persistent_workers=True)
+    assert_same(list(loader), [torch.tensor([1])])
+    hidden.seek(0)
+    hidden.write("2")
+    assert_same(list(loader), [torch.tensor([1])])
+    loader.refresh()
+    assert_same(list(loader), [torch.tensor([2])])

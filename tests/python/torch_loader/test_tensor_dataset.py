@@ -142,3 +142,26 @@ def test_changes_between_two_epochs_show(workers: int) -> None:
     assert [batch[0].tolist() for batch in loader] == [[0] * 4]
     dataset.tensors = (torch.ones(4),)
     assert [batch[0].tolist() for batch in loader] == [[1] * 4]
+
+
+class Shared(torch_data.Dataset):  # type: ignore[misc, type-arg, unused-ignore]
+    """A tensor and an array with the same elements."""
+
+    def __init__(self) -> None:
+        self.array = np.zeros(4, np.float32)
+        self.tensor = torch.from_numpy(self.array)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.tensor[index]
+
+
+@with_and_without_workers
+def test_a_change_of_an_array_shows_in_the_tensor_that_shares_it(workers: int) -> None:
+    dataset = Shared()
+    loader = DataLoader(dataset, batch_size=4, num_workers=workers, persistent_workers=workers > 0)
+    assert [batch.tolist() for batch in loader] == [[0, 0, 0, 0]]
+    dataset.array[1] = 7
+    assert [batch.tolist() for batch in loader] == [[0, 7, 0, 0]]

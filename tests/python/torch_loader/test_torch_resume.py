@@ -173,6 +173,39 @@ def test_a_state_between_epochs_brings_the_order_of_the_next(kind: str, workers:
         assert values(resumed) == order
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_the_state_beside_an_iterator_that_nobody_has_read_yet(kind: str, workers: int) -> None:
+    torch.manual_seed(1)
+    loader = LOADERS[kind](num_workers=workers)
+    for _ in range(2):
+        iter(loader)
+        dropped = saved(loader)
+        batches = iter(loader)
+        kept = saved(loader)
+        order = values(batches)
+        for state in (kept, dropped):
+            torch.manual_seed(77)
+            resumed = LOADERS[kind](num_workers=workers)
+            resumed.load_state_dict(state)
+            unread = iter(resumed)
+            assert saved(resumed) == state
+            del unread
+            assert saved(resumed) == state
+            assert values(resumed) == order
+
+
+def test_the_datasets_own_state_is_asked_for_beside_an_iterator_that_nobody_has_read_yet() -> None:
+    loader = DataLoader(Epochs(), 4)
+    loader.dataset.epoch = 3
+    batches = iter(loader)
+    state = saved(loader)
+    expected = values(batches)
+    resumed = DataLoader(Epochs(), 4)
+    resumed.load_state_dict(state)
+    assert values(resumed) == expected == [[301, 302, 303, 304], [305, 306, 307, 308]]
+
+
 def test_asking_for_the_state_draws_nothing() -> None:
     for make in (*LOADERS.values(), *GLOBAL.values()):
         orders = []
