@@ -239,11 +239,12 @@ class Loader {
   // What its process would leave behind; another one takes its place.
   void Die(Actor* actor) {
     const bool busy = actor->claim.has_value();
+    const bool may_err = busy ? MayErr(*actor->claim) : disturbed_;
     actor->producer.reset();
     actor->claim.reset();
     actor->layout.reset();
     const ProducerDeath death = scheduler_->Reclaim(static_cast<uint32_t>(actor - actors_.data()));
-    Require(disturbed_ || death.busy == busy, "a death is reported wrong");
+    Require(may_err || death.busy == busy, "a death is reported wrong");
     const uint32_t then = script_.Below(8);
     // Of the next epoch a batch may have to be opened once more.
     if (!death.busy || then > 1 || death.epoch != epoch_) {
