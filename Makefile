@@ -12,13 +12,15 @@ JOBS ?= $(shell nproc)
 PYTEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 # For how long each fuzz target looks for new inputs.
 FUZZ_SECONDS ?= 20
+# Where they start to look; 0: somewhere else each time.
+FUZZ_SEED ?= 1
 # Our own sources and what decides how they are built.
 SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader testing python -type f -not -name '*.pyc')
 CPP_SOURCES := $(shell find framework operators reader testing python tests docs -name '*.h' -o -name '*.cc')
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv
 FUZZ_PACKAGES := clang libclang-rt-14-dev
 # One build serves the fuzz targets and the tests under AddressSanitizer.
-FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS)
+FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
 
 .DEFAULT_GOAL := help
 .PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch-suite style lint format sanitize soak fuzz benchmark wheel clean
@@ -107,9 +109,12 @@ style: install $(VENV)/.test-tools ## formatting, ruff and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The library's sources are compiled several at once, so clang-tidy takes their options from other targets, which lack one folder.
+# The build compiles several sources at once; clang-tidy needs the options of each. What is generated comes from the build.
 lint: style ## style, and clang-tidy with Clang's thread-safety analysis
-	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 $(BIN)/clang-tidy --quiet --extra-arg=-Wno-ignored-gch --extra-arg=-Wthread-safety --extra-arg=-isystem$(CURDIR)/$(BUILD)/generated -p $(BUILD)
+	cmake -S . -B build/lint -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DHEADRACE_BUILD_PYTHON=ON \
+	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
+	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 \
+	  $(BIN)/clang-tidy --quiet --extra-arg=-Wthread-safety --extra-arg=-isystem$(CURDIR)/$(BUILD)/generated -p build/lint
 
 format: $(VENV)/.test-tools ## format all sources in place
 	$(BIN)/clang-format -i $(CPP_SOURCES)

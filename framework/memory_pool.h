@@ -100,7 +100,7 @@ struct PoolAllocator {
     }
     return static_cast<T*>(memory);
   }
-  void deallocate(T* memory, size_t) noexcept { MemoryPool::Free(memory); }
+  void deallocate(T* memory, size_t) noexcept { MemoryPool::Free(static_cast<void*>(memory)); }
 
   template <typename U>
   bool operator==(const PoolAllocator<U>&) const noexcept {
