@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -264,38 +265,27 @@ TEST_P(WarmTraining, OnBatchesOfManySizesAllocatesNothing) {
 INSTANTIATE_TEST_SUITE_P(Optimizers, WarmTraining, testing::Values("sgd", "momentum", "adam"),
                          [](const auto& c) { return c.param; });
 
-TEST(WarmRun, OfALoopAllocatesNothing) {
+// Of a net that only runs, and of one that trains.
+void ExpectNoAllocations(const std::function<std::string(Net*)>& build, const std::vector<Feeds>& feeds) {
   for (const bool trains : {false, true}) {
     Net net;
-    const std::string loss = BuildLoop(&net);
+    const std::string loss = build(&net);
     if (trains) {
       net.Minimize(loss, "sgd", 0.01f);
     }
-    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {{{"x", Pixels({4, 8})}}, {{"x", Pixels({2, 8})}}}), 0u) << trains;
+    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, feeds), 0u) << trains;
   }
+}
+
+TEST(WarmRun, OfALoopAllocatesNothing) {
+  ExpectNoAllocations([](Net* net) { return BuildLoop(net); }, {{{"x", Pixels({4, 8})}}, {{"x", Pixels({2, 8})}}});
 }
 
 TEST(WarmRun, OfARecurrentBlockAllocatesNothing) {
-  for (const bool trains : {false, true}) {
-    Net net;
-    const std::string loss = BuildRecurrent(&net);
-    if (trains) {
-      net.Minimize(loss, "sgd", 0.01f);
-    }
-    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {{{"x", Pixels({5, 4, 8})}, {"start", Pixels({4, 8})}}}), 0u) << trains;
-  }
+  ExpectNoAllocations(BuildRecurrent, {{{"x", Pixels({5, 4, 8})}, {"start", Pixels({4, 8})}}});
 }
 
-TEST(WarmRun, OfAConditionalBlockAllocatesNothing) {
-  for (const bool trains : {false, true}) {
-    Net net;
-    const std::string loss = BuildCondition(&net);
-    if (trains) {
-      net.Minimize(loss, "sgd", 0.01f);
-    }
-    EXPECT_EQ(AllocationsWhenWarm(net, {loss}, {{{"x", Pixels({4, 8})}}}), 0u) << trains;
-  }
-}
+TEST(WarmRun, OfAConditionalBlockAllocatesNothing) { ExpectNoAllocations(BuildCondition, {{{"x", Pixels({4, 8})}}}); }
 
 TEST(WarmRun, OfADynamicRnnAllocatesNothing) {
   const auto feeds = [](const std::vector<size_t>& lengths) {
