@@ -20,17 +20,20 @@ CLAIMS, DEATHS, LAYOUT = 408, 408 + 8 * 256, 12 << 10
 
 
 class Arena:
-    """This process's mapping of the loader's memory, with the offsets that control_block.h and slot.h assert."""
+    """This process's mapping of the loader's memory, with the offsets that control_block.h and slot.h assert.
 
-    def __init__(self) -> None:
+    `facts`, shared by all workers, keeps the size and the number of the slots from before the first stray write.
+    """
+
+    def __init__(self, facts: Any) -> None:
         with open("/proc/self/maps") as maps:
             line = next(line for line in maps if "/memfd:headrace" in line)
         self.begin, end = (int(address, 16) for address in line.split()[0].split("-"))
-        constants = ctypes.string_at(self.begin, 72)
-        (self.slot_bytes,), (self.slots,) = (
-            struct.unpack_from("<Q", constants, 8),
-            struct.unpack_from("<I", constants, 40),
-        )
+        with facts.get_lock():
+            if not facts[0]:
+                constants = ctypes.string_at(self.begin, 72)
+                facts[:] = [*struct.unpack_from("<Q", constants, 8), *struct.unpack_from("<I", constants, 40)]
+            self.slot_bytes, self.slots = facts
         self.first_slot = end - self.slots * self.slot_bytes
 
     def stray(self, chance: random.Random) -> None:
@@ -60,6 +63,7 @@ class Wild:
     def __init__(self, seed: int, left: int) -> None:
         self.seed = seed
         self.left: Any = multiprocessing.Value("i", left)
+        self.facts = multiprocessing.Array("Q", 2)
 
     def __len__(self) -> int:
         return 64
@@ -70,7 +74,7 @@ class Wild:
             wild = number > 0 and (number + index) % 3 == 0
             self.left.value -= wild
         if wild:
-            Arena().stray(random.Random(f"{self.seed} {number}"))
+            Arena(self.facts).stray(random.Random(f"{self.seed} {number}"))
         return np.full(40, index), f"sample {index}"
 
 
