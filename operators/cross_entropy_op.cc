@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/labels.h"
 #include "operators/reduction.h"
@@ -25,9 +26,13 @@ void CrossEntropyKernel(const ExecutionContext& ctx) {
   T* y = ctx.Output("Y")->mutable_data<T>();
   if (ctx.Attr<bool>("soft_label")) {
     const T* label = ctx.Input("Label").data<T>();
-    for (int64_t r = 0; r < s.rows; ++r, x += s.cols, label += s.cols) {
-      y[r] = -SumOf<T>(s.cols, [=](int64_t c) { return label[c] * std::log(Tolerable(x[c])); });
-    }
+    ParallelFor(s.rows, RowsPerBlock(16 * s.cols), [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        y[r] = -SumOf<T>(s.cols, [first = r * s.cols, x, label](int64_t c) {
+          return label[first + c] * std::log(Tolerable(x[first + c]));
+        });
+      }
+    });
   } else {
     const HardLabels labels(ctx, s.cols);
     for (int64_t r = 0; r < s.rows; ++r, x += s.cols) {
@@ -46,11 +51,13 @@ void CrossEntropyGradKernel(const ExecutionContext& ctx) {
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   if (ctx.Attr<bool>("soft_label")) {
     const T* label = ctx.Input("Label").data<T>();
-    for (int64_t r = 0; r < s.rows; ++r, x += s.cols, dx += s.cols, label += s.cols) {
-      for (int64_t c = 0; c < s.cols; ++c) {
-        dx[c] = -dy[r] * label[c] / Tolerable(x[c]);
+    ParallelFor(s.rows, RowsPerBlock(2 * s.cols), [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        for (int64_t i = r * s.cols; i < (r + 1) * s.cols; ++i) {
+          dx[i] = -dy[r] * label[i] / Tolerable(x[i]);
+        }
       }
-    }
+    });
   } else {
     const HardLabels labels(ctx, s.cols);
     std::fill_n(dx, x_tensor.numel(), T(0));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/philox.h"
 
@@ -37,11 +38,19 @@ PhiloxStream MaskStream(const ExecutionContext& ctx) {
 
 // `out` may be `x`.
 template <typename T>
-void ApplyMask(int64_t n, const T* x, const uint8_t* mask, T factor, T* out) {
-  for (int64_t i = 0; i < n; ++i) {
+void ApplyMask(int64_t begin, int64_t end, const T* x, const uint8_t* mask, T factor, T* out) {
+  for (int64_t i = begin; i < end; ++i) {
     const T kept = x[i] * factor;
     out[i] = mask[i] != 0 ? kept : T(0);
   }
+}
+
+// out = x · factor, of a test.
+template <typename T>
+void Multiply(int64_t n, const T* x, T factor, T* out) {
+  ParallelFor(n, kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    std::transform(x + begin, x + end, out + begin, [factor](T value) { return value * factor; });
+  });
 }
 
 template <typename T>
@@ -51,21 +60,22 @@ void DropoutKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   const int64_t n = x_tensor.numel();
   if (ctx.Attr<bool>("is_test")) {
-    const auto factor = static_cast<T>(TestFactor(ctx.op()));
-    std::transform(x, x + n, out, [factor](T value) { return value * factor; });
-    return;
+    return Multiply(n, x, static_cast<T>(TestFactor(ctx.op())), out);
   }
   uint8_t* mask = ctx.Output("Mask")->mutable_data<uint8_t>();
   const PhiloxStream stream = MaskStream(ctx);
   const auto factor = static_cast<T>(TrainingFactor(ctx.op()));
   // 2^32 for a probability of 1: nothing is below it.
   const auto threshold = static_cast<uint64_t>(ctx.Attr<double>("dropout_prob") * 0x1p32);
-  for (int64_t begin = 0; begin < n; begin += 4) {
-    const PhiloxBlock block = stream.Block(static_cast<uint64_t>(begin) / 4);
-    std::transform(block.begin(), block.begin() + std::min<int64_t>(4, n - begin), mask + begin,
-                   [threshold](uint32_t bits) -> uint8_t { return bits >= threshold; });
-  }
-  ApplyMask(n, x, mask, factor, out);
+  static_assert(kElementsPerBlock % 16 == 0);
+  ParallelFor(n, kElementsPerBlock / 4, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; i += 4) {
+      const PhiloxBlock block = stream.Block(static_cast<uint64_t>(i) / 4);
+      std::transform(block.begin(), block.begin() + std::min<int64_t>(4, end - i), mask + i,
+                     [threshold](uint32_t bits) -> uint8_t { return bits >= threshold; });
+    }
+    ApplyMask(begin, end, x, mask, factor, out);
+  });
 }
 
 template <typename T>
@@ -75,11 +85,11 @@ void DropoutGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const int64_t n = x_grad->numel();
   if (ctx.Attr<bool>("is_test")) {
-    const auto factor = static_cast<T>(TestFactor(ctx.op()));
-    std::transform(d, d + n, dx, [factor](T value) { return value * factor; });
-    return;
+    return Multiply(n, d, static_cast<T>(TestFactor(ctx.op())), dx);
   }
-  ApplyMask(n, d, ctx.Input("Mask").data<uint8_t>(), static_cast<T>(TrainingFactor(ctx.op())), dx);
+  const uint8_t* mask = ctx.Input("Mask").data<uint8_t>();
+  const auto factor = static_cast<T>(TrainingFactor(ctx.op()));
+  ParallelFor(n, kElementsPerBlock, [=](int64_t begin, int64_t end) { ApplyMask(begin, end, d, mask, factor, dx); });
 }
 
 void InferDropout(InferShapeContext& ctx) {

@@ -3,9 +3,11 @@
 #include <string>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/norm.h"
 #include "operators/reduction.h"
+#include "operators/scratch.h"
 
 namespace headrace::ops {
 namespace {
@@ -43,20 +45,24 @@ void GroupNormKernel(const ExecutionContext& ctx) {
   const T* x = ctx.Input("X").data<T>();
   const T* scale = ElementsOrNull<T>(ctx, "Scale");
   const T* bias = ElementsOrNull<T>(ctx, "Bias");
-  for (int64_t r = 0; r < s.rows; ++r, x += s.size, y += s.size) {
-    const T m = Sum(s.size, x) / static_cast<T>(s.size);
-    variance[r] = SumOf<T>(s.size, [=](int64_t i) { return (x[i] - m) * (x[i] - m); }) / static_cast<T>(s.size);
-    mean[r] = m;
-    const T inverse = 1 / std::sqrt(variance[r] + epsilon);
-    for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
-      const int64_t c = s.ChannelOf(r, begin);
-      const T factor = inverse * (scale == nullptr ? T(1) : scale[c]);
-      const T shift = bias == nullptr ? T(0) : bias[c];
-      for (int64_t i = begin; i < begin + s.pixels; ++i) {
-        y[i] = (x[i] - m) * factor + shift;
+  ParallelFor(s.rows, RowsPerBlock(4 * s.size), [=](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const T* from = x + r * s.size;
+      T* to = y + r * s.size;
+      const T m = Sum(s.size, from) / static_cast<T>(s.size);
+      variance[r] = SumOf<T>(s.size, [=](int64_t i) { return (from[i] - m) * (from[i] - m); }) / static_cast<T>(s.size);
+      mean[r] = m;
+      const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+      for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
+        const int64_t c = s.ChannelOf(r, begin);
+        const T factor = inverse * (scale == nullptr ? T(1) : scale[c]);
+        const T shift = bias == nullptr ? T(0) : bias[c];
+        for (int64_t i = begin; i < begin + s.pixels; ++i) {
+          to[i] = (from[i] - m) * factor + shift;
+        }
       }
     }
-  }
+  });
 }
 
 // As for layer_norm, with a row per group and a scale per channel.
@@ -73,36 +79,43 @@ void GroupNormGradKernel(const ExecutionContext& ctx) {
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
   const auto size = static_cast<T>(s.size);
-  for (int64_t r = 0; r < s.rows; ++r, x += s.size, dy += s.size) {
-    const T m = mean[r];
-    const T inverse = 1 / std::sqrt(variance[r] + epsilon);
-    T sum = 0;  // of dy · scale
-    T dot = 0;  // of dy · scale · h, with h = (x − mean) · inverse
-    for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
-      const int64_t c = s.ChannelOf(r, begin);
-      const T channel_sum = Sum(s.pixels, dy + begin);
-      const T channel_dot =
-          SumOf<T>(s.pixels, [=](int64_t i) { return dy[begin + i] * ((x[begin + i] - m) * inverse); });
-      const T factor = scale == nullptr ? T(1) : scale[c];
-      sum += channel_sum * factor;
-      dot += channel_dot * factor;
-      if (dscale != nullptr) {
-        dscale[c] += channel_dot;
+  // Of each channel of each image: the sums of dy and of dy · h, with h = (x − mean) · inverse.
+  Tensor sums_memory;
+  Tensor dots_memory;
+  const int64_t channels = s.size == 0 ? 0 : s.rows * (s.size / s.pixels);
+  T* sums = Scratch<T>(&sums_memory, channels);
+  T* dots = Scratch<T>(&dots_memory, channels);
+  ParallelFor(s.rows, RowsPerBlock(8 * s.size), [=](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const T* from = x + r * s.size;
+      const T* d = dy + r * s.size;
+      const T m = mean[r];
+      const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+      T sum = 0;  // of dy · scale
+      T dot = 0;  // of dy · scale · h
+      for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
+        const int64_t at = (r * s.size + begin) / s.pixels;
+        sums[at] = Sum(s.pixels, d + begin);
+        dots[at] = SumOf<T>(s.pixels, [=](int64_t i) { return d[begin + i] * ((from[begin + i] - m) * inverse); });
+        const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
+        sum += sums[at] * factor;
+        dot += dots[at] * factor;
       }
-      if (dbias != nullptr) {
-        dbias[c] += channel_sum;
+      for (int64_t begin = 0; dx != nullptr && begin < s.size; begin += s.pixels) {
+        const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
+        for (int64_t i = begin; i < begin + s.pixels; ++i) {
+          dx[r * s.size + i] = inverse * (d[i] * factor - sum / size - (from[i] - m) * inverse * dot / size);
+        }
       }
     }
-    if (dx == nullptr) {
-      continue;
+  });
+  for (int64_t at = 0; at < channels; ++at) {
+    if (dscale != nullptr) {
+      dscale[at % s.channels] += dots[at];
     }
-    for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
-      const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
-      for (int64_t i = begin; i < begin + s.pixels; ++i) {
-        dx[i] = inverse * (dy[i] * factor - sum / size - (x[i] - m) * inverse * dot / size);
-      }
+    if (dbias != nullptr) {
+      dbias[at % s.channels] += sums[at];
     }
-    dx += s.size;
   }
 }
 

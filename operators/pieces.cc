@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -16,22 +17,24 @@ struct AxisView {
   size_t inner_bytes;
 };
 
-// Visits what a tensor and the pieces that lie side by side in it along the axis have in common, run by run, with
-// places in bytes: copy(place in the whole, number of the piece, place in the piece, bytes).
+// Visits what a tensor and the pieces that lie side by side in it along the axis have in common, run by run, on several
+// threads, with places in bytes: copy(place in the whole, number of the piece, place in the piece, bytes).
 template <typename Copy>
-void ForEachPiece(const AxisView& view, const PoolVector<int64_t>& extents, Copy&& copy) {
+void ForEachPiece(const AxisView& view, const PoolVector<int64_t>& extents, const Copy& copy) {
   size_t whole = 0;
   for (const int64_t extent : extents) {
     whole += static_cast<size_t>(extent) * view.inner_bytes;
   }
-  for (int64_t o = 0; o < view.outer; ++o) {
-    size_t at = static_cast<size_t>(o) * whole;
-    for (size_t k = 0; k < extents.size(); ++k) {
-      const size_t bytes = static_cast<size_t>(extents[k]) * view.inner_bytes;
-      copy(at, k, static_cast<size_t>(o) * bytes, bytes);
-      at += bytes;
+  ParallelFor(view.outer, RowsPerBlock(static_cast<int64_t>(whole / sizeof(float))), [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      size_t at = static_cast<size_t>(o) * whole;
+      for (size_t k = 0; k < extents.size(); ++k) {
+        const size_t bytes = static_cast<size_t>(extents[k]) * view.inner_bytes;
+        copy(at, k, static_cast<size_t>(o) * bytes, bytes);
+        at += bytes;
+      }
     }
-  }
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/declare.h"
 #include "operators/kernel_util.h"
 #include "operators/sigmoid.h"
@@ -29,20 +30,22 @@ struct Pointwise {
   double default_value = 0;
 };
 
-// Calls visit(place, its element of each input).
+// Calls visit(place, its element of each input), on several threads.
 template <typename T, typename Visit>
-void ForEachPlace(const ExecutionContext& ctx, const Pointwise& op, Visit&& visit) {
+void ForEachPlace(const ExecutionContext& ctx, const Pointwise& op, const Visit& visit) {
   std::array<const T*, kMaxInputs> from{};
   for (size_t k = 0; k < op.inputs.size(); ++k) {
     from[k] = ctx.Input(op.inputs[k]).data<T>();
   }
-  for (int64_t i = 0, n = ctx.Input(op.inputs[0]).numel(); i < n; ++i) {
-    std::array<T, kMaxInputs> v{};
-    for (size_t k = 0; k < op.inputs.size(); ++k) {
-      v[k] = from[k][i];
+  ParallelFor(ctx.Input(op.inputs[0]).numel(), kElementsPerBlock / 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::array<T, kMaxInputs> v{};
+      for (size_t k = 0; k < op.inputs.size(); ++k) {
+        v[k] = from[k][i];
+      }
+      visit(i, v);
     }
-    visit(i, v);
-  }
+  });
 }
 
 template <typename T>

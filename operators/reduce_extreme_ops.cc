@@ -25,7 +25,7 @@ void ReduceExtremeKernel(const ExecutionContext& ctx) {
   constexpr T kLeast = std::is_floating_point_v<T> ? -Limits::infinity() : Limits::lowest();
   std::fill_n(out, out_tensor->numel(), Beats()(kGreatest, kLeast) ? kLeast : kGreatest);
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
-      .ForEachRun([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
+      .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {
           T& to = out[out_at + (kept ? i : 0)];
           const T value = x[at + i];

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/vector_math.h"
 
@@ -27,14 +28,16 @@ void SigmoidCrossEntropyKernel(const ExecutionContext& ctx) {
   const T* label = ctx.Input("Label").data<T>();
   const auto ignored = static_cast<T>(ctx.Attr<int32_t>("ignore_index"));
   const T normalizer = Normalizer(ctx, n, label, ignored);
-  for (int64_t i = 0; i < n; ++i) {
-    out[i] = -std::abs(x[i]);
-  }
-  VectorExp(n, out, out);
-  for (int64_t i = 0; i < n; ++i) {
-    const T loss = (x[i] < 0 ? T(0) : x[i]) - x[i] * label[i] + std::log1p(out[i]);
-    out[i] = label[i] == ignored ? T(0) : loss / normalizer;
-  }
+  ParallelFor(n, kElementsPerBlock / 16, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      out[i] = -std::abs(x[i]);
+    }
+    VectorExp(end - begin, out + begin, out + begin);
+    for (int64_t i = begin; i < end; ++i) {
+      const T loss = (x[i] < 0 ? T(0) : x[i]) - x[i] * label[i] + std::log1p(out[i]);
+      out[i] = label[i] == ignored ? T(0) : loss / normalizer;
+    }
+  });
 }
 
 template <typename T>
@@ -46,10 +49,13 @@ void SigmoidCrossEntropyGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const auto ignored = static_cast<T>(ctx.Attr<int32_t>("ignore_index"));
   const T normalizer = Normalizer(ctx, n, label, ignored);
-  VectorSigmoid(n, ctx.Input("X").data<T>(), dx);
-  for (int64_t i = 0; i < n; ++i) {
-    dx[i] = label[i] == ignored ? T(0) : d[i] * (dx[i] - label[i]) / normalizer;
-  }
+  const T* x = ctx.Input("X").data<T>();
+  ParallelFor(n, kElementsPerBlock / 4, [=](int64_t begin, int64_t end) {
+    VectorSigmoid(end - begin, x + begin, dx + begin);
+    for (int64_t i = begin; i < end; ++i) {
+      dx[i] = label[i] == ignored ? T(0) : d[i] * (dx[i] - label[i]) / normalizer;
+    }
+  });
 }
 
 OpRegistrar&& SigmoidAttrs(OpRegistrar&& op) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
 
@@ -42,15 +43,17 @@ void SmoothL1Kernel(const ExecutionContext& ctx) {
   const ElementWeights<T> inside(ctx, "InsideWeight");
   const ElementWeights<T> outside(ctx, "OutsideWeight");
   const T sigma2 = SquaredSigma<T>(ctx);
-  for (int64_t i = 0, n = s.rows * s.cols; i < n; ++i) {
-    diff[i] = inside[i] * (x[i] - y[i]);
-  }
-  for (int64_t r = 0; r < out_tensor->numel(); ++r) {
-    out[r] = SumOf<T>(s.cols, [&, begin = r * s.cols](int64_t i) {
-      const T d = std::abs(diff[begin + i]);
-      return outside[begin + i] * (d < 1 / sigma2 ? d * d * sigma2 / 2 : d - T(0.5) / sigma2);
-    });
-  }
+  ParallelFor(out_tensor->numel(), RowsPerBlock(4 * s.cols), [&](int64_t first, int64_t last) {
+    for (int64_t i = first * s.cols; i < last * s.cols; ++i) {
+      diff[i] = inside[i] * (x[i] - y[i]);
+    }
+    for (int64_t r = first; r < last; ++r) {
+      out[r] = SumOf<T>(s.cols, [&, begin = r * s.cols](int64_t i) {
+        const T d = std::abs(diff[begin + i]);
+        return outside[begin + i] * (d < 1 / sigma2 ? d * d * sigma2 / 2 : d - T(0.5) / sigma2);
+      });
+    }
+  });
 }
 
 template <typename T>
@@ -68,11 +71,14 @@ void SmoothL1GradKernel(const ExecutionContext& ctx) {
       continue;
     }
     T* to = grad->mutable_data<T>();
-    for (int64_t i = 0, n = s.rows * s.cols; i < n; ++i) {
-      const T slope = std::abs(diff[i]) < 1 / sigma2 ? sigma2 * diff[i] : static_cast<T>((diff[i] > 0) - (diff[i] < 0));
-      const T by_difference = d[i / s.cols] * outside[i] * inside[i] * slope;
-      to[i] = by_x ? by_difference : -by_difference;
-    }
+    ParallelFor(s.rows * s.cols, kElementsPerBlock / 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T slope =
+            std::abs(diff[i]) < 1 / sigma2 ? sigma2 * diff[i] : static_cast<T>((diff[i] > 0) - (diff[i] < 0));
+        const T by_difference = d[i / s.cols] * outside[i] * inside[i] * slope;
+        to[i] = by_x ? by_difference : -by_difference;
+      }
+    });
   }
 }
 

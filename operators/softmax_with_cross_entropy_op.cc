@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 #include "operators/labels.h"
 #include "operators/reduction.h"
@@ -76,7 +77,12 @@ void SoftmaxWithCrossEntropyKernel(const ExecutionContext& ctx) {
   const T* logits = logits_tensor.data<T>();
   const T* soft_labels = problem.hard_labels ? nullptr : ctx.Input("Label").data<T>();
   if (s.inner == 1) {
-    return LossOfRows(problem, 0, s.outer, logits, soft_labels, softmax, loss);
+    ParallelFor(s.outer, RowsPerBlock(8 * s.extent), [&](int64_t begin, int64_t end) {
+      const int64_t at = begin * s.extent;
+      LossOfRows(problem, begin, end - begin, logits + at, soft_labels == nullptr ? nullptr : soft_labels + at,
+                 softmax + at, loss + begin);
+    });
+    return;
   }
   Tensor rows_memory;
   Tensor labels_memory;
@@ -130,7 +136,13 @@ void SoftmaxWithCrossEntropyGradKernel(const ExecutionContext& ctx) {
   const T* softmax_grad = ElementsOrNull<T>(ctx, "Softmax@GRAD");
   const T* loss_grad = ElementsOrNull<T>(ctx, "Loss@GRAD");
   if (s.inner == 1) {
-    return GradOfRows(problem, 0, s.outer, softmax, soft_labels, softmax_grad, loss_grad, dx);
+    ParallelFor(s.outer, RowsPerBlock(2 * s.extent), [&](int64_t begin, int64_t end) {
+      const int64_t at = begin * s.extent;
+      const auto from = [at](const T* rows) { return rows == nullptr ? nullptr : rows + at; };
+      GradOfRows(problem, begin, end - begin, softmax + at, from(soft_labels), from(softmax_grad),
+                 loss_grad == nullptr ? nullptr : loss_grad + begin, dx + at);
+    });
+    return;
   }
   Tensor softmax_memory;
   Tensor labels_memory;

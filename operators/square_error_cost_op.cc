@@ -1,5 +1,6 @@
 // square_error_cost: the squares of the differences.
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -11,10 +12,12 @@ void SquareErrorKernel(const ExecutionContext& ctx) {
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   const T* y = ctx.Input("Y").data<T>();
-  for (int64_t i = 0, n = out_tensor->numel(); i < n; ++i) {
-    const T difference = x[i] - y[i];
-    out[i] = difference * difference;
-  }
+  ParallelFor(out_tensor->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T difference = x[i] - y[i];
+      out[i] = difference * difference;
+    }
+  });
 }
 
 template <typename T>
@@ -26,9 +29,11 @@ void SquareErrorGradKernel(const ExecutionContext& ctx) {
   const auto write = [&](const char* slot, T sign) {
     if (LoDTensor* grad = ctx.OutputOrNull(slot)) {
       T* to = grad->mutable_data<T>();
-      for (int64_t i = 0, n = x_tensor.numel(); i < n; ++i) {
-        to[i] = sign * 2 * (x[i] - y[i]) * d[i];
-      }
+      ParallelFor(x_tensor.numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          to[i] = sign * 2 * (x[i] - y[i]) * d[i];
+        }
+      });
     }
   };
   write("X@GRAD", T(1));

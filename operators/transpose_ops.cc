@@ -5,6 +5,7 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -44,33 +45,37 @@ DDim Permuted(const DDim& dims, const PoolVector<size_t>& permutation) {
 
 // Elements of kSize bytes: `to` is written in order, `from` read along the strides.
 template <size_t kSize>
-void CopyStrided(const PoolVector<int64_t>& extents, const PoolVector<int64_t>& strides, const std::byte* from,
-                 std::byte* to) {
+void CopyStrided(const DDim& extents, const DDim& strides, const std::byte* from, std::byte* to) {
   const int64_t n = extents.back();
   const int64_t stride = strides.back() * static_cast<int64_t>(kSize);
-  PoolVector<int64_t> index(extents.size() - 1, 0);
-  for (;;) {
-    if (stride == static_cast<int64_t>(kSize)) {
-      std::memcpy(to, from, static_cast<size_t>(n) * kSize);
-    } else {
-      for (int64_t i = 0; i < n; ++i) {
-        std::memcpy(to + i * static_cast<int64_t>(kSize), from + i * stride, kSize);
+  const int64_t rows = Numel(extents, 0, extents.size() - 1);
+  ParallelFor(rows, RowsPerBlock(n), [&, from, to](int64_t begin, int64_t end) {
+    DDim index(extents.size() - 1);
+    const std::byte* row = from;
+    int64_t rest = begin;
+    for (size_t d = index.size(); d-- > 0; rest /= extents[d]) {
+      index[d] = rest % extents[d];
+      row += index[d] * strides[d] * static_cast<int64_t>(kSize);
+    }
+    std::byte* at = to + begin * n * static_cast<int64_t>(kSize);
+    for (int64_t r = begin; r < end; ++r, at += n * static_cast<int64_t>(kSize)) {
+      if (stride == static_cast<int64_t>(kSize)) {
+        std::memcpy(at, row, static_cast<size_t>(n) * kSize);
+      } else {
+        for (int64_t i = 0; i < n; ++i) {
+          std::memcpy(at + i * static_cast<int64_t>(kSize), row + i * stride, kSize);
+        }
+      }
+      for (size_t d = index.size(); d > 0; --d) {
+        row += strides[d - 1] * static_cast<int64_t>(kSize);
+        if (++index[d - 1] < extents[d - 1]) {
+          break;
+        }
+        row -= strides[d - 1] * extents[d - 1] * static_cast<int64_t>(kSize);
+        index[d - 1] = 0;
       }
     }
-    to += n * static_cast<int64_t>(kSize);
-    size_t d = index.size();
-    for (; d > 0; --d) {
-      from += strides[d - 1] * static_cast<int64_t>(kSize);
-      if (++index[d - 1] < extents[d - 1]) {
-        break;
-      }
-      from -= strides[d - 1] * extents[d - 1] * static_cast<int64_t>(kSize);
-      index[d - 1] = 0;
-    }
-    if (d == 0) {
-      return;
-    }
-  }
+  });
 }
 
 void Transpose(const LoDTensor& x, const PoolVector<size_t>& permutation, LoDTensor* out) {
@@ -78,15 +83,15 @@ void Transpose(const LoDTensor& x, const PoolVector<size_t>& permutation, LoDTen
   if (x.numel() == 0) {
     return;
   }
-  PoolVector<int64_t> x_strides(x.dims().size());
+  DDim x_strides(x.dims().size());
   int64_t stride = 1;
   for (size_t d = x_strides.size(); d-- > 0;) {
     x_strides[d] = stride;
     stride *= x.dims()[d];
   }
   // Dimensions that stay neighbours are one.
-  PoolVector<int64_t> extents;
-  PoolVector<int64_t> strides;
+  DDim extents;
+  DDim strides;
   for (const size_t d : permutation) {
     if (!extents.empty() && strides.back() == x_strides[d] * x.dims()[d]) {
       extents.back() *= x.dims()[d];

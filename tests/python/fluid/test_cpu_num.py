@@ -37,6 +37,14 @@ def volumes() -> Any:
     return layers.elementwise_mul(layers.data("volumes", list(VOLUMES.shape[1:])), parameter([3]), axis=1)
 
 
+def labels() -> Any:
+    return layers.data("labels", [1], dtype="int64")
+
+
+def weights() -> Any:
+    return layers.data("weights", [331])
+
+
 def words() -> Any:
     return layers.data("words", [1], dtype="int64", lod_level=1)
 
@@ -46,6 +54,8 @@ FEED: dict[str, Any] = {
     "matrix": MATRIX,
     "images": IMAGES,
     "volumes": VOLUMES,
+    "labels": RNG.integers(0, 331, (ROWS, 1)),
+    "weights": RNG.random((ROWS, 331), np.float32),
     "words": fluid.create_lod_tensor(RNG.integers(0, 500, (sum(LENGTHS), 1)), [LENGTHS], fluid.CPUPlace()),
 }
 
@@ -79,6 +89,8 @@ NETS: dict[str, Callable[[], Any]] = {
     "reduce_mean_of_columns": lambda: layers.reduce_mean(matrix(), dim=0),
     "reduce_sum_of_channels": lambda: layers.reduce_sum(images(), dim=[0, 2, 3]),
     "reduce_max": lambda: layers.reduce_max(images(), dim=[1, 3]),
+    "reduce_min_of_columns": lambda: layers.reduce_min(matrix(), dim=0),
+    "reduce_prod": lambda: layers.reduce_prod(images(), dim=[0, 1]),
     "mean": lambda: layers.mean(images()),
     "conv2d": lambda: layers.conv2d(images(), 19, 3, padding=1, act="relu"),
     "conv2d_of_groups": lambda: layers.conv2d(images(), 8, 5, stride=2, padding=2, groups=2),
@@ -89,6 +101,24 @@ NETS: dict[str, Callable[[], Any]] = {
     "pool2d_max": lambda: layers.pool2d(images(), 3, "max", pool_stride=2, pool_padding=1),
     "pool2d_avg": lambda: layers.pool2d(images(), 2, "avg", pool_stride=2),
     "pool3d": lambda: layers.pool3d(volumes(), 3, "avg", pool_stride=2),
+    "dropout": lambda: layers.dropout(images(), 0.3, seed=5),
+    "dropout_upscaled": lambda: layers.dropout(matrix(), 0.3, seed=5, dropout_implementation="upscale_in_train"),
+    "dropout_in_a_test": lambda: layers.dropout(matrix(), 0.3, is_test=True),
+    "transpose": lambda: layers.transpose(images(), [2, 0, 3, 1]),
+    "transpose_of_a_matrix": lambda: layers.transpose(matrix(), [1, 0]),
+    "concat": lambda: layers.concat([matrix(), matrix()], axis=1),
+    "split": lambda: layers.split(matrix(), [100, 231], dim=1)[1],
+    "stack": lambda: layers.stack([matrix(), matrix()], axis=1),
+    "cross_entropy": lambda: layers.cross_entropy(layers.softmax(matrix()), labels()),
+    "cross_entropy_of_soft_labels": lambda: layers.cross_entropy(layers.softmax(matrix()), weights(), soft_label=True),
+    "softmax_with_cross_entropy": lambda: layers.softmax_with_cross_entropy(matrix(), labels()),
+    "softmax_with_cross_entropy_of_soft_labels": lambda: layers.softmax_with_cross_entropy(
+        matrix(), weights(), soft_label=True
+    ),
+    "sigmoid_cross_entropy_with_logits": lambda: layers.sigmoid_cross_entropy_with_logits(matrix(), weights()),
+    "smooth_l1": lambda: layers.smooth_l1(matrix(), weights()),
+    "square_error_cost": lambda: layers.square_error_cost(matrix(), weights()),
+    "huber_loss": lambda: layers.huber_loss(matrix(), weights(), 0.8),
     "embedding": lambda: layers.embedding(words(), [500, 300]),
     "dynamic_lstm": lambda: recurrent(layers.dynamic_lstm, 4),
     "dynamic_gru": lambda: recurrent(layers.dynamic_gru, 3),
