@@ -1,8 +1,6 @@
 #include "operators/convolution.h"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
 #include <string>
 #include <vector>
 
@@ -45,24 +43,167 @@ ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const 
 
 namespace {
 
-// Calls visit(i) for each group of each image, counted through, from several threads. A few large images are taken one
-// by one, since the products over them are shared among the threads.
+// So many, and more, are worked on at the same time; of fewer, threads share the product over each.
+constexpr int64_t kFewImages = 4;
+
+// Calls visit(i) for each group of each image, counted through, from several threads.
 template <typename Visit>
 void ForEachImage(const ConvShape& s, const Visit& visit) {
-  constexpr int64_t kFew = 4;
   const int64_t n = s.images * s.groups;
   const int64_t work = std::max<int64_t>(1, s.FilterSize() * s.Pixels());
-  ParallelFor(n, n < kFew ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
+  ParallelFor(n, n < kFewImages ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       visit(i);
     }
   });
 }
 
+// A convolution of stride 1, as a sum of products with one matrix per element of the window. With zeros around it, a
+// channel of the image, read from another place on, is a row of such a matrix: nothing has to be copied for each
+// element of the window. The price are output positions within the zeros, which are computed, then left out.
+template <typename T>
+class ShiftedConvolution {
+ public:
+  explicit ShiftedConvolution(const ConvShape& s)
+      : s_(s),
+        height_(s.in.height + 2 * s.rows.padding),
+        width_(s.in.width + 2 * s.cols.padding),
+        positions_(((s.out.depth - 1) * height_ + s.out.height - 1) * width_ + s.out.width) {
+    // Rows of a matrix that are a multiple of some large power of two apart would share the same places in a cache.
+    constexpr int64_t kLine = 64 / sizeof(T);
+    channel_ = (((s.in.depth + 2 * s.planes.padding) * height_ * width_ + kLine - 1) / kLine | 1) * kLine;
+  }
+
+  // Whether it can be computed so, without much memory, and in less time than the copies for each element of the window
+  // would take, which many filters share.
+  static bool Pays(const ConvShape& s) {
+    constexpr int64_t kMinChannels = 16;    // of a product, for each time that its result is read and written
+    constexpr double kFiltersPerCopy = 16;  // that take as long as the copying
+    constexpr double kMaxPadding = 4;       // how many times as large the input may become
+    if (s.planes.stride != 1 || s.rows.stride != 1 || s.cols.stride != 1 || s.channels < kMinChannels ||
+        s.IsPointwise()) {
+      return false;
+    }
+    const auto padded = [](int64_t extent, const Window& w) {
+      return static_cast<double>(extent) + 2 * static_cast<double>(w.padding);
+    };
+    const double height = padded(s.in.height, s.rows);
+    const double width = padded(s.in.width, s.cols);
+    const double positions =
+        (static_cast<double>(s.out.depth - 1) * height + static_cast<double>(s.out.height - 1)) * width +
+        static_cast<double>(s.out.width);
+    return padded(s.in.depth, s.planes) * height * width <= kMaxPadding * static_cast<double>(s.in.Volume()) &&
+           positions < static_cast<double>(s.Pixels()) * (1 + kFiltersPerCopy / static_cast<double>(s.maps));
+  }
+
+  void Run(const T* input, const T* filter, T* out) const {
+    constexpr int64_t kMaxBlocks = 16;
+    constexpr int64_t kMaxElements = 1 << 22;  // of the padded images
+    static_assert(kMaxBlocks <= FreePieces::kMax);
+    const int64_t window = s_.planes.size * s_.rows.size * s_.cols.size;
+    const int64_t padded_size = s_.channels * channel_ + kGemmSlack;
+    const int64_t images = s_.images * s_.groups;
+    const int64_t blocks =
+        images < kFewImages ? 1 : std::clamp<int64_t>(kMaxElements / padded_size, 1, std::min(kMaxBlocks, images));
+    Tensor shifts_memory;
+    Tensor weights_memory;
+    Tensor padded_memory;
+    int64_t* shifts = Scratch<int64_t>(&shifts_memory, window);
+    T* weights = Scratch<T>(&weights_memory, s_.groups * s_.FilterSize());
+    T* padded = Scratch<T>(&padded_memory, blocks * padded_size);
+    ListShifts(shifts);
+    SplitFilter(window, filter, weights);
+    FreePieces pieces;
+    ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
+      const int64_t piece = pieces.Take();
+      T* image = padded + piece * padded_size;
+      for (int64_t i = images * first / blocks; i < images * end / blocks; ++i) {
+        Pad(input + i * s_.InputSize(), image);
+        T* to = out + i * s_.OutputSizeOfGroup();
+        const auto store = [this, to](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width,
+                                      const T* panel) { Store(row, rows, col, cols, width, panel, to); };
+        GemmOfShifts<T>(s_.maps, positions_, s_.channels, weights + i % s_.groups * s_.FilterSize(), image, channel_,
+                        shifts, window, store);
+      }
+      pieces.Return(piece);
+    });
+  }
+
+ private:
+  // How far each element of the window is from the first, in a padded image.
+  void ListShifts(int64_t* shifts) const {
+    for (int64_t h = 0; h < s_.planes.size; ++h) {
+      for (int64_t i = 0; i < s_.rows.size; ++i) {
+        for (int64_t j = 0; j < s_.cols.size; ++j) {
+          *shifts++ = (h * s_.planes.dilation * height_ + i * s_.rows.dilation) * width_ + j * s_.cols.dilation;
+        }
+      }
+    }
+  }
+
+  // [groups, maps, channels, window] to [groups, window, maps, channels].
+  void SplitFilter(int64_t window, const T* filter, T* weights) const {
+    ParallelFor(s_.groups * s_.maps, RowsPerBlock(s_.PatchSize()), [=, this](int64_t first, int64_t end) {
+      for (int64_t map = first; map < end; ++map) {
+        const T* from = filter + map * s_.PatchSize();
+        T* to = weights + map / s_.maps * s_.FilterSize() + map % s_.maps * s_.channels;
+        for (int64_t c = 0; c < s_.channels; ++c) {
+          for (int64_t w = 0; w < window; ++w) {
+            to[w * s_.maps * s_.channels + c] = from[c * window + w];
+          }
+        }
+      }
+    });
+  }
+
+  void Pad(const T* image, T* padded) const {
+    for (int64_t c = 0; c < s_.channels; ++c, image += s_.in.Volume(), padded += channel_) {
+      std::fill_n(padded, channel_, T(0));
+      for (int64_t z = 0; z < s_.in.depth; ++z) {
+        for (int64_t y = 0; y < s_.in.height; ++y) {
+          std::copy_n(image + (z * s_.in.height + y) * s_.in.width, s_.in.width,
+                      padded + ((z + s_.planes.padding) * height_ + y + s_.rows.padding) * width_ + s_.cols.padding);
+        }
+      }
+    }
+  }
+
+  // Keeps the positions of a panel that are of the output.
+  void Store(int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, const T* panel, T* out) const {
+    int64_t x = col % width_;
+    int64_t y = col / width_ % height_;
+    int64_t z = col / (width_ * height_);
+    for (int64_t n = 0; cols > 0; cols -= n, panel += n) {
+      n = std::min(cols, width_ - x);
+      const int64_t kept = std::min(n, s_.out.width - x);
+      if (kept > 0 && y < s_.out.height) {
+        T* to = out + (z * s_.out.height + y) * s_.out.width + x;
+        for (int64_t r = 0; r < rows; ++r) {
+          CopyRun(panel + r * width, kept, to + (row + r) * s_.Pixels());
+        }
+      }
+      x = 0;
+      if (++y == height_) {
+        y = 0;
+        ++z;
+      }
+    }
+  }
+
+  const ConvShape& s_;
+  int64_t height_;  // of a padded image
+  int64_t width_;
+  int64_t positions_;  // of the output in it, from the first to the last
+  int64_t channel_;    // from one to the next
+};
+
 }  // namespace
 
 template <typename T>
 void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
+  if (ShiftedConvolution<T>::Pays(s)) {
+    return ShiftedConvolution<T>(s).Run(input, filter, out);
+  }
   ForEachImage(s, [&](int64_t i) {
     const T* image = input + i * s.InputSize();
     const StridedMatrix<T> weights{filter + i % s.groups * s.FilterSize(), s.PatchSize(), 1};
@@ -160,19 +301,15 @@ void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, con
   const int64_t lanes = (s.maps + kLanes - 1) / kLanes * kLanes;
   const bool transposed = s.maps < s.PatchSize() && lanes - s.maps <= s.maps / 8;
   const ConvImagesBackward<T> backward{s, out_grad, input, filter, input_grad, rows_per_tile, transposed};
-  // A block takes the columns that an earlier one has left, which are in a cache still.
-  static_assert(kMaxBlocks < 32);
-  std::atomic<uint32_t> free_columns{~uint32_t{0}};
+  static_assert(kMaxBlocks <= FreePieces::kMax);
+  FreePieces pieces;
   ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
-    uint32_t before = free_columns.load(std::memory_order_relaxed);
-    while (!free_columns.compare_exchange_weak(before, before & (before - 1), std::memory_order_acquire)) {
-    }
+    const int64_t piece = pieces.Take();
     for (int64_t b = first; b < end; ++b) {
       backward.Run(s.images * b / blocks, s.images * (b + 1) / blocks,
-                   filter_grad == nullptr ? nullptr : filter_grads + b * filter_size,
-                   columns + std::countr_zero(before) * columns_size);
+                   filter_grad == nullptr ? nullptr : filter_grads + b * filter_size, columns + piece * columns_size);
     }
-    free_columns.fetch_or(before & -before, std::memory_order_release);
+    pieces.Return(piece);
   });
   const int64_t maps = filter_grad == nullptr ? 0 : s.groups * s.maps;
   ParallelFor(maps, RowsPerBlock(blocks * s.PatchSize()), [&](int64_t first, int64_t end) {

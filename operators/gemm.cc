@@ -100,6 +100,9 @@ const GemmIsa<T>& BestIsa() {
   return isa;
 }
 
+// Of the left-hand side; so many fit the second-level cache with a block of depth.
+constexpr int64_t kRowsPerTask = 140;
+
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // [begin, begin + size) for part `i` of `parts` of nearly the same size.
@@ -182,7 +185,6 @@ void Multiply(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& 
     }
     return;
   }
-  constexpr int64_t kRowsPerTask = 140;
   const GemmIsa<T>& isa = BestIsa<T>();
   const int64_t panel_width = 2 * isa.lanes;
   const int64_t blocks = CeilDiv(k, kGemmDepth);
@@ -237,6 +239,54 @@ void Multiply(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& 
   });
 }
 
+// A task takes a panel of columns of some rows through all terms, in a part of c of its own.
+template <typename T>
+void MultiplyShifts(int64_t m, int64_t n, int64_t k, const T* a, const T* b, int64_t b_row, const int64_t* shifts,
+                    int64_t terms, const PanelSink<T>& sink) {
+  if (m == 0 || n == 0) {
+    return;
+  }
+  const GemmIsa<T>& isa = BestIsa<T>();
+  const int64_t width = 2 * isa.lanes;
+  const int64_t blocks = CeilDiv(k, kGemmDepth);
+  const int64_t row_tasks = CeilDiv(m, kRowsPerTask);
+  const int64_t panels = CeilDiv(n, width);
+  const int64_t panels_per_task = std::clamp<int64_t>(
+      kGemmWorkPerTask / std::max<int64_t>(1, std::min(m, kRowsPerTask) * width * k * terms), 1, panels);
+  ParallelFor(row_tasks * panels, panels_per_task, [&](int64_t first, int64_t end) {
+    alignas(64) T part_of_c[kRowsPerTask * 128 / sizeof(T)];
+    static_assert(sizeof(part_of_c) == kRowsPerTask * 128);
+    for (int64_t task = first; task < end; ++task) {
+      const Part rows(m, row_tasks, task / panels);
+      const int64_t col = task % panels * width;
+      const int64_t tiles = CeilDiv(rows.size, isa.max_rows);
+      for (int64_t t = 0; t < terms; ++t) {
+        for (int64_t block = 0; block < blocks; ++block) {
+          const Part depth(k, blocks, block);
+          GemmTile<T> tile{.depth = depth.size,
+                           .a = nullptr,
+                           .a_row = k,
+                           .a_col = 1,
+                           .b = b + shifts[t] + depth.begin * b_row + col,
+                           .b_row = b_row,
+                           .alpha = T(1),
+                           .add = t > 0 || block > 0,
+                           .c = nullptr,
+                           .c_row = width,
+                           .columns = width};
+          for (int64_t i = 0; i < tiles; ++i) {
+            const Part part(rows.size, tiles, i);
+            tile.a = a + (t * m + rows.begin + part.begin) * k + depth.begin;
+            tile.c = part_of_c + part.begin * width;
+            isa.two[part.size - 1](tile);
+          }
+        }
+      }
+      sink(rows.begin, rows.size, col, std::min(width, n - col), width, part_of_c);
+    }
+  });
+}
+
 }  // namespace
 
 template <typename T>
@@ -262,6 +312,12 @@ void GemmWithPanels(int64_t m, int64_t n, int64_t k, const StridedMatrix<T>& a, 
 }
 
 template <typename T>
+void GemmOfShifts(int64_t m, int64_t n, int64_t k, const T* a, const T* b, int64_t b_row, const int64_t* shifts,
+                  int64_t terms, const PanelSink<T>& sink) {
+  MultiplyShifts(m, n, k, a, b, b_row, shifts, terms, sink);
+}
+
+template <typename T>
 void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
           bool accumulate, T* c) {
   Gemm<T>(m, n, k, alpha, {a, transpose_a ? 1 : k, transpose_a ? m : 1}, {b, transpose_b ? 1 : n, transpose_b ? k : 1},
@@ -273,7 +329,9 @@ void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T
   template void Gemm<T>(int64_t, int64_t, int64_t, T, const StridedMatrix<T>&, const StridedMatrix<T>&, bool, T*,      \
                         int64_t);                                                                                      \
   template void GemmWithPanels<T>(int64_t, int64_t, int64_t, const StridedMatrix<T>&, const PanelSource<T>&, bool, T*, \
-                                  int64_t)
+                                  int64_t);                                                                            \
+  template void GemmOfShifts<T>(int64_t, int64_t, int64_t, const T*, const T*, int64_t, const int64_t*, int64_t,       \
+                                const PanelSink<T>&)
 HEADRACE_INSTANTIATE(float);
 HEADRACE_INSTANTIATE(double);
 #undef HEADRACE_INSTANTIATE

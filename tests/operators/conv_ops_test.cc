@@ -36,8 +36,7 @@ OpTest Convolution(const ConvCase& c) {
 class Conv2d : public testing::TestWithParam<ConvCase> {};
 
 // Against the definition.
-TEST_P(Conv2d, IsTheSumOverTheWindow) {
-  const ConvCase& c = GetParam();
+void ExpectTheSumOverTheWindow(const ConvCase& c) {
   const auto x = Numbers(Product(c.input), -1, 1, 1);
   const auto w = Numbers(Product(c.filter), -1, 1, 2);
   OpTest test = Convolution(c);
@@ -76,6 +75,8 @@ TEST_P(Conv2d, IsTheSumOverTheWindow) {
   }
 }
 
+TEST_P(Conv2d, IsTheSumOverTheWindow) { ExpectTheSumOverTheWindow(GetParam()); }
+
 TEST_P(Conv2d, HasItsGradient) { Convolution(GetParam()).CheckGradient({"Input", "Filter"}, {"Output"}); }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Conv2d,
@@ -92,7 +93,25 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conv2d,
                                          // Rows of several vectors, and of more than one panel.
                                          ConvCase{{1, 2, 4, 41}, {3, 2, 3, 3}, {1, 1}, {1, 1}},
                                          ConvCase{{1, 1, 5, 23}, {6, 1, 2, 5}, {1, 1}, {0, 3}},
-                                         ConvCase{{1, 2, 4, 9}, {16, 2, 3, 3}, {1, 1}, {1, 1}}));
+                                         ConvCase{{1, 2, 4, 9}, {16, 2, 3, 3}, {1, 1}, {1, 1}},
+                                         // Many channels: sums of products with shifted images.
+                                         ConvCase{{1, 16, 6, 9}, {3, 16, 3, 3}, {1, 1}, {1, 1}},
+                                         ConvCase{{2, 17, 5, 8}, {2, 17, 2, 3}},
+                                         ConvCase{{1, 16, 7, 8}, {2, 16, 3, 3}, {1, 1}, {2, 1}, {2, 1}},
+                                         ConvCase{{5, 32, 3, 6}, {4, 16, 2, 2}, {1, 1}, {1, 1}, {1, 1}, 2}));
+
+// More maps than one task takes, more channels than a block of depth, several panels, more images than pieces.
+TEST(Conv2dOperator, TakesManyMapsAndChannels) {
+  ExpectTheSumOverTheWindow({{1, 16, 3, 41}, {150, 16, 3, 3}, {1, 1}, {1, 1}});
+  ExpectTheSumOverTheWindow({{2, 300, 3, 12}, {2, 300, 3, 3}, {1, 1}, {1, 1}});
+  ExpectTheSumOverTheWindow({{21, 16, 9, 13}, {3, 16, 3, 2}, {1, 1}, {1, 0}});
+}
+
+// The zeros around this image would need more memory than there is.
+TEST(Conv2dOperator, TakesMorePaddingThanMemory) {
+  const int32_t far = 1 << 20;
+  ExpectTheSumOverTheWindow({{1, 16, 1, 1}, {1, 16, 3, 3}, {1, 1}, {far, far}, {far, far}});
+}
 
 // More images than go into one matrix product: 300 of 25 * 64 columns.
 TEST(Conv2dOperator, TakesLargeBatches) {

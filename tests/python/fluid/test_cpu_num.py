@@ -95,6 +95,7 @@ NETS: dict[str, Callable[[], Any]] = {
     "conv2d": lambda: layers.conv2d(images(), 19, 3, padding=1, act="relu"),
     "conv2d_of_groups": lambda: layers.conv2d(images(), 8, 5, stride=2, padding=2, groups=2),
     "conv2d_dilated": lambda: layers.conv2d(images(), 3, 3, dilation=2),
+    "conv2d_of_many_channels": lambda: layers.conv2d(layers.conv2d(images(), 17, 3), 5, 3, padding=1),
     "conv2d_pointwise": lambda: layers.conv2d(images(), 19, 1),
     "conv2d_transpose": lambda: layers.conv2d_transpose(images(), 7, filter_size=3, stride=2),
     "conv3d": lambda: layers.conv3d(volumes(), 5, 3, padding=1),
