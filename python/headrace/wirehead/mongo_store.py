@@ -43,6 +43,7 @@ _DUPLICATE_KEY = 11000
 # Of an interrupted server or a primary that steps down: shutting down, interrupted, not primary, …
 _TRANSIENT = frozenset((6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436))
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
+_LONGEST_GAP = 0.05  # seconds between two collections that are dropped
 _ATTEMPT = 5.0  # seconds that PyMongo looks for a server before we look at the clock
 
 
@@ -196,7 +197,10 @@ class MongoStore:
         prefix = f"{self.config.write_collection}.{generation:012d}."
         for name in self._retried(self._database.list_collection_names):
             if name.startswith(prefix):
+                started = time.monotonic()
                 self._retried(self._database[name].drop)
+                # SQLite lets nobody write meanwhile, and who waits looks again at growing intervals.
+                time.sleep(min(3 * (time.monotonic() - started), _LONGEST_GAP))
 
     def clean(self) -> None:
         for generation in self.generations():
