@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/thread_pool.h"
@@ -41,17 +42,26 @@ ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const 
          OutputSize(cols, in.width, false, "Input", "width")};
 }
 
+ConvShape ConvShape::OfInputGradient() const {
+  ConvShape reversed = *this;
+  std::swap(reversed.channels, reversed.maps);
+  std::swap(reversed.in, reversed.out);
+  for (Window* w : {&reversed.planes, &reversed.rows, &reversed.cols}) {
+    w->padding = (w->size - 1) * w->dilation - w->padding;
+  }
+  return reversed;
+}
+
 namespace {
 
-// So many, and more, are worked on at the same time; of fewer, threads share the product over each.
-constexpr int64_t kFewImages = 4;
-
-// Calls visit(i) for each group of each image, counted through, from several threads.
+// Calls visit(i) for each group of each image, counted through, from several threads. A few large images are taken one
+// by one, since the products over them are shared among the threads.
 template <typename Visit>
 void ForEachImage(const ConvShape& s, const Visit& visit) {
+  constexpr int64_t kFew = 4;
   const int64_t n = s.images * s.groups;
   const int64_t work = std::max<int64_t>(1, s.FilterSize() * s.Pixels());
-  ParallelFor(n, n < kFewImages ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
+  ParallelFor(n, n < kFew ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       visit(i);
     }
@@ -80,8 +90,12 @@ class ShiftedConvolution {
     constexpr int64_t kMinChannels = 16;    // of a product, for each time that its result is read and written
     constexpr double kFiltersPerCopy = 16;  // that take as long as the copying
     constexpr double kMaxPadding = 4;       // how many times as large the input may become
-    if (s.planes.stride != 1 || s.rows.stride != 1 || s.cols.stride != 1 || s.channels < kMinChannels ||
-        s.IsPointwise()) {
+    for (const Window* w : {&s.planes, &s.rows, &s.cols}) {
+      if (w->stride != 1 || w->padding < 0) {
+        return false;
+      }
+    }
+    if (s.channels < kMinChannels || s.IsPointwise()) {
       return false;
     }
     const auto padded = [](int64_t extent, const Window& w) {
@@ -96,15 +110,17 @@ class ShiftedConvolution {
            positions < static_cast<double>(s.Pixels()) * (1 + kFiltersPerCopy / static_cast<double>(s.maps));
   }
 
-  void Run(const T* input, const T* filter, T* out) const {
-    constexpr int64_t kMaxBlocks = 16;
+  // `transposed`: the filter is that of the convolution whose input's gradient this is, ConvShape::OfInputGradient.
+  void Run(const T* input, const T* filter, bool transposed, T* out) const {
     constexpr int64_t kMaxElements = 1 << 22;  // of the padded images
-    static_assert(kMaxBlocks <= FreePieces::kMax);
+    constexpr int64_t kTasks = 64;             // of an image that threads share, else they share the images
     const int64_t window = s_.planes.size * s_.rows.size * s_.cols.size;
     const int64_t padded_size = s_.channels * channel_ + kGemmSlack;
     const int64_t images = s_.images * s_.groups;
-    const int64_t blocks =
-        images < kFewImages ? 1 : std::clamp<int64_t>(kMaxElements / padded_size, 1, std::min(kMaxBlocks, images));
+    const bool is_large = s_.FilterSize() * s_.Pixels() >= kTasks * kGemmWorkPerTask;
+    const int64_t blocks = is_large || images == 0
+                               ? 1
+                               : std::clamp<int64_t>(kMaxElements / padded_size, 1, std::min(FreePieces::kMax, images));
     Tensor shifts_memory;
     Tensor weights_memory;
     Tensor padded_memory;
@@ -112,7 +128,7 @@ class ShiftedConvolution {
     T* weights = Scratch<T>(&weights_memory, s_.groups * s_.FilterSize());
     T* padded = Scratch<T>(&padded_memory, blocks * padded_size);
     ListShifts(shifts);
-    SplitFilter(window, filter, weights);
+    SplitFilter(window, filter, transposed, weights);
     FreePieces pieces;
     ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
       const int64_t piece = pieces.Take();
@@ -141,15 +157,19 @@ class ShiftedConvolution {
     }
   }
 
-  // [groups, maps, channels, window] to [groups, window, maps, channels].
-  void SplitFilter(int64_t window, const T* filter, T* weights) const {
+  // [groups, maps, channels, window] to [groups, window, maps, channels]; from [groups, channels, maps, window], the
+  // window from its end, if `transposed`.
+  void SplitFilter(int64_t window, const T* filter, bool transposed, T* weights) const {
+    const int64_t map_step = (transposed ? 1 : s_.channels) * window;
+    const int64_t channel_step = (transposed ? s_.maps : 1) * window;
     ParallelFor(s_.groups * s_.maps, RowsPerBlock(s_.PatchSize()), [=, this](int64_t first, int64_t end) {
-      for (int64_t map = first; map < end; ++map) {
-        const T* from = filter + map * s_.PatchSize();
-        T* to = weights + map / s_.maps * s_.FilterSize() + map % s_.maps * s_.channels;
+      for (int64_t m = first; m < end; ++m) {
+        const int64_t group = m / s_.maps * s_.FilterSize();
+        const T* from = filter + group + m % s_.maps * map_step;
+        T* to = weights + group + m % s_.maps * s_.channels;
         for (int64_t c = 0; c < s_.channels; ++c) {
           for (int64_t w = 0; w < window; ++w) {
-            to[w * s_.maps * s_.channels + c] = from[c * window + w];
+            to[w * s_.maps * s_.channels + c] = from[c * channel_step + (transposed ? window - 1 - w : w)];
           }
         }
       }
@@ -157,15 +177,19 @@ class ShiftedConvolution {
   }
 
   void Pad(const T* image, T* padded) const {
-    for (int64_t c = 0; c < s_.channels; ++c, image += s_.in.Volume(), padded += channel_) {
-      std::fill_n(padded, channel_, T(0));
-      for (int64_t z = 0; z < s_.in.depth; ++z) {
-        for (int64_t y = 0; y < s_.in.height; ++y) {
-          std::copy_n(image + (z * s_.in.height + y) * s_.in.width, s_.in.width,
-                      padded + ((z + s_.planes.padding) * height_ + y + s_.rows.padding) * width_ + s_.cols.padding);
+    ParallelFor(s_.channels, RowsPerBlock(channel_), [=, this](int64_t first, int64_t end) {
+      for (int64_t c = first; c < end; ++c) {
+        const T* from = image + c * s_.in.Volume();
+        T* to = padded + c * channel_;
+        std::fill_n(to, channel_, T(0));
+        to += (s_.planes.padding * height_ + s_.rows.padding) * width_ + s_.cols.padding;
+        for (int64_t z = 0; z < s_.in.depth; ++z) {
+          for (int64_t y = 0; y < s_.in.height; ++y, from += s_.in.width) {
+            std::copy_n(from, s_.in.width, to + (z * height_ + y) * width_);
+          }
         }
       }
-    }
+    });
   }
 
   // Keeps the positions of a panel that are of the output.
@@ -202,7 +226,7 @@ class ShiftedConvolution {
 template <typename T>
 void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
   if (ShiftedConvolution<T>::Pays(s)) {
-    return ShiftedConvolution<T>(s).Run(input, filter, out);
+    return ShiftedConvolution<T>(s).Run(input, filter, false, out);
   }
   ForEachImage(s, [&](int64_t i) {
     const T* image = input + i * s.InputSize();
@@ -283,6 +307,15 @@ struct ConvImagesBackward {
 template <typename T>
 void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
                       T* filter_grad) {
+  if (input_grad != nullptr) {
+    if (const ConvShape reversed = s.OfInputGradient(); ShiftedConvolution<T>::Pays(reversed)) {
+      ShiftedConvolution<T>(reversed).Run(out_grad, filter, true, input_grad);
+      if (filter_grad == nullptr) {
+        return;
+      }
+      input_grad = nullptr;
+    }
+  }
   // Threads share blocks of images. Each block has a gradient of the filter of its own; these are added in order.
   constexpr int64_t kMaxBlocks = 16;
   constexpr int64_t kMaxElements = 1 << 20;  // of what the blocks need

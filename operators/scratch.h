@@ -27,18 +27,18 @@ T* Scratch(Tensor* tensor, int64_t numel) {
 // Thread-safety: all functions.
 class FreePieces {
  public:
-  static constexpr int64_t kMax = 31;
+  static constexpr int64_t kMax = 63;
 
   int64_t Take() {
-    uint32_t before = free_.load(std::memory_order_relaxed);
+    uint64_t before = free_.load(std::memory_order_relaxed);
     while (!free_.compare_exchange_weak(before, before & (before - 1), std::memory_order_acquire)) {
     }
     return std::countr_zero(before);
   }
-  void Return(int64_t piece) { free_.fetch_or(uint32_t{1} << piece, std::memory_order_release); }
+  void Return(int64_t piece) { free_.fetch_or(uint64_t{1} << piece, std::memory_order_release); }
 
  private:
-  std::atomic<uint32_t> free_{~uint32_t{0}};
+  std::atomic<uint64_t> free_{~uint64_t{0}};
 };
 
 }  // namespace headrace::ops

@@ -98,7 +98,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conv2d,
                                          ConvCase{{1, 16, 6, 9}, {3, 16, 3, 3}, {1, 1}, {1, 1}},
                                          ConvCase{{2, 17, 5, 8}, {2, 17, 2, 3}},
                                          ConvCase{{1, 16, 7, 8}, {2, 16, 3, 3}, {1, 1}, {2, 1}, {2, 1}},
-                                         ConvCase{{5, 32, 3, 6}, {4, 16, 2, 2}, {1, 1}, {1, 1}, {1, 1}, 2}));
+                                         ConvCase{{5, 32, 3, 6}, {4, 16, 2, 2}, {1, 1}, {1, 1}, {1, 1}, 2},
+                                         ConvCase{{2, 4, 5, 7}, {32, 2, 3, 2}, {1, 1}, {1, 0}, {1, 2}, 2}));
 
 // More maps than one task takes, more channels than a block of depth, several panels, more images than pieces.
 TEST(Conv2dOperator, TakesManyMapsAndChannels) {
