@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "framework/thread_pool.h"
@@ -42,16 +41,6 @@ ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const 
          OutputSize(cols, in.width, false, "Input", "width")};
 }
 
-ConvShape ConvShape::OfInputGradient() const {
-  ConvShape reversed = *this;
-  std::swap(reversed.channels, reversed.maps);
-  std::swap(reversed.in, reversed.out);
-  for (Window* w : {&reversed.planes, &reversed.rows, &reversed.cols}) {
-    w->padding = (w->size - 1) * w->dilation - w->padding;
-  }
-  return reversed;
-}
-
 namespace {
 
 // Calls visit(i) for each group of each image, counted through, from several threads. A few large images are taken one
@@ -87,15 +76,12 @@ class ShiftedConvolution {
   // Whether it can be computed so, without much memory, and in less time than the copies for each element of the window
   // would take, which many filters share.
   static bool Pays(const ConvShape& s) {
-    constexpr int64_t kMinChannels = 16;    // of a product, for each time that its result is read and written
-    constexpr double kFiltersPerCopy = 16;  // that take as long as the copying
-    constexpr double kMaxPadding = 4;       // how many times as large the input may become
-    for (const Window* w : {&s.planes, &s.rows, &s.cols}) {
-      if (w->stride != 1 || w->padding < 0) {
-        return false;
-      }
-    }
-    if (s.channels < kMinChannels || s.IsPointwise()) {
+    constexpr int64_t kMinChannels = 16;   // of a product, for each time that its result is read and written
+    constexpr double kFiltersPerCopy = 8;  // that take as long as the copying
+    constexpr double kMaxWaste = 0.15;     // of positions; measured
+    constexpr double kMaxPadding = 4;      // how many times as large the input may become
+    if (s.planes.stride != 1 || s.rows.stride != 1 || s.cols.stride != 1 || s.channels < kMinChannels ||
+        s.IsPointwise()) {
       return false;
     }
     const auto padded = [](int64_t extent, const Window& w) {
@@ -107,13 +93,13 @@ class ShiftedConvolution {
         (static_cast<double>(s.out.depth - 1) * height + static_cast<double>(s.out.height - 1)) * width +
         static_cast<double>(s.out.width);
     return padded(s.in.depth, s.planes) * height * width <= kMaxPadding * static_cast<double>(s.in.Volume()) &&
-           positions < static_cast<double>(s.Pixels()) * (1 + kFiltersPerCopy / static_cast<double>(s.maps));
+           positions < static_cast<double>(s.Pixels()) *
+                           (1 + std::min(kMaxWaste, kFiltersPerCopy / static_cast<double>(s.maps)));
   }
 
-  // `transposed`: the filter is that of the convolution whose input's gradient this is, ConvShape::OfInputGradient.
-  void Run(const T* input, const T* filter, bool transposed, T* out) const {
+  void Run(const T* input, const T* filter, T* out) const {
     constexpr int64_t kMaxElements = 1 << 22;  // of the padded images
-    constexpr int64_t kTasks = 64;             // of an image that threads share, else they share the images
+    constexpr int64_t kTasks = 16;             // of an image that threads share, else they share the images
     const int64_t window = s_.planes.size * s_.rows.size * s_.cols.size;
     const int64_t padded_size = s_.channels * channel_ + kGemmSlack;
     const int64_t images = s_.images * s_.groups;
@@ -128,7 +114,7 @@ class ShiftedConvolution {
     T* weights = Scratch<T>(&weights_memory, s_.groups * s_.FilterSize());
     T* padded = Scratch<T>(&padded_memory, blocks * padded_size);
     ListShifts(shifts);
-    SplitFilter(window, filter, transposed, weights);
+    SplitFilter(window, filter, weights);
     FreePieces pieces;
     ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
       const int64_t piece = pieces.Take();
@@ -157,19 +143,15 @@ class ShiftedConvolution {
     }
   }
 
-  // [groups, maps, channels, window] to [groups, window, maps, channels]; from [groups, channels, maps, window], the
-  // window from its end, if `transposed`.
-  void SplitFilter(int64_t window, const T* filter, bool transposed, T* weights) const {
-    const int64_t map_step = (transposed ? 1 : s_.channels) * window;
-    const int64_t channel_step = (transposed ? s_.maps : 1) * window;
+  // [groups, maps, channels, window] to [groups, window, maps, channels].
+  void SplitFilter(int64_t window, const T* filter, T* weights) const {
     ParallelFor(s_.groups * s_.maps, RowsPerBlock(s_.PatchSize()), [=, this](int64_t first, int64_t end) {
       for (int64_t m = first; m < end; ++m) {
-        const int64_t group = m / s_.maps * s_.FilterSize();
-        const T* from = filter + group + m % s_.maps * map_step;
-        T* to = weights + group + m % s_.maps * s_.channels;
+        const T* from = filter + m * s_.PatchSize();
+        T* to = weights + m / s_.maps * s_.FilterSize() + m % s_.maps * s_.channels;
         for (int64_t c = 0; c < s_.channels; ++c) {
           for (int64_t w = 0; w < window; ++w) {
-            to[w * s_.maps * s_.channels + c] = from[c * channel_step + (transposed ? window - 1 - w : w)];
+            to[w * s_.maps * s_.channels + c] = from[c * window + w];
           }
         }
       }
@@ -226,7 +208,7 @@ class ShiftedConvolution {
 template <typename T>
 void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
   if (ShiftedConvolution<T>::Pays(s)) {
-    return ShiftedConvolution<T>(s).Run(input, filter, false, out);
+    return ShiftedConvolution<T>(s).Run(input, filter, out);
   }
   ForEachImage(s, [&](int64_t i) {
     const T* image = input + i * s.InputSize();
@@ -307,15 +289,6 @@ struct ConvImagesBackward {
 template <typename T>
 void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
                       T* filter_grad) {
-  if (input_grad != nullptr) {
-    if (const ConvShape reversed = s.OfInputGradient(); ShiftedConvolution<T>::Pays(reversed)) {
-      ShiftedConvolution<T>(reversed).Run(out_grad, filter, true, input_grad);
-      if (filter_grad == nullptr) {
-        return;
-      }
-      input_grad = nullptr;
-    }
-  }
   // Threads share blocks of images. Each block has a gradient of the filter of its own; these are added in order.
   constexpr int64_t kMaxBlocks = 16;
   constexpr int64_t kMaxElements = 1 << 20;  // of what the blocks need

@@ -30,10 +30,6 @@ struct ConvShape {
     return plain(planes) && plain(rows) && plain(cols);
   }
 
-  // The convolution that computes the gradient of this one's input from that of its output, if the strides are 1. Its
-  // padding is negative where this one's is larger than the window.
-  ConvShape OfInputGradient() const;
-
   size_t dimensions;
   int64_t images;
   int64_t groups;

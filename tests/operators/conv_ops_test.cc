@@ -95,17 +95,17 @@ INSTANTIATE_TEST_SUITE_P(Shapes, Conv2d,
                                          ConvCase{{1, 1, 5, 23}, {6, 1, 2, 5}, {1, 1}, {0, 3}},
                                          ConvCase{{1, 2, 4, 9}, {16, 2, 3, 3}, {1, 1}, {1, 1}},
                                          // Many channels: sums of products with shifted images.
-                                         ConvCase{{1, 16, 6, 9}, {3, 16, 3, 3}, {1, 1}, {1, 1}},
-                                         ConvCase{{2, 17, 5, 8}, {2, 17, 2, 3}},
-                                         ConvCase{{1, 16, 7, 8}, {2, 16, 3, 3}, {1, 1}, {2, 1}, {2, 1}},
-                                         ConvCase{{5, 32, 3, 6}, {4, 16, 2, 2}, {1, 1}, {1, 1}, {1, 1}, 2},
-                                         ConvCase{{2, 4, 5, 7}, {32, 2, 3, 2}, {1, 1}, {1, 0}, {1, 2}, 2}));
+                                         ConvCase{{1, 16, 3, 18}, {3, 16, 3, 3}, {1, 1}, {1, 1}},
+                                         ConvCase{{2, 17, 3, 21}, {2, 17, 2, 3}},
+                                         ConvCase{{1, 16, 5, 18}, {2, 16, 3, 3}, {1, 1}, {2, 1}, {2, 1}},
+                                         ConvCase{{5, 32, 3, 16}, {4, 16, 2, 2}, {1, 1}, {1, 1}, {1, 1}, 2}));
 
-// More maps than one task takes, more channels than a block of depth, several panels, more images than pieces.
+// More maps than one task takes, more channels than a block of depth, several panels, many images, a large one.
 TEST(Conv2dOperator, TakesManyMapsAndChannels) {
   ExpectTheSumOverTheWindow({{1, 16, 3, 41}, {150, 16, 3, 3}, {1, 1}, {1, 1}});
   ExpectTheSumOverTheWindow({{2, 300, 3, 12}, {2, 300, 3, 3}, {1, 1}, {1, 1}});
-  ExpectTheSumOverTheWindow({{21, 16, 9, 13}, {3, 16, 3, 2}, {1, 1}, {1, 0}});
+  ExpectTheSumOverTheWindow({{70, 16, 9, 13}, {3, 16, 3, 2}, {1, 1}, {1, 0}});
+  ExpectTheSumOverTheWindow({{1, 64, 16, 30}, {64, 64, 3, 3}, {1, 1}, {1, 1}});
 }
 
 // The zeros around this image would need more memory than there is.
