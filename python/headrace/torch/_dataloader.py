@@ -108,6 +108,8 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
         threads_per_worker: int = 1,
         trace: bool = False,
     ) -> None:
+        if str(num_workers) == "auto":
+            raise TypeError("num_workers is a number, as in PyTorch, got 'auto', which headrace.DataLoader takes")
         self._inner: HeadraceLoader | None = None
         self._inner_arguments: dict[str, Any] = {}
         self._replicas: _AllReplicas | None = None

@@ -466,6 +466,11 @@ def test_attributes_that_pytorch_lets_change_take_effect_at_the_next_epoch() -> 
     assert list(loader) == [2, 2]
 
 
+def test_a_number_of_workers_that_is_none_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"num_workers.*'auto'.*headrace\.DataLoader"):
+        DataLoader([1, 2], num_workers="auto")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_state_goes_on_in_another_loader(workers: int) -> None:
     def loader() -> DataLoader:
