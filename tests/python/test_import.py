@@ -160,7 +160,7 @@ def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
     assert circle({name: graph[name] & inside for name in inside}) == []
 
 
-SHARED = {"headrace._core", "headrace._weak_bag", "headrace.errors"}
+SHARED = {"headrace._core", "headrace._weak_collections", "headrace.errors"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from headrace import _core, errors
-from headrace._weak_bag import WeakBag
+from headrace._weak_collections import WeakBag
 from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
 from headrace.data._dataset import has_state

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core
-from headrace._weak_bag import WeakBag
+from headrace._weak_collections import WeakBag
 from headrace.data._engine import Engine
 from headrace.data._worker import ClaimServer
 from headrace.data._worker_group import WorkerGroup

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from headrace._weak_bag import WeakBag
+from headrace._weak_collections import WeakBag
 from headrace.data._engine import Engine
 
 # Seconds without an iteration after which workers end; the next one starts workers again.

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core, errors
-from headrace._weak_bag import WeakBag
+from headrace._weak_collections import WeakBag
 from headrace.data._updates import UpdateLog
 from headrace.data._worker import (
     OUTDATED,

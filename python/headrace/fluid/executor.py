@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import numpy as np
 
 from headrace import errors
+from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import core
 from headrace.fluid.core import CPUPlace, LoDTensor, Scope
 from headrace.fluid.framework import Program, Variable, default_main_program
@@ -61,18 +61,15 @@ class _Cache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: weakref.WeakKeyDictionary[
-            Program, weakref.WeakKeyDictionary[Scope, dict[tuple[str, ...], tuple[int, core.PreparedProgram]]]
-        ] = weakref.WeakKeyDictionary()
+        self._entries: WeakKeyMap[
+            Program, WeakKeyMap[Scope, dict[tuple[str, ...], tuple[int, core.PreparedProgram]]]
+        ] = WeakKeyMap()
 
     def get(
         self, executor: core.Executor, program: Program, fetches: tuple[str, ...], scope: Scope
     ) -> core.PreparedProgram:
         with self._lock:
-            of_program = self._entries.get(program)
-            if of_program is None:
-                of_program = self._entries.setdefault(program, weakref.WeakKeyDictionary())
-            of_scope = of_program.setdefault(scope, {})
+            of_scope = self._entries.setdefault(program, WeakKeyMap()).setdefault(scope, {})
             revision = program.desc.revision
             found = of_scope.get(fetches)
             if found is not None and found[0] == revision:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from headrace import errors
+from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer, unique_name
 from headrace.fluid._model_average import ModelAverage
 from headrace.fluid.backward import append_backward
@@ -71,7 +71,7 @@ class Optimizer:
         self._learning_rate = learning_rate
         self._grad_clip = grad_clip
         self._name = name or self._type
-        self._rates: weakref.WeakKeyDictionary[Program, Variable] = weakref.WeakKeyDictionary()
+        self._rates: WeakKeyMap[Program, Variable] = WeakKeyMap()
         self._accumulators: defaultdict[str, dict[str, Variable]] = defaultdict(dict)
 
     def minimize(
@@ -132,16 +132,13 @@ class Optimizer:
         """The learning rate of a parameter."""
         rate = self._learning_rate
         if not isinstance(rate, Variable):
-            if program not in self._rates:
-                self._rates[program] = create_initialized_var(
-                    program,
-                    startup,
-                    unique_name.generate("learning_rate"),
-                    [1],
-                    "float32",
-                    initializer.Constant(float(rate)),
-                )
-            rate = self._rates[program]
+            variable = self._rates.get(program)
+            if variable is None:
+                value = initializer.Constant(float(rate))
+                name = unique_name.generate("learning_rate")
+                variable = create_initialized_var(program, startup, name, [1], "float32", value)
+                self._rates.setdefault(program, variable)
+            rate = variable
         factor = parameter.optimize_attr["learning_rate"]
         if factor == 1.0:
             return rate

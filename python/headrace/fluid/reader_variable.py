@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from headrace import errors
-from headrace._weak_bag import WeakBag
+from headrace._weak_collections import WeakBag
 from headrace.fluid import core
 from headrace.fluid._sample_readers import batch
 from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
