@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "framework/errors.h"
 #include "framework/op_registry.h"
+#include "framework/wait_hook.h"
 #include "reader/reader_op_util.h"
 
 namespace headrace {
@@ -132,7 +134,18 @@ void CustomReader::ReadNextImpl(LoDTensorArray* out) {
   for (size_t i = 0; i < batch.size(); ++i) {
     *inner_.GetVar(wiring_.sources[i]).GetMutable<LoDTensor>() = std::move(batch[i]);
   }
-  runner_.Run(inner_, {});
+  // A loop of the block need not end by itself: Shutdown, which waits for this call, ends it.
+  struct Stopped {};
+  const std::function<void()>* const outer_hook = ScopedWaitHook::Current();
+  const ScopedWaitHook hook([this, outer_hook] {
+    if (outer_hook != nullptr) (*outer_hook)();
+    if (state() == State::kStopped) throw Stopped{};
+  });
+  try {
+    runner_.Run(inner_, {});
+  } catch (const Stopped&) {
+    return;
+  }
   LoDTensorArray made;
   for (const std::string& name : wiring_.sinks) {
     made.push_back(WrittenTensor(inner_, name));

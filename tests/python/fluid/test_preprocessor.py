@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,6 +66,31 @@ def test_the_layers_run_on_each_batch(exe: fluid.Executor, buffered: bool) -> No
             np.testing.assert_array_equal(image, np.full((2, 3), i / 2, np.float32))
             np.testing.assert_array_equal(label, [[i + 1], [i + 2]])
             assert label.dtype == np.int64
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_a_loop_without_end_is_interrupted_and_reset(exe: fluid.Executor, buffered: bool) -> None:
+    def describe(image: Variable, label: Variable) -> tuple[Variable, Variable]:
+        zero, one = (layers.fill_constant([1], "int64", value) for value in (0, 1))
+        forever = layers.less_than(zero, one)
+        with layers.While(forever).block():
+            layers.less_than(zero, one, cond=forever)
+        return image, label
+
+    reader = preprocessed(source(), describe)
+    if buffered:
+        reader = layers.double_buffer(reader)
+    outs = layers.read_file(reader)
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(batches())
+    for _ in range(2):
+        reader.start()
+        timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            exe.run(fetch_list=outs)
+        timer.join()
+        reader.reset()
 
 
 def test_below_other_readers_and_above_them(exe: fluid.Executor) -> None:
