@@ -168,6 +168,14 @@ void TransposePanel(const T* from, int64_t stride, int64_t rows, int64_t cols, i
   }
 }
 
+// Panel [rows, width] of `from`, whose rows lie `stride` apart: kBytes of each, a constant, lest every row cost a call.
+template <int64_t kBytes, typename T>
+void CopyPanel(const T* from, int64_t stride, int64_t rows, int64_t width, T* panel) {
+  for (int64_t r = 0; r < rows; ++r) {
+    __builtin_memcpy(panel + r * width, from + r * stride, kBytes);
+  }
+}
+
 // c (+)= alpha · a · b. Columns of b come as they lie in memory (`direct`) or by panels.
 //
 // The product is cut into tasks of some rows and some panels of columns, which threads share. A task goes through k
@@ -298,8 +306,17 @@ void Gemm(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, c
       TransposePanel(from, b.col, rows, cols, width, to);
       return;
     }
-    for (int64_t r = 0; r < rows; ++r, from += b.row, to += width) {
-      std::copy_n(from, cols, to);
+    switch (cols * static_cast<int64_t>(sizeof(T))) {
+      case 32:
+        return CopyPanel<32>(from, b.row, rows, width, to);
+      case 64:
+        return CopyPanel<64>(from, b.row, rows, width, to);
+      case 128:
+        return CopyPanel<128>(from, b.row, rows, width, to);
+      default:
+        for (int64_t r = 0; r < rows; ++r) {
+          std::copy_n(from + r * b.row, cols, to + r * width);
+        }
     }
   };
   Multiply<T>(m, n, k, alpha, a, &b, panel, accumulate, c, c_row);

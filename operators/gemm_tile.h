@@ -48,39 +48,41 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
     b += tile.b_row;
   }
   const Vector alpha = tile.alpha - Vector{};
-  if (tile.columns == kVectors * kLanes) {
-    const auto store = [&](T* c, const Vector* row) __attribute__((always_inline)) {
-      for (int v = 0; v < kVectors; ++v) {
-        Vector value = alpha * row[v];
-        if (tile.add) {
-          __builtin_memcpy(&value, c + v * kLanes, sizeof(value));
-          MultiplyAdd(alpha, row[v], &value);
-        }
-        __builtin_memcpy(c + v * kLanes, &value, sizeof(value));
-      }
-    };
-    (store(tile.c + static_cast<int64_t>(kRow) * tile.c_row, sums[kRow]), ...);
-    return;
-  }
-  const auto store_part = [&](T* c, const Vector* row) __attribute__((always_inline)) {
-    for (int v = 0; v < kVectors; ++v) {
-      T part[kLanes] = {};
-      const int64_t n = std::min(kLanes, tile.columns - v * kLanes);
-      for (int64_t i = 0; i < n && tile.add; ++i) {
-        part[i] = c[v * kLanes + i];
-      }
-      Vector value = alpha * row[v];
-      if (tile.add) {
-        __builtin_memcpy(&value, part, sizeof(value));
-        MultiplyAdd(alpha, row[v], &value);
-      }
-      __builtin_memcpy(part, &value, sizeof(value));
-      for (int64_t i = 0; i < n; ++i) {
-        c[v * kLanes + i] = part[i];
-      }
+  const auto result = [&](const Vector& sum, const T* before) __attribute__((always_inline)) {
+    Vector value = alpha * sum;
+    if (tile.add) {
+      __builtin_memcpy(&value, before, sizeof(value));
+      MultiplyAdd(alpha, sum, &value);
+    }
+    return value;
+  };
+  const auto store = [&](const Vector& sum, int v, T* c) __attribute__((always_inline)) {
+    const Vector value = result(sum, c + v * kLanes);
+    __builtin_memcpy(c + v * kLanes, &value, sizeof(value));
+  };
+  const auto store_part = [&](const Vector& sum, int v, T* c) __attribute__((always_inline)) {
+    T part[kLanes] = {};
+    const int64_t n = std::min(kLanes, tile.columns - v * kLanes);
+    for (int64_t i = 0; i < n && tile.add; ++i) {
+      part[i] = c[v * kLanes + i];
+    }
+    const Vector value = result(sum, part);
+    __builtin_memcpy(part, &value, sizeof(value));
+    for (int64_t i = 0; i < n; ++i) {
+      c[v * kLanes + i] = part[i];
     }
   };
-  (store_part(tile.c + static_cast<int64_t>(kRow) * tile.c_row, sums[kRow]), ...);
+  // Constants say which sum is meant: an index would put all of them into memory.
+  const auto for_each = [&](const auto& put) __attribute__((always_inline)) {
+    ((put(sums[kRow][0], 0, tile.c + static_cast<int64_t>(kRow) * tile.c_row),
+      kVectors == 2 ? put(sums[kRow][kVectors - 1], 1, tile.c + static_cast<int64_t>(kRow) * tile.c_row) : void()),
+     ...);
+  };
+  if (tile.columns == kVectors * kLanes) {
+    for_each(store);
+  } else {
+    for_each(store_part);
+  }
 }
 
 template <typename T, int kVectors, size_t... kRows>
