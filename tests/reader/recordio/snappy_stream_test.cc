@@ -95,6 +95,7 @@ TEST(SnappyStream, RefusesWhatIsDamaged) {
   std::string unknown = good;
   unknown[0] = 2;
   ExpectDataLoss(Stream(unknown), "block 0 is damaged");
+  ExpectDataLoss(Stream(good + Block(std::string("\x04\x01\x03"))), "block 1 is damaged");  // it copies from block 0
   std::string large(7 + 32769, 'x');
   large[0] = 0;
   large[1] = static_cast<char>(0x80);
@@ -104,6 +105,7 @@ TEST(SnappyStream, RefusesWhatIsDamaged) {
       "",                                               // no size
       "\x80",                                           // one that is cut off
       "\xFF\xFF\xFF\xFF\xFF\x01",                       // one of too many bytes
+      std::string("\x80\x80\x80\x80\x80\0", 6),         // likewise, of nothing
       "\x81\x80\x02",                                   // one of more than 32 KiB
       "\x03",                                           // no elements
       std::string("\x03\x08") + "ab",                   // a literal that is cut off
