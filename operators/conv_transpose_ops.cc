@@ -20,7 +20,7 @@ int64_t TransposedSize(const Window& window, int64_t inputs, int64_t wanted, con
   }
   HR_ENFORCE(inputs > 0, InvalidArgument, "input Input: expected images that are not empty, its ", dimension, " is 0");
   const int64_t extent = AddExtents(MultiplyExtents(window.dilation, window.size - 1), 1);
-  const int64_t least = AddExtents(MultiplyExtents(inputs - 1, window.stride), extent) - 2 * window.padding;
+  const int64_t least = AddExtents(MultiplyExtents(inputs - 1, window.stride), extent) - window.Paddings();
   HR_ENFORCE(least > 0, InvalidArgument, "attribute paddings: nothing of the ", dimension, " ", inputs,
              " is left between them");
   HR_ENFORCE(wanted == 0 || (least <= wanted && wanted < least + window.stride), InvalidArgument,
@@ -49,18 +49,13 @@ ConvShape TransposedShape(const OpDesc& op, size_t dimensions, const DDim& input
   }
   const Extents size = ExtentsOf(filter, dimensions, "Filter");
   const Extents wanted = WantedExtents(op, dimensions);
-  const Extents strides = ExtentsAttr(op, "strides", dimensions, 1, 1);
-  const Extents paddings = ExtentsAttr(op, "paddings", dimensions, 0, 0);
-  const Extents dilations = ExtentsAttr(op, "dilations", dimensions, 1, 1);
-  const Window planes{size.depth, strides.depth, paddings.depth, dilations.depth};
-  const Window rows{size.height, strides.height, paddings.height, dilations.height};
-  const Window cols{size.width, strides.width, paddings.width, dilations.width};
+  const Windows windows = WindowsOf(op, dimensions, size, in);
   const int32_t groups = op.Attr<int32_t>("groups");
   HR_ENFORCE(groups > 0, InvalidArgument, "attribute groups: expected 1 or more, got ", groups);
-  const Extents out = {TransposedSize(planes, in.depth, wanted.depth, "depth"),
-                       TransposedSize(rows, in.height, wanted.height, "height"),
-                       TransposedSize(cols, in.width, wanted.width, "width")};
-  return {op, dimensions, MapDims(input[0], MultiplyExtents(filter[1], groups), out, dimensions), filter};
+  const Extents out = {TransposedSize(windows.planes, in.depth, wanted.depth, "depth"),
+                       TransposedSize(windows.rows, in.height, wanted.height, "height"),
+                       TransposedSize(windows.cols, in.width, wanted.width, "width")};
+  return {op, dimensions, MapDims(input[0], MultiplyExtents(filter[1], groups), out, dimensions), filter, windows};
 }
 
 DDim TransposedDims(const ConvShape& s) { return MapDims(s.images, s.channels * s.groups, s.in, s.dimensions); }

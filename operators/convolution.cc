@@ -12,10 +12,22 @@
 
 namespace headrace::ops {
 
-ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter)
-    : dimensions(spatial), in(ExtentsOf(input, spatial, "Input")) {
+namespace {
+
+Extents FilterExtents(size_t dimensions, const DDim& filter) {
   HR_ENFORCE(filter.size() == 2 + dimensions, InvalidArgument, "input Filter: expected dims ",
              dimensions == 2 ? "[M, C / groups, KH, KW]" : "[M, C / groups, KD, KH, KW]", ", got ", ToString(filter));
+  return ExtentsOf(filter, dimensions, "Filter");
+}
+
+}  // namespace
+
+ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter)
+    : ConvShape(op, spatial, input, filter,
+                WindowsOf(op, spatial, FilterExtents(spatial, filter), ExtentsOf(input, spatial, "Input"))) {}
+
+ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter, const Windows& windows)
+    : dimensions(spatial), in(ExtentsOf(input, spatial, "Input")) {
   groups = op.Attr<int32_t>("groups");
   HR_ENFORCE(groups > 0, InvalidArgument, "attribute groups: expected 1 or more, got ", groups);
   for (const int64_t dim : filter) {
@@ -30,13 +42,9 @@ ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const 
   HR_ENFORCE(filter[0] % groups == 0, InvalidArgument, "input Filter: expected a multiple of ", groups,
              " (attribute groups) for dimension 0, got dims ", ToString(filter));
   maps = filter[0] / groups;
-  const Extents size = ExtentsOf(filter, dimensions, "Filter");
-  const Extents strides = ExtentsAttr(op, "strides", dimensions, 1, 1);
-  const Extents paddings = ExtentsAttr(op, "paddings", dimensions, 0, 0);
-  const Extents dilations = ExtentsAttr(op, "dilations", dimensions, 1, 1);
-  planes = {size.depth, strides.depth, paddings.depth, dilations.depth};
-  rows = {size.height, strides.height, paddings.height, dilations.height};
-  cols = {size.width, strides.width, paddings.width, dilations.width};
+  planes = windows.planes;
+  rows = windows.rows;
+  cols = windows.cols;
   out = {OutputSize(planes, in.depth, false, "Input", "depth"), OutputSize(rows, in.height, false, "Input", "height"),
          OutputSize(cols, in.width, false, "Input", "width")};
 }
@@ -65,12 +73,12 @@ class ShiftedConvolution {
  public:
   explicit ShiftedConvolution(const ConvShape& s)
       : s_(s),
-        height_(s.in.height + 2 * s.rows.padding),
-        width_(s.in.width + 2 * s.cols.padding),
+        height_(s.in.height + s.rows.Paddings()),
+        width_(s.in.width + s.cols.Paddings()),
         positions_(((s.out.depth - 1) * height_ + s.out.height - 1) * width_ + s.out.width) {
     // Rows of a matrix that are a multiple of some large power of two apart would share the same places in a cache.
     constexpr int64_t kLine = 64 / sizeof(T);
-    channel_ = (((s.in.depth + 2 * s.planes.padding) * height_ * width_ + kLine - 1) / kLine | 1) * kLine;
+    channel_ = (((s.in.depth + s.planes.Paddings()) * height_ * width_ + kLine - 1) / kLine | 1) * kLine;
   }
 
   // Whether it can be computed so, without much memory, and in less time than the copies for each element of the window
@@ -85,7 +93,7 @@ class ShiftedConvolution {
       return false;
     }
     const auto padded = [](int64_t extent, const Window& w) {
-      return static_cast<double>(extent) + 2 * static_cast<double>(w.padding);
+      return static_cast<double>(extent) + static_cast<double>(w.Paddings());
     };
     const double height = padded(s.in.height, s.rows);
     const double width = padded(s.in.width, s.cols);
@@ -339,8 +347,7 @@ OpRegistrar&& ConvAttrs(OpRegistrar&& op, size_t dimensions) {
   const std::vector<int32_t> ones(dimensions, 1);
   return std::move(op)
       .Attr<std::vector<int32_t>>("strides", "step of the window" + names, ones)
-      .Attr<std::vector<int32_t>>("paddings", "zeros around the input on either side" + names,
-                                  std::vector<int32_t>(dimensions, 0))
+      .With(PaddingAttrs, dimensions, "zeros around the input")
       .Attr<std::vector<int32_t>>("dilations", "step between the elements of the filter" + names, ones)
       .Attr<int32_t>("groups", "number of groups of channels that do not mix", 1);
 }

@@ -16,6 +16,8 @@ struct ConvShape {
   // `spatial` dimensions: 2 for `input` [N, C, H, W] and `filter` [M, C / groups, KH, KW], 3 for [N, C, D, H, W] and
   // [M, C / groups, KD, KH, KW].
   ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter);
+  // The same with `windows` in place of what the attributes say.
+  ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter, const Windows& windows);
 
   DDim OutputDims() const { return MapDims(images, maps * groups, out, dimensions); }
   int64_t Pixels() const { return out.Volume(); }                                       // of an output map
@@ -26,7 +28,7 @@ struct ConvShape {
   int64_t FilterSize() const { return maps * PatchSize(); }
   // The columns of an image are the image itself.
   bool IsPointwise() const {
-    const auto plain = [](const Window& w) { return w.size == 1 && w.stride == 1 && w.padding == 0; };
+    const auto plain = [](const Window& w) { return w.size == 1 && w.stride == 1 && w.Paddings() == 0; };
     return plain(planes) && plain(rows) && plain(cols);
   }
 

@@ -71,16 +71,15 @@ PoolShape::PoolShape(const OpDesc& op, size_t spatial, const DDim& x)
     cols = PoolAxis::Adaptive(in.width, size.width);
   } else {
     const Extents size = ExtentsAttr(op, "ksize", spatial, 1, 1);
-    const Extents strides = ExtentsAttr(op, "strides", spatial, 1, 1);
-    const Extents paddings = ExtentsAttr(op, "paddings", spatial, 0, 0);
-    HR_ENFORCE(paddings.depth < size.depth && paddings.height < size.height && paddings.width < size.width,
-               InvalidArgument,
+    const Windows windows = WindowsOf(op, spatial, size, in);
+    const auto meets = [](const Window& w) { return w.padding < w.size && w.padding_after < w.size; };
+    HR_ENFORCE(meets(windows.planes) && meets(windows.rows) && meets(windows.cols), InvalidArgument,
                "attribute paddings: expected less than ksize, so that every window meets the image, got ",
                ToString(Attribute(op.Attr<std::vector<int32_t>>("paddings"))));
     const bool ceil = Flag(op, "ceil_mode");
-    planes = SlidingAxis({size.depth, strides.depth, paddings.depth}, in.depth, ceil, "depth");
-    rows = SlidingAxis({size.height, strides.height, paddings.height}, in.height, ceil, "height");
-    cols = SlidingAxis({size.width, strides.width, paddings.width}, in.width, ceil, "width");
+    planes = SlidingAxis(windows.planes, in.depth, ceil, "depth");
+    rows = SlidingAxis(windows.rows, in.height, ceil, "height");
+    cols = SlidingAxis(windows.cols, in.width, ceil, "width");
   }
   dims = MapDims(x[0], x[1], {planes.outputs, rows.outputs, cols.outputs}, spatial);
 }
@@ -331,8 +330,7 @@ OpRegistrar&& WindowAttrs(OpRegistrar&& op, size_t spatial) {
           "ksize", "size of the window, or with adaptive of the result" + names + "; not used with global_pooling",
           ones)
       .Attr<std::vector<int32_t>>("strides", "step of the window" + names, ones)
-      .Attr<std::vector<int32_t>>("paddings", "border around the input on either side, less than ksize" + names,
-                                  std::vector<int32_t>(spatial, 0))
+      .With(PaddingAttrs, spatial, "border around the input, less than ksize")
       .Attr<bool>("global_pooling", "whether the window is the whole input", false)
       .Attr<bool>("adaptive", "whether ksize windows of nearly the same size cover the input, instead of sliding ones",
                   false);

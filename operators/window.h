@@ -3,10 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "framework/operator.h"
+#include "framework/op_registry.h"
 
 namespace headrace::ops {
 
@@ -15,9 +16,11 @@ namespace headrace::ops {
 struct Window {
   int64_t size;
   int64_t stride;
-  int64_t padding;
+  int64_t padding;  // before the input
   int64_t dilation = 1;
+  int64_t padding_after = padding;
 
+  int64_t Paddings() const { return padding + padding_after; }
   int64_t InputAt(int64_t o, int64_t k) const { return o * stride - padding + k * dilation; }
 
   // The output positions [first, second) of [0, outputs) at which offset `k` meets an input in [0, inputs).
@@ -41,9 +44,21 @@ struct Extents {
 // depth, height and width if it is 3. Throws InvalidArgument naming the attribute.
 Extents ExtentsAttr(const OpDesc& op, std::string_view attr, size_t dimensions, int64_t min, int64_t flat);
 
+// Windows of `size` as the attributes strides, paddings, padding_algorithm and, where an operator has it, dilations
+// say, over an input of `in`, whose extents may be -1 (unknown). Throws InvalidArgument naming the attribute.
+struct Windows {
+  Window planes;
+  Window rows;
+  Window cols;
+};
+Windows WindowsOf(const OpDesc& op, size_t dimensions, const Extents& size, const Extents& in);
+
 // The last dimensions of `dims`, [N, C, H, W] or [N, C, D, H, W], as `dimensions` says. Throws InvalidArgument naming
 // the input `slot` unless `dims` has that rank. An image has depth 1.
 Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot);
+
+// The attributes paddings and padding_algorithm, for WindowsOf. `what` is around the input.
+OpRegistrar&& PaddingAttrs(OpRegistrar&& op, size_t dimensions, const std::string& what);
 
 // The dims of `count` maps of `extents` for each of `images` images or volumes.
 DDim MapDims(int64_t images, int64_t count, const Extents& extents, size_t dimensions);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,37 @@ def test_conv2d_transpose_refuses_what_does_not_fit() -> None:
         layers.conv2d_transpose(images(), 6, filter_size=3, groups=3)
     with pytest.raises(errors.InvalidArgument, match=r"\[N, C, H, W\]"):
         layers.conv2d_transpose(layers.data("rows", [4]), 6, filter_size=3)
+
+
+@pytest.mark.parametrize(
+    ("padding", "shape"),
+    [
+        (1, (3, 3)),
+        ([1, 0, 2, 1], (2, 4)),
+        ([[0, 0], [0, 0], [1, 0], [2, 1]], (2, 4)),
+        ("SAME", (3, 3)),
+        ("valid", (1, 1)),
+    ],
+    ids=str,
+)
+def test_padding(exe: fluid.Executor, padding: Any, shape: tuple[int, int]) -> None:
+    x = images()
+    outs = [layers.conv2d(x, 4, 3, padding=padding), layers.pool2d(x, 3, pool_padding=padding)]
+    outs.append(layers.conv2d_transpose(outs[0], 4, filter_size=3, padding=padding))
+    for out in outs[:2]:
+        assert out.shape == (-1, 4, *shape)
+    exe.run(fluid.default_startup_program())
+    convolved, pooled, back = exe.run(feed={"images": IMAGES}, fetch_list=outs)
+    assert convolved.shape == pooled.shape == (2, 4, *shape)
+    assert back.shape == IMAGES.shape
+
+
+def test_padding_that_makes_no_sense_is_refused() -> None:
+    for padding, part in (("full", "'SAME', 'VALID' or numbers"), ([1, 2, 3], "height"), ([[1, 1], [2, 2]], "a pair")):
+        with pytest.raises(errors.InvalidArgument, match=part):
+            layers.conv2d(images(), 4, 3, padding=padding)
+        with pytest.raises(errors.InvalidArgument, match=part):
+            layers.pool2d(images(), 2, pool_padding=padding)
 
 
 @pytest.mark.parametrize("affine", [None, False])

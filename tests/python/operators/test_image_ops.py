@@ -28,8 +28,19 @@ def slices(at: Any, strides: Any, extent: Any, step: Any) -> tuple[slice, ...]:
     return tuple(slice(o * s, o * s + d * (k - 1) + 1, d) for o, s, k, d in zip(at, strides, extent, step))
 
 
+def sides(paddings: Any) -> list[tuple[int, int]]:
+    """What is before and after each dimension."""
+    return [padding if isinstance(padding, tuple) else (padding, padding) for padding in paddings]
+
+
+def same(extents: Any, size: Any, strides: Any) -> list[tuple[int, int]]:
+    """The padding with which there is an output for each stride that begins within the input."""
+    sums = [max(0, (-(-n // s) - 1) * s + k - n) for n, k, s in zip(extents, size, strides)]
+    return [(total // 2, total - total // 2) for total in sums]
+
+
 def convolution(x: np.ndarray, w: np.ndarray, strides: Any, paddings: Any, dilations: Any, groups: int) -> np.ndarray:
-    x = np.pad(x, ((0, 0), (0, 0), *((p, p) for p in paddings)))
+    x = np.pad(x, ((0, 0), (0, 0), *sides(paddings)))
     size = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], w.shape[2:], strides, dilations)]
     out = np.zeros((len(x), len(w), *size))
     channels = w.shape[1]
@@ -63,6 +74,34 @@ def test_conv3d(case: str) -> None:
     test.check_gradients(["Input", "Filter"])
 
 
+@pytest.mark.parametrize("algorithm", ["EXPLICIT", "SAME", "VALID"])
+def test_convolution_with_padding_that_differs_before_and_after(algorithm: str) -> None:
+    x, w = numbers(2, 2, 4, 5, 3), numbers(3, 2, 2, 3, 2)
+    strides, paddings = [1, 2, 2], [1, 0, 0, 2, 1, 1]
+    attrs = {"strides": strides, "paddings": paddings, "padding_algorithm": algorithm}
+    dilations = [1, 2, 1]  # "SAME" knows none
+    around = {
+        "EXPLICIT": [(1, 0), (0, 2), (1, 1)],
+        "SAME": same(x.shape[2:], w.shape[2:], strides),
+        "VALID": [(0, 0)] * 3,
+    }[algorithm]
+    expected = convolution(x, w, strides, around, [1] * 3 if algorithm == "SAME" else dilations, 1)
+    if algorithm == "SAME":
+        assert expected.shape[2:] == (4, 3, 2)
+    inputs = {"Input": x, "Filter": w}
+    test = OpTest("conv3d", inputs, attrs | {"dilations": dilations}, {"Output": expected}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+# Without strides, with that many channels, the image is padded as a whole.
+def test_convolution_of_large_images_with_padding_that_differs() -> None:
+    x, w = numbers(1, 16, 20, 20), numbers(8, 16, 3, 3)
+    expected = convolution(x, w, [1, 1], [(1, 0), (2, 1)], [1, 1], 1)
+    attrs = {"paddings": [1, 0, 2, 1]}
+    OpTest("conv2d", {"Input": x, "Filter": w}, attrs, {"Output": expected}, known=["Filter"]).check_outputs()
+
+
 def test_depthwise_conv2d() -> None:
     x, w = numbers(2, 3, 4, 3), numbers(6, 1, 2, 2)
     inputs = {"Input": x, "Filter": w}
@@ -79,6 +118,9 @@ def test_conv3d_refuses_what_does_not_fit() -> None:
         ({"Input": x, "Filter": w[0]}, {}, "Filter"),
         ({"Input": x, "Filter": w}, {"groups": 2}, "groups"),
         ({"Input": x, "Filter": w}, {"strides": [1, 1]}, "depth, height, width"),
+        ({"Input": x, "Filter": w}, {"paddings": [1, 1, 1, 1]}, "paddings"),
+        ({"Input": x, "Filter": w}, {"paddings": [1, 1, 1, 1, -1, 1]}, "paddings"),
+        ({"Input": x, "Filter": w}, {"padding_algorithm": "FULL"}, "'SAME'"),
         ({"Input": x, "Filter": numbers(2, 3, 5, 1, 1)}, {}, "depth"),
     ):
         OpTest("conv3d", inputs, attrs, {"Output": None}, known=["Filter"]).check_refused(ValueError, part)
@@ -88,7 +130,7 @@ def transposed(x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> np.ndarra
     """Each input element adds its filters, times its value, to the result."""
     rank, groups = x.ndim - 2, attrs.get("groups", 1)
     strides, dilations = attrs.get("strides", [1] * rank), attrs.get("dilations", [1] * rank)
-    paddings = attrs.get("paddings", [0] * rank)
+    paddings = sides(attrs.get("paddings", [0] * rank))
     full = [(n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(x.shape[2:], strides, dilations, w.shape[2:])]
     out = np.zeros((len(x), w.shape[1] * groups, *(f + s for f, s in zip(full, strides))))
     for c in range(x.shape[1]):
@@ -97,8 +139,8 @@ def transposed(x: np.ndarray, w: np.ndarray, attrs: dict[str, Any]) -> np.ndarra
             window = slices(at, strides, w.shape[2:], dilations)
             place = (slice(None), slice(first, first + w.shape[1]), *window)
             out[place] += x[(slice(None), c, *at)].reshape(-1, *[1] * (rank + 1)) * w[c]
-    size = attrs.get("output_size", [f - 2 * p for f, p in zip(full, paddings)])
-    return out[(slice(None), slice(None), *(slice(p, p + n) for p, n in zip(paddings, size)))]
+    size = attrs.get("output_size", [f - sum(p) for f, p in zip(full, paddings)])
+    return out[(slice(None), slice(None), *(slice(p, p + n) for (p, _), n in zip(paddings, size)))]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +157,17 @@ def test_conv3d_transpose(attrs: dict[str, Any]) -> None:
     x, w = numbers(2, 2, 2, 2, 2), numbers(2, 2, 2, 3, 2)
     inputs = {"Input": x, "Filter": w}
     test = OpTest("conv3d_transpose", inputs, attrs, {"Output": transposed(x, w, attrs)}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["Input", "Filter"])
+
+
+@pytest.mark.parametrize("algorithm", ["EXPLICIT", "SAME", "VALID"])
+def test_transposed_convolution_with_padding_that_differs_before_and_after(algorithm: str) -> None:
+    x, w = numbers(2, 2, 3, 4), numbers(2, 2, 3, 4)
+    around = {"EXPLICIT": [(1, 0), (0, 2)], "SAME": same((3, 4), (3, 4), (1, 2)), "VALID": [(0, 0)] * 2}[algorithm]
+    expected = transposed(x, w, {"strides": [1, 2], "paddings": around})
+    attrs = {"strides": [1, 2], "paddings": [1, 0, 0, 2], "padding_algorithm": algorithm}
+    test = OpTest("conv2d_transpose", {"Input": x, "Filter": w}, attrs, {"Output": expected}, known=["Filter"])
     test.check_outputs()
     test.check_gradients(["Input", "Filter"])
 
@@ -140,10 +193,11 @@ def test_conv3d_transpose_refuses_what_does_not_fit() -> None:
         OpTest("conv3d_transpose", inputs, attrs, {"Output": None}, known=["Filter"]).check_refused(ValueError, part)
 
 
-def spans(n: int, size: int, stride: int, padding: int, ceil: bool) -> list[range]:
-    span = n + 2 * padding - size
+def spans(n: int, size: int, stride: int, padding: Any, ceil: bool) -> list[range]:
+    ((before, after),) = sides([padding])
+    span = n + before + after - size
     count = (-(-span // stride) if ceil else span // stride) + 1
-    return [range(max(o * stride - padding, 0), min(o * stride - padding + size, n)) for o in range(count)]
+    return [range(max(o * stride - before, 0), min(o * stride - before + size, n)) for o in range(count)]
 
 
 def adaptive_spans(n: int, count: int) -> list[range]:
@@ -177,6 +231,20 @@ def test_pool3d(kind: str, ceil_mode: bool, exclusive: bool) -> None:
     attrs |= {"ceil_mode": ceil_mode, "exclusive": exclusive}
     expected = pooled(x, axes, average if kind == "avg" else maximum)
     test = OpTest("pool3d", {"X": x}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+@pytest.mark.parametrize("algorithm", ["EXPLICIT", "SAME", "VALID"])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_pooling_with_padding_that_differs_before_and_after(kind: str, algorithm: str) -> None:
+    x = distinct(1, 2, 5, 6)
+    size, strides = [3, 2], [2, 1]
+    around = {"EXPLICIT": [(0, 2), (1, 0)], "SAME": same((5, 6), size, strides), "VALID": [(0, 0)] * 2}[algorithm]
+    axes = [spans(*axis, False) for axis in zip(x.shape[2:], size, strides, around)]
+    expected = pooled(x, axes, lambda window: window.max(-1) if kind == "max" else window.mean(-1))
+    attrs = {"pooling_type": kind, "ksize": size, "strides": strides, "paddings": [0, 2, 1, 0]}
+    test = OpTest("pool2d", {"X": x}, attrs | {"padding_algorithm": algorithm}, {"Out": expected})
     test.check_outputs()
     test.check_gradients(["X"])
 
@@ -240,8 +308,9 @@ def test_pooling_refuses_what_does_not_fit() -> None:
     empty = OpTest("pool2d", {"X": x[:, :, :0]}, {"ksize": [2, 2], "adaptive": True})
     empty.check_refused(ValueError, "X", "[1, 2, 0, 4]")
     OpTest("max_pool2d_with_index", {"X": x}, {"ksize": [5, 1]}, index).check_refused(ValueError, "X", "height")
-    attrs = {"ksize": [2, 2], "paddings": [2, 0]}
-    OpTest("max_pool2d_with_index", {"X": x}, attrs, index).check_refused(ValueError, "paddings")
+    for paddings in ([2, 0], [0, 0, 0, 2]):
+        attrs = {"ksize": [2, 2], "paddings": paddings}
+        OpTest("max_pool2d_with_index", {"X": x}, attrs, index).check_refused(ValueError, "paddings")
 
 
 @pytest.mark.parametrize("paddings", [[0, 0], [1, 1]], ids=str)

@@ -29,6 +29,10 @@ __all__ = [
 #: Height and width, or depth, height and width; a number stands for all of them.
 Size = Union[int, Sequence[int]]
 
+#: What lies around an image or a volume: as Size; before and after each dimension; a pair for each dimension of the
+#: layout; or "SAME", as much as makes the result as large as the input by strides (dilations are ignored), or "VALID".
+Padding = Union[int, str, Sequence[Union[int, Sequence[int]]]]
+
 _LAYOUTS = {2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}
 _NAMES = {2: "a height and a width", 3: "a depth, a height and a width"}
 
@@ -40,6 +44,28 @@ def _extents(value: Size, what: str, dimensions: int = 2) -> list[int]:
     if len(extents) != dimensions:
         raise errors.InvalidArgument(f"{what} has {_NAMES[dimensions]}, got {value!r}")
     return extents
+
+
+def _padding_attrs(value: Padding, what: str, dimensions: int = 2) -> dict[str, Any]:
+    if isinstance(value, str):
+        if value.upper() not in ("SAME", "VALID"):
+            raise errors.InvalidArgument(f"{what} is 'SAME', 'VALID' or numbers, got {value!r}")
+        return {"paddings": [0] * dimensions, "padding_algorithm": value.upper()}
+    numbers: list[int] = []
+    for border in [value] if isinstance(value, int) else value:
+        if isinstance(border, int):
+            numbers.append(border)
+        else:
+            numbers += border
+    if not isinstance(value, int) and any(not isinstance(border, int) for border in value):
+        if len(value) != 2 + dimensions or len(numbers) != 2 * len(value) or any(numbers[:4]):
+            raise errors.InvalidArgument(
+                f"{what}: expected a pair for each dimension of {_LAYOUTS[dimensions]}, [0, 0] for N and C,"
+                f" got {value!r}"
+            )
+        numbers = numbers[4:]
+    borders = numbers if len(numbers) == 2 * dimensions else _extents(numbers, what, dimensions)
+    return {"paddings": borders, "padding_algorithm": "EXPLICIT"}
 
 
 def _channels(input: Variable, layer: str, dimensions: int) -> int:
@@ -66,7 +92,7 @@ def _convolve(
     num_filters: int,
     filter_size: Size,
     stride: Size,
-    padding: Size,
+    padding: Padding,
     dilation: Size,
     groups: int | None,
     param_attr: ParamAttrLike,
@@ -91,7 +117,7 @@ def _convolve(
     out = helper.create_variable(input.dtype)
     attrs = {
         "strides": _extents(stride, "stride", dimensions),
-        "paddings": _extents(padding, "padding", dimensions),
+        **_padding_attrs(padding, "padding", dimensions),
         "dilations": _extents(dilation, "dilation", dimensions),
         "groups": groups,
     }
@@ -104,7 +130,7 @@ def conv2d(
     num_filters: int,
     filter_size: Size,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     dilation: Size = 1,
     groups: int | None = None,
     param_attr: ParamAttrLike = None,
@@ -125,7 +151,7 @@ def conv3d(
     num_filters: int,
     filter_size: Size,
     stride: Size = 1,
-    padding: Size = 0,
+    padding: Padding = 0,
     dilation: Size = 1,
     groups: int | None = None,
     param_attr: ParamAttrLike = None,
@@ -147,7 +173,7 @@ def _transpose(
     num_filters: int,
     output_size: Size | None,
     filter_size: Size | None,
-    padding: Size,
+    padding: Padding,
     stride: Size,
     dilation: Size,
     groups: int | None,
@@ -163,24 +189,25 @@ def _transpose(
         raise errors.InvalidArgument(
             f"layers.{layer}: {channels} channels and {num_filters} filters do not make {groups} groups"
         )
-    steps, borders, gaps = (
-        _extents(value, what, dimensions)
-        for value, what in ((stride, "stride"), (padding, "padding"), (dilation, "dilation"))
-    )
+    steps, gaps = _extents(stride, "stride", dimensions), _extents(dilation, "dilation", dimensions)
+    paddings = _padding_attrs(padding, "padding", dimensions)
     size = [] if output_size is None else _extents(output_size, "output_size", dimensions)
     if filter_size is not None:
         kernel = _extents(filter_size, "filter_size", dimensions)
     elif size and all(extent > 0 for extent in input.shape[2:]):
+        borders = paddings["paddings"]
+        borders = borders if len(borders) == 2 * dimensions else [border for border in borders for _ in range(2)]
+        around = [before + after for before, after in zip(borders[::2], borders[1::2])]
         kernel = [
-            (want - (extent - 1) * step + 2 * border - 1) // gap + 1
-            for want, extent, step, border, gap in zip(size, input.shape[2:], steps, borders, gaps)
+            (want - (extent - 1) * step + border - 1) // gap + 1
+            for want, extent, step, border, gap in zip(size, input.shape[2:], steps, around, gaps)
         ]
     else:
         raise errors.InvalidArgument(f"layers.{layer}: filter_size, or output_size and known dims, are needed")
     helper = LayerHelper(layer, name)
     weight = _filters(helper, param_attr, [channels, num_filters // groups, *kernel], dtype=input.dtype)
     out = helper.create_variable(input.dtype)
-    attrs = {"strides": steps, "paddings": borders, "dilations": gaps, "groups": groups, "output_size": size}
+    attrs = {"strides": steps, **paddings, "dilations": gaps, "groups": groups, "output_size": size}
     helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
 
@@ -190,7 +217,7 @@ def conv2d_transpose(
     num_filters: int,
     output_size: Size | None = None,
     filter_size: Size | None = None,
-    padding: Size = 0,
+    padding: Padding = 0,
     stride: Size = 1,
     dilation: Size = 1,
     groups: int | None = None,
@@ -214,7 +241,7 @@ def conv3d_transpose(
     num_filters: int,
     output_size: Size | None = None,
     filter_size: Size | None = None,
-    padding: Size = 0,
+    padding: Padding = 0,
     stride: Size = 1,
     dilation: Size = 1,
     groups: int | None = None,
@@ -240,7 +267,7 @@ def _pool(
     pool_size: Size,
     pool_type: str,
     pool_stride: Size,
-    pool_padding: Size,
+    pool_padding: Padding,
     global_pooling: bool,
     ceil_mode: bool,
     name: str | None,
@@ -253,7 +280,7 @@ def _pool(
         "pooling_type": pool_type,
         "ksize": _extents(1 if global_pooling else pool_size, "pool_size", dimensions),
         "strides": _extents(pool_stride, "pool_stride", dimensions),
-        "paddings": _extents(pool_padding, "pool_padding", dimensions),
+        **_padding_attrs(pool_padding, "pool_padding", dimensions),
         "global_pooling": global_pooling,
         "ceil_mode": ceil_mode,
         "exclusive": exclusive,
@@ -266,7 +293,7 @@ def pool2d(
     pool_size: Size = -1,
     pool_type: str = "max",
     pool_stride: Size = 1,
-    pool_padding: Size = 0,
+    pool_padding: Padding = 0,
     global_pooling: bool = False,
     use_cudnn: bool = True,
     ceil_mode: bool = False,
@@ -289,7 +316,7 @@ def pool3d(
     pool_size: Size = -1,
     pool_type: str = "max",
     pool_stride: Size = 1,
-    pool_padding: Size = 0,
+    pool_padding: Padding = 0,
     global_pooling: bool = False,
     use_cudnn: bool = True,
     ceil_mode: bool = False,
