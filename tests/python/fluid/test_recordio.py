@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import struct
-import threading
+import time
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -121,7 +123,7 @@ def test_decorators_and_passes(exe: fluid.Executor, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 7])
 def test_several_files_are_read_at_once(exe: fluid.Executor, tmp_path: Path, threads: int) -> None:
-    before = threading.active_count()
+    before = set(os.listdir("/proc/self/task"))
     written = recordio_writer.convert_reader_to_recordio_files(
         str(tmp_path / "part.recordio"), 4, samples(10), feeder()
     )
@@ -130,15 +132,21 @@ def test_several_files_are_read_at_once(exe: fluid.Executor, tmp_path: Path, thr
     assert [Path(file).name for file in files] == [f"part-{i:05d}.recordio" for i in range(3)]
     reader = layers.open_files(files, *SPECS, thread_num=threads, buffer_size=2)
     outs = layers.read_file(reader)
-    exe.run(fluid.default_startup_program())
-    for _ in range(3):
-        numbers = read_all(exe, reader, outs)
-        assert sorted(numbers) == list(range(10))
-        for first in (0, 4, 8):  # those of a file stay in order
-            of_file = [n for n in numbers if first <= n < first + 4]
-            assert of_file == sorted(of_file)
-    exe.run(fetch_list=outs, return_numpy=False)  # ends in the middle of a pass
-    assert threading.active_count() == before
+    with fluid.scope_guard(fluid.Scope()):
+        exe.run(fluid.default_startup_program())
+        for _ in range(3):
+            numbers = read_all(exe, reader, outs)
+            assert sorted(numbers) == list(range(10))
+            for first in (0, 4, 8):  # those of a file stay in order
+                of_file = [n for n in numbers if first <= n < first + 4]
+                assert of_file == sorted(of_file)
+        exe.run(fetch_list=outs, return_numpy=False)  # ends in the middle of a pass
+        assert set(os.listdir("/proc/self/task")) - before
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while set(os.listdir("/proc/self/task")) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def test_a_pass_over_files_can_be_cut_short_and_repeats_in_a_test(exe: fluid.Executor, tmp_path: Path) -> None:
