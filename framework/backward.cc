@@ -70,16 +70,17 @@ const BlockDesc* InnerBlock(const BlockDesc& block, const OpDesc& op) {
   return inner.parent() == block.index() ? &inner : nullptr;
 }
 
-// What an operator reads and writes of `block` and those around it. An array that it writes keeps its other places, so
-// that counts as read.
+// What an operator reads and writes of `block` and those around it. What it writes counts as read where something of it
+// stays: the other places of an array, and all that a loop without steps or a condition that does not hold leaves.
 struct Access {
   Access(const BlockDesc& block, const OpDesc& op) : reads(op.InputNames()), writes(op.OutputNames()) {
     AddInnerNames(block, op, &reads, &writes);
     const auto is_empty = [](const std::string& name) { return name == kEmptyVarName; };
     std::erase_if(reads, is_empty);
     std::erase_if(writes, is_empty);
+    const bool may_not_run = OpRegistry::Get(op.type).block_gradient.has_value();
     std::copy_if(writes.begin(), writes.end(), std::back_inserter(reads),
-                 [&block](const std::string& name) { return IsArray(block, name); });
+                 [&](const std::string& name) { return may_not_run || IsArray(block, name); });
   }
   std::vector<std::string> reads;
   std::vector<std::string> writes;

@@ -155,6 +155,34 @@ def test_a_switch(exe: fluid.Executor, at: int) -> None:
     check_gradients(exe, layers.reduce_sum(layers.square(value)), {"at": np.array([at])})
 
 
+@pytest.mark.parametrize("runs", [False, True])
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_a_value_that_a_block_may_replace_by_a_constant(exe: fluid.Executor, in_loop: bool, runs: bool) -> None:
+    w = parameter("w", [1])
+    y = layers.scale(w, 3.0)
+    constant = layers.fill_constant([1], "float64", 7.0)
+    if in_loop:
+        repeat(number(int(runs)), lambda i: layers.assign(constant, output=y))
+    else:
+        with layers.Switch() as switch, switch.case(layers.less_than(number(0), number(int(runs)))):
+            layers.assign(constant, output=y)
+    gradients = check_gradients(exe, layers.mean(y) + layers.mean(w))
+    np.testing.assert_allclose(gradients["w"], [1.0 if runs else 4.0])
+
+
+def test_a_state_that_a_loop_resets(exe: fluid.Executor) -> None:
+    w = parameter("w", [1])
+    state = layers.scale(w, 2.0)
+
+    def step(i: Variable) -> None:
+        layers.assign(state * w, output=state)
+        with layers.Switch() as switch, switch.case(layers.equal(i, number(1))):
+            layers.assign(layers.fill_constant([1], "float64", 0.5), output=state)
+
+    repeat(number(4), step)
+    check_gradients(exe, layers.mean(state))
+
+
 def test_loops_in_loops_with_conditional_blocks(exe: fluid.Executor) -> None:
     w = parameter("w", [3, 3])
     state = layers.mul(data("x", [2, 3]), parameter("first", [3, 3]))
