@@ -158,6 +158,14 @@ def _read_array(read: Callable[[], Any], name: str, path: str) -> np.ndarray:
         raise errors.DataLoss(f"{path} holds no array for '{name}': {error}") from error
 
 
+def _load_array(path: str) -> np.ndarray:
+    with open(path, "rb") as file:
+        array = np.load(file, allow_pickle=False)
+        if isinstance(array, np.ndarray) and file.read(1):
+            raise ValueError(f"there is more behind the array of shape {list(array.shape)}")
+    return array
+
+
 def _read_each(dirname: str, vars: Iterable[Variable]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for var in vars:
@@ -166,7 +174,7 @@ def _read_each(dirname: str, vars: Iterable[Variable]) -> dict[str, np.ndarray]:
         if not os.path.exists(path) and os.path.isfile(of_fluid):
             arrays |= _read_fluid("load", of_fluid, [var.name])
             continue
-        arrays[var.name] = _read_array(functools.partial(np.load, path, allow_pickle=False), var.name, path)
+        arrays[var.name] = _read_array(functools.partial(_load_array, path), var.name, path)
     return arrays
 
 

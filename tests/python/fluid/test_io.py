@@ -85,6 +85,16 @@ def test_what_is_missing_is_named(exe: fluid.Executor, tmp_path: Path, filename:
         fluid.io.save_params("exe", str(tmp_path))
 
 
+def test_a_file_with_more_than_the_array_is_refused(exe: fluid.Executor, tmp_path: Path) -> None:
+    fluid.layers.fc(fluid.layers.data("x", [2]), 3, param_attr="w", bias_attr=False)
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_params(exe, str(tmp_path))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes() + b"x")
+    with pytest.raises(errors.DataLoss, match=r"'w'.*behind the array of shape \[2, 3\]"):
+        fluid.io.load_params(exe, str(tmp_path))
+
+
 @one_or_many
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04nonsense", b"\x93NUMPY\x01\x00v\x00{"])
 def test_a_corrupt_file_is_refused(exe: fluid.Executor, tmp_path: Path, filename: str | None, content: bytes) -> None:
