@@ -19,7 +19,8 @@ size_t NumColDims(const InferShapeContext& ctx, const char* attr, const DDim& di
   return static_cast<size_t>(num);
 }
 
-void InferMul(InferShapeContext& ctx) {
+// Checks X and Y; returns the dims of the result.
+DDim MulDims(const InferShapeContext& ctx) {
   EnforceSameType(ctx, "Y", "X");
   const DDim x = ctx.InputDim("X");
   const DDim y = ctx.InputDim("Y");
@@ -32,7 +33,11 @@ void InferMul(InferShapeContext& ctx) {
              " with y_num_col_dims ", y_split, ", that is ", y_height, " rows");
   DDim out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x_split));
   out.insert(out.end(), y.begin() + static_cast<std::ptrdiff_t>(y_split), y.end());
-  SetOutput(ctx, "Out", out, ctx.InputType("X"));
+  return out;
+}
+
+void InferMul(InferShapeContext& ctx) {
+  SetOutput(ctx, "Out", MulDims(ctx), ctx.InputType("X"));
   ctx.ShareLoD("X", "Out");
 }
 
@@ -71,11 +76,7 @@ void MulGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferMulGrad(InferShapeContext& ctx) {
-  const DDim x = ctx.InputDim("X");
-  const DDim y = ctx.InputDim("Y");
-  DDim out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(NumColDims(ctx, "x_num_col_dims", x, "X")));
-  out.insert(out.end(), y.begin() + static_cast<std::ptrdiff_t>(NumColDims(ctx, "y_num_col_dims", y, "Y")), y.end());
-  EnforceDims(ctx, "Out@GRAD", out);
+  EnforceDims(ctx, "Out@GRAD", MulDims(ctx));
   EnforceSameType(ctx, "Out@GRAD", "X");
   InferGradients(ctx, {"X", "Y"});
 }

@@ -38,6 +38,13 @@ def test_mul(x_shape: tuple[int, ...], y_shape: tuple[int, ...], x_split: int, y
     test.check_gradients(["X", "Y"])
 
 
+def test_the_gradient_of_mul_checks_both_matrices() -> None:
+    inputs = {"X": np.ones((5, 3)), "Y": np.ones((4, 2)), "Out@GRAD": np.ones((5, 2))}
+    OpTest("mul_grad", inputs, outputs={"X@GRAD": None}).check_refused(ValueError, "Y", "expected 3 rows")
+    inputs["Y"] = np.ones((3, 2), np.float32)
+    OpTest("mul_grad", inputs, outputs={"X@GRAD": None}).check_refused(TypeError, "Y", "float64")
+
+
 @pytest.mark.parametrize("transpose_y", [False, True])
 @pytest.mark.parametrize("transpose_x", [False, True])
 @pytest.mark.parametrize("batches", [((), ()), ((2,), (2,)), ((2, 2), ()), ((), (3,)), ((0,), (0,))], ids=str)
