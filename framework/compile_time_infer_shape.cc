@@ -130,16 +130,58 @@ class CompileTimeContext : public InferShapeContext {
   std::set<const VarDesc*> has_lod_;           // those of them whose LoD depth is inferred; the others have none
 };
 
+// Whether there is a kernel for the dtype that is declared for the input, or given by the attribute, that will select
+// it. What is no tensor selects none.
+void CheckKernel(const BlockDesc& block, const OpDesc& op, const OpInfo& info) {
+  if (info.factory || info.kernels.empty()) {
+    return;
+  }
+  if (!info.kernel_type_attr.empty()) {
+    OpRegistry::GetKernel(info, static_cast<DataType>(op.Attr<int32_t>(info.kernel_type_attr)));
+    return;
+  }
+  const auto check = [&](const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      const VarDesc* var = name == kEmptyVarName ? nullptr : block.FindVar(name);
+      if (var != nullptr && (var->kind == VarKind::kLoDTensor || var->kind == VarKind::kSelectedRows)) {
+        try {
+          OpRegistry::GetKernel(info, var->tensor.dtype);
+        } catch (Error& error) {
+          error.SetVariable(name);
+          throw;
+        }
+        return true;
+      }
+    }
+    return false;
+  };
+  if (!info.kernel_type_slot.empty() && check(op.Input(info.kernel_type_slot))) {
+    return;
+  }
+  for (const SlotInfo& slot : info.inputs) {
+    if (check(op.Input(slot.name))) {
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 void InferShapeAtCompileTime(BlockDesc* block, const OpDesc& op) {
   const OpInfo& info = OpRegistry::Get(op.type);
-  if (!info.infer_shape) {
-    return;
+  try {
+    if (info.infer_shape) {
+      CompileTimeContext context(block, op, info);
+      info.infer_shape(context);
+      CheckKernel(*block, op, info);
+      context.Commit();
+    } else {
+      CheckKernel(*block, op, info);
+    }
+  } catch (Error& error) {
+    op.AddContext(&error);
+    throw;
   }
-  CompileTimeContext context(block, op, info);
-  info.infer_shape(context);
-  context.Commit();
 }
 
 }  // namespace headrace

@@ -257,15 +257,7 @@ const KernelFn& KernelOperator::ChooseKernel(const ExecutionContext& context) co
                "' has no input whose type could select its kernel");
     wanted = decisive->dtype();
   }
-  const KernelFn* kernel = OpRegistry::FindKernel(info_, wanted);
-  if (kernel == nullptr) {
-    std::string available;
-    for (const DataType type : OpRegistry::KernelTypes(info_)) {
-      available += (available.empty() ? "" : ", ") + std::string(DataTypeName(type));
-    }
-    Throw<Unimplemented>("'", Type(), "' has no kernel for ", DataTypeName(wanted), "; it has kernels for ", available);
-  }
-  return *kernel;
+  return OpRegistry::GetKernel(info_, wanted);
 }
 
 void KernelOperator::RunImpl(const Scope& scope, const Place&) {

@@ -1,5 +1,7 @@
 #include "framework/op_desc.h"
 
+#include <cctype>
+
 namespace headrace {
 namespace {
 
@@ -29,12 +31,52 @@ std::string SlotsToString(const VarNameMap& slots) {
   return text;
 }
 
+// Whether `message` has "<direction> <slot>" or "<direction> slot '<slot>'".
+bool IsAbout(std::string_view message, std::string_view direction, std::string_view slot) {
+  const std::string name = StrCat(direction, " ", slot);
+  const auto is_part_of_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '@'; };
+  for (size_t at = message.find(name); at != std::string_view::npos; at = message.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    if (end == message.size() || !is_part_of_name(static_cast<unsigned char>(message[end]))) {
+      return true;
+    }
+  }
+  return message.find(StrCat(direction, " slot '", slot, "'")) != std::string_view::npos;
+}
+
+const std::vector<std::string>* NamesItIsAbout(std::string_view message, const OpDesc& op) {
+  for (const auto& [slot, names] : op.inputs) {
+    if (IsAbout(message, "input", slot)) {
+      return &names;
+    }
+  }
+  for (const auto& [slot, names] : op.outputs) {
+    if (IsAbout(message, "output", slot)) {
+      return &names;
+    }
+  }
+  return op.inputs.empty() ? nullptr : &op.inputs.begin()->second;
+}
+
 }  // namespace
 
 const std::vector<std::string>& OpDesc::Input(std::string_view slot) const { return NamesOf(inputs, slot); }
 const std::vector<std::string>& OpDesc::Output(std::string_view slot) const { return NamesOf(outputs, slot); }
 std::vector<std::string> OpDesc::InputNames() const { return AllNames(inputs); }
 std::vector<std::string> OpDesc::OutputNames() const { return AllNames(outputs); }
+
+void OpDesc::AddContext(Error* error) const {
+  error->SetOpType(type);
+  const std::vector<std::string>* names = NamesItIsAbout(error->message(), *this);
+  if (names == nullptr) {
+    return;
+  }
+  std::string list;
+  for (const std::string& name : *names) {
+    list += (list.empty() ? "" : "', '") + name;
+  }
+  error->SetVariable(list);
+}
 
 std::string OpDesc::ToString() const { return type + "(" + SlotsToString(inputs) + ") → " + SlotsToString(outputs); }
 

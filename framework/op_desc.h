@@ -39,6 +39,10 @@ struct OpDesc {
     return *value;
   }
 
+  // Adds to an error of this operator where it happened: its type, and the variables in the slot that the message is
+  // about ("input X: …"); if it is about none, those of the first input.
+  HEADRACE_API void AddContext(Error* error) const;
+
   // "conv2d(Input=[img], Filter=[conv_w]) → Output=[tmp_0]".
   HEADRACE_API std::string ToString() const;
 };

@@ -136,6 +136,20 @@ void CheckSlots(const OpDesc& op, const std::vector<SlotInfo>& declared, VarName
   }
 }
 
+// The gradient of an input that is not there would have no shape.
+void CheckGradientSlots(const OpInfo& info, const OpDesc& op) {
+  constexpr std::string_view kSuffix = "@GRAD";
+  for (const auto& [slot, names] : op.outputs) {
+    if (!slot.ends_with(kSuffix) ||
+        std::all_of(names.begin(), names.end(), [](const auto& name) { return name == kEmptyVarName; })) {
+      continue;
+    }
+    const std::string input = slot.substr(0, slot.size() - kSuffix.size());
+    HR_ENFORCE(info.FindInput(input) == nullptr || op.inputs.contains(input), InvalidArgument, "output slot '", slot,
+               "' of '", op.type, "' is given, but not input slot '", input, "', of which it is the gradient");
+  }
+}
+
 // The slots of `slots` that hold `name`.
 std::vector<std::string_view> SlotsOf(const VarNameMap& slots, const std::string& name) {
   std::vector<std::string_view> found;
@@ -359,6 +373,17 @@ const KernelFn* OpRegistry::FindKernel(const OpInfo& info, DataType dtype) {
   return added == registry.kernels.end() ? nullptr : &added->second;
 }
 
+const KernelFn& OpRegistry::GetKernel(const OpInfo& info, DataType dtype) {
+  if (const KernelFn* kernel = FindKernel(info, dtype)) {
+    return *kernel;
+  }
+  std::string available;
+  for (const DataType type : KernelTypes(info)) {
+    available += (available.empty() ? "" : ", ") + std::string(DataTypeName(type));
+  }
+  Throw<Unimplemented>("'", info.type, "' has no kernel for ", DataTypeName(dtype), "; it has kernels for ", available);
+}
+
 std::vector<DataType> OpRegistry::KernelTypes(const OpInfo& info) {
   std::set<DataType> types;
   for (const auto& [type, kernel] : info.kernels) {
@@ -404,9 +429,10 @@ void OpRegistry::Check(OpDesc& op) {
     CheckSlots(op, info.inputs, &op.inputs, "input");
     CheckSlots(op, info.outputs, &op.outputs, "output");
     CheckOverlaps(info, op);
+    CheckGradientSlots(info, op);
     CheckAttrs(info, &op);
   } catch (Error& error) {
-    error.SetOpType(op.type);
+    op.AddContext(&error);
     throw;
   }
 }

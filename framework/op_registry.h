@@ -137,6 +137,8 @@ class HEADRACE_API OpRegistry {
   static void RegisterKernel(std::string_view type, DataType dtype, KernelFn kernel);
   // The kernel of a registered operator, its own or added; nullptr if there is none. It stays where it is.
   static const KernelFn* FindKernel(const OpInfo& info, DataType dtype);
+  // As FindKernel. Throws Unimplemented, with the types that there are kernels for, rather than give nullptr.
+  static const KernelFn& GetKernel(const OpInfo& info, DataType dtype);
   // The types that it has kernels for, sorted.
   static std::vector<DataType> KernelTypes(const OpInfo& info);
 

@@ -41,7 +41,7 @@ void OperatorBase::Run(const Scope& scope, const Place& place) {
   try {
     RunImpl(scope, place);
   } catch (Error& error) {
-    error.SetOpType(Type());
+    desc_.AddContext(&error);
     throw;
   } catch (const std::bad_alloc&) {
     ResourceExhausted error("out of memory");

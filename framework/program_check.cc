@@ -32,8 +32,9 @@ void InferTypes(BlockDesc* block) {
     }
     try {
       InferShapeAtCompileTime(block, *op);
-    } catch (TypeMismatch& error) {
-      error.SetOpType(op->type);
+    } catch (const TypeMismatch&) {
+      throw;
+    } catch (const Unimplemented&) {  // a kernel that is missing
       throw;
     } catch (const Error&) {
       // Shapes are declared as they are in the end; a variable may have had another when the operator was added. The

@@ -181,9 +181,12 @@ HEADRACE_REGISTER_OP(softmax_with_cross_entropy)
     .Output("Loss", "dims of Logits with a 1 for the classes")
     .With(LossAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "Loss", CheckLabels(ctx, "Logits", ctx.Attr<int32_t>("axis")), ctx.InputType("Logits"));
+      const int32_t axis = ctx.Attr<int32_t>("axis");
+      SetOutput(ctx, "Loss", CheckLabels(ctx, "Logits", axis), ctx.InputType("Logits"));
       ctx.ShareAll("Logits", "Softmax");
-      ctx.ShareLoD("Logits", "Loss");
+      if (FrontAxis(axis, ctx.InputDim("Logits").size(), "axis") != 0) {  // else the rows were the classes
+        ctx.ShareLoD("Logits", "Loss");
+      }
     })
     .Kernel<float>(SoftmaxWithCrossEntropyKernel<float>)
     .Kernel<double>(SoftmaxWithCrossEntropyKernel<double>)

@@ -2,6 +2,7 @@
 #include "framework/errors.h"
 
 #include <exception>
+#include <string_view>
 
 #include "python/bindings/bindings.h"
 #include "python/bindings/python_error.h"
@@ -11,16 +12,22 @@ namespace {
 
 namespace py = pybind11;
 
+// Names that come from a file may be any bytes.
+py::object Text(std::string_view bytes) {
+  return py::reinterpret_steal<py::object>(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "backslashreplace"));
+}
+
 // Sets an instance of headrace.errors.<name> as the current exception.
 void Raise(const char* name, const Error& error) {
   try {
     const py::object type = py::module_::import("headrace.errors").attr(name);
-    py::object exception = type(error.what());
+    py::object exception = type(Text(error.what()));
     if (!error.op_type().empty()) {
-      exception.attr("op_type") = error.op_type();
+      exception.attr("op_type") = Text(error.op_type());
     }
     if (!error.variable().empty()) {
-      exception.attr("variable") = error.variable();
+      exception.attr("variable") = Text(error.variable());
     }
     if (error.sample_index() >= 0) {
       exception.attr("sample_index") = error.sample_index();

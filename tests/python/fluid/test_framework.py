@@ -85,6 +85,42 @@ def test_shapes_that_do_not_fit_are_refused_when_the_program_is_built() -> None:
     assert isinstance(caught.value, errors.InvalidArgument)
 
 
+def test_an_error_names_the_variable_that_it_is_about(exe: fluid.Executor) -> None:
+    image, label = fluid.layers.data("image", [3]), fluid.layers.data("label", [4])
+    with pytest.raises(
+        errors.InvalidArgument, match=r"input Y: .*\[operator 'huber_loss', variable 'label'\]"
+    ) as caught:
+        fluid.layers.huber_loss(image, label, 1.0)
+    assert caught.value.variable == "label"
+    joined = fluid.layers.concat([image, fluid.layers.data("other", [-1, -1], append_batch_size=False)], axis=1)
+    with pytest.raises(errors.InvalidArgument, match=r"\[operator 'concat', variable 'image', 'other'\]"):
+        exe.run(feed={"image": np.ones((2, 3), "f"), "other": np.ones((3, 1), "f")}, fetch_list=[joined])
+    block = fluid.default_main_program().global_block()
+    with pytest.raises(errors.TypeMismatch, match=r"attribute 'scale'.*\[operator 'scale', variable 'image'\]"):
+        block.append_op("scale", {"X": image}, {"Out": image}, {"scale": "two"})
+
+
+def test_a_kernel_that_is_missing_shows_when_the_program_is_built() -> None:
+    numbers = fluid.layers.data("numbers", [3], dtype="int32")
+    with pytest.raises(errors.Unimplemented, match=r"'log' has no kernel for int32.*variable 'numbers'"):
+        fluid.layers.log(numbers)
+
+
+def test_an_operators_gradient_needs_what_it_is_of() -> None:
+    block = fluid.default_main_program().global_block()
+    x, out = fluid.layers.data("x", [3]), block.create_var("out", dtype="float32")
+    with pytest.raises(errors.InvalidArgument, match=r"output slot 'Bias@GRAD'.*but not input slot 'Bias'"):
+        names = {"Input": x, "Weight": x, "BatchGate": x, "BatchResetHiddenPrev": x, "BatchHidden": x}
+        block.append_op("gru_grad", {**names, "Hidden@GRAD": x}, {"Bias@GRAD": out})
+
+
+def test_text_that_is_not_utf8_does_not_hide_an_error() -> None:
+    fluid.layers.scale(fluid.layers.data("x", [3]), 2.0)
+    binary = fluid.default_main_program().serialize_to_string().replace(b"scale", b"sc\xffle")
+    with pytest.raises(errors.NotFound, match=r"no operator 'sc\\xffle'"):
+        fluid.Program.parse_from_string(binary)
+
+
 def test_a_name_means_one_variable() -> None:
     block = fluid.default_main_program().global_block()
     block.create_var(name="x", shape=[2], dtype="float32")

@@ -103,6 +103,13 @@ def test_softmax_with_cross_entropy_along_an_axis(shape: tuple[int, ...], axis: 
     wrong.check_refused(ValueError, "axis", "4")
 
 
+def test_a_softmax_along_the_rows_leaves_no_sequences() -> None:
+    logits = (RNG.uniform(-1, 1, (3, 2)), [[1, 2]])
+    outputs = {"Softmax": (softmax(logits[0], 0), [[1, 2]]), "Loss": -np.log(softmax(logits[0], 0)[:1])}
+    inputs = {"Logits": logits, "Label": np.zeros((1, 2), np.int64)}
+    OpTest("softmax_with_cross_entropy", inputs, {"axis": 0}, outputs).check_outputs()
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (1, 2), (0, 3)], ids=str)
 def test_bpr_loss(shape: tuple[int, int]) -> None:
     x = RNG.uniform(-2, 2, shape)

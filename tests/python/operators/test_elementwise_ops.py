@@ -105,7 +105,7 @@ def test_logic(op_type: str) -> None:
     OpTest(op_type, {"X": x, "Y": y}, outputs={"Out": LOGIC[op_type](x, y)}).check_outputs()
     OpTest("logical_not", {"X": x}, outputs={"Out": ~x}).check_outputs()
     OpTest(op_type, {"X": x, "Y": y[:1]}).check_refused(ValueError, "Y", "[2, 2]")
-    OpTest(op_type, {"X": x.astype(int), "Y": y.astype(int)}).check_refused(NotImplementedError, "int64", when="run")
+    OpTest(op_type, {"X": x.astype(int), "Y": y.astype(int)}).check_refused(NotImplementedError, "int64")
 
 
 @pytest.mark.parametrize("op_type", [*DIFFERENTIABLE, *WHOLE, *COMPARISONS])

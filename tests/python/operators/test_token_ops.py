@@ -77,7 +77,7 @@ def test_sequence_erase(erased: list[int], dtype: Any) -> None:
 def test_sequence_erase_refuses_what_does_not_fit() -> None:
     OpTest("sequence_erase", {"X": tokens()}, {"tokens": [1]}).check_refused(ValueError, "X", "LoD", when="run")
     floats = {"X": (tokens().astype(np.float32), [LENGTHS])}
-    OpTest("sequence_erase", floats, {"tokens": [1]}).check_refused(NotImplementedError, "float32", when="run")
+    OpTest("sequence_erase", floats, {"tokens": [1]}).check_refused(NotImplementedError, "float32")
 
 
 def levenshtein(a: list[int], b: list[int]) -> int:
