@@ -163,7 +163,7 @@ def _load_array(path: str) -> np.ndarray:
         array = np.load(file, allow_pickle=False)
         if isinstance(array, np.ndarray) and file.read(1):
             raise ValueError(f"there is more behind the array of shape {list(array.shape)}")
-    return array
+    return np.asarray(array)
 
 
 def _read_each(dirname: str, vars: Iterable[Variable]) -> dict[str, np.ndarray]:
