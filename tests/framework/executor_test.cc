@@ -261,14 +261,20 @@ TEST_F(FeedTest, ReaderCannotBeFed) {
   ErrorOf<TypeMismatch>("r", MakeTensor({1}, {1}));
 }
 
-TEST_F(FeedTest, LoDMustHaveTheDeclaredDepthAndFitTheRows) {
+TEST_F(FeedTest, LoDMustHaveTheDeclaredDepthIfOneIsDeclaredAndFitTheRows) {
   LoDTensor value = MakeTensor({3, 2}, std::vector<float>(6));
-  value.set_lod({{0, 3}});
-  EXPECT_THAT(ErrorOf<InvalidArgument>("x", value), HasSubstr("LoD level 0"));
-  program_.block(0).MutableVar("x").tensor.lod_level = 1;
-  EXPECT_NO_THROW(Executor().Run(*Executor().Prepare(program_), &scope_, {{"x", value}}));
-  value.set_lod({{0, 2}});
-  ErrorOf<InvalidArgument>("x", value);
+  const auto run = [&] { Executor().Run(*Executor().Prepare(program_), &scope_, {{"x", value}}); };
+  for (const int level : {0, 1}) {
+    program_.block(0).MutableVar("x").tensor.lod_level = level;
+    value.set_lod({{0, 3}});
+    EXPECT_NO_THROW(run());
+    value.set_lod({{0, 2}});
+    ErrorOf<InvalidArgument>("x", value);
+  }
+  for (const LoD& lod : {LoD(), LoD{{0, 1}, {0, 3}}}) {
+    value.set_lod(lod);
+    EXPECT_THAT(ErrorOf<InvalidArgument>("x", value), HasSubstr("LoD level 1"));
+  }
 }
 
 TEST_F(FeedTest, ForgottenFeedIsNoticedEvenAfterARunThatHadIt) {
