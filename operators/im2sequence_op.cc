@@ -1,7 +1,7 @@
 // im2sequence: each image as the sequence of its patches, row by row.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -18,11 +18,8 @@ struct PatchAxis {
   int64_t before;  // border
   int64_t after;
 
-  // Fluid's: the last patch may hang over.
-  int64_t Count(int64_t inputs) const {
-    const int64_t free = before + after + inputs - size;
-    return free < 0 ? 0 : (free + stride - 1) / stride + 1;
-  }
+  // Fluid's: the division truncates, so an image a little too small still has a patch that hangs over.
+  int64_t Count(int64_t inputs) const { return std::max<int64_t>(0, (before + after + inputs - size) / stride + 1); }
 };
 
 struct PatchShape {
@@ -52,22 +49,26 @@ struct PatchShape {
   int64_t col_step;
 };
 
-// How many rows and columns of patches image `i` has: with Y, only as many as its real size fills.
+// Fluid's: a single image always counts as a whole.
+bool HasRealSizes(const DDim& x, bool has_y) { return has_y && x[0] != 1; }
+
+// How many rows and columns of patches image `i` has: with Y, as many as its real size fills. Beyond X are zeros.
 std::pair<int64_t, int64_t> PatchesOf(const ExecutionContext& ctx, const PatchShape& s, int64_t i) {
   const DDim& x = ctx.Input("X").dims();
   int64_t height = x[2];
   int64_t width = x[3];
-  if (const LoDTensor* y = ctx.InputOrNull("Y")) {
-    const auto real = [&](int64_t at, int64_t step, int64_t most) {
+  const LoDTensor* y = ctx.InputOrNull("Y");
+  if (HasRealSizes(x, y != nullptr)) {
+    const auto real = [&](int64_t at, int64_t step) {
       const double size = y->dtype() == DataType::kFloat32 ? static_cast<double>(y->data<float>()[2 * i + at])
                                                            : y->data<double>()[2 * i + at];
-      const double shrunk = std::ceil(size / static_cast<double>(step));
-      HR_ENFORCE(shrunk >= 0 && shrunk <= static_cast<double>(most), OutOfRange, "input Y: image ", i,
-                 " has a real size of ", size, ", expected one in [0, ", most * step, "]");
-      return static_cast<int64_t>(shrunk);
+      constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+      HR_ENFORCE(size >= 0 && size <= kMax, OutOfRange, "input Y: image ", i, " has a real size of ", size,
+                 ", expected one in [0, ", kMax, "]");
+      return (static_cast<int64_t>(size) + step - 1) / step;
     };
-    height = real(0, s.row_step, height);
-    width = real(1, s.col_step, width);
+    height = real(0, s.row_step);
+    width = real(1, s.col_step);
   }
   return {s.rows.Count(height), s.cols.Count(width)};
 }
@@ -147,7 +148,7 @@ DDim CheckIm2Sequence(const InferShapeContext& ctx) {
   EnforceRank(ctx, "X", 4);
   const DDim x = ctx.InputDim("X");
   const PatchShape s(ctx.op());
-  if (ctx.HasInput("Y")) {
+  if (HasRealSizes(x, ctx.HasInput("Y"))) {
     EnforceDims(ctx, "Y", {x[0], 2});
     EnforceSameType(ctx, "Y", "X");
   } else {
@@ -171,9 +172,9 @@ OpRegistrar&& Im2SequenceAttrs(OpRegistrar&& op) {
 }  // namespace
 
 HEADRACE_REGISTER_OP(im2sequence)
-    .Comment("A sequence for each image: its patches, row by row. The last patches may hang over the border.")
+    .Comment("A sequence for each image: its patches, row by row. What is left at the border has none.")
     .Input("X", "[N, C, H, W]")
-    .Input("Y", "[N, 2], dtype of X: real height and width of each image; patches beyond them are left out",
+    .Input("Y", "[N, 2], dtype of X: real height and width of each image, of which it has patches; not used if N is 1",
            kDispensable)
     .Output("Out", "[patches, C KH KW] with LoD, a sequence for each image")
     .With(Im2SequenceAttrs)

@@ -419,14 +419,36 @@ def test_im2sequence(real_sizes: bool) -> None:
     sizes = np.array([[8.0, 5.0], [5.0, 3.0]])  # of images twice as high as X
     inside = np.ceil(sizes / (2, 1)).astype(int) if real_sizes else np.array([[4, 5], [4, 5]])
     counts = [
-        [-(-(n + border - k) // s) + 1 for n, border, k, s in zip(real, (up + down, left + right), kernels, strides)]
+        [(n + border - k) // s + 1 for n, border, k, s in zip(real, (up + down, left + right), kernels, strides)]
         for real in inside.tolist()
     ]
-    padded = np.pad(x, ((0, 0), (0, 0), (up, down + 9), (left, right + 9)))  # the last patches hang over
+    padded = np.pad(x, ((0, 0), (0, 0), (up, down), (left, right)))
     expected = patches(padded, kernels, strides, counts)
     attrs = {"kernels": kernels, "strides": strides, "paddings": [up, left, down, right], "out_stride": [2, 1]}
     inputs = {"X": x, "Y": sizes} if real_sizes else {"X": x}
     test = OpTest("im2sequence", inputs, attrs, {"Out": (expected, [[a * b for a, b in counts]])})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_im2sequence_leaves_out_what_is_left_at_the_border() -> None:
+    x = numbers(1, 1, 5, 4)
+    expected = patches(x, [2, 3], [2, 2], [[2, 1]])
+    test = OpTest("im2sequence", {"X": x}, {"kernels": [2, 3], "strides": [2, 2]}, {"Out": (expected, [[2]])})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_im2sequence_of_a_single_image_takes_no_real_size() -> None:
+    x, sizes = numbers(1, 2, 3, 3), np.array([[2.0, 2.0], [1.0, 1.0]])
+    expected = patches(x, [2, 2], [1, 1], [[2, 2]])
+    OpTest("im2sequence", {"X": x, "Y": sizes}, {"kernels": [2, 2]}, {"Out": (expected, [[4]])}).check_outputs()
+
+
+def test_im2sequence_fills_a_real_size_beyond_the_image_with_zeros() -> None:
+    x, sizes = numbers(2, 1, 2, 3), np.array([[4.0, 3.0], [1.9, 5.0]])  # their fractions are cut off
+    expected = patches(np.pad(x, ((0, 0), (0, 0), (0, 2), (0, 2))), [1, 2], [1, 1], [[4, 2], [1, 4]])
+    test = OpTest("im2sequence", {"X": x, "Y": sizes}, {"kernels": [1, 2]}, {"Out": (expected, [[8, 4]])})
     test.check_outputs()
     test.check_gradients(["X"])
 
@@ -436,5 +458,6 @@ def test_im2sequence_refuses_what_does_not_fit() -> None:
     OpTest("im2sequence", {"X": x}, {"kernels": [5, 1]}).check_refused(ValueError, "X", "kernels")
     OpTest("im2sequence", {"X": x[0]}, {"kernels": [1, 1]}).check_refused(ValueError, "X", "rank 4")
     OpTest("im2sequence", {"X": x}, {"kernels": [1, 1], "paddings": [1, 1]}).check_refused(ValueError, "paddings")
-    sizes = {"X": x, "Y": np.array([[9.0, 1.0], [1.0, 1.0]])}
-    OpTest("im2sequence", sizes, {"kernels": [1, 1]}).check_refused(IndexError, "Y", "[0, 4]", when="run")
+    for wrong in (-1.0, 1e10, np.nan):
+        sizes = {"X": x, "Y": np.array([[wrong, 1.0], [1.0, 1.0]])}
+        OpTest("im2sequence", sizes, {"kernels": [1, 1]}).check_refused(IndexError, "Y", "[0, 2147483647]", when="run")

@@ -412,8 +412,8 @@ def im2sequence(
 
     Args:
         padding: up, left, down, right; two numbers: up and down, left and right.
-        input_image_size: real height and width of each image, [N, 2], of the dtype of ``input``; patches beyond them
-            are left out.
+        input_image_size: real height and width of each image, [N, 2], of the dtype of ``input``: patches are taken of
+            them, with zeros beyond ``input``. Not used if N is 1.
         out_stride: how many pixels of a real image make one of ``input``.
 
     Returns:
