@@ -163,28 +163,25 @@ struct Pow {
     return static_cast<T>(power);
   }
 };
-// What is left of a floor division: it has the sign of Y.
+// Fluid's: the quotient is truncated, so that the remainder has the sign of X.
 struct Mod {
   template <typename T>
   static T Value(T x, T y) {
-    T left;
     if constexpr (std::is_integral_v<T>) {
       HR_ENFORCE(y != 0, InvalidArgument, "input Y: remainder of ", x, " by zero");
-      left = y == T(-1) ? T(0) : static_cast<T>(x % y);  // the smallest integer over -1 would overflow
+      return y == T(-1) ? T(0) : static_cast<T>(x % y);  // the smallest integer over -1 would overflow
     } else {
-      left = std::fmod(x, y);
+      return std::fmod(x, y);
     }
-    return left != 0 && (left < 0) != (y < 0) ? left + y : left;
   }
 };
 struct FloorDiv {
   template <typename T>
   static T Value(T x, T y) {
     if constexpr (std::is_integral_v<T>) {
-      const T quotient = Div::Value(x, y);
-      return y != T(-1) && x % y != 0 && (x < 0) != (y < 0) ? quotient - 1 : quotient;
+      return Div::Value(x, y);
     } else {
-      return std::floor(x / y);
+      return std::trunc(x / y);
     }
   }
 };
@@ -287,8 +284,8 @@ bool Register(const std::string& name, const std::string& formula) {
     Register<Div>("div", "X / Y; integers are divided towards zero") &&
     Register<Max>("max", "The greater of X and Y") && Register<Min>("min", "The smaller of X and Y") &&
     Register<Pow>("pow", "X to the power of Y; integers without a fraction") &&
-    Register<Mod>("mod", "What is left of X / Y, with the sign of Y; not differentiable") &&
-    Register<FloorDiv>("floordiv", "X / Y, rounded down; not differentiable");
+    Register<Mod>("mod", "What is left of X / Y, with the sign of X; not differentiable") &&
+    Register<FloorDiv>("floordiv", "X / Y, rounded towards zero; not differentiable");
 
 }  // namespace
 }  // namespace headrace::ops

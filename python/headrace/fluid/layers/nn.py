@@ -631,14 +631,14 @@ def elementwise_pow(
 def elementwise_mod(
     x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
 ) -> Variable:
-    """What is left of x / y, with the sign of y; see elementwise_add."""
+    """What is left of x / y, with the sign of x; see elementwise_add."""
     return _elementwise("elementwise_mod", x, y, axis, act, name)
 
 
 def elementwise_floordiv(
     x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
 ) -> Variable:
-    """x / y, rounded down; see elementwise_add."""
+    """x / y, rounded towards zero, as Fluid's is; see elementwise_add."""
     return _elementwise("elementwise_floordiv", x, y, axis, act, name)
 
 
