@@ -170,6 +170,15 @@ struct SequencePad {
   static int32_t LoDLevel(const InferShapeContext&) { return 0; }
 };
 
+// The dims of padded sequences without the first; rows of single elements have a width of 1, as in Fluid.
+DDim UnpaddedDims(const DDim& x) {
+  DDim dims(x.begin() + 1, x.end());
+  if (dims.size() == 1) {
+    dims.push_back(1);
+  }
+  return dims;
+}
+
 struct Unpad {
   static constexpr const char* kOut = "Out";
   static Rows Of(const ExecutionContext& ctx) {
@@ -183,7 +192,7 @@ struct Unpad {
       Append(&rows.from, s * x[1], s * x[1] + length[s]);
       lod.push_back(rows.from.size());
     }
-    rows.dims.assign(x.begin() + 1, x.end());
+    rows.dims = UnpaddedDims(x);
     rows.dims[0] = static_cast<int64_t>(rows.from.size());
     rows.lod = {std::move(lod)};
     return rows;
@@ -193,7 +202,7 @@ struct Unpad {
 
 // The input as a list of rows of the width that those of the result have.
 DDim RowDims(const DDim& x, bool is_padded) {
-  DDim dims(x.begin() + (is_padded ? 1 : 0), x.end());
+  DDim dims = is_padded ? UnpaddedDims(x) : x;
   dims[0] = is_padded ? MultiplyExtents(x[0], x[1]) : x[0];
   return dims;
 }
@@ -238,13 +247,12 @@ void RowsGradKernel(const ExecutionContext& ctx) {
 // The dims of the result as far as the program knows them.
 template <typename Op>
 DDim DeclaredDims(const InferShapeContext& ctx) {
-  DDim dims = ctx.InputDim("X");
+  const DDim x = ctx.InputDim("X");
+  DDim dims = std::is_same_v<Op, Unpad> ? UnpaddedDims(x) : x;
   dims[0] = -1;
   if constexpr (std::is_same_v<Op, SequencePad>) {
     const int32_t length = ctx.Attr<int32_t>("padded_length");
     dims.insert(dims.begin() + 1, length);
-  } else if constexpr (std::is_same_v<Op, Unpad>) {
-    dims.erase(dims.begin() + 1);
   }
   return dims;
 }
@@ -353,7 +361,7 @@ OpRegistrar&& NoAttrs(OpRegistrar&& op) { return std::move(op); }
                           },
                           {{"PadValue", "a single element of the dtype of X"}}) &&
     Register<Unpad>("sequence_unpad", "The rows of padded sequences without the padding.",
-                    "[number of sequences, length, ...]", "[rows, ...], with LoD", NoAttrs,
+                    "[number of sequences, length, ...]", "[rows, ...], with LoD; [rows, 1] if X has rank 2", NoAttrs,
                     {{"Length", "int64 [number of sequences]: their lengths"}});
 
 }  // namespace

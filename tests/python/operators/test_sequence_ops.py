@@ -116,6 +116,16 @@ def test_pad_and_unpad(length: int) -> None:
     wrong.check_refused(IndexError, "Length", when="run")
 
 
+def test_unpadded_numbers_are_rows_of_width_one() -> None:
+    padded = RNG.uniform(-1, 1, (3, 4))
+    expected = np.concatenate([padded[0, :2], padded[2, :4]])[:, None]
+    test = OpTest(
+        "sequence_unpad", {"X": padded, "Length": np.array([2, 0, 4])}, outputs={"Out": (expected, [[2, 0, 4]])}
+    )
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
 def test_sequence_concat() -> None:
     x, y = RNG.uniform(-1, 1, (3, 2)), RNG.uniform(-1, 1, (4, 2))
     expected = np.concatenate([x[:1], y[:3], x[1:], y[3:]])
