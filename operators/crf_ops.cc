@@ -103,6 +103,12 @@ void ForEachFilledSequence(const LoDOffsets& offsets, Visit&& visit) {
   });
 }
 
+// exp(x - less) of `n` numbers. `to` may be `x`.
+template <typename T>
+void ExpLess(T less, int64_t n, const T* x, T* to) {
+  std::transform(x, x + n, to, [less](T value) { return std::exp(value - less); });
+}
+
 template <typename T>
 void CrfKernel(const ExecutionContext& ctx) {
   const LoDOffsets& offsets = SequencesOf(ctx, "Emission");
@@ -111,22 +117,26 @@ void CrfKernel(const ExecutionContext& ctx) {
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
   const LoDTensor& label_tensor = ctx.Input("Label");
   CheckLabels(label_tensor, labels);
-  const auto exp_of = [&ctx](const char* from, const char* to) {
-    const LoDTensor& x = ctx.Input(from);
-    T* exp = ctx.Output(to)->mutable_data<T>();
-    std::transform(x.data<T>(), x.data<T>() + x.numel(), exp, [](T value) { return std::exp(value); });
-  };
-  exp_of("Emission", "EmissionExps");
-  exp_of("Transition", "TransitionExps");
-  T* alpha = ctx.Output("Alpha")->mutable_data<T>();
+  const T* emission = emission_tensor.data<T>();
+  T* emission_exps = ctx.Output("EmissionExps")->mutable_data<T>();
+  for (int64_t r = 0; r < emission_tensor.dims()[0]; ++r) {
+    const T* x = emission + r * labels;
+    ExpLess(*std::max_element(x, x + labels), labels, x, emission_exps + r * labels);
+  }
+  const LoDTensor& transition = ctx.Input("Transition");
+  ExpLess(T(0), transition.numel(), transition.data<T>(), ctx.Output("TransitionExps")->mutable_data<T>());
+  T* alphas = ctx.Output("Alpha")->mutable_data<T>();
   LoDTensor* cost_tensor = ctx.Output("LogLikelihood");
   T* cost = cost_tensor->Resize({static_cast<int64_t>(offsets.size()) - 1, 1}).template mutable_data<T>();
   std::fill_n(cost, cost_tensor->numel(), T(0));
-  const T* emission = emission_tensor.data<T>();
   const int64_t* label = label_tensor.data<int64_t>();
   ForEachFilledSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
-    cost[s] = Forward(w, rows, x, alpha + first * labels) - Score(w, rows, x, label + first);
+    T* alpha = alphas + first * labels;
+    cost[s] = Forward(w, rows, x, alpha) - Score(w, rows, x, label + first);
+    for (int64_t r = 0; r < rows; ++r, alpha += labels) {
+      ExpLess(LogSumExp<T>(labels, [&](int64_t k) { return alpha[k]; }), labels, alpha, alpha);
+    }
   });
 }
 
@@ -147,21 +157,21 @@ void CrfGradKernel(const ExecutionContext& ctx) {
              ToString(cost_grad.dims()));
   const T* d = cost_grad.data<T>();
   const T* emission = emission_tensor.data<T>();
-  const T* alphas = ctx.Input("Alpha").data<T>();
   const int64_t* label = label_tensor.data<int64_t>();
+  PoolVector<T> alpha;  // anew: the output holds no logs, which alone have room for every weight
   PoolVector<T> beta;
   ForEachFilledSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
-    const T* alpha = alphas + first * labels;
     const int64_t* y = label + first;
+    alpha.resize(static_cast<size_t>(rows * labels));
     beta.resize(static_cast<size_t>(rows * labels));
+    const T log_z = Forward(w, rows, x, alpha.data());
     Backward(w, rows, x, beta.data());
-    const T* last = alpha + (rows - 1) * labels;
-    const T log_z = LogSumExp<T>(labels, [&](int64_t k) { return last[k] + w.end[k]; });
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t k = 0; k < labels; ++k) {
         const int64_t at = r * labels + k;
-        const T excess = std::exp(alpha[at] + beta[static_cast<size_t>(at)] - log_z) - static_cast<T>(y[r] == k);
+        const T excess = std::exp(alpha[static_cast<size_t>(at)] + beta[static_cast<size_t>(at)] - log_z) -
+                         static_cast<T>(y[r] == k);
         if (emission_grad != nullptr) {
           emission_grad[first * labels + at] = d[s] * excess;
         }
@@ -175,8 +185,8 @@ void CrfGradKernel(const ExecutionContext& ctx) {
           transition_grad[labels + k] += d[s] * excess;
         }
         for (int64_t j = 0; r > 0 && j < labels; ++j) {
-          const T p =
-              std::exp(alpha[at - k - labels + j] + w.Next(j, k) + x[at] + beta[static_cast<size_t>(at)] - log_z);
+          const T before = alpha[static_cast<size_t>(at - k - labels + j)];
+          const T p = std::exp(before + w.Next(j, k) + x[at] + beta[static_cast<size_t>(at)] - log_z);
           transition_grad[(2 + j) * labels + k] += d[s] * (p - static_cast<T>(y[r - 1] == j && y[r] == k));
         }
       }
@@ -263,8 +273,8 @@ HEADRACE_REGISTER_OP(linear_chain_crf)
     .Input("Emission", "[rows, K] with LoD: the weight of each label for each row")
     .Input("Transition", "[K + 2, K]: weights at the start, at the end, and of label k after label j in row j + 2")
     .Input("Label", "int64 [rows, 1], in [0, K)")
-    .Output("Alpha", "[rows, K]: logs of the sums over the rows before, for the gradient")
-    .Output("EmissionExps", "dims of Emission: its exp; Fluid's")
+    .Output("Alpha", "[rows, K]: the probability of each label given the rows up to it; Fluid's")
+    .Output("EmissionExps", "dims of Emission: exp of it less the maximum of the row; Fluid's")
     .Output("TransitionExps", "dims of Transition: its exp; Fluid's")
     .Output("LogLikelihood", "[number of sequences, 1]: -log of the probability; 0 for one without rows")
     .KernelTypeFrom("Emission")
@@ -280,15 +290,14 @@ HEADRACE_REGISTER_OP(linear_chain_crf)
     })
     .Kernel<float>(CrfKernel<float>)
     .Kernel<double>(CrfKernel<double>)
-    .Gradient(DefaultGradient(
-        {.inputs = {"Emission", "Transition", "Label"}, .outputs = {"Alpha"}, .no_gradient = {"Label"}}));
+    .Gradient(
+        DefaultGradient({.inputs = {"Emission", "Transition", "Label"}, .outputs = {}, .no_gradient = {"Label"}}));
 
 HEADRACE_REGISTER_OP(linear_chain_crf_grad)
     .Comment("Gradient of linear_chain_crf, by way of LogLikelihood.")
     .Input("Emission", "as in the operator")
     .Input("Transition", "as in the operator")
     .Input("Label", "as in the operator")
-    .Input("Alpha", "as in the operator")
     .Input("Alpha@GRAD", "not used", kDispensable)
     .Input("EmissionExps@GRAD", "not used", kDispensable)
     .Input("TransitionExps@GRAD", "not used", kDispensable)
@@ -298,8 +307,6 @@ HEADRACE_REGISTER_OP(linear_chain_crf_grad)
     .KernelTypeFrom("Emission")
     .InferShape([](InferShapeContext& ctx) {
       CheckCrf(ctx);
-      EnforceDims(ctx, "Alpha", ctx.InputDim("Emission"));
-      EnforceSameType(ctx, "Alpha", "Emission");
       EnforceDims(ctx, "LogLikelihood@GRAD", {-1, 1});
       EnforceSameType(ctx, "LogLikelihood@GRAD", "Emission");
       InferGradients(ctx, {"Emission", "Transition"});

@@ -37,9 +37,37 @@ def test_linear_chain_crf() -> None:
         cost.append([np.log(np.exp(everything).sum()) - weight(x, label) if rows else 0.0])
         begin += rows
     outputs: dict[str, Any] = dict.fromkeys(OUTPUTS)
-    outputs |= {"LogLikelihood": np.array(cost), "EmissionExps": np.exp(EMISSION), "TransitionExps": np.exp(TRANSITION)}
+    exps = np.exp(EMISSION - EMISSION.max(1, keepdims=True))
+    outputs |= {"LogLikelihood": np.array(cost), "EmissionExps": exps, "TransitionExps": np.exp(TRANSITION)}
     test = OpTest("linear_chain_crf", inputs(Label=LABEL), outputs=outputs, known=["Transition"])
     test.check_outputs()
+    test.check_gradients(["Emission", "Transition"], ["LogLikelihood"])
+
+
+def test_alpha_is_a_distribution_over_the_labels() -> None:
+    expected, begin = np.zeros_like(EMISSION), 0
+    for rows in LENGTHS:
+        for r in range(rows):
+            for labels in itertools.product(range(K), repeat=r + 1):
+                x = EMISSION[begin : begin + r + 1]
+                expected[begin + r, labels[-1]] += np.exp(weight(x, labels) - TRANSITION[1, labels[-1]])
+        begin += rows
+    outputs: dict[str, Any] = dict.fromkeys(OUTPUTS)
+    outputs["Alpha"] = expected / expected.sum(1, keepdims=True)
+    OpTest("linear_chain_crf", inputs(Label=LABEL), outputs=outputs, known=["Transition"]).check_outputs()
+    # Two labels, all weights zero.
+    zeros = {"Emission": (np.zeros((2, 2)), [[2]]), "Transition": np.zeros((4, 2)), "Label": np.zeros((2, 1), np.int64)}
+    outputs = dict.fromkeys(OUTPUTS) | {"Alpha": np.full((2, 2), 0.5), "EmissionExps": np.ones((2, 2))}
+    OpTest("linear_chain_crf", zeros, outputs=outputs, known=["Transition"]).check_outputs()
+
+
+def test_labels_that_the_rows_before_make_improbable_have_a_gradient() -> None:
+    """The likeliest label of the last row follows one whose share of Alpha vanishes."""
+    emission = (np.array([[0.0, -1000.0], [-2000.0, 0.0]]), [[2]])
+    transition = np.zeros((4, 2))
+    transition[2, 1] = -1000.0
+    values = {"Emission": emission, "Transition": transition, "Label": np.array([[0], [1]])}
+    test = OpTest("linear_chain_crf", values, outputs=dict.fromkeys(OUTPUTS), known=["Transition"])
     test.check_gradients(["Emission", "Transition"], ["LogLikelihood"])
 
 
