@@ -246,7 +246,7 @@ T NormalDensity(T x) {
     Register(
         "stanh", "scale_b * tanh(scale_a * X)", [](auto x, auto v) { return v.b * std::tanh(v.a * x); }, Needs::kX,
         [](auto x, auto v) { return v.a * v.b * (1 - std::tanh(v.a * x) * std::tanh(v.a * x)); },
-        {{"scale_a", "factor on X", 2.0 / 3.0}, {"scale_b", "factor on the result", 1.7159}}) &&
+        {{"scale_a", "factor on X", 0.67}, {"scale_b", "factor on the result", 1.7159}}) &&
     Register(
         "elu", "X, or alpha * (exp(X) - 1) where X < 0", [](auto x, auto v) { return x < 0 ? v.a * std::expm1(x) : x; },
         Needs::kX, [](auto x, auto v) { return x < 0 ? v.a * std::exp(x) : decltype(x)(1); },

@@ -60,7 +60,7 @@ FUNCTIONS: dict[str, tuple[Any, float, float]] = {
     "softsign": (lambda x: x / (1 + np.abs(x)), -2, 2),
     "sqrt": (np.sqrt, 0.1, 3),
     "square": (np.square, -2, 2),
-    "stanh": (lambda x: 1.7159 * np.tanh(2 / 3 * x), -2, 2),
+    "stanh": (lambda x: 1.7159 * np.tanh(0.67 * x), -2, 2),
     "swish": (lambda x: x * sigmoid(x), -3, 3),
     "tanh": (np.tanh, -2, 2),
     "tanh_shrink": (lambda x: x - np.tanh(x), -2, 2),
