@@ -32,6 +32,7 @@ template <typename T>
 struct Values {
   T a;
   T b;
+  T c;
 };
 
 template <typename T>
@@ -39,7 +40,7 @@ Values<T> ValuesOf(const OpDesc& op, const std::vector<Parameter>& parameters) {
   const auto value = [&](size_t i) {
     return i < parameters.size() ? static_cast<T>(op.Attr<double>(parameters[i].name)) : T(0);
   };
-  return {value(0), value(1)};
+  return {value(0), value(1), value(2)};
 }
 
 template <typename T, typename Function>
@@ -181,6 +182,14 @@ T NormalDensity(T x) {
         [](auto x, auto v) { return Clip(v.a * x + v.b, decltype(x)(0), decltype(x)(1)); }, Needs::kOut,
         [](auto out, auto v) { return out > 0 && out < 1 ? v.a : decltype(out)(0); },
         {{"slope", "slope", 0.2}, {"offset", "the result for 0", 0.5}}) &&
+    Register(
+        "hard_swish", "X * (X + offset, not less than 0 and not more than threshold) / scale (A. Howard et al., 2019)",
+        [](auto x, auto v) { return x * Clip(x + v.c, decltype(x)(0), v.a) / v.b; }, Needs::kX,
+        [](auto x, auto v) {
+          const auto shifted = x + v.c;
+          return (shifted < 0 ? decltype(x)(0) : shifted > v.a ? v.a : shifted + x) / v.b;
+        },
+        {{"threshold", "the greatest X + offset", 6.0}, {"scale", "divisor", 6.0}, {"offset", "added to X", 3.0}}) &&
     Register(
         "abs", "|X|", [](auto x, auto) { return std::abs(x); }, Needs::kX,
         [](auto x, auto) { return decltype(x)((x > 0) - (x < 0)); }) &&

@@ -26,6 +26,7 @@ __all__ = [
     "gelu",
     "hard_shrink",
     "hard_sigmoid",
+    "hard_swish",
     "leaky_relu",
     "log",
     "logsigmoid",
@@ -68,6 +69,7 @@ _FUNCTIONS: dict[str, dict[str, str]] = {
     "gelu": {},
     "hard_shrink": {"threshold": "threshold"},
     "hard_sigmoid": {"slope": "slope", "offset": "offset"},
+    "hard_swish": {"threshold": "threshold", "scale": "scale", "offset": "offset"},
     "leaky_relu": {"alpha": "alpha"},
     "log": {},
     "logsigmoid": {},
@@ -153,6 +155,7 @@ floor = _function("floor")
 gelu = _function("gelu")
 hard_shrink = _function("hard_shrink")
 hard_sigmoid = _function("hard_sigmoid")
+hard_swish = _function("hard_swish")
 leaky_relu = _function("leaky_relu")
 log = _function("log")
 logsigmoid = _function("logsigmoid")
