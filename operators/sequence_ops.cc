@@ -145,6 +145,15 @@ void InferSequencePool(InferShapeContext& ctx) {
   }
 }
 
+// Fluid's layers always give MaxIndex, which only 'MAX' writes.
+std::vector<OpDesc> SequencePoolGradient(const OpDesc& op) {
+  GradientUses uses{.inputs = {"X"}, .outputs = {}, .no_gradient = {}};
+  if (op.Attr<std::string>("pooltype") == "MAX") {
+    uses.outputs = {"MaxIndex"};
+  }
+  return DefaultGradient(uses)(op);
+}
+
 OpRegistrar&& SequencePoolAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<std::string>(
@@ -200,7 +209,7 @@ HEADRACE_REGISTER_OP(sequence_pool)
     .InferShape(InferSequencePool)
     .Kernel<float>(SequencePoolKernel<float>)
     .Kernel<double>(SequencePoolKernel<double>)
-    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {"MaxIndex"}, .no_gradient = {}}));
+    .Gradient(SequencePoolGradient);
 
 HEADRACE_REGISTER_OP(sequence_pool_grad)
     .Comment("Gradient of sequence_pool.")

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.fluid as fluid
+from headrace.fluid import layers
 from headrace.testing import OpTest
 
 RNG = np.random.default_rng(37)
@@ -45,6 +47,23 @@ def test_softmax() -> None:
     test = OpTest("sequence_softmax", {"X": (x, [LENGTHS])}, outputs={"Out": (np.concatenate(parts), [LENGTHS])})
     test.check_outputs()
     test.check_gradients(["X"])
+
+
+@pytest.mark.parametrize("kind", ["SUM", "AVERAGE", "SQRT", "FIRST", "LAST"])
+def test_a_pool_without_maxima_may_have_their_output(kind: str) -> None:
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.scope_guard(fluid.Scope()):
+        x = layers.data("x", [2], dtype="float64", lod_level=1, stop_gradient=False)
+        block = fluid.default_main_program().global_block()
+        out, index = (block.create_var(name=name, dtype=t) for name, t in (("out", "float64"), ("index", "int32")))
+        block.append_op("sequence_pool", {"X": x}, {"Out": out, "MaxIndex": index}, {"pooltype": kind})
+        ((_, gradient),) = fluid.backward.append_backward(layers.reduce_sum(out), [x])
+        feed = {"x": fluid.create_lod_tensor(ROWS, [LENGTHS], fluid.CPUPlace())}
+        (got,) = fluid.Executor().run(feed=feed, fetch_list=[gradient])
+    slopes: dict[str, Any] = {"SUM": lambda n: np.ones(n)}
+    slopes |= {"AVERAGE": lambda n: np.ones(n) / n, "SQRT": lambda n: np.ones(n) / n**0.5}
+    slopes |= {"FIRST": lambda n: np.arange(n) == 0, "LAST": lambda n: np.arange(n) == n - 1}
+    expected = np.concatenate([slopes[kind](n) for n in LENGTHS if n])[:, None]
+    np.testing.assert_allclose(got, np.broadcast_to(expected, got.shape))
 
 
 @pytest.mark.parametrize("op_type", ["sequence_pool", "sequence_softmax"])
