@@ -219,11 +219,14 @@ void RowsKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output(Op::kOut);
   out->Resize(rows.dims);
   const T* fill = nullptr;
+  const T* fill_row = nullptr;
   if constexpr (std::is_same_v<Op, SequencePad>) {
     const LoDTensor& pad = ctx.Input("PadValue");
-    HR_ENFORCE(pad.numel() == 1, InvalidArgument, "input PadValue: expected a single element, got dims ",
+    const DDim row(x.dims().begin() + 1, x.dims().end());
+    HR_ENFORCE(pad.numel() == 1 || pad.dims() == row, InvalidArgument,
+               "input PadValue: expected a single element or dims ", ToString(row), ", those of a row of X, got dims ",
                ToString(pad.dims()));
-    fill = pad.data<T>();
+    (pad.numel() == 1 ? fill : fill_row) = pad.data<T>();
     const LoDOffsets& offsets = Level(ctx, "X");
     LoDTensor* length = ctx.Output("Length");
     int64_t* to = length->Resize({static_cast<int64_t>(offsets.size()) - 1}).template mutable_data<int64_t>();
@@ -232,6 +235,15 @@ void RowsKernel(const ExecutionContext& ctx) {
     }
   }
   MapOf<Op>(ctx, rows).Move(x, out, fill);
+  if (fill_row != nullptr) {
+    const int64_t width = Numel(x.dims(), 1, x.dims().size());
+    T* to = out->mutable_data<T>();
+    for (size_t r = 0; r < rows.from.size(); ++r) {
+      if (rows.from[r] < 0) {
+        std::copy_n(fill_row, width, to + static_cast<int64_t>(r) * width);
+      }
+    }
+  }
   out->set_lod(rows.lod);
 }
 
@@ -359,7 +371,7 @@ OpRegistrar&& NoAttrs(OpRegistrar&& op) { return std::move(op); }
                                              length);
                                 });
                           },
-                          {{"PadValue", "a single element of the dtype of X"}}) &&
+                          {{"PadValue", "dtype of X: a single element, or a row of X"}}) &&
     Register<Unpad>("sequence_unpad", "The rows of padded sequences without the padding.",
                     "[number of sequences, length, ...]", "[rows, ...], with LoD; [rows, 1] if X has rank 2", NoAttrs,
                     {{"Length", "int64 [number of sequences]: their lengths"}});

@@ -135,6 +135,18 @@ def test_pad_and_unpad(length: int) -> None:
     wrong.check_refused(IndexError, "Length", when="run")
 
 
+@pytest.mark.parametrize("shape", [(4,), (2, 2)], ids=str)
+def test_pad_with_a_row(shape: tuple[int, ...]) -> None:
+    x, row = RNG.uniform(-1, 1, (3, *shape)), RNG.uniform(-1, 1, shape)
+    padded = np.stack([np.stack([x[0], x[1]]), np.stack([row, row]), np.stack([x[2], row])])
+    inputs = {"X": (x, [[2, 0, 1]]), "PadValue": row}
+    test = OpTest("sequence_pad", inputs, outputs={"Out": padded, "Length": np.array([2, 0, 1])})
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+    wrong = OpTest("sequence_pad", {**inputs, "PadValue": np.ones(3)}, outputs={"Out": None, "Length": None})
+    wrong.check_refused(ValueError, "PadValue", str(list(shape)), "[3]", when="run")
+
+
 def test_unpadded_numbers_are_rows_of_width_one() -> None:
     padded = RNG.uniform(-1, 1, (3, 4))
     expected = np.concatenate([padded[0, :2], padded[2, :4]])[:, None]

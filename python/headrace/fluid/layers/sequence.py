@@ -103,7 +103,7 @@ def sequence_pad(
     """Sequences of one length, [number of sequences, length, ...], and their former lengths, int64.
 
     Args:
-        pad_value: what fills them up: a single element of the dtype of ``x``.
+        pad_value: what fills them up, of the dtype of ``x``: a single element, or a row of the shape of those of ``x``.
         maxlen: the length; None: that of the longest sequence.
     """
     helper = LayerHelper("sequence_pad", name)
