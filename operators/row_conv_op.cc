@@ -10,11 +10,25 @@
 namespace headrace::ops {
 namespace {
 
+// Calls visit(first row, last row + 1) for each sequence: those of the LoD, or of [sequences, rows, D] without one.
+template <typename Visit>
+void ForEachSpan(const LoDTensor& x, const LoDOffsets* offsets, Visit&& visit) {
+  const DDim& dims = x.dims();
+  if (dims.size() == 3) {
+    for (int64_t s = 0; s < dims[0]; ++s) {
+      visit(s * dims[1], (s + 1) * dims[1]);
+    }
+    return;
+  }
+  ForEachSequence(*offsets, [&](int64_t, int64_t begin, int64_t end) { visit(begin, end); });
+}
+
 // Calls visit(row, row behind it or itself, row of Filter).
 template <typename Visit>
 void ForEachPair(const ExecutionContext& ctx, Visit&& visit) {
   const int64_t context = ctx.Input("Filter").dims()[0];
-  ForEachSequence(SequencesOf(ctx, "X"), [&](int64_t, int64_t begin, int64_t end) {
+  const LoDTensor& x = ctx.Input("X");
+  ForEachSpan(x, x.dims().size() == 3 ? nullptr : &SequencesOf(ctx, "X"), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t k = 0; k < std::min(context, end - row); ++k) {
         visit(row, row + k, k);
@@ -26,7 +40,7 @@ void ForEachPair(const ExecutionContext& ctx, Visit&& visit) {
 template <typename T>
 void RowConvKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const int64_t width = x_tensor.dims()[1];
+  const int64_t width = x_tensor.dims().back();
   T* out = ctx.Output("Out")->mutable_data<T>();
   std::fill_n(out, x_tensor.numel(), T(0));
   const T* x = x_tensor.data<T>();
@@ -40,7 +54,7 @@ void RowConvKernel(const ExecutionContext& ctx) {
 
 template <typename T>
 void RowConvGradKernel(const ExecutionContext& ctx) {
-  const int64_t width = ctx.Input("X").dims()[1];
+  const int64_t width = ctx.Input("X").dims().back();
   T* dx = ZerosOrNull<T>(ctx, "X@GRAD");
   T* filter_grad = ZerosOrNull<T>(ctx, "Filter@GRAD");
   const T* x = ctx.Input("X").data<T>();
@@ -57,9 +71,16 @@ void RowConvGradKernel(const ExecutionContext& ctx) {
 }
 
 void CheckRowConv(const InferShapeContext& ctx) {
-  EnforceSequences(ctx, "X", 2);
-  EnforceRank(ctx, "X", 2);
-  EnforceDims(ctx, "Filter", {-1, ctx.InputDim("X")[1]});
+  const DDim x = ctx.InputDim("X");
+  if (x.size() == 3) {
+    HR_ENFORCE(ctx.InputLoDLevel("X") == 0, InvalidArgument,
+               "input X: expected [rows, D] with a LoD, or [sequences, rows, D] without one, got dims ", ToString(x),
+               " and a LoD");
+  } else {
+    EnforceSequences(ctx, "X", 2);
+    EnforceRank(ctx, "X", 2);
+  }
+  EnforceDims(ctx, "Filter", {-1, x.back()});
   EnforceSameType(ctx, "Filter", "X");
 }
 
@@ -67,7 +88,7 @@ void CheckRowConv(const InferShapeContext& ctx) {
 
 HEADRACE_REGISTER_OP(row_conv)
     .Comment("The sum of Filter[k] * X[row + k] over k, within each sequence.")
-    .Input("X", "[rows, D] with LoD")
+    .Input("X", "[rows, D] with LoD, or [sequences, rows of each, D]")
     .Input("Filter", "[future context + 1, D], dtype of X")
     .Output("Out", "dims and LoD of X")
     .InferShape([](InferShapeContext& ctx) {

@@ -146,6 +146,9 @@ def test_layers_of_rows(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(np.array(got[2]), rows + behind)
     with pytest.raises(errors.InvalidArgument, match=r"\[rows, D\]"):
         layers.row_conv(layers.data("cube", [2, 2], lod_level=1), 1)
+    with pytest.raises(errors.InvalidArgument, match=r"\[rows, D\]"):
+        layers.row_conv(layers.data("block", [2, 2, 2]), 1)
+    assert layers.row_conv(layers.data("batch", [3, 2]), 1).shape == (-1, 3, 2)
 
 
 def test_temporal_classification_learns_its_labels(exe: fluid.Executor) -> None:

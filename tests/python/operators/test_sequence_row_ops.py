@@ -87,6 +87,21 @@ def test_row_conv(context: int) -> None:
     OpTest("row_conv", {**inputs, "X": x}).check_refused(ValueError, "X", "LoD", when="run")
 
 
+@pytest.mark.parametrize("context", [1, 2, 5])
+def test_row_conv_of_sequences_of_one_length(context: int) -> None:
+    x, w = numbers(2, 3, 4), numbers(context, 4)
+    expected = np.zeros_like(x)
+    for row in range(3):
+        behind = x[:, row : row + context]
+        expected[:, row] = (behind * w[: behind.shape[1]]).sum(1)
+    test = OpTest("row_conv", {"X": x, "Filter": w}, outputs={"Out": expected}, known=["Filter"])
+    test.check_outputs()
+    test.check_gradients(["X", "Filter"])
+    OpTest("row_conv", {"X": x, "Filter": w[:, :3]}).check_refused(ValueError, "Filter", "4]")
+    OpTest("row_conv", {"X": x[None], "Filter": w}).check_refused(ValueError, "X", "rank 2")
+    OpTest("row_conv", {"X": (x, [[1, 1]]), "Filter": w}).check_refused(ValueError, "X", "without")
+
+
 @pytest.mark.parametrize(("rows", "cols", "size"), [(2, 5, 3), (3, 4, 1), (1, 3, 3), (0, 3, 1)], ids=str)
 def test_conv_shift(rows: int, cols: int, size: int) -> None:
     x, y = numbers(rows, cols), numbers(rows, size)

@@ -175,12 +175,13 @@ def row_conv(
     2015).
 
     Args:
-        input: [rows, D] with LoD.
+        input: [rows, D] with LoD, or [sequences, rows of each, D] without.
     """
-    width = check_variable(input, "input", "row_conv").shape[1] if len(input.shape) == 2 else -1
+    width = check_variable(input, "input", "row_conv").shape[-1] if len(input.shape) in (2, 3) else -1
     if width <= 0:
         raise errors.InvalidArgument(
-            f"layers.row_conv: '{input.name}' must be [rows, D] with a known D, got {list(input.shape)}"
+            f"layers.row_conv: '{input.name}' must be [rows, D] or [sequences, rows, D] with a known D, "
+            f"got {list(input.shape)}"
         )
     helper = LayerHelper("row_conv")
     filters = helper.create_parameter(param_attr, [future_context_size + 1, width], input.dtype)
