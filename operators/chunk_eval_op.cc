@@ -151,8 +151,9 @@ void InferChunkEval(InferShapeContext& ctx) {
                types, "), got ", type);
   }
   for (const char* slot : {"Inference", "Label"}) {
-    EnforceSequences(ctx, slot, 2);
-    EnforceDims(ctx, slot, {ctx.InputDim("Inference")[0], 1});
+    EnforceSequences(ctx, slot, 1);
+    const DDim dims = ctx.InputDim("Inference");
+    EnforceDims(ctx, slot, dims.size() == 1 ? dims : DDim{dims[0], 1});
     EnforceType(ctx, slot, DataType::kInt64);
   }
   for (const char* slot : {"Precision", "Recall", "F1-Score"}) {
@@ -167,7 +168,8 @@ void InferChunkEval(InferShapeContext& ctx) {
 
 HEADRACE_REGISTER_OP(chunk_eval)
     .Comment("How well the chunks (names, phrases) of predicted tags agree with those of true ones.")
-    .Input("Inference", "int64 [rows, 1] with LoD: type * tags of the scheme + tag; num_chunk_types * tags: no chunk")
+    .Input("Inference",
+           "int64 [rows, 1] or [rows], with LoD: type * tags of the scheme + tag; num_chunk_types * tags: no chunk")
     .Input("Label", "dims and LoD of Inference: the true ones")
     .Output("Precision", "float32 [1]; 0 without chunks")
     .Output("Recall", "float32 [1]; 0 without chunks")

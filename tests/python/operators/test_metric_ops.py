@@ -226,6 +226,15 @@ def test_chunks_that_differ_do_not_count() -> None:
     OpTest("chunk_eval", inputs, {"num_chunk_types": 2}, outputs).check_outputs()
 
 
+def test_chunk_eval_of_vectors() -> None:
+    label = (labels_of("IOB", "B0 I0 O B1 I1 B0")[:, 0], [[4, 2]])
+    outputs: dict[str, Any] = dict.fromkeys(CHUNK_OUTPUTS) | {slot: np.array([4]) for slot in CHUNK_OUTPUTS[3:]}
+    OpTest("chunk_eval", {"Inference": label, "Label": label}, {"num_chunk_types": 2}, outputs).check_outputs()
+    column = (label[0][:, None], label[1])
+    test = OpTest("chunk_eval", {"Inference": label, "Label": column}, {"num_chunk_types": 2}, outputs)
+    test.check_refused(ValueError, "Label", "expected dims")
+
+
 def test_chunk_eval_of_nothing_and_what_it_refuses() -> None:
     empty = (labels_of("IOB", "O O"), [[2, 0]])
     zeros: dict[str, Any] = {slot: np.zeros(1, np.float32) for slot in CHUNK_OUTPUTS[:3]}
