@@ -28,6 +28,7 @@ struct Pointwise {
   std::string attr;                 // the only attribute; empty: there is none
   std::string attr_comment;
   double default_value = 0;
+  bool mixes_columns = false;  // whether inputs may be [N, 1] or [N] each
 };
 
 // Calls visit(place, its element of each input), on several threads.
@@ -80,7 +81,14 @@ void PointwiseGradKernel(const ExecutionContext& ctx, const Pointwise& op, Deriv
 }
 
 void EnforceLikeFirst(const InferShapeContext& ctx, const Pointwise& op, const std::string& slot) {
-  EnforceDims(ctx, slot, ctx.InputDim(op.inputs[0]));
+  DDim dims = ctx.InputDim(op.inputs[0]);
+  const size_t rank = ctx.InputDim(slot).size();
+  if (op.mixes_columns && dims.size() == 2 && rank == 1 && Fits(dims[1], 1)) {
+    dims.pop_back();
+  } else if (op.mixes_columns && dims.size() == 1 && rank == 2) {
+    dims.push_back(1);
+  }
+  EnforceDims(ctx, slot, dims);
   EnforceSameType(ctx, slot, op.inputs[0]);
 }
 
@@ -93,7 +101,8 @@ bool Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
   (void)More(backward).Comment("Gradient of " + op.type + ".");
   GradientUses uses{.inputs = op.inputs, .outputs = {}, .no_gradient = {}};
   for (const std::string& input : op.inputs) {
-    (void)More(forward).Input(input, input == op.inputs[0] ? "any shape" : "dims and dtype of " + op.inputs[0]);
+    (void)More(forward).Input(input, (input == op.inputs[0] ? "any shape" : "dims and dtype of " + op.inputs[0]) +
+                                         (op.mixes_columns ? "; [N] counts as [N, 1]" : ""));
     (void)More(backward).Input(input, "as in the operator");
     if (std::find(op.by.begin(), op.by.end(), input) != op.by.end()) {
       (void)More(backward).Output(Grad(input), "dims of " + input, kDispensable);
@@ -218,7 +227,9 @@ T HuberDerivative(T r, T delta) {
          "Out",
          "",
          "",
-         ""},
+         "",
+         0.0,
+         true},
         [](const auto& v, auto) { return Softplus(v[1] - v[2]) - v[0] * (v[1] - v[2]); },
         [](const auto& v, auto, size_t k) {
           const auto derivative = Sigmoid(v[1] - v[2]) - v[0];

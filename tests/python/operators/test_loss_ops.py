@@ -99,6 +99,19 @@ def test_what_does_not_fit_is_refused(case: tuple[Any, ...]) -> None:
     OpTest(op_type, narrow, attrs, nothing_expected).check_refused(TypeError, last, "float64")
 
 
+def test_rank_loss_of_columns_and_vectors() -> None:
+    label, left, right = np.array([0.0, 1.0, 1.0]), RNG.uniform(-1, 1, 3), RNG.uniform(-1, 1, 3)
+    loss = np.log1p(np.exp(left - right)) - label * (left - right)
+    for inputs in (
+        {"Label": label, "Left": left, "Right": right[:, None]},
+        {"Label": label[:, None], "Left": left[:, None], "Right": right},
+    ):
+        test = OpTest("rank_loss", inputs, outputs={"Out": loss.reshape(inputs["Label"].shape)})
+        test.check_outputs()
+        test.check_gradients(["Left", "Right"])
+    OpTest("rank_loss", {"Label": label, "Left": left, "Right": right[:2, None]}).check_refused(ValueError, "Right")
+
+
 def test_rank_loss_does_not_overflow() -> None:
     left = np.array([[1000.0], [-1000.0]])
     inputs = {"Label": np.array([[1.0], [0.0]]), "Left": left, "Right": np.zeros((2, 1))}
