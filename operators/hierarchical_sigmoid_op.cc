@@ -136,7 +136,7 @@ int64_t CheckHierarchicalSigmoid(const InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   EnforceDims(ctx, "W", {-1, x[1]});
   EnforceSameType(ctx, "W", "X");
-  EnforceDims(ctx, "Label", {x[0], 1});
+  EnforceDims(ctx, "Label", ctx.InputDim("Label").size() == 1 ? DDim{x[0]} : DDim{x[0], 1});
   EnforceType(ctx, "Label", DataType::kInt64);
   const int64_t nodes = ctx.InputDim("W")[0];
   if (ctx.HasInput("Bias")) {
@@ -163,7 +163,7 @@ OpRegistrar&& HierarchicalSigmoidSlots(OpRegistrar&& op) {
   return std::move(op)
       .Input("X", "[N, D]")
       .Input("W", "[number of inner nodes, D], dtype of X; num_classes - 1 nodes without PathTable")
-      .Input("Label", "int64 [N, 1], in [0, num_classes)")
+      .Input("Label", "int64 [N, 1] or [N], in [0, num_classes); not used with PathTable")
       .Input("PathTable", "int64 [N, L]: the nodes on the way of each row; a negative number behind the last",
              kDispensable)
       .Input("PathCode", "int64 [N, L]: for each node whether the way goes on to the right (1) or to the left (0)",

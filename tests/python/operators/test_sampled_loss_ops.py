@@ -147,6 +147,27 @@ def test_hierarchical_sigmoid(classes: int, biased: bool) -> None:
     test.check_gradients([slot for slot in inputs if slot != "Label"], ["Out"])
 
 
+@pytest.mark.parametrize("custom", [False, True])
+def test_hierarchical_sigmoid_of_a_vector_of_labels(custom: bool) -> None:
+    x, w, label = numbers(3, 2), numbers(5, 2), np.array([0, 5, 3])
+    ways = paths(6, label[:, None])
+    inputs = {"X": x, "W": w, "Label": label}
+    if custom:
+        table = np.array([[n for n, _ in way] + [-1] * (3 - len(way)) for way in ways])
+        inputs |= {
+            "PathTable": table,
+            "PathCode": np.array([[c for _, c in way] + [0] * (3 - len(way)) for way in ways]),
+        }
+    out, steps = hierarchical(x, w, None, ways, 3)
+    attrs = {} if custom else {"num_classes": 6}
+    test = OpTest("hierarchical_sigmoid", inputs, attrs, {"Out": out, "PreOut": steps}, known=["W"])
+    test.check_outputs()
+    test.check_gradients(["X", "W"], ["Out"])
+    OpTest(
+        "hierarchical_sigmoid", {**inputs, "Label": label[:2]}, attrs, {"Out": None, "PreOut": None}, known=["W"]
+    ).check_refused(ValueError, "Label", "[3]")
+
+
 def test_hierarchical_sigmoid_over_a_tree_of_ones_own() -> None:
     x, w = numbers(3, 2), numbers(4, 2)
     table = np.array([[0, 2, -1], [3, -1, -1], [0, 1, 3]])
