@@ -77,11 +77,11 @@ HEADRACE_REGISTER_OP(cross_entropy)
         "-log(X[label]) for each row, or -sum(Label * log(X)) if soft_label. Probabilities of 0 count as the smallest "
         "normal number.")
     .Input("X", "[..., classes], probabilities")
-    .Input("Label", "int64 [..., 1], or the dims and dtype of X if soft_label")
-    .Output("Y", "[..., 1], one loss per row")
+    .Input("Label", "int64 [..., 1] or [...], or the dims and dtype of X if soft_label")
+    .Output("Y", "[..., 1], one loss per row; [...] if Label is")
     .With(LabelAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "Y", CheckLabels(ctx, "X"), ctx.InputType("X"));
+      SetOutput(ctx, "Y", CheckLabels(ctx, "X", -1, /*may_lack_axis=*/true), ctx.InputType("X"));
       ctx.ShareLoD("X", "Y");
     })
     .Kernel<float>(CrossEntropyKernel<float>)
@@ -96,7 +96,7 @@ HEADRACE_REGISTER_OP(cross_entropy_grad)
     .Output("X@GRAD", "dims of X")
     .With(LabelAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceDims(ctx, "Y@GRAD", CheckLabels(ctx, "X"));
+      EnforceDims(ctx, "Y@GRAD", CheckLabels(ctx, "X", -1, /*may_lack_axis=*/true));
       EnforceSameType(ctx, "Y@GRAD", "X");
       InferGradients(ctx, {"X"});
     })

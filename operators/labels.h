@@ -1,6 +1,7 @@
 // The labels of losses over classes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -9,7 +10,7 @@
 
 namespace headrace::ops {
 
-// The classes of the rows, from a label tensor of int64 [..., 1].
+// The classes of the rows, from a label tensor of int64 [..., 1] or [...].
 class HardLabels {
  public:
   HardLabels(const ExecutionContext& ctx, int64_t classes)
@@ -33,16 +34,21 @@ class HardLabels {
 };
 
 // Checks the labels of predictions, whose classes lie along `axis`, and returns the dims of the losses: those of the
-// predictions with a 1 there.
-inline DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictions, int32_t axis = -1) {
+// predictions with a 1 there, or without it where numbers of classes `may_lack_axis` and do.
+inline DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictions, int32_t axis = -1,
+                        bool may_lack_axis = false) {
   EnforceRankAtLeast(ctx, predictions, 2);
   const DDim dims = ctx.InputDim(predictions);
   const size_t classes = FrontAxis(axis, dims.size(), "axis");
   HR_ENFORCE(dims[classes] != 0, InvalidArgument, "input ", predictions, ": expected at least one class, got dims ",
              ToString(dims));
+  const bool soft = ctx.Attr<bool>("soft_label");
   DDim losses = dims;
   losses[classes] = 1;
-  if (ctx.Attr<bool>("soft_label")) {
+  if (may_lack_axis && !soft && ctx.InputDim("Label").size() + 1 == dims.size()) {
+    losses.erase(losses.begin() + static_cast<std::ptrdiff_t>(classes));
+  }
+  if (soft) {
     EnforceDims(ctx, "Label", dims);
     EnforceSameType(ctx, "Label", predictions);
   } else {

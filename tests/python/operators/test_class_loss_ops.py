@@ -110,6 +110,18 @@ def test_a_softmax_along_the_rows_leaves_no_sequences() -> None:
     OpTest("softmax_with_cross_entropy", inputs, {"axis": 0}, outputs).check_outputs()
 
 
+@pytest.mark.parametrize("shape", [(4, 3), (2, 3, 4)], ids=str)
+def test_cross_entropy_of_labels_without_the_last_dimension(shape: tuple[int, ...]) -> None:
+    p = softmax(RNG.uniform(-2, 2, shape), -1)
+    label = RNG.integers(0, shape[-1], shape[:-1])
+    loss = -np.log(np.take_along_axis(p, label[..., None], -1))[..., 0]
+    test = OpTest("cross_entropy", {"X": p, "Label": label}, {}, {"Y": loss})
+    test.check_outputs()
+    test.check_gradients(["X"], tolerance=1e-5)
+    wrong = OpTest("cross_entropy", {"X": p, "Label": label[:1]}, {}, {"Y": None})
+    wrong.check_refused(ValueError, "Label", str(list(shape[:-1])))
+
+
 @pytest.mark.parametrize("shape", [(4, 3), (1, 2), (0, 3)], ids=str)
 def test_bpr_loss(shape: tuple[int, int]) -> None:
     x = RNG.uniform(-2, 2, shape)

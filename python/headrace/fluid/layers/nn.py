@@ -473,11 +473,11 @@ def cross_entropy(input: Variable, label: Variable, soft_label: bool = False, ig
 
     Args:
         input: [..., classes], probabilities.
-        label: int64 [..., 1]; with ``soft_label`` a probability for each class.
+        label: int64 [..., 1] or [...]; with ``soft_label`` a probability for each class.
         ignore_index: rows of this class have loss 0.
 
     Returns:
-        [..., 1].
+        [..., 1], or [...] if ``label`` is.
     """
     attrs = {"soft_label": soft_label, "ignore_index": ignore_index}
     return append_layer("cross_entropy", {"X": input, "Label": label}, attrs, out_slot="Y")
