@@ -75,11 +75,20 @@ PoolVector<int64_t> Sections(const OpDesc& op, int64_t extent, size_t count) {
   HR_ENFORCE(sections.size() == count, InvalidArgument, "attribute sections: expected ", count,
              " numbers, one for each variable of output Out, got ", ToString(Attribute(sections)));
   PoolVector<int64_t> extents(sections.begin(), sections.end());
+  int64_t* rest = nullptr;
   int64_t sum = 0;
-  for (const int64_t section : extents) {
-    HR_ENFORCE(section >= 0, InvalidArgument, "attribute sections: expected numbers >= 0, got ",
+  for (int64_t& section : extents) {
+    HR_ENFORCE(section >= 0 || (section == -1 && rest == nullptr), InvalidArgument,
+               "attribute sections: expected numbers >= 0, one of which may be -1, got ",
                ToString(Attribute(sections)));
-    sum += section;
+    rest = section < 0 ? &section : rest;
+    sum += std::max<int64_t>(section, 0);
+  }
+  if (rest != nullptr) {
+    HR_ENFORCE(extent < 0 || sum <= extent, InvalidArgument, "attribute sections: expected a sum of at most ", extent,
+               ", the extent of the dimension of X that is split, got ", ToString(Attribute(sections)));
+    *rest = extent < 0 ? -1 : extent - sum;
+    return extents;
   }
   HR_ENFORCE(Fits(extent, sum), InvalidArgument, "attribute sections: expected the sum ", extent,
              ", the extent of the dimension of X that is split, got ", ToString(Attribute(sections)));
@@ -115,7 +124,7 @@ DDim SectionDims(DDim x, size_t axis, int64_t extent) {
 OpRegistrar&& SplitAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<int32_t>("num", "number of equal sections; 0: as sections says", 0)
-      .Attr<std::vector<int32_t>>("sections", "extents of the sections", {})
+      .Attr<std::vector<int32_t>>("sections", "extents of the sections; one may be -1: what is left", {})
       .Attr<int32_t>("axis", "the dimension that is split; negative ones count from the back", 0);
 }
 

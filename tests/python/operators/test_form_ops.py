@@ -66,9 +66,13 @@ def test_concat_and_split(axis: int) -> None:
     extent = whole.shape[axis]
     sections = [1, extent - 1]
     parts = np.split(whole, [1], axis)
-    test = OpTest("split", {"X": whole}, {"axis": axis, "sections": sections}, {"Out": list(parts)})
-    test.check_outputs()
-    test.check_gradients(["X"])
+    for given in (sections, [1, -1], [-1, extent - 1]):
+        test = OpTest("split", {"X": whole}, {"axis": axis, "sections": given}, {"Out": list(parts)})
+        test.check_outputs()
+        test.check_gradients(["X"])
+    for given in ([extent + 1, -1], [-1, -1], [-2, extent]):
+        test = OpTest("split", {"X": whole}, {"axis": axis, "sections": given}, {"Out": [None, None]})
+        test.check_refused(ValueError, "sections")
 
 
 def test_forms_that_do_not_fit_are_refused() -> None:

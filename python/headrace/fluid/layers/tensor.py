@@ -213,7 +213,9 @@ def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Vari
 def split(
     input: Variable, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None
 ) -> list[Variable]:
-    """``input`` cut along ``dim`` into a number of equal sections, or into sections of the given extents."""
+    """``input`` cut along ``dim`` into a number of equal sections, or into sections of the given extents, one of which
+    may be -1: what is left.
+    """
     helper = LayerHelper("split", name)
     equal = isinstance(num_or_sections, int)
     sections = [] if isinstance(num_or_sections, int) else list(num_or_sections)
