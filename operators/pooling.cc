@@ -60,15 +60,16 @@ PoolShape::PoolShape(const OpDesc& op, size_t spatial, const DDim& x)
     HR_ENFORCE(in.depth != 0 && in.height != 0 && in.width != 0, InvalidArgument,
                "input X: expected images that are not empty, got dims ", ToString(x));
   }
-  if (op.Attr<bool>("global_pooling")) {
-    planes = WholeAxis(in.depth);
-    rows = WholeAxis(in.height);
-    cols = WholeAxis(in.width);
-  } else if (adaptive) {
-    const Extents size = ExtentsAttr(op, "ksize", spatial, 1, 1);
+  if (adaptive) {
+    // Fluid's: with global_pooling ksize is the size of X, so that every element is a window.
+    const Extents size = op.Attr<bool>("global_pooling") ? in : ExtentsAttr(op, "ksize", spatial, 1, 1);
     planes = PoolAxis::Adaptive(in.depth, size.depth);
     rows = PoolAxis::Adaptive(in.height, size.height);
     cols = PoolAxis::Adaptive(in.width, size.width);
+  } else if (op.Attr<bool>("global_pooling")) {
+    planes = WholeAxis(in.depth);
+    rows = WholeAxis(in.height);
+    cols = WholeAxis(in.width);
   } else {
     const Extents size = ExtentsAttr(op, "ksize", spatial, 1, 1);
     const Windows windows = WindowsOf(op, spatial, size, in);
@@ -331,7 +332,7 @@ OpRegistrar&& WindowAttrs(OpRegistrar&& op, size_t spatial) {
           ones)
       .Attr<std::vector<int32_t>>("strides", "step of the window" + names, ones)
       .With(PaddingAttrs, spatial, "border around the input, less than ksize")
-      .Attr<bool>("global_pooling", "whether the window is the whole input", false)
+      .Attr<bool>("global_pooling", "whether the window is the whole input, or with adaptive each element", false)
       .Attr<bool>("adaptive", "whether ksize windows of nearly the same size cover the input, instead of sliding ones",
                   false);
 }

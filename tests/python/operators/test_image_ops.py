@@ -271,6 +271,19 @@ def test_adaptive_pooling(shape: tuple[int, ...], kind: str) -> None:
     test.check_gradients(["X"])
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 3, 4), (1, 2, 2, 3, 2)], ids=str)
+def test_adaptive_global_pooling_keeps_the_size(shape: tuple[int, ...]) -> None:
+    x, attrs = distinct(*shape), {"global_pooling": True, "adaptive": True, "ksize": [1] * (len(shape) - 2)}
+    for kind in ("max", "avg"):
+        test = OpTest(f"pool{len(shape) - 2}d", {"X": x}, {**attrs, "pooling_type": kind}, {"Out": x})
+        test.check_outputs()
+        test.check_gradients(["X"])
+    mask = np.broadcast_to(np.arange(np.prod(shape[2:]), dtype=np.int32).reshape(shape[2:]), shape)
+    test = OpTest(f"max_pool{len(shape) - 2}d_with_index", {"X": x}, attrs, {"Out": x, "Mask": mask})
+    test.check_outputs()
+    test.check_gradients(["X"], ["Out"])
+
+
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("shape", [(2, 2, 5, 4), (1, 2, 3, 4, 3)], ids=["images", "volumes"])
 def test_max_pool_with_index(shape: tuple[int, ...], adaptive: bool) -> None:
