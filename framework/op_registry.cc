@@ -195,6 +195,7 @@ bool HasNoEffect(const std::string& name, const Attribute& value) {
                                                      {"data_format", {std::string("AnyLayout"), std::string("NCHW")}},
                                                      {"exhaustive_search", {}},
                                                      {"fix_seed", {}},
+                                                     {"force_cpu", {}},
                                                      {"force_fp32_output", {false}},
                                                      {"fuse_brelu", {false}},
                                                      {"fuse_relu", {false}},

@@ -1,4 +1,5 @@
-// fill_constant, fill_constant_batch_size_like, fill_zeros_like: every element is the same.
+// fill_constant, fill_constant_batch_size_like, fill_any_like, fill_zeros_like, fill_zeros_like2: every element is the
+// same. fill: elements that are part of the program.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include "framework/op_registry.h"
 #include "operators/batch_size_like.h"
 #include "operators/kernel_util.h"
+#include "operators/visit_type.h"
 
 namespace headrace::ops {
 namespace {
@@ -38,15 +40,19 @@ bool Parse(const std::string& text, Number* value) {
 }
 
 template <typename T>
+T ElementOf(double value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value != 0;
+  } else {
+    return ConstantOf<T>(value);
+  }
+}
+
+template <typename T>
 T ConstantAttr(const ExecutionContext& ctx) {
   const auto& text = ctx.Attr<std::string>("str_value");
   if (text.empty()) {
-    const double value = ctx.Attr<double>("value");
-    if constexpr (std::is_same_v<T, bool>) {
-      return value != 0;
-    } else {
-      return ConstantOf<T>(value);
-    }
+    return ElementOf<T>(ctx.Attr<double>("value"));
   }
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
     int64_t integer = 0;
@@ -56,11 +62,7 @@ T ConstantAttr(const ExecutionContext& ctx) {
   }
   double number = 0;
   HR_ENFORCE(Parse(text, &number), InvalidArgument, "attribute str_value: expected a number, got '", text, "'");
-  if constexpr (std::is_same_v<T, bool>) {
-    return number != 0;
-  } else {
-    return ConstantOf<T>(number);
-  }
+  return ElementOf<T>(number);
 }
 
 template <typename T>
@@ -103,6 +105,43 @@ void FillZerosLikeKernel(const ExecutionContext& ctx) {
   std::memset(data, 0, out->nbytes());
 }
 
+template <typename T>
+void FillZerosLike2Kernel(const ExecutionContext& ctx) {
+  LoDTensor* out = ctx.Output("Out");
+  std::fill_n(out->mutable_data<T>(), out->numel(), T{});
+}
+
+// The dtype of Out of fill_any_like.
+DataType TypeLike(const ExecutionContext& ctx) {
+  const int32_t type = ctx.Attr<int32_t>("dtype");
+  return type == -1 ? ctx.Input("X").dtype() : static_cast<DataType>(type);
+}
+
+void FillAnyLikeKernel(const ExecutionContext& ctx) {
+  LoDTensor* out = ctx.Output("Out");
+  VisitType(TypeLike(ctx), "dtype", [&]<typename T>(T) {
+    const auto value = ElementOf<T>(ctx.Attr<double>("value"));
+    std::fill_n(out->mutable_data<T>(), out->numel(), value);
+  });
+}
+
+template <typename T>
+void FillKernel(const ExecutionContext& ctx) {
+  const auto& values = ctx.Attr<std::vector<float>>("value");
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  std::transform(values.begin(), values.end(), out, [](float value) { return ElementOf<T>(value); });
+}
+
+void InferFill(InferShapeContext& ctx) {
+  const auto& shape = ctx.Attr<std::vector<int32_t>>("shape");
+  const DDim dims(shape.begin(), shape.end());
+  const auto count = static_cast<int64_t>(ctx.Attr<std::vector<float>>("value").size());
+  HR_ENFORCE(Numel(dims) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(dims));
+  HR_ENFORCE(Numel(dims) == count, InvalidArgument, "attribute value: expected ", Numel(dims), " numbers for dims ",
+             ToString(dims), ", got ", count);
+  SetOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
+}
+
 }  // namespace
 
 HEADRACE_REGISTER_OP(fill_constant)
@@ -115,6 +154,54 @@ HEADRACE_REGISTER_OP(fill_constant_batch_size_like)
     .With(BatchSizeLikeSlots)
     .With(ConstantAttrs)
     .InferShape(InferBatchSizeLike);
+
+HEADRACE_REGISTER_OP(fill)
+    .Comment("A tensor of numbers that are part of the program.")
+    .Output("Out", "the tensor")
+    .Attr<std::vector<float>>("value", "the elements, row by row")
+    .Attr<std::vector<int32_t>>("shape", "dims of Out")
+    .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
+    .Attr<bool>("force_cpu", "not used", false)
+    .KernelTypeFromAttr("dtype")
+    .InferShape(InferFill)
+    .Kernel<bool>(FillKernel<bool>)
+    .Kernel<uint8_t>(FillKernel<uint8_t>)
+    .Kernel<int32_t>(FillKernel<int32_t>)
+    .Kernel<int64_t>(FillKernel<int64_t>)
+    .Kernel<float>(FillKernel<float>)
+    .Kernel<double>(FillKernel<double>);
+
+HEADRACE_REGISTER_OP(fill_any_like)
+    .Comment("A tensor of the dims of another, of which every element is the same.")
+    .Input("X", "any tensor; only its dims, dtype and LoD are used")
+    .Output("Out", "dims and LoD of X")
+    .Attr<double>("value", "the constant", 0.0)
+    .Attr<int32_t>("dtype", "DataType of Out; -1: that of X", -1)
+    .InferShape([](InferShapeContext& ctx) {
+      const bool like_x = ctx.Attr<int32_t>("dtype") == -1;
+      SetOutput(ctx, "Out", ctx.InputDim("X"), like_x ? ctx.InputType("X") : TypeAttr(ctx, "dtype"));
+      ctx.ShareLoD("X", "Out");
+    })
+    .With(KernelForAllTypes, FillAnyLikeKernel);
+
+HEADRACE_REGISTER_OP(fill_zeros_like2)
+    .Comment("Zeros of a given dtype.")
+    .Input("X", "any tensor; only its dims and LoD are used")
+    .Output("Out", "dims and LoD of X")
+    .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
+    .KernelTypeFromAttr("dtype")
+    .InferShape([](InferShapeContext& ctx) {
+      SetOutput(ctx, "Out", ctx.InputDim("X"), TypeAttr(ctx, "dtype"));
+      ctx.ShareLoD("X", "Out");
+    })
+    .Kernel<bool>(FillZerosLike2Kernel<bool>)
+    .Kernel<uint8_t>(FillZerosLike2Kernel<uint8_t>)
+    .Kernel<int8_t>(FillZerosLike2Kernel<int8_t>)
+    .Kernel<int16_t>(FillZerosLike2Kernel<int16_t>)
+    .Kernel<int32_t>(FillZerosLike2Kernel<int32_t>)
+    .Kernel<int64_t>(FillZerosLike2Kernel<int64_t>)
+    .Kernel<float>(FillZerosLike2Kernel<float>)
+    .Kernel<double>(FillZerosLike2Kernel<double>);
 
 HEADRACE_REGISTER_OP(fill_zeros_like)
     .Comment("Zeros.")

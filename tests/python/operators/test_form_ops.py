@@ -96,8 +96,31 @@ def test_constants(dtype: str) -> None:
     OpTest("fill_constant_batch_size_like", like, attrs, {"Out": np.full((4, 3), 2, dtype)}).check_outputs()
     x = np.ones((2, 2), dtype)
     OpTest("fill_zeros_like", {"X": x}, outputs={"Out": 0 * x}).check_outputs()
+    OpTest("fill_any_like", {"X": x}, {"value": 5.0}, {"Out": 5 * x}).check_outputs()
+    rows = {"X": (np.ones((2, 2), np.float32), [[1, 1]])}
+    typed = {"dtype": NUMBERS[dtype]}
+    OpTest("fill_any_like", rows, {**typed, "value": 5.0}, {"Out": (5 * x, [[1, 1]])}).check_outputs()
+    OpTest("fill_zeros_like2", rows, typed, {"Out": (0 * x, [[1, 1]])}).check_outputs()
+    value = np.array([[1, 2, 3], [4, 5, 6]], dtype)
+    OpTest("fill", {}, {**typed, "value": [1, 2, 3, 4, 5, 6], "shape": [2, 3]}, {"Out": value}).check_outputs()
     for copy in ("assign", "rnn_memory_helper"):
         OpTest(copy, {"X": x}, outputs={"Out": x}).check_outputs()
+
+
+def test_what_a_dtype_is_unless_given() -> None:
+    x = np.ones((2, 2))
+    OpTest("fill_zeros_like2", {"X": x}, {}, {"Out": np.zeros((2, 2), np.float32)}).check_outputs()
+    OpTest("fill", {}, {"value": [1.5], "shape": [1]}, {"Out": np.array([1.5], np.float32)}).check_outputs()
+    attrs = {"value": [1.5], "shape": [1], "force_cpu": True}
+    OpTest("fill", {}, attrs, {"Out": np.array([1.5], np.float32)}).check_outputs()
+
+
+def test_constants_that_do_not_fit_are_refused() -> None:
+    OpTest("fill", {}, {"value": [1.0, 2.0], "shape": [3]}).check_refused(ValueError, "value", "3 numbers", "got 2")
+    OpTest("fill", {}, {"value": [1.0], "shape": [-1]}).check_refused(ValueError, "shape")
+    integer = {"value": 1e10, "dtype": NUMBERS["int32"]}
+    OpTest("fill_any_like", {"X": np.ones(2)}, integer).check_refused(ValueError, "value", "int32", when="run")
+    OpTest("fill_any_like", {"X": np.ones(2)}, {"dtype": 99}).check_refused(ValueError, "dtype")
 
 
 def test_a_batch_of_sequences_has_the_size_of_their_number() -> None:
