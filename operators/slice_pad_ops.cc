@@ -1,4 +1,5 @@
-// slice, crop, reverse, expand, pad, pad2d, pad_constant_like: elements that are moved, dimension by dimension.
+// slice, crop, reverse, shuffle_channel, expand, pad, pad2d, pad_constant_like: elements that are moved, dimension by
+// dimension.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -89,6 +90,20 @@ struct Reverse {
   int64_t From(size_t d, int64_t i) const { return turned[d] ? out[d] - 1 - i : i; }
   DDim out;
   PoolVector<bool> turned;
+};
+
+// Group g's channel c becomes channel c * groups + g.
+struct ShuffleChannel {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  ShuffleChannel(const OpDesc& op, const DDim& x, const DDim&) : out(x), groups(op.Attr<int32_t>("group")) {
+    HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected rank 4, got dims ", ToString(x));
+    HR_ENFORCE(x[1] < 0 || x[1] % groups == 0, InvalidArgument, "attribute group: expected a divisor of ", x[1],
+               ", the number of channels of X, got ", groups);
+  }
+  int64_t From(size_t d, int64_t i) const { return d == 1 ? i % groups * (out[1] / groups) + i / groups : i; }
+  DDim out;
+  int64_t groups;
 };
 
 struct Expand {
@@ -307,6 +322,17 @@ OpRegistrar&& PadValue(OpRegistrar&& op) {
                         return std::move(op).Attr<Ints>(
                             "axis", "the dimensions that are reversed; negative ones count from the back");
                       }) &&
+    Register<ShuffleChannel>("shuffle_channel",
+                             "The channels of images, the first of each group before the second of each (X. Zhang et "
+                             "al., ShuffleNet, 2017).",
+                             "dims of X, [N, C, H, W]",
+                             [](OpRegistrar&& op) -> OpRegistrar&& {
+                               return std::move(op).Attr<int32_t>(
+                                   "group", "the number of groups, a divisor of C", 1, [](const int32_t& group) {
+                                     HR_ENFORCE(group > 0, InvalidArgument,
+                                                "attribute group: expected a positive number, got ", group);
+                                   });
+                             }) &&
     Register<Expand>("expand", "X, repeated.", "dims of X times expand_times",
                      [](OpRegistrar&& op) -> OpRegistrar&& {
                        return std::move(op).Attr<Ints>("expand_times", "how often, for each dimension");

@@ -154,6 +154,8 @@ FLUID = {
     "layers.conv2d_transpose": "input num_filters output_size filter_size padding stride dilation groups param_attr "
     "bias_attr use_cudnn act name",
     "layers.hard_sigmoid": "x slope offset name",
+    "layers.hard_swish": "x threshold scale offset name",
+    "layers.shuffle_channel": "x group name",
     "layers.huber_loss": "input label delta",
     "layers.is_empty": "x cond",
     "layers.isfinite": "x",

@@ -12,6 +12,7 @@ from headrace.testing import OpTest
 RNG = np.random.default_rng(5)
 X = RNG.uniform(-1, 1, (2, 3, 4))
 IMAGES = RNG.uniform(-1, 1, (2, 2, 3, 4))
+CHANNELS = RNG.uniform(-1, 1, (2, 6, 2, 3))
 
 #: type, input slot, attributes, expected; of X unless another input is given.
 MOVES: list[tuple[str, str, np.ndarray, dict[str, Any], np.ndarray]] = [
@@ -23,6 +24,9 @@ MOVES: list[tuple[str, str, np.ndarray, dict[str, Any], np.ndarray]] = [
     ("crop", "X", X, {"shape": [1, 2, 3]}, X[:1, :2, :3]),
     ("reverse", "X", X, {"axis": [0]}, X[::-1]),
     ("reverse", "X", X, {"axis": [1, -1]}, X[:, ::-1, ::-1]),
+    ("shuffle_channel", "X", CHANNELS, {"group": 2}, CHANNELS[:, [0, 3, 1, 4, 2, 5]]),
+    ("shuffle_channel", "X", CHANNELS, {"group": 3}, CHANNELS[:, [0, 2, 4, 1, 3, 5]]),
+    ("shuffle_channel", "X", CHANNELS, {}, CHANNELS),
     ("expand", "X", X, {"expand_times": [2, 1, 3]}, np.tile(X, (2, 1, 3))),
     ("expand", "X", X[:0], {"expand_times": [2, 1, 1]}, X[:0]),
     ("pad", "X", X, {"paddings": [0, 1, 2, 0, 0, 0]}, np.pad(X, ((0, 1), (2, 0), (0, 0)))),
@@ -94,6 +98,9 @@ def test_the_dims_of_another_tensor() -> None:
         ("crop", {"X": X}, {"shape": [2, 3, 5]}, ["shape", "[2, 3, 4]"]),
         ("crop", {"X": X}, {"shape": [2, 3]}, ["shape"]),
         ("reverse", {"X": X}, {"axis": [-4]}, ["axis"]),
+        ("shuffle_channel", {"X": X}, {"group": 1}, ["X", "rank 4"]),
+        ("shuffle_channel", {"X": CHANNELS}, {"group": 4}, ["group", "6"]),
+        ("shuffle_channel", {"X": CHANNELS}, {"group": 0}, ["group"]),
         ("expand", {"X": X}, {"expand_times": [2, 1]}, ["expand_times"]),
         ("expand", {"X": X}, {"expand_times": [2, 0, 1]}, ["expand_times"]),
         ("pad", {"X": X}, {"paddings": [1, 1]}, ["paddings"]),

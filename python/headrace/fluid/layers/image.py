@@ -24,6 +24,7 @@ __all__ = [
     "maxout",
     "pool2d",
     "pool3d",
+    "shuffle_channel",
 ]
 
 #: Height and width, or depth, height and width; a number stands for all of them.
@@ -397,6 +398,13 @@ def lrn(
 def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
     """The greatest of each ``groups`` neighbouring channels of [N, C, H, W] (Goodfellow et al., 2013)."""
     return append_layer("maxout", {"X": x}, {"groups": groups}, name)
+
+
+def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
+    """The channels of [N, C, H, W], the first of each of ``group`` groups before the second of each (Zhang et al.,
+    2017).
+    """
+    return append_layer("shuffle_channel", {"X": x}, {"group": group}, name)
 
 
 def im2sequence(
