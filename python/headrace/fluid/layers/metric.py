@@ -87,8 +87,8 @@ def chunk_eval(
     """How well the chunks (names, phrases) of tagged sequences agree with the true ones.
 
     Args:
-        input: int64 [rows, 1] with LoD: chunk type times the tags of the scheme, plus tag; ``num_chunk_types`` times
-            the tags stands for no chunk.
+        input: int64 [rows, 1] or [rows], with LoD: chunk type times the tags of the scheme, plus tag;
+            ``num_chunk_types`` times the tags stands for no chunk.
         label: the true ones, with the same LoD.
         chunk_scheme: the tags, in the order of their numbers: "IOB" (begin, inside), "IOE" (inside, end), "IOBES"
             (begin, inside, end, single) or "plain" (none).
