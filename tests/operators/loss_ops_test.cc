@@ -155,8 +155,11 @@ TEST(CrossEntropy, RefusesLabelsOutOfRange) {
 
 TEST(CrossEntropy, RefusesLabelsOfAnotherShapeOrType) {
   OpTest dims("cross_entropy");
-  dims.In<float>("X", {2, 4}, std::vector<float>(8)).In<int64_t>("Label", {2}, {0, 1}).Out("Y");
-  ExpectRunThrows<InvalidArgument>(dims, "Label", "[2, 1]", "[2]");
+  dims.In<float>("X", {2, 4}, std::vector<float>(8)).In<int64_t>("Label", {3, 1}, {0, 1, 0}).Out("Y");
+  ExpectRunThrows<InvalidArgument>(dims, "Label", "[2, 1]", "[3, 1]");
+  OpTest vector("cross_entropy");
+  vector.In<float>("X", {2, 4}, std::vector<float>(8)).In<int64_t>("Label", {3}, {0, 1, 0}).Out("Y");
+  ExpectRunThrows<InvalidArgument>(vector, "Label", "[2]", "[3]");
   OpTest type("cross_entropy");
   type.In<float>("X", {2, 4}, std::vector<float>(8)).In<float>("Label", {2, 1}, {0, 1}).Out("Y");
   ExpectRunThrows<TypeMismatch>(type, "Label", "int64", "float32");
