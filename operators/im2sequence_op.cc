@@ -73,6 +73,16 @@ std::pair<int64_t, int64_t> PatchesOf(const ExecutionContext& ctx, const PatchSh
   return {s.rows.Count(height), s.cols.Count(width)};
 }
 
+// Throws InvalidArgument if there are more than an int64_t holds: Y may ask for any number.
+int64_t PatchesOfAll(const ExecutionContext& ctx, const PatchShape& s) {
+  int64_t patches = 0;
+  for (int64_t i = 0; i < ctx.Input("X").dims()[0]; ++i) {
+    const auto [rows, cols] = PatchesOf(ctx, s, i);
+    patches = AddExtents(patches, MultiplyExtents(rows, cols));
+  }
+  return patches;
+}
+
 // Calls visit(element of Out, element of X) for each element of a patch that lies inside its image, and returns how
 // many patches each image has.
 template <typename Visit>
@@ -113,11 +123,7 @@ void Im2SequenceKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
   const PatchShape s(ctx.op());
-  int64_t patches = 0;
-  for (int64_t i = 0; i < dims[0]; ++i) {
-    const auto [rows, cols] = PatchesOf(ctx, s, i);
-    patches = AddExtents(patches, MultiplyExtents(rows, cols));
-  }
+  const int64_t patches = PatchesOfAll(ctx, s);
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->Resize({patches, PatchSize(s, dims[1])}).template mutable_data<T>();
   std::fill_n(out, out_tensor->numel(), T(0));
@@ -129,12 +135,7 @@ template <typename T>
 void Im2SequenceGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
-  const PatchShape s(ctx.op());
-  int64_t patches = 0;
-  for (int64_t i = 0; i < x_tensor.dims()[0]; ++i) {
-    const auto [rows, cols] = PatchesOf(ctx, s, i);
-    patches += rows * cols;
-  }
+  const int64_t patches = PatchesOfAll(ctx, PatchShape(ctx.op()));
   HR_ENFORCE(out_grad.dims()[0] == patches, InvalidArgument, "input Out@GRAD: expected ", patches,
              " rows, one for each patch of X, got dims ", ToString(out_grad.dims()));
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();

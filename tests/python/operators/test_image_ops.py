@@ -474,3 +474,5 @@ def test_im2sequence_refuses_what_does_not_fit() -> None:
     for wrong in (-1.0, 1e10, np.nan):
         sizes = {"X": x, "Y": np.array([[wrong, 1.0], [1.0, 1.0]])}
         OpTest("im2sequence", sizes, {"kernels": [1, 1]}).check_refused(IndexError, "Y", "[0, 2147483647]", when="run")
+    sizes = {"X": x, "Y": np.full((2, 2), 2.0**31 - 1)}
+    OpTest("im2sequence", sizes, {"kernels": [1, 1]}).check_refused(ValueError, "int64 can count", when="run")
