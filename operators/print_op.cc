@@ -5,7 +5,6 @@
 #include <limits>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
@@ -14,57 +13,117 @@ namespace headrace::ops {
 namespace {
 
 template <typename T>
-void PrintKernel(const ExecutionContext& ctx) {
-  const LoDTensor& in = ctx.Input("In");
-  const auto& message = ctx.Attr<std::string>("message");
-  const int32_t summarize = ctx.Attr<int32_t>("summarize");
-  const int64_t shown = summarize < 0 ? in.numel() : std::min<int64_t>(summarize, in.numel());
-
-  // One write, so that lines of several threads do not mix.
-  std::ostringstream text;
-  text.precision(std::numeric_limits<T>::max_digits10);
-  if (!message.empty()) {
-    text << message << ' ';
-  }
-  text << ctx.op().Input("In")[0] << ": " << DataTypeName(in.dtype()) << ' ' << ToString(in.dims());
-  if (!in.lod().empty()) {
-    text << ", LoD " << ToString(in.lod());
-  }
-  text << ", [";
-  for (int64_t i = 0; i < shown; ++i) {
+void ShowElements(const LoDTensor& tensor, int64_t n, std::ostream& out) {
+  out.precision(std::numeric_limits<T>::max_digits10);
+  for (int64_t i = 0; i < n; ++i) {
     // Unary plus: an 8-bit integer is a number, not a character.
-    text << (i == 0 ? "" : ", ") << +in.data<T>()[i];
-  }
-  text << (shown < in.numel() ? ", ...]" : "]") << '\n';
-  std::cerr << text.str();
-
-  LoDTensor* out = ctx.Output("Out");
-  if (out != &in) {
-    out->CopyFrom(in);
+    out << (i == 0 ? "" : ", ") << +tensor.data<T>()[i];
   }
 }
+
+// Whether the dtype is one of Ts.
+template <typename... Ts>
+bool ShowElementsOf(const LoDTensor& tensor, int64_t n, std::ostream& out) {
+  return ((tensor.dtype() == DataTypeOf<Ts>::value && (ShowElements<Ts>(tensor, n, out), true)) || ...);
+}
+
+class PrintOp : public OperatorBase {
+ public:
+  using OperatorBase::OperatorBase;
+
+ private:
+  void RunImpl(const Scope& scope, const Place&) override {
+    Variable& in = scope.GetVar(Input("In"));
+    Variable& out = scope.GetVar(Output("Out"));
+    const bool sparse = in.IsType<SelectedRows>();  // a gradient
+    const LoDTensor& tensor = sparse ? in.Get<SelectedRows>().value() : in.Get<LoDTensor>();
+    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "input In: '", Input("In"), "' has not been written yet");
+    const auto& phase = Attr<std::string>("print_phase");
+    const auto first_n = Attr<int32_t>("first_n");
+    if (phase != (Attr<bool>("is_forward") ? "BACKWARD" : "FORWARD") && (first_n <= 0 || shown_ < first_n)) {
+      ++shown_;
+      Show(tensor);
+    }
+    if (&in == &out) {
+      return;
+    }
+    if (sparse) {
+      const auto& from = in.Get<SelectedRows>();
+      auto* to = out.GetMutable<SelectedRows>();
+      *to->mutable_rows() = from.rows();
+      to->set_height(from.height());
+      to->mutable_value()->CopyFrom(tensor);
+    } else {
+      out.GetMutable<LoDTensor>()->CopyFrom(tensor);
+    }
+  }
+
+  void Show(const LoDTensor& tensor) const {
+    // One write, so that lines of several threads do not mix.
+    std::ostringstream text;
+    if (const auto& message = Attr<std::string>("message"); !message.empty()) {
+      text << message << ' ';
+    }
+    if (Attr<bool>("print_tensor_name")) {
+      text << Input("In") << ": ";
+    }
+    if (Attr<bool>("print_tensor_type")) {
+      text << DataTypeName(tensor.dtype()) << ' ';
+    }
+    if (Attr<bool>("print_tensor_shape")) {
+      text << ToString(tensor.dims()) << ", ";
+    }
+    if (Attr<bool>("print_tensor_lod") && !tensor.lod().empty()) {
+      text << "LoD " << ToString(tensor.lod()) << ", ";
+    }
+    const auto summarize = Attr<int32_t>("summarize");
+    const int64_t shown = summarize < 0 ? tensor.numel() : std::min<int64_t>(summarize, tensor.numel());
+    text << '[';
+    const bool known =
+        ShowElementsOf<bool, uint8_t, int8_t, int16_t, int32_t, int64_t, float, double>(tensor, shown, text);
+    HR_ENFORCE(known, Unimplemented, "input In: '", Input("In"), "' has dtype ", DataTypeName(tensor.dtype()),
+               ", which cannot be shown");
+    text << (shown < tensor.numel() ? ", ...]" : "]") << '\n';
+    std::cerr << text.str();
+  }
+
+  int32_t shown_ = 0;
+};
 
 }  // namespace
 
 HEADRACE_REGISTER_OP(print)
     .Comment(
         "Writes name, dtype, dims, LoD and elements of a tensor to standard error, and passes it on. Out may be In.")
-    .Input("In", "any tensor")
-    .Output("Out", "dims, dtype, LoD and elements of In")
+    .Input("In", "any tensor", kSelectedRows)
+    .Output("Out", "dims, dtype, LoD and elements of In", kSelectedRows)
     .InPlace("Out", "In")
+    .Attr<int32_t>("first_n", "how often it is shown; 0 or less: always", -1)
     .Attr<std::string>("message", "what comes before", "")
     .Attr<int32_t>("summarize", "how many elements are shown; negative: all", 20)
-    .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("In", "Out"); })
-    .Kernel<bool>(PrintKernel<bool>)
-    .Kernel<uint8_t>(PrintKernel<uint8_t>)
-    .Kernel<int8_t>(PrintKernel<int8_t>)
-    .Kernel<int32_t>(PrintKernel<int32_t>)
-    .Kernel<int64_t>(PrintKernel<int64_t>)
-    .Kernel<float>(PrintKernel<float>)
-    .Kernel<double>(PrintKernel<double>)
+    .Attr<bool>("print_tensor_name", "whether the name is shown", true)
+    .Attr<bool>("print_tensor_type", "whether the dtype is shown", true)
+    .Attr<bool>("print_tensor_shape", "whether the dims are shown", true)
+    .Attr<bool>("print_tensor_lod", "whether the LoD is shown", true)
+    .Attr<std::string>("print_phase", "'FORWARD': the tensor is shown; 'BACKWARD': its gradient; 'BOTH'", "BOTH",
+                       [](const std::string& phase) {
+                         HR_ENFORCE(phase == "FORWARD" || phase == "BACKWARD" || phase == "BOTH", InvalidArgument,
+                                    "attribute print_phase: expected 'FORWARD', 'BACKWARD' or 'BOTH', got '", phase,
+                                    "'");
+                       })
+    .Attr<bool>("is_forward", "whether In is not a gradient", true)
+    .InferShape([](InferShapeContext& ctx) {
+      ctx.ShareAll("In", "Out");
+      if (ctx.InputIsSelectedRows("In")) {
+        ctx.SetOutputSelectedRows("Out");
+      }
+    })
     .Gradient([](const OpDesc& op) -> std::vector<OpDesc> {
-      return {OpDesc{
-          "assign", {{"X", {GradVarName(op.Output("Out")[0])}}}, {{"Out", {GradVarName(op.Input("In")[0])}}}, {}}};
-    });
+      OpDesc grad{
+          "print", {{"In", {GradVarName(op.Output("Out")[0])}}}, {{"Out", {GradVarName(op.Input("In")[0])}}}, op.attrs};
+      grad.attrs["is_forward"] = false;
+      return {grad};
+    })
+    .Operator<PrintOp>();
 
 }  // namespace headrace::ops

@@ -40,5 +40,18 @@ TEST(Print, PassesTheGradientBack) {
   testing::internal::GetCapturedStderr();
 }
 
+TEST(Print, ShowsWhatItsAttributesSay) {
+  OpTest test("print");
+  test.In<float>("In", {2}, {1, 2}, {{0, 2}}).Out("Out").Attr("print_tensor_name", false);
+  EXPECT_EQ(Printed(test), "float32 [2], LoD [[0, 2]], [1, 2]\n");
+  test.Attr("print_tensor_type", false).Attr("print_tensor_shape", false).Attr("print_tensor_lod", false);
+  EXPECT_EQ(Printed(test), "[1, 2]\n");
+  test.Attr("print_phase", std::string("BACKWARD"));
+  EXPECT_EQ(Printed(test), "");
+  EXPECT_EQ(test.Get<float>("Out"), (std::vector<float>{1, 2}));
+  test.Attr("print_phase", std::string("backward"));
+  ExpectRunThrows<InvalidArgument>(test, "print_phase", "'backward'");
+}
+
 }  // namespace
 }  // namespace headrace

@@ -15,6 +15,7 @@ from headrace.fluid.layers.tensor import assign
 __all__ = [
     "ConditionalBlock",
     "IfElse",
+    "Print",
     "Switch",
     "While",
     "array_length",
@@ -125,6 +126,41 @@ def has_inf(x: Variable) -> Variable:
 def has_nan(x: Variable) -> Variable:
     """Whether any element is NaN; bool [1]."""
     return _bool("isnan", {"X": x}, None)
+
+
+def Print(
+    input: Variable,
+    first_n: int = -1,
+    message: str | None = None,
+    summarize: int = 20,
+    print_tensor_name: bool = True,
+    print_tensor_type: bool = True,
+    print_tensor_shape: bool = True,
+    print_tensor_lod: bool = True,
+    print_phase: str = "both",
+) -> Variable:
+    """Passes ``input`` on, and shows it, its gradient, or both on standard error at each run.
+
+    Args:
+        first_n: how often; 0 or less: always.
+        message: what comes before.
+        summarize: how many elements are shown; -1: all.
+        print_phase: "forward": the variable; "backward": its gradient; "both".
+    """
+    helper = LayerHelper("print")
+    out = helper.create_variable(check_variable(input, "input", "Print").dtype)
+    attrs = {
+        "first_n": first_n,
+        "message": message or "",
+        "summarize": summarize,
+        "print_tensor_name": print_tensor_name,
+        "print_tensor_type": print_tensor_type,
+        "print_tensor_shape": print_tensor_shape,
+        "print_tensor_lod": print_tensor_lod,
+        "print_phase": print_phase.upper(),
+    }
+    helper.append_op({"In": input}, {"Out": out}, attrs)
+    return out
 
 
 def create_array(dtype: Any) -> Variable:
