@@ -46,10 +46,27 @@ struct Slice {
       begin[d] = place(starts[i]);
       out[d] = std::max<int64_t>(place(ends[i]) - begin[d], 0);
     }
+    const auto& dropped = op.Attr<Ints>("decrease_axis");
+    PoolVector<bool> drops(x.size(), false);
+    for (const int32_t axis : dropped) {
+      const size_t d = FrontAxis(axis, x.size(), "decrease_axis");
+      HR_ENFORCE(out[d] == 1 || out[d] < 0, InvalidArgument, "attribute decrease_axis: expected dimension ", d,
+                 " to be cut to 1, got dims ", ToString(out), " of Input of dims ", ToString(x));
+      drops[d] = true;
+    }
+    for (size_t d = 0; d < x.size(); ++d) {
+      if (!drops[d]) {
+        result.push_back(out[d]);
+      }
+    }
+    if (result.empty() && !dropped.empty()) {
+      result.push_back(1);
+    }
   }
   int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
   DDim out;
   DDim begin;
+  DDim result;  // out without the dimensions of decrease_axis
 };
 
 struct Crop {
@@ -206,6 +223,27 @@ Move MoveOf(const InferShapeContext& ctx) {
   return Move(ctx.op(), ctx.InputDim(Move::kMoved), ctx.HasInput(Move::kOther) ? ctx.InputDim(Move::kOther) : DDim{});
 }
 
+// The dims of Out. Those that a move has for the elements have as many dimensions as the input.
+template <typename Move>
+const DDim& ResultOf(const Move& move) {
+  if constexpr (requires { move.result; }) {
+    return move.result;
+  } else {
+    return move.out;
+  }
+}
+
+// Whether the rows stay, and their sequences with them.
+template <typename Move>
+bool KeepsRows([[maybe_unused]] const OpDesc& op, [[maybe_unused]] size_t rank) {
+  if constexpr (std::is_same_v<Move, Slice>) {
+    const auto& axes = op.Attr<Ints>("axes");
+    return rank > 0 &&
+           std::all_of(axes.begin(), axes.end(), [rank](int32_t axis) { return FrontAxis(axis, rank, "axes") > 0; });
+  }
+  return false;
+}
+
 template <typename Move>
 IndexMap MapOf(const ExecutionContext& ctx) {
   const LoDTensor* other = ctx.InputOrNull(Move::kOther);
@@ -268,8 +306,12 @@ bool Register(const std::string& type, const std::string& comment, const std::st
       .Output("Out", out)
       .With(attrs)
       .KernelTypeFrom(Move::kMoved)
-      .InferShape(
-          [](InferShapeContext& ctx) { SetOutput(ctx, "Out", MoveOf<Move>(ctx).out, ctx.InputType(Move::kMoved)); })
+      .InferShape([](InferShapeContext& ctx) {
+        SetOutput(ctx, "Out", ResultOf(MoveOf<Move>(ctx)), ctx.InputType(Move::kMoved));
+        if (KeepsRows<Move>(ctx.op(), ctx.InputDim(Move::kMoved).size())) {
+          ctx.ShareLoD(Move::kMoved, "Out");
+        }
+      })
       .template Kernel<bool>(MoveKernel<bool, Move>)
       .template Kernel<uint8_t>(MoveKernel<uint8_t, Move>)
       .template Kernel<int32_t>(MoveKernel<int32_t, Move>)
@@ -287,7 +329,7 @@ bool Register(const std::string& type, const std::string& comment, const std::st
       .With(attrs)
       .KernelTypeFrom(Move::kMoved)
       .InferShape([](InferShapeContext& ctx) {
-        EnforceDims(ctx, "Out@GRAD", MoveOf<Move>(ctx).out);
+        EnforceDims(ctx, "Out@GRAD", ResultOf(MoveOf<Move>(ctx)));
         EnforceSameType(ctx, "Out@GRAD", Move::kMoved);
         InferGradients(ctx, {Move::kMoved});
       })
@@ -307,7 +349,10 @@ OpRegistrar&& PadValue(OpRegistrar&& op) {
                       return std::move(op)
                           .Attr<Ints>("axes", "the dimensions that are cut; negative ones count from the back")
                           .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there")
-                          .Attr<Ints>("ends", "where each ends, exclusive; likewise");
+                          .Attr<Ints>("ends", "where each ends, exclusive; likewise")
+                          .Attr<Ints>("decrease_axis",
+                                      "dimensions that are 1 then, and are left out; without any other, Out is [1]",
+                                      {});
                     }) &&
     Register<Crop>(
         "crop", "The part of X from offsets on.", "dims shape, or those of Y",

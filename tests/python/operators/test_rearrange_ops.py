@@ -20,6 +20,15 @@ MOVES: list[tuple[str, str, np.ndarray, dict[str, Any], np.ndarray]] = [
     ("slice", "Input", X, {"axes": [1], "starts": [-2], "ends": [-1]}, X[:, -2:-1]),
     ("slice", "Input", X, {"axes": [-1], "starts": [2], "ends": [1000]}, X[..., 2:]),
     ("slice", "Input", X, {"axes": [1], "starts": [2], "ends": [1]}, X[:, 2:1]),
+    ("slice", "Input", X, {"axes": [0, 2], "starts": [1, -2], "ends": [2, 9], "decrease_axis": [0]}, X[1, :, -2:]),
+    ("slice", "Input", X, {"axes": [1, 2], "starts": [1, 3], "ends": [2, 4], "decrease_axis": [-1, 1]}, X[:, 1, 3]),
+    (
+        "slice",
+        "Input",
+        X,
+        {"axes": [0, 1, 2], "starts": [1, 0, -1], "ends": [2, 1, 4], "decrease_axis": [0, 1, 2]},
+        X[1, 0, 3:],
+    ),
     ("crop", "X", X, {"offsets": [0, 1, 2], "shape": [2, 2, 1]}, X[:, 1:, 2:3]),
     ("crop", "X", X, {"shape": [1, 2, 3]}, X[:1, :2, :3]),
     ("reverse", "X", X, {"axis": [0]}, X[::-1]),
@@ -78,6 +87,16 @@ def test_moves_of_any_dtype(dtype: str) -> None:
     OpTest("stack", {"X": [x, x]}, {"axis": 1}, {"Y": np.stack([x, x], 1)}).check_outputs()
 
 
+def test_a_slice_of_columns_keeps_the_sequences() -> None:
+    x = RNG.uniform(-1, 1, (3, 4))
+    attrs = {"axes": [1], "starts": [1], "ends": [2]}
+    OpTest("slice", {"Input": (x, [[1, 2]])}, attrs, {"Out": (x[:, 1:2], [[1, 2]])}).check_outputs()
+    dropped = {**attrs, "decrease_axis": [1]}
+    OpTest("slice", {"Input": (x, [[1, 2]])}, dropped, {"Out": (x[:, 1], [[1, 2]])}).check_outputs()
+    attrs = {"axes": [0], "starts": [1], "ends": [2]}
+    OpTest("slice", {"Input": (x, [[1, 2]])}, attrs, {"Out": x[1:2]}).check_outputs()
+
+
 def test_the_dims_of_another_tensor() -> None:
     like = np.zeros((2, 2, 3))
     crop = OpTest("crop", {"X": X, "Y": like}, {"offsets": [0, 1, 0]}, {"Out": X[:, 1:, :3]})
@@ -95,6 +114,13 @@ def test_the_dims_of_another_tensor() -> None:
     [
         ("slice", {"Input": X}, {"axes": [3], "starts": [0], "ends": [1]}, ["axes"]),
         ("slice", {"Input": X}, {"axes": [0], "starts": [0, 1], "ends": [1]}, ["axes, starts and ends"]),
+        (
+            "slice",
+            {"Input": X},
+            {"axes": [1], "starts": [0], "ends": [2], "decrease_axis": [1]},
+            ["decrease_axis", "[2, 2, 4]"],
+        ),
+        ("slice", {"Input": X}, {"axes": [1], "starts": [0], "ends": [1], "decrease_axis": [3]}, ["decrease_axis"]),
         ("crop", {"X": X}, {"shape": [2, 3, 5]}, ["shape", "[2, 3, 4]"]),
         ("crop", {"X": X}, {"shape": [2, 3]}, ["shape"]),
         ("reverse", {"X": X}, {"axis": [-4]}, ["axis"]),
