@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
 from headrace import errors
 from headrace.fluid import core, unique_name
@@ -31,9 +32,13 @@ class Variable:
     """A variable of a program: a name with a type, a shape and a dtype. Its value lives in the scope in which the
     program is run.
 
-    ``+ - * /`` and the unary ``-`` add the operators that compute them to the current block of the variable's program;
-    the other side may be a number. ``==`` compares the variables themselves, not their values.
+    ``+ - * / // % **`` and the unary ``-`` add the operators that compute them to the current block of the variable's
+    program; the other side may be a number. So does indexing: ``x[0, 1:-1, ..., ::-1]``. ``==`` compares the variables
+    themselves, not their values.
     """
+
+    # Python would ask for x[0], x[1], … without end.
+    __iter__ = None
 
     def __init__(self, block: Block, name: str) -> None:
         self.block = block
@@ -102,6 +107,37 @@ class Variable:
             return f"{type(self).__name__}({self.name}, reader)"
         return f"{type(self).__name__}({self.name}, shape={self.shape}, dtype={core.dtype_name(self.dtype)})"
 
+    def __getitem__(self, item: Index | tuple[Index, ...]) -> Variable:
+        """A part: integers take one element of a dimension, which is left out then, and slices several; -1 is the last
+        one, ``...`` stands for dimensions as they are. The step of a slice is 1, or -1 for a whole dimension.
+        """
+        axes, starts, ends, dropped, reversed_axes = [], [], [], [], []
+        for axis, index in _indices(self, item):
+            if not isinstance(index, slice):
+                axes.append(axis)
+                starts.append(index)
+                ends.append(index + 1 if index != -1 else _END)
+                dropped.append(axis)
+                continue
+            start, stop, step = (None if part is None else _integer(part) for part in _parts(self, index))
+            if step == -1 and start is None and stop is None:
+                reversed_axes.append(axis)
+            elif step not in (None, 1):
+                raise errors.Unimplemented(
+                    f"'{self.name}' cannot be sliced with step {step}: it has to be 1, or -1 for a whole dimension"
+                )
+            elif start is not None or stop is not None:
+                axes.append(axis)
+                starts.append(start or 0)
+                ends.append(_END if stop is None else stop)
+        out = self
+        if reversed_axes:
+            out = _append_op("reverse", {"X": out}, {"axis": reversed_axes})
+        if axes:
+            attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped}
+            out = _append_op("slice", {"Input": out}, attrs)
+        return out
+
     def __neg__(self) -> Variable:
         return _scale(self, -1.0, 0.0)
 
@@ -128,6 +164,8 @@ class Variable:
             return _elementwise("elementwise_div", self, other)
         if other == 0:
             raise errors.InvalidArgument(f"'{self.name}' cannot be divided by 0")
+        if core.dtype_name(self.dtype) in _INTEGERS:
+            return _elementwise("elementwise_div", self, _number(self, other))  # the truncated quotient
         return _scale(self, 1.0 / other, 0.0)
 
     def __rtruediv__(self, other: float) -> Variable:
@@ -138,6 +176,15 @@ class Variable:
         numerator.stop_gradient = True
         return _elementwise("elementwise_div", numerator, self)
 
+    def __floordiv__(self, other: Operand) -> Variable:
+        return _elementwise("elementwise_floordiv", self, _number(self, other) if _is_number(other) else other)
+
+    def __mod__(self, other: Operand) -> Variable:
+        return _elementwise("elementwise_mod", self, _number(self, other) if _is_number(other) else other)
+
+    def __pow__(self, other: Operand) -> Variable:
+        return _elementwise("elementwise_pow", self, _number(self, other) if _is_number(other) else other)
+
     def __bool__(self) -> bool:
         raise errors.TypeMismatch(
             f"variable '{self.name}' has no value while the program is being built; fetch it from a run"
@@ -146,6 +193,54 @@ class Variable:
 
 #: The other side of an arithmetic operator.
 Operand = Union[Variable, float]
+#: What a dimension is indexed with. Ellipsis has no name in Python 3.9.
+Index = Any
+
+#: Where a slice ends that goes on to the end.
+_END = 2**31 - 1
+
+
+def _integer(value: SupportsIndex) -> int:
+    """The integer as an attribute holds it: beyond any extent if it is great."""
+    return max(-_END, min(operator.index(value), _END))
+
+
+def _parts(variable: Variable, index: slice) -> tuple[Any, Any, Any]:
+    for part in (index.start, index.stop, index.step):
+        if part is not None and (isinstance(part, bool) or not hasattr(part, "__index__")):
+            raise errors.TypeMismatch(f"'{variable.name}' is sliced with integers, got {type(part).__name__}")
+    return index.start, index.stop, index.step
+
+
+def _indices(variable: Variable, item: Index | tuple[Index, ...]) -> list[tuple[int, Any]]:
+    """The dimensions that are indexed, each with an integer or a slice."""
+    items = list(item) if isinstance(item, tuple) else [item]
+    rank = len(variable.shape)
+    wholes = [i for i, index in enumerate(items) if index is Ellipsis]
+    if len(wholes) > 1 or len(items) - len(wholes) > rank:
+        raise errors.OutOfRange(
+            f"'{variable.name}' of shape {list(variable.shape)} cannot be indexed with {len(items)} indices, "
+            f"{len(wholes)} of them '...'"
+        )
+    out: list[tuple[int, Any]] = []
+    for i, index in enumerate(items):
+        axis = i if not wholes or i < wholes[0] else i + rank - len(items)
+        if index is Ellipsis:
+            continue
+        if isinstance(index, slice):
+            out.append((axis, index))
+            continue
+        if isinstance(index, bool) or not hasattr(index, "__index__"):
+            raise errors.TypeMismatch(
+                f"'{variable.name}' is indexed with integers, slices and '...', got {type(index).__name__}"
+            )
+        place, extent = operator.index(index), variable.shape[axis]
+        if not -_END <= place < _END or (extent >= 0 and not -extent <= place < extent):
+            raise errors.OutOfRange(
+                f"index {place} is outside of dimension {axis} of '{variable.name}' of shape {list(variable.shape)}"
+            )
+        out.append((axis, place))
+    return out
 
 
 def _is_number(value: Operand) -> TypeGuard[float]:
@@ -180,12 +275,27 @@ def _scale(x: Variable, scale: float, bias: float) -> Variable:
     return _append_op("scale", {"X": x}, {"scale": float(scale), "bias": float(bias)})
 
 
+def _number(like: Variable, value: float) -> Variable:
+    """A single element of the dtype of ``like``."""
+    dtype = core.dtype_name(like.dtype)
+    if dtype in _INTEGERS and not float(value).is_integer():
+        raise errors.TypeMismatch(f"'{like.name}' holds integers ({dtype}): cast it before arithmetic with fractions")
+    block = like.block.program.current_block()
+    out = block.create_var(
+        name=unique_name.generate("fill_constant.tmp"), shape=[1], dtype=like.dtype, stop_gradient=True
+    )
+    attrs = {"shape": [1], "dtype": int(like.dtype), "value": float(value)}
+    block.append_op("fill_constant", outputs={"Out": out}, attrs=attrs)
+    return out
+
+
 def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
     if not isinstance(y, Variable):
         raise errors.TypeMismatch(f"arithmetic with '{x.name}' takes a Variable or a number, got {type(y).__name__}")
     if len(x.shape) < len(y.shape) and op_type in ("elementwise_add", "elementwise_mul"):
         x, y = y, x  # the larger one comes first; these two commute
-    return _append_op(op_type, {"X": x, "Y": y})
+    # A batch meets a batch.
+    return _append_op(op_type, {"X": x, "Y": y}, {"axis": 0 if y.shape[:1] == (-1,) else -1})
 
 
 class Parameter(Variable):

@@ -246,7 +246,7 @@ def load_persistables(
 def save_inference_model(
     dirname: str,
     feeded_var_names: Sequence[str],
-    target_vars: Sequence[Variable],
+    target_vars: Variable | Sequence[Variable],
     executor: Executor,
     main_program: Program | None = None,
     model_filename: str | None = None,

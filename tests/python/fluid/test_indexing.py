@@ -1,0 +1,118 @@
+"""Variables are indexed as arrays are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+
+X = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
+
+
+class Index:
+    def __getitem__(self, item: Any) -> Any:
+        return item
+
+
+at = Index()
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        at[0],
+        at[-1],
+        at[1, 2],
+        at[1, -1, 2:3],
+        at[:, 1],
+        at[0:1],
+        at[1:],
+        at[:-1, 1:],
+        at[:, :, -2:],
+        at[..., 1],
+        at[1, ..., 1:3],
+        at[..., 0, :],
+        at[:, -3:100],
+        at[::-1],
+        at[0, ::-1, 1:],
+        at[np.int64(1)],
+        at[:, 1:1],
+        at[1, 2, 3, ...],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("known", [True, False])
+def test_an_index_means_what_it_means_to_numpy(exe: fluid.Executor, item: Any, known: bool) -> None:
+    x = fluid.data("x", X.shape if known else [None, 3, None])
+    out = x[item]
+    (got,) = exe.run(feed={"x": X}, fetch_list=[out])
+    want = np.atleast_1d(X[item])  # without dimensions there is one
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(got, want)
+    if known:
+        assert out.shape == want.shape
+
+
+def test_all_of_it_is_the_variable_itself() -> None:
+    x = fluid.data("x", [2, 3])
+    assert x[:] is x
+    assert x[..., :] is x
+    assert x[:, ::1] is x
+    assert fluid.default_main_program().global_block().ops == []
+
+
+def test_gradients_pass_an_index(exe: fluid.Executor) -> None:
+    x = fluid.data("x", X.shape)
+    x.stop_gradient = False
+    fluid.backward.append_backward(fluid.layers.reduce_sum(fluid.layers.square(x[1, ::-1, 1:3])))
+    (got,) = exe.run(feed={"x": X}, fetch_list=["x@GRAD"])
+    want = np.zeros_like(X)
+    want[1, :, 1:3] = 2 * X[1, :, 1:3]
+    np.testing.assert_allclose(got, want)
+
+
+@pytest.mark.parametrize(
+    ("item", "error", "part"),
+    [
+        (at[3], errors.OutOfRange, "index 3"),
+        (at[0, -4], errors.OutOfRange, "dimension 1"),
+        (at[0, 0, 0], errors.OutOfRange, "3 indices"),
+        (at[..., ...], errors.OutOfRange, "2 of them"),
+        (at[::2], errors.Unimplemented, "step 2"),
+        (at[2:0:-1], errors.Unimplemented, "step -1"),
+        (at["a"], errors.TypeMismatch, "str"),
+        (at[1.0], errors.TypeMismatch, "float"),
+        (at[True], errors.TypeMismatch, "bool"),
+        (at[None], errors.TypeMismatch, "NoneType"),
+        (at[0:1.5], errors.TypeMismatch, "float"),
+    ],
+    ids=str,
+)
+def test_other_indices_are_refused(item: Any, error: type[Exception], part: str) -> None:
+    x = fluid.data("x", [2, 3])
+    with pytest.raises(error) as raised:
+        x[item]
+    assert part in str(raised.value)
+    assert "'x'" in str(raised.value)
+    assert fluid.default_main_program().global_block().ops == []
+
+
+def test_an_index_outside_of_what_a_run_has_is_an_error(exe: fluid.Executor) -> None:
+    out = fluid.data("x", [None, 3])[5]
+    with pytest.raises(errors.InvalidArgument, match="decrease_axis"):
+        exe.run(feed={"x": X[0, :, :3]}, fetch_list=[out])
+
+
+def test_a_variable_is_not_iterable() -> None:
+    x = fluid.data("x", [None, 3])
+    with pytest.raises(TypeError, match="not iterable"):
+        list(x)
+    with pytest.raises(TypeError, match="not iterable"):
+        for _ in x:
+            pass
+    with pytest.raises(TypeError):
+        0 in x  # noqa: B015
