@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "framework/memory_pool.h"
@@ -57,17 +59,36 @@ struct Alignment {
   bool centers;  // pixels are areas, of which the centers are compared
 };
 
+// Height and width of the result for `x`, by the attributes; -1 where that of `x` is not known yet.
+std::pair<int64_t, int64_t> SizeByAttrs(const OpDesc& op, const DDim& x) {
+  const auto scale = static_cast<float>(op.Attr<double>("scale"));
+  if (!(scale > 0)) {
+    return {op.Attr<int32_t>("out_h"), op.Attr<int32_t>("out_w")};
+  }
+  const auto scaled = [scale](int64_t extent) -> int64_t {
+    if (extent < 0) {
+      return -1;
+    }
+    const float result = static_cast<float>(extent) * scale;
+    HR_ENFORCE(result >= 1 && result < 0x1p31F, InvalidArgument,
+               "attribute scale: expected one that gives 1 to 2^31 pixels, got ", scale, " times ", extent);
+    return static_cast<int64_t>(result);
+  };
+  return {scaled(x[2]), scaled(x[3])};
+}
+
 // Height and width of the result: of OutSize, if it is given and its value known, else those of the attributes.
 void ReadOutSize(const ExecutionContext& ctx, int64_t* height, int64_t* width) {
-  *height = ctx.Attr<int32_t>("out_h");
-  *width = ctx.Attr<int32_t>("out_w");
-  if (const LoDTensor* size = ctx.InputOrNull("OutSize")) {
-    const int32_t* values = size->data<int32_t>();
-    HR_ENFORCE(values[0] > 0 && values[1] > 0, InvalidArgument,
-               "input OutSize: expected numbers of 1 or more (height, width), got ", values[0], " and ", values[1]);
-    *height = values[0];
-    *width = values[1];
+  const LoDTensor* size = ctx.InputOrNull("OutSize");
+  if (size == nullptr) {
+    std::tie(*height, *width) = SizeByAttrs(ctx.op(), ctx.Input("X").dims());
+    return;
   }
+  const int32_t* values = size->data<int32_t>();
+  HR_ENFORCE(values[0] > 0 && values[1] > 0, InvalidArgument,
+             "input OutSize: expected numbers of 1 or more (height, width), got ", values[0], " and ", values[1]);
+  *height = values[0];
+  *width = values[1];
 }
 
 template <typename T, bool kLinear>
@@ -163,9 +184,8 @@ DDim CheckInterpolate(const InferShapeContext& ctx) {
     EnforceType(ctx, "OutSize", DataType::kInt32);
     return {x[0], x[1], -1, -1};
   }
-  const int32_t height = ctx.Attr<int32_t>("out_h");
-  const int32_t width = ctx.Attr<int32_t>("out_w");
-  HR_ENFORCE(height > 0 && width > 0, InvalidArgument,
+  const auto [height, width] = SizeByAttrs(ctx.op(), x);
+  HR_ENFORCE(ctx.Attr<double>("scale") > 0 || (height > 0 && width > 0), InvalidArgument,
              "attributes out_h and out_w: expected numbers of 1 or more, got ", height, " and ", width);
   return {x[0], x[1], height, width};
 }
@@ -175,6 +195,7 @@ OpRegistrar&& InterpolateAttrs(OpRegistrar&& op) {
       .Input("OutSize", "int32 [2]: height and width of Out, instead of the attributes", kDispensable)
       .Attr<int32_t>("out_h", "height of Out", 0)
       .Attr<int32_t>("out_w", "width of Out", 0)
+      .Attr<double>("scale", "above 0: Out has this times the height and width of X, rounded down, instead", 0.0)
       .Attr<bool>("align_corners", "whether the corner pixels of X and Out coincide", true)
       .Attr<int32_t>(
           "align_mode", "without align_corners, for bilinear_interp: 0: centers of pixels coincide, 1: edges", 1,

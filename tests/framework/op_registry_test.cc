@@ -155,7 +155,19 @@ TEST(OpRegistry, AttributesThatChooseALibraryAreLeftOut) {
   OpRegistry::Check(op);
   EXPECT_TRUE(op.attrs.empty());
   op.attrs = {{"fuse_relu", true}};  // this would change the result
-  EXPECT_THAT(MessageOf<NotFound>([&] { OpRegistry::Check(op); }), HasSubstr("no attribute 'fuse_relu'"));
+  EXPECT_THAT(MessageOf<Unimplemented>([&] { OpRegistry::Check(op); }),
+              testing::AllOf(HasSubstr("'relu'"), HasSubstr("'fuse_relu' as false, got true")));
+}
+
+TEST(OpRegistry, AttributesOfSomeOperatorsAreLeftOutOfThem) {
+  OpDesc op{"nearest_interp", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}};
+  op.attrs = {{"interp_method", std::string("nearest")}, {"out_d", int32_t{-1}}, {"data_layout", std::string("NCHW")}};
+  OpRegistry::Check(op);
+  EXPECT_FALSE(op.attrs.contains("interp_method") || op.attrs.contains("out_d") || op.attrs.contains("data_layout"));
+  op.attrs["interp_method"] = std::string("bilinear");
+  EXPECT_THAT(MessageOf<Unimplemented>([&] { OpRegistry::Check(op); }), HasSubstr("'nearest', got 'bilinear'"));
+  op.attrs = {{"grad_inplace", false}};  // lookup_table's
+  EXPECT_THAT(MessageOf<NotFound>([&] { OpRegistry::Check(op); }), HasSubstr("no attribute 'grad_inplace'"));
 }
 
 TEST(OpRegistry, KernelsAreAddedOnceToOperatorsThatHaveSome) {

@@ -113,7 +113,7 @@ def test_other_sizes(exe: fluid.Executor) -> None:
         np.testing.assert_array_equal(value, IMAGES.repeat(2, 2).repeat(2, 3))
     np.testing.assert_allclose(got[3][:, :, ::2, ::2], IMAGES)
     np.testing.assert_allclose(got[3][:, :, 1, 0], (IMAGES[:, :, 0, 0] + IMAGES[:, :, 1, 0]) / 2)
-    with pytest.raises(errors.InvalidArgument, match="out_shape, or scale"):
+    with pytest.raises(errors.InvalidArgument, match="out_shape or scale"):
         layers.resize_bilinear(x)
     with pytest.raises(errors.InvalidArgument, match="CUBIC"):
         layers.image_resize(x, [2, 2], resample="CUBIC")

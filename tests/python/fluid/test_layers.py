@@ -460,7 +460,7 @@ def test_attributes_that_an_operator_has_are_its_own() -> None:
 
 def test_attributes_that_decide_something_are_not_dropped() -> None:
     x = fluid.data("x", [None, 2])
-    with pytest.raises(errors.NotFound, match="'fuse_with_relu'"):
+    with pytest.raises(errors.Unimplemented, match="'fuse_with_relu' as false, got true"):
         fluid.layers.relu(x, fuse_with_relu=True)
     with pytest.raises(errors.NotFound, match="no_such_operator"):
         x.block.append_op("no_such_operator", {"X": x}, {"Out": x}, {"use_cudnn": True})

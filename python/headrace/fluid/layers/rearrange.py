@@ -14,6 +14,7 @@ __all__ = [
     "expand",
     "gather",
     "image_resize",
+    "image_resize_short",
     "multiplex",
     "one_hot",
     "pad",
@@ -189,8 +190,7 @@ def image_resize(
     kinds = {"BILINEAR": "bilinear_interp", "NEAREST": "nearest_interp"}
     if resample not in kinds:
         raise errors.InvalidArgument(f"layers.image_resize: resample must be one of {list(kinds)}, got {resample!r}")
-    dims = check_variable(input, "input", "image_resize").shape
-    inputs = {"X": input}
+    inputs = {"X": check_variable(input, "input", "image_resize")}
     attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode}
     size = out_shape if actual_shape is None else actual_shape
     if isinstance(size, Variable):
@@ -199,11 +199,25 @@ def image_resize(
         if len(size) != 2:
             raise errors.InvalidArgument(f"layers.image_resize: out_shape must be height and width, got {list(size)}")
         attrs["out_h"], attrs["out_w"] = (int(extent) for extent in size)
-    elif scale is not None and len(dims) == 4 and dims[2] > 0 and dims[3] > 0:
-        attrs["out_h"], attrs["out_w"] = int(dims[2] * scale), int(dims[3] * scale)
+    elif scale is not None:
+        if not scale > 0:
+            raise errors.InvalidArgument(f"layers.image_resize: scale must be greater than 0, got {scale}")
+        attrs["scale"] = float(scale)
     else:
-        raise errors.InvalidArgument("layers.image_resize: out_shape, or scale and images of a known size, are needed")
+        raise errors.InvalidArgument("layers.image_resize: out_shape or scale is needed")
     return append_layer(kinds[resample], inputs, attrs, name)
+
+
+def image_resize_short(input: Variable, out_short_len: int, resample: str = "BILINEAR") -> Variable:
+    """Images [N, C, H, W], of a known size, of which the shorter side becomes ``out_short_len``; the ratio stays."""
+    dims = check_variable(input, "input", "image_resize_short").shape
+    if len(dims) != 4 or min(dims[2:]) <= 0:
+        raise errors.InvalidArgument(
+            f"layers.image_resize_short: '{input.name}' has to be [N, C, H, W] with a known size, got {list(dims)}"
+        )
+    short = min(dims[2:])
+    size = [out_short_len if extent == short else int(extent * (out_short_len / short) + 0.5) for extent in dims[2:]]
+    return image_resize(input, size, resample=resample)
 
 
 def resize_bilinear(
