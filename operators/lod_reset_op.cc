@@ -19,7 +19,7 @@ LoD OneLevel(const Number* values, size_t n, const char* where) {
   return {std::move(offsets)};
 }
 
-LoD NewLoD(const ExecutionContext& ctx) {
+LoD GivenLoD(const ExecutionContext& ctx) {
   const LoDTensor* y = ctx.InputOrNull("Y");
   if (y == nullptr) {
     const auto& offsets = ctx.Attr<std::vector<int32_t>>("target_lod");
@@ -29,6 +29,17 @@ LoD NewLoD(const ExecutionContext& ctx) {
     return y->lod();
   }
   return OneLevel(y->data<int32_t>(), static_cast<size_t>(y->numel()), "input Y");
+}
+
+LoD NewLoD(const ExecutionContext& ctx) {
+  LoD given = GivenLoD(ctx);
+  const LoDTensor* y = ctx.InputOrNull("Y");
+  if (!ctx.Attr<bool>("append") || (y != nullptr && !y->lod().empty())) {
+    return given;
+  }
+  LoD lod = ctx.Input("X").lod();
+  lod.push_back(std::move(given.front()));
+  return lod;
 }
 
 void LoDResetKernel(const ExecutionContext& ctx) {
@@ -61,11 +72,14 @@ HEADRACE_REGISTER_OP(lod_reset)
     .Output("Out", "dims and elements of X")
     .InPlace("Out", "X")
     .Attr<std::vector<int32_t>>("target_lod", "the offsets of one level, from 0 to the number of rows", {})
+    .Attr<bool>("append", "whether the offsets are one more level, below those of X; not with the LoD of Y", false)
     .KernelTypeFrom("X")
     .InferShape([](InferShapeContext& ctx) {
       EnforceRankAtLeast(ctx, "X", 1);
       SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
-      ctx.SetOutputLoDLevel("Out", ctx.HasInput("Y") ? std::max(ctx.InputLoDLevel("Y"), 1) : 1);
+      const int32_t given = ctx.HasInput("Y") ? ctx.InputLoDLevel("Y") : 0;
+      const int32_t above = ctx.Attr<bool>("append") ? ctx.InputLoDLevel("X") : 0;
+      ctx.SetOutputLoDLevel("Out", given > 0 ? given : above + 1);
     })
     .With(KernelForAllTypes, LoDResetKernel)
     .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {"Y"}}));
@@ -77,6 +91,7 @@ HEADRACE_REGISTER_OP(lod_reset_grad)
     .Output("X@GRAD", "dims and LoD of X")
     .InPlace("X@GRAD", "Out@GRAD")
     .Attr<std::vector<int32_t>>("target_lod", "as in the operator", {})
+    .Attr<bool>("append", "as in the operator", false)
     .KernelTypeFrom("Out@GRAD")
     .InferShape([](InferShapeContext& ctx) {
       EnforceDims(ctx, "Out@GRAD", ctx.InputDim("X"));

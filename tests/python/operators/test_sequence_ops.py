@@ -181,6 +181,17 @@ def test_lod_reset() -> None:
         test = OpTest("lod_reset", inputs, attrs, {"Out": (x, [[1, 3]])})
         test.check_outputs()
         test.check_gradients(["X"])
+    levels = (x, [[1, 3], [2, 0, 1, 1]])
+    level = np.array([0, 2, 2, 3, 4], np.int32)
+    for inputs, attrs, expected in (
+        ({"X": (x, [[1, 3]])}, {"target_lod": level.tolist()}, levels),
+        ({"X": (x, [[1, 3]]), "Y": level}, {}, levels),
+        ({"X": x}, {"target_lod": [0, 1, 4]}, (x, [[1, 3]])),
+        ({"X": (x, [[2, 2]]), "Y": (y, [[1, 3]])}, {}, (x, [[1, 3]])),
+    ):
+        OpTest("lod_reset", inputs, {"append": True, **attrs}, {"Out": expected}).check_outputs()
+    wrong = OpTest("lod_reset", {"X": (x, [[1, 3]])}, {"append": True, "target_lod": [0, 1, 4]}, {"Out": None})
+    wrong.check_refused(ValueError, when="run")
     for offsets in ([0, 5], [1, 4], [0, 3, 2, 4], [0, -1, 4]):
         OpTest("lod_reset", {"X": x}, {"target_lod": offsets}, {"Out": None}).check_refused(ValueError, when="run")
 
