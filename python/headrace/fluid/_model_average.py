@@ -1,9 +1,10 @@
-"""Averages of parameters over the last updates."""
+"""Averages of parameters over updates."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,60 @@ from headrace.fluid.framework import (
 )
 from headrace.fluid.layer_helper import create_initialized_var
 
-__all__ = ["ModelAverage"]
+__all__ = ["ExponentialMovingAverage", "ModelAverage"]
 
 
-class ModelAverage:
+class _Average:
+    """Programs that put averages in the place of parameters, and the parameters back."""
+
+    def __init__(self) -> None:
+        self._apply, self._restore = Program(), Program()
+
+    def _keep(self, parameter: Parameter, kept: str) -> None:
+        """Keeps the parameter as ``kept`` in the program that replaces it."""
+        block = self._apply.global_block()
+        layers.assign(_like(parameter, block), _like(parameter, block, kept))
+        with program_guard(self._restore, Program()):
+            block = self._restore.global_block()
+            layers.assign(_like(parameter, block, kept), _like(parameter, block))
+
+    def _check_updated(self) -> None:
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def apply(self, executor: Executor, need_restore: bool = True) -> Iterator[None]:
+        """Within it, the parameters in the global scope are their averages. With ``need_restore`` they are as before in
+        the end, else once ``restore`` is called.
+
+        Raises:
+            FailedPrecondition: there has been no update.
+        """
+        self._check_updated()
+        executor.run(self._apply)
+        try:
+            yield
+        finally:
+            if need_restore:
+                self.restore(executor)
+
+    def restore(self, executor: Executor) -> None:
+        """Gives the parameters the values that they had before ``apply``."""
+        executor.run(self._restore)
+
+
+def _trained(what: str) -> list[Parameter]:
+    parameters = [p for p in default_main_program().global_block().all_parameters() if p.trainable]
+    if not parameters:
+        raise errors.InvalidArgument(f"{what}: the default main program has no parameters to be averaged")
+    return parameters
+
+
+def _value(name: str) -> np.ndarray | None:
+    variable = global_scope().find_var(name)
+    return np.asarray(variable.get_tensor()) if variable is not None and variable.is_initialized() else None
+
+
+class ModelAverage(_Average):
     """Adds up the values that each trained parameter has after an update, so that their average can take its place::
 
         optimizer.minimize(loss)
@@ -53,16 +104,14 @@ class ModelAverage:
     ) -> None:
         self._name = unique_name.generate("model_average") if name is None else name
         self._counts: list[str] = []
-        self._apply, self._restore = Program(), Program()
+        super().__init__()
         main = default_main_program()
         attrs = {
             "average_window": float(average_window_rate),
             "min_average_window": int(min_average_window),
             "max_average_window": int(max_average_window),
         }
-        parameters = [p for p in main.global_block().all_parameters() if p.trainable]
-        if not parameters:
-            raise errors.InvalidArgument("ModelAverage: the default main program has no parameters to be averaged")
+        parameters = _trained("ModelAverage")
         with main._backward_guard():
             for parameter in parameters:
                 state = self._accumulate(parameter, attrs)
@@ -94,38 +143,80 @@ class ModelAverage:
         kept = unique_name.generate(f"{self._name}.{parameter.name}.kept")
         with program_guard(self._apply, Program()):
             block = self._apply.global_block()
-            value, before = _like(parameter, block), _like(parameter, block, kept)
-            layers.assign(value, before)
+            self._keep(parameter, kept)
             total = layers.sums([_like(state[what], block) for what in ("sum_1", "sum_2", "sum_3")])
             counts = [_like(state[what], block) for what in ("num_accumulates", "old_num_accumulates")]
             count = layers.sums([layers.cast(number, parameter.dtype) for number in counts])
-            layers.assign(layers.elementwise_div(total, count), value)
-        with program_guard(self._restore, Program()):
-            block = self._restore.global_block()
-            layers.assign(_like(parameter, block, kept), _like(parameter, block))
+            layers.assign(layers.elementwise_div(total, count), _like(parameter, block))
 
-    @contextlib.contextmanager
-    def apply(self, executor: Executor, need_restore: bool = True) -> Iterator[None]:
-        """Within it, the parameters in the global scope are their averages. With ``need_restore`` they are as before in
-        the end, else once ``restore`` is called.
-
-        Raises:
-            FailedPrecondition: there has been no update.
-        """
+    def _check_updated(self) -> None:
         for name in self._counts:
-            count = global_scope().find_var(name)
-            if count is None or not count.is_initialized() or not np.asarray(count.get_tensor())[0]:
+            count = _value(name)
+            if count is None or not count[0]:
                 raise errors.FailedPrecondition("ModelAverage: there is no average before the first update")
-        executor.run(self._apply)
-        try:
-            yield
-        finally:
-            if need_restore:
-                self.restore(executor)
 
-    def restore(self, executor: Executor) -> None:
-        """Gives the parameters the values that they had before ``apply``."""
-        executor.run(self._restore)
+
+class ExponentialMovingAverage(_Average):
+    """Means of the values of each trained parameter that weigh less the older they are::
+
+        optimizer.minimize(loss)
+        average = fluid.optimizer.ExponentialMovingAverage(0.999)
+        average.update()
+        executor.run(fluid.default_startup_program())
+        ...  # train
+        with average.apply(executor):
+            ...  # evaluate
+
+    Each update makes average = decay · average + (1 - decay) · parameter, from zero; a parameter's place is taken by
+    average / (1 - decay^updates). Construct it after ``minimize``, in the same programs.
+
+    Args:
+        thres_steps: a variable of one element, the number of steps: the decay is (1 + steps) / (10 + steps) where that
+            is less.
+        name: prefix of the names of what it creates.
+    """
+
+    def __init__(self, decay: float = 0.999, thres_steps: Variable | None = None, name: str | None = None) -> None:
+        super().__init__()
+        if not 0 <= decay < 1:
+            raise errors.InvalidArgument(f"ExponentialMovingAverage: decay has to be from 0 to below 1, got {decay}")
+        self._decay, self._steps = float(decay), thres_steps
+        prefix = unique_name.generate("exponential_moving_average") if name is None else name
+        # What is left of the zero that the averages began with.
+        self._rest = _state(f"{prefix}.rest", [1], "float32", 1.0)
+        self._averages = []
+        for parameter in _trained("ExponentialMovingAverage"):
+            average = _state(f"{prefix}.{parameter.name}.average", parameter.shape, parameter.dtype, 0.0)
+            self._averages.append((parameter, average))
+            with program_guard(self._apply, Program()):
+                block = self._apply.global_block()
+                self._keep(parameter, unique_name.generate(f"{prefix}.{parameter.name}.kept"))
+                weight = layers.cast(1.0 - _like(self._rest, block), parameter.dtype)
+                layers.assign(_like(average, block) / weight, _like(parameter, block))
+
+    def update(self) -> None:
+        """Adds an update of the averages to the default main program: after the optimizer's."""
+        main = default_main_program()
+        with main._backward_guard():
+            decay: Variable = layers.fill_constant([1], "float32", self._decay)
+            if self._steps is not None:
+                steps = layers.cast(self._steps, "float32")
+                decay = layers.elementwise_min(decay, (steps + 1.0) / (steps + 10.0))
+            layers.assign(self._rest * decay, self._rest)
+            for parameter, average in self._averages:
+                own = decay if decay.dtype == parameter.dtype else layers.cast(decay, parameter.dtype)
+                layers.assign(average * own + parameter * (1.0 - own), average)
+
+    def _check_updated(self) -> None:
+        rest = _value(self._rest.name)
+        if rest is None or rest[0] == 1:
+            raise errors.FailedPrecondition("ExponentialMovingAverage: there is no average before the first update")
+
+
+def _state(name: str, shape: Sequence[int], dtype: Any, value: float) -> Variable:
+    return create_initialized_var(
+        default_main_program(), default_startup_program(), name, shape, dtype, initializer.Constant(value)
+    )
 
 
 def _like(variable: Variable, block: Block, name: str | None = None) -> Variable:

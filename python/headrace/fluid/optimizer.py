@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, ClassVar
 
 from headrace import errors
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer, unique_name
-from headrace.fluid._model_average import ModelAverage
+from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid.backward import append_backward
 from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.framework import Operator, Parameter, Program, Variable, default_startup_program
@@ -28,6 +28,7 @@ __all__ = [
     "AdamaxOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
+    "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
     "LarsMomentum",
@@ -50,8 +51,8 @@ class Optimizer:
     Args:
         learning_rate: a number, or a variable of one element that the program computes.
         regularization: weight decay for the parameters that have none of their own.
-        grad_clip: clips the gradients before weight decay is added.
         name: prefix of the names of what the optimizer creates.
+        grad_clip: clips the gradients before weight decay is added.
     """
 
     _type = ""
@@ -60,8 +61,8 @@ class Optimizer:
         self,
         learning_rate: float | Variable,
         regularization: WeightDecayRegularizer | None = None,
-        grad_clip: GradientClipBase | None = None,
         name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
     ) -> None:
         if not isinstance(learning_rate, (int, float, Variable)) or isinstance(learning_rate, bool):
             raise errors.TypeMismatch(
@@ -80,8 +81,12 @@ class Optimizer:
         startup_program: Program | None = None,
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
+        grad_clip: GradientClipBase | None = None,
     ) -> tuple[list[Operator], ParamGrads]:
         """Adds the backward pass and an update of each parameter to the program of ``loss``.
+
+        Args:
+            grad_clip: takes the place of the optimizer's.
 
         Returns:
             The operators that update, and (parameter, gradient) pairs.
@@ -90,7 +95,7 @@ class Optimizer:
             InvalidArgument: the loss is not a single element, or depends on no trainable parameter.
         """
         params_grads = self.backward(loss, startup_program, parameter_list, no_grad_set)
-        return self.apply_gradients(params_grads, startup_program), params_grads
+        return self._apply(params_grads, startup_program, grad_clip or self._grad_clip), params_grads
 
     def backward(
         self,
@@ -98,20 +103,32 @@ class Optimizer:
         startup_program: Program | None = None,
         parameter_list: Sequence[Variable | str] | None = None,
         no_grad_set: Collection[Variable | str] | None = None,
+        callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> ParamGrads:
         """The first half of ``minimize``."""
-        params_grads = append_backward(loss, parameter_list, no_grad_set)
+        if (
+            isinstance(loss, Variable)
+            and parameter_list is None
+            and not any(parameter.trainable for parameter in loss.block.program.all_parameters())
+        ):
+            raise errors.InvalidArgument("append_backward: the program has no trainable parameter")
+        params_grads = append_backward(loss, parameter_list, no_grad_set, callbacks)
         if not params_grads:
             raise errors.InvalidArgument(f"the loss '{loss.name}' depends on no trainable parameter")
         return params_grads
 
     def apply_gradients(self, params_grads: ParamGrads, startup_program: Program | None = None) -> list[Operator]:
         """The second half of ``minimize``: clips, adds weight decay, updates."""
+        return self._apply(params_grads, startup_program, self._grad_clip)
+
+    def _apply(
+        self, params_grads: ParamGrads, startup_program: Program | None, grad_clip: GradientClipBase | None
+    ) -> list[Operator]:
         program = params_grads[0][0].block.program
         startup = default_startup_program() if startup_program is None else startup_program
         with program._backward_guard():
-            if self._grad_clip is not None:
-                params_grads = self._grad_clip(params_grads)
+            if grad_clip is not None:
+                params_grads = grad_clip(params_grads)
             params_grads = self._regularize(params_grads)
             return [self._update(parameter, gradient, program, startup) for parameter, gradient in params_grads]
 
@@ -219,10 +236,10 @@ class MomentumOptimizer(_StatefulOptimizer):
         momentum: float,
         use_nesterov: bool = False,
         regularization: WeightDecayRegularizer | None = None,
-        grad_clip: GradientClipBase | None = None,
         name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._momentum = float(momentum)
         self._use_nesterov = bool(use_nesterov)
 
@@ -240,11 +257,11 @@ class AdagradOptimizer(Optimizer):
         learning_rate: float | Variable,
         epsilon: float = 1.0e-6,
         regularization: WeightDecayRegularizer | None = None,
-        grad_clip: GradientClipBase | None = None,
         name: str | None = None,
         initial_accumulator_value: float = 0.0,
+        grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._epsilon = float(epsilon)
         self._initial = float(initial_accumulator_value)
 
@@ -274,10 +291,10 @@ class RMSPropOptimizer(Optimizer):
         momentum: float = 0.0,
         centered: bool = False,
         regularization: WeightDecayRegularizer | None = None,
-        grad_clip: GradientClipBase | None = None,
         name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._rho, self._epsilon, self._momentum = float(rho), float(epsilon), float(momentum)
         self._centered = bool(centered)
 
@@ -312,11 +329,11 @@ class AdamOptimizer(Optimizer):
         beta2: float = 0.999,
         epsilon: float = 1e-8,
         regularization: WeightDecayRegularizer | None = None,
-        grad_clip: GradientClipBase | None = None,
         name: str | None = None,
         lazy_mode: bool = False,
+        grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._beta1, self._beta2, self._epsilon = float(beta1), float(beta2), float(epsilon)
         self._lazy_mode = bool(lazy_mode)
 
@@ -364,7 +381,7 @@ class AdamaxOptimizer(Optimizer):
         name: str | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._beta1, self._beta2, self._epsilon = float(beta1), float(beta2), float(epsilon)
 
     def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
@@ -407,7 +424,7 @@ class DecayedAdagradOptimizer(_StatefulOptimizer):
         name: str | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._decay, self._epsilon = float(decay), float(epsilon)
 
     def _attributes(self) -> dict[str, float | bool]:
@@ -435,7 +452,7 @@ class AdadeltaOptimizer(_StatefulOptimizer):
         name: str | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._epsilon, self._rho = float(epsilon), float(rho)
 
     def _attributes(self) -> dict[str, float | bool]:
@@ -461,7 +478,7 @@ class FtrlOptimizer(_StatefulOptimizer):
         name: str | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._l1, self._l2, self._lr_power = float(l1), float(l2), float(lr_power)
 
     def _attributes(self) -> dict[str, float | bool]:
@@ -484,7 +501,7 @@ class LarsMomentumOptimizer(_StatefulOptimizer):
         name: str | None = None,
         grad_clip: GradientClipBase | None = None,
     ) -> None:
-        super().__init__(learning_rate, regularization, grad_clip, name)
+        super().__init__(learning_rate, regularization, name, grad_clip)
         self._momentum = float(momentum)
         self._lars_coeff, self._lars_weight_decay = float(lars_coeff), float(lars_weight_decay)
 
