@@ -7,7 +7,7 @@ program is one thread's work; a finished one may be run by any thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from headrace import errors
@@ -149,22 +149,30 @@ class Block:
 
     def create_parameter(
         self,
-        name: str,
         shape: Sequence[int],
         dtype: Any,
+        name: str | None = None,
+        lod_level: int = 0,
+        initializer: Callable[[Variable, Block], Operator] | None = None,
         trainable: bool = True,
         regularizer: WeightDecayRegularizer | None = None,
         learning_rate: float = 1.0,
         stop_gradient: bool = False,
     ) -> Parameter:
-        """Declares a parameter in the root block. AlreadyExists if the name is taken by something that differs."""
+        """Declares a parameter in the root block; ``initializer`` adds the operator that gives it a value to this
+        block. AlreadyExists if the name is taken by something that differs.
+        """
         block = self.program.global_block()
+        name = unique_name.generate("_param") if name is None else name
         if any(d is None or d <= 0 for d in shape):
             raise errors.InvalidArgument(f"the shape of parameter '{name}' has to be known, got {list(shape)}")
-        block.create_var(name=name, shape=shape, dtype=dtype, persistable=True, stop_gradient=stop_gradient)
+        block.create_var(name, shape, dtype, lod_level, persistable=True, stop_gradient=stop_gradient)
         block.vars[name].desc.is_parameter = True
         parameter = Parameter(block, name, trainable, regularizer, learning_rate)
         block.vars[name] = parameter
+        if initializer is not None:
+            initializer(parameter, self)
+            parameter.desc.lod_level = lod_level  # the operator has inferred it anew
         return parameter
 
     def append_op(

@@ -14,6 +14,8 @@ from headrace.fluid.framework import Block, Operator, Variable
 
 __all__ = [
     "MSRA",
+    "Bilinear",
+    "BilinearInitializer",
     "Constant",
     "ConstantInitializer",
     "Initializer",
@@ -137,6 +139,19 @@ class MSRAInitializer(Initializer):
         return NormalInitializer(0.0, math.sqrt(2.0 / fan_in), self.seed)(var, block)
 
 
+class BilinearInitializer(Initializer):
+    """Filters [..., size, size] with which conv2d_transpose resizes images as bilinear interpolation does."""
+
+    def __call__(self, var: Variable, block: Block) -> Operator:
+        shape = var.shape
+        if len(shape) != 4 or shape[2] != shape[3]:
+            raise errors.InvalidArgument(f"'{var.name}' has to be [..., ..., size, size], got {list(shape)}")
+        factor = math.ceil(shape[3] / 2)
+        center = (2 * factor - 1 - factor % 2) / (2 * factor)
+        weights = 1 - np.abs(np.arange(shape[3]) / factor - center)
+        return NumpyArrayInitializer(np.broadcast_to(np.outer(weights, weights), shape))(var, block)
+
+
 class NumpyArrayInitializer(Initializer):
     """The elements of an array, which becomes part of the startup program. float32, int32 and int64 variables."""
 
@@ -159,6 +174,7 @@ class NumpyArrayInitializer(Initializer):
         return block.append_op("assign_value", outputs={"Out": var}, attrs=attrs)
 
 
+Bilinear = BilinearInitializer
 Constant = ConstantInitializer
 Uniform = UniformInitializer
 Normal = NormalInitializer

@@ -104,11 +104,17 @@ class LayerHelper:
         if init is None:
             init = initializer.Constant(0.0) if is_bias else initializer.Xavier()
         parameter = root.create_parameter(
-            name, shape, dtype, attr.trainable, attr.regularizer, attr.learning_rate, stop_gradient
+            shape,
+            dtype,
+            name,
+            trainable=attr.trainable,
+            regularizer=attr.regularizer,
+            learning_rate=attr.learning_rate,
+            stop_gradient=stop_gradient,
         )
         startup = self.startup_program.global_block()
         if not startup.has_var(name):
-            variable = startup.create_parameter(name, shape, dtype, attr.trainable)
+            variable = startup.create_parameter(shape, dtype, name, trainable=attr.trainable)
             init(variable, startup)
         return parameter
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.fluid.framework import Block, Parameter, Variable
 
-__all__ = ["L2Decay", "L2DecayRegularizer", "WeightDecayRegularizer"]
+__all__ = ["L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "WeightDecayRegularizer"]
 
 
 class WeightDecayRegularizer:
@@ -13,6 +13,20 @@ class WeightDecayRegularizer:
     def __call__(self, parameter: Parameter, block: Block) -> Variable:
         """Adds the operators that compute the penalty's derivative by ``parameter``."""
         raise NotImplementedError
+
+
+class L1DecayRegularizer(WeightDecayRegularizer):
+    """The penalty coeff · Σ |parameter|."""
+
+    def __init__(self, regularization_coeff: float = 0.0) -> None:
+        self.coeff = regularization_coeff
+
+    def __call__(self, parameter: Parameter, block: Block) -> Variable:
+        sign = block.create_var(dtype=parameter.dtype, stop_gradient=True)
+        decay = block.create_var(dtype=parameter.dtype, stop_gradient=True)
+        block.append_op("sign", {"X": parameter}, {"Out": sign})
+        block.append_op("scale", {"X": sign}, {"Out": decay}, {"scale": float(self.coeff)})
+        return decay
 
 
 class L2DecayRegularizer(WeightDecayRegularizer):
@@ -27,4 +41,5 @@ class L2DecayRegularizer(WeightDecayRegularizer):
         return decay
 
 
+L1Decay = L1DecayRegularizer
 L2Decay = L2DecayRegularizer

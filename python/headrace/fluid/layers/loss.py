@@ -10,11 +10,15 @@ import numpy as np
 from headrace import errors
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
-from headrace.fluid.layers.tensor import assign
+from headrace.fluid.layers import nn, ops
+from headrace.fluid.layers.control_flow import equal
+from headrace.fluid.layers.rearrange import expand, one_hot
+from headrace.fluid.layers.tensor import assign, cast, reshape, transpose
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = [
     "bpr_loss",
+    "dice_loss",
     "hinge_loss",
     "hsigmoid",
     "huber_loss",
@@ -22,11 +26,52 @@ __all__ = [
     "label_smooth",
     "log_loss",
     "margin_rank_loss",
+    "mse_loss",
     "nce",
+    "npair_loss",
     "rank_loss",
     "smooth_l1",
     "warpctc",
 ]
+
+
+def mse_loss(input: Variable, label: Variable) -> Variable:
+    """The mean of (input - label)² over all elements, [1]."""
+    return nn.reduce_mean(nn.square_error_cost(input, label))
+
+
+def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, name: str | None = None) -> Variable:
+    """1 - 2 · overlap / (input + label + epsilon), each summed over a sample, and their mean, [1]. ``name`` is Fluid's.
+
+    Args:
+        input: [N, ..., classes], probabilities.
+        label: int64 [N, ..., 1].
+    """
+    chosen = one_hot(label, depth=check_variable(input, "input", "dice_loss").shape[-1])
+    dims = list(range(1, len(input.shape)))
+    overlap = nn.reduce_sum(input * chosen, dim=dims)
+    total = nn.reduce_sum(input, dim=dims) + nn.reduce_sum(chosen, dim=dims)
+    return nn.reduce_mean(1 - overlap * 2 / (total + epsilon))
+
+
+def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002) -> Variable:
+    """The cross entropy of which samples are alike with how similar the embeddings are, and a penalty for their length
+    (Sohn, 2016), [1].
+
+    Args:
+        anchor, positive: [N, D], with a known N.
+        labels: [N] or [N, 1].
+    """
+    n = check_variable(labels, "labels", "npair_loss").shape[0]
+    column = expand(reshape(labels, [n, 1]), [1, n])
+    alike = cast(equal(column, transpose(column, [1, 0])), "float32")
+    alike = alike / nn.reduce_sum(alike, dim=1, keep_dim=True)
+    penalty = nn.reduce_mean(nn.reduce_sum(ops.square(anchor), 1)) + nn.reduce_mean(
+        nn.reduce_sum(ops.square(positive), 1)
+    )
+    similarity = nn.matmul(anchor, positive, transpose_y=True)
+    entropy = nn.softmax_with_cross_entropy(similarity, alike, soft_label=True)
+    return penalty * (0.25 * l2_reg) + nn.reduce_mean(nn.reduce_sum(alike * entropy, 0))
 
 
 def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str | None = None) -> Variable:
@@ -269,9 +314,9 @@ def warpctc(
     label: Variable,
     blank: int = 0,
     norm_by_times: bool = False,
-    use_cudnn: bool = False,
     input_length: Variable | None = None,
     label_length: Variable | None = None,
+    use_cudnn: bool = False,
 ) -> Variable:
     """The loss of connectionist temporal classification (Graves et al., 2006): -log of the probability that the rows of
     each sequence read as its labels, without repetitions and blanks.

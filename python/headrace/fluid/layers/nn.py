@@ -20,6 +20,7 @@ __all__ = [
     "argmax",
     "argmin",
     "argsort",
+    "autoincreased_step_counter",
     "batch_norm",
     "clip",
     "clip_by_norm",
@@ -127,9 +128,9 @@ def batch_norm(
     name: str | None = None,
     moving_mean_name: str | None = None,
     moving_variance_name: str | None = None,
-    do_model_average_for_mean_and_var: bool = False,
-    use_global_stats: bool = False,
+    do_model_average_for_mean_and_var: bool = True,
     fuse_with_relu: bool = False,
+    use_global_stats: bool = False,
 ) -> Variable:
     """Normalises each channel of [N, C, ...] over the batch, then scales and shifts it (Ioffe and Szegedy, 2015).
 
@@ -191,11 +192,11 @@ def data_norm(
     param_attr: Mapping[str, float] | None = None,
     data_layout: str = "NCHW",
     in_place: bool = False,
-    use_mkldnn: bool = False,
     name: str | None = None,
     moving_mean_name: str | None = None,
     moving_variance_name: str | None = None,
-    do_model_average_for_mean_and_var: bool = False,
+    do_model_average_for_mean_and_var: bool = True,
+    use_mkldnn: bool = False,
 ) -> Variable:
     """Normalises the columns of [N, C] by statistics of all batches so far, which are parameters: their "gradients" are
     the statistics of the batch, as in Fluid, so that an optimizer of their own has to add them up.
@@ -395,6 +396,22 @@ def argsort(input: Variable, axis: int = -1, name: str | None = None) -> tuple[V
     indices = helper.create_variable("int64", stop_gradient=True)
     helper.append_op({"X": input}, {"Out": out, "Indices": indices}, {"axis": axis})
     return out, indices
+
+
+def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, step: int = 1) -> Variable:
+    """The number of the run, an int64 [1]: ``begin`` - 1 + ``step`` in the first one, ``step`` more in each after it.
+
+    Args:
+        counter_name: of the variable; a program has one counter for each name.
+    """
+    helper = LayerHelper("global_step_counter")
+    name = "@STEP_COUNTER@" if counter_name is None else counter_name
+    root = helper.main_program.global_block()
+    if root.has_var(name):
+        return root.var(name)
+    counter = helper.create_global_variable(name, [1], "int64", initializer.Constant(begin - 1))
+    root._prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
+    return counter
 
 
 def cumsum(

@@ -18,6 +18,7 @@ __all__ = [
     "crf_decoding",
     "ctc_greedy_decoder",
     "linear_chain_crf",
+    "lod_append",
     "lod_reset",
     "row_conv",
     "sequence_concat",
@@ -192,17 +193,27 @@ def row_conv(
     return helper.append_activation(out, act)
 
 
-def ctc_greedy_decoder(input: Variable, blank: int, name: str | None = None) -> Variable:
+def ctc_greedy_decoder(
+    input: Variable,
+    blank: int,
+    input_length: Variable | None = None,
+    padding_value: int = 0,
+    name: str | None = None,
+) -> Variable:
     """The labels that connectionist temporal classification reads from sequences: of each row the most probable one,
     without repetitions, then without blanks.
 
     Args:
         input: [rows, classes + 1] with LoD: a probability for each label and for ``blank``.
         blank: which of them stands for nothing.
+        input_length: None: a batch without LoD cannot be decoded.
+        padding_value: has no effect.
 
     Returns:
         int64 [rows that stay, 1] with LoD; [[-1]] without a LoD if there are none at all.
     """
+    if input_length is not None:
+        raise errors.Unimplemented("layers.ctc_greedy_decoder: it takes sequences with LoD, not with an input_length")
     _, labels = topk(input, k=1)
     helper = LayerHelper("ctc_align", name)
     out = helper.create_variable("int64", stop_gradient=True)
@@ -225,12 +236,29 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] 
     return out
 
 
+def lod_append(x: Variable, level: Variable | Sequence[int]) -> Variable:
+    """The rows of ``x`` in sequences of one more level, below those that it has: their offsets are ``level``, a list or
+    an int32 variable. A variable that has a LoD takes the place of all levels.
+    """
+    helper = LayerHelper("lod_append")
+    inputs = {"X": check_variable(x, "x", "lod_append")}
+    attrs: dict[str, Any] = {"append": True}
+    if isinstance(level, Variable):
+        inputs["Y"] = level
+    else:
+        attrs["target_lod"] = list(level)
+    out = helper.create_variable(x.dtype)
+    helper.append_op(inputs, {"Out": out}, attrs, type="lod_reset")
+    return out
+
+
 def sequence_conv(
     input: Variable,
     num_filters: int,
     filter_size: int = 3,
     filter_stride: int = 1,
-    padding: bool | None = None,
+    padding: bool = True,
+    padding_start: int | None = None,
     bias_attr: ParamAttrLike = None,
     param_attr: ParamAttrLike = None,
     act: str | None = None,
@@ -242,6 +270,7 @@ def sequence_conv(
     Args:
         filter_stride: 1.
         padding: Fluid's; has no effect.
+        padding_start: where the rows begin, from the row that they are around; None: half of ``filter_size`` before it.
     """
     width = check_variable(input, "input", "sequence_conv").shape[1] if len(input.shape) == 2 else -1
     if width <= 0:
@@ -253,7 +282,8 @@ def sequence_conv(
     if filters is None:
         raise errors.InvalidArgument("layers.sequence_conv: there is no layer without filters (param_attr=False)")
     out = helper.create_variable(input.dtype)
-    attrs = {"contextLength": filter_size, "contextStart": -(filter_size // 2), "contextStride": filter_stride}
+    start = -(filter_size // 2) if padding_start is None else padding_start
+    attrs = {"contextLength": filter_size, "contextStart": start, "contextStride": filter_stride}
     helper.append_op({"X": input, "Filter": filters}, {"Out": out}, attrs)
     return helper.append_activation(helper.append_bias(out, bias_attr), act)
 

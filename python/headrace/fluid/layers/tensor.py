@@ -26,13 +26,17 @@ __all__ = [
     "flatten",
     "increment",
     "ones",
+    "ones_like",
+    "rank",
     "reshape",
     "split",
     "squeeze",
+    "sum",
     "sums",
     "transpose",
     "unsqueeze",
     "zeros",
+    "zeros_like",
 ]
 
 
@@ -98,6 +102,11 @@ def sums(input: Sequence[Variable], out: Variable | None = None) -> Variable:
     return out
 
 
+def sum(x: Variable | Sequence[Variable]) -> Variable:
+    """The sum of variables of the same shape; see sums."""
+    return sums([x] if isinstance(x, Variable) else x)
+
+
 def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Variable:
     """A copy of a variable, or a constant from an array."""
     helper = LayerHelper("assign")
@@ -127,9 +136,17 @@ def fill_constant(
 
 
 def fill_constant_batch_size_like(
-    input: Variable, shape: Sequence[int], dtype: Any, value: float, input_dim_idx: int = 0, output_dim_idx: int = 0
+    input: Variable,
+    shape: Sequence[int],
+    dtype: Any,
+    value: float,
+    input_dim_idx: int = 0,
+    output_dim_idx: int = 0,
+    force_cpu: bool = False,
 ) -> Variable:
-    """As fill_constant, with dimension ``output_dim_idx`` taken from dimension ``input_dim_idx`` of ``input``."""
+    """As fill_constant, with dimension ``output_dim_idx`` taken from dimension ``input_dim_idx`` of ``input``.
+    ``force_cpu`` has no effect.
+    """
     helper = LayerHelper("fill_constant_batch_size_like")
     out = helper.create_variable(dtype, stop_gradient=True)
     attrs = {
@@ -151,6 +168,29 @@ def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable
 def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
     """A tensor of ones."""
     return fill_constant(shape, dtype, 1)
+
+
+def zeros_like(x: Variable, out: Variable | None = None) -> Variable:
+    """Zeros, in the shape and the dtype of ``x``."""
+    return _like("fill_zeros_like", "zeros_like", x, out, {})
+
+
+def ones_like(x: Variable, out: Variable | None = None) -> Variable:
+    """Ones, in the shape and the dtype of ``x``."""
+    return _like("fill_any_like", "ones_like", x, out, {"value": 1.0})
+
+
+def _like(op_type: str, layer: str, x: Variable, out: Variable | None, attrs: dict[str, float]) -> Variable:
+    helper = LayerHelper(layer)
+    out = helper.create_variable(check_variable(x, "x", layer).dtype) if out is None else out
+    helper.append_op({"X": x}, {"Out": out}, attrs, type=op_type)
+    out.stop_gradient = True
+    return out
+
+
+def rank(input: Variable) -> Variable:
+    """The number of dimensions of ``input``: an int32 constant."""
+    return assign(np.array(len(check_variable(input, "input", "rank").shape), np.int32))
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
