@@ -211,6 +211,7 @@ def test_a_program_without_parameters_has_gradients(exe: fluid.Executor) -> None
     made = layers.fill_constant([3], "float32", 2.0)
     made.stop_gradient = False
     loss = layers.reduce_sum(middle * made)
+    layers.relu(layers.sigmoid(made))  # not on the way
     assert fluid.backward.append_backward(loss) == []
     a = np.array([1, 2, 3], np.float32)
     names = ["x@GRAD", f"{middle.name}@GRAD", f"{made.name}@GRAD"]

@@ -221,3 +221,18 @@ def test_neighbours_and_patches(exe: fluid.Executor) -> None:
     assert got[3].shape() == [2 * 3 * 4, 4 * 2]
     assert got[4].lod() == [[0, 3, 7]]
     np.testing.assert_array_equal(np.array(got[4])[3], IMAGES[1, :, 0, 0])
+
+
+@pytest.mark.parametrize("layer", ["conv2d", "conv2d_transpose", "pool2d", "resize_nearest", "conv3d", "pool3d"])
+def test_other_orders_of_the_dimensions_are_refused(layer: str) -> None:
+    volumes = layer.endswith("3d")
+    x = fluid.data("x", [None, 2, 4, 4, 4] if volumes else [None, 2, 4, 4])
+    sizes: dict[str, Any] = {
+        "pool": {"pool_size": 2},
+        "conv": {"num_filters": 2, "filter_size": 2},
+        "resi": {"out_shape": [8, 8]},
+    }[layer[:4]]
+    first, last = ("NCDHW", "NDHWC") if volumes else ("NCHW", "NHWC")
+    getattr(layers, layer)(x, **sizes, data_format=first)
+    with pytest.raises(errors.Unimplemented, match=f"'{last}'"):
+        getattr(layers, layer)(x, **sizes, data_format=last)

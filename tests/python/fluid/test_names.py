@@ -85,9 +85,9 @@ FLUID = {
     "layers.bpr_loss": "input label name",
     "layers.chunk_eval": "input label chunk_scheme num_chunk_types excluded_chunk_types",
     "layers.conv3d": "input num_filters filter_size stride padding dilation groups param_attr bias_attr use_cudnn act "
-    "name",
+    "name data_format",
     "layers.conv3d_transpose": "input num_filters output_size filter_size padding stride dilation groups param_attr "
-    "bias_attr use_cudnn act name",
+    "bias_attr use_cudnn act name data_format",
     "layers.ctc_greedy_decoder": "input blank input_length padding_value name",
     "layers.data_norm": "input act epsilon param_attr data_layout in_place name moving_mean_name "
     "moving_variance_name do_model_average_for_mean_and_var",
@@ -105,7 +105,7 @@ FLUID = {
     "layers.nce": "input label num_total_classes sample_weight param_attr bias_attr num_neg_samples name sampler "
     "custom_dist seed is_sparse",
     "layers.pool3d": "input pool_size pool_type pool_stride pool_padding global_pooling use_cudnn ceil_mode name "
-    "exclusive",
+    "exclusive data_format",
     "layers.random_crop": "x shape seed",
     "layers.row_conv": "input future_context_size param_attr act",
     "layers.sampling_id": "x min max seed dtype",
@@ -153,10 +153,10 @@ FLUID = {
     "cell_activation candidate_activation dtype name",
     "layers.gru_unit": "input hidden size param_attr bias_attr activation gate_activation origin_mode",
     "layers.lstm_unit": "x_t hidden_t_prev cell_t_prev forget_bias param_attr bias_attr name",
-    "layers.image_resize": "input out_shape scale name resample actual_shape align_corners align_mode",
+    "layers.image_resize": "input out_shape scale name resample actual_shape align_corners align_mode data_format",
     "layers.lod_reset": "x y target_lod",
-    "layers.resize_bilinear": "input out_shape scale name actual_shape align_corners align_mode",
-    "layers.resize_nearest": "input out_shape scale name actual_shape align_corners",
+    "layers.resize_bilinear": "input out_shape scale name actual_shape align_corners align_mode data_format",
+    "layers.resize_nearest": "input out_shape scale name actual_shape align_corners data_format",
     "layers.sequence_concat": "input name",
     "layers.cos_sim": "X Y",
     "layers.crf_decoding": "input param_attr label",
@@ -167,7 +167,7 @@ FLUID = {
     "layers.group_norm": "input groups epsilon param_attr bias_attr act data_layout name",
     "layers.smooth_l1": "x y inside_weight outside_weight sigma",
     "layers.conv2d_transpose": "input num_filters output_size filter_size padding stride dilation groups param_attr "
-    "bias_attr use_cudnn act name",
+    "bias_attr use_cudnn act name data_format",
     "layers.hard_sigmoid": "x slope offset name",
     "layers.hard_swish": "x threshold scale offset name",
     "layers.shuffle_channel": "x group name",
@@ -223,7 +223,7 @@ FLUID = {
     "layers.cast": "x dtype",
     "layers.concat": "input axis name",
     "layers.conv2d": "input num_filters filter_size stride padding dilation groups param_attr bias_attr use_cudnn act "
-    "name",
+    "name data_format",
     "layers.create_global_var": "shape value dtype persistable force_cpu name",
     "layers.create_parameter": "shape dtype name attr is_bias default_initializer",
     "layers.create_py_reader_by_data": "capacity feed_list name use_double_buffer",
@@ -247,7 +247,8 @@ FLUID = {
     "layers.mean": "x name",
     "layers.mul": "x y x_num_col_dims y_num_col_dims name",
     "layers.multi_pass": "reader pass_num",
-    "layers.pool2d": "input pool_size pool_type pool_stride pool_padding global_pooling use_cudnn ceil_mode",
+    "layers.pool2d": "input pool_size pool_type pool_stride pool_padding global_pooling use_cudnn ceil_mode name "
+    "exclusive data_format",
     "layers.py_reader": "capacity shapes dtypes lod_levels name use_double_buffer",
     "layers.random_data_generator": "low high shapes lod_levels for_parallel",
     "layers.read_file": "reader",

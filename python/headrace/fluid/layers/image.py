@@ -100,6 +100,7 @@ def _convolve(
     bias_attr: ParamAttrLike,
     act: str | None,
     name: str | None,
+    data_format: str,
 ) -> Variable:
     dimensions = 2 if layer == "conv2d" else 3
     channels = _channels(input, layer, dimensions)
@@ -121,6 +122,7 @@ def _convolve(
         **_padding_attrs(padding, "padding", dimensions),
         "dilations": _extents(dilation, "dilation", dimensions),
         "groups": groups,
+        "data_format": data_format,
     }
     helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
@@ -139,12 +141,13 @@ def conv2d(
     use_cudnn: bool = True,
     act: str | None = None,
     name: str | None = None,
+    data_format: str = "NCHW",
 ) -> Variable:
     """Convolution of images [N, C, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` has no
     effect.
     """
     sizes = (filter_size, stride, padding, dilation)
-    return _convolve("conv2d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+    return _convolve("conv2d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format)
 
 
 def conv3d(
@@ -160,12 +163,13 @@ def conv3d(
     use_cudnn: bool = True,
     act: str | None = None,
     name: str | None = None,
+    data_format: str = "NCDHW",
 ) -> Variable:
     """Convolution of volumes [N, C, D, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` has no
     effect.
     """
     sizes = (filter_size, stride, padding, dilation)
-    return _convolve("conv3d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+    return _convolve("conv3d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format)
 
 
 def _transpose(
@@ -182,6 +186,7 @@ def _transpose(
     bias_attr: ParamAttrLike,
     act: str | None,
     name: str | None,
+    data_format: str,
 ) -> Variable:
     dimensions = 2 if layer == "conv2d_transpose" else 3
     channels = _channels(input, layer, dimensions)
@@ -209,6 +214,7 @@ def _transpose(
     weight = _filters(helper, param_attr, [channels, num_filters // groups, *kernel], dtype=input.dtype)
     out = helper.create_variable(input.dtype)
     attrs = {"strides": steps, **paddings, "dilations": gaps, "groups": groups, "output_size": size}
+    attrs["data_format"] = data_format
     helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
     return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
 
@@ -227,6 +233,7 @@ def conv2d_transpose(
     use_cudnn: bool = True,
     act: str | None = None,
     name: str | None = None,
+    data_format: str = "NCHW",
 ) -> Variable:
     """Transposed convolution of images [N, C, H, W], plus a bias per filter. ``use_cudnn`` has no effect.
 
@@ -234,7 +241,9 @@ def conv2d_transpose(
         output_size: height and width of the result; None: the least that fits. Gives the filters' size if that is None.
     """
     sizes = (output_size, filter_size, padding, stride, dilation)
-    return _transpose("conv2d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+    return _transpose(
+        "conv2d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format
+    )
 
 
 def conv3d_transpose(
@@ -251,6 +260,7 @@ def conv3d_transpose(
     use_cudnn: bool = True,
     act: str | None = None,
     name: str | None = None,
+    data_format: str = "NCDHW",
 ) -> Variable:
     """Transposed convolution of volumes [N, C, D, H, W], plus a bias per filter. ``use_cudnn`` has no effect.
 
@@ -259,7 +269,9 @@ def conv3d_transpose(
             is None.
     """
     sizes = (output_size, filter_size, padding, stride, dilation)
-    return _transpose("conv3d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name)
+    return _transpose(
+        "conv3d_transpose", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format
+    )
 
 
 def _pool(
@@ -273,6 +285,7 @@ def _pool(
     ceil_mode: bool,
     name: str | None,
     exclusive: bool,
+    data_format: str,
 ) -> Variable:
     if not global_pooling and pool_size == -1:
         raise errors.InvalidArgument(f"layers.{layer}: a pool_size is needed unless global_pooling")
@@ -285,6 +298,7 @@ def _pool(
         "global_pooling": global_pooling,
         "ceil_mode": ceil_mode,
         "exclusive": exclusive,
+        "data_format": data_format,
     }
     return append_layer(layer, {"X": input}, attrs, name)
 
@@ -300,6 +314,7 @@ def pool2d(
     ceil_mode: bool = False,
     name: str | None = None,
     exclusive: bool = True,
+    data_format: str = "NCHW",
 ) -> Variable:
     """The maximum ("max") or average ("avg") of each window of images [N, C, H, W]. ``use_cudnn`` has no effect.
 
@@ -309,7 +324,7 @@ def pool2d(
         exclusive: averages leave the padding out.
     """
     sizes = (pool_size, pool_type, pool_stride, pool_padding)
-    return _pool("pool2d", input, *sizes, global_pooling, ceil_mode, name, exclusive)
+    return _pool("pool2d", input, *sizes, global_pooling, ceil_mode, name, exclusive, data_format)
 
 
 def pool3d(
@@ -323,6 +338,7 @@ def pool3d(
     ceil_mode: bool = False,
     name: str | None = None,
     exclusive: bool = True,
+    data_format: str = "NCDHW",
 ) -> Variable:
     """The maximum ("max") or average ("avg") of each window of volumes [N, C, D, H, W]. ``use_cudnn`` has no effect.
 
@@ -332,7 +348,7 @@ def pool3d(
         exclusive: averages leave the padding out.
     """
     sizes = (pool_size, pool_type, pool_stride, pool_padding)
-    return _pool("pool3d", input, *sizes, global_pooling, ceil_mode, name, exclusive)
+    return _pool("pool3d", input, *sizes, global_pooling, ceil_mode, name, exclusive, data_format)
 
 
 def _adaptive_pool(

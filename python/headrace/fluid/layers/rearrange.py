@@ -176,6 +176,7 @@ def image_resize(
     actual_shape: Variable | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
+    data_format: str = "NCHW",
 ) -> Variable:
     """Images [N, C, H, W] of another size.
 
@@ -186,12 +187,13 @@ def image_resize(
         actual_shape: as a variable for ``out_shape``, over which it has precedence.
         align_corners: let the corner pixels of both images coincide.
         align_mode: otherwise, for "BILINEAR": 0 lets the centers of pixels coincide, 1 their edges.
+        data_format: "NCHW".
     """
     kinds = {"BILINEAR": "bilinear_interp", "NEAREST": "nearest_interp"}
     if resample not in kinds:
         raise errors.InvalidArgument(f"layers.image_resize: resample must be one of {list(kinds)}, got {resample!r}")
     inputs = {"X": check_variable(input, "input", "image_resize")}
-    attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode}
+    attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
     size = out_shape if actual_shape is None else actual_shape
     if isinstance(size, Variable):
         inputs["OutSize"] = size
@@ -228,9 +230,10 @@ def resize_bilinear(
     actual_shape: Variable | None = None,
     align_corners: bool = True,
     align_mode: int = 1,
+    data_format: str = "NCHW",
 ) -> Variable:
     """image_resize with weighted means."""
-    return image_resize(input, out_shape, scale, name, "BILINEAR", actual_shape, align_corners, align_mode)
+    return image_resize(input, out_shape, scale, name, "BILINEAR", actual_shape, align_corners, align_mode, data_format)
 
 
 def resize_nearest(
@@ -240,6 +243,7 @@ def resize_nearest(
     name: str | None = None,
     actual_shape: Variable | None = None,
     align_corners: bool = True,
+    data_format: str = "NCHW",
 ) -> Variable:
     """image_resize with the nearest pixels."""
-    return image_resize(input, out_shape, scale, name, "NEAREST", actual_shape, align_corners)
+    return image_resize(input, out_shape, scale, name, "NEAREST", actual_shape, align_corners, data_format=data_format)
