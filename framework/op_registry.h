@@ -125,10 +125,10 @@ class HEADRACE_API OpRegistry {
   // Sorted.
   static std::vector<std::string> Types();
 
-  // Checks slots and attributes against the declaration and fills in the defaults. Attributes that Fluid writes and that
-  // are not declared are left out where their values change nothing (use_cudnn, …). An output may name the variable of
-  // an input only where the declaration says so, and that of another output never. Throws InvalidArgument, NotFound,
-  // TypeMismatch or, for such an attribute with another value, Unimplemented, with the operator's type.
+  // Checks slots and attributes against the declaration and fills in the defaults. Attributes that Fluid writes and
+  // that are not declared are left out where their values change nothing (use_cudnn, …). An output may name the
+  // variable of an input only where the declaration says so, and that of another output never. Throws InvalidArgument,
+  // NotFound, TypeMismatch or, for such an attribute with another value, Unimplemented, with the operator's type.
   static void Check(OpDesc& op);
 
   // Adds a kernel to a registered operator, which stays as it is otherwise: a gradient operator gets one of its own.
