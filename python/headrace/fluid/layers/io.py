@@ -190,8 +190,11 @@ def double_buffer(reader: Variable, place: CPUPlace | None = None, name: str | N
 
 
 def shuffle(reader: Variable, buffer_size: int) -> ReaderVariable:
-    """A reader of the batches of ``reader``, shuffled within runs of ``buffer_size``."""
-    return _decorated_reader("create_shuffle_reader", reader, {"buffer_size": buffer_size}, None)
+    """A reader of the batches of ``reader``, shuffled within runs of ``buffer_size``. The order follows from the
+    program's ``random_seed``.
+    """
+    attrs = {"buffer_size": buffer_size, "seed": default_main_program()._next_seed()}
+    return _decorated_reader("create_shuffle_reader", reader, attrs, None)
 
 
 def batch(reader: Variable, batch_size: int) -> ReaderVariable:
@@ -211,8 +214,8 @@ def random_data_generator(
     lod_levels: Sequence[int] | None = None,
     for_parallel: bool = True,
 ) -> ReaderVariable:
-    """A reader of float32 tensors of random numbers from [low, high), without end. ``for_parallel`` makes no
-    difference.
+    """A reader of float32 tensors of random numbers from [low, high), without end. They follow from the ``random_seed``
+    of the startup program. ``for_parallel`` makes no difference.
     """
     if lod_levels is not None and (len(lod_levels) != len(shapes) or any(level != 0 for level in lod_levels)):
         raise errors.Unimplemented("layers.random_data_generator: the tensors have no LoD")
@@ -220,7 +223,7 @@ def random_data_generator(
     name = unique_name.generate("create_random_data_generator")
     block = default_startup_program().global_block()
     block.create_var(name=name, type=VarType.READER, persistable=True)
-    attrs = {"low": float(low), "high": float(high), **_contract(specs)}
+    attrs = {"low": float(low), "high": float(high), "seed": block.program._next_seed(), **_contract(specs)}
     block.append_op("create_random_data_generator", outputs={"Out": name}, attrs=attrs)
     return _reader_in_main(name, specs, None)
 

@@ -311,8 +311,8 @@ def dropout(
     Args:
         dropout_prob: how probable that is.
         is_test: drop nothing; so does ``Program.clone(for_test=True)``.
-        seed: if given, the same elements in each run. Otherwise others in each run: the same ones when training is
-            repeated if the program has a ``random_seed``.
+        seed: if given and not 0, the same elements in each run. Otherwise others in each run: the same ones when
+            training is repeated if the program has a ``random_seed``.
         dropout_implementation: "upscale_in_train": what stays is divided by 1 - dropout_prob. "downgrade_in_infer": in
             a test everything is multiplied by it.
     """
@@ -320,7 +320,7 @@ def dropout(
     inputs = {"X": check_variable(x, "x", "dropout")}
     program = helper.main_program
     counter = None
-    if seed is None:
+    if not seed:
         seed = program._next_seed()
         if seed != 0:
             zero = initializer.Constant(0.0)

@@ -1,4 +1,6 @@
-"""Layers that draw random numbers. A seed of 0 means other numbers in each run, any other seed the same ones."""
+"""Layers that draw random numbers. A seed means the same numbers in each run. A layer without one, or with 0, gets one
+from a program that has a ``random_seed``, and draws others in each run if the program has none either.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +28,7 @@ def _fill(op_type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any],
     helper = LayerHelper(op_type)
     out = helper.create_variable(dtype, stop_gradient=True)
     inputs = {} if input is None else {"Input": check_variable(input, "input", op_type)}
+    attrs["seed"] = attrs["seed"] or helper.main_program._next_seed()
     attrs = {"shape": [int(d) for d in shape], "dtype": int(core.convert_dtype(dtype)), **attrs}
     helper.append_op(inputs, {"Out": out}, attrs)
     return out
@@ -86,7 +89,7 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, 
     """
     helper = LayerHelper("sampling_id")
     out = helper.create_variable("int64", stop_gradient=True)
-    attrs = {"min": float(min), "max": float(max), "seed": seed}
+    attrs = {"min": float(min), "max": float(max), "seed": seed or helper.main_program._next_seed()}
     helper.append_op({"X": check_variable(x, "x", "sampling_id")}, {"Out": out}, attrs)
     return out
 
@@ -97,11 +100,12 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None =
     Args:
         x: the last dimensions, as many as ``shape`` has, are those of an instance.
         seed: the places of the first run follow from it, those of each other run from the run before; or a variable,
-            int64 [1], that holds it and then that of the next run. None: another one for each program.
+            int64 [1], that holds it and then that of the next run. None: from the program's ``random_seed``, and
+            another one for each program that has none.
     """
     helper = LayerHelper("random_crop")
     if seed is None:
-        seed = int(np.random.randint(-65536, 65536))
+        seed = helper.main_program._next_seed() or int(np.random.randint(-65536, 65536))
     if isinstance(seed, int):
         seed = helper.create_global_variable(f"{helper.name}.seed", [1], "int64", initializer.Constant(seed))
     elif not isinstance(seed, Variable):

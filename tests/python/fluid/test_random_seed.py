@@ -1,0 +1,89 @@
+"""``Program.random_seed``: what layers draw follows from it, and each operator draws something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace.fluid import layers
+from headrace.fluid.framework import Variable
+
+ROWS = np.arange(4 * 50, dtype=np.float32).reshape(4, 50)
+
+
+def _rows() -> Variable:
+    return layers.assign(ROWS)
+
+
+def _nce() -> Variable:
+    label = layers.assign(np.zeros((4, 1), np.int64))
+    layers.nce(_rows(), label, 1000)
+    return fluid.default_main_program().global_block().ops[-1].output("SampleLabels")[0]
+
+
+LAYERS: dict[str, Callable[[], Variable]] = {
+    "uniform_random": lambda: layers.uniform_random([20]),
+    "gaussian_random": lambda: layers.gaussian_random([20], seed=0),
+    "uniform_random_batch_size_like": lambda: layers.uniform_random_batch_size_like(_rows(), [-1, 5]),
+    "gaussian_random_batch_size_like": lambda: layers.gaussian_random_batch_size_like(_rows(), [-1, 5]),
+    "sampling_id": lambda: layers.sampling_id(layers.fill_constant([20, 1000], "float32", 0.001)),
+    "random_crop": lambda: layers.random_crop(_rows(), [7]),
+    "nce": _nce,
+    "dropout": lambda: layers.dropout(_rows(), 0.5, seed=0),
+    "random_data_generator": lambda: layers.read_file(layers.random_data_generator(0.0, 1.0, [[20]])),
+}
+
+
+def drawn(layer: Callable[[], Variable], seed: int) -> list[np.ndarray]:
+    """What two uses of a layer draw in a program with a seed."""
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = startup.random_seed = seed
+    with fluid.scope_guard(fluid.Scope()), fluid.program_guard(main, startup), fluid.unique_name.guard():
+        outs = [layer(), layer()]
+        exe = fluid.Executor()
+        exe.run(startup)
+        return exe.run(main, fetch_list=outs)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_a_layer_draws_follows_from_the_seed_of_the_program(name: str) -> None:
+    first, other = drawn(LAYERS[name], 7)
+    again = drawn(LAYERS[name], 7)
+    np.testing.assert_array_equal(first, again[0])
+    np.testing.assert_array_equal(other, again[1])
+    assert not np.array_equal(first, other)
+    assert not np.array_equal(first, drawn(LAYERS[name], 8)[0])
+
+
+def test_a_seed_of_its_own_goes_before_that_of_the_program() -> None:
+    first, other = drawn(lambda: layers.uniform_random([20], seed=3), 7)
+    np.testing.assert_array_equal(first, other)
+    np.testing.assert_array_equal(first, drawn(lambda: layers.uniform_random([20], seed=3), 8)[0])
+
+
+def shuffled(seed: int) -> list[int]:
+    main, startup = fluid.Program(), fluid.Program()
+    main.random_seed = seed
+    with fluid.scope_guard(fluid.Scope()), fluid.program_guard(main, startup), fluid.unique_name.guard():
+        reader = layers.py_reader(64, [[1, 1]], ["int64"], use_double_buffer=False)
+        reader.decorate_tensor_provider(lambda: ((np.full((1, 1), i),) for i in range(30)))
+        out = layers.read_file(layers.shuffle(reader, 30))
+        exe = fluid.Executor()
+        exe.run(startup)
+        reader.start()
+        values = []
+        try:
+            while True:
+                values.append(int(exe.run(fetch_list=[out])[0].item()))
+        except fluid.core.EOFException:
+            return values
+
+
+def test_the_order_of_a_shuffled_reader_follows_from_the_seed_of_the_program() -> None:
+    first = shuffled(7)
+    assert sorted(first) == list(range(30))
+    assert shuffled(7) == first
+    assert shuffled(8) != first
