@@ -13,6 +13,7 @@ from headrace.fluid.core import VarType
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
+    from headrace.fluid.clip import GradientClipBase
     from headrace.fluid.framework import Block
     from headrace.fluid.regularizer import WeightDecayRegularizer
 
@@ -308,10 +309,12 @@ class Parameter(Variable):
         trainable: bool = True,
         regularizer: WeightDecayRegularizer | None = None,
         learning_rate: float = 1.0,
+        gradient_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(block, name)
         self.trainable = trainable
         self.regularizer = regularizer
+        self.gradient_clip_attr = gradient_clip
         #: Factor on the optimizer's learning rate, under the key "learning_rate".
         self.optimize_attr = {"learning_rate": learning_rate}
 

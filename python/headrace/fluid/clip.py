@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from headrace import errors
 from headrace.fluid.core import VarType
-from headrace.fluid.framework import Block, Parameter, Variable
+from headrace.fluid.framework import Block, Parameter, Program, Variable, default_main_program
 
-__all__ = ["GradientClipBase", "GradientClipByGlobalNorm", "GradientClipByNorm", "GradientClipByValue"]
+__all__ = [
+    "ClipByGlobalNorm",
+    "ClipByNorm",
+    "ClipByValue",
+    "GradientClipBase",
+    "GradientClipByGlobalNorm",
+    "GradientClipByNorm",
+    "GradientClipByValue",
+    "append_gradient_clip_ops",
+    "set_gradient_clip",
+]
 
 ParamGrads = list[tuple[Parameter, Variable]]
 
@@ -16,7 +29,7 @@ def _temporary(like: Variable) -> Variable:
 
 
 class GradientClipBase:
-    """Base of the clips; an optimizer's ``grad_clip``."""
+    """Base of the clips: a parameter's ``gradient_clip``, or an optimizer's ``grad_clip``."""
 
     def __call__(self, params_grads: ParamGrads) -> ParamGrads:
         """Adds the operators that clip; returns the pairs with the clipped gradients."""
@@ -26,14 +39,22 @@ class GradientClipBase:
         raise NotImplementedError
 
 
+def _norm_limit(clip_norm: float, what: str) -> float:
+    if not 0 < clip_norm < math.inf:
+        raise errors.InvalidArgument(f"clip.{what}: clip_norm must be positive and finite, got {clip_norm}")
+    return float(clip_norm)
+
+
 class GradientClipByValue(GradientClipBase):
     """Each element into [min, max]; ``min`` is -max unless given."""
 
     def __init__(self, max: float, min: float | None = None) -> None:
         self.max = float(max)
         self.min = -self.max if min is None else float(min)
-        if self.min > self.max:
-            raise errors.InvalidArgument(f"nothing lies between {self.min} and {self.max}")
+        if not self.min <= self.max:
+            raise errors.InvalidArgument(
+                f"clip.GradientClipByValue: nothing lies between min={self.min} and max={self.max}"
+            )
 
     def _clip(self, gradient: Variable, block: Block) -> Variable:
         out = _temporary(gradient)
@@ -42,20 +63,29 @@ class GradientClipByValue(GradientClipBase):
 
 
 class GradientClipByNorm(GradientClipBase):
-    """Each gradient to a Euclidean norm of at most ``clip_norm``."""
+    """Each gradient to a Euclidean norm of at most ``clip_norm``, a positive number."""
 
     def __init__(self, clip_norm: float) -> None:
-        self.clip_norm = float(clip_norm)
+        self.clip_norm = _norm_limit(clip_norm, "GradientClipByNorm")
 
     def _clip(self, gradient: Variable, block: Block) -> Variable:
         return _scaled(gradient, _factor([gradient], self.clip_norm))
 
 
 class GradientClipByGlobalNorm(GradientClipBase):
-    """All gradients, taken as one vector, to a Euclidean norm of at most ``clip_norm``."""
+    """All gradients of a group, taken as one vector, to a Euclidean norm of at most ``clip_norm``, a positive number.
 
-    def __init__(self, clip_norm: float) -> None:
-        self.clip_norm = float(clip_norm)
+    Args:
+        group_name: parameters whose own clips have the same one form a group, and need the same ``clip_norm``.
+    """
+
+    def __init__(self, clip_norm: float, group_name: str = "default_group") -> None:
+        if not isinstance(group_name, str):
+            raise errors.TypeMismatch(
+                f"clip.GradientClipByGlobalNorm: group_name must be a str, got {type(group_name).__name__}"
+            )
+        self.clip_norm = _norm_limit(clip_norm, "GradientClipByGlobalNorm")
+        self.group_name = group_name
 
     def __call__(self, params_grads: ParamGrads) -> ParamGrads:
         if not params_grads:
@@ -99,3 +129,71 @@ def _scaled(gradient: Variable, factor: Variable) -> Variable:
     out = _temporary(gradient)
     gradient.block.append_op("elementwise_mul", {"X": gradient, "Y": factor}, {"Out": out})
     return out
+
+
+def set_gradient_clip(
+    clip: GradientClipBase, param_list: Sequence[Parameter | str] | None = None, program: Program | None = None
+) -> None:
+    """Has the gradients of parameters clipped; to be called before the optimizer's ``minimize``.
+
+    Args:
+        param_list: parameters or their names; None: all that the program has.
+        program: where names are looked up; None: the default main program.
+
+    Raises:
+        TypeMismatch: ``clip`` is no clip, or an item of ``param_list`` no parameter.
+        NotFound: the program has no variable of a name.
+    """
+    if not isinstance(clip, GradientClipBase):
+        raise errors.TypeMismatch(
+            f"clip.set_gradient_clip: clip must be a clip such as GradientClipByValue, got {type(clip).__name__}"
+        )
+    root = (default_main_program() if program is None else program).global_block()
+    items = root.all_parameters() if param_list is None else param_list
+    parameters = [root.var(item) if isinstance(item, str) else item for item in items]
+    for parameter in parameters:
+        if not isinstance(parameter, Parameter):
+            what = f"variable '{parameter.name}'" if isinstance(parameter, Variable) else type(parameter).__name__
+            raise errors.TypeMismatch(f"clip.set_gradient_clip: param_list takes parameters or names, got {what}")
+        parameter.gradient_clip_attr = clip
+
+
+def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBase | None = None) -> ParamGrads:
+    """Adds the operators that clip gradients, each as its parameter's ``gradient_clip`` says.
+
+    Args:
+        param_grads: (parameter, gradient) pairs.
+        grad_clip: for the parameters that have no clip of their own.
+
+    Returns:
+        The pairs with the clipped gradients, in the same order.
+
+    Raises:
+        InvalidArgument: parameters of one group of GradientClipByGlobalNorm have different limits.
+    """
+    groups: dict[int | str, tuple[GradientClipBase, list[int]]] = {}
+    limits: dict[str, float] = {}
+    for place, (parameter, _) in enumerate(param_grads):
+        clip = parameter.gradient_clip_attr or grad_clip
+        if clip is None:
+            continue
+        key: int | str = id(clip)
+        if clip is not grad_clip and isinstance(clip, GradientClipByGlobalNorm):
+            key = clip.group_name
+            limit = limits.setdefault(key, clip.clip_norm)
+            if clip.clip_norm != limit:
+                raise errors.InvalidArgument(
+                    f"clip.GradientClipByGlobalNorm: parameter '{parameter.name}' has clip_norm {clip.clip_norm}, "
+                    f"others of its group '{key}' have {limit}"
+                )
+        groups.setdefault(key, (clip, []))[1].append(place)
+    clipped = list(param_grads)
+    for clip, members in groups.values():
+        for place, pair in zip(members, clip([param_grads[place] for place in members])):
+            clipped[place] = pair
+    return clipped
+
+
+ClipByValue = GradientClipByValue
+ClipByNorm = GradientClipByNorm
+ClipByGlobalNorm = GradientClipByGlobalNorm

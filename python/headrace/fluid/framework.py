@@ -16,6 +16,7 @@ from headrace.fluid._variable import Operator, Parameter, Variable, grad_var_nam
 from headrace.fluid.core import VarType
 
 if TYPE_CHECKING:
+    from headrace.fluid.clip import GradientClipBase
     from headrace.fluid.reader_variable import FeedSource
     from headrace.fluid.regularizer import WeightDecayRegularizer
 
@@ -158,6 +159,7 @@ class Block:
         regularizer: WeightDecayRegularizer | None = None,
         learning_rate: float = 1.0,
         stop_gradient: bool = False,
+        gradient_clip: GradientClipBase | None = None,
     ) -> Parameter:
         """Declares a parameter in the root block; ``initializer`` adds the operator that gives it a value to this
         block. AlreadyExists if the name is taken by something that differs.
@@ -168,7 +170,7 @@ class Block:
             raise errors.InvalidArgument(f"the shape of parameter '{name}' has to be known, got {list(shape)}")
         block.create_var(name, shape, dtype, lod_level, persistable=True, stop_gradient=stop_gradient)
         block.vars[name].desc.is_parameter = True
-        parameter = Parameter(block, name, trainable, regularizer, learning_rate)
+        parameter = Parameter(block, name, trainable, regularizer, learning_rate, gradient_clip)
         block.vars[name] = parameter
         if initializer is not None:
             initializer(parameter, self)
@@ -430,7 +432,8 @@ class Program:
 
 def _copy_variable(var: Variable, block: Block) -> Variable:
     if isinstance(var, Parameter):
-        return Parameter(block, var.name, var.trainable, var.regularizer, var.optimize_attr["learning_rate"])
+        rate = var.optimize_attr["learning_rate"]
+        return Parameter(block, var.name, var.trainable, var.regularizer, rate, var.gradient_clip_attr)
     copy = Variable(block, var.name)
     copy.is_data = var.is_data
     return copy

@@ -111,6 +111,7 @@ class LayerHelper:
             regularizer=attr.regularizer,
             learning_rate=attr.learning_rate,
             stop_gradient=stop_gradient,
+            gradient_clip=attr.gradient_clip,
         )
         startup = self.startup_program.global_block()
         if not startup.has_var(name):

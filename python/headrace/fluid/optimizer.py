@@ -11,7 +11,7 @@ from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer, unique_name
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid.backward import append_backward
-from headrace.fluid.clip import GradientClipBase
+from headrace.fluid.clip import GradientClipBase, append_gradient_clip_ops
 from headrace.fluid.framework import Operator, Parameter, Program, Variable, default_startup_program
 from headrace.fluid.layer_helper import create_initialized_var
 from headrace.fluid.regularizer import WeightDecayRegularizer
@@ -52,7 +52,8 @@ class Optimizer:
         learning_rate: a number, or a variable of one element that the program computes.
         regularization: weight decay for the parameters that have none of their own.
         name: prefix of the names of what the optimizer creates.
-        grad_clip: clips the gradients before weight decay is added.
+        grad_clip: clips the gradients of the parameters that have no clip of their own (``ParamAttr(gradient_clip=…)``,
+            ``clip.set_gradient_clip``), before weight decay is added.
     """
 
     _type = ""
@@ -127,9 +128,7 @@ class Optimizer:
         program = params_grads[0][0].block.program
         startup = default_startup_program() if startup_program is None else startup_program
         with program._backward_guard():
-            if grad_clip is not None:
-                params_grads = grad_clip(params_grads)
-            params_grads = self._regularize(params_grads)
+            params_grads = self._regularize(append_gradient_clip_ops(params_grads, grad_clip))
             return [self._update(parameter, gradient, program, startup) for parameter, gradient in params_grads]
 
     def _regularize(self, params_grads: ParamGrads) -> ParamGrads:
@@ -138,7 +137,7 @@ class Optimizer:
             regularizer = parameter.regularizer or self.regularization
             if regularizer is not None:
                 block = gradient.block
-                decay = regularizer(parameter, block)
+                decay = regularizer(parameter, gradient, block)
                 total = block.create_var(dtype=gradient.dtype, stop_gradient=True)
                 block.append_op("sum", {"X": [gradient, decay]}, {"Out": total})
                 gradient = total

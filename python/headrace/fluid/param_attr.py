@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Union
 
 from headrace import errors
+from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.initializer import Initializer
 from headrace.fluid.regularizer import WeightDecayRegularizer
 
@@ -20,6 +22,7 @@ class ParamAttr:
         learning_rate: factor on the optimizer's learning rate.
         regularizer: goes before the optimizer's.
         trainable: whether optimizers change it.
+        gradient_clip: clips the gradient; goes before the optimizer's ``grad_clip``.
     """
 
     def __init__(
@@ -29,12 +32,25 @@ class ParamAttr:
         learning_rate: float = 1.0,
         regularizer: WeightDecayRegularizer | None = None,
         trainable: bool = True,
+        gradient_clip: GradientClipBase | None = None,
     ) -> None:
+        if gradient_clip is not None and not isinstance(gradient_clip, GradientClipBase):
+            raise errors.TypeMismatch(
+                "ParamAttr: gradient_clip must be a clip such as GradientClipByValue, got "
+                f"{type(gradient_clip).__name__}"
+            )
         self.name = name
         self.initializer = initializer
         self.learning_rate = learning_rate
         self.regularizer = regularizer
         self.trainable = trainable
+        self.gradient_clip = gradient_clip
+
+    def _named(self, name: str) -> ParamAttr:
+        """The same for a parameter of another name."""
+        attr = copy.copy(self)
+        attr.name = name
+        return attr
 
     @staticmethod
     def _to_attr(value: ParamAttrLike) -> ParamAttr | None:

@@ -10,9 +10,15 @@ __all__ = ["L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "We
 class WeightDecayRegularizer:
     """Base of the regularizers."""
 
-    def __call__(self, parameter: Parameter, block: Block) -> Variable:
-        """Adds the operators that compute the penalty's derivative by ``parameter``."""
+    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+        """Adds to ``block`` the operators that compute the penalty's derivative by ``param``, whose gradient is
+        ``grad``. Returns the derivative, a tensor even where the gradient is sparse.
+        """
         raise NotImplementedError
+
+
+def _temporary(param: Parameter, block: Block) -> Variable:
+    return block.create_var(dtype=param.dtype, stop_gradient=True)
 
 
 class L1DecayRegularizer(WeightDecayRegularizer):
@@ -21,12 +27,14 @@ class L1DecayRegularizer(WeightDecayRegularizer):
     def __init__(self, regularization_coeff: float = 0.0) -> None:
         self.coeff = regularization_coeff
 
-    def __call__(self, parameter: Parameter, block: Block) -> Variable:
-        sign = block.create_var(dtype=parameter.dtype, stop_gradient=True)
-        decay = block.create_var(dtype=parameter.dtype, stop_gradient=True)
-        block.append_op("sign", {"X": parameter}, {"Out": sign})
+    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+        sign, decay = _temporary(param, block), _temporary(param, block)
+        block.append_op("sign", {"X": param}, {"Out": sign})
         block.append_op("scale", {"X": sign}, {"Out": decay}, {"scale": float(self.coeff)})
         return decay
+
+    def __str__(self) -> str:
+        return f"L1Decay, regularization_coeff={self.coeff:f}"
 
 
 class L2DecayRegularizer(WeightDecayRegularizer):
@@ -35,10 +43,13 @@ class L2DecayRegularizer(WeightDecayRegularizer):
     def __init__(self, regularization_coeff: float = 0.0) -> None:
         self.coeff = regularization_coeff
 
-    def __call__(self, parameter: Parameter, block: Block) -> Variable:
-        decay = block.create_var(dtype=parameter.dtype, stop_gradient=True)
-        block.append_op("scale", {"X": parameter}, {"Out": decay}, {"scale": float(self.coeff)})
+    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+        decay = _temporary(param, block)
+        block.append_op("scale", {"X": param}, {"Out": decay}, {"scale": float(self.coeff)})
         return decay
+
+    def __str__(self) -> str:
+        return f"L2Decay, regularization_coeff={self.coeff:f}"
 
 
 L1Decay = L1DecayRegularizer

@@ -8,6 +8,7 @@ from nets import fed_regression
 
 import headrace.fluid as fluid
 from headrace import errors
+from headrace.fluid.framework import Block, Parameter, Variable
 from headrace.fluid.optimizer import Optimizer
 
 START = np.array([1.0, -2.0, 3.0], np.float32)
@@ -138,6 +139,112 @@ def test_clipping_by_the_norm_of_each_gradient() -> None:
         w -= RATE * g * min(1.0, 2.0 / float(np.linalg.norm(g)))
     optimizer = fluid.optimizer.SGD(RATE, grad_clip=fluid.clip.GradientClipByNorm(2.0))
     np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
+
+
+def test_l1_decay() -> None:
+    w = START.copy()
+    for _ in range(STEPS):
+        w -= RATE * (gradient(w) + 0.5 * np.sign(w))
+    np.testing.assert_allclose(trained(fluid.optimizer.SGD(RATE, fluid.regularizer.L1Decay(0.5))), w, rtol=1e-5)
+
+
+def test_a_regularizer_is_called_as_fluid_calls_it() -> None:
+    class Half(fluid.regularizer.WeightDecayRegularizer):
+        def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+            out = block.create_var(dtype=grad.dtype)
+            block.append_op("scale", {"X": grad}, {"Out": out}, {"scale": -0.5})
+            return out
+
+    np.testing.assert_allclose(trained(fluid.optimizer.SGD(RATE, Half())), sgd(rate=RATE / 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["attr", "all", "name", "clone"])
+def test_a_parameter_may_have_a_clip_of_its_own(how: str) -> None:
+    w = START.copy()
+    for _ in range(STEPS):
+        w -= RATE * (np.clip(gradient(w), -1, 1) + 0.5 * w)  # clipped first
+    clip = fluid.clip.GradientClipByValue(1.0)
+    w_attr = fluid.ParamAttr("w", fluid.initializer.NumpyArrayInitializer(START))
+    if how in ("attr", "clone"):
+        w_attr.gradient_clip = clip
+    parameter = fluid.layers.create_parameter([3], "float32", attr=w_attr)
+    loss = fluid.layers.reduce_sum(fluid.layers.square(parameter))
+    program = fluid.default_main_program()
+    if how in ("all", "name"):
+        fluid.clip.set_gradient_clip(clip, None if how == "all" else ["w"])
+    if how == "clone":
+        program = program.clone()
+        loss = program.global_block().var(loss.name)
+    decay = fluid.regularizer.L2Decay(0.5)
+    # The optimizer's clip is for other parameters.
+    fluid.optimizer.SGD(RATE, decay, fluid.clip.GradientClipByNorm(0.01)).minimize(loss)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    for _ in range(STEPS):
+        exe.run(program)
+    np.testing.assert_allclose(np.array(fluid.global_scope().find_var("w").get_tensor()), w, rtol=1e-5)
+
+
+def clipped_gradients(clips: list[fluid.clip.GradientClipBase | None], default: object = None) -> list[np.ndarray]:
+    """The gradients [2], [4], [6], … of parameters with these clips, after clipping."""
+    pairs = []
+    for i, clip in enumerate(clips):
+        one = fluid.initializer.Constant(1.0)
+        w = fluid.layers.create_parameter([1], "float32", attr=fluid.ParamAttr(f"w{i}", one, gradient_clip=clip))
+        loss = fluid.layers.scale(w, 2.0 * (i + 1))
+        pairs += fluid.backward.append_backward(loss, ["w" + str(i)])
+    pairs = fluid.clip.append_gradient_clip_ops(pairs, default)
+    assert [parameter.name for parameter, _ in pairs] == [f"w{i}" for i in range(len(clips))]
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    return exe.run(fetch_list=[gradient for _, gradient in pairs])
+
+
+def test_clips_by_global_norm_are_taken_by_group() -> None:
+    def by(limit: float, group: str = "default_group") -> fluid.clip.GradientClipBase:
+        return fluid.clip.GradientClipByGlobalNorm(limit, group)
+
+    # 2 and 6 are a group of norm √40, 4 is another; 8 has a limit of its own, 10 and 12 have the optimizer's, 14 none.
+    default = fluid.clip.GradientClipByGlobalNorm(1.0)
+    value = fluid.clip.GradientClipByValue(5.0)
+    got = clipped_gradients([by(2.0), by(1.0, "other"), by(2.0), value, None, None], default)
+    both, rest = 2 / np.sqrt(40), 1 / np.sqrt(244)
+    np.testing.assert_allclose(np.ravel(got), [2 * both, 1, 6 * both, 5, 10 * rest, 12 * rest], rtol=1e-5)
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        np.testing.assert_allclose(clipped_gradients([None, value]), [[2.0], [4.0]])
+    with (
+        fluid.program_guard(fluid.Program(), fluid.Program()),
+        pytest.raises(errors.InvalidArgument, match=r"'w1' has clip_norm 3.0.*'default_group' have 2.0"),
+    ):
+        clipped_gradients([by(2.0), by(3.0)])
+
+
+@pytest.mark.parametrize("limit", [-1, 0.0, float("nan"), float("inf")])
+def test_a_clip_without_a_sensible_limit_is_refused(limit: float) -> None:
+    with pytest.raises(errors.InvalidArgument, match="GradientClipByNorm: clip_norm must be positive"):
+        fluid.clip.GradientClipByNorm(limit)
+    with pytest.raises(errors.InvalidArgument, match="GradientClipByGlobalNorm: clip_norm must be positive"):
+        fluid.clip.GradientClipByGlobalNorm(limit)
+
+
+def test_what_is_no_clip_is_refused() -> None:
+    fluid.layers.create_parameter([1], "float32", "w")
+    x = fluid.layers.data("x", [1])
+    clip = fluid.clip.GradientClipByValue(1.0)
+    with pytest.raises(errors.TypeMismatch, match=r"ParamAttr: gradient_clip.*float"):
+        fluid.ParamAttr(gradient_clip=1.0)
+    with pytest.raises(errors.TypeMismatch, match=r"set_gradient_clip: clip.*float"):
+        fluid.clip.set_gradient_clip(1.0)
+    with pytest.raises(errors.TypeMismatch, match="variable 'x'"):
+        fluid.clip.set_gradient_clip(clip, [x])
+    with pytest.raises(errors.TypeMismatch, match="int"):
+        fluid.clip.set_gradient_clip(clip, [1])
+    with pytest.raises(errors.NotFound, match="'v'"):
+        fluid.clip.set_gradient_clip(clip, ["v"])
+    with pytest.raises(errors.InvalidArgument, match=r"min=nan and max=1.0"):
+        fluid.clip.GradientClipByValue(1.0, float("nan"))
+    with pytest.raises(errors.TypeMismatch, match=r"group_name.*int"):
+        fluid.clip.GradientClipByGlobalNorm(1.0, 2)
 
 
 def test_one_optimizer_may_serve_two_programs() -> None:

@@ -153,9 +153,12 @@ def test_sparse_gradients_are_clipped(exe: fluid.Executor, clip: fluid.clip.Grad
     assert np.abs(sparse - unclipped).max() > 1e-3
 
 
-def test_weight_decay_makes_the_gradient_dense(exe: fluid.Executor) -> None:
+@pytest.mark.parametrize("decay", [fluid.regularizer.L1Decay(0.1), fluid.regularizer.L2Decay(0.1)], ids=str)
+def test_weight_decay_makes_the_gradient_dense(
+    exe: fluid.Executor, decay: fluid.regularizer.WeightDecayRegularizer
+) -> None:
     def make() -> optimizer.Optimizer:
-        return optimizer.SGD(0.1, regularization=fluid.regularizer.L2Decay(0.1))
+        return optimizer.SGD(0.1, regularization=decay)
 
     dense, sparse = (train(exe, is_sparse, make) for is_sparse in (False, True))
     np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-15)

@@ -147,10 +147,7 @@ def dynamic_lstmp(
     attr = ParamAttr._to_attr(param_attr)
     attrs_of = [attr, attr]
     if attr is not None and attr.name is not None:
-        attrs_of = [
-            ParamAttr(attr.name + suffix, attr.initializer, attr.learning_rate, attr.regularizer, attr.trainable)
-            for suffix in (".w", ".proj")
-        ]
+        attrs_of = [attr._named(attr.name + suffix) for suffix in (".w", ".proj")]
     inputs = {
         "Input": input,
         "Weight": _weight(helper, attrs_of[0] or False, [proj_size, 4 * width], input),

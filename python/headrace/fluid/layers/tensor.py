@@ -59,7 +59,7 @@ def create_parameter(
     if given is None:
         raise errors.InvalidArgument("layers.create_parameter: attr=False means that there is no parameter")
     if name is not None:
-        given = ParamAttr(name, given.initializer, given.learning_rate, given.regularizer, given.trainable)
+        given = given._named(name)
     parameter = LayerHelper("create_parameter").create_parameter(given, shape, dtype, is_bias, default_initializer)
     assert parameter is not None  # attr is not False
     return parameter
