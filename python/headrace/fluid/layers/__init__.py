@@ -5,6 +5,7 @@ from headrace.fluid.layers import (
     dynamic_rnn,
     image,
     io,
+    learning_rate_scheduler,
     loss,
     metric,
     nn,
@@ -22,6 +23,7 @@ from headrace.fluid.layers.control_flow import *  # noqa: F403
 from headrace.fluid.layers.dynamic_rnn import *  # noqa: F403
 from headrace.fluid.layers.image import *  # noqa: F403
 from headrace.fluid.layers.io import *  # noqa: F403
+from headrace.fluid.layers.learning_rate_scheduler import *  # noqa: F403
 from headrace.fluid.layers.loss import *  # noqa: F403
 from headrace.fluid.layers.metric import *  # noqa: F403
 from headrace.fluid.layers.nn import *  # noqa: F403
@@ -40,6 +42,7 @@ __all__ = [
     *dynamic_rnn.__all__,
     *image.__all__,
     *io.__all__,
+    *learning_rate_scheduler.__all__,
     *loss.__all__,
     *metric.__all__,
     *nn.__all__,
