@@ -24,6 +24,7 @@ from headrace.fluid import (
     unique_name,
 )
 from headrace.fluid._data import data
+from headrace.fluid.backward import gradients
 from headrace.fluid.core import CPUPlace, LoDTensor, LoDTensorArray, Scope, load_op_library
 from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.executor import Executor, global_scope, scope_guard
@@ -60,6 +61,7 @@ __all__ = [
     "executor",
     "framework",
     "global_scope",
+    "gradients",
     "initializer",
     "io",
     "layers",

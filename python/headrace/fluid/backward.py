@@ -8,9 +8,11 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.core import VarType
-from headrace.fluid.framework import Parameter, Program, Variable
+from headrace.fluid.framework import Block, Parameter, Program, Variable
 
-__all__ = ["append_backward"]
+__all__ = ["append_backward", "gradients"]
+
+_FLOATS = (VarType.FP16, VarType.BF16, VarType.FP32, VarType.FP64)
 
 
 def append_backward(
@@ -81,3 +83,118 @@ def _differentiable(program: Program, loss: Variable) -> list[str]:
         and variable.name in reads
         and writes.get(variable.name, 0) <= 1
     ] or [loss.name]
+
+
+def gradients(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: Collection[Variable | str] | None = None,
+) -> list[Variable | None]:
+    """Adds the operators that compute the gradients of ``targets`` by ``inputs``, which need not be parameters.
+
+    Args:
+        targets: variables of any shape in the root block.
+        inputs: by what to differentiate: variables of the root block.
+        target_gradients: by what each element of a target is weighted, for each target a variable of its shape; None:
+            by 1. No gradient passes through them.
+        no_grad_set: variables that gradients do not pass.
+
+    Returns:
+        For each input the sum of the gradients of all targets; None if no target depends on it, or if it has
+        ``stop_gradient``, as what is fed has at first.
+
+    Raises:
+        InvalidArgument: a variable is not of the root block of one program, the number or the shapes of
+            ``target_gradients`` do not fit, or an input is overwritten after it has been used.
+        Unimplemented: an operator on the way has no gradient. Gradients themselves cannot be differentiated.
+    """
+    of, by = _variables(targets, "targets"), _variables(inputs, "inputs")
+    weights = _weights(of, target_gradients)
+    root = of[0].block.program.global_block()
+    everything: dict[str, Sequence[Variable | None]] = {"targets": of, "inputs": by, "target_gradients": weights}
+    for what, variables in everything.items():
+        for variable in variables:
+            if variable is not None and variable.block is not root:
+                raise errors.InvalidArgument(
+                    f"gradients: '{variable.name}' in {what} has to be of the root block of the program of "
+                    f"'{of[0].name}'"
+                )
+    no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
+    wanted = [x.name for x in by if _carries_gradient(x) and x.name not in no_grad]
+    if not wanted:
+        return [None] * len(by)
+    program = root.program
+    ops, variables_before = len(root.ops), set(root.vars)
+    found: dict[str, str] = {}
+    with program._backward_guard():
+        try:
+            loss = _weighted_sum(root, of, weights)
+            found = dict(core.append_backward(program.desc, loss.name, wanted, no_grad))
+            program._sync_with_desc()
+        finally:
+            if not found:
+                while len(root.ops) > ops:
+                    root._remove_op(len(root.ops) - 1)
+                for name in set(root.vars) - variables_before:
+                    root._remove_var(name)
+    return [root.var(found[x.name]) if x.name in found else None for x in by]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _variables(value: Any, what: str) -> list[Variable]:
+    items = _as_list(value)
+    for item in items:
+        if not isinstance(item, Variable):
+            raise errors.TypeMismatch(f"gradients: {what} takes Variables, got {type(item).__name__}")
+    if not items:
+        raise errors.InvalidArgument(f"gradients: there are no {what}")
+    return items
+
+
+def _weights(targets: list[Variable], given: Any) -> list[Variable | None]:
+    weights = [None] * len(targets) if given is None else _as_list(given)
+    if len(weights) != len(targets):
+        raise errors.InvalidArgument(
+            f"gradients: {len(targets)} targets need as many target_gradients, not {len(weights)}"
+        )
+    for target, weight in zip(targets, weights):
+        if weight is None:
+            continue
+        if not isinstance(weight, Variable):
+            raise errors.TypeMismatch(
+                f"gradients: target_gradients takes Variables or None, got {type(weight).__name__}"
+            )
+        pairs = list(zip(target.shape, weight.shape))
+        if len(target.shape) != len(weight.shape) or any(a != b and -1 not in (a, b) for a, b in pairs):
+            raise errors.InvalidArgument(
+                f"gradients: target '{target.name}' has shape {list(target.shape)}, but its gradient '{weight.name}' "
+                f"{list(weight.shape)}"
+            )
+    return weights
+
+
+def _carries_gradient(variable: Variable) -> bool:
+    return not variable.stop_gradient and variable.type == VarType.LOD_TENSOR and variable.dtype in _FLOATS
+
+
+def _weighted_sum(block: Block, targets: list[Variable], weights: Sequence[Variable | None]) -> Variable:
+    """Adds the operators for Σ target · weight: its gradient by a target is the weight."""
+    sums = []
+    for target, weight in zip(targets, weights):
+        if weight is not None:
+            constant = block.create_var(dtype=weight.dtype, stop_gradient=True)
+            block.append_op("assign", {"X": weight}, {"Out": constant})
+            product = block.create_var(dtype=target.dtype)
+            block.append_op("elementwise_mul", {"X": target, "Y": constant}, {"Out": product})
+            target = product
+        sums.append(block.create_var(dtype=target.dtype))
+        block.append_op("reduce_sum", {"X": target}, {"Out": sums[-1]}, {"reduce_all": True})
+    if len(sums) == 1:
+        return sums[0]
+    total = block.create_var(dtype=sums[0].dtype)
+    block.append_op("sum", {"X": sums}, {"Out": total})
+    return total

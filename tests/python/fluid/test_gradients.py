@@ -1,0 +1,141 @@
+"""``fluid.gradients``: of any variables, by any variables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+from headrace.fluid.framework import Variable
+
+RNG = np.random.default_rng(5)
+X, Y = RNG.standard_normal((3, 4)).astype(np.float32), RNG.standard_normal((3, 4)).astype(np.float32)
+
+
+def fed(name: str, stop_gradient: bool = False) -> Variable:
+    variable = fluid.data(name, [None, 4])
+    variable.stop_gradient = stop_gradient
+    return variable
+
+
+def run(exe: fluid.Executor, *fetches: Variable | None) -> list[np.ndarray]:
+    exe.run(fluid.default_startup_program())
+    assert all(isinstance(fetch, Variable) for fetch in fetches)
+    return exe.run(feed={"x": X, "y": Y}, fetch_list=list(fetches))
+
+
+def test_of_a_tensor_by_what_is_fed(exe: fluid.Executor) -> None:
+    x, y = fed("x"), fed("y")
+    found = fluid.gradients(layers.square(x) * y, [x, y])
+    by_x, by_y = run(exe, *found)
+    np.testing.assert_allclose(by_x, 2 * X * Y, rtol=1e-6)
+    np.testing.assert_allclose(by_y, X * X, rtol=1e-6)
+
+
+def test_a_single_input_gives_a_list_too(exe: fluid.Executor) -> None:
+    x = fed("x")
+    fed("y")
+    found = fluid.gradients(layers.square(x), x)
+    assert isinstance(found, list)
+    np.testing.assert_allclose(run(exe, *found)[0], 2 * X, rtol=1e-6)
+
+
+def test_of_several_targets_with_gradients_of_their_own(exe: fluid.Executor) -> None:
+    x, y = fed("x"), fed("y")
+    weight = layers.scale(x, 3.0)  # depends on the input, but no gradient passes through it
+    (by_x,) = fluid.gradients([layers.square(x), x * y], [x], [weight, None])
+    np.testing.assert_allclose(run(exe, by_x)[0], 3 * X * 2 * X + Y, rtol=1e-5)
+
+
+def test_by_a_variable_between_and_by_the_target_itself(exe: fluid.Executor) -> None:
+    x = fed("x")
+    fed("y")
+    middle = layers.exp(x)
+    target = layers.square(middle)
+    by_middle, by_target = run(exe, *fluid.gradients(target, [middle, target]))
+    np.testing.assert_allclose(by_middle, 2 * np.exp(X), rtol=1e-5)
+    np.testing.assert_array_equal(by_target, np.ones_like(X))
+
+
+def test_by_parameters_in_a_loop(exe: fluid.Executor) -> None:
+    x = fed("x")
+    fed("y")
+    i, n = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 3)
+    w = layers.create_parameter([4], "float32", "w", default_initializer=fluid.initializer.Constant(2.0))
+    value = layers.assign(x)
+    cond = layers.less_than(i, n)
+    with layers.While(cond).block():
+        layers.assign(layers.elementwise_mul(value, w), value)
+        layers.increment(i)
+        layers.less_than(i, n, cond=cond)
+    (by_w,) = run(exe, *fluid.gradients(value, w))
+    np.testing.assert_allclose(by_w, 3 * 2.0**2 * X.sum(axis=0), rtol=1e-5)
+
+
+def test_what_has_no_gradient_is_none_and_leaves_no_trace(exe: fluid.Executor) -> None:
+    x, y, still = fed("x"), fed("y"), fed("still", stop_gradient=True)
+    ids = layers.data("ids", [1], dtype="int64")
+    ids.stop_gradient = False
+    target = layers.square(x) + still
+    before = str(fluid.default_main_program())
+    assert fluid.gradients(target, [y, still, ids]) == [None, None, None]
+    assert fluid.gradients(target, y) == [None]
+    assert fluid.gradients(target, x, no_grad_set={x.name}) == [None]
+    assert str(fluid.default_main_program()) == before
+    by_y, by_x = fluid.gradients(target, [y, x])
+    assert by_y is None
+    assert isinstance(by_x, Variable)
+
+
+def test_it_can_be_asked_twice_and_beside_a_backward_pass(exe: fluid.Executor) -> None:
+    x = fed("x")
+    fed("y")
+    out = layers.fc(x, 2, bias_attr=False)
+    (first,), (second,) = fluid.gradients(out, x), fluid.gradients(layers.scale(out, 2.0), x)
+    fluid.optimizer.SGD(0.0).minimize(layers.mean(out))
+    one, two = run(exe, first, second)
+    w = np.array(fluid.global_scope().find_var("fc_0.w_0").get_tensor())
+    np.testing.assert_allclose(one, np.tile(w.sum(axis=1), (3, 1)), rtol=1e-5)
+    np.testing.assert_allclose(two, 2 * one, rtol=1e-5)
+
+
+def test_a_test_does_without_it() -> None:
+    x = fed("x")
+    out = layers.square(x)
+    forward = len(fluid.default_main_program().global_block().ops)
+    fluid.gradients(out, x)
+    test = fluid.default_main_program().clone(for_test=True)
+    assert len(test.global_block().ops) == forward
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x = fed("x")
+    out = layers.square(x)
+    row = layers.fill_constant([4], "float32", 1.0)
+    with pytest.raises(errors.TypeMismatch, match="targets takes Variables, got str"):
+        fluid.gradients("out", x)
+    with pytest.raises(errors.TypeMismatch, match="inputs takes Variables, got int"):
+        fluid.gradients(out, [1])
+    with pytest.raises(errors.InvalidArgument, match="there are no inputs"):
+        fluid.gradients(out, [])
+    with pytest.raises(errors.InvalidArgument, match="1 targets need as many target_gradients, not 2"):
+        fluid.gradients(out, x, [None, None])
+    with pytest.raises(errors.TypeMismatch, match="target_gradients takes Variables or None, got float"):
+        fluid.gradients(out, x, [1.0])
+    with pytest.raises(errors.InvalidArgument, match=rf"'{out.name}' has shape \[-1, 4\].*'{row.name}' \[4\]"):
+        fluid.gradients(out, x, row)
+    with fluid.program_guard(fluid.Program()):
+        other = fed("x")
+    with pytest.raises(errors.InvalidArgument, match="'x' in inputs has to be of the root block"):
+        fluid.gradients(out, other)
+
+
+def test_gradients_of_gradients_are_refused() -> None:
+    x = fed("x")
+    (first,) = fluid.gradients(layers.square(x), x)
+    before = str(fluid.default_main_program())
+    with pytest.raises(errors.Unimplemented, match="square_grad"):
+        fluid.gradients(first, x)
+    assert str(fluid.default_main_program()) == before
