@@ -236,3 +236,18 @@ def test_other_orders_of_the_dimensions_are_refused(layer: str) -> None:
     getattr(layers, layer)(x, **sizes, data_format=first)
     with pytest.raises(errors.Unimplemented, match=f"'{last}'"):
         getattr(layers, layer)(x, **sizes, data_format=last)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv3d", "conv2d_transpose", "conv3d_transpose"])
+def test_a_convolution_without_filters_is_refused(name: str) -> None:
+    x = layers.data("x", [4] + [8] * int(name[4]))
+    convolve = getattr(layers, name)
+    for size in (0, -1):
+        with pytest.raises(errors.InvalidArgument, match=rf"layers.{name}: filter_size must be positive, got {size}"):
+            convolve(x, 2, filter_size=size)
+    with pytest.raises(errors.TypeMismatch, match=rf"layers.{name}: filter_size has to be a number or .* got 'ab'"):
+        convolve(x, 2, filter_size="ab")
+    with pytest.raises(errors.InvalidArgument, match=rf"layers.{name}: num_filters must be positive, got 0"):
+        convolve(x, 0, filter_size=3)
+    with pytest.raises(errors.TypeMismatch, match=rf"layers.{name}: num_filters has to be a number, got 'two'"):
+        convolve(x, "two", filter_size=3)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Union
 
+import numpy as np
+
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
@@ -39,7 +41,10 @@ _NAMES = {2: "a height and a width", 3: "a depth, a height and a width"}
 
 
 def _extents(value: Size, what: str, dimensions: int = 2) -> list[int]:
-    extents = [value] if isinstance(value, int) else list(value)
+    extents = [value] if isinstance(value, int) else list(value) if isinstance(value, (list, tuple)) else []
+    for extent in extents or [value]:
+        if not isinstance(extent, (int, np.integer)):
+            raise errors.TypeMismatch(f"{what} has to be a number or {_NAMES[dimensions]}, got {value!r}")
     if len(extents) == 1:
         extents = extents * dimensions
     if len(extents) != dimensions:
@@ -67,6 +72,20 @@ def _padding_attrs(value: Padding, what: str, dimensions: int = 2) -> dict[str, 
         numbers = numbers[4:]
     borders = numbers if len(numbers) == 2 * dimensions else _extents(numbers, what, dimensions)
     return {"paddings": borders, "padding_algorithm": "EXPLICIT"}
+
+
+def _kernel(value: Size, layer: str, dimensions: int) -> list[int]:
+    kernel = _extents(value, f"layers.{layer}: filter_size", dimensions)
+    if min(kernel) <= 0:
+        raise errors.InvalidArgument(f"layers.{layer}: filter_size must be positive, got {value!r}")
+    return kernel
+
+
+def _check_filters(num_filters: int, layer: str) -> None:
+    if not isinstance(num_filters, (int, np.integer)):
+        raise errors.TypeMismatch(f"layers.{layer}: num_filters has to be a number, got {num_filters!r}")
+    if num_filters <= 0:
+        raise errors.InvalidArgument(f"layers.{layer}: num_filters must be positive, got {num_filters}")
 
 
 def _channels(input: Variable, layer: str, dimensions: int) -> int:
@@ -104,10 +123,11 @@ def _convolve(
 ) -> Variable:
     dimensions = 2 if layer == "conv2d" else 3
     channels = _channels(input, layer, dimensions)
+    _check_filters(num_filters, layer)
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0:
         raise errors.InvalidArgument(f"layers.{layer}: {channels} channels cannot be split into {groups} groups")
-    kernel = _extents(filter_size, "filter_size", dimensions)
+    kernel = _kernel(filter_size, layer, dimensions)
     helper = LayerHelper(layer, name)
     weight = _filters(
         helper,
@@ -190,6 +210,7 @@ def _transpose(
 ) -> Variable:
     dimensions = 2 if layer == "conv2d_transpose" else 3
     channels = _channels(input, layer, dimensions)
+    _check_filters(num_filters, layer)
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0 or num_filters % groups != 0:
         raise errors.InvalidArgument(
@@ -199,7 +220,7 @@ def _transpose(
     paddings = _padding_attrs(padding, "padding", dimensions)
     size = [] if output_size is None else _extents(output_size, "output_size", dimensions)
     if filter_size is not None:
-        kernel = _extents(filter_size, "filter_size", dimensions)
+        kernel = _kernel(filter_size, layer, dimensions)
     elif size and all(extent > 0 for extent in input.shape[2:]):
         borders = paddings["paddings"]
         borders = borders if len(borders) == 2 * dimensions else [border for border in borders for _ in range(2)]
