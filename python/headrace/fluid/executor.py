@@ -158,7 +158,7 @@ class Executor:
         prepared = self._cache.get(self._executor, program, _fetch_names(fetch_list), scope)
         for source in program._feed_sources.values():
             source.check_fed(program, scope)
-        tensors = prepared.run(dict(feed or {}))
+        tensors = prepared.run({name: _fed(name, value) for name, value in (feed or {}).items()})
         return [as_numpy(tensor) for tensor in tensors] if return_numpy else tensors
 
     @property
@@ -170,6 +170,19 @@ class Executor:
         """Lets go of what has been prepared. The Executor runs nothing any more."""
         self._closed = True
         self._cache.clear()
+
+
+def _fed(name: Any, value: Any) -> Any:
+    """``value``; a list or tuple as an array, so that an error can say which variable it is for."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise errors.InvalidArgument(
+            f"'{name}' is fed with a {type(value).__name__} that makes no array ({error}); for sequences of different "
+            f"lengths, feed fluid.create_lod_tensor(rows, [lengths])"
+        ) from error
 
 
 def _fetch_names(fetch_list: FetchList) -> tuple[str, ...]:

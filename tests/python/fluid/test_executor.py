@@ -307,3 +307,12 @@ def test_an_error_names_operator_and_can_be_survived(exe: fluid.Executor) -> Non
     assert caught.value.op_type == "softmax_with_cross_entropy"
     feed["label"] = np.array([[1]])
     exe.run(feed=feed, fetch_list=[loss])
+
+
+@pytest.mark.parametrize(
+    "value", [(np.zeros((3, 4), np.float32), [[1, 2]]), [[1.0, 2.0], [3.0]]], ids=["lod", "ragged"]
+)
+def test_what_makes_no_array_is_refused_with_the_name(exe: fluid.Executor, value: object) -> None:
+    x = fluid.layers.data("x", [4])
+    with pytest.raises(errors.InvalidArgument, match=rf"'x' is fed with a {type(value).__name__} .*create_lod_tensor"):
+        exe.run(feed={"x": value}, fetch_list=[x])
