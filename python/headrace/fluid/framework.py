@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
+import numpy as np
+
 from headrace import errors
 from headrace.fluid import core, unique_name
 from headrace.fluid._variable import Operator, Parameter, Variable, grad_var_name
@@ -34,6 +36,9 @@ __all__ = [
     "switch_main_program",
     "switch_startup_program",
 ]
+
+#: An executor refuses blocks that lie deeper.
+_MAX_BLOCK_DEPTH = 64
 
 #: What an operator's slot may be given: one variable or several, by name or as they are.
 SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
@@ -166,6 +171,11 @@ class Block:
         """
         block = self.program.global_block()
         name = unique_name.generate("_param") if name is None else name
+        for d in shape:
+            if d is not None and not isinstance(d, (int, np.integer)):
+                raise errors.TypeMismatch(
+                    f"the shape of parameter '{name}' has to consist of integers, got {list(shape)}"
+                )
         if any(d is None or d <= 0 for d in shape):
             raise errors.InvalidArgument(f"the shape of parameter '{name}' has to be known, got {list(shape)}")
         block.create_var(name, shape, dtype, lod_level, persistable=True, stop_gradient=stop_gradient)
@@ -303,7 +313,15 @@ class Program:
         return self.blocks[self.current_block_idx]
 
     def _create_block(self, parent_idx: int | None = None) -> Block:
-        self.desc.append_block(self.current_block_idx if parent_idx is None else parent_idx)
+        parent_idx = self.current_block_idx if parent_idx is None else parent_idx
+        depth, around = 1, self.blocks[parent_idx]
+        while around.parent_idx >= 0:
+            depth, around = depth + 1, self.blocks[around.parent_idx]
+        if depth > _MAX_BLOCK_DEPTH:
+            raise errors.InvalidArgument(
+                f"a block within block {parent_idx} would lie more than {_MAX_BLOCK_DEPTH} blocks deep"
+            )
+        self.desc.append_block(parent_idx)
         block = Block(self, len(self.blocks))
         self.blocks.append(block)
         self.current_block_idx = block.idx

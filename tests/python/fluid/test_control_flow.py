@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 
@@ -174,3 +175,24 @@ def test_programs_with_blocks_can_be_cloned_and_serialised(exe: fluid.Executor) 
     for copy in (program.clone(), fluid.Program.parse_from_string(program.serialize_to_string())):
         (got,) = exe.run(copy, fetch_list=[i.name])
         assert got.tolist() == [5]
+
+
+def _nested(depth: int) -> fluid.framework.Variable:
+    """How often the innermost of loops within loops, each of one step, has run."""
+    count = layers.fill_constant([1], "int64", 0)
+    once = layers.fill_constant([1], "int64", 1)
+    conds = [layers.less_than(count, once) for _ in range(depth)]
+    with contextlib.ExitStack() as loops:
+        for cond in conds:
+            loops.enter_context(layers.While(cond).block())
+            layers.logical_not(cond, out=cond)
+        layers.increment(count)
+    return count
+
+
+def test_loops_within_loops_have_a_limit(exe: fluid.Executor) -> None:
+    (count,) = exe.run(fetch_list=[_nested(64)])
+    assert count.item() == 1
+    with pytest.raises(errors.InvalidArgument, match="more than 64 blocks deep"):
+        _nested(65)
+    assert fluid.default_main_program().current_block_idx == 0
