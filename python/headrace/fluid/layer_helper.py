@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from headrace import errors
 from headrace.fluid import core, initializer, unique_name
 from headrace.fluid.framework import (
@@ -18,7 +20,7 @@ from headrace.fluid.framework import (
 )
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
-__all__ = ["LayerHelper", "append_layer", "check_variable"]
+__all__ = ["LayerHelper", "append_layer", "check_shape", "check_variable"]
 
 
 def check_variable(value: Any, what: str, layer: str) -> Variable:
@@ -26,6 +28,18 @@ def check_variable(value: Any, what: str, layer: str) -> Variable:
     if not isinstance(value, Variable):
         raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a Variable, got {type(value).__name__}")
     return value
+
+
+def check_shape(value: Any, what: str, layer: str) -> list[int]:
+    """``value``, which has to be a list or tuple of integers, as a list."""
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a list or tuple of integers, got {value!r}")
+    for extent in value:
+        if not isinstance(extent, (int, np.integer)) or isinstance(extent, bool):
+            raise errors.TypeMismatch(
+                f"layers.{layer}: {what} has to consist of integers, got {extent!r} in {list(value)}"
+            )
+    return [int(extent) for extent in value]
 
 
 class LayerHelper:

@@ -370,6 +370,34 @@ def test_dropout_of_a_seeded_program_repeats_with_the_training() -> None:
     assert not np.array_equal(first[0], first[1])
 
 
+def test_a_shape_that_is_none_is_refused() -> None:
+    layers, image, ids = (
+        fluid.layers,
+        fluid.layers.data("image", [3, 8, 8]),
+        fluid.layers.data("ids", [1], dtype="int64"),
+    )
+    with pytest.raises(errors.TypeMismatch, match=r"layers.fill_constant: shape has to be a list.* got 'ab'"):
+        layers.fill_constant("ab", "float32", 1)
+    with pytest.raises(errors.TypeMismatch, match=r"layers.fill_constant: shape .* integers, got 1.5"):
+        layers.fill_constant([2, 1.5], "float32", 1)
+    with pytest.raises(errors.TypeMismatch, match=r"layers.uniform_random: shape .* got 3"):
+        layers.uniform_random(3)
+    with pytest.raises(errors.TypeMismatch, match=r"layers.reshape: shape .* got 'ab'"):
+        layers.reshape(image, "ab")
+    with pytest.raises(errors.TypeMismatch, match=r"layers.create_parameter: shape .* got 'ab'"):
+        layers.create_parameter("ab", "float32")
+    with pytest.raises(errors.TypeMismatch, match=r"layers.data: the shape of 'x' .* got 'ab'"):
+        layers.data("x", "ab")
+    with pytest.raises(errors.TypeMismatch, match=r"'fc_0.w_0' has to consist of integers, got \[192, 'ten'\]"):
+        layers.fc(image, "ten")
+    for size in ("ab", 5, [5, "wide"]):
+        with pytest.raises(errors.TypeMismatch, match=r"layers.embedding: size has to"):
+            layers.embedding(ids, size)
+    with pytest.raises(errors.InvalidArgument, match=r"layers.embedding: .* got \[5\]"):
+        layers.embedding(ids, [5])
+    assert layers.fill_constant(np.array([2, 3]), "float32", 1).shape == (2, 3)
+
+
 def test_embedding() -> None:
     ids = np.array([[1], [0], [4], [1]])
     out = fluid.layers.embedding(constant(ids), [5, 3], padding_idx=-1, param_attr="table")

@@ -50,6 +50,8 @@ def data(
         shape: with ``append_batch_size`` that of a sample: the batch's dimension, -1, is put before it unless it has a
             -1 itself.
     """
+    if not isinstance(shape, (list, tuple)):
+        raise errors.TypeMismatch(f"layers.data: the shape of '{name}' has to be a list or tuple, got {shape!r}")
     shape = [-1 if d is None else int(d) for d in shape]
     if append_batch_size and all(d >= 0 for d in shape):
         shape = [-1, *shape]

@@ -13,7 +13,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -362,9 +362,10 @@ def embedding(
         [..., width].
     """
     helper = LayerHelper("embedding")
-    table = helper.create_parameter(param_attr, size, dtype)
-    if table is None or len(size) != 2:
-        raise errors.InvalidArgument(f"layers.embedding: a table of [rows, width] is needed, got {list(size)}")
+    size = check_shape(size, "size", "embedding")
+    table = helper.create_parameter(param_attr, size, dtype) if len(size) == 2 else None
+    if table is None:
+        raise errors.InvalidArgument(f"layers.embedding: a table of [rows, width] is needed, got {size}")
     padding = -1 if padding_idx is None else padding_idx if padding_idx >= 0 else size[0] + padding_idx
     out = helper.create_variable(dtype)
     ids = check_variable(input, "input", "embedding")

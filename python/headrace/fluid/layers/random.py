@@ -12,7 +12,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core, initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
 
 __all__ = [
     "gaussian_random",
@@ -29,7 +29,7 @@ def _fill(op_type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any],
     out = helper.create_variable(dtype, stop_gradient=True)
     inputs = {} if input is None else {"Input": check_variable(input, "input", op_type)}
     attrs["seed"] = attrs["seed"] or helper.main_program._next_seed()
-    attrs = {"shape": [int(d) for d in shape], "dtype": int(core.convert_dtype(dtype)), **attrs}
+    attrs = {"shape": check_shape(shape, "shape", op_type), "dtype": int(core.convert_dtype(dtype)), **attrs}
     helper.append_op(inputs, {"Out": out}, attrs)
     return out
 
@@ -113,6 +113,6 @@ def random_crop(x: Variable, shape: Sequence[int], seed: int | Variable | None =
             f"layers.random_crop: seed must be an int, a Variable or None, got {type(seed).__name__}"
         )
     out = helper.create_variable(check_variable(x, "x", "random_crop").dtype, stop_gradient=True)
-    attrs = {"shape": [int(d) for d in shape]}
+    attrs = {"shape": check_shape(shape, "shape", "random_crop")}
     helper.append_op({"X": x, "Seed": seed}, {"Out": out, "SeedOut": seed}, attrs)
     return out

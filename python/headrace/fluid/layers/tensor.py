@@ -11,7 +11,7 @@ from headrace import errors
 from headrace.fluid import core, unique_name
 from headrace.fluid.framework import Parameter, Variable
 from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitializer
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -60,7 +60,8 @@ def create_parameter(
         raise errors.InvalidArgument("layers.create_parameter: attr=False means that there is no parameter")
     if name is not None:
         given = given._named(name)
-    parameter = LayerHelper("create_parameter").create_parameter(given, shape, dtype, is_bias, default_initializer)
+    extents = check_shape(shape, "shape", "create_parameter")
+    parameter = LayerHelper("create_parameter").create_parameter(given, extents, dtype, is_bias, default_initializer)
     assert parameter is not None  # attr is not False
     return parameter
 
@@ -128,7 +129,8 @@ def fill_constant(
     """A tensor of which every element is ``value``."""
     helper = LayerHelper("fill_constant")
     out = helper.create_variable(dtype, stop_gradient=True) if out is None else out
-    attrs = {"shape": [int(d) for d in shape], "dtype": int(core.convert_dtype(dtype)), "value": float(value)}
+    extents = check_shape(shape, "shape", "fill_constant")
+    attrs = {"shape": extents, "dtype": int(core.convert_dtype(dtype)), "value": float(value)}
     if float(value) != value or isinstance(value, int):
         attrs["str_value"] = str(value)  # an integer may have more digits than a float holds
     helper.append_op(outputs={"Out": out}, attrs=attrs)
@@ -150,7 +152,7 @@ def fill_constant_batch_size_like(
     helper = LayerHelper("fill_constant_batch_size_like")
     out = helper.create_variable(dtype, stop_gradient=True)
     attrs = {
-        "shape": [int(d) for d in shape],
+        "shape": check_shape(shape, "shape", "fill_constant_batch_size_like"),
         "dtype": int(core.convert_dtype(dtype)),
         "value": float(value),
         "input_dim_idx": input_dim_idx,
@@ -214,7 +216,7 @@ def reshape(
     """
     if actual_shape is not None:
         raise errors.Unimplemented("layers.reshape: the shape cannot be a variable")
-    out = _with_shape("reshape2", x, {"shape": [int(d) for d in shape]}, name)
+    out = _with_shape("reshape2", x, {"shape": check_shape(shape, "shape", "reshape")}, name)
     return LayerHelper("reshape2", name).append_activation(out, act)
 
 
