@@ -398,6 +398,31 @@ def test_a_shape_that_is_none_is_refused() -> None:
     assert layers.fill_constant(np.array([2, 3]), "float32", 1).shape == (2, 3)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_range(dtype: str) -> None:
+    steps = [(0, 10, 3), (5, -5, -2), (2, 3, 1)] + ([(0.5, 2.5, 0.25)] if dtype.startswith("float") else [])
+    outs = [fluid.layers.range(*step, dtype) for step in steps]
+    for step, out, got in zip(steps, outs, run(*outs)):
+        expected = np.arange(*step, dtype=dtype)
+        assert out.shape == expected.shape
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_a_range_of_nothing_is_refused() -> None:
+    for step in [(0, 1, 0), (0, 0, 1), (0, 3, -1)]:
+        with pytest.raises(errors.InvalidArgument, match=r"layers.range: from .* there are no steps"):
+            fluid.layers.range(*step, "int64")
+    with pytest.raises(errors.InvalidArgument, match=r"layers.range: end must be finite, got inf"):
+        fluid.layers.range(0, float("inf"), 1, "float32")
+    with pytest.raises(errors.InvalidArgument, match=r"layers.range: step must be an integer for dtype int32, got 0.5"):
+        fluid.layers.range(0, 1, 0.5, "int32")
+    with pytest.raises(errors.TypeMismatch, match=r"layers.range: step must be a number, got 'one'"):
+        fluid.layers.range(0, 1, "one", "float32")
+    with pytest.raises(errors.Unimplemented, match=r"layers.range: end cannot be a variable"):
+        fluid.layers.range(0, fluid.layers.ones([1], "int64"), 1, "int64")
+
+
 def test_embedding() -> None:
     ids = np.array([[1], [0], [4], [1]])
     out = fluid.layers.embedding(constant(ids), [5, 3], padding_idx=-1, param_attr="table")

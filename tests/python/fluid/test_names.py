@@ -122,6 +122,7 @@ FLUID = {
     "custom_dist seed is_sparse",
     "layers.pool3d": "input pool_size pool_type pool_stride pool_padding global_pooling use_cudnn ceil_mode name "
     "exclusive data_format",
+    "layers.range": "start end step dtype",
     "layers.random_crop": "x shape seed",
     "layers.row_conv": "input future_context_size param_attr act",
     "layers.sampling_id": "x min max seed dtype",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +29,7 @@ __all__ = [
     "increment",
     "ones",
     "ones_like",
+    "range",
     "rank",
     "reshape",
     "split",
@@ -195,6 +198,30 @@ def rank(input: Variable) -> Variable:
     return assign(np.array(len(check_variable(input, "input", "rank").shape), np.int32))
 
 
+def range(start: float, end: float, step: float, dtype: Any) -> Variable:
+    """start, start + step, start + 2 · step, … before ``end``; [their number]. The three are numbers, not variables."""
+    is_integer = "int" in core.dtype_name(core.convert_dtype(dtype))
+    given: dict[str, Any] = {"start": start, "end": end, "step": step}
+    for what, value in given.items():
+        if isinstance(value, Variable):
+            raise errors.Unimplemented(f"layers.range: {what} cannot be a variable")
+        if not isinstance(value, (int, float, np.number)):
+            raise errors.TypeMismatch(f"layers.range: {what} must be a number, got {value!r}")
+        if not math.isfinite(value):
+            raise errors.InvalidArgument(f"layers.range: {what} must be finite, got {value}")
+        if is_integer and what != "end" and value != int(value):
+            raise errors.InvalidArgument(f"layers.range: {what} must be an integer for dtype {dtype}, got {value}")
+    count = math.ceil((end - start) / step) if step != 0 else 0
+    if count <= 0:
+        raise errors.InvalidArgument(f"layers.range: from {start} to {end} there are no steps of {step}")
+    helper = LayerHelper("range")
+    places, out = (helper.create_variable(number, stop_gradient=True) for number in ("int64", dtype))
+    helper.append_op({"X": ones([count], "int64")}, {"Out": places}, {"axis": 0, "exclusive": True}, type="cumsum")
+    attrs = {"scale": float(step), "bias": float(start)}
+    helper.append_op({"X": cast(places, dtype)}, {"Out": out}, attrs, type="scale")
+    return out
+
+
 def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variable:
     """x + value for a single element."""
     helper = LayerHelper("increment")
@@ -264,7 +291,7 @@ def split(
     count = num_or_sections if isinstance(num_or_sections, int) else len(sections)
     if count <= 0:
         raise errors.InvalidArgument(f"layers.split: into a positive number of sections, got {num_or_sections!r}")
-    out = [helper.create_variable(check_variable(input, "input", "split").dtype) for _ in range(count)]
+    out = [helper.create_variable(check_variable(input, "input", "split").dtype) for _ in builtins.range(count)]
     attrs = {"num": count if equal else 0, "sections": sections, "axis": dim}
     helper.append_op({"X": input}, {"Out": out}, attrs)
     return out
