@@ -271,8 +271,11 @@ class Program:
     """What an Executor runs: blocks of operators and variables.
 
     Attributes:
-        random_seed: 0, the default: random operators draw afresh in each process. Otherwise each operator that is added
-            afterwards gets a seed of its own that follows from this one, so that a run repeats.
+        random_seed: 0, the default: random operators draw afresh in each process. Otherwise initial values, dropout,
+            crops, shuffled and random readers that are added afterwards get seeds that follow from this one, so that
+            training repeats. Layers that have nothing to tell their runs apart by (``uniform_random``,
+            ``gaussian_random``, ``sampling_id``, ``nce``) draw afresh all the same: with a seed, they would draw the
+            same numbers in every run.
     """
 
     def __init__(self) -> None:

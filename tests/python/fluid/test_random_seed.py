@@ -24,44 +24,54 @@ def _nce() -> Variable:
     return fluid.default_main_program().global_block().ops[-1].output("SampleLabels")[0]
 
 
-LAYERS: dict[str, Callable[[], Variable]] = {
+SEEDED: dict[str, Callable[[], Variable]] = {
+    "random_crop": lambda: layers.random_crop(_rows(), [7]),
+    "dropout": lambda: layers.dropout(_rows(), 0.5, seed=0),
+    "random_data_generator": lambda: layers.read_file(layers.random_data_generator(0.0, 1.0, [[20]])),
+}
+UNSEEDED: dict[str, Callable[[], Variable]] = {
     "uniform_random": lambda: layers.uniform_random([20]),
     "gaussian_random": lambda: layers.gaussian_random([20], seed=0),
     "uniform_random_batch_size_like": lambda: layers.uniform_random_batch_size_like(_rows(), [-1, 5]),
     "gaussian_random_batch_size_like": lambda: layers.gaussian_random_batch_size_like(_rows(), [-1, 5]),
     "sampling_id": lambda: layers.sampling_id(layers.fill_constant([20, 1000], "float32", 0.001)),
-    "random_crop": lambda: layers.random_crop(_rows(), [7]),
     "nce": _nce,
-    "dropout": lambda: layers.dropout(_rows(), 0.5, seed=0),
-    "random_data_generator": lambda: layers.read_file(layers.random_data_generator(0.0, 1.0, [[20]])),
 }
 
 
-def drawn(layer: Callable[[], Variable], seed: int) -> list[np.ndarray]:
-    """What two uses of a layer draw in a program with a seed."""
+def drawn(layer: Callable[[], Variable], seed: int, own_seed: bool = False) -> list[np.ndarray]:
+    """What two uses of a layer draw in a program with a seed, which is something else in each run."""
     main, startup = fluid.Program(), fluid.Program()
     main.random_seed = startup.random_seed = seed
     with fluid.scope_guard(fluid.Scope()), fluid.program_guard(main, startup), fluid.unique_name.guard():
         outs = [layer(), layer()]
         exe = fluid.Executor()
         exe.run(startup)
-        return exe.run(main, fetch_list=outs)
+        runs = [exe.run(main, fetch_list=outs) for _ in range(2)]
+        assert own_seed or not np.array_equal(*(run[0] for run in runs))
+        return runs[0]
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", SEEDED)
 def test_what_a_layer_draws_follows_from_the_seed_of_the_program(name: str) -> None:
-    first, other = drawn(LAYERS[name], 7)
-    again = drawn(LAYERS[name], 7)
+    first, other = drawn(SEEDED[name], 7)
+    again = drawn(SEEDED[name], 7)
     np.testing.assert_array_equal(first, again[0])
     np.testing.assert_array_equal(other, again[1])
     assert not np.array_equal(first, other)
-    assert not np.array_equal(first, drawn(LAYERS[name], 8)[0])
+    assert not np.array_equal(first, drawn(SEEDED[name], 8)[0])
+
+
+@pytest.mark.parametrize("name", UNSEEDED)
+def test_noise_is_drawn_afresh_in_each_run_all_the_same(name: str) -> None:
+    first, other = drawn(UNSEEDED[name], 7)
+    assert not np.array_equal(first, other)
 
 
 def test_a_seed_of_its_own_goes_before_that_of_the_program() -> None:
-    first, other = drawn(lambda: layers.uniform_random([20], seed=3), 7)
+    first, other = drawn(lambda: layers.uniform_random([20], seed=3), 7, own_seed=True)
     np.testing.assert_array_equal(first, other)
-    np.testing.assert_array_equal(first, drawn(lambda: layers.uniform_random([20], seed=3), 8)[0])
+    np.testing.assert_array_equal(first, drawn(lambda: layers.uniform_random([20], seed=3), 8, own_seed=True)[0])
 
 
 def shuffled(seed: int) -> list[int]:

@@ -209,7 +209,7 @@ def nce(
         num_neg_samples: how many classes of noise are drawn for a row; None: 10.
         sampler: what noise is drawn from: "uniform", "log_uniform" (lower classes are more frequent) or "custom_dist".
         custom_dist: the probability of each class, for "custom_dist".
-        seed: if given, the same noise in each run. 0: from the program's ``random_seed``, if it has one.
+        seed: if given, the same noise in each run.
         is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its classes.
 
     Returns:
@@ -251,7 +251,7 @@ def nce(
     attrs = {
         "num_total_classes": num_total_classes,
         "num_neg_samples": 10 if num_neg_samples is None else num_neg_samples,
-        "seed": seed or helper.main_program._next_seed(),
+        "seed": seed,
         "sampler": samplers[sampler],
         "is_sparse": is_sparse,
     }

@@ -1,5 +1,5 @@
-"""Layers that draw random numbers. A seed means the same numbers in each run. A layer without one, or with 0, gets one
-from a program that has a ``random_seed``, and draws others in each run if the program has none either.
+"""Layers that draw random numbers. A seed of 0 means other numbers in each run, also if the program has a
+``random_seed``; any other seed the same ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ def _fill(op_type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any],
     helper = LayerHelper(op_type)
     out = helper.create_variable(dtype, stop_gradient=True)
     inputs = {} if input is None else {"Input": check_variable(input, "input", op_type)}
-    attrs["seed"] = attrs["seed"] or helper.main_program._next_seed()
     attrs = {"shape": check_shape(shape, "shape", op_type), "dtype": int(core.convert_dtype(dtype)), **attrs}
     helper.append_op(inputs, {"Out": out}, attrs)
     return out
@@ -89,7 +88,7 @@ def sampling_id(x: Variable, min: float = 0.0, max: float = 1.0, seed: int = 0, 
     """
     helper = LayerHelper("sampling_id")
     out = helper.create_variable("int64", stop_gradient=True)
-    attrs = {"min": float(min), "max": float(max), "seed": seed or helper.main_program._next_seed()}
+    attrs = {"min": float(min), "max": float(max), "seed": seed}
     helper.append_op({"X": check_variable(x, "x", "sampling_id")}, {"Out": out}, attrs)
     return out
 
