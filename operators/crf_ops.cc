@@ -85,7 +85,15 @@ T Score(const Weights<T>& w, int64_t rows, const T* emission, const int64_t* lab
   return score;
 }
 
-void CheckLabels(const LoDTensor& label, int64_t labels) {
+// `offsets`: of the sequences of Emission. Labels without a LoD are taken to have the same.
+void EnforceSequencesOfLabels(const LoDTensor& label, const LoDOffsets& offsets) {
+  HR_ENFORCE(label.lod().empty() || label.lod().back() == offsets, InvalidArgument,
+             "input Label: expected the sequences of input Emission, ", ToString(LoD{offsets}), ", got ",
+             ToString(label.lod()));
+}
+
+void CheckLabels(const LoDTensor& label, const LoDOffsets& offsets, int64_t labels) {
+  EnforceSequencesOfLabels(label, offsets);
   const int64_t* values = label.data<int64_t>();
   for (int64_t r = 0; r < label.numel(); ++r) {
     HR_ENFORCE(0 <= values[r] && values[r] < labels, OutOfRange, "input Label: row ", r, " has label ", values[r],
@@ -116,7 +124,7 @@ void CrfKernel(const ExecutionContext& ctx) {
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
   const LoDTensor& label_tensor = ctx.Input("Label");
-  CheckLabels(label_tensor, labels);
+  CheckLabels(label_tensor, offsets, labels);
   const T* emission = emission_tensor.data<T>();
   T* emission_exps = ctx.Output("EmissionExps")->mutable_data<T>();
   for (int64_t r = 0; r < emission_tensor.dims()[0]; ++r) {
@@ -148,7 +156,7 @@ void CrfGradKernel(const ExecutionContext& ctx) {
   const int64_t labels = emission_tensor.dims()[1];
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
   const LoDTensor& label_tensor = ctx.Input("Label");
-  CheckLabels(label_tensor, labels);
+  CheckLabels(label_tensor, offsets, labels);
   T* emission_grad = MutableOrNull<T>(ctx, "Emission@GRAD");
   T* transition_grad = ZerosOrNull<T>(ctx, "Transition@GRAD");
   const LoDTensor& cost_grad = ctx.Input("LogLikelihood@GRAD");
@@ -241,6 +249,7 @@ void DecodingKernel(const ExecutionContext& ctx) {
     Decode(w, rows, emission + first * labels, &best, &from, path + first);
   });
   if (const LoDTensor* label = ctx.InputOrNull("Label")) {
+    EnforceSequencesOfLabels(*label, offsets);
     const int64_t* y = label->data<int64_t>();
     for (int64_t r = 0; r < emission_tensor.dims()[0]; ++r) {
       path[r] = static_cast<int64_t>(path[r] == y[r]);

@@ -102,3 +102,7 @@ def test_what_does_not_fit_is_refused() -> None:
     wrong = inputs(Label=LABEL + K)
     test = OpTest("linear_chain_crf", wrong, outputs=outputs, known=["Transition"])
     test.check_refused(IndexError, "Label", when="run")
+    wrong = inputs(Label=(LABEL, [LENGTHS[::-1]]))
+    for op_type, results in (("linear_chain_crf", outputs), ("crf_decoding", {"ViterbiPath": None})):
+        test = OpTest(op_type, wrong, outputs=results, known=["Transition"])
+        test.check_refused(ValueError, "Label", "sequences of input Emission", when="run")
