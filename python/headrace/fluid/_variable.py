@@ -33,9 +33,9 @@ class Variable:
     """A variable of a program: a name with a type, a shape and a dtype. Its value lives in the scope in which the
     program is run.
 
-    ``+ - * / // % **`` and the unary ``-`` add the operators that compute them to the current block of the variable's
-    program; the other side may be a number. So does indexing: ``x[0, 1:-1, ..., ::-1]``. ``==`` compares the variables
-    themselves, not their values.
+    ``+ - * / // % ** < <= > >=`` and the unary ``-`` add the operators that compute them to the current block of the
+    variable's program; the other side may be a number. So does indexing: ``x[0, 1:-1, ..., ::-1]``. ``==`` compares the
+    variables themselves; ``layers.equal`` compares their values.
     """
 
     # Python would ask for x[0], x[1], … without end.
@@ -186,6 +186,18 @@ class Variable:
     def __pow__(self, other: Operand) -> Variable:
         return _elementwise("elementwise_pow", self, _number(self, other) if _is_number(other) else other)
 
+    def __lt__(self, other: Operand) -> Variable:
+        return _compare("less_than", self, other)
+
+    def __le__(self, other: Operand) -> Variable:
+        return _compare("less_equal", self, other)
+
+    def __gt__(self, other: Operand) -> Variable:
+        return _compare("greater_than", self, other)
+
+    def __ge__(self, other: Operand) -> Variable:
+        return _compare("greater_equal", self, other)
+
     def __bool__(self) -> bool:
         raise errors.TypeMismatch(
             f"variable '{self.name}' has no value while the program is being built; fetch it from a run"
@@ -297,6 +309,12 @@ def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
         x, y = y, x  # the larger one comes first; these two commute
     # A batch meets a batch.
     return _append_op(op_type, {"X": x, "Y": y}, {"axis": 0 if y.shape[:1] == (-1,) else -1})
+
+
+def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
+    out = _elementwise(op_type, x, _number(x, y) if _is_number(y) else y)
+    out.stop_gradient = True
+    return out
 
 
 class Parameter(Variable):

@@ -187,14 +187,27 @@ def test_integers_are_divided_as_fluid_does(exe: fluid.Executor) -> None:
     c = np.array([[7.5, -7.5], [2.0, 3.0]], np.float32)
     outs = [n / 7, n / 2.0, n // m, n % m, n // 2, n % 3, x // 2.0, x % 2, x**2, n / m]
     got = run(exe, outs, n=a, m=b, x=c)
-    truncated = [[3, -3], [2**62 // 3, -2]]
-    wants = [[[1, -1], [2**62 // 7, 1]], [[3, -3], [2**61, 4]], a // b, a % b, a // 2, a % 3, c // 2, c % 2, c**2]
-    for value, want in zip(got, [*wants, truncated]):
+    quotient = np.array([[3, -3], [2**62 // 3, -2]])
+    wants = [[[1, -1], [2**62 // 7, 1]], [[3, -3], [2**61, 4]], quotient, a - quotient * b, [[3, -3], [2**61, 4]]]
+    wants += [[[1, -1], [2**62 % 3, 2]], np.trunc(c / 2), np.fmod(c, 2), c**2, quotient]
+    for value, want in zip(got, wants):
         np.testing.assert_array_equal(value, want)
     with pytest.raises(errors.TypeMismatch, match="int64"):
         n / 2.5
     with pytest.raises(errors.InvalidArgument, match="0"):
         n / 0
+
+
+def test_variables_are_compared(exe: fluid.Executor) -> None:
+    x, y, n = fluid.data("x", [None]), fluid.data("y", [None]), fluid.data("n", [None], "int64")
+    a, b = np.array([1, 2, 3], np.float32), np.array([2, 2, 2], np.float32)
+    outs = [x < y, x <= y, x > y, x >= y, x < 2.5, x >= 2, n > 1]
+    assert all(out.stop_gradient and out.dtype == fluid.core.VarDesc.VarType.BOOL for out in outs)
+    got = run(exe, outs, x=a, y=b, n=a.astype(np.int64))
+    for value, want in zip(got, [a < b, a <= b, a > b, a >= b, a < 2.5, a >= 2, a > 1]):
+        np.testing.assert_array_equal(value, want)
+    with pytest.raises(errors.TypeMismatch, match="no value while the program is being built"):
+        assert x < y
 
 
 def test_a_batch_meets_a_batch(exe: fluid.Executor) -> None:
