@@ -319,8 +319,8 @@ void PreparedProgram::Impl::CheckFeed(const Fed& feed, const LoDTensor& value) {
   HR_ENFORCE(Matches(spec.dims, value.dims()), InvalidArgument, "'", name, "' is declared with shape ",
              ToString(spec.dims), ", fed with ", ToString(value.dims()));
   // What is declared without sequences may have them: Fluid's programs feed single words that way.
-  HR_ENFORCE(spec.lod_level == 0 || static_cast<size_t>(spec.lod_level) == value.lod_level(), InvalidArgument, "'", name,
-             "' is declared with LoD level ", spec.lod_level, ", fed with ", value.lod_level());
+  HR_ENFORCE(spec.lod_level == 0 || static_cast<size_t>(spec.lod_level) == value.lod_level(), InvalidArgument, "'",
+             name, "' is declared with LoD level ", spec.lod_level, ", fed with ", value.lod_level());
   if (!value.lod().empty()) {
     HR_ENFORCE(!value.dims().empty(), InvalidArgument, "'", name, "' is fed with a scalar that has an LoD");
     CheckLoD(value.lod(), value.dims()[0]);

@@ -35,9 +35,8 @@ HEADRACE_REGISTER_OP(test_every_attr)
 // A program with something of everything.
 ProgramDesc Sample() {
   ProgramDesc program;
-  VarDesc& x = Declare(&program, "x", {-1, 3});
-  x.tensor.dtype = DataType::kBFloat16;
-  x.tensor.lod_level = 2;
+  Declare(&program, "x", {-1, 3}).tensor.lod_level = 2;
+  Declare(&program, "half", {3}).tensor.dtype = DataType::kBFloat16;
   test::DeclareParameter(&program, "w", {4, 5});
   Declare(&program, "skip").stop_gradient = true;
   VarDesc& reader = Declare(&program, "reader");

@@ -56,7 +56,6 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("nearest_interp", "data_layout", "NHWC", "'NHWC'"),
     ("conv2d", "fuse_brelu", True, "true"),
     ("conv2d_transpose", "fuse_activation", "relu", "'relu'"),
-    ("conv2d", "padding_algorithm", "SAME", "'SAME'"),
     ("conv3d", "data_format", "NDHWC", "'NDHWC'"),
     ("pool3d", "data_format", "NDHWC", "'NDHWC'"),
     ("matmul", "head_number", 2, "got 2"),
