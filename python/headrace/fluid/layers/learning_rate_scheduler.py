@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Union
 
 from headrace import errors
-from headrace.fluid import initializer, unique_name
+from headrace.fluid import unique_name
 from headrace.fluid.framework import Variable, default_main_program
-from headrace.fluid.layer_helper import LayerHelper
 from headrace.fluid.layers import control_flow, nn, ops, tensor
 
 __all__ = [
@@ -45,14 +44,7 @@ def _schedule() -> Iterator[None]:
 
 def _step(begin: int = 0) -> Variable:
     """The number of the run, float32 [1]. ``begin``: that of the first run, if the program has no counter yet."""
-    helper = LayerHelper("global_step_counter")
-    block = helper.main_program.global_block()
-    if block.has_var(_COUNTER):
-        counter = block.var(_COUNTER)
-    else:
-        counter = helper.create_global_variable(_COUNTER, [1], "int64", initializer.Constant(begin - 1))
-        block._prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": 1.0})
-    step = tensor.cast(counter, "float32")
+    step = tensor.cast(nn.autoincreased_step_counter(_COUNTER, begin), "float32")
     step.stop_gradient = True
     return step
 
