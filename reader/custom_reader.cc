@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <utility>
 
@@ -135,7 +136,7 @@ void CustomReader::ReadNextImpl(LoDTensorArray* out) {
     *inner_.GetVar(wiring_.sources[i]).GetMutable<LoDTensor>() = std::move(batch[i]);
   }
   // A loop of the block need not end by itself: Shutdown, which waits for this call, ends it.
-  struct Stopped {};
+  struct Stopped : std::exception {};
   const std::function<void()>* const outer_hook = ScopedWaitHook::Current();
   const ScopedWaitHook hook([this, outer_hook] {
     if (outer_hook != nullptr) (*outer_hook)();
