@@ -178,13 +178,13 @@ class Variable:
         return _elementwise("elementwise_div", numerator, self)
 
     def __floordiv__(self, other: Operand) -> Variable:
-        return _elementwise("elementwise_floordiv", self, _number(self, other) if _is_number(other) else other)
+        return _elementwise("elementwise_floordiv", self, _operand(self, other))
 
     def __mod__(self, other: Operand) -> Variable:
-        return _elementwise("elementwise_mod", self, _number(self, other) if _is_number(other) else other)
+        return _elementwise("elementwise_mod", self, _operand(self, other))
 
     def __pow__(self, other: Operand) -> Variable:
-        return _elementwise("elementwise_pow", self, _number(self, other) if _is_number(other) else other)
+        return _elementwise("elementwise_pow", self, _operand(self, other))
 
     def __lt__(self, other: Operand) -> Variable:
         return _compare("less_than", self, other)
@@ -302,6 +302,11 @@ def _number(like: Variable, value: float) -> Variable:
     return out
 
 
+def _operand(x: Variable, other: Operand) -> Operand:
+    """``other``; a number as a variable that goes with ``x``."""
+    return _number(x, other) if _is_number(other) else other
+
+
 def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
     if not isinstance(y, Variable):
         raise errors.TypeMismatch(f"arithmetic with '{x.name}' takes a Variable or a number, got {type(y).__name__}")
@@ -312,7 +317,7 @@ def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
 
 
 def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
-    out = _elementwise(op_type, x, _number(x, y) if _is_number(y) else y)
+    out = _elementwise(op_type, x, _operand(x, y))
     out.stop_gradient = True
     return out
 
