@@ -12,6 +12,7 @@ from typing import Any
 from headrace import _core
 from headrace._weak_collections import WeakBag
 from headrace.data._engine import Engine
+from headrace.data._interpreter_exit import rest_if_interpreter_exits
 from headrace.data._worker import ClaimServer
 from headrace.data._worker_group import WorkerGroup
 
@@ -149,5 +150,9 @@ def _tune_until(workers: weakref.ref[WorkerGroup], stopping: threading.Event) ->
         alive = workers()
         if alive is None:
             return
-        alive.tune()
+        try:
+            alive.tune()
+        except BaseException:
+            rest_if_interpreter_exits()
+            raise
         del alive

@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing.util  # noqa: F401
+import os
 import threading
 import weakref
+from collections.abc import Iterator
+
+from headrace import errors
 
 _exits = False
+# Held while a process is started.
+_start_lock = threading.RLock()
+# How long the exit waits for a start, in seconds.
+_PATIENCE = 5.0
 
 
 def _note_exit() -> None:
     global _exits
     _exits = True
+    if _start_lock.acquire(timeout=_PATIENCE):
+        _start_lock.release()
+
+
+def _make_start_lock_anew() -> None:
+    """In a forked child, where the thread that holds it may not be."""
+    global _start_lock
+    _start_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_make_start_lock_anew)
+
+
+@contextlib.contextmanager
+def process_start() -> Iterator[None]:
+    """Around the start of a worker process, which either ends before the interpreter begins to exit or does not begin.
+
+    multiprocessing terminates the workers that there are at the exit, and then waits for those that there are: for one
+    that a daemon thread has started in between it would wait without end.
+
+    Raises:
+        FailedPrecondition: the interpreter exits, and this is a daemon thread.
+    """
+    with _start_lock:
+        if _exits and threading.current_thread() is not threading.main_thread():
+            raise errors.FailedPrecondition("no worker can start any more: the interpreter exits")
+        yield
 
 
 # atexit runs the newest function first. multiprocessing registers one that ends workers, when multiprocessing.util is

@@ -27,6 +27,7 @@ from typing import Any
 
 from headrace import _core, errors
 from headrace._weak_collections import WeakBag
+from headrace.data._interpreter_exit import process_start
 from headrace.data._updates import UpdateLog
 from headrace.data._worker import (
     OUTDATED,
@@ -229,7 +230,8 @@ class WorkerPool:
             daemon=True,
         )
         try:
-            process.start()
+            with process_start():
+                process.start()
         except (EOFError, ConnectionError) as error:
             raise errors.FailedPrecondition(
                 "the forkserver has ended, which imports the main module of the program when it starts: this module "

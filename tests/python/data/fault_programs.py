@@ -12,10 +12,13 @@ import gc
 import hashlib
 import importlib
 import json
+import multiprocessing.context
+import multiprocessing.popen_fork
 import os
 import random
 import re
 import resource
+import select
 import signal
 import sys
 import threading
@@ -25,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from fault_processes import ignores_interrupts, session_members, stat_of, workers_of
+from fault_processes import ignores_interrupts, session_members, workers_of
 
 import headrace.fluid as fluid
 from headrace import errors
@@ -765,9 +768,9 @@ def dies_while_ready() -> None:
     iterator = iter(loader)
     got = [next(iterator) for _ in range(20)]
     victim = min(workers_of(os.getpid()))
+    ended = os.pidfd_open(victim)
     os.kill(victim, signal.SIGKILL)
-    while (stat := stat_of(victim)) is not None and stat[0] not in "ZX":
-        time.sleep(0.001)
+    select.select([ended], [], [])  # a zombie may still have threads
     time.sleep(0.05)  # longer than the 20 ms between two checks for deaths
     replaced = 0
     for batch in iterator:
@@ -851,6 +854,30 @@ def exits_beside_a_thread(count: int, workers: int) -> None:
             return
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     report(sorted(set(statuses)))
+
+
+def exits_while_workers_start() -> None:
+    """Ends while a daemon thread is between the starts of two workers. multiprocessing waits for the second one."""
+    main_may_end, terminated = threading.Event(), threading.Event()
+    terminate = multiprocessing.popen_fork.Popen.terminate
+
+    def terminate_and_rest(popen: Any) -> None:
+        terminate(popen)
+        terminated.set()
+        time.sleep(0.5)  # in which the second worker could start
+
+    class Fork(multiprocessing.context.ForkContext):
+        def Process(self, *args: Any, name: str, **kwargs: Any) -> Any:  # type: ignore[override]
+            if name == "headrace-worker-1":
+                main_may_end.set()
+                terminated.wait()
+            return super().Process(*args, name=name, **kwargs)
+
+    multiprocessing.popen_fork.Popen.terminate = terminate_and_rest  # type: ignore[method-assign]
+    loader = DataLoader(Work(400), batch_size=8, num_workers=2, multiprocessing_context=Fork())
+    threading.Thread(target=_iterate, args=(loader, int), daemon=True).start()
+    main_may_end.wait()
+    report("ends")
 
 
 def main() -> None:

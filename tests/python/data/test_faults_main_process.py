@@ -44,3 +44,10 @@ def test_an_end_beside_a_thread_that_iterates(workers: int) -> None:
         assert running.result() == [0]
         assert running.errors() == ""
         running.assert_nothing_left()
+
+
+def test_an_end_while_a_thread_starts_workers() -> None:
+    with program("exits_while_workers_start") as running:
+        assert running.result() == "ends"
+        assert running.errors() == ""
+        running.assert_nothing_left()
