@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -199,16 +201,39 @@ class ProgressBar(Iterator[Any]):
         try:
             return self._batches.__next__()
         except StopIteration:
-            self._count()
-            self._bar.close()
+            self._end()
             raise
 
     def __del__(self) -> None:
-        self._count()
-        self._bar.close()
+        self._end()
 
     def _count(self) -> None:
-        self._bar.update(self._progress.taken - self._bar.n)
+        self._draw(self._bar.update, self._progress.taken - self._bar.n)
+
+    def _end(self) -> None:
+        self._count()
+        self._draw(self._bar.close)
+
+    def _draw(self, method: Callable[..., object], *arguments: int) -> None:
+        try:
+            method(*arguments)
+        except BaseException:
+            _unlock(self._bar)
+            raise
+
+
+def _unlock(bar: Any) -> None:
+    """Gives back what an interrupt within tqdm has left locked: the lock that all bars share, those of child processes,
+    too, which would wait for it forever.
+    """
+    import multiprocessing.synchronize  # not for nothing: where there are no semaphores it fails
+
+    lock = bar.get_lock()
+    for part in getattr(lock, "locks", [lock]):
+        if isinstance(part, (type(threading.RLock()), multiprocessing.synchronize.RLock)):
+            with contextlib.suppress(RuntimeError, AssertionError):  # this thread does not hold it any more
+                while True:
+                    part.release()
 
 
 # Of a batch that nobody waits for.

@@ -9,6 +9,7 @@ import itertools
 import random
 import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tqdm
 from loader_datasets import Ints, Raising, Vectors, same
 
 import headrace
@@ -249,6 +251,24 @@ def test_signals_at_random_moments_lose_no_batch(name: str) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+    assert tqdm_is_unlocked()
+
+
+def tqdm_is_unlocked() -> bool:
+    """Whether other threads and processes can have the lock that all of tqdm's bars share."""
+    parts = tqdm.tqdm.get_lock().locks
+    free: list[bool] = []
+
+    def try_each() -> None:
+        for part in parts:
+            free.append(part.acquire(False))
+            if free[-1]:
+                part.release()
+
+    thread = threading.Thread(target=try_each)
+    thread.start()
+    thread.join()
+    return all(free)
 
 
 def test_a_sampler_that_an_interrupt_ends_is_an_error_and_not_the_end_of_the_epoch() -> None:
