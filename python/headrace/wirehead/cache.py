@@ -28,7 +28,8 @@ Why nothing can be lost, torn or mixed, whoever is killed and when:
    that, it never does again: somebody may be clearing away what it has left. A writer that cannot say that it is alive
    when its description is inserted does not acknowledge the sample, but puts it again under a new lease, into a
    generation that it pins anew; a reader, too, pins anew under a new one. So clocks need not agree, only run at about
-   the same speed.
+   the same speed. In a local store, a process that is seen to have ended is dead at once. With a server that would be
+   too early: what the process sent before it died may still be on its way.
 6. **Bound.** A swap waits until all generations older than the current one are dropped. A writer goes on from the
    generation after the current one to the second after it when it has found all numbers of the first taken, and has
    seen that all generations older than the current one are dropped; these do not come back. So at most three have
@@ -47,6 +48,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from headrace.wirehead.config import Config, ConfigSource
@@ -85,6 +87,36 @@ class Swap:
 def this_process() -> str:
     """Host and process number, as leases and logs show them."""
     return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def whose() -> Document:
+    """What a lease says of the process that holds it."""
+    return {"process": this_process(), "pid": os.getpid(), "pid_namespace": _pid_namespace()}
+
+
+def _pid_namespace() -> str | None:
+    """Within what this process's number is its alone: a running system, and containers may share a host's name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return None
+
+
+def _has_ended(lease: Document) -> bool:
+    """Whether the process that holds a lease is known to have ended. False if it runs in another container, if its
+    number has been given to another, or if the lease does not say.
+    """
+    pid, namespace = lease.get("pid"), lease.get("pid_namespace")
+    if not isinstance(pid, int) or namespace is None or namespace != _pid_namespace():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
 
 
 class Cache:
@@ -168,7 +200,9 @@ class Cache:
 
     def is_expired(self, lease: Document, now: float) -> bool:
         """Whether nobody holds a lease any more, at a time of the store."""
-        return now - seconds(lease.get("time", 0)) > self.config.lease
+        if now - seconds(lease.get("time", 0)) > self.config.lease:
+            return True
+        return self.config.is_local and _has_ended(lease)
 
     def blocked_by(self, generation: int) -> str | None:
         """Who keeps a full generation from being swapped, in words; None if nobody does."""

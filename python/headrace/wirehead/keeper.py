@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 
-from headrace.wirehead.cache import Cache, Swap, this_process
+from headrace.wirehead.cache import Cache, Swap, this_process, whose
 from headrace.wirehead.errors import StoreError
 from headrace.wirehead.sample import check_description, chunk_names
 from headrace.wirehead.store import LEASES, ROUNDS, SWAPS, Document, key, samples_table
@@ -119,7 +119,7 @@ class Keeper:
             return False  # somebody else had it a moment ago
         self._asked = now
         found = store.find(LEASES, "manager")
-        mine = {"holder": self._me, "role": "manager", "process": this_process(), "generations": []}
+        mine = {"holder": self._me, "role": "manager", **whose(), "generations": []}
         if found is not None and found.get("holder") != self._me:
             if not self._cache.is_expired(found, store.now()):
                 return False

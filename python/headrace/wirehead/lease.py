@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.wirehead.cache import Cache, this_process
+from headrace.wirehead.cache import Cache, whose
 from headrace.wirehead.store import LEASES
 
 log = logging.getLogger("headrace.wirehead")
@@ -37,7 +37,7 @@ class Lease:
     def __init__(self, cache: Cache, role: str, **details: Any) -> None:
         self.key = _new_key(role)
         self._cache = cache
-        self._details = {"role": role, "process": this_process(), **details}
+        self._details = {"role": role, **whose(), **details}
         self._generations: list[int] = []
         self._kept_from = math.inf  # the first generation that the store's document keeps, whichever it has by now
         self._renewed = float("-inf")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 import headrace.wirehead.writer as writing
 from headrace.wirehead import Config, CorruptSampleError, MongoheadDataset, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator
-from headrace.wirehead.cache import Cache, open_store
+from headrace.wirehead.cache import Cache, open_store, whose
 from headrace.wirehead.keeper import Keeper
 from headrace.wirehead.lease import Lease
 from headrace.wirehead.reader import Reader
@@ -260,6 +261,14 @@ def test_a_generator_waits_for_the_swaps_of_all_that_it_has_filled(config: dict[
     assert cache.current() == 2
 
 
+def test_the_last_swap_does_not_wait_for_the_lease_of_the_generator_itself(
+    config: dict[str, Any], cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lease, "_renew", lambda lease: None)  # as if its thread came too late
+    assert Generator(numbered(0, 15), config).run() == 15
+    assert cache.current() == 3
+
+
 def test_samples_in_flight_during_a_swap_go_into_the_next_generation(cache: Cache) -> None:
     late = Writer(cache)
     assert late.put(next(numbered(0, 1))) == (1, 0)
@@ -486,6 +495,19 @@ def test_the_lease_of_a_dead_writer_ends_and_its_half_sample_goes(config: dict[s
     assert swap.deleted == 1
     rest.close()
     cache.close()
+
+
+def test_who_counts_as_dead_before_LEASE(config: dict[str, Any], cache: Cache) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    ours = {**whose(), "time": 1000.0}
+    assert not cache.is_expired(ours, 1000 + cache.config.lease - 1)
+    assert cache.is_expired(ours, 1000 + cache.config.lease + 1)
+    theirs = {**ours, "pid": ended.pid}
+    # What it has sent to a server may still be on its way.
+    assert cache.is_expired(theirs, 1000) == cache.config.is_local
+    assert not cache.is_expired({**theirs, "pid_namespace": "another container's"}, 1000)
+    assert not cache.is_expired({"time": 1000.0}, 1000)
 
 
 def test_config_objects_are_taken_as_they_are(config: dict[str, Any]) -> None:
