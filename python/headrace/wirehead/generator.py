@@ -19,6 +19,8 @@ from headrace.wirehead.writer import Writer
 
 log = logging.getLogger("headrace.wirehead")
 
+_PATIENCE = 3.0  # seconds; other generators let go of a generation within one
+
 
 class WireheadGenerator:
     """Puts what a generator yields into the cache until it ends, ``n_samples`` are stored or the process is asked to
@@ -84,6 +86,7 @@ class WireheadGenerator:
                     if self._stop.is_set():
                         break
             if not self._stop.is_set():
+                writer.close()  # or the swaps would wait for its lease
                 self._finish(cache, keeper)
         return self.stored
 
@@ -96,13 +99,15 @@ class WireheadGenerator:
         self._stop.set()
 
     def _finish(self, cache: Cache, keeper: Keeper) -> None:
-        """Waits until generations that are full have been swapped: this may be the last generator."""
-        deadline = time.monotonic() + 2 * self.config.lease
-        while (
-            cache.fill(cache.current() + 1) == self.config.swap_cap
-            and time.monotonic() < deadline
-            and keeper.blocked is None
-        ):
+        """Waits until generations that are full have been swapped: this may be the last generator. But not for slow
+        readers.
+        """
+        now = time.monotonic()
+        deadline, patience = now + 2 * self.config.lease, now + _PATIENCE
+        while cache.fill(cache.current() + 1) == self.config.swap_cap and now < deadline:
+            if keeper.blocked is not None and now >= patience:
+                break
+            now = time.monotonic()
             if keeper.step() is None:
                 time.sleep(0.01)
 

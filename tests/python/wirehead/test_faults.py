@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from ferretdb_server import BINARY, SKIPPED, Server
 
-from headrace.wirehead import MongoTupleheadDataset, StoreError
+from headrace.wirehead import MongoTupleheadDataset, StoreError, WireheadGenerator
 from headrace.wirehead.cache import Cache, open_store
 from headrace.wirehead.keeper import Keeper
 from headrace.wirehead.reader import Reader
@@ -34,7 +34,13 @@ class KillingStore:
 
     def __init__(self, store: Store, operation: int, after: bool) -> None:
         self._store, self._left, self._after = store, itertools.count(operation - 1, -1), after
+        self._is_dying = False
         self.config, self.parallel = store.config, store.parallel
+
+    def die(self) -> None:
+        """Waits for the end, if another thread is at that operation."""
+        while self._is_dying:
+            time.sleep(0.01)
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._store, name)
@@ -43,6 +49,8 @@ class KillingStore:
 
         def call(*arguments: Any) -> Any:
             is_last = next(self._left) == 0  # others' threads count on meanwhile
+            if is_last:
+                self._is_dying = True
             if is_last and not self._after:
                 os.kill(os.getpid(), signal.SIGKILL)
             result = method(*arguments)
@@ -65,6 +73,7 @@ def write_until_killed(config: dict[str, Any], operation: int, after: bool, ackn
     for value in range(count):
         assert writer.put(sample(operation * 100 + value)) is not None
         acknowledged.send(operation * 100 + value)
+    killing.die()
 
 
 def manage_until_killed(config: dict[str, Any], operation: int, after: bool) -> None:
@@ -243,6 +252,28 @@ def test_all_generators_die_and_reading_goes_on(config: dict[str, Any]) -> None:
             assert dataset[0] is not None
             assert dataset.generation == 2
         again.close()
+        sender.close()
+        receiver.close()
+
+
+def test_on_one_machine_the_dead_hold_nobody_up(tmp_path: Path) -> None:
+    config = {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache"), "SWAP_CAP": CAP, "LEASE": 3600}
+    with contextlib.closing(Cache(config)) as cache:
+        receiver, sender = FORK.Pipe(False)
+        # A generator in the middle of a put, and a manager that has just begun.
+        processes = [
+            FORK.Process(target=write_until_killed, args=(config, 4, False, sender)),
+            FORK.Process(target=manage_until_killed, args=(config, 2, True)),
+        ]
+        for process in processes:
+            process.start()
+            process.join()
+            assert process.exitcode == -signal.SIGKILL
+        roles = {lease["role"] for lease in cache.store.scan("leases").values()}
+        assert roles == {"generator", "manager"}
+        assert cache.leases() == {}
+        assert WireheadGenerator((sample(value) for value in range(4 * CAP)), config).run() == 4 * CAP
+        assert cache.current() >= 4
         sender.close()
         receiver.close()
 
