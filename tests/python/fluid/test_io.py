@@ -152,7 +152,7 @@ def test_an_inference_model_needs_no_readers(exe: fluid.Executor, tmp_path: Path
         assert [op.type for op in program.global_block().ops] == ["feed", "mul", "elementwise_add", "fetch"]
         batch = regression_batch(9)[0]
         (got,) = exe.run(program, feed={feeds[0]: batch}, fetch_list=fetches)
-        np.testing.assert_allclose(got, batch @ weights + bias, rtol=1e-5)
+        np.testing.assert_allclose(got, batch @ weights + bias, rtol=1e-5, atol=1e-6)
         assert sorted(fluid.global_scope().local_var_names()) == ["fc_0.b_0", "fc_0.w_0", "feed", "fetch"]
 
 
