@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -170,13 +171,14 @@ void CheckKernel(const BlockDesc& block, const OpDesc& op, const OpInfo& info) {
 void InferShapeAtCompileTime(BlockDesc* block, const OpDesc& op) {
   const OpInfo& info = OpRegistry::Get(op.type);
   try {
+    std::optional<CompileTimeContext> context;
     if (info.infer_shape) {
-      CompileTimeContext context(block, op, info);
-      info.infer_shape(context);
-      CheckKernel(*block, op, info);
-      context.Commit();
-    } else {
-      CheckKernel(*block, op, info);
+      context.emplace(block, op, info);
+      info.infer_shape(*context);
+    }
+    CheckKernel(*block, op, info);
+    if (context) {
+      context->Commit();
     }
   } catch (Error& error) {
     op.AddContext(&error);

@@ -73,6 +73,8 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
   static auto* libraries = new std::map<void*, Library>;
   const std::lock_guard lock(*mutex);
 
+  // dlopen("") would give the program itself.
+  HR_ENFORCE(!path.empty(), InvalidArgument, "expected the path of an operator library, got an empty text");
   const bool loaded_before = IsLoaded(path);  // then the operators of a library that is not ours to know are in place
   OpRegistrationLog log;
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -207,8 +207,6 @@ const NeutralAttrs& FluidAttrs() {
                                               {"Scale_x", {}},
                                               {"Scale_y", {}},
                                               {"data_format", {{}, {"AnyLayout"s, "NCHW"s}}},
-                                              {"data_format", {{"conv3d", "conv3d_transpose", "pool3d"}, {"NCDHW"s}}},
-                                              {"data_layout", {interpolate, {"AnyLayout"s, "NCHW"s}}},
                                               {"diag_num", {uniform, {int32_t{0}}}},
                                               {"diag_step", {uniform, {}}},  // of diag_num elements
                                               {"diag_val", {uniform, {}}},
@@ -230,7 +228,6 @@ const NeutralAttrs& FluidAttrs() {
                                               {"grad_inplace", {{"lookup_table"}, {}}},
                                               {"head_number", {{"matmul"}, {int32_t{1}}}},
                                               {"height_sections", {tables, {std::vector<int64_t>{}}}},
-                                              {"infer_flags", {{"slice"}, {}}},  // which extents are known before a run
                                               {"interp_method", {{"bilinear_interp"}, {"bilinear"s}}},
                                               {"interp_method", {{"nearest_interp"}, {"nearest"s}}},
                                               {"is_distributed", {{}, {false}}},
@@ -247,7 +244,6 @@ const NeutralAttrs& FluidAttrs() {
                                               {"out_d", {interpolate, {}}},  // of volumes
                                               {"overwrite", {{"gather"}, {}}},
                                               {"padding_algorithm", {{}, {"EXPLICIT"s}}},
-                                              {"padding_value", {{"ctc_align"}, {int32_t{0}}}},
                                               {"remote_prefetch", {{}, {false}}},
                                               {"scale_out", {{}, {1.0F}}},
                                               {"scale_x", {{}, {1.0F}}},

@@ -139,6 +139,11 @@ TEST(OpLibrary, OneBuiltForAnotherVersionIsRefused) {
   }
 }
 
+TEST(OpLibrary, AnEmptyPathIsRefused) {
+  EXPECT_THAT([] { LoadOpLibrary(""); },
+              testing::ThrowsMessage<InvalidArgument>(HasSubstr("expected the path of an operator library")));
+}
+
 TEST(OpLibrary, OneThatRegistersNothingIsRefused) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     EXPECT_THAT([] { LoadOpLibrary(PLUGIN_EMPTY); },

@@ -161,9 +161,9 @@ TEST(OpRegistry, AttributesThatChooseALibraryAreLeftOut) {
 
 TEST(OpRegistry, AttributesOfSomeOperatorsAreLeftOutOfThem) {
   OpDesc op{"nearest_interp", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}};
-  op.attrs = {{"interp_method", std::string("nearest")}, {"out_d", int32_t{-1}}, {"data_layout", std::string("NCHW")}};
+  op.attrs = {{"interp_method", std::string("nearest")}, {"out_d", int32_t{-1}}};
   OpRegistry::Check(op);
-  EXPECT_FALSE(op.attrs.contains("interp_method") || op.attrs.contains("out_d") || op.attrs.contains("data_layout"));
+  EXPECT_FALSE(op.attrs.contains("interp_method") || op.attrs.contains("out_d"));
   op.attrs["interp_method"] = std::string("bilinear");
   EXPECT_THAT(MessageOf<Unimplemented>([&] { OpRegistry::Check(op); }), HasSubstr("'nearest', got 'bilinear'"));
   op.attrs = {{"grad_inplace", false}};  // lookup_table's
