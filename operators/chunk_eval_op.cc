@@ -74,17 +74,19 @@ struct Cutter {
   int64_t types;
   const std::vector<int32_t>& excluded;
 
-  // Cuts rows [begin, end) of input `slot`. Chunks of excluded types are left out.
-  void Cut(const char* slot, const int64_t* label, int64_t begin, int64_t end,
+  // Cuts sequence `s` of input `slot`. Chunks of excluded types are left out.
+  void Cut(const char* slot, const int64_t* label, const SequenceRanges& sequences, int64_t s,
            PoolVector<LabelledChunk>* chunks) const {
     chunks->clear();
+    const int64_t begin = sequences.Begin(s);
+    const int64_t end = sequences.End(s);
     Token before{kNoTag, types};
     LabelledChunk open{begin, begin, types};
     for (int64_t i = begin; i <= end; ++i) {
       Token token{kNoTag, types};
       if (i < end) {
-        HR_ENFORCE(0 <= label[i] && label[i] <= types * tags.count, OutOfRange, "input ", slot, ": row ", i,
-                   " has label ", label[i], ", expected one in [0, ", types * tags.count, "]");
+        HR_ENFORCE(0 <= label[i] && label[i] <= types * tags.count, OutOfRange, "input ", slot, ": ",
+                   sequences.Place(s, i), " has label ", label[i], ", expected one in [0, ", types * tags.count, "]");
         token = {label[i] % tags.count, label[i] / tags.count};
       }
       const bool inside = before.type != types;
@@ -105,8 +107,8 @@ struct Cutter {
 };
 
 void ChunkEvalKernel(const ExecutionContext& ctx) {
-  const LoDOffsets& offsets = SequencesOf(ctx, "Inference");
-  HR_ENFORCE(ctx.Input("Label").lod() == ctx.Input("Inference").lod(), InvalidArgument,
+  const SequenceRanges sequences(ctx, "Inference", "SeqLength");
+  HR_ENFORCE(sequences.padded() || ctx.Input("Label").lod() == ctx.Input("Inference").lod(), InvalidArgument,
              "input Label: expected the LoD of Inference, ", ToString(ctx.Input("Inference").lod()), ", got ",
              ToString(ctx.Input("Label").lod()));
   const Cutter cutter{Tags(ctx.Attr<std::string>("chunk_scheme")), ctx.Attr<int32_t>("num_chunk_types"),
@@ -118,9 +120,9 @@ void ChunkEvalKernel(const ExecutionContext& ctx) {
   int64_t correct = 0;
   PoolVector<LabelledChunk> inferred_chunks;
   PoolVector<LabelledChunk> label_chunks;
-  ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
-    cutter.Cut("Inference", inferred, begin, end, &inferred_chunks);
-    cutter.Cut("Label", label, begin, end, &label_chunks);
+  for (int64_t s = 0; s < sequences.count(); ++s) {
+    cutter.Cut("Inference", inferred, sequences, s, &inferred_chunks);
+    cutter.Cut("Label", label, sequences, s, &label_chunks);
     inferred_count += static_cast<int64_t>(inferred_chunks.size());
     label_count += static_cast<int64_t>(label_chunks.size());
     auto expected = label_chunks.begin();
@@ -129,7 +131,7 @@ void ChunkEvalKernel(const ExecutionContext& ctx) {
           std::find_if(expected, label_chunks.end(), [&](const LabelledChunk& c) { return c.begin >= chunk.begin; });
       correct += expected != label_chunks.end() && *expected == chunk ? 1 : 0;
     }
-  });
+  }
   const auto ratio = [](int64_t part, int64_t whole) {
     return whole == 0 ? 0.0F : static_cast<float>(part) / static_cast<float>(whole);
   };
@@ -150,10 +152,19 @@ void InferChunkEval(InferShapeContext& ctx) {
     HR_ENFORCE(0 <= type && type < types, InvalidArgument, "attribute excluded_chunk_types: expected types in [0, ",
                types, "), got ", type);
   }
+  const DDim dims = ctx.InputDim("Inference");
+  const bool padded = ctx.HasInput("SeqLength");
+  if (padded) {
+    EnforceRankAtLeast(ctx, "Inference", 2);
+    EnforceLengths(ctx, "SeqLength", dims[0]);
+  }
   for (const char* slot : {"Inference", "Label"}) {
-    EnforceSequences(ctx, slot, 1);
-    const DDim dims = ctx.InputDim("Inference");
-    EnforceDims(ctx, slot, dims.size() == 1 ? dims : DDim{dims[0], 1});
+    if (padded) {
+      EnforceDims(ctx, slot, dims.size() == 2 ? dims : DDim{dims[0], dims[1], 1});
+    } else {
+      EnforceSequences(ctx, slot, 1);
+      EnforceDims(ctx, slot, dims.size() == 1 ? dims : DDim{dims[0], 1});
+    }
     EnforceType(ctx, slot, DataType::kInt64);
   }
   for (const char* slot : {"Precision", "Recall", "F1-Score"}) {
@@ -168,9 +179,12 @@ void InferChunkEval(InferShapeContext& ctx) {
 
 HEADRACE_REGISTER_OP(chunk_eval)
     .Comment("How well the chunks (names, phrases) of predicted tags agree with those of true ones.")
-    .Input("Inference",
-           "int64 [rows, 1] or [rows], with LoD: type * tags of the scheme + tag; num_chunk_types * tags: no chunk")
+    .Input(
+        "Inference",
+        "int64 [rows, 1] or [rows], with LoD, or [N, rows] or [N, rows, 1] with SeqLength: type * tags of the scheme "
+        "+ tag; num_chunk_types * tags: no chunk")
     .Input("Label", "dims and LoD of Inference: the true ones")
+    .Input("SeqLength", "int64 [N] or [N, 1]: how many rows each sequence has; the others are padding", kDispensable)
     .Output("Precision", "float32 [1]; 0 without chunks")
     .Output("Recall", "float32 [1]; 0 without chunks")
     .Output("F1-Score", "float32 [1]; 0 without chunks")

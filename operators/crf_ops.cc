@@ -85,28 +85,36 @@ T Score(const Weights<T>& w, int64_t rows, const T* emission, const int64_t* lab
   return score;
 }
 
-// `offsets`: of the sequences of Emission. Labels without a LoD are taken to have the same.
-void EnforceSequencesOfLabels(const LoDTensor& label, const LoDOffsets& offsets) {
+// Labels without a LoD are taken to have that of Emission; padded ones need none.
+void EnforceSequencesOfLabels(const ExecutionContext& ctx) {
+  if (ctx.HasInput("Length")) {
+    return;
+  }
+  const LoDTensor& label = ctx.Input("Label");
+  const LoDOffsets& offsets = ctx.Input("Emission").lod().back();
   HR_ENFORCE(label.lod().empty() || label.lod().back() == offsets, InvalidArgument,
              "input Label: expected the sequences of input Emission, ", ToString(LoD{offsets}), ", got ",
              ToString(label.lod()));
 }
 
-void CheckLabels(const LoDTensor& label, const LoDOffsets& offsets, int64_t labels) {
-  EnforceSequencesOfLabels(label, offsets);
-  const int64_t* values = label.data<int64_t>();
-  for (int64_t r = 0; r < label.numel(); ++r) {
-    HR_ENFORCE(0 <= values[r] && values[r] < labels, OutOfRange, "input Label: row ", r, " has label ", values[r],
-               ", expected one in [0, ", labels, ")");
+// Calls visit(sequence, first row, rows) for each sequence that is not empty.
+template <typename Visit>
+void ForEachFilledSequence(const SequenceRanges& sequences, Visit&& visit) {
+  for (int64_t s = 0; s < sequences.count(); ++s) {
+    if (sequences.Length(s) > 0) {
+      visit(s, sequences.Begin(s), sequences.Length(s));
+    }
   }
 }
 
-// Calls visit(sequence, first row, rows) for each sequence that is not empty.
-template <typename Visit>
-void ForEachFilledSequence(const LoDOffsets& offsets, Visit&& visit) {
-  ForEachSequence(offsets, [&](int64_t s, int64_t begin, int64_t end) {
-    if (begin < end) {
-      visit(s, begin, end - begin);
+// `labels`: how many there are.
+void CheckLabels(const ExecutionContext& ctx, const SequenceRanges& sequences, int64_t labels) {
+  EnforceSequencesOfLabels(ctx);
+  const int64_t* values = ctx.Input("Label").data<int64_t>();
+  ForEachFilledSequence(sequences, [&](int64_t s, int64_t first, int64_t rows) {
+    for (int64_t r = first; r < first + rows; ++r) {
+      HR_ENFORCE(0 <= values[r] && values[r] < labels, OutOfRange, "input Label: ", sequences.Place(s, r),
+                 " has label ", values[r], ", expected one in [0, ", labels, ")");
     }
   });
 }
@@ -119,26 +127,25 @@ void ExpLess(T less, int64_t n, const T* x, T* to) {
 
 template <typename T>
 void CrfKernel(const ExecutionContext& ctx) {
-  const LoDOffsets& offsets = SequencesOf(ctx, "Emission");
+  const SequenceRanges sequences(ctx, "Emission", "Length");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
-  const int64_t labels = emission_tensor.dims()[1];
+  const int64_t labels = emission_tensor.dims().back();
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
-  const LoDTensor& label_tensor = ctx.Input("Label");
-  CheckLabels(label_tensor, offsets, labels);
+  CheckLabels(ctx, sequences, labels);
   const T* emission = emission_tensor.data<T>();
   T* emission_exps = ctx.Output("EmissionExps")->mutable_data<T>();
-  for (int64_t r = 0; r < emission_tensor.dims()[0]; ++r) {
+  for (int64_t r = 0; r < emission_tensor.numel() / labels; ++r) {
     const T* x = emission + r * labels;
     ExpLess(*std::max_element(x, x + labels), labels, x, emission_exps + r * labels);
   }
   const LoDTensor& transition = ctx.Input("Transition");
   ExpLess(T(0), transition.numel(), transition.data<T>(), ctx.Output("TransitionExps")->mutable_data<T>());
-  T* alphas = ctx.Output("Alpha")->mutable_data<T>();
+  T* alphas = ZerosOrNull<T>(ctx, "Alpha");
   LoDTensor* cost_tensor = ctx.Output("LogLikelihood");
-  T* cost = cost_tensor->Resize({static_cast<int64_t>(offsets.size()) - 1, 1}).template mutable_data<T>();
+  T* cost = cost_tensor->Resize({sequences.count(), 1}).template mutable_data<T>();
   std::fill_n(cost, cost_tensor->numel(), T(0));
-  const int64_t* label = label_tensor.data<int64_t>();
-  ForEachFilledSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
+  const int64_t* label = ctx.Input("Label").data<int64_t>();
+  ForEachFilledSequence(sequences, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
     T* alpha = alphas + first * labels;
     cost[s] = Forward(w, rows, x, alpha) - Score(w, rows, x, label + first);
@@ -151,24 +158,22 @@ void CrfKernel(const ExecutionContext& ctx) {
 // d cost / d weight = (probability that the weight counts) − (whether it does for the given labels).
 template <typename T>
 void CrfGradKernel(const ExecutionContext& ctx) {
-  const LoDOffsets& offsets = SequencesOf(ctx, "Emission");
+  const SequenceRanges sequences(ctx, "Emission", "Length");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
-  const int64_t labels = emission_tensor.dims()[1];
+  const int64_t labels = emission_tensor.dims().back();
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
-  const LoDTensor& label_tensor = ctx.Input("Label");
-  CheckLabels(label_tensor, offsets, labels);
-  T* emission_grad = MutableOrNull<T>(ctx, "Emission@GRAD");
+  CheckLabels(ctx, sequences, labels);
+  T* emission_grad = ZerosOrNull<T>(ctx, "Emission@GRAD");
   T* transition_grad = ZerosOrNull<T>(ctx, "Transition@GRAD");
   const LoDTensor& cost_grad = ctx.Input("LogLikelihood@GRAD");
-  HR_ENFORCE(cost_grad.numel() == static_cast<int64_t>(offsets.size()) - 1, InvalidArgument,
-             "input LogLikelihood@GRAD: expected ", offsets.size() - 1, " elements, one for each sequence, got dims ",
-             ToString(cost_grad.dims()));
+  HR_ENFORCE(cost_grad.numel() == sequences.count(), InvalidArgument, "input LogLikelihood@GRAD: expected ",
+             sequences.count(), " elements, one for each sequence, got dims ", ToString(cost_grad.dims()));
   const T* d = cost_grad.data<T>();
   const T* emission = emission_tensor.data<T>();
-  const int64_t* label = label_tensor.data<int64_t>();
+  const int64_t* label = ctx.Input("Label").data<int64_t>();
   PoolVector<T> alpha;  // anew: the output holds no logs, which alone have room for every weight
   PoolVector<T> beta;
-  ForEachFilledSequence(offsets, [&](int64_t s, int64_t first, int64_t rows) {
+  ForEachFilledSequence(sequences, [&](int64_t s, int64_t first, int64_t rows) {
     const T* x = emission + first * labels;
     const int64_t* y = label + first;
     alpha.resize(static_cast<size_t>(rows * labels));
@@ -237,40 +242,53 @@ void Decode(const Weights<T>& w, int64_t rows, const T* emission, PoolVector<T>*
 
 template <typename T>
 void DecodingKernel(const ExecutionContext& ctx) {
-  const LoDOffsets& offsets = SequencesOf(ctx, "Emission");
+  const SequenceRanges sequences(ctx, "Emission", "Length");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
-  const int64_t labels = emission_tensor.dims()[1];
+  const int64_t labels = emission_tensor.dims().back();
   const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
-  int64_t* path = ctx.Output("ViterbiPath")->mutable_data<int64_t>();
+  int64_t* path = ZerosOrNull<int64_t>(ctx, "ViterbiPath");
   const T* emission = emission_tensor.data<T>();
   PoolVector<T> best;
   PoolVector<int64_t> from;
-  ForEachFilledSequence(offsets, [&](int64_t, int64_t first, int64_t rows) {
+  ForEachFilledSequence(sequences, [&](int64_t, int64_t first, int64_t rows) {
     Decode(w, rows, emission + first * labels, &best, &from, path + first);
   });
   if (const LoDTensor* label = ctx.InputOrNull("Label")) {
-    EnforceSequencesOfLabels(*label, offsets);
+    EnforceSequencesOfLabels(ctx);
     const int64_t* y = label->data<int64_t>();
-    for (int64_t r = 0; r < emission_tensor.dims()[0]; ++r) {
-      path[r] = static_cast<int64_t>(path[r] == y[r]);
-    }
+    ForEachFilledSequence(sequences, [&](int64_t, int64_t first, int64_t rows) {
+      for (int64_t r = first; r < first + rows; ++r) {
+        path[r] = static_cast<int64_t>(path[r] == y[r]);
+      }
+    });
   }
 }
 
-// Checks the inputs that the operators share; returns the dims of Label.
+// Checks the inputs that the operators share; returns the dims of the labels: [rows, 1], or [N, rows of each].
 DDim CheckCrf(const InferShapeContext& ctx) {
-  EnforceRank(ctx, "Emission", 2);
+  const bool padded = ctx.HasInput("Length");
+  EnforceRank(ctx, "Emission", padded ? 3 : 2);
   const DDim emission = ctx.InputDim("Emission");
-  HR_ENFORCE(emission[1] != 0, InvalidArgument, "input Emission: expected at least one label, got dims ",
+  const int64_t labels = emission.back();
+  HR_ENFORCE(labels != 0, InvalidArgument, "input Emission: expected at least one label, got dims ",
              ToString(emission));
-  EnforceDims(ctx, "Transition", {emission[1] < 0 ? -1 : AddExtents(emission[1], 2), emission[1]});
+  EnforceDims(ctx, "Transition", {labels < 0 ? -1 : AddExtents(labels, 2), labels});
   EnforceSameType(ctx, "Transition", "Emission");
-  const DDim label = {emission[0], 1};
+  const DDim label = {emission[0], padded ? emission[1] : 1};
   if (ctx.HasInput("Label")) {
-    EnforceDims(ctx, "Label", label);
+    const bool column = padded && ctx.InputDim("Label").size() == 3;
+    EnforceDims(ctx, "Label", column ? DDim{label[0], label[1], 1} : label);
     EnforceType(ctx, "Label", DataType::kInt64);
   }
+  if (padded) {
+    EnforceLengths(ctx, "Length", emission[0]);
+  }
   return label;
+}
+
+OpRegistrar&& CrfLength(OpRegistrar&& op) {
+  return std::move(op).Input("Length", "int64 [N] or [N, 1]: how many rows each sequence has; the others are padding",
+                             kDispensable);
 }
 
 }  // namespace
@@ -279,10 +297,11 @@ HEADRACE_REGISTER_OP(linear_chain_crf)
     .Comment(
         "-log of the probability of the labels of each sequence, with weights of labels at the start, at the end, of "
         "each row, and of one label after another.")
-    .Input("Emission", "[rows, K] with LoD: the weight of each label for each row")
+    .Input("Emission", "[rows, K] with LoD, or [N, rows, K] with Length: the weight of each label for each row")
     .Input("Transition", "[K + 2, K]: weights at the start, at the end, and of label k after label j in row j + 2")
-    .Input("Label", "int64 [rows, 1], in [0, K)")
-    .Output("Alpha", "[rows, K]: the probability of each label given the rows up to it; Fluid's")
+    .Input("Label", "int64 [rows, 1], or [N, rows] or [N, rows, 1] with Length; in [0, K)")
+    .With(CrfLength)
+    .Output("Alpha", "dims of Emission: the probability of each label given the rows up to it, 0 in padding; Fluid's")
     .Output("EmissionExps", "dims of Emission: exp of it less the maximum of the row; Fluid's")
     .Output("TransitionExps", "dims of Transition: its exp; Fluid's")
     .Output("LogLikelihood", "[number of sequences, 1]: -log of the probability; 0 for one without rows")
@@ -294,19 +313,20 @@ HEADRACE_REGISTER_OP(linear_chain_crf)
       SetOutput(ctx, "EmissionExps", ctx.InputDim("Emission"), type);
       SetOutput(ctx, "TransitionExps", ctx.InputDim("Transition"), type);
       if (!ctx.IsRuntime()) {
-        SetOutput(ctx, "LogLikelihood", {-1, 1}, type);
+        SetOutput(ctx, "LogLikelihood", {ctx.HasInput("Length") ? ctx.InputDim("Emission")[0] : -1, 1}, type);
       }
     })
     .Kernel<float>(CrfKernel<float>)
     .Kernel<double>(CrfKernel<double>)
-    .Gradient(
-        DefaultGradient({.inputs = {"Emission", "Transition", "Label"}, .outputs = {}, .no_gradient = {"Label"}}));
+    .Gradient(DefaultGradient(
+        {.inputs = {"Emission", "Transition", "Label", "Length"}, .outputs = {}, .no_gradient = {"Label", "Length"}}));
 
 HEADRACE_REGISTER_OP(linear_chain_crf_grad)
     .Comment("Gradient of linear_chain_crf, by way of LogLikelihood.")
     .Input("Emission", "as in the operator")
     .Input("Transition", "as in the operator")
     .Input("Label", "as in the operator")
+    .With(CrfLength)
     .Input("Alpha@GRAD", "not used", kDispensable)
     .Input("EmissionExps@GRAD", "not used", kDispensable)
     .Input("TransitionExps@GRAD", "not used", kDispensable)
@@ -319,7 +339,9 @@ HEADRACE_REGISTER_OP(linear_chain_crf_grad)
       EnforceDims(ctx, "LogLikelihood@GRAD", {-1, 1});
       EnforceSameType(ctx, "LogLikelihood@GRAD", "Emission");
       InferGradients(ctx, {"Emission", "Transition"});
-      ctx.ShareLoD("Emission", "Emission@GRAD");
+      if (!ctx.HasInput("Length")) {
+        ctx.ShareLoD("Emission", "Emission@GRAD");
+      }
     })
     .Kernel<float>(CrfGradKernel<float>)
     .Kernel<double>(CrfGradKernel<double>);
@@ -328,12 +350,18 @@ HEADRACE_REGISTER_OP(crf_decoding)
     .Comment("The most probable labels of each sequence under linear_chain_crf; of equal ones, the first.")
     .Input("Emission", "as for linear_chain_crf")
     .Input("Transition", "as for linear_chain_crf")
-    .Input("Label", "int64 [rows, 1]: the true labels", kDispensable)
-    .Output("ViterbiPath", "int64 [rows, 1]: the labels, or with Label whether they are right; LoD of Emission")
+    .Input("Label", "as for linear_chain_crf: the true labels", kDispensable)
+    .With(CrfLength)
+    .Output(
+        "ViterbiPath",
+        "int64 [rows, 1] with the LoD of Emission, or [N, rows] with Length, 0 in padding: the labels, or with Label "
+        "whether they are right")
     .KernelTypeFrom("Emission")
     .InferShape([](InferShapeContext& ctx) {
       SetOutput(ctx, "ViterbiPath", CheckCrf(ctx), DataType::kInt64);
-      ctx.ShareLoD("Emission", "ViterbiPath");
+      if (!ctx.HasInput("Length")) {
+        ctx.ShareLoD("Emission", "ViterbiPath");
+      }
     })
     .Kernel<float>(DecodingKernel<float>)
     .Kernel<double>(DecodingKernel<double>);

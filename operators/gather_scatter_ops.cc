@@ -14,13 +14,7 @@ namespace {
 
 // The numbers that `slot` holds, int32 or int64, each in [0, rows). Throws OutOfRange naming place and value.
 PoolVector<int64_t> RowNumbers(const ExecutionContext& ctx, const char* slot, int64_t rows) {
-  const LoDTensor& index = ctx.Input(slot);
-  PoolVector<int64_t> numbers(static_cast<size_t>(index.numel()));
-  if (index.dtype() == DataType::kInt32) {
-    std::copy_n(index.data<int32_t>(), index.numel(), numbers.begin());
-  } else {
-    std::copy_n(index.data<int64_t>(), index.numel(), numbers.begin());
-  }
+  PoolVector<int64_t> numbers = IntegerInput(ctx, slot);
   for (size_t i = 0; i < numbers.size(); ++i) {
     HR_ENFORCE(0 <= numbers[i] && numbers[i] < rows, OutOfRange, "input ", slot, ": element ", i, " is ", numbers[i],
                ", expected a row in [0, ", rows, ")");

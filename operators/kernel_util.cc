@@ -116,6 +116,17 @@ double ScalarInput(const ExecutionContext& ctx, std::string_view slot) {
   return static_cast<double>(*tensor.data<float>());
 }
 
+PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, std::string_view slot) {
+  const LoDTensor& tensor = ctx.Input(slot);
+  PoolVector<int64_t> values(static_cast<size_t>(tensor.numel()));
+  if (tensor.dtype() == DataType::kInt32) {
+    std::copy_n(tensor.data<int32_t>(), tensor.numel(), values.begin());
+  } else {
+    std::copy_n(tensor.data<int64_t>(), tensor.numel(), values.begin());
+  }
+  return values;
+}
+
 DataType TypeAttr(const InferShapeContext& ctx, std::string_view attr) {
   const int32_t value = ctx.Attr<int32_t>(attr);
   HR_ENFORCE(IsDataType(value), InvalidArgument, "attribute ", attr, ": expected the number of a dtype, got ", value);

@@ -17,6 +17,7 @@
 #include "framework/ddim.h"
 #include "framework/errors.h"
 #include "framework/lod_tensor.h"
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/operator.h"
 
@@ -106,6 +107,9 @@ void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_vi
 // The only element of a float32 or float64 tensor: a learning rate, say. Throws InvalidArgument or TypeMismatch naming
 // the slot.
 double ScalarInput(const ExecutionContext& ctx, std::string_view slot);
+
+// The elements of an int32 or int64 input.
+PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, std::string_view slot);
 
 // The elements of an input, or of an output; nullptr if the slot is empty.
 template <typename T>

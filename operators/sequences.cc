@@ -20,4 +20,34 @@ void EnforceSequences(const InferShapeContext& ctx, std::string_view slot, size_
              ": expected a LoD of one level or more, got none (dims ", ToString(ctx.InputDim(slot)), ")");
 }
 
+void EnforceLengths(const InferShapeContext& ctx, std::string_view slot, int64_t count, DataType type) {
+  EnforceDims(ctx, slot, ctx.InputDim(slot).size() == 2 ? DDim{count, 1} : DDim{count});
+  EnforceType(ctx, slot, type);
+}
+
+PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, std::string_view slot, int64_t max) {
+  PoolVector<int64_t> lengths = IntegerInput(ctx, slot);
+  for (size_t s = 0; s < lengths.size(); ++s) {
+    HR_ENFORCE(0 <= lengths[s] && lengths[s] <= max, OutOfRange, "input ", slot, ": sequence ", s, " has length ",
+               lengths[s], ", expected one in [0, ", max, "]");
+  }
+  return lengths;
+}
+
+SequenceRanges::SequenceRanges(const ExecutionContext& ctx, std::string_view slot, std::string_view lengths) {
+  if (ctx.HasInput(lengths)) {
+    const DDim& dims = ctx.Input(slot).dims();
+    count_ = dims[0];
+    width_ = dims[1];
+    lengths_ = LengthsOf(ctx, lengths, width_);
+  } else {
+    offsets_ = &SequencesOf(ctx, slot);
+    count_ = SequenceCount(*offsets_);
+  }
+}
+
+std::string SequenceRanges::Place(int64_t s, int64_t i) const {
+  return padded() ? StrCat("sequence ", s, ", row ", i - Begin(s)) : StrCat("row ", i);
+}
+
 }  // namespace headrace::ops

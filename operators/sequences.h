@@ -1,11 +1,15 @@
-// The sequences of an input: the deepest level of its LoD.
+// The sequences of an input: the deepest level of its LoD, or, of a padded one, what another input says of their
+// lengths.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "framework/data_type.h"
+#include "framework/memory_pool.h"
 #include "framework/operator.h"
 
 namespace headrace::ops {
@@ -27,5 +31,36 @@ void ForEachSequence(const LoDOffsets& offsets, Visit&& visit) {
     visit(static_cast<int64_t>(s), static_cast<int64_t>(offsets[s]), static_cast<int64_t>(offsets[s + 1]));
   }
 }
+
+// Checks an input that says how long each of `count` sequences is: [count] or [count, 1].
+void EnforceLengths(const InferShapeContext& ctx, std::string_view slot, int64_t count,
+                    DataType type = DataType::kInt64);
+
+// The lengths that such an input holds. Throws OutOfRange naming the slot and the sequence unless each is in [0, max].
+PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, std::string_view slot, int64_t max);
+
+// Where the sequences of input `slot` lie among its rows: one behind the other, as its LoD says, or, if there is an
+// input `lengths`, padded: sequence s begins with row s * dims[1].
+class SequenceRanges {
+ public:
+  // Throws as SequencesOf or LengthsOf does.
+  SequenceRanges(const ExecutionContext& ctx, std::string_view slot, std::string_view lengths);
+
+  bool padded() const { return offsets_ == nullptr; }
+  int64_t count() const { return count_; }
+  int64_t Begin(int64_t s) const {
+    return padded() ? s * width_ : static_cast<int64_t>((*offsets_)[static_cast<size_t>(s)]);
+  }
+  int64_t Length(int64_t s) const { return padded() ? lengths_[static_cast<size_t>(s)] : Begin(s + 1) - Begin(s); }
+  int64_t End(int64_t s) const { return Begin(s) + Length(s); }
+  // For messages: row `i` of all, which is one of sequence `s`.
+  std::string Place(int64_t s, int64_t i) const;
+
+ private:
+  int64_t count_ = 0;
+  int64_t width_ = 0;
+  PoolVector<int64_t> lengths_;
+  const LoDOffsets* offsets_ = nullptr;
+};
 
 }  // namespace headrace::ops

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
 #include "operators/scratch.h"
@@ -108,10 +109,10 @@ class CtcBatch {
  public:
   explicit CtcBatch(const ExecutionContext& ctx) {
     const LoDTensor& logits = ctx.Input("Logits");
-    if (const LoDTensor* lengths = ctx.InputOrNull("LogitsLength")) {
+    if (ctx.HasInput("LogitsLength")) {
       padded_ = true;
       count_ = logits.dims()[1];
-      frames_ = Lengths(*lengths, "LogitsLength", logits.dims()[0]);
+      frames_ = LengthsOf(ctx, "LogitsLength", logits.dims()[0]);
     } else {
       lod_ = &SequencesOf(ctx, "Logits");
       count_ = SequenceCount(*lod_);
@@ -120,51 +121,16 @@ class CtcBatch {
 
   int64_t count() const { return count_; }
   bool padded() const { return padded_; }
-  int64_t Frames(int64_t s) const { return padded_ ? frames_[s] : Begin(s + 1) - Begin(s); }
+  int64_t Frames(int64_t s) const { return padded_ ? frames_[static_cast<size_t>(s)] : Begin(s + 1) - Begin(s); }
   // Of Logits.
   int64_t Row(int64_t s, int64_t t) const { return padded_ ? t * count_ + s : Begin(s) + t; }
-
-  // The lengths of the `count` sequences of a batch in which there is place for `max`.
-  const int64_t* Lengths(const LoDTensor& tensor, const char* slot, int64_t max) const {
-    const int64_t* lengths = tensor.data<int64_t>();
-    for (int64_t s = 0; s < count_; ++s) {
-      HR_ENFORCE(0 <= lengths[s] && lengths[s] <= max, OutOfRange, "input ", slot, ": sequence ", s, " has length ",
-                 lengths[s], ", expected one in [0, ", max, "]");
-    }
-    return lengths;
-  }
 
  private:
   int64_t Begin(int64_t s) const { return static_cast<int64_t>((*lod_)[static_cast<size_t>(s)]); }
 
   bool padded_ = false;
   int64_t count_ = 0;
-  const int64_t* frames_ = nullptr;
-  const LoDOffsets* lod_ = nullptr;
-};
-
-// As CtcBatch, of the labels.
-class CtcLabels {
- public:
-  CtcLabels(const ExecutionContext& ctx, const CtcBatch& batch) {
-    if (batch.padded()) {
-      width_ = ctx.Input("Label").dims()[1];
-      lengths_ = batch.Lengths(ctx.Input("LabelLength"), "LabelLength", width_);
-    } else {
-      lod_ = &SequencesOf(ctx, "Label");
-      HR_ENFORCE(SequenceCount(*lod_) == batch.count(), InvalidArgument, "input Label: expected ", batch.count(),
-                 " sequences, as Logits has, got ", SequenceCount(*lod_));
-    }
-  }
-
-  int64_t First(int64_t s) const {
-    return lod_ == nullptr ? s * width_ : static_cast<int64_t>((*lod_)[static_cast<size_t>(s)]);
-  }
-  int64_t Count(int64_t s) const { return lod_ == nullptr ? lengths_[s] : First(s + 1) - First(s); }
-
- private:
-  int64_t width_ = 0;
-  const int64_t* lengths_ = nullptr;
+  PoolVector<int64_t> frames_;
   const LoDOffsets* lod_ = nullptr;
 };
 
@@ -172,15 +138,17 @@ template <typename T>
 void WarpCtcKernel(const ExecutionContext& ctx) {
   const LoDTensor& logits = ctx.Input("Logits");
   const CtcBatch batch(ctx);
-  const CtcLabels labels(ctx, batch);
+  const SequenceRanges labels(ctx, "Label", "LabelLength");
+  HR_ENFORCE(labels.count() == batch.count(), InvalidArgument, "input Label: expected ", batch.count(),
+             " sequences, as Logits has, got ", labels.count());
   const int64_t classes = logits.dims().back();
   const int64_t blank = ctx.Attr<int32_t>("blank");
   Tensor label_memory;
   const int64_t* label = Labels(ctx.Input("Label"), &label_memory);
   for (int64_t s = 0; s < batch.count(); ++s) {
-    for (int64_t i = labels.First(s); i < labels.First(s) + labels.Count(s); ++i) {
+    for (int64_t i = labels.Begin(s); i < labels.End(s); ++i) {
       HR_ENFORCE(0 <= label[i] && label[i] < classes && label[i] != blank, OutOfRange, "input Label: ",
-                 batch.padded() ? StrCat("sequence ", s, ", label ", i - labels.First(s)) : StrCat("row ", i), " is ",
+                 batch.padded() ? StrCat("sequence ", s, ", label ", i - labels.Begin(s)) : StrCat("row ", i), " is ",
                  label[i], ", expected a class in [0, ", classes, ") that is not the blank, ", blank);
     }
   }
@@ -193,7 +161,7 @@ void WarpCtcKernel(const ExecutionContext& ctx) {
   Tensor alpha_memory;
   Tensor beta_memory;
   for (int64_t s = 0; s < batch.count(); ++s) {
-    const States states{label + labels.First(s), labels.Count(s), blank};
+    const States states{label + labels.Begin(s), labels.Length(s), blank};
     const int64_t n = batch.Frames(s);
     loss[s] = 0;
     if (n == 0 || n < states.FramesNeeded()) {  // as warp-ctc does

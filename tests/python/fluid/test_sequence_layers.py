@@ -52,6 +52,50 @@ def test_a_conditional_random_field_learns_what_follows_what(exe: fluid.Executor
     assert np.array(got[2]).all()
 
 
+def test_a_conditional_random_field_of_padded_sequences(exe: fluid.Executor) -> None:
+    x = layers.data("x", [4, 3])
+    label = layers.data("label", [4, 1], dtype="int64")
+    length = layers.data("length", [1], dtype="int64")
+    emission = layers.fc(x, 2, num_flatten_dims=2, bias_attr=False)
+    cost = layers.linear_chain_crf(emission, label, "transition", length)
+    path = layers.crf_decoding(emission, "transition", length=length)
+    right = layers.crf_decoding(emission, "transition", label, length)
+    assert (cost.shape, path.shape, right.shape) == ((-1, 1), (-1, 4), (-1, 4))
+    counts = layers.chunk_eval(path, layers.squeeze(label, [2]), "plain", 1, seq_length=length)[3:]
+    fluid.optimizer.SGD(0.5).minimize(layers.mean(cost))
+    exe.run(fluid.default_startup_program())
+    labels = np.array([[0, 1, 0, -7], [0, -7, -7, -7], [0, 1, 0, 1]])[:, :, None]
+    feed = {"x": np.zeros((3, 4, 3), np.float32), "label": labels, "length": np.array([[3], [1], [4]])}
+    for _ in range(60):
+        got = exe.run(feed=feed, fetch_list=[cost, path, right, *counts])
+    assert got[0].shape == (3, 1)
+    assert got[1].tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]]
+    assert got[2].tolist() == [[1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 1, 1]]
+    assert [value.tolist() for value in got[3:]] == [[5], [5], [5]]
+
+
+def test_layers_of_padded_tokens(exe: fluid.Executor) -> None:
+    x, y = layers.data("x", [3], dtype="int64"), layers.data("y", [2], dtype="int64")
+    x_length, y_length = (layers.data(name, [1], dtype="int64") for name in ("x_length", "y_length"))
+    distance, count = layers.edit_distance(x, y, False, None, x_length, y_length)
+    scores = layers.data("scores", [3, 2])
+    labels, length = layers.ctc_greedy_decoder(scores, 0, x_length, padding_value=5)
+    assert (distance.shape, labels.shape, length.shape) == ((-1, 1), (-1, 3), (-1, 1))
+    feed = {
+        "x": np.array([[1, 2, 3], [4, 9, 9]]),
+        "y": np.array([[1, 3], [4, 4]]),
+        "x_length": np.array([[3], [1]]),
+        "y_length": np.array([[2], [2]]),
+        "scores": np.array([[[0, 1], [0, 1], [1, 0]], [[1, 0], [0, 1], [0, 1]]], np.float32),
+    }
+    got = [value.tolist() for value in exe.run(feed=feed, fetch_list=[distance, count, labels, length])]
+    assert got == [[[1], [1]], [2], [[1, 5, 5], [5, 5, 5]], [[1], [0]]]
+    with pytest.raises(errors.InvalidArgument, match="both or not at all"):
+        layers.edit_distance(x, y, input_length=x_length)
+    with pytest.raises(errors.InvalidArgument, match="ignored_tokens"):
+        layers.edit_distance(x, y, True, [1], x_length, y_length)
+
+
 def test_crf_decoding_needs_the_weights_of_a_field() -> None:
     x = layers.data("x", [3], lod_level=1)
     for attr in ("nothing", None, False):

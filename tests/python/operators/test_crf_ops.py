@@ -106,3 +106,72 @@ def test_what_does_not_fit_is_refused() -> None:
     for op_type, results in (("linear_chain_crf", outputs), ("crf_decoding", {"ViterbiPath": None})):
         test = OpTest(op_type, wrong, outputs=results, known=["Transition"])
         test.check_refused(ValueError, "Label", "sequences of input Emission", when="run")
+
+
+def padded(fill: float = np.nan) -> dict[str, Any]:
+    """The same sequences, each in four rows, of which nobody must look at those behind it."""
+    emission = np.full((len(LENGTHS), 4, K), fill)
+    label = np.full((len(LENGTHS), 4), -7)
+    begin = 0
+    for s, rows in enumerate(LENGTHS):
+        emission[s, :rows], label[s, :rows] = EMISSION[begin : begin + rows], LABEL[begin : begin + rows, 0]
+        begin += rows
+    return {"Emission": emission, "Transition": TRANSITION, "Label": label, "Length": np.array(LENGTHS)}
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_padded_sequences_have_the_cost_of_those_with_lod(column: bool) -> None:
+    given = padded()
+    if column:
+        given |= {"Label": given["Label"][:, :, None], "Length": given["Length"][:, None]}
+    packed = OpTest("linear_chain_crf", inputs(Label=LABEL), outputs=dict.fromkeys(OUTPUTS), known=["Transition"])
+    results = packed.run()
+    alpha, begin = np.zeros_like(given["Emission"]), 0
+    for s, rows in enumerate(LENGTHS):
+        alpha[s, :rows] = np.asarray(results["Alpha"][0])[begin : begin + rows]
+        begin += rows
+    outputs = {**dict.fromkeys(OUTPUTS), "Alpha": alpha, "LogLikelihood": np.asarray(results["LogLikelihood"][0])}
+    test = OpTest("linear_chain_crf", given, outputs=outputs, known=["Transition"])
+    test.check_outputs()
+    slots = ["Emission", "Transition"]
+    gradients, wanted = test.gradients(slots, ["LogLikelihood"]), packed.gradients(slots, ["LogLikelihood"])
+    np.testing.assert_allclose(gradients["Transition_0"], wanted["Transition_0"], rtol=1e-12)
+    begin = 0
+    for s, rows in enumerate(LENGTHS):
+        of_sequence = wanted["Emission_0"][begin : begin + rows]
+        np.testing.assert_allclose(gradients["Emission_0"][s, :rows], of_sequence, rtol=1e-12)
+        assert not gradients["Emission_0"][s, rows:].any()
+        begin += rows
+    test = OpTest("linear_chain_crf", {**given, **padded(2.0), "Label": given["Label"]}, outputs=outputs)
+    test.check_gradients(slots, ["LogLikelihood"])
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_padded_sequences_are_decoded_as_those_with_lod(labelled: bool) -> None:
+    given = padded()
+    others = {"Label": LABEL} if labelled else {}
+    (path,) = OpTest("crf_decoding", inputs(**others), outputs={"ViterbiPath": None}).run()["ViterbiPath"]
+    expected = np.zeros_like(given["Label"])
+    expected[np.arange(4) < np.array(LENGTHS)[:, None]] = np.asarray(path)[:, 0]
+    if not labelled:
+        del given["Label"]
+    OpTest("crf_decoding", given, outputs={"ViterbiPath": expected}, known=["Transition"]).check_outputs()
+
+
+def test_padded_sequences_that_do_not_fit_are_refused() -> None:
+    good, outputs = padded(), dict.fromkeys(OUTPUTS)
+    for lengths, parts in (([3, 0, 5, 2], ("sequence 2", "5", "[0, 4]")), ([3, -1, 1, 2], ("sequence 1", "-1"))):
+        for op_type, results in (("linear_chain_crf", outputs), ("crf_decoding", {"ViterbiPath": None})):
+            test = OpTest(op_type, {**good, "Length": np.array(lengths)}, outputs=results, known=["Transition"])
+            test.check_refused(IndexError, "Length", *parts, when="run")
+    test = OpTest("linear_chain_crf", {**good, "Length": np.array([3, 0, 2, 2])}, outputs=outputs)
+    test.check_refused(IndexError, "Label", "sequence 2, row 1", "-7", when="run")
+    cases: list[tuple[dict[str, Any], type[Exception], tuple[str, ...]]] = [
+        ({"Length": np.array([3, 0, 1])}, ValueError, ("Length", "[4]", "[3]")),
+        ({"Length": np.array(LENGTHS, np.int32)}, TypeError, ("Length", "int64")),
+        ({"Label": good["Label"][:, :3]}, ValueError, ("Label", "[4, 4]")),
+        ({"Emission": good["Emission"][0]}, ValueError, ("Emission", "rank 3")),
+    ]
+    for change, error, named in cases:
+        test = OpTest("linear_chain_crf", {**good, **change}, outputs=outputs, known=["Transition"])
+        test.check_refused(error, *named)

@@ -252,3 +252,35 @@ def test_chunk_eval_of_nothing_and_what_it_refuses() -> None:
     ):
         test = OpTest("chunk_eval", {**good, **change}, {"num_chunk_types": 2, **attrs}, none)
         test.check_refused(error, *parts, when=when)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_chunk_eval_of_padded_sequences(column: bool) -> None:
+    label = labels_of("IOB", "B0 I0 O B1 I1 B0")
+    inferred = labels_of("IOB", "B0 I0 O B1 B1 B1")
+    lengths = np.array([2, 0, 4])
+    rows = [(0, 2), (2, 2), (2, 6)]
+
+    def pad(values: np.ndarray) -> np.ndarray:
+        result = np.full((3, 5), -7)
+        for s, (begin, end) in enumerate(rows):
+            result[s, : end - begin] = values[begin:end, 0]
+        return result[:, :, None] if column else result
+
+    outputs: dict[str, Any] = dict.fromkeys(CHUNK_OUTPUTS)
+    packed = {"Inference": (inferred, [lengths.tolist()]), "Label": (label, [lengths.tolist()])}
+    expected = OpTest("chunk_eval", packed, {"num_chunk_types": 2}, outputs).run()
+    given = {"Inference": pad(inferred), "Label": pad(label), "SeqLength": lengths[:, None] if column else lengths}
+    test = OpTest("chunk_eval", given, {"num_chunk_types": 2}, {k: np.asarray(v[0]) for k, v in expected.items()})
+    test.check_outputs()
+    assert np.asarray(expected["NumCorrectChunks"][0]) == 1
+    for change, error, parts, when in (
+        ({"SeqLength": np.array([2, 0, 6])}, IndexError, ("SeqLength", "sequence 2", "6", "[0, 5]"), "run"),
+        ({"SeqLength": np.array([-1, 0, 4])}, IndexError, ("SeqLength", "sequence 0", "-1"), "run"),
+        ({"SeqLength": np.array([2, 1, 4])}, IndexError, ("Inference", "sequence 1, row 0", "-7"), "run"),
+        ({"SeqLength": np.array([2, 4])}, ValueError, ("SeqLength", "[3]", "[2]"), "build"),
+        ({"SeqLength": lengths.astype(np.int32)}, TypeError, ("SeqLength", "int64"), "build"),
+        ({"Label": pad(label)[:, :4]}, ValueError, ("Label", "[3, 5"), "build"),
+    ):
+        wrong: dict[str, Any] = {**given, **change}
+        OpTest("chunk_eval", wrong, {"num_chunk_types": 2}, outputs).check_refused(error, *parts, when=when)

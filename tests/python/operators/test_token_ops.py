@@ -140,3 +140,56 @@ def test_ctc_align_refuses_what_does_not_fit() -> None:
     OpTest("ctc_align", {"Input": x}, {}, output).check_refused(ValueError, "Input", "LoD", when="run")
     OpTest("ctc_align", {"Input": (x, [[1], [3]])}, {}, output).check_refused(ValueError, "one level", when="run")
     OpTest("ctc_align", {"Input": (x.reshape(1, 3), [[1]])}, {}, output).check_refused(ValueError, "Input", "[1, 3]")
+
+
+def pad(rows: list[list[int]], width: int, fill: int = -7, dtype: Any = np.int64) -> np.ndarray:
+    return np.array([row + [fill] * (width - len(row)) for row in rows], dtype)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_edit_distance_of_padded_sequences(normalized: bool) -> None:
+    ref_lengths = [2, 3, 4, 1] if normalized else [2, 3, 0, 4]
+    hyps, refs = cut(tokens(), LENGTHS), cut(tokens(ref_lengths), ref_lengths)
+    expected = [[levenshtein(a, b) / (len(b) if normalized else 1)] for a, b in zip(hyps, refs)]
+    given = {
+        "Hyps": pad(hyps, 5),
+        "Refs": pad(refs, 4, -8),
+        "HypsLength": np.array(LENGTHS),
+        "RefsLength": np.array(ref_lengths)[:, None],
+    }
+    outputs: dict[str, Any] = {"Out": np.array(expected, np.float32), "SequenceNum": np.array([4])}
+    OpTest("edit_distance", given, {"normalized": normalized}, outputs).check_outputs()
+    for change, error, parts, when in (
+        ({"HypsLength": np.array([3, 0, 1, 6])}, IndexError, ("HypsLength", "sequence 3", "6", "[0, 5]"), "run"),
+        ({"RefsLength": np.array([2, 3, -1, 4])}, IndexError, ("RefsLength", "sequence 2", "-1"), "run"),
+        ({"HypsLength": np.array([3, 0, 1])}, ValueError, ("HypsLength", "[4]", "[3]"), "build"),
+        ({"RefsLength": np.array([1, 1, 1, 1], np.int32)}, TypeError, ("RefsLength", "int64"), "build"),
+        ({"Refs": pad(refs, 4)[:3]}, ValueError, ("Refs", "[4, -1]"), "build"),
+    ):
+        OpTest("edit_distance", {**given, **change}, {}, outputs).check_refused(error, *parts, when=when)
+    del given["RefsLength"]
+    OpTest("edit_distance", given, {}, outputs).check_refused(ValueError, "both or none")
+
+
+@pytest.mark.parametrize("dtype", TOKEN_TYPES, ids=str)
+@pytest.mark.parametrize("merge", [False, True])
+def test_ctc_align_of_padded_sequences(merge: bool, dtype: Any) -> None:
+    rows = [[1, 1, 0, 1, 2], [], [2, 0, 0], [1, 1]]
+    aligned = [[[1, 1, 1, 2], [], [2], [1, 1]], [[1, 1, 2], [], [2], [1]]][merge]
+    given = {"Input": pad(rows, 6, 1, dtype), "InputLength": np.array([[5], [0], [3], [2]], dtype)}
+    outputs: dict[str, Any] = {
+        "Output": pad(aligned, 6, 9, dtype),
+        "OutputLength": np.array([[len(row)] for row in aligned], dtype),
+    }
+    attrs = {"merge_repeated": merge, "padding_value": 9}
+    OpTest("ctc_align", given, attrs, outputs).check_outputs()
+    other = np.int32 if dtype == np.int64 else np.int64
+    for change, error, parts, when in (
+        ({"InputLength": np.array([5, 0, 3, 7], dtype)}, IndexError, ("InputLength", "sequence 3", "7"), "run"),
+        ({"InputLength": np.array([-1, 0, 3, 2], dtype)}, IndexError, ("InputLength", "sequence 0", "-1"), "run"),
+        ({"InputLength": np.array([5, 0, 3], dtype)}, ValueError, ("InputLength", "[4]", "[3]"), "build"),
+        ({"InputLength": np.array([5, 0, 3, 2], other)}, TypeError, ("InputLength", np.dtype(dtype).name), "build"),
+        ({"Input": given["Input"][0]}, ValueError, ("Input", "rank 2"), "build"),
+    ):
+        OpTest("ctc_align", {**given, **change}, {}, outputs).check_refused(error, *parts, when=when)
+    OpTest("ctc_align", given, {}, {"Output": None}).check_refused(ValueError, "OutputLength", "both or none")

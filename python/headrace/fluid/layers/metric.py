@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
@@ -83,16 +84,18 @@ def chunk_eval(
     chunk_scheme: str,
     num_chunk_types: int,
     excluded_chunk_types: Sequence[int] | None = None,
+    seq_length: Variable | None = None,
 ) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:
     """How well the chunks (names, phrases) of tagged sequences agree with the true ones.
 
     Args:
-        input: int64 [rows, 1] or [rows], with LoD: chunk type times the tags of the scheme, plus tag;
-            ``num_chunk_types`` times the tags stands for no chunk.
-        label: the true ones, with the same LoD.
+        input: int64 [rows, 1] or [rows], with LoD, or [N, rows, 1] or [N, rows] with ``seq_length``: chunk type times
+            the tags of the scheme, plus tag; ``num_chunk_types`` times the tags stands for no chunk.
+        label: the true ones, of the same shape and with the same LoD.
         chunk_scheme: the tags, in the order of their numbers: "IOB" (begin, inside), "IOE" (inside, end), "IOBES"
             (begin, inside, end, single) or "plain" (none).
         excluded_chunk_types: types whose chunks do not count.
+        seq_length: int64 [N] or [N, 1]: how many rows each sequence has; the others are padding.
 
     Returns:
         (precision, recall, F1, float32 [1] each; chunks of ``input``, of ``label``, of both, int64 [1] each).
@@ -102,6 +105,8 @@ def chunk_eval(
         "Inference": check_variable(input, "input", "chunk_eval"),
         "Label": check_variable(label, "label", "chunk_eval"),
     }
+    if seq_length is not None:
+        inputs["SeqLength"] = check_variable(seq_length, "seq_length", "chunk_eval")
     shares = {
         slot: helper.create_variable("float32", stop_gradient=True) for slot in ("Precision", "Recall", "F1-Score")
     }
@@ -147,15 +152,22 @@ def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variab
 
 
 def edit_distance(
-    input: Variable, label: Variable, normalized: bool = True, ignored_tokens: Sequence[int] | None = None
+    input: Variable,
+    label: Variable,
+    normalized: bool = True,
+    ignored_tokens: Sequence[int] | None = None,
+    input_length: Variable | None = None,
+    label_length: Variable | None = None,
 ) -> tuple[Variable, Variable]:
     """How many insertions, deletions and substitutions turn each sequence of ``input`` into that of ``label``.
 
     Args:
-        input: int64 [rows, 1] with LoD.
+        input: int64 [rows, 1] with LoD, or [N, rows] with ``input_length``.
         label: the same, with as many sequences.
         normalized: divide each distance by the length of the label, which must not be empty.
-        ignored_tokens: take these out of both first.
+        ignored_tokens: take these out of both first; they must have a LoD.
+        input_length: int64 [N]: how many rows each sequence of ``input`` has; the others are padding.
+        label_length: the same of ``label``; both or none are given.
 
     Returns:
         (distances, float32 [number of sequences, 1]; number of sequences, int64 [1]).
@@ -165,11 +177,18 @@ def edit_distance(
         "Hyps": check_variable(input, "input", "edit_distance"),
         "Refs": check_variable(label, "label", "edit_distance"),
     }
+    if (input_length is None) != (label_length is None):
+        raise errors.InvalidArgument("layers.edit_distance: input_length and label_length are given both or not at all")
+    if ignored_tokens and input_length is not None:
+        raise errors.InvalidArgument("layers.edit_distance: ignored_tokens cannot be taken out of padded sequences")
     if ignored_tokens:
         for slot, tokens in inputs.items():
             inputs[slot] = helper.create_variable("int64", stop_gradient=True)
             attrs = {"tokens": list(ignored_tokens)}
             helper.append_op({"X": tokens}, {"Out": inputs[slot]}, attrs, type="sequence_erase")
+    if input_length is not None and label_length is not None:
+        inputs["HypsLength"] = check_variable(input_length, "input_length", "edit_distance")
+        inputs["RefsLength"] = check_variable(label_length, "label_length", "edit_distance")
     distance = helper.create_variable("float32", stop_gradient=True)
     count = helper.create_variable("int64", stop_gradient=True)
     helper.append_op(inputs, {"Out": distance, "SequenceNum": count}, {"normalized": normalized})

@@ -10,6 +10,7 @@ from headrace.fluid import core
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
 from headrace.fluid.layers.nn import topk
+from headrace.fluid.layers.tensor import squeeze
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -131,19 +132,26 @@ def sequence_concat(input: Sequence[Variable], name: str | None = None) -> Varia
     return out
 
 
-def sequence_mask(x: Variable, maxlen: int | None = None, dtype: Any = "int64", name: str | None = None) -> Variable:
+def sequence_mask(
+    x: Variable, maxlen: int | Variable | None = None, dtype: Any = "int64", name: str | None = None
+) -> Variable:
     """A row of ones and zeros for each length in ``x`` (int32 or int64): that many ones first.
 
     Args:
-        maxlen: how long the rows are; None: the greatest length.
+        maxlen: how long the rows are, a number or an int32 or int64 variable of one element; None: the greatest length.
 
     Returns:
         [..., maxlen], of ``dtype``.
     """
     helper = LayerHelper("sequence_mask", name)
     out = helper.create_variable(dtype, stop_gradient=True)
-    attrs = {"maxlen": -1 if maxlen is None else maxlen, "out_dtype": int(core.convert_dtype(dtype))}
-    helper.append_op({"X": check_variable(x, "x", "sequence_mask")}, {"Y": out}, attrs)
+    inputs = {"X": check_variable(x, "x", "sequence_mask")}
+    attrs = {"out_dtype": int(core.convert_dtype(dtype))}
+    if isinstance(maxlen, Variable):
+        inputs["MaxLenTensor"] = maxlen
+    elif maxlen is not None:
+        attrs["maxlen"] = maxlen
+    helper.append_op(inputs, {"Y": out}, attrs)
     return out
 
 
@@ -199,26 +207,34 @@ def ctc_greedy_decoder(
     input_length: Variable | None = None,
     padding_value: int = 0,
     name: str | None = None,
-) -> Variable:
+) -> Any:
     """The labels that connectionist temporal classification reads from sequences: of each row the most probable one,
     without repetitions, then without blanks.
 
     Args:
-        input: [rows, classes + 1] with LoD: a probability for each label and for ``blank``.
+        input: [rows, classes + 1] with LoD, or [N, rows, classes + 1] with ``input_length``: a probability for each
+            label and for ``blank``.
         blank: which of them stands for nothing.
-        input_length: None: a batch without LoD cannot be decoded.
-        padding_value: has no effect.
+        input_length: int64 [N, 1]: how many rows each sequence has; the others are padding.
+        padding_value: with ``input_length``, what follows the labels of a sequence.
 
     Returns:
-        int64 [rows that stay, 1] with LoD; [[-1]] without a LoD if there are none at all.
+        int64 [rows that stay, 1] with LoD; [[-1]] without a LoD if there are none at all. With ``input_length``:
+        (labels, int64 [N, rows]; how many of them each sequence has, int64 [N, 1]).
     """
-    if input_length is not None:
-        raise errors.Unimplemented("layers.ctc_greedy_decoder: it takes sequences with LoD, not with an input_length")
     _, labels = topk(input, k=1)
     helper = LayerHelper("ctc_align", name)
-    out = helper.create_variable("int64", stop_gradient=True)
-    helper.append_op({"Input": labels}, {"Output": out}, {"merge_repeated": True, "blank": blank})
-    return out
+    inputs = {"Input": labels}
+    outputs = {"Output": helper.create_variable("int64", stop_gradient=True)}
+    attrs = {"merge_repeated": True, "blank": blank}
+    if input_length is None:
+        helper.append_op(inputs, outputs, attrs)
+        return outputs["Output"]
+    inputs["Input"] = squeeze(labels, [2])
+    inputs["InputLength"] = check_variable(input_length, "input_length", "ctc_greedy_decoder")
+    outputs["OutputLength"] = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op(inputs, outputs, {**attrs, "padding_value": padding_value})
+    return outputs["Output"], outputs["OutputLength"]
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Sequence[int] | None = None) -> Variable:
@@ -288,13 +304,16 @@ def sequence_conv(
     return helper.append_activation(helper.append_bias(out, bias_attr), act)
 
 
-def linear_chain_crf(input: Variable, label: Variable, param_attr: ParamAttrLike = None) -> Variable:
+def linear_chain_crf(
+    input: Variable, label: Variable, param_attr: ParamAttrLike = None, length: Variable | None = None
+) -> Variable:
     """The cost of a conditional random field over sequences: -log of the probability of their labels.
 
     Args:
-        input: [rows, K] with LoD: the weight of each of K labels, from an ``fc``.
-        label: int64 [rows, 1].
+        input: [rows, K] with LoD, or [N, rows, K] with ``length``: the weight of each of K labels, from an ``fc``.
+        label: int64 [rows, 1], or [N, rows] or [N, rows, 1] with ``length``.
         param_attr: of the weights of neighbours, [K + 2, K]; crf_decoding takes the same.
+        length: int64 [N] or [N, 1]: how many rows each sequence has; the others are padding.
 
     Returns:
         [number of sequences, 1].
@@ -302,7 +321,8 @@ def linear_chain_crf(input: Variable, label: Variable, param_attr: ParamAttrLike
     count = check_variable(input, "input", "linear_chain_crf").shape[-1] if input.shape else -1
     if count <= 0:
         raise errors.InvalidArgument(
-            f"layers.linear_chain_crf: '{input.name}' must be [rows, K] with a known K, got {list(input.shape)}"
+            f"layers.linear_chain_crf: '{input.name}' must be [rows, K] with a known K, or [N, rows, K] with length, "
+            f"got {list(input.shape)}"
         )
     helper = LayerHelper("linear_chain_crf")
     transition = helper.create_parameter(param_attr, [count + 2, count], input.dtype)
@@ -312,16 +332,21 @@ def linear_chain_crf(input: Variable, label: Variable, param_attr: ParamAttrLike
     slots = ("Alpha", "EmissionExps", "TransitionExps")
     outputs = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
     inputs = {"Emission": input, "Transition": transition, "Label": check_variable(label, "label", "linear_chain_crf")}
+    if length is not None:
+        inputs["Length"] = check_variable(length, "length", "linear_chain_crf")
     helper.append_op(inputs, {"LogLikelihood": cost, **outputs})
     return cost
 
 
-def crf_decoding(input: Variable, param_attr: ParamAttrLike, label: Variable | None = None) -> Variable:
+def crf_decoding(
+    input: Variable, param_attr: ParamAttrLike, label: Variable | None = None, length: Variable | None = None
+) -> Variable:
     """The most probable labels of sequences, int64 [rows, 1]; with ``label``, whether they are right (1) or not (0).
 
     Args:
         input: as for linear_chain_crf.
         param_attr: names the weights that linear_chain_crf has trained.
+        length: as for linear_chain_crf; the labels are [N, rows] then, 0 in the padding.
     """
     helper = LayerHelper("crf_decoding")
     attr = ParamAttr._to_attr(param_attr)
@@ -334,6 +359,8 @@ def crf_decoding(input: Variable, param_attr: ParamAttrLike, label: Variable | N
     inputs = {"Emission": check_variable(input, "input", "crf_decoding"), "Transition": root.var(attr.name)}
     if label is not None:
         inputs["Label"] = check_variable(label, "label", "crf_decoding")
+    if length is not None:
+        inputs["Length"] = check_variable(length, "length", "crf_decoding")
     path = helper.create_variable("int64", stop_gradient=True)
     helper.append_op(inputs, {"ViterbiPath": path})
     return path
