@@ -6,19 +6,18 @@
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
 #include "operators/reduction.h"
 
 namespace headrace::ops {
 namespace {
 
-bool ChannelsLast(const OpDesc& op) { return op.Attr<std::string>("data_layout") == "NHWC"; }
-
 // X as [images, channels, pixels]; where the channels come last, each pixel counts as an image.
 struct Channels {
   Channels(const OpDesc& op, const DDim& x)
-      : images(ChannelsLast(op) ? Numel(x, 0, x.size() - 1) : x[0]),
-        channels(ChannelsLast(op) ? x.back() : x[1]),
-        pixels(ChannelsLast(op) ? 1 : Numel(x, 2, x.size())),
+      : images(HasChannelsLast(op) ? Numel(x, 0, x.size() - 1) : x[0]),
+        channels(HasChannelsLast(op) ? x.back() : x[1]),
+        pixels(HasChannelsLast(op) ? 1 : Numel(x, 2, x.size())),
         count(images * pixels) {}
 
   // Calls visit(c) for each channel, from several threads.
@@ -146,7 +145,7 @@ void EnforceChannels(const InferShapeContext& ctx, std::initializer_list<std::st
   EnforceRankAtLeast(ctx, "X", 2);
   const DDim x = ctx.InputDim("X");
   for (const std::string_view slot : slots) {
-    EnforceDims(ctx, slot, {ChannelsLast(ctx.op()) ? x.back() : x[1]});
+    EnforceDims(ctx, slot, {HasChannelsLast(ctx.op()) ? x.back() : x[1]});
     EnforceSameType(ctx, slot, "X");
   }
 }
@@ -156,7 +155,7 @@ void InferBatchNorm(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   bool has_elements = true;
   for (size_t d = 0; d < x.size(); ++d) {
-    has_elements = has_elements && (x[d] != 0 || d == (ChannelsLast(ctx.op()) ? x.size() - 1 : 1));
+    has_elements = has_elements && (x[d] != 0 || d == (HasChannelsLast(ctx.op()) ? x.size() - 1 : 1));
   }
   HR_ENFORCE(UsesRunningStatistics(ctx.op()) || has_elements, InvalidArgument,
              "input X: expected at least one element for each channel in training, got dims ", ToString(x));
@@ -173,11 +172,7 @@ OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
       .Attr<bool>("use_global_stats", "the same, in training", false)
       .Attr<double>("momentum", "how much of the running statistics stays", 0.9)
       .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
-      .Attr<std::string>("data_layout", "'NCHW', or 'NHWC': the channels are the last dimension", "NCHW",
-                         [](const std::string& layout) {
-                           HR_ENFORCE(layout == "NCHW" || layout == "NHWC", InvalidArgument,
-                                      "attribute data_layout: expected 'NCHW' or 'NHWC', got '", layout, "'");
-                         });
+      .With(NormLayoutAttr);
 }
 
 }  // namespace

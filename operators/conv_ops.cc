@@ -3,6 +3,7 @@
 #include "framework/op_registry.h"
 #include "operators/convolution.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
 
 namespace headrace::ops {
 namespace {
@@ -10,15 +11,24 @@ namespace {
 template <typename T>
 void ConvKernel(const ExecutionContext& ctx, size_t dimensions) {
   const ConvShape s(ctx.op(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
-  T* out = ctx.Output("Output")->mutable_data<T>();
-  Convolve(s, ctx.Input("Input").data<T>(), ctx.Input("Filter").data<T>(), out);
+  Tensor memory;
+  const T* input = ReadChannelsFirst<T>(ctx.Input("Input"), s.channels_last, &memory);
+  const T* filter = ctx.Input("Filter").data<T>();
+  WriteChannelsFirst<T>(ctx.Output("Output"), s.channels_last, [&](T* out) { Convolve(s, input, filter, out); });
 }
 
 template <typename T>
 void ConvGradKernel(const ExecutionContext& ctx, size_t dimensions) {
   const ConvShape s(ctx.op(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
-  ConvolveBackward(s, ctx.Input("Output@GRAD").data<T>(), ctx.Input("Input").data<T>(), ctx.Input("Filter").data<T>(),
-                   MutableOrNull<T>(ctx, "Input@GRAD"), MutableOrNull<T>(ctx, "Filter@GRAD"));
+  T* filter_grad = MutableOrNull<T>(ctx, "Filter@GRAD");
+  Tensor grad_memory;
+  Tensor memory;
+  const T* out_grad = ReadChannelsFirst<T>(ctx.Input("Output@GRAD"), s.channels_last, &grad_memory);
+  const T* input =
+      filter_grad == nullptr ? nullptr : ReadChannelsFirst<T>(ctx.Input("Input"), s.channels_last, &memory);
+  const T* filter = ctx.Input("Filter").data<T>();
+  WriteChannelsFirst<T>(ctx.OutputOrNull("Input@GRAD"), s.channels_last,
+                        [&](T* input_grad) { ConvolveBackward(s, out_grad, input, filter, input_grad, filter_grad); });
 }
 
 DDim InferConv(const InferShapeContext& ctx, size_t dimensions) {

@@ -8,6 +8,7 @@
 #include "framework/op_registry.h"
 #include "operators/convolution.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
 
 namespace headrace::ops {
 namespace {
@@ -40,9 +41,11 @@ Extents WantedExtents(const OpDesc& op, size_t dimensions) {
 
 // The convolution that is transposed: its input is the result, and its result the input.
 ConvShape TransposedShape(const OpDesc& op, size_t dimensions, const DDim& input, const DDim& filter) {
-  const Extents in = ExtentsOf(input, dimensions, "Input");
-  HR_ENFORCE(filter.size() == 2 + dimensions && Fits(filter[0], input[1]), InvalidArgument,
-             "input Filter: expected dims [", input[1], ", M / groups, ", dimensions == 2 ? "KH, KW" : "KD, KH, KW",
+  const bool channels_last = HasChannelsLast(op);
+  const Extents in = ExtentsOf(input, dimensions, "Input", channels_last);
+  const int64_t channels = ChannelsOf(input, channels_last);
+  HR_ENFORCE(filter.size() == 2 + dimensions && Fits(filter[0], channels), InvalidArgument,
+             "input Filter: expected dims [", channels, ", M / groups, ", dimensions == 2 ? "KH, KW" : "KD, KH, KW",
              "], as Input has dims ", ToString(input), ", got ", ToString(filter));
   for (const int64_t dim : filter) {
     HR_ENFORCE(dim > 0, InvalidArgument, "input Filter: expected dims of 1 or more, got ", ToString(filter));
@@ -55,10 +58,13 @@ ConvShape TransposedShape(const OpDesc& op, size_t dimensions, const DDim& input
   const Extents out = {TransposedSize(windows.planes, in.depth, wanted.depth, "depth"),
                        TransposedSize(windows.rows, in.height, wanted.height, "height"),
                        TransposedSize(windows.cols, in.width, wanted.width, "width")};
-  return {op, dimensions, MapDims(input[0], MultiplyExtents(filter[1], groups), out, dimensions), filter, windows};
+  const DDim dims = MapDims(input[0], MultiplyExtents(filter[1], groups), out, dimensions, channels_last);
+  return {op, dimensions, dims, filter, windows};
 }
 
-DDim TransposedDims(const ConvShape& s) { return MapDims(s.images, s.channels * s.groups, s.in, s.dimensions); }
+DDim TransposedDims(const ConvShape& s) {
+  return MapDims(s.images, s.channels * s.groups, s.in, s.dimensions, s.channels_last);
+}
 
 ConvShape ShapeOf(const ExecutionContext& ctx, size_t dimensions) {
   return TransposedShape(ctx.op(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
@@ -66,21 +72,27 @@ ConvShape ShapeOf(const ExecutionContext& ctx, size_t dimensions) {
 
 template <typename T>
 void TransposeKernel(const ExecutionContext& ctx, size_t dimensions) {
-  T* out = ctx.Output("Output")->mutable_data<T>();
-  ConvolveBackward<T>(ShapeOf(ctx, dimensions), ctx.Input("Input").data<T>(), nullptr, ctx.Input("Filter").data<T>(),
-                      out, nullptr);
+  const ConvShape s = ShapeOf(ctx, dimensions);
+  Tensor memory;
+  const T* input = ReadChannelsFirst<T>(ctx.Input("Input"), s.channels_last, &memory);
+  const T* filter = ctx.Input("Filter").data<T>();
+  WriteChannelsFirst<T>(ctx.Output("Output"), s.channels_last,
+                        [&](T* out) { ConvolveBackward<T>(s, input, nullptr, filter, out, nullptr); });
 }
 
 template <typename T>
 void TransposeGradKernel(const ExecutionContext& ctx, size_t dimensions) {
   const ConvShape s = ShapeOf(ctx, dimensions);
-  const T* out_grad = ctx.Input("Output@GRAD").data<T>();
+  Tensor grad_memory;
+  const T* out_grad = ReadChannelsFirst<T>(ctx.Input("Output@GRAD"), s.channels_last, &grad_memory);
   const T* filter = ctx.Input("Filter").data<T>();
-  if (T* input_grad = MutableOrNull<T>(ctx, "Input@GRAD")) {
-    Convolve(s, out_grad, filter, input_grad);
+  if (LoDTensor* input_grad = ctx.OutputOrNull("Input@GRAD")) {
+    WriteChannelsFirst<T>(input_grad, s.channels_last, [&](T* to) { Convolve(s, out_grad, filter, to); });
   }
   if (T* filter_grad = MutableOrNull<T>(ctx, "Filter@GRAD")) {
-    ConvolveBackward<T>(s, ctx.Input("Input").data<T>(), out_grad, filter, nullptr, filter_grad);
+    Tensor memory;
+    const T* input = ReadChannelsFirst<T>(ctx.Input("Input"), s.channels_last, &memory);
+    ConvolveBackward<T>(s, input, out_grad, filter, nullptr, filter_grad);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "operators/declare.h"
 #include "operators/gemm.h"
 #include "operators/im2col.h"
+#include "operators/layout.h"
 #include "operators/scratch.h"
 
 namespace headrace::ops {
@@ -24,10 +25,11 @@ Extents FilterExtents(size_t dimensions, const DDim& filter) {
 
 ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter)
     : ConvShape(op, spatial, input, filter,
-                WindowsOf(op, spatial, FilterExtents(spatial, filter), ExtentsOf(input, spatial, "Input"))) {}
+                WindowsOf(op, spatial, FilterExtents(spatial, filter),
+                          ExtentsOf(input, spatial, "Input", HasChannelsLast(op)))) {}
 
 ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter, const Windows& windows)
-    : dimensions(spatial), in(ExtentsOf(input, spatial, "Input")) {
+    : dimensions(spatial), channels_last(HasChannelsLast(op)), in(ExtentsOf(input, spatial, "Input", channels_last)) {
   groups = op.Attr<int32_t>("groups");
   HR_ENFORCE(groups > 0, InvalidArgument, "attribute groups: expected 1 or more, got ", groups);
   for (const int64_t dim : filter) {
@@ -36,9 +38,9 @@ ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const 
   images = input[0];
   channels = filter[1];
   const int64_t all_channels = MultiplyExtents(channels, groups);
-  HR_ENFORCE(Fits(input[1], all_channels), InvalidArgument, "input Input: expected ", all_channels,
-             " channels, those of the filter of dims ", ToString(filter), " times ", groups, " groups, got dims ",
-             ToString(input));
+  HR_ENFORCE(Fits(ChannelsOf(input, channels_last), all_channels), InvalidArgument, "input Input: expected ",
+             all_channels, " channels, those of the filter of dims ", ToString(filter), " times ", groups,
+             " groups, got dims ", ToString(input));
   HR_ENFORCE(filter[0] % groups == 0, InvalidArgument, "input Filter: expected a multiple of ", groups,
              " (attribute groups) for dimension 0, got dims ", ToString(filter));
   maps = filter[0] / groups;
@@ -349,7 +351,8 @@ OpRegistrar&& ConvAttrs(OpRegistrar&& op, size_t dimensions) {
       .Attr<std::vector<int32_t>>("strides", "step of the window" + names, ones)
       .With(PaddingAttrs, dimensions, "zeros around the input")
       .Attr<std::vector<int32_t>>("dilations", "step between the elements of the filter" + names, ones)
-      .Attr<int32_t>("groups", "number of groups of channels that do not mix", 1);
+      .Attr<int32_t>("groups", "number of groups of channels that do not mix", 1)
+      .With(LayoutAttr, "data_format", "AnyLayout");
 }
 
 bool RegisterConv(const std::string& type, size_t dimensions, const std::string& comment, const ConvKind& kind) {
@@ -361,10 +364,10 @@ bool RegisterConv(const std::string& type, size_t dimensions, const std::string&
   };
   More(forward)
       .Comment(comment)
-      .Input("Input", flat ? "[N, C, H, W]" : "[N, C, D, H, W]")
+      .Input("Input", LayoutNames(dimensions))
       .Input("Filter", StrCat("[", kind.filter, flat ? ", KH, KW]" : ", KD, KH, KW]", ", dtype of Input"))
-      .Output("Output",
-              StrCat(flat ? "[N, M, OH, OW]" : "[N, M, OD, OH, OW]", ", OH = ", kind.output, ", the others likewise"))
+      .Output("Output", StrCat(flat ? "[N, M, OH, OW]" : "[N, M, OD, OH, OW]", ", or with M last; OH = ", kind.output,
+                               ", the others likewise"))
       .With(kind.attrs, dimensions)
       .InferShape([dimensions, infer = kind.infer](InferShapeContext& ctx) {
         SetOutput(ctx, "Output", infer(ctx, dimensions), ctx.InputType("Input"));

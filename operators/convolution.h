@@ -14,12 +14,12 @@ namespace headrace::ops {
 // The sizes of a convolution. At compile time those of the input may be -1.
 struct ConvShape {
   // `spatial` dimensions: 2 for `input` [N, C, H, W] and `filter` [M, C / groups, KH, KW], 3 for [N, C, D, H, W] and
-  // [M, C / groups, KD, KH, KW].
+  // [M, C / groups, KD, KH, KW]. Where attribute data_format says so, `input` has its channels last.
   ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter);
   // The same with `windows` in place of what the attributes say.
   ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter, const Windows& windows);
 
-  DDim OutputDims() const { return MapDims(images, maps * groups, out, dimensions); }
+  DDim OutputDims() const { return MapDims(images, maps * groups, out, dimensions, channels_last); }
   int64_t Pixels() const { return out.Volume(); }                                       // of an output map
   int64_t OutputRows() const { return out.depth * out.height; }                         // of an output map
   int64_t PatchSize() const { return channels * planes.size * rows.size * cols.size; }  // of a group
@@ -33,6 +33,7 @@ struct ConvShape {
   }
 
   size_t dimensions;
+  bool channels_last;  // in the tensors of the operator, not in what Convolve and ConvolveBackward take
   int64_t images;
   int64_t groups;
   int64_t channels;  // of a group

@@ -1,10 +1,10 @@
 // group_norm: groups of channels of each image normalised.
 #include <cmath>
-#include <string>
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
 #include "operators/norm.h"
 #include "operators/reduction.h"
 #include "operators/scratch.h"
@@ -12,12 +12,13 @@
 namespace headrace::ops {
 namespace {
 
-// X as [rows, size]: a row is a group of channels of an image.
+// X, with the channels first, as [rows, size]: a row is a group of channels of an image.
 struct Groups {
-  Groups(const DDim& x, int64_t groups)
-      : channels(x[1]),
+  Groups(const DDim& x, int64_t groups, bool last)
+      : channels_last(last),
+        channels(ChannelsOf(x, last)),
         groups_per_image(groups),
-        pixels(Numel(x, 2, x.size())),
+        pixels(last ? Numel(x, 1, x.size() - 1) : Numel(x, 2, x.size())),
         size(channels / groups * pixels),
         rows(size == 0 ? 0 : x[0] * groups) {}
 
@@ -26,6 +27,7 @@ struct Groups {
     return r % groups_per_image * (channels / groups_per_image) + i / pixels;
   }
 
+  bool channels_last;  // in the tensors
   int64_t channels;
   int64_t groups_per_image;
   int64_t pixels;
@@ -33,35 +35,40 @@ struct Groups {
   int64_t rows;
 };
 
-Groups GroupsOf(const ExecutionContext& ctx) { return {ctx.Input("X").dims(), ctx.Attr<int32_t>("groups")}; }
+Groups GroupsOf(const ExecutionContext& ctx) {
+  return {ctx.Input("X").dims(), ctx.Attr<int32_t>("groups"), HasChannelsLast(ctx.op())};
+}
 
 template <typename T>
 void GroupNormKernel(const ExecutionContext& ctx) {
   const Groups s = GroupsOf(ctx);
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
-  T* y = ctx.Output("Y")->mutable_data<T>();
   T* mean = ctx.Output("Mean")->mutable_data<T>();
   T* variance = ctx.Output("Variance")->mutable_data<T>();
-  const T* x = ctx.Input("X").data<T>();
+  Tensor memory;
+  const T* x = ReadChannelsFirst<T>(ctx.Input("X"), s.channels_last, &memory);
   const T* scale = ElementsOrNull<T>(ctx, "Scale");
   const T* bias = ElementsOrNull<T>(ctx, "Bias");
-  ParallelFor(s.rows, RowsPerBlock(4 * s.size), [=](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      const T* from = x + r * s.size;
-      T* to = y + r * s.size;
-      const T m = Sum(s.size, from) / static_cast<T>(s.size);
-      variance[r] = SumOf<T>(s.size, [=](int64_t i) { return (from[i] - m) * (from[i] - m); }) / static_cast<T>(s.size);
-      mean[r] = m;
-      const T inverse = 1 / std::sqrt(variance[r] + epsilon);
-      for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
-        const int64_t c = s.ChannelOf(r, begin);
-        const T factor = inverse * (scale == nullptr ? T(1) : scale[c]);
-        const T shift = bias == nullptr ? T(0) : bias[c];
-        for (int64_t i = begin; i < begin + s.pixels; ++i) {
-          to[i] = (from[i] - m) * factor + shift;
+  WriteChannelsFirst<T>(ctx.Output("Y"), s.channels_last, [=](T* y) {
+    ParallelFor(s.rows, RowsPerBlock(4 * s.size), [=](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        const T* from = x + r * s.size;
+        T* to = y + r * s.size;
+        const T m = Sum(s.size, from) / static_cast<T>(s.size);
+        variance[r] =
+            SumOf<T>(s.size, [=](int64_t i) { return (from[i] - m) * (from[i] - m); }) / static_cast<T>(s.size);
+        mean[r] = m;
+        const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+        for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
+          const int64_t c = s.ChannelOf(r, begin);
+          const T factor = inverse * (scale == nullptr ? T(1) : scale[c]);
+          const T shift = bias == nullptr ? T(0) : bias[c];
+          for (int64_t i = begin; i < begin + s.pixels; ++i) {
+            to[i] = (from[i] - m) * factor + shift;
+          }
         }
       }
-    }
+    });
   });
 }
 
@@ -70,11 +77,12 @@ template <typename T>
 void GroupNormGradKernel(const ExecutionContext& ctx) {
   const Groups s = GroupsOf(ctx);
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
-  T* dx = MutableOrNull<T>(ctx, "X@GRAD");
   T* dscale = ZerosOrNull<T>(ctx, "Scale@GRAD");
   T* dbias = ZerosOrNull<T>(ctx, "Bias@GRAD");
-  const T* x = ctx.Input("X").data<T>();
-  const T* dy = ctx.Input("Y@GRAD").data<T>();
+  Tensor x_memory;
+  Tensor dy_memory;
+  const T* x = ReadChannelsFirst<T>(ctx.Input("X"), s.channels_last, &x_memory);
+  const T* dy = ReadChannelsFirst<T>(ctx.Input("Y@GRAD"), s.channels_last, &dy_memory);
   const T* scale = ElementsOrNull<T>(ctx, "Scale");
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
@@ -85,29 +93,31 @@ void GroupNormGradKernel(const ExecutionContext& ctx) {
   const int64_t channels = s.size == 0 ? 0 : s.rows * (s.size / s.pixels);
   T* sums = Scratch<T>(&sums_memory, channels);
   T* dots = Scratch<T>(&dots_memory, channels);
-  ParallelFor(s.rows, RowsPerBlock(8 * s.size), [=](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r) {
-      const T* from = x + r * s.size;
-      const T* d = dy + r * s.size;
-      const T m = mean[r];
-      const T inverse = 1 / std::sqrt(variance[r] + epsilon);
-      T sum = 0;  // of dy · scale
-      T dot = 0;  // of dy · scale · h
-      for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
-        const int64_t at = (r * s.size + begin) / s.pixels;
-        sums[at] = Sum(s.pixels, d + begin);
-        dots[at] = SumOf<T>(s.pixels, [=](int64_t i) { return d[begin + i] * ((from[begin + i] - m) * inverse); });
-        const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
-        sum += sums[at] * factor;
-        dot += dots[at] * factor;
-      }
-      for (int64_t begin = 0; dx != nullptr && begin < s.size; begin += s.pixels) {
-        const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
-        for (int64_t i = begin; i < begin + s.pixels; ++i) {
-          dx[r * s.size + i] = inverse * (d[i] * factor - sum / size - (from[i] - m) * inverse * dot / size);
+  WriteChannelsFirst<T>(ctx.OutputOrNull("X@GRAD"), s.channels_last, [=](T* dx) {
+    ParallelFor(s.rows, RowsPerBlock(8 * s.size), [=](int64_t first, int64_t last) {
+      for (int64_t r = first; r < last; ++r) {
+        const T* from = x + r * s.size;
+        const T* d = dy + r * s.size;
+        const T m = mean[r];
+        const T inverse = 1 / std::sqrt(variance[r] + epsilon);
+        T sum = 0;  // of dy · scale
+        T dot = 0;  // of dy · scale · h
+        for (int64_t begin = 0; begin < s.size; begin += s.pixels) {
+          const int64_t at = (r * s.size + begin) / s.pixels;
+          sums[at] = Sum(s.pixels, d + begin);
+          dots[at] = SumOf<T>(s.pixels, [=](int64_t i) { return d[begin + i] * ((from[begin + i] - m) * inverse); });
+          const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
+          sum += sums[at] * factor;
+          dot += dots[at] * factor;
+        }
+        for (int64_t begin = 0; dx != nullptr && begin < s.size; begin += s.pixels) {
+          const T factor = scale == nullptr ? T(1) : scale[s.ChannelOf(r, begin)];
+          for (int64_t i = begin; i < begin + s.pixels; ++i) {
+            dx[r * s.size + i] = inverse * (d[i] * factor - sum / size - (from[i] - m) * inverse * dot / size);
+          }
         }
       }
-    }
+    });
   });
   for (int64_t at = 0; at < channels; ++at) {
     if (dscale != nullptr) {
@@ -123,14 +133,15 @@ void GroupNormGradKernel(const ExecutionContext& ctx) {
 DDim CheckGroupNorm(const InferShapeContext& ctx) {
   EnforceRankAtLeast(ctx, "X", 2);
   const DDim x = ctx.InputDim("X");
+  const int64_t channels = ChannelsOf(x, HasChannelsLast(ctx.op()));
   const int32_t groups = ctx.Attr<int32_t>("groups");
-  HR_ENFORCE(groups > 0 && (x[1] < 0 || x[1] % groups == 0), InvalidArgument,
+  HR_ENFORCE(groups > 0 && (channels < 0 || channels % groups == 0), InvalidArgument,
              "attribute groups: expected a divisor of the channels of X, which has dims ", ToString(x), ", got ",
              groups);
   for (size_t d = 1; d < x.size(); ++d) {
     HR_ENFORCE(x[d] != 0, InvalidArgument, "input X: expected images that are not empty, got dims ", ToString(x));
   }
-  CheckScaleAndBias(ctx, x[1]);
+  CheckScaleAndBias(ctx, channels);
   return {x[0], groups};
 }
 
@@ -138,10 +149,7 @@ OpRegistrar&& GroupNormAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<int32_t>("groups", "how many groups the channels make")
       .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
-      .Attr<std::string>("data_layout", "'NCHW'", "NCHW", [](const std::string& layout) {
-        HR_ENFORCE(layout == "NCHW", Unimplemented, "attribute data_layout: only 'NCHW' is supported, got '", layout,
-                   "'; transpose X first");
-      });
+      .With(NormLayoutAttr);
 }
 
 }  // namespace
@@ -150,7 +158,7 @@ HEADRACE_REGISTER_OP(group_norm)
     .Comment(
         "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, with mean and variance (with divisor N) of each group "
         "of channels of each image (Y. Wu and K. He, 2018).")
-    .With(NormSlots, "[N, C, ...]", "[C]", "[N, groups]")
+    .With(NormSlots, "[N, C, ...] or [N, ..., C]", "[C]", "[N, groups]")
     .With(GroupNormAttrs)
     .InferShape([](InferShapeContext& ctx) { InferNorm(ctx, CheckGroupNorm(ctx)); })
     .Kernel<float>(GroupNormKernel<float>)

@@ -6,39 +6,52 @@
 #include "framework/thread_pool.h"
 #include "operators/declare.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
 #include "operators/pooling.h"
 
 namespace headrace::ops {
 namespace {
 
-template <typename T>
-void PoolKernel(const ExecutionContext& ctx, size_t spatial) {
-  const LoDTensor& x_tensor = ctx.Input("X");
-  const PoolShape s(ctx.op(), spatial, x_tensor.dims());
-  T* out = ctx.Output("Out")->mutable_data<T>();
-  const T* x = x_tensor.data<T>();
-  ParallelFor(s.maps, RowsPerBlock(s.MapSize()), [=, &s](int64_t begin, int64_t end) {
+// Calls visit(i) for each map, from several threads.
+template <typename Visit>
+void ForEachMap(const PoolShape& s, const Visit& visit) {
+  ParallelFor(s.maps, RowsPerBlock(s.MapSize()), [&visit](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      PoolMap(s, x + i * s.MapSize(), out + i * s.OutputSizeOfMap());
+      visit(i);
     }
   });
 }
 
 template <typename T>
+void PoolKernel(const ExecutionContext& ctx, size_t spatial) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const PoolShape s(ctx.op(), spatial, x_tensor.dims());
+  Tensor memory;
+  const T* x = ReadChannelsFirst<T>(x_tensor, s.channels_last, &memory);
+  WriteChannelsFirst<T>(ctx.Output("Out"), s.channels_last, [&s, x](T* out) {
+    ForEachMap(s, [=, &s](int64_t i) { PoolMap(s, x + i * s.MapSize(), out + i * s.OutputSizeOfMap()); });
+  });
+}
+
+// Averages do not depend on X and Out, which then are not read.
+template <typename T>
 void PoolGradKernel(const ExecutionContext& ctx, size_t spatial) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const PoolShape s(ctx.op(), spatial, x_tensor.dims());
-  T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
-  const T* x = x_tensor.data<T>();
-  const T* out = ctx.Input("Out").data<T>();
-  const T* d = ctx.Input("Out@GRAD").data<T>();
-  ParallelFor(s.maps, RowsPerBlock(s.MapSize()), [=, &s](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
+  const bool moves_all = s.channels_last && s.max;
+  Tensor x_memory;
+  Tensor out_memory;
+  Tensor grad_memory;
+  const T* x = ReadChannelsFirst<T>(x_tensor, moves_all, &x_memory);
+  const T* out = ReadChannelsFirst<T>(ctx.Input("Out"), moves_all, &out_memory);
+  const T* d = ReadChannelsFirst<T>(ctx.Input("Out@GRAD"), s.channels_last, &grad_memory);
+  WriteChannelsFirst<T>(ctx.Output("X@GRAD"), s.channels_last, [=, &s](T* dx) {
+    ForEachMap(s, [=, &s](int64_t i) {
       T* map_grad = dx + i * s.MapSize();
       const int64_t out_at = i * s.OutputSizeOfMap();
       std::fill_n(map_grad, s.MapSize(), T(0));
       PoolMapGrad(s, x + i * s.MapSize(), out + out_at, d + out_at, map_grad);
-    }
+    });
   });
 }
 
@@ -51,7 +64,8 @@ OpRegistrar&& PoolAttrs(OpRegistrar&& op, size_t spatial) {
           "whether a last window may hang over the border; if it meets padding only, its average is 0, its maximum the "
           "lowest number",
           false)
-      .Attr<bool>("exclusive", "whether averages leave the padding out", true);
+      .Attr<bool>("exclusive", "whether averages leave the padding out", true)
+      .With(LayoutAttr, "data_format", spatial == 2 ? "NCHW" : "NCDHW");
 }
 
 bool RegisterPool(const std::string& type, size_t spatial) {
@@ -60,9 +74,10 @@ bool RegisterPool(const std::string& type, size_t spatial) {
   const bool flat = spatial == 2;
   More(forward)
       .Comment("The maximum or the average of each window. Padding never counts as a maximum.")
-      .Input("X", flat ? "[N, C, H, W]" : "[N, C, D, H, W]")
+      .Input("X", LayoutNames(spatial))
       .Output("Out", std::string(flat ? "[N, C, OH, OW]" : "[N, C, OD, OH, OW]") +
-                         ", OH = (H + 2 padding - ksize) / stride + 1, rounded up in ceil_mode, the others likewise")
+                         ", or with C last; OH = (H + 2 padding - ksize) / stride + 1, rounded up in ceil_mode, the "
+                         "others likewise")
       .With(PoolAttrs, spatial)
       .InferShape([spatial](InferShapeContext& ctx) {
         SetOutput(ctx, "Out", PoolShape(ctx.op(), spatial, ctx.InputDim("X")).dims, ctx.InputType("X"));

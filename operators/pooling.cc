@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "operators/layout.h"
+
 namespace headrace::ops {
 
 PoolAxis::PoolAxis(const Window& sliding, int64_t input_count, int64_t output_count)
@@ -52,9 +54,11 @@ PoolAxis SlidingAxis(const Window& window, int64_t inputs, bool ceil, const char
 
 PoolShape::PoolShape(const OpDesc& op, size_t spatial, const DDim& x)
     : max(!op.attrs.contains("pooling_type") || op.Attr<std::string>("pooling_type") == "max"),
-      exclusive(!op.attrs.contains("exclusive") || op.Attr<bool>("exclusive")) {
-  const Extents in = ExtentsOf(x, spatial, "X");
-  maps = Numel(x, 0, 2);
+      exclusive(!op.attrs.contains("exclusive") || op.Attr<bool>("exclusive")),
+      channels_last(HasChannelsLast(op)) {
+  const Extents in = ExtentsOf(x, spatial, "X", channels_last);
+  const int64_t channels = ChannelsOf(x, channels_last);
+  maps = Numel({x[0], channels});
   const bool adaptive = op.Attr<bool>("adaptive");
   if (adaptive || op.Attr<bool>("global_pooling")) {
     HR_ENFORCE(in.depth != 0 && in.height != 0 && in.width != 0, InvalidArgument,
@@ -82,7 +86,7 @@ PoolShape::PoolShape(const OpDesc& op, size_t spatial, const DDim& x)
     rows = SlidingAxis(windows.rows, in.height, ceil, "height");
     cols = SlidingAxis(windows.cols, in.width, ceil, "width");
   }
-  dims = MapDims(x[0], x[1], {planes.outputs, rows.outputs, cols.outputs}, spatial);
+  dims = MapDims(x[0], channels, {planes.outputs, rows.outputs, cols.outputs}, spatial, channels_last);
 }
 
 namespace {

@@ -47,7 +47,7 @@ struct PoolAxis {
 struct PoolShape {
   PoolShape() = default;
   // As the attributes of `op` say (see PoolAttrs), over `x`: [N, C, H, W] if `spatial` is 2, [N, C, D, H, W] if it is
-  // 3. At compile time dims may be -1.
+  // 3, or with the channels last where attribute data_format says so. At compile time dims may be -1.
   PoolShape(const OpDesc& op, size_t spatial, const DDim& x);
 
   int64_t MapSize() const { return planes.inputs * rows.inputs * cols.inputs; }  // of X
@@ -60,8 +60,9 @@ struct PoolShape {
 
   bool max = true;
   bool exclusive = true;
-  DDim dims;         // of the result
-  int64_t maps = 0;  // N · C
+  bool channels_last = false;  // in the tensors of the operator, not in a map
+  DDim dims;                   // of the result
+  int64_t maps = 0;            // N · C
   PoolAxis planes;
   PoolAxis rows;
   PoolAxis cols;

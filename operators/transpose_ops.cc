@@ -1,12 +1,11 @@
 // transpose, transpose2: the dimensions in another order, of any dtype.
 #include <cstddef>
-#include <cstring>
 #include <vector>
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
+#include "operators/permute.h"
 
 namespace headrace::ops {
 namespace {
@@ -43,79 +42,10 @@ DDim Permuted(const DDim& dims, const PoolVector<size_t>& permutation) {
   return out;
 }
 
-// Elements of kSize bytes: `to` is written in order, `from` read along the strides.
-template <size_t kSize>
-void CopyStrided(const DDim& extents, const DDim& strides, const std::byte* from, std::byte* to) {
-  const int64_t n = extents.back();
-  const int64_t stride = strides.back() * static_cast<int64_t>(kSize);
-  const int64_t rows = Numel(extents, 0, extents.size() - 1);
-  ParallelFor(rows, RowsPerBlock(n), [&, from, to](int64_t begin, int64_t end) {
-    DDim index(extents.size() - 1);
-    const std::byte* row = from;
-    int64_t rest = begin;
-    for (size_t d = index.size(); d-- > 0; rest /= extents[d]) {
-      index[d] = rest % extents[d];
-      row += index[d] * strides[d] * static_cast<int64_t>(kSize);
-    }
-    std::byte* at = to + begin * n * static_cast<int64_t>(kSize);
-    for (int64_t r = begin; r < end; ++r, at += n * static_cast<int64_t>(kSize)) {
-      if (stride == static_cast<int64_t>(kSize)) {
-        std::memcpy(at, row, static_cast<size_t>(n) * kSize);
-      } else {
-        for (int64_t i = 0; i < n; ++i) {
-          std::memcpy(at + i * static_cast<int64_t>(kSize), row + i * stride, kSize);
-        }
-      }
-      for (size_t d = index.size(); d > 0; --d) {
-        row += strides[d - 1] * static_cast<int64_t>(kSize);
-        if (++index[d - 1] < extents[d - 1]) {
-          break;
-        }
-        row -= strides[d - 1] * extents[d - 1] * static_cast<int64_t>(kSize);
-        index[d - 1] = 0;
-      }
-    }
-  });
-}
-
 void Transpose(const LoDTensor& x, const PoolVector<size_t>& permutation, LoDTensor* out) {
   void* to = out->mutable_data(x.dtype());
-  if (x.numel() == 0) {
-    return;
-  }
-  DDim x_strides(x.dims().size());
-  int64_t stride = 1;
-  for (size_t d = x_strides.size(); d-- > 0;) {
-    x_strides[d] = stride;
-    stride *= x.dims()[d];
-  }
-  // Dimensions that stay neighbours are one.
-  DDim extents;
-  DDim strides;
-  for (const size_t d : permutation) {
-    if (!extents.empty() && strides.back() == x_strides[d] * x.dims()[d]) {
-      extents.back() *= x.dims()[d];
-      strides.back() = x_strides[d];
-    } else {
-      extents.push_back(x.dims()[d]);
-      strides.push_back(x_strides[d]);
-    }
-  }
-  if (extents.empty()) {
-    extents.push_back(1);
-    strides.push_back(1);
-  }
-  const auto* from = static_cast<const std::byte*>(x.raw_data());
-  auto* bytes = static_cast<std::byte*>(to);
-  switch (SizeOf(x.dtype())) {
-    case 1:
-      return CopyStrided<1>(extents, strides, from, bytes);
-    case 2:
-      return CopyStrided<2>(extents, strides, from, bytes);
-    case 4:
-      return CopyStrided<4>(extents, strides, from, bytes);
-    default:
-      return CopyStrided<8>(extents, strides, from, bytes);
+  if (x.numel() != 0) {
+    Permute(x.dims(), permutation, SizeOf(x.dtype()), x.raw_data(), to);
   }
 }
 

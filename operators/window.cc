@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/errors.h"
+#include "operators/layout.h"
 
 namespace headrace::ops {
 namespace {
@@ -104,17 +105,27 @@ OpRegistrar&& PaddingAttrs(OpRegistrar&& op, size_t dimensions, const std::strin
                          });
 }
 
-Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot) {
+Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot, bool channels_last) {
   HR_ENFORCE(dims.size() == 2 + dimensions, InvalidArgument, "input ", slot, ": expected dims ",
-             dimensions == 2 ? "[N, C, H, W]" : "[N, C, D, H, W]", ", got ", ToString(dims));
-  return {dimensions == 2 ? 1 : dims[2], dims[dimensions], dims[dimensions + 1]};
+             LayoutName(dimensions, channels_last), ", got ", ToString(dims));
+  const size_t first = channels_last ? 1 : 2;
+  return {dimensions == 2 ? 1 : dims[first], dims[first + dimensions - 2], dims[first + dimensions - 1]};
 }
 
-DDim MapDims(int64_t images, int64_t count, const Extents& extents, size_t dimensions) {
-  if (dimensions == 2) {
-    return {images, count, extents.height, extents.width};
+DDim MapDims(int64_t images, int64_t count, const Extents& extents, size_t dimensions, bool channels_last) {
+  DDim dims = {images};
+  if (!channels_last) {
+    dims.push_back(count);
   }
-  return {images, count, extents.depth, extents.height, extents.width};
+  if (dimensions == 3) {
+    dims.push_back(extents.depth);
+  }
+  dims.push_back(extents.height);
+  dims.push_back(extents.width);
+  if (channels_last) {
+    dims.push_back(count);
+  }
+  return dims;
 }
 
 std::string_view DimensionNames(size_t dimensions) {

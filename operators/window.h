@@ -1,5 +1,4 @@
-// Windows that slide over the last two dimensions of images or the last three of volumes: convolution and pooling. An
-// image is a volume of depth 1.
+// Windows that slide over images or volumes: convolution and pooling. An image is a volume of depth 1.
 #pragma once
 
 #include <cstdint>
@@ -53,15 +52,15 @@ struct Windows {
 };
 Windows WindowsOf(const OpDesc& op, size_t dimensions, const Extents& size, const Extents& in);
 
-// The last dimensions of `dims`, [N, C, H, W] or [N, C, D, H, W], as `dimensions` says. Throws InvalidArgument naming
-// the input `slot` unless `dims` has that rank. An image has depth 1.
-Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot);
+// Those of `dims`, [N, C, H, W] or [N, C, D, H, W] as `dimensions` says, or with the channels last. Throws
+// InvalidArgument naming the input `slot` unless `dims` has that rank. An image has depth 1.
+Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot, bool channels_last = false);
 
 // The attributes paddings and padding_algorithm, for WindowsOf. `what` is around the input.
 OpRegistrar&& PaddingAttrs(OpRegistrar&& op, size_t dimensions, const std::string& what);
 
 // The dims of `count` maps of `extents` for each of `images` images or volumes.
-DDim MapDims(int64_t images, int64_t count, const Extents& extents, size_t dimensions);
+DDim MapDims(int64_t images, int64_t count, const Extents& extents, size_t dimensions, bool channels_last = false);
 
 // "height, width" or "depth, height, width".
 std::string_view DimensionNames(size_t dimensions);
