@@ -6,7 +6,7 @@
 
 namespace headrace::ops {
 
-// Declares Input, input_dim_idx and output_dim_idx.
+// Declares Input, shape, input_dim_idx and output_dim_idx.
 OpRegistrar&& BatchSizeLikeSlots(OpRegistrar&& op);
 
 // Gives Out the dims of attribute `shape`, with dimension output_dim_idx from dimension input_dim_idx of Input, and the

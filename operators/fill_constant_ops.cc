@@ -12,6 +12,7 @@
 #include "framework/op_registry.h"
 #include "operators/batch_size_like.h"
 #include "operators/kernel_util.h"
+#include "operators/op_args.h"
 #include "operators/visit_type.h"
 
 namespace headrace::ops {
@@ -70,21 +71,20 @@ void FillConstantKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
   if (ctx.HasInput("Input")) {
     ResizeLikeBatch(ctx, out);
+  } else if (const OpArgs args(ctx); args.FromInputs(kShapeSlots)) {
+    out->Resize(args.Shape());
   }
   const T value = ConstantAttr<T>(ctx);
   std::fill_n(out->mutable_data<T>(), out->numel(), value);
 }
 
 void InferFillConstant(InferShapeContext& ctx) {
-  const DDim shape = ctx.Attr<std::vector<int64_t>>("shape");
-  HR_ENFORCE(Numel(shape) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(shape));
-  SetOutput(ctx, "Out", shape, TypeAttr(ctx, "dtype"));
+  SetKnownOutput(ctx, "Out", OpArgs(ctx).Shape(), TypeAttr(ctx, "dtype"));
 }
 
 OpRegistrar&& ConstantAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Output("Out", "the constant tensor")
-      .Attr<std::vector<int64_t>>("shape", "dims of Out")
       .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
       .Attr<double>("value", "the constant; as a double", 0.0)
       .Attr<std::string>("str_value", "the constant as text, where a double is not precise enough; overrides value", "")
@@ -99,16 +99,15 @@ OpRegistrar&& ConstantAttrs(OpRegistrar&& op) {
       .Kernel<double>(FillConstantKernel<double>);
 }
 
-void FillZerosLikeKernel(const ExecutionContext& ctx) {
+void FillZeros(const ExecutionContext& ctx, DataType type) {
   LoDTensor* out = ctx.Output("Out");
-  void* data = out->mutable_data(ctx.Input("X").dtype());
+  void* data = out->mutable_data(type);
   std::memset(data, 0, out->nbytes());
 }
 
-template <typename T>
+void FillZerosLikeKernel(const ExecutionContext& ctx) { FillZeros(ctx, ctx.Input("X").dtype()); }
 void FillZerosLike2Kernel(const ExecutionContext& ctx) {
-  LoDTensor* out = ctx.Output("Out");
-  std::fill_n(out->mutable_data<T>(), out->numel(), T{});
+  FillZeros(ctx, static_cast<DataType>(ctx.Attr<int32_t>("dtype")));
 }
 
 // The dtype of Out of fill_any_like.
@@ -146,6 +145,8 @@ void InferFill(InferShapeContext& ctx) {
 
 HEADRACE_REGISTER_OP(fill_constant)
     .Comment("A tensor of which every element is the same.")
+    .With(IntsInputs, kShapeSlots)
+    .Attr<std::vector<int64_t>>("shape", "dims of Out", {})
     .With(ConstantAttrs)
     .InferShape(InferFillConstant);
 
@@ -194,14 +195,7 @@ HEADRACE_REGISTER_OP(fill_zeros_like2)
       SetOutput(ctx, "Out", ctx.InputDim("X"), TypeAttr(ctx, "dtype"));
       ctx.ShareLoD("X", "Out");
     })
-    .Kernel<bool>(FillZerosLike2Kernel<bool>)
-    .Kernel<uint8_t>(FillZerosLike2Kernel<uint8_t>)
-    .Kernel<int8_t>(FillZerosLike2Kernel<int8_t>)
-    .Kernel<int16_t>(FillZerosLike2Kernel<int16_t>)
-    .Kernel<int32_t>(FillZerosLike2Kernel<int32_t>)
-    .Kernel<int64_t>(FillZerosLike2Kernel<int64_t>)
-    .Kernel<float>(FillZerosLike2Kernel<float>)
-    .Kernel<double>(FillZerosLike2Kernel<double>);
+    .With(KernelForAllTypes, FillZerosLike2Kernel);
 
 HEADRACE_REGISTER_OP(fill_zeros_like)
     .Comment("Zeros.")

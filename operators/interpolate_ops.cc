@@ -2,13 +2,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
+#include "operators/op_args.h"
+#include "operators/window.h"
 
 namespace headrace::ops {
 namespace {
@@ -59,57 +62,98 @@ struct Alignment {
   bool centers;  // pixels are areas, of which the centers are compared
 };
 
-// Height and width of the result for `x`, by the attributes; -1 where that of `x` is not known yet.
-std::pair<int64_t, int64_t> SizeByAttrs(const OpDesc& op, const DDim& x) {
-  const auto scale = static_cast<float>(op.Attr<double>("scale"));
-  if (!(scale > 0)) {
-    return {op.Attr<int32_t>("out_h"), op.Attr<int32_t>("out_w")};
-  }
-  const auto scaled = [scale](int64_t extent) -> int64_t {
+using ImageSize = std::pair<int64_t, int64_t>;  // height and width
+
+Extents ExtentsOfX(const OpDesc& op, const DDim& x) { return ExtentsOf(x, 2, "X", HasChannelsLast(op)); }
+
+// The dims of the result for `x`.
+DDim ResizedDims(const OpDesc& op, const DDim& x, const ImageSize& size) {
+  const bool channels_last = HasChannelsLast(op);
+  return MapDims(x[0], ChannelsOf(x, channels_last), {1, size.first, size.second}, 2, channels_last);
+}
+
+// The size `x`, times `scale`; -1 where `x` is not known yet. `name`: of what holds the scale.
+ImageSize Scaled(double factor, const char* name, const Extents& x) {
+  const auto scale = static_cast<float>(factor);
+  const auto scaled = [=](int64_t extent) -> int64_t {
     if (extent < 0) {
       return -1;
     }
     const float result = static_cast<float>(extent) * scale;
-    HR_ENFORCE(result >= 1 && result < 0x1p31F, InvalidArgument,
-               "attribute scale: expected one that gives 1 to 2^31 pixels, got ", scale, " times ", extent);
+    HR_ENFORCE(result >= 1 && result < 0x1p31F, InvalidArgument, name,
+               ": expected one that gives 1 to 2^31 pixels, got ", scale, " times ", extent);
     return static_cast<int64_t>(result);
   };
-  return {scaled(x[2]), scaled(x[3])};
+  return {scaled(x.height), scaled(x.width)};
 }
 
-// Height and width of the result: of OutSize, if it is given and its value known, else those of the attributes.
-void ReadOutSize(const ExecutionContext& ctx, int64_t* height, int64_t* width) {
-  const LoDTensor* size = ctx.InputOrNull("OutSize");
-  if (size == nullptr) {
-    std::tie(*height, *width) = SizeByAttrs(ctx.op(), ctx.Input("X").dims());
-    return;
+// The size of the result, by the attributes; 0 or less if they do not tell.
+ImageSize SizeByAttrs(const OpArgs& args, const Extents& x) {
+  const double scale = args.Attr<double>("scale");
+  return static_cast<float>(scale) > 0 ? Scaled(scale, "attribute scale", x)
+                                       : ImageSize{args.Attr<int32_t>("out_h"), args.Attr<int32_t>("out_w")};
+}
+
+// The size of the result: of the first of SizeTensor, OutSize, Scale that is given, or of the attributes.
+ImageSize ReadOutSize(const ExecutionContext& ctx) {
+  const Extents x = ExtentsOfX(ctx.op(), ctx.Input("X").dims());
+  ImageSize size;
+  const char* name = "SizeTensor";
+  if (ctx.InputSize("SizeTensor") != 0) {
+    size = {OpArgs(ctx).Int("out_h", "SizeTensor", 0), OpArgs(ctx).Int("out_w", "SizeTensor", 1)};
+  } else if (const LoDTensor* out_size = ctx.InputOrNull("OutSize")) {
+    name = "OutSize";
+    size = {out_size->data<int32_t>()[0], out_size->data<int32_t>()[1]};
+  } else if (ctx.HasInput("Scale")) {
+    const double scale = ScalarInput(ctx, "Scale");
+    HR_ENFORCE(scale > 0, InvalidArgument, "input Scale: expected a number above 0, got ", scale);
+    return Scaled(scale, "input Scale", x);
+  } else {
+    return SizeByAttrs(ctx, x);
   }
-  const int32_t* values = size->data<int32_t>();
-  HR_ENFORCE(values[0] > 0 && values[1] > 0, InvalidArgument,
-             "input OutSize: expected numbers of 1 or more (height, width), got ", values[0], " and ", values[1]);
-  *height = values[0];
-  *width = values[1];
+  HR_ENFORCE(size.first > 0 && size.second > 0, InvalidArgument, "input ", name,
+             ": expected numbers of 1 or more (height, width), got ", size.first, " and ", size.second);
+  return size;
 }
 
+// How the elements of the result come from those of the input. An element is one of each of `channels` that lie side by
+// side; with the channels first each channel of an image counts as an image.
 template <typename T, bool kLinear>
 struct Plan {
-  Plan(const ExecutionContext& ctx, int64_t out_height, int64_t out_width) {
+  Plan(const ExecutionContext& ctx, const ImageSize& out) {
     const DDim& x = ctx.Input("X").dims();
+    const Extents in = ExtentsOfX(ctx.op(), x);
     const Alignment alignment(ctx.op());
-    const auto sources = [&](int64_t in, int64_t out) {
-      return kLinear ? alignment.Linear(in, out) : alignment.Nearest(in, out);
+    const auto sources = [&](int64_t from, int64_t to) {
+      return kLinear ? alignment.Linear(from, to) : alignment.Nearest(from, to);
     };
-    rows = sources(x[2], out_height);
-    cols = sources(x[3], out_width);
-    images = x[0] * x[1];
-    in_width = x[3];
-    in_size = x[2] * x[3];
+    rows = sources(in.height, out.first);
+    cols = sources(in.width, out.second);
+    const bool channels_last = HasChannelsLast(ctx.op());
+    channels = channels_last ? x[3] : 1;
+    images = channels_last ? x[0] : x[0] * x[1];
+    in_width = in.width;
+    in_size = in.height * in.width;
   }
 
   // Calls visit(place in the input, place in the result, weight) for all that count.
   template <typename Visit>
-  void ForEach(Visit&& visit) const {
+  void ForEach(const Visit& visit) const {
+    if (channels == 1) {
+      ForEachOf(std::integral_constant<int64_t, 1>(), visit);
+    } else {
+      ForEachOf(channels, visit);
+    }
+  }
+
+  template <typename Channels, typename Visit>
+  void ForEachOf(Channels n, const Visit& visit) const {
     int64_t at = 0;
+    const auto visit_all = [&](int64_t from, T weight) {
+      for (int64_t c = 0; c < n; ++c) {
+        visit(from * n + c, at + c, weight);
+      }
+    };
     for (int64_t image = 0; image < images; ++image) {
       const int64_t base = image * in_size;
       for (const Source& y : rows) {
@@ -119,14 +163,14 @@ struct Plan {
           const auto left = static_cast<T>(x.weight);
           if constexpr (kLinear) {
             const int64_t high = base + y.high * in_width;
-            visit(low + x.low, at, top * left);
-            visit(low + x.high, at, top * (1 - left));
-            visit(high + x.low, at, (1 - top) * left);
-            visit(high + x.high, at, (1 - top) * (1 - left));
+            visit_all(low + x.low, top * left);
+            visit_all(low + x.high, top * (1 - left));
+            visit_all(high + x.low, (1 - top) * left);
+            visit_all(high + x.high, (1 - top) * (1 - left));
           } else {
-            visit(low + x.low, at, T(1));
+            visit_all(low + x.low, T(1));
           }
-          ++at;
+          at += n;
         }
       }
     }
@@ -135,27 +179,24 @@ struct Plan {
   PoolVector<Source> rows;
   PoolVector<Source> cols;
   int64_t images;
+  int64_t channels;
   int64_t in_width;
   int64_t in_size;
 };
 
 template <typename T, bool kLinear>
 void InterpolateKernel(const ExecutionContext& ctx) {
-  int64_t height = 0;
-  int64_t width = 0;
-  ReadOutSize(ctx, &height, &width);
+  const ImageSize size = ReadOutSize(ctx);
   const LoDTensor& x_tensor = ctx.Input("X");
   LoDTensor* out_tensor = ctx.Output("Out");
-  out_tensor->Resize({x_tensor.dims()[0], x_tensor.dims()[1], height, width});
+  out_tensor->Resize(ResizedDims(ctx.op(), x_tensor.dims(), size));
   T* out = out_tensor->mutable_data<T>();
   if (out_tensor->numel() == 0) {
     return;
   }
   const T* x = x_tensor.data<T>();
   std::fill_n(out, out_tensor->numel(), T(0));
-  Plan<T, kLinear>(ctx, height, width).ForEach([=](int64_t from, int64_t to, T weight) {
-    out[to] += weight * x[from];
-  });
+  Plan<T, kLinear>(ctx, size).ForEach([=](int64_t from, int64_t to, T weight) { out[to] += weight * x[from]; });
 }
 
 template <typename T, bool kLinear>
@@ -168,31 +209,55 @@ void InterpolateGradKernel(const ExecutionContext& ctx) {
     return;
   }
   const T* d = out_grad.data<T>();
-  Plan<T, kLinear>(ctx, out_grad.dims()[2], out_grad.dims()[3]).ForEach([=](int64_t from, int64_t to, T weight) {
+  const Extents out = ExtentsOf(out_grad.dims(), 2, "Out@GRAD", HasChannelsLast(ctx.op()));
+  Plan<T, kLinear>(ctx, {out.height, out.width}).ForEach([=](int64_t from, int64_t to, T weight) {
     dx[from] += weight * d[to];
   });
 }
 
 // Checks the inputs that operator and gradient share; returns the dims of Out, as far as they are known.
 DDim CheckInterpolate(const InferShapeContext& ctx) {
-  EnforceRank(ctx, "X", 4);
   const DDim x = ctx.InputDim("X");
-  HR_ENFORCE(x[2] != 0 && x[3] != 0, InvalidArgument, "input X: expected images that are not empty, got dims ",
+  const Extents in = ExtentsOfX(ctx.op(), x);
+  DDim unknown = ResizedDims(ctx.op(), x, {-1, -1});
+  HR_ENFORCE(in.height != 0 && in.width != 0, InvalidArgument, "input X: expected images that are not empty, got dims ",
              ToString(x));
+  if (ctx.InputSize("SizeTensor") != 0) {
+    HR_ENFORCE(ctx.InputSize("SizeTensor") == 2, InvalidArgument,
+               "input SizeTensor: expected 2 variables, height and width, got ", ctx.InputSize("SizeTensor"));
+    const auto extent = [&ctx](const char* attr, size_t i) -> int64_t {
+      (void)OpArgs(ctx).Int(attr, "SizeTensor", i);  // checks it
+      return ctx.Attr<int32_t>(attr) > 0 ? ctx.Attr<int32_t>(attr) : -1;
+    };
+    const int64_t height = extent("out_h", 0);
+    const int64_t width = extent("out_w", 1);
+    return ctx.IsRuntime() ? unknown : ResizedDims(ctx.op(), x, {height, width});
+  }
   if (ctx.HasInput("OutSize")) {
     EnforceDims(ctx, "OutSize", {2});
     EnforceType(ctx, "OutSize", DataType::kInt32);
-    return {x[0], x[1], -1, -1};
+    return unknown;
   }
-  const auto [height, width] = SizeByAttrs(ctx.op(), x);
+  if (ctx.HasInput("Scale")) {
+    HR_ENFORCE(Fits(Numel(ctx.InputDim("Scale")), 1), InvalidArgument, "input Scale: expected a single element, got ",
+               ToString(ctx.InputDim("Scale")));
+    const DataType type = ctx.InputType("Scale");
+    HR_ENFORCE(type == DataType::kFloat32 || type == DataType::kFloat64, TypeMismatch,
+               "input Scale: expected dtype float32 or float64, got ", DataTypeName(type));
+    return unknown;
+  }
+  const auto [height, width] = SizeByAttrs(ctx, in);
   HR_ENFORCE(ctx.Attr<double>("scale") > 0 || (height > 0 && width > 0), InvalidArgument,
              "attributes out_h and out_w: expected numbers of 1 or more, got ", height, " and ", width);
-  return {x[0], x[1], height, width};
+  return ResizedDims(ctx.op(), x, {height, width});
 }
 
 OpRegistrar&& InterpolateAttrs(OpRegistrar&& op) {
   return std::move(op)
+      .Input("SizeTensor", "int32 or int64 [1] each: height and width of Out; before all others",
+             kDuplicable | kDispensable)
       .Input("OutSize", "int32 [2]: height and width of Out, instead of the attributes", kDispensable)
+      .Input("Scale", "float32 or float64 [1]: the scale, instead of the attributes", kDispensable)
       .Attr<int32_t>("out_h", "height of Out", 0)
       .Attr<int32_t>("out_w", "width of Out", 0)
       .Attr<double>("scale", "above 0: Out has this times the height and width of X, rounded down, instead", 0.0)
@@ -202,6 +267,7 @@ OpRegistrar&& InterpolateAttrs(OpRegistrar&& op) {
           [](const int32_t& mode) {
             HR_ENFORCE(mode == 0 || mode == 1, InvalidArgument, "attribute align_mode: expected 0 or 1, got ", mode);
           })
+      .With(LayoutAttr, "data_layout", "NCHW")
       .KernelTypeFrom("X");
 }
 
@@ -209,18 +275,15 @@ template <bool kLinear>
 bool Register(const std::string& type, const std::string& comment) {
   OpRegistrar(type)
       .Comment(comment)
-      .Input("X", "[N, C, H, W]")
-      .Output("Out", "[N, C, out_h, out_w]")
+      .Input("X", LayoutNames(2))
+      .Output("Out", "[N, C, out_h, out_w] or [N, out_h, out_w, C]")
       .With(InterpolateAttrs)
-      .InferShape([](InferShapeContext& ctx) {
-        const DDim out = CheckInterpolate(ctx);
-        if (!ctx.IsRuntime() || Numel(out) >= 0) {
-          SetOutput(ctx, "Out", out, ctx.InputType("X"));
-        }
-      })
+      .InferShape([](InferShapeContext& ctx) { SetKnownOutput(ctx, "Out", CheckInterpolate(ctx), ctx.InputType("X")); })
       .template Kernel<float>(InterpolateKernel<float, kLinear>)
       .template Kernel<double>(InterpolateKernel<double, kLinear>)
-      .Gradient(DefaultGradient({.inputs = {"X", "OutSize"}, .outputs = {}, .no_gradient = {"OutSize"}}))
+      .Gradient(DefaultGradient({.inputs = {"X", "SizeTensor", "OutSize", "Scale"},
+                                 .outputs = {},
+                                 .no_gradient = {"SizeTensor", "OutSize", "Scale"}}))
       .Register();
   OpRegistrar(type + "_grad")
       .Comment("Gradient of " + type + ".")

@@ -5,16 +5,29 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/op_args.h"
 
 namespace headrace::ops {
 namespace {
+
+// kUnknown in shape inference, if an input holds it.
+int64_t Depth(const OpArgs& args) {
+  const int64_t depth = args.Int("depth", "depth_tensor");
+  HR_ENFORCE(depth > 0 || depth == kUnknown, InvalidArgument,
+             args.HasInput("depth_tensor") ? "input depth_tensor" : "attribute depth", ": expected 1 or more, got ",
+             depth);
+  return depth;
+}
 
 template <typename T, typename Out>
 void OneHot(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const T* x = x_tensor.data<T>();
-  const int64_t depth = ctx.Attr<int32_t>("depth");
+  const int64_t depth = Depth(ctx);
   LoDTensor* out_tensor = ctx.Output("Out");
+  DDim dims = x_tensor.dims();
+  dims.back() = depth;
+  out_tensor->Resize(dims);
   Out* out = out_tensor->mutable_data<Out>();
   std::fill_n(out, out_tensor->numel(), Out(0));
   for (int64_t i = 0; i < x_tensor.numel(); ++i, out += depth) {
@@ -49,11 +62,9 @@ void OneHotKernel(const ExecutionContext& ctx) {
 HEADRACE_REGISTER_OP(one_hot)
     .Comment("A row of depth elements for each number: 1 at that place, else 0.")
     .Input("X", "int32 or int64 [..., 1], numbers in [0, depth)")
+    .Input("depth_tensor", "int32 or int64 [1]: the depth, instead of the attribute", kDispensable)
     .Output("Out", "[..., depth], LoD of X")
-    .Attr<int32_t>("depth", "how many numbers there are", {},
-                   [](const int32_t& depth) {
-                     HR_ENFORCE(depth > 0, InvalidArgument, "attribute depth: expected 1 or more, got ", depth);
-                   })
+    .Attr<int32_t>("depth", "how many numbers there are", -1)
     .Attr<int32_t>("dtype", "DataType of Out: float32, float64, int32 or int64",
                    static_cast<int32_t>(DataType::kFloat32))
     .Attr<bool>("allow_out_of_range", "whether other numbers make a row of zeros instead of an error", false)
@@ -61,8 +72,8 @@ HEADRACE_REGISTER_OP(one_hot)
       EnforceRankAtLeast(ctx, "X", 1);
       DDim dims = ctx.InputDim("X");
       HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input X: expected dims [..., 1], got ", ToString(dims));
-      dims.back() = ctx.Attr<int32_t>("depth");
-      SetOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
+      dims.back() = std::max<int64_t>(Depth(ctx), -1);
+      SetKnownOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
       ctx.ShareLoD("X", "Out");
     })
     .Kernel<int32_t>(OneHotKernel<int32_t>)

@@ -11,6 +11,7 @@
 #include "operators/batch_size_like.h"
 #include "operators/kernel_util.h"
 #include "operators/normal_quantile.h"
+#include "operators/op_args.h"
 #include "operators/philox.h"
 
 namespace headrace::ops {
@@ -38,6 +39,8 @@ void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {
   LoDTensor* out = ctx.Output("Out");
   if (ctx.HasInput("Input")) {
     ResizeLikeBatch(ctx, out);
+  } else if (const OpArgs args(ctx); args.FromInputs(kShapeSlots)) {
+    out->Resize(args.Shape());
   }
   T* data = out->mutable_data<T>();
   const int64_t numel = out->numel();
@@ -77,9 +80,7 @@ void TruncatedGaussianKernel(const ExecutionContext& ctx) {
 }
 
 void InferRandomShape(InferShapeContext& ctx) {
-  const DDim shape = ctx.Attr<std::vector<int64_t>>("shape");
-  HR_ENFORCE(Numel(shape) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(shape));
-  SetOutput(ctx, "Out", shape, TypeAttr(ctx, "dtype"));
+  SetKnownOutput(ctx, "Out", OpArgs(ctx).Shape(), TypeAttr(ctx, "dtype"));
 }
 
 void CheckBounds(const InferShapeContext& ctx) {
@@ -92,7 +93,6 @@ void CheckBounds(const InferShapeContext& ctx) {
 OpRegistrar&& CommonAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Output("Out", "the tensor of random numbers")
-      .Attr<std::vector<int64_t>>("shape", "dims of Out")
       .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
       .Attr<int32_t>("seed", "the same numbers whenever it is the same; 0: others at each run", 0)
       .KernelTypeFromAttr("dtype");
@@ -122,6 +122,8 @@ OpRegistrar&& GaussianAttrs(OpRegistrar&& op) {
 
 HEADRACE_REGISTER_OP(uniform_random)
     .Comment("Random numbers uniform in [min, max), from Philox4x32-10.")
+    .With(IntsInputs, kShapeSlots)
+    .Attr<std::vector<int64_t>>("shape", "dims of Out", {})
     .With(UniformAttrs)
     .InferShape([](InferShapeContext& ctx) {
       CheckBounds(ctx);
@@ -139,6 +141,7 @@ HEADRACE_REGISTER_OP(uniform_random_batch_size_like)
 
 HEADRACE_REGISTER_OP(gaussian_random)
     .Comment("Normally distributed random numbers, from Philox4x32-10 by the inverse of the distribution function.")
+    .Attr<std::vector<int64_t>>("shape", "dims of Out")
     .With(GaussianAttrs)
     .InferShape(InferRandomShape)
     .Kernel<float>(GaussianKernel<float>)
@@ -154,6 +157,7 @@ HEADRACE_REGISTER_OP(gaussian_random_batch_size_like)
 
 HEADRACE_REGISTER_OP(truncated_gaussian_random)
     .Comment("As gaussian_random, from the part of the distribution within two standard deviations of the mean.")
+    .Attr<std::vector<int64_t>>("shape", "dims of Out")
     .With(GaussianAttrs)
     .InferShape(InferRandomShape)
     .Kernel<float>(TruncatedGaussianKernel<float>)

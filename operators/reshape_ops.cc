@@ -1,31 +1,39 @@
 // reshape, flatten, squeeze, unsqueeze and their second versions: other dims over the same elements.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/op_args.h"
 
 namespace headrace::ops {
 namespace {
 
 // --- the dims of the result, by family ---
 
-DDim Reshaped(const OpDesc& op, const DDim& x) {
-  const auto& shape = op.Attr<std::vector<int32_t>>("shape");
-  HR_ENFORCE(!shape.empty(), InvalidArgument, "attribute shape: expected at least one dimension");
+constexpr IntsSlots kReshapeShape = {"shape", "Shape", "ShapeTensor"};
+constexpr IntsSlots kUnsqueezeAxes = {"axes", "AxesTensor", "AxesTensorList"};
+
+DDim Reshaped(const OpArgs& args, const DDim& x) {
+  const IntsArg shape = args.Ints(kReshapeShape);
+  HR_ENFORCE(shape.size() > 0, InvalidArgument, shape.Name(), ": expected at least one dimension");
   DDim out;
   size_t inferred = shape.size();
   for (size_t d = 0; d < shape.size(); ++d) {
-    HR_ENFORCE(shape[d] >= -1, InvalidArgument, "attribute shape: expected dimensions, 0 or -1, got ",
-               ToString(Attribute(shape)));
+    if (shape[d] == kUnknown) {
+      out.push_back(-1);
+      continue;
+    }
+    HR_ENFORCE(shape[d] >= -1, InvalidArgument, shape.Name(), ": expected dimensions, 0 or -1, got ", shape.Values());
     if (shape[d] == -1) {
-      HR_ENFORCE(inferred == shape.size(), InvalidArgument, "attribute shape: expected at most one -1, got ",
-                 ToString(Attribute(shape)));
+      HR_ENFORCE(inferred == shape.size(), InvalidArgument, shape.Name(), ": expected at most one -1, got ",
+                 shape.Values());
       inferred = d;
     }
-    HR_ENFORCE(shape[d] != 0 || d < x.size(), InvalidArgument, "attribute shape: its dimension ", d,
+    HR_ENFORCE(shape[d] != 0 || d < x.size(), InvalidArgument, shape.Name(), ": its dimension ", d,
                " is 0, to be copied from X, which has dims ", ToString(x));
     out.push_back(shape[d] == 0 ? x[d] : shape[d]);
   }
@@ -36,25 +44,25 @@ DDim Reshaped(const OpDesc& op, const DDim& x) {
     out[inferred] = -1;
     if (numel >= 0 && others >= 0) {
       HR_ENFORCE(others != 0 ? numel % others == 0 : numel == 0, InvalidArgument, "input X: dims ", ToString(x),
-                 " do not fit attribute shape ", ToString(Attribute(shape)));
+                 " do not fit ", shape.Name(), " ", shape.Values());
       out[inferred] = others == 0 ? 0 : numel / others;
     }
   } else {
-    HR_ENFORCE(Fits(numel, Numel(out)), InvalidArgument, "input X: dims ", ToString(x), " do not fit attribute shape ",
-               ToString(Attribute(shape)));
+    HR_ENFORCE(Fits(numel, Numel(out)), InvalidArgument, "input X: dims ", ToString(x), " do not fit ", shape.Name(),
+               " ", shape.Values());
   }
   return out;
 }
 
-DDim Flattened(const OpDesc& op, const DDim& x) {
-  const int32_t axis = op.Attr<int32_t>("axis");
+DDim Flattened(const OpArgs& args, const DDim& x) {
+  const int32_t axis = args.Attr<int32_t>("axis");
   HR_ENFORCE(0 <= axis && static_cast<size_t>(axis) <= x.size(), InvalidArgument,
              "attribute axis: expected a number in [0, ", x.size(), "] for X of dims ", ToString(x), ", got ", axis);
   return {Numel(x, 0, static_cast<size_t>(axis)), Numel(x, static_cast<size_t>(axis), x.size())};
 }
 
-DDim Squeezed(const OpDesc& op, const DDim& x) {
-  const auto& axes = op.Attr<std::vector<int32_t>>("axes");
+DDim Squeezed(const OpArgs& args, const DDim& x) {
+  const auto& axes = args.Attr<std::vector<int32_t>>("axes");
   HR_ENFORCE(!axes.empty() || Numel(x) >= 0, InvalidArgument,
              "attribute axes: expected the dimensions to drop, since those of X are not all known: ", ToString(x));
   PoolVector<bool> dropped(x.size(), false);
@@ -73,23 +81,29 @@ DDim Squeezed(const OpDesc& op, const DDim& x) {
   return out.empty() ? DDim{1} : out;
 }
 
-DDim Unsqueezed(const OpDesc& op, const DDim& x) {
+DDim Unsqueezed(const OpArgs& args, const DDim& x) {
+  const IntsArg axes = args.Ints(kUnsqueezeAxes);
   DDim out = x;
-  for (const int32_t axis : op.Attr<std::vector<int32_t>>("axes")) {
-    const size_t d = FrontAxis(axis, out.size() + 1, "axes");
-    out.insert(out.begin() + static_cast<std::ptrdiff_t>(d), 1);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] == kUnknown) {
+      return DDim(x.size() + axes.size(), -1);
+    }
+    const auto rank = static_cast<int64_t>(out.size()) + 1;
+    HR_ENFORCE(-rank <= axes[i] && axes[i] < rank, InvalidArgument, axes.Name(), ": expected a dimension in [", -rank,
+               ", ", rank, ") of a tensor of rank ", rank, ", got ", axes[i]);
+    out.insert(out.begin() + static_cast<std::ptrdiff_t>(axes[i] < 0 ? axes[i] + rank : axes[i]), 1);
   }
   return out;
 }
 
-using DimsOf = DDim (*)(const OpDesc&, const DDim&);
+using DimsOf = DDim (*)(const OpArgs&, const DDim&);
 
 // --- shared by all ---
 
 template <DimsOf kDims>
 void InferForward(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
-  const DDim out = kDims(ctx.op(), x);
+  const DDim out = kDims(ctx, x);
   const DataType dtype = ctx.InputType("X");
   if (ctx.HasOutput("XShape")) {
     DDim x_shape = {0};
@@ -100,20 +114,28 @@ void InferForward(InferShapeContext& ctx) {
   if (!x.empty() && out[0] == x[0]) {
     ctx.ShareLoD("X", "Out");
   }
-  SetOutput(ctx, "Out", out, dtype);
+  SetKnownOutput(ctx, "Out", out, dtype);
 }
 
+// `kInputs`: what may say which dims Out has; nullptr: attributes alone do.
+template <DimsOf kDims, const IntsSlots* kInputs>
 void ForwardKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   LoDTensor* out = ctx.Output("Out");
+  DDim dims = out->dims();
+  if constexpr (kInputs != nullptr) {
+    if (OpArgs(ctx).FromInputs(*kInputs)) {
+      dims = kDims(ctx, x.dims());
+      out->set_lod(!x.dims().empty() && dims[0] == x.dims()[0] ? x.lod() : LoD{});
+    }
+  }
   if (LoDTensor* x_shape = ctx.OutputOrNull("XShape")) {
     x_shape->mutable_data(x.dtype());
   }
   if (&x != out) {
-    const DDim dims = out->dims();
     out->CopyFrom(x);
-    out->Resize(dims);
   }
+  out->Resize(dims);
 }
 
 void InferBackward(InferShapeContext& ctx) {
@@ -156,22 +178,34 @@ OpRegistrar&& XInput(OpRegistrar&& op) {
   return std::move(op).Input("X", "as in the operator; only its dims are used");
 }
 
+template <const IntsSlots* kInputs>
+OpRegistrar&& InputsInstead(OpRegistrar&& op) {
+  if constexpr (kInputs != nullptr) {
+    return IntsInputs(std::move(op), *kInputs);
+  }
+  return std::move(op);
+}
+
 // `type`, whose gradient needs X, and `type`2, whose gradient needs only XShape, so that X can go.
-template <DimsOf kDims>
+template <DimsOf kDims, const IntsSlots* kInputs = nullptr>
 bool Register(const std::string& type, const std::string& comment, OpRegistrar && (*attrs)(OpRegistrar&&)) {
   for (const bool second : {false, true}) {
     const std::string name = second ? type + "2" : type;
     GradientUses uses;
     (second ? uses.outputs : uses.inputs) = {second ? "XShape" : "X"};
+    if constexpr (kInputs != nullptr) {
+      uses = WithInts(std::move(uses), {*kInputs}, false);
+    }
     OpRegistrar(name)
         .Comment(comment + " Out may be X.")
         .Input("X", "any shape")
+        .With(InputsInstead<kInputs>)
         .Output("Out", "the elements of X")
         .InPlace("Out", "X")
         .With(second ? XShapeOutput : NoXShape)
         .With(attrs)
         .InferShape(InferForward<kDims>)
-        .With(KernelForAllTypes, ForwardKernel)
+        .With(KernelForAllTypes, ForwardKernel<kDims, kInputs>)
         .Gradient(DefaultGradient(uses))
         .Register();
     OpRegistrar(name + "_grad")
@@ -190,7 +224,7 @@ bool Register(const std::string& type, const std::string& comment, OpRegistrar &
 
 OpRegistrar&& ShapeAttr(OpRegistrar&& op) {
   return std::move(op).Attr<std::vector<int32_t>>(
-      "shape", "dims of Out; 0: that of X at the same place, -1 (once): what remains");
+      "shape", "dims of Out; 0: that of X at the same place, -1 (once): what remains", {});
 }
 OpRegistrar&& AxisAttr(OpRegistrar&& op) {
   return std::move(op).Attr<int32_t>("axis", "how many dimensions of X make the first of Out", 1);
@@ -200,13 +234,14 @@ OpRegistrar&& SqueezeAttr(OpRegistrar&& op) {
                                                   "the dimensions to drop, of extent 1; empty: all of that extent", {});
 }
 OpRegistrar&& UnsqueezeAttr(OpRegistrar&& op) {
-  return std::move(op).Attr<std::vector<int32_t>>("axes", "where dimensions of 1 are put in, one after the other");
+  return std::move(op).Attr<std::vector<int32_t>>("axes", "where dimensions of 1 are put in, one after the other", {});
 }
 
-[[maybe_unused]] const bool kReshapeOps = Register<Reshaped>("reshape", "Other dims.", ShapeAttr) &&
-                                          Register<Flattened>("flatten", "A matrix.", AxisAttr) &&
-                                          Register<Squeezed>("squeeze", "Fewer dimensions of 1.", SqueezeAttr) &&
-                                          Register<Unsqueezed>("unsqueeze", "More dimensions of 1.", UnsqueezeAttr);
+[[maybe_unused]] const bool kReshapeOps =
+    Register<Reshaped, &kReshapeShape>("reshape", "Other dims.", ShapeAttr) &&
+    Register<Flattened>("flatten", "A matrix.", AxisAttr) &&
+    Register<Squeezed>("squeeze", "Fewer dimensions of 1.", SqueezeAttr) &&
+    Register<Unsqueezed, &kUnsqueezeAxes>("unsqueeze", "More dimensions of 1.", UnsqueezeAttr);
 
 }  // namespace
 }  // namespace headrace::ops

@@ -4,15 +4,19 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/op_args.h"
 #include "operators/visit_type.h"
 
 namespace headrace::ops {
 namespace {
 
-// The length of a row: that of the attribute, or the greatest of the lengths.
+// The length of a row: that of the input or the attribute, or the greatest of the lengths.
 template <typename T>
 int64_t RowLength(const ExecutionContext& ctx) {
-  if (const int32_t wanted = ctx.Attr<int32_t>("maxlen"); wanted > 0) {
+  const int64_t wanted = OpArgs(ctx).Int("maxlen", "MaxLenTensor");
+  HR_ENFORCE(wanted > 0 || !ctx.HasInput("MaxLenTensor"), InvalidArgument,
+             "input MaxLenTensor: expected a positive number, got ", wanted);
+  if (wanted > 0) {
     return wanted;
   }
   const LoDTensor& x = ctx.Input("X");
@@ -46,6 +50,7 @@ void SequenceMaskKernel(const ExecutionContext& ctx) {
 HEADRACE_REGISTER_OP(sequence_mask)
     .Comment("A row for each length: that many ones, then zeros.")
     .Input("X", "int32 or int64, any shape: lengths")
+    .Input("MaxLenTensor", "int32 or int64 [1]: maxlen, instead of the attribute", kDispensable)
     .Output("Y", "[dims of X..., maxlen], of dtype out_dtype")
     .Attr<int32_t>("maxlen", "length of the rows; -1: the greatest of the lengths", -1,
                    [](const int32_t& maxlen) {
@@ -57,11 +62,12 @@ HEADRACE_REGISTER_OP(sequence_mask)
     .InferShape([](InferShapeContext& ctx) {
       const DataType type = TypeAttr(ctx, "out_dtype");
       VisitType(type, "out_dtype", [](auto) {});
+      const int64_t cols = OpArgs(ctx).Int("maxlen", "MaxLenTensor");
       if (ctx.IsRuntime()) {
         return;  // the kernel knows the greatest length
       }
       DDim dims = ctx.InputDim("X");
-      dims.push_back(ctx.Attr<int32_t>("maxlen"));
+      dims.push_back(std::max<int64_t>(cols, -1));
       SetOutput(ctx, "Y", dims, type);
     })
     .Kernel<int32_t>(SequenceMaskKernel<int32_t>)

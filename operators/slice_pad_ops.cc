@@ -2,6 +2,7 @@
 // dimension.
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -10,8 +11,10 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "operators/declare.h"
 #include "operators/index_map.h"
 #include "operators/kernel_util.h"
+#include "operators/op_args.h"
 
 namespace headrace::ops {
 namespace {
@@ -23,30 +26,49 @@ void EnforceSize(const Ints& values, const char* attr, size_t expected, const DD
              " numbers for a tensor of dims ", ToString(x), ", got ", ToString(Attribute(values)));
 }
 
-// Each move is made from the operator, the dims of what is moved, and those of the other input, if it has one. `out`
-// are the dims of the result; -1 where they are not known yet. From(d, i): see IndexMap.
+constexpr IntsSlots kSliceStarts = {"starts", "StartsTensor", "StartsTensorList"};
+constexpr IntsSlots kSliceEnds = {"ends", "EndsTensor", "EndsTensorList"};
+constexpr IntsSlots kCropOffsets = {"offsets", "Offsets", ""};
+constexpr IntsSlots kExpandTimes = {"expand_times", "ExpandTimes", "expand_times_tensor"};
+
+void EnforceSize(const IntsArg& values, size_t expected, const DDim& x) {
+  HR_ENFORCE(values.size() == expected, InvalidArgument, values.Name(), ": expected ", expected,
+             " numbers for a tensor of dims ", ToString(x), ", got ", values.Values());
+}
+
+// Each move is made from the arguments of the operator, the dims of what is moved, and those of the other input, if it
+// has one. `out` are the dims of the result; -1 where they are not known yet. From(d, i): see IndexMap.
 
 struct Slice {
   static constexpr const char* kMoved = "Input";
   static constexpr const char* kOther = "";
-  Slice(const OpDesc& op, const DDim& x, const DDim&) : out(x), begin(x.size(), 0) {
-    const auto& axes = op.Attr<Ints>("axes");
-    const auto& starts = op.Attr<Ints>("starts");
-    const auto& ends = op.Attr<Ints>("ends");
+  Slice(const OpArgs& args, const DDim& x, const DDim&) : out(x), begin(x.size(), 0) {
+    const auto& axes = args.Attr<Ints>("axes");
+    const auto& dropped = args.Attr<Ints>("decrease_axis");
+    const auto& flags = args.Attr<Ints>("infer_flags");
+    const IntsArg starts = args.Ints(kSliceStarts, axes.size());
+    const IntsArg ends = args.Ints(kSliceEnds, axes.size());
     HR_ENFORCE(starts.size() == axes.size() && ends.size() == axes.size(), InvalidArgument,
                "attributes axes, starts and ends: expected as many of each, got ", axes.size(), ", ", starts.size(),
                " and ", ends.size());
+    const bool from_inputs = args.FromInputs(kSliceStarts) || args.FromInputs(kSliceEnds);
+    HR_ENFORCE(!from_inputs || flags.empty() || flags.size() == axes.size(), InvalidArgument,
+               "attribute infer_flags: expected as many numbers as axes, ", axes.size(), ", or none, got ",
+               flags.size());
     for (size_t i = 0; i < axes.size(); ++i) {
       const size_t d = FrontAxis(axes[i], x.size(), "axes");
-      if (x[d] < 0) {
+      const bool left_to_kernel = from_inputs && args.InShapeInference() && !flags.empty() && flags[i] == -1;
+      if (x[d] < 0 || starts[i] == kUnknown || ends[i] == kUnknown || left_to_kernel) {
         out[d] = -1;
         continue;
       }
       const auto place = [&](int64_t p) { return std::clamp<int64_t>(p < 0 ? p + x[d] : p, 0, x[d]); };
       begin[d] = place(starts[i]);
-      out[d] = std::max<int64_t>(place(ends[i]) - begin[d], 0);
+      // What is to be dropped is the one element at starts: -1 is the last one, although 0 comes before it.
+      const bool last = from_inputs && starts[i] == -1 && ends[i] == 0 &&
+                        std::find(dropped.begin(), dropped.end(), axes[i]) != dropped.end();
+      out[d] = std::max<int64_t>((last ? x[d] : place(ends[i])) - begin[d], 0);
     }
-    const auto& dropped = op.Attr<Ints>("decrease_axis");
     PoolVector<bool> drops(x.size(), false);
     for (const int32_t axis : dropped) {
       const size_t d = FrontAxis(axis, x.size(), "decrease_axis");
@@ -72,23 +94,25 @@ struct Slice {
 struct Crop {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "Y";
-  Crop(const OpDesc& op, const DDim& x, const DDim& y) : out(y), begin(x.size(), 0) {
-    const auto& offsets = op.Attr<Ints>("offsets");
-    const auto& shape = op.Attr<Ints>("shape");
-    if (op.Input("Y").empty()) {
+  Crop(const OpArgs& args, const DDim& x, const DDim& y) : out(y), begin(x.size(), 0) {
+    const auto& shape = args.Attr<Ints>("shape");
+    if (!args.HasInput("Y")) {
       out.assign(shape.begin(), shape.end());
     }
     HR_ENFORCE(out.size() == x.size(), InvalidArgument,
                "attribute shape and input Y: expected as many dimensions as X of dims ", ToString(x), " has, got ",
                ToString(out));
-    if (!offsets.empty()) {
-      EnforceSize(offsets, "offsets", x.size(), x);
-      std::copy(offsets.begin(), offsets.end(), begin.begin());
+    const IntsArg offsets = args.Ints(kCropOffsets, x.size());
+    if (offsets.size() != 0 || args.FromInputs(kCropOffsets)) {
+      EnforceSize(offsets, x.size(), x);
+      for (size_t d = 0; d < x.size(); ++d) {
+        begin[d] = offsets[d];
+      }
     }
     for (size_t d = 0; d < x.size(); ++d) {
-      HR_ENFORCE(begin[d] >= 0 && (x[d] < 0 || out[d] < 0 || begin[d] + out[d] <= x[d]), InvalidArgument,
-                 "attributes offsets and shape: expected a part of X of dims ", ToString(x), ", got ", ToString(out),
-                 " from ", ToString(begin), " on");
+      HR_ENFORCE(begin[d] == kUnknown || (begin[d] >= 0 && (x[d] < 0 || out[d] < 0 || begin[d] <= x[d] - out[d])),
+                 InvalidArgument, offsets.Name(), " and the shape: expected a part of X of dims ", ToString(x),
+                 ", got ", ToString(out), " from ", offsets.Values(), " on");
     }
   }
   int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
@@ -99,8 +123,8 @@ struct Crop {
 struct Reverse {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "";
-  Reverse(const OpDesc& op, const DDim& x, const DDim&) : out(x), turned(x.size(), false) {
-    for (const int32_t axis : op.Attr<Ints>("axis")) {
+  Reverse(const OpArgs& args, const DDim& x, const DDim&) : out(x), turned(x.size(), false) {
+    for (const int32_t axis : args.Attr<Ints>("axis")) {
       turned[FrontAxis(axis, x.size(), "axis")] = true;
     }
   }
@@ -113,7 +137,7 @@ struct Reverse {
 struct ShuffleChannel {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "";
-  ShuffleChannel(const OpDesc& op, const DDim& x, const DDim&) : out(x), groups(op.Attr<int32_t>("group")) {
+  ShuffleChannel(const OpArgs& args, const DDim& x, const DDim&) : out(x), groups(args.Attr<int32_t>("group")) {
     HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected rank 4, got dims ", ToString(x));
     HR_ENFORCE(x[1] < 0 || x[1] % groups == 0, InvalidArgument, "attribute group: expected a divisor of ", x[1],
                ", the number of channels of X, got ", groups);
@@ -126,13 +150,13 @@ struct ShuffleChannel {
 struct Expand {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "";
-  Expand(const OpDesc& op, const DDim& dims, const DDim&) : out(dims), x(dims) {
-    const auto& times = op.Attr<Ints>("expand_times");
-    EnforceSize(times, "expand_times", x.size(), x);
+  Expand(const OpArgs& args, const DDim& dims, const DDim&) : out(dims), x(dims) {
+    const IntsArg times = args.Ints(kExpandTimes, x.size());
+    EnforceSize(times, x.size(), x);
     for (size_t d = 0; d < x.size(); ++d) {
-      HR_ENFORCE(times[d] > 0, InvalidArgument, "attribute expand_times: expected numbers of 1 or more, got ",
-                 ToString(Attribute(times)));
-      out[d] = x[d] < 0 ? -1 : MultiplyExtents(x[d], times[d]);
+      HR_ENFORCE(times[d] > 0 || times[d] == kUnknown, InvalidArgument, times.Name(),
+                 ": expected numbers of 1 or more, got ", times.Values());
+      out[d] = x[d] < 0 || times[d] == kUnknown ? -1 : MultiplyExtents(x[d], times[d]);
     }
   }
   int64_t From(size_t d, int64_t i) const { return i % x[d]; }
@@ -159,8 +183,8 @@ struct Padding {
 struct Pad : Padding {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "";
-  Pad(const OpDesc& op, const DDim& dims, const DDim&) : Padding(dims) {
-    const auto& paddings = op.Attr<Ints>("paddings");
+  Pad(const OpArgs& args, const DDim& dims, const DDim&) : Padding(dims) {
+    const auto& paddings = args.Attr<Ints>("paddings");
     EnforceSize(paddings, "paddings", 2 * x.size(), x);
     for (size_t d = 0; d < x.size(); ++d) {
       Add(d, paddings[2 * d], paddings[2 * d + 1]);
@@ -172,11 +196,11 @@ struct Pad : Padding {
 struct Pad2d : Padding {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "";
-  Pad2d(const OpDesc& op, const DDim& dims, const DDim&) : Padding(dims), mode(op.Attr<std::string>("mode")) {
+  Pad2d(const OpArgs& args, const DDim& dims, const DDim&) : Padding(dims), mode(args.Attr<std::string>("mode")) {
     HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected a tensor of rank 4, got dims ", ToString(x));
-    const auto& paddings = op.Attr<Ints>("paddings");
+    const auto& paddings = args.Attr<Ints>("paddings");
     EnforceSize(paddings, "paddings", 4, x);
-    const size_t height = op.Attr<std::string>("data_format") == "NHWC" ? 1 : 2;
+    const size_t height = args.Attr<std::string>("data_format") == "NHWC" ? 1 : 2;
     for (size_t d = 0; d < x.size(); ++d) {
       const bool padded = d == height || d == height + 1;
       const int32_t before = padded ? paddings[2 * (d - height)] : 0;
@@ -205,7 +229,7 @@ struct Pad2d : Padding {
 struct PadLike {
   static constexpr const char* kMoved = "Y";
   static constexpr const char* kOther = "X";
-  PadLike(const OpDesc&, const DDim& dims, const DDim& like) : out(like), y(dims) {
+  PadLike(const OpArgs&, const DDim& dims, const DDim& like) : out(like), y(dims) {
     bool fits = y.size() == like.size();
     for (size_t d = 0; fits && d < y.size(); ++d) {
       fits = y[d] < 0 || like[d] < 0 || y[d] <= like[d];
@@ -220,7 +244,12 @@ struct PadLike {
 
 template <typename Move>
 Move MoveOf(const InferShapeContext& ctx) {
-  return Move(ctx.op(), ctx.InputDim(Move::kMoved), ctx.HasInput(Move::kOther) ? ctx.InputDim(Move::kOther) : DDim{});
+  return Move(ctx, ctx.InputDim(Move::kMoved), ctx.HasInput(Move::kOther) ? ctx.InputDim(Move::kOther) : DDim{});
+}
+template <typename Move>
+Move MoveOf(const ExecutionContext& ctx) {
+  const LoDTensor* other = ctx.InputOrNull(Move::kOther);
+  return Move(ctx, ctx.Input(Move::kMoved).dims(), other == nullptr ? DDim{} : other->dims());
 }
 
 // The dims of Out. Those that a move has for the elements have as many dimensions as the input.
@@ -235,20 +264,18 @@ const DDim& ResultOf(const Move& move) {
 
 // Whether the rows stay, and their sequences with them.
 template <typename Move>
-bool KeepsRows([[maybe_unused]] const OpDesc& op, [[maybe_unused]] size_t rank) {
+bool KeepsRows([[maybe_unused]] const OpArgs& args, [[maybe_unused]] size_t rank) {
   if constexpr (std::is_same_v<Move, Slice>) {
-    const auto& axes = op.Attr<Ints>("axes");
+    const auto& axes = args.Attr<Ints>("axes");
     return rank > 0 &&
            std::all_of(axes.begin(), axes.end(), [rank](int32_t axis) { return FrontAxis(axis, rank, "axes") > 0; });
   }
   return false;
 }
 
+// `x`: the dims of what is moved.
 template <typename Move>
-IndexMap MapOf(const ExecutionContext& ctx) {
-  const LoDTensor* other = ctx.InputOrNull(Move::kOther);
-  const DDim& x = ctx.Input(Move::kMoved).dims();
-  const Move move(ctx.op(), x, other == nullptr ? DDim{} : other->dims());
+IndexMap MapOf(const Move& move, const DDim& x) {
   return IndexMap(x, move.out, [&move](size_t d, int64_t i) { return move.From(d, i); });
 }
 
@@ -274,12 +301,27 @@ void MoveKernel(const ExecutionContext& ctx) {
   if (ctx.op().attrs.contains("pad_value")) {
     fill = PadValueOf<T>(ctx);
   }
-  MapOf<Move>(ctx).Move(ctx.Input(Move::kMoved), ctx.Output("Out"), &fill);
+  const LoDTensor& x = ctx.Input(Move::kMoved);
+  const Move move = MoveOf<Move>(ctx);
+  LoDTensor* out = ctx.Output("Out");
+  out->Resize(ResultOf(move));  // as shape inference did, unless inputs say which dims they are
+  MapOf(move, x.dims()).Move(x, out, &fill);
 }
 
 template <typename T, typename Move>
 void MoveGradKernel(const ExecutionContext& ctx) {
-  MapOf<Move>(ctx).template AddBack<T>(ctx.Input("Out@GRAD"), ctx.Output(Grad(Move::kMoved)));
+  const LoDTensor& out_grad = ctx.Input("Out@GRAD");
+  const Move move = MoveOf<Move>(ctx);
+  HR_ENFORCE(out_grad.dims() == ResultOf(move), InvalidArgument, "input Out@GRAD: expected dims ",
+             ToString(ResultOf(move)), ", got ", ToString(out_grad.dims()));
+  MapOf(move, ctx.Input(Move::kMoved).dims()).template AddBack<T>(out_grad, ctx.Output(Grad(Move::kMoved)));
+}
+
+OpRegistrar&& AllIntsInputs(OpRegistrar&& op, std::initializer_list<IntsSlots> ints) {
+  for (const IntsSlots& slots : ints) {
+    (void)IntsInputs(More(op), slots);
+  }
+  return More(op);
 }
 
 template <typename Move>
@@ -291,10 +333,11 @@ OpRegistrar&& OtherInput(OpRegistrar&& op, const char* comment) {
   return std::move(op).Input(Move::kOther, comment, given ? kPlain : kDispensable);
 }
 
+// `ints`: what inputs may say in place of attributes.
 template <typename Move, typename Attrs>
 bool Register(const std::string& type, const std::string& comment, const std::string& out, Attrs attrs,
-              const char* other = "") {
-  GradientUses uses{.inputs = {Move::kMoved}, .outputs = {}, .no_gradient = {}};
+              const char* other = "", std::initializer_list<IntsSlots> ints = {}) {
+  GradientUses uses = WithInts({.inputs = {Move::kMoved}, .outputs = {}, .no_gradient = {}}, ints, true);
   if (*Move::kOther != 0) {
     uses.inputs.emplace_back(Move::kOther);
     uses.no_gradient.emplace_back(Move::kOther);
@@ -303,12 +346,13 @@ bool Register(const std::string& type, const std::string& comment, const std::st
       .Comment(comment)
       .Input(Move::kMoved, "any shape")
       .With(OtherInput<Move>, other)
+      .With(AllIntsInputs, ints)
       .Output("Out", out)
       .With(attrs)
       .KernelTypeFrom(Move::kMoved)
       .InferShape([](InferShapeContext& ctx) {
-        SetOutput(ctx, "Out", ResultOf(MoveOf<Move>(ctx)), ctx.InputType(Move::kMoved));
-        if (KeepsRows<Move>(ctx.op(), ctx.InputDim(Move::kMoved).size())) {
+        SetKnownOutput(ctx, "Out", ResultOf(MoveOf<Move>(ctx)), ctx.InputType(Move::kMoved));
+        if (KeepsRows<Move>(ctx, ctx.InputDim(Move::kMoved).size())) {
           ctx.ShareLoD(Move::kMoved, "Out");
         }
       })
@@ -324,6 +368,7 @@ bool Register(const std::string& type, const std::string& comment, const std::st
       .Comment("Gradient of " + type + ".")
       .Input(Move::kMoved, "as in the operator; only its dims are used")
       .With(OtherInput<Move>, "as in the operator; only its dims are used")
+      .With(AllIntsInputs, ints)
       .Input("Out@GRAD", "gradient of Out")
       .Output(Grad(Move::kMoved), std::string("dims of ") + Move::kMoved)
       .With(attrs)
@@ -348,20 +393,24 @@ OpRegistrar&& PadValue(OpRegistrar&& op) {
                     [](OpRegistrar&& op) -> OpRegistrar&& {
                       return std::move(op)
                           .Attr<Ints>("axes", "the dimensions that are cut; negative ones count from the back")
-                          .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there")
-                          .Attr<Ints>("ends", "where each ends, exclusive; likewise")
+                          .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there", {})
+                          .Attr<Ints>("ends", "where each ends, exclusive; likewise", {})
+                          .Attr<Ints>("infer_flags",
+                                      "for each of axes: -1 where inputs say what is cut, so that the extent is not "
+                                      "known before the run; empty: nowhere",
+                                      {})
                           .Attr<Ints>("decrease_axis",
                                       "dimensions that are 1 then, and are left out; without any other, Out is [1]",
                                       {});
-                    }) &&
-    Register<Crop>(
-        "crop", "The part of X from offsets on.", "dims shape, or those of Y",
-        [](OpRegistrar&& op) -> OpRegistrar&& {
-          return std::move(op)
-              .Attr<Ints>("offsets", "where each dimension begins; empty: 0", {})
-              .Attr<Ints>("shape", "dims of Out, unless Y is given", {});
-        },
-        "any dtype: its dims are those of Out") &&
+                    },
+                    "", {kSliceStarts, kSliceEnds}) &&
+    Register<Crop>("crop", "The part of X from offsets on.", "dims shape, or those of Y",
+                   [](OpRegistrar&& op) -> OpRegistrar&& {
+                     return std::move(op)
+                         .Attr<Ints>("offsets", "where each dimension begins; empty: 0", {})
+                         .Attr<Ints>("shape", "dims of Out, unless Y is given", {});
+                   },
+                   "any dtype: its dims are those of Out", {kCropOffsets}) &&
     Register<Reverse>("reverse", "The elements in the reverse order.", "dims of X",
                       [](OpRegistrar&& op) -> OpRegistrar&& {
                         return std::move(op).Attr<Ints>(
@@ -380,8 +429,9 @@ OpRegistrar&& PadValue(OpRegistrar&& op) {
                              }) &&
     Register<Expand>("expand", "X, repeated.", "dims of X times expand_times",
                      [](OpRegistrar&& op) -> OpRegistrar&& {
-                       return std::move(op).Attr<Ints>("expand_times", "how often, for each dimension");
-                     }) &&
+                       return std::move(op).Attr<Ints>("expand_times", "how often, for each dimension", {});
+                     },
+                     "", {kExpandTimes}) &&
     Register<Pad>("pad", "X with more elements around it.", "dims of X plus paddings",
                   [](OpRegistrar&& op) -> OpRegistrar&& {
                     return PadValue(std::move(op))

@@ -7,19 +7,32 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/op_args.h"
 #include "operators/ranking.h"
 
 namespace headrace::ops {
 namespace {
 
+// The dims of the results for X of dims `x`; the last one is -1 in shape inference, if an input holds k.
+DDim TopKDims(const OpArgs& args, const DDim& x) {
+  const int64_t k = args.Int("k", "K");
+  HR_ENFORCE(k == kUnknown || (k > 0 && (x.back() < 0 || k <= x.back())), InvalidArgument,
+             args.HasInput("K") ? "input K" : "attribute k", ": expected 1 or more, and no more than X of dims ",
+             ToString(x), " has in a row, got ", k);
+  DDim dims = x;
+  dims.back() = k == kUnknown ? -1 : k;
+  return dims;
+}
+
 template <typename T>
 void TopKKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const auto [rows, cols] = MatrixSize(x_tensor);
-  const int64_t k = ctx.Attr<int32_t>("k");
+  const DDim dims = TopKDims(ctx, x_tensor.dims());
+  const int64_t k = dims.back();
   const T* x = x_tensor.data<T>();
-  T* out = ctx.Output("Out")->mutable_data<T>();
-  int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
+  T* out = ctx.Output("Out")->Resize(dims).template mutable_data<T>();
+  int64_t* indices = ctx.Output("Indices")->Resize(dims).template mutable_data<int64_t>();
   PoolVector<int64_t> order(static_cast<size_t>(rows == 0 ? 0 : cols));
   for (int64_t r = 0; r < rows; ++r, x += cols, out += k, indices += k) {
     std::iota(order.begin(), order.end(), 0);
@@ -49,16 +62,6 @@ void TopKGradKernel(const ExecutionContext& ctx) {
   }
 }
 
-DDim TopKDims(const InferShapeContext& ctx) {
-  EnforceRankAtLeast(ctx, "X", 1);
-  DDim dims = ctx.InputDim("X");
-  const int64_t k = ctx.Attr<int32_t>("k");
-  HR_ENFORCE(k > 0 && (dims.back() < 0 || k <= dims.back()), InvalidArgument,
-             "attribute k: expected 1 or more, and no more than X of dims ", ToString(dims), " has in a row, got ", k);
-  dims.back() = k;
-  return dims;
-}
-
 OpRegistrar&& TopKAttrs(OpRegistrar&& op) { return std::move(op).Attr<int32_t>("k", "how many", 1); }
 
 }  // namespace
@@ -68,13 +71,15 @@ HEADRACE_REGISTER_OP(top_k)
         "The k greatest elements of each row, in descending order; of equal ones the first comes first, NaN before "
         "everything.")
     .Input("X", "[..., n]")
+    .Input("K", "int32 or int64 [1]: k, instead of the attribute", kDispensable)
     .Output("Out", "[..., k]")
     .Output("Indices", "int64 [..., k], where they are in their row")
     .With(TopKAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      const DDim dims = TopKDims(ctx);
-      SetOutput(ctx, "Out", dims, ctx.InputType("X"));
-      SetOutput(ctx, "Indices", dims, DataType::kInt64);
+      EnforceRankAtLeast(ctx, "X", 1);
+      const DDim dims = TopKDims(ctx, ctx.InputDim("X"));
+      SetKnownOutput(ctx, "Out", dims, ctx.InputType("X"));
+      SetKnownOutput(ctx, "Indices", dims, DataType::kInt64);
       ctx.ShareLoD("X", "Out");
       ctx.ShareLoD("X", "Indices");
     })
@@ -82,7 +87,7 @@ HEADRACE_REGISTER_OP(top_k)
     .Kernel<double>(TopKKernel<double>)
     .Kernel<int32_t>(TopKKernel<int32_t>)
     .Kernel<int64_t>(TopKKernel<int64_t>)
-    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {"Indices"}, .no_gradient = {}}));
+    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {"Indices"}, .no_gradient = {"K"}}));
 
 HEADRACE_REGISTER_OP(top_k_grad)
     .Comment("Gradient of top_k.")
@@ -93,10 +98,12 @@ HEADRACE_REGISTER_OP(top_k_grad)
     .Output("X@GRAD", "dims of X")
     .With(TopKAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      const DDim dims = TopKDims(ctx);
+      EnforceRankAtLeast(ctx, "X", 1);
+      DDim dims = ctx.InputDim("X");
+      dims.back() = -1;
       EnforceDims(ctx, "Indices", dims);
       EnforceType(ctx, "Indices", DataType::kInt64);
-      EnforceDims(ctx, "Out@GRAD", dims);
+      EnforceDims(ctx, "Out@GRAD", ctx.InputDim("Indices"));
       EnforceSameType(ctx, "Out@GRAD", "X");
       InferGradients(ctx, {"X"});
     })
