@@ -175,6 +175,25 @@ std::string BuildRecurrent(Net* net) {
   return net->Add("mean", {{"X", "h"}}, {"Out"});
 }
 
+std::string BuildChannelsLast(Net* net) {
+  net->Data("image", {-1, 12, 10, 3});
+  net->Data("label", {-1, 1}, DataType::kInt64);
+  const std::pair<std::string, Attribute> format = {"data_format", std::string("NHWC")};
+  const std::pair<std::string, Attribute> layout = {"data_layout", std::string("NHWC")};
+  std::string x = net->Add("conv2d", {{"Input", "image"}, {"Filter", net->Parameter({8, 3, 3, 3}, 0.5f)}}, {"Output"},
+                           {{"paddings", Ints{1, 1}}, format});
+  x = net->Add("group_norm", {{"X", x}}, {"Y", "Mean", "Variance"}, {{"groups", int32_t{2}}, layout});
+  for (const char* type : {"max", "avg"}) {
+    x = net->Add("pool2d", {{"X", x}}, {"Out"},
+                 {{"ksize", Ints{2, 2}}, {"strides", Ints{2, 1}}, {"pooling_type", std::string(type)}, format});
+  }
+  x = net->Add("conv2d_transpose", {{"Input", x}, {"Filter", net->Parameter({8, 6, 3, 3}, 0.5f)}}, {"Output"},
+               {format});
+  x = net->Add("bilinear_interp", {{"X", x}}, {"Out"}, {{"out_h", int32_t{4}}, {"out_w", int32_t{5}}, layout});
+  const std::string flat = net->Add("reshape2", {{"X", x}}, {"Out", "XShape"}, {{"shape", Ints{0, -1}}});
+  return MeanLoss(net, net->Connected(flat, 6 * 20, 10));
+}
+
 Feeds ImageFeeds(const DDim& image) { return {{"image", Pixels(image)}, {"label", Ids({image[0], 1}, 10)}}; }
 
 Feeds WordFeeds(const std::vector<size_t>& lengths) {
@@ -286,6 +305,10 @@ TEST(WarmRun, OfARecurrentBlockAllocatesNothing) {
 }
 
 TEST(WarmRun, OfAConditionalBlockAllocatesNothing) { ExpectNoAllocations(BuildCondition, {{{"x", Pixels({4, 8})}}}); }
+
+TEST(WarmRun, OfImagesWithChannelsLastAllocatesNothing) {
+  ExpectNoAllocations(BuildChannelsLast, {ImageFeeds({8, 12, 10, 3}), ImageFeeds({3, 12, 10, 3})});
+}
 
 TEST(WarmRun, OfADynamicRnnAllocatesNothing) {
   const auto feeds = [](const std::vector<size_t>& lengths) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -20,7 +20,10 @@ from headrace.fluid.framework import (
 )
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
-__all__ = ["LayerHelper", "append_layer", "check_shape", "check_variable"]
+__all__ = ["Ints", "LayerHelper", "append_layer", "check_shape", "check_variable", "ints_argument"]
+
+#: Integers, as attributes or as variables: a list in which there may be variables of one element, or a variable of all.
+Ints = Union[Variable, Sequence[Union[int, Variable]]]
 
 
 def check_variable(value: Any, what: str, layer: str) -> Variable:
@@ -40,6 +43,30 @@ def check_shape(value: Any, what: str, layer: str) -> list[int]:
                 f"layers.{layer}: {what} has to consist of integers, got {extent!r} in {list(value)}"
             )
     return [int(extent) for extent in value]
+
+
+def ints_argument(
+    value: Any, what: str, layer: str, attr: str, tensor: str, items: str
+) -> tuple[dict[str, SlotValue], dict[str, list[int]]]:
+    """The inputs and attributes by which an operator takes the integers ``value``: a Variable in slot ``tensor``; a
+    list with Variables in it in slot ``items`` and, with -1 in their places, in ``attr``; any other list in ``attr``.
+    """
+    if isinstance(value, Variable):
+        return {tensor: value}, {}
+    if not isinstance(value, (list, tuple)) or not any(isinstance(item, Variable) for item in value):
+        return {}, {attr: check_shape(value, what, layer)}
+    numbers = check_shape([-1 if isinstance(item, Variable) else item for item in value], what, layer)
+    variables = [item if isinstance(item, Variable) else _constant(item) for item in value]
+    return {items: variables}, {attr: numbers}
+
+
+def _constant(value: int) -> Variable:
+    """A variable of one element, int32 [1]."""
+    helper = LayerHelper("fill_constant")
+    out = helper.create_variable("int32", stop_gradient=True)
+    attrs = {"shape": [1], "dtype": int(core.convert_dtype("int32")), "value": float(value)}
+    helper.append_op(outputs={"Out": out}, attrs=attrs)
+    return out
 
 
 class LayerHelper:
@@ -158,7 +185,7 @@ class LayerHelper:
 
 def append_layer(
     op_type: str,
-    inputs: Mapping[str, Variable],
+    inputs: Mapping[str, Any],
     attrs: Mapping[str, Any] | None = None,
     name: str | None = None,
     act: str | None = None,
@@ -168,10 +195,12 @@ def append_layer(
     """Adds an operator with one output, of the dtype of its first input, and perhaps an activation.
 
     Args:
+        inputs: Variables, or lists of them.
         intermediate: the slot of an output of the same dtype that is only for the gradient.
     """
     for slot, value in inputs.items():
-        check_variable(value, slot, op_type)
+        for item in value if isinstance(value, list) else [value]:
+            check_variable(item, slot, op_type)
     helper = LayerHelper(op_type, name)
     dtype = next(iter(inputs.values())).dtype
     outputs = {out_slot: helper.create_variable(dtype)}

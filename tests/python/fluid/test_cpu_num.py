@@ -102,6 +102,13 @@ NETS: dict[str, Callable[[], Any]] = {
     "pool2d_max": lambda: layers.pool2d(images(), 3, "max", pool_stride=2, pool_padding=1),
     "pool2d_avg": lambda: layers.pool2d(images(), 2, "avg", pool_stride=2),
     "pool3d": lambda: layers.pool3d(volumes(), 3, "avg", pool_stride=2),
+    "conv2d_of_channels_last": lambda: layers.conv2d(images(), 19, 3, padding=1, data_format="NHWC"),
+    "conv3d_transpose_of_channels_last": lambda: layers.conv3d_transpose(
+        volumes(), 4, filter_size=2, data_format="NDHWC"
+    ),
+    "pool2d_of_channels_last": lambda: layers.pool2d(images(), 3, "max", pool_stride=2, data_format="NHWC"),
+    "group_norm_of_channels_last": lambda: layers.group_norm(images(), 41, data_layout="NHWC"),
+    "resize_of_channels_last": lambda: layers.resize_bilinear(images(), [7, 50], data_format="NHWC"),
     "dropout": lambda: layers.dropout(images(), 0.3, seed=5),
     "dropout_upscaled": lambda: layers.dropout(matrix(), 0.3, seed=5, dropout_implementation="upscale_in_train"),
     "dropout_in_a_test": lambda: layers.dropout(matrix(), 0.3, is_test=True),

@@ -223,19 +223,97 @@ def test_neighbours_and_patches(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(np.array(got[4])[3], IMAGES[1, :, 0, 0])
 
 
-@pytest.mark.parametrize("layer", ["conv2d", "conv2d_transpose", "pool2d", "resize_nearest", "conv3d", "pool3d"])
-def test_other_orders_of_the_dimensions_are_refused(layer: str) -> None:
-    volumes = layer.endswith("3d")
+def as_last(x: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+#: Layers of [N, 4, 5, 6] or, of volumes, [N, 4, 3, 4, 5], with the arguments for channels first and last.
+LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "conv2d": ("conv2d", {"num_filters": 6, "filter_size": 3, "groups": 2, "act": "relu"}, {}),
+    "conv2d of unequal padding": (
+        "conv2d",
+        {"num_filters": 3, "filter_size": 3, "padding": [[0, 0], [0, 0], [1, 0], [2, 1]]},
+        {"padding": [[0, 0], [1, 0], [2, 1], [0, 0]]},
+    ),
+    "conv2d as large": ("conv2d", {"num_filters": 5, "filter_size": (2, 3), "padding": "SAME", "stride": 2}, {}),
+    "conv2d_transpose": ("conv2d_transpose", {"num_filters": 6, "filter_size": 3, "stride": 2, "groups": 2}, {}),
+    "conv2d_transpose to a size": ("conv2d_transpose", {"num_filters": 3, "output_size": [11, 14], "stride": 2}, {}),
+    "conv3d": ("conv3d", {"num_filters": 3, "filter_size": 2, "padding": 1}, {}),
+    "conv3d_transpose": ("conv3d_transpose", {"num_filters": 3, "filter_size": (1, 2, 3), "padding": "VALID"}, {}),
+    "pool2d": ("pool2d", {"pool_size": 2, "pool_stride": 2, "ceil_mode": True}, {}),
+    "pool2d of unequal padding": (
+        "pool2d",
+        {"pool_size": 3, "pool_type": "avg", "pool_padding": [[0, 0], [0, 0], [1, 0], [2, 1]]},
+        {"pool_padding": [[0, 0], [1, 0], [2, 1], [0, 0]]},
+    ),
+    "pool3d": ("pool3d", {"pool_size": (1, 2, 2), "pool_type": "avg", "pool_padding": (0, 1, 1)}, {}),
+    "global pool3d": ("pool3d", {"global_pooling": True}, {}),
+    "image_resize": ("image_resize", {"out_shape": [3, 7]}, {}),
+    "resize_bilinear": ("resize_bilinear", {"scale": 1.5, "align_corners": False}, {}),
+    "resize_nearest": ("resize_nearest", {"out_shape": [10, 4]}, {}),
+    "group_norm": ("group_norm", {"groups": 2, "act": "tanh"}, {}),
+}
+
+
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_channels_last(exe: fluid.Executor, case: str) -> None:
+    name, arguments, changed = LAYOUTS[case]
+    layer, volumes = getattr(layers, name), "3d" in name
+    shape = [4, 3, 4, 5] if volumes else [4, 5, 6]
+    values = np.random.default_rng(4).normal(size=(2, *shape)).astype(np.float32)
+    first, last = layers.data("first", shape), layers.data("last", [*shape[1:], 4])
+    for x in (first, last):
+        x.stop_gradient = False
+    weights: dict[str, Any] = {}
+    if "num_filters" in arguments or name == "group_norm":  # shared by both
+        weights = {
+            f"{kind}_attr": fluid.ParamAttr(kind, fluid.initializer.Normal(0.5, seed=9)) for kind in ("param", "bias")
+        }
+    argument = "data_layout" if name == "group_norm" else "data_format"
+    outs = [
+        layer(first, **arguments | weights),
+        layer(last, **arguments | weights | changed | {argument: "NDHWC" if volumes else "NHWC"}),
+    ]
+    assert outs[1].shape == (-1, *outs[0].shape[2:], outs[0].shape[1])
+    squares = [layers.mean(layers.square(out)) for out in outs]
+    gradients = [*fluid.gradients(squares[0], [first]), *fluid.gradients(squares[1], [last])]
+    exe.run(fluid.default_startup_program())
+    got = exe.run(feed={"first": values, "last": as_last(values)}, fetch_list=[*outs, *gradients])
+    np.testing.assert_array_equal(got[1], as_last(got[0]))
+    np.testing.assert_allclose(got[3], as_last(got[2]), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    ["conv2d", "conv2d_transpose", "pool2d", "resize_nearest", "group_norm", "conv3d", "conv3d_transpose", "pool3d"],
+)
+def test_unknown_orders_of_the_dimensions_are_refused(layer: str) -> None:
+    volumes = "3d" in layer
     x = fluid.data("x", [None, 2, 4, 4, 4] if volumes else [None, 2, 4, 4])
     sizes: dict[str, Any] = {
         "pool": {"pool_size": 2},
         "conv": {"num_filters": 2, "filter_size": 2},
         "resi": {"out_shape": [8, 8]},
+        "grou": {"groups": 2},
     }[layer[:4]]
-    first, last = ("NCDHW", "NDHWC") if volumes else ("NCHW", "NHWC")
-    getattr(layers, layer)(x, **sizes, data_format=first)
-    with pytest.raises(errors.Unimplemented, match=f"'{last}'"):
-        getattr(layers, layer)(x, **sizes, data_format=last)
+    argument = "data_layout" if layer == "group_norm" else "data_format"
+    expected = f"{argument} has to be " + ("'NCDHW' or 'NDHWC'" if volumes else "'NCHW' or 'NHWC'")
+    for wrong in ("NCHW" if volumes else "NCDHW", "AnyLayout", "nhwc"):
+        with pytest.raises(errors.InvalidArgument, match=f"{expected}, got '{wrong}'"):
+            getattr(layers, layer)(x, **sizes, **{argument: wrong})
+
+
+def test_channels_last_that_do_not_fit_are_refused() -> None:
+    x = fluid.data("x", [None, 4, 4, None])
+    for layer in (layers.conv2d, layers.conv2d_transpose):
+        with pytest.raises(errors.InvalidArgument, match=r"\[N, H, W, C\] with a known C, got \[-1, 4, 4, -1\]"):
+            layer(x, 2, filter_size=2, data_format="NHWC")
+    with pytest.raises(errors.InvalidArgument, match=r"\[N, D, H, W, C\]"):
+        layers.conv3d(x, 2, 2, data_format="NDHWC")
+    with pytest.raises(errors.InvalidArgument, match=r"\[N, ..., C\] with a known C"):
+        layers.group_norm(x, 2, data_layout="NHWC")
+    with pytest.raises(errors.InvalidArgument, match=r"\[N, H, W, C\], \[0, 0\] for N and C"):
+        layers.pool2d(x, 2, pool_padding=[[0, 0], [0, 0], [1, 0], [1, 1]], data_format="NHWC")
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv3d", "conv2d_transpose", "conv3d_transpose"])

@@ -90,7 +90,7 @@ FLUID = {
     "layers.beam_search": "pre_ids pre_scores ids scores beam_size end_id level is_accumulated name return_parent_idx",
     "layers.beam_search_decode": "ids scores beam_size end_id name",
     "layers.bpr_loss": "input label name",
-    "layers.chunk_eval": "input label chunk_scheme num_chunk_types excluded_chunk_types",
+    "layers.chunk_eval": "input label chunk_scheme num_chunk_types excluded_chunk_types seq_length",
     "layers.conv3d": "input num_filters filter_size stride padding dilation groups param_attr bias_attr use_cudnn act "
     "name data_format",
     "layers.conv3d_transpose": "input num_filters output_size filter_size padding stride dilation groups param_attr "
@@ -100,7 +100,7 @@ FLUID = {
     "moving_variance_name do_model_average_for_mean_and_var",
     "layers.dynamic_lstmp": "input size proj_size param_attr bias_attr use_peepholes is_reverse gate_activation "
     "cell_activation candidate_activation proj_activation dtype name",
-    "layers.edit_distance": "input label normalized ignored_tokens",
+    "layers.edit_distance": "input label normalized ignored_tokens input_length label_length",
     "layers.gaussian_random": "shape mean std seed dtype",
     "layers.gaussian_random_batch_size_like": "input shape input_dim_idx output_dim_idx mean std seed dtype",
     "layers.cosine_decay": "learning_rate step_each_epoch epochs",
@@ -176,8 +176,8 @@ FLUID = {
     "layers.resize_nearest": "input out_shape scale name actual_shape align_corners data_format",
     "layers.sequence_concat": "input name",
     "layers.cos_sim": "X Y",
-    "layers.crf_decoding": "input param_attr label",
-    "layers.linear_chain_crf": "input label param_attr",
+    "layers.crf_decoding": "input param_attr label length",
+    "layers.linear_chain_crf": "input label param_attr length",
     "layers.sequence_conv": "input num_filters filter_size filter_stride padding padding_start bias_attr "
     "param_attr act name",
     "layers.gather": "input index overwrite",

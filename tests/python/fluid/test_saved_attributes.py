@@ -17,7 +17,7 @@ from headrace.fluid.framework import Variable
 _CONV = {"fuse_brelu_threshold": 6.0, "fuse_brelu": False, "fuse_activation": "", "fuse_alpha": 0.5, "fuse_beta": 0.0}
 _TABLES = {"trainer_id": 0, "height_sections": [], "epmap": [], "table_names": []}
 _UNIFORM = {"diag_num": 0, "diag_step": 0, "diag_val": 1.0}
-_INTERP = {"data_layout": "NCHW", "out_d": -1}
+_INTERP = {"data_layout": "AnyLayout", "out_d": -1}
 
 #: Operator → attributes that it is saved with.
 SAVED: dict[str, dict[str, Any]] = {
@@ -29,10 +29,10 @@ SAVED: dict[str, dict[str, Any]] = {
     "nearest_interp": {"interp_method": "nearest", "scale": -1.0, **_INTERP},
     "softmax_with_cross_entropy": {"numeric_stable_mode": False},
     "print": {"first_n": -1, "print_tensor_name": True, "print_phase": "BOTH", "is_forward": True},
-    "conv2d": {"padding_algorithm": "EXPLICIT", "data_format": "NCHW", **_CONV},
-    "conv2d_transpose": {"padding_algorithm": "EXPLICIT", **_CONV},
-    "conv3d": {"data_format": "NCDHW", **_CONV},
-    "pool2d": {"padding_algorithm": "EXPLICIT"},
+    "conv2d": {"padding_algorithm": "EXPLICIT", "data_format": "AnyLayout", **_CONV},
+    "conv2d_transpose": {"padding_algorithm": "EXPLICIT", "data_format": "AnyLayout", **_CONV},
+    "conv3d": {"data_format": "AnyLayout", **_CONV},
+    "pool2d": {"padding_algorithm": "EXPLICIT", "data_format": "AnyLayout"},
     "pool3d": {"data_format": "NCDHW", "padding_algorithm": "EXPLICIT"},
     "slice": {"infer_flags": [1], "decrease_axis": []},
     "gather": {"overwrite": True},
@@ -53,14 +53,11 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("lookup_table", "epmap", ["127.0.0.1:6164"], "127.0.0.1:6164"),
     ("nce", "table_names", ["table"], "'table'"),
     ("bilinear_interp", "interp_method", "nearest", "'nearest'"),
-    ("nearest_interp", "data_layout", "NHWC", "'NHWC'"),
     ("conv2d", "fuse_brelu", True, "true"),
     ("conv2d_transpose", "fuse_activation", "relu", "'relu'"),
-    ("conv3d", "data_format", "NDHWC", "'NDHWC'"),
-    ("pool3d", "data_format", "NDHWC", "'NDHWC'"),
+    ("matmul", "data_format", "NHWC", "'NHWC'"),
     ("matmul", "head_number", 2, "got 2"),
     ("uniform_random", "diag_num", 3, "got 3"),
-    ("ctc_align", "padding_value", 1, "got 1"),
 ]
 
 

@@ -53,6 +53,13 @@ def test_transpose(op_type: str, axis: list[int]) -> None:
     OpTest(op_type, {"X": X}, {"axis": [0, 0, 1]}).check_refused(ValueError, "axis")
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("axis", [(0, 2, 1, 3), (2, 0, 1, 3), (0, 3, 1, 2), (0, 2, 3, 1), (3, 2, 1, 0)], ids=str)
+def test_transpose_of_rows_that_are_side_by_side(axis: tuple[int, ...], dtype: str) -> None:
+    x = np.arange(3 * 17 * 9 * 16).reshape(3, 17, 9, 16).astype(dtype)
+    OpTest("transpose", {"X": x}, {"axis": list(axis)}, {"Out": x.transpose(axis)}).check_outputs()
+
+
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_concat_and_split(axis: int) -> None:
     pieces = [RNG.uniform(-1, 1, (2, 3, 2)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Convolution and pooling of volumes, pooling with indices, unpool, spp, lrn, maxout, im2sequence."""
+"""Convolution and pooling of volumes, pooling with indices, unpool, spp, lrn, maxout, im2sequence; channels last."""
 
 from __future__ import annotations
 
@@ -476,3 +476,145 @@ def test_im2sequence_refuses_what_does_not_fit() -> None:
         OpTest("im2sequence", sizes, {"kernels": [1, 1]}).check_refused(IndexError, "Y", "[0, 2147483647]", when="run")
     sizes = {"X": x, "Y": np.full((2, 2), 2.0**31 - 1)}
     OpTest("im2sequence", sizes, {"kernels": [1, 1]}).check_refused(ValueError, "int64 can count", when="run")
+
+
+def as_last(x: np.ndarray) -> np.ndarray:
+    """``x`` with its channels moved to the end."""
+    return np.ascontiguousarray(np.moveaxis(x, 1, -1))
+
+
+def format_attr(op_type: str, shape: tuple[int, ...]) -> dict[str, str]:
+    """The attribute that says that the channels of ``shape`` come last."""
+    return {"data_layout" if op_type.endswith("interp") else "data_format": "NHWC" if len(shape) == 4 else "NDHWC"}
+
+
+def channels_first_and_last(
+    op_type: str, shape: tuple[int, ...], filters: tuple[int, ...] | None, attrs: dict[str, Any]
+) -> tuple[OpTest, OpTest]:
+    """The same operator in both layouts; the second one is expected to give the result of the first."""
+    inputs = {"Input": numbers(*shape), "Filter": numbers(*filters)} if filters else {"X": distinct(*shape)}
+    slot, out = ("Input", "Output") if filters else ("X", "Out")
+    first = OpTest(op_type, inputs, attrs, {out: None}, known=["Filter"])
+    (result,) = first.run()[out]
+    moved = {**inputs, slot: as_last(inputs[slot])}
+    outputs = {out: as_last(np.asarray(result))}
+    return first, OpTest(op_type, moved, attrs | format_attr(op_type, shape), outputs, known=["Filter"])
+
+
+LAST: dict[str, tuple[str, tuple[int, ...], tuple[int, ...] | None, dict[str, Any]]] = {
+    "groups": ("conv2d", (2, 4, 5, 4), (6, 2, 3, 2), {"groups": 2, "strides": [2, 1], "paddings": [1, 0, 0, 2]}),
+    "dilated": ("conv2d", (2, 3, 5, 4), (2, 3, 2, 2), {"dilations": [2, 1], "paddings": [1, 0]}),
+    "same": ("conv2d", (1, 3, 4, 5), (2, 3, 2, 3), {"strides": [1, 2], "padding_algorithm": "SAME"}),
+    "valid": ("conv2d", (1, 3, 4, 5), (2, 3, 2, 3), {"paddings": [3, 3], "padding_algorithm": "VALID"}),
+    "pointwise": ("conv2d", (2, 3, 3, 2), (4, 3, 1, 1), {}),
+    "many channels": ("conv2d", (1, 16, 5, 3), (3, 16, 3, 1), {"paddings": [1, 0]}),
+    "no image": ("conv2d", (0, 3, 4, 5), (2, 3, 2, 3), {}),
+    "depthwise": ("depthwise_conv2d", (2, 3, 4, 2), (6, 1, 2, 2), {"groups": 3, "paddings": [1, 0]}),
+    "volumes": (
+        "conv3d",
+        (2, 2, 3, 4, 3),
+        (4, 1, 2, 2, 2),
+        {"groups": 2, "dilations": [1, 2, 1], "paddings": [1, 0, 0, 1, 1, 1]},
+    ),
+    "volumes, same": ("conv3d", (1, 2, 3, 2, 4), (2, 2, 2, 3, 1), {"strides": [2, 1, 2], "padding_algorithm": "SAME"}),
+    "transpose": (
+        "conv2d_transpose",
+        (2, 4, 3, 2),
+        (4, 3, 2, 3),
+        {"groups": 2, "strides": [2, 1], "paddings": [1, 0, 0, 1]},
+    ),
+    "transpose to a size": ("conv2d_transpose", (1, 2, 2, 3), (2, 3, 2, 3), {"strides": [2, 2], "output_size": [5, 8]}),
+    "transpose, same": ("conv2d_transpose", (1, 2, 2, 3), (2, 1, 3, 2), {"padding_algorithm": "SAME"}),
+    "transpose, no image": ("conv2d_transpose", (0, 2, 2, 3), (2, 1, 3, 2), {}),
+    "depthwise transpose": ("depthwise_conv2d_transpose", (2, 2, 3, 2), (2, 1, 2, 2), {"groups": 2, "strides": [2, 1]}),
+    "transpose of volumes": (
+        "conv3d_transpose",
+        (1, 2, 2, 3, 2),
+        (2, 2, 2, 1, 2),
+        {"strides": [2, 1, 1], "dilations": [1, 1, 2]},
+    ),
+    "bilinear": ("bilinear_interp", (2, 3, 4, 3), None, {"out_h": 3, "out_w": 5}),
+    "bilinear, scaled": ("bilinear_interp", (1, 2, 2, 3), None, {"scale": 1.7, "align_corners": False}),
+    "nearest": ("nearest_interp", (2, 3, 4, 2), None, {"out_h": 2, "out_w": 5, "align_corners": False}),
+    "one channel": ("nearest_interp", (2, 1, 4, 2), None, {"out_h": 2, "out_w": 5}),
+    "no image to resize": ("bilinear_interp", (0, 3, 4, 3), None, {"out_h": 3, "out_w": 5}),
+}
+POOLS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "padded": ((2, 3, 5, 4), {"ksize": [3, 2], "strides": [2, 1], "paddings": [0, 2, 1, 0]}),
+    "inclusive": ((2, 3, 5, 4), {"ksize": [2, 3], "paddings": [1, 2], "exclusive": False}),
+    "ceil": ((1, 2, 5, 6), {"ksize": [2, 3], "strides": [2, 2], "ceil_mode": True}),
+    "squares": ((1, 3, 4, 6), {"ksize": [2, 2], "strides": [2, 2]}),
+    "same": ((1, 2, 5, 6), {"ksize": [3, 2], "strides": [2, 1], "padding_algorithm": "SAME"}),
+    "valid": ((1, 2, 5, 6), {"ksize": [3, 2], "paddings": [1, 1], "padding_algorithm": "VALID"}),
+    "global": ((2, 3, 4, 2), {"global_pooling": True}),
+    "adaptive": ((2, 3, 5, 4), {"ksize": [3, 2], "adaptive": True}),
+    "no image": ((0, 3, 5, 4), {"ksize": [3, 2]}),
+    "volumes": ((1, 2, 3, 4, 5), {"ksize": [2, 2, 3], "strides": [1, 2, 2], "paddings": [0, 1, 1]}),
+    "global volumes": ((2, 3, 2, 3, 2), {"global_pooling": True}),
+    "adaptive volumes": ((1, 2, 3, 4, 5), {"ksize": [2, 3, 2], "adaptive": True}),
+}
+LAST |= {
+    f"{kind} {case}": (f"pool{len(shape) - 2}d", shape, None, {**attrs, "pooling_type": kind})
+    for case, (shape, attrs) in POOLS.items()
+    for kind in ("max", "avg")
+}
+
+
+@pytest.mark.parametrize("case", LAST)
+def test_channels_last(case: str) -> None:
+    _, last = channels_first_and_last(*LAST[case])
+    last.check_outputs(rtol=0, atol=0)
+    slots = ["X"] if LAST[case][2] is None else ["Input", "Filter"]
+    last.check_gradients(slots)
+    if len(slots) == 2:
+        both = last.gradients(slots)
+        for slot in slots:  # each may be all that is wanted
+            np.testing.assert_array_equal(last.gradients([slot])[f"{slot}_0"], both[f"{slot}_0"])
+
+
+@pytest.mark.parametrize("case", ["same", "volumes", "transpose", "bilinear", "max padded", "avg volumes"])
+def test_any_layout_is_channels_first(case: str) -> None:
+    op_type, shape, filters, attrs = LAST[case]
+    first, _ = channels_first_and_last(op_type, shape, filters, attrs)
+    out = "Output" if filters else "Out"
+    ((name, _),) = format_attr(op_type, shape).items()
+    expected = np.asarray(first.run()[out][0])
+    for layout in ("AnyLayout", "NCHW", "NCDHW"):
+        first.attrs = {**attrs, name: layout}
+        np.testing.assert_array_equal(np.asarray(first.run()[out][0]), expected)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "rank"),
+    [
+        ("conv2d", 2),
+        ("depthwise_conv2d", 2),
+        ("conv3d", 3),
+        ("conv2d_transpose", 2),
+        ("conv3d_transpose", 3),
+        ("pool2d", 2),
+        ("pool3d", 3),
+        ("bilinear_interp", 2),
+        ("nearest_interp", 2),
+    ],
+)
+def test_channels_last_refuses_what_does_not_fit(op_type: str, rank: int) -> None:
+    shape = (2, *[3] * rank, 4)
+    attr = format_attr(op_type, shape)
+    ((name, _),) = attr.items()
+    x, dims = numbers(*shape), "[N, H, W, C]" if rank == 2 else "[N, D, H, W, C]"
+    inputs, out = {"X": x}, "Out"
+    if "conv" in op_type:
+        inputs, out = {"Input": x, "Filter": numbers(4, 4, *[1] * rank)}, "Output"
+    slot = next(iter(inputs))
+    attrs = {"out_h": 2, "out_w": 2} if name == "data_layout" else {}
+
+    def refuse(changed: dict[str, np.ndarray], attrs: dict[str, Any], *parts: str) -> None:
+        OpTest(op_type, {**inputs, **changed}, attrs, {out: None}, known=["Filter"]).check_refused(ValueError, *parts)
+
+    refuse({}, attrs | {name: "CHWN"}, op_type, name, "'NCHW'", "'AnyLayout'", "'NHWC' or 'NDHWC'", "'CHWN'")
+    refuse({slot: x[0]}, attrs | attr, op_type, slot, dims)
+    if "conv" in op_type:
+        refuse({slot: x[..., :3]}, attrs | attr, op_type, "4", str(list(x[..., :3].shape)))
+    if not op_type.endswith("transpose"):
+        refuse({slot: x[:, :, :0]}, attrs | attr, op_type, slot)

@@ -72,17 +72,23 @@ def test_dropout(implementation: str) -> None:
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("affine", [False, True])
-def test_group_norm(affine: bool, groups: int) -> None:
-    x = RNG.uniform(-1, 1, (2, 4, 3, 2))
-    rows = x.reshape(2, groups, -1)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("shape", [(2, 4, 3, 2), (2, 4), (1, 4, 2, 1, 3)], ids=str)
+def test_group_norm(shape: tuple[int, ...], layout: str, affine: bool, groups: int) -> None:
+    x = RNG.uniform(-1, 1, shape)
+    rows = x.reshape(shape[0], groups, -1)
     mean, variance = rows.mean(2), rows.var(2)
     normal = ((rows - mean[..., None]) / np.sqrt(variance + 1e-3)[..., None]).reshape(x.shape)
     inputs = {"X": x}
     if affine:
         inputs["Scale"], inputs["Bias"] = RNG.uniform(0.5, 1.5, 4), RNG.uniform(-1, 1, 4)
-        normal = normal * inputs["Scale"][:, None, None] + inputs["Bias"][:, None, None]
+        over_pixels = (4, *[1] * (len(shape) - 2))
+        normal = normal * inputs["Scale"].reshape(over_pixels) + inputs["Bias"].reshape(over_pixels)
     outputs = {"Y": normal, "Mean": mean, "Variance": variance}
-    test = OpTest("group_norm", inputs, {"groups": groups, "epsilon": 1e-3}, outputs)
+    if layout == "NHWC":
+        inputs["X"] = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        outputs["Y"] = np.ascontiguousarray(np.moveaxis(normal, 1, -1))
+    test = OpTest("group_norm", inputs, {"groups": groups, "epsilon": 1e-3, "data_layout": layout}, outputs)
     test.check_outputs()
     test.check_gradients(list(inputs), ["Y"], tolerance=1e-5)
 
@@ -96,8 +102,14 @@ def test_group_norm_refuses_what_does_not_fit() -> None:
         ({"X": x[0, 0]}, {"groups": 1}, "X"),
         ({"X": x[:, :, :0]}, {"groups": 1}, "X"),
         ({"X": x, "Scale": np.zeros(3)}, {"groups": 2}, "Scale"),
+        ({"X": x, "Scale": np.zeros(4)}, {"groups": 3, "data_layout": "NHWC"}, "Scale"),
+        ({"X": x}, {"groups": 2, "data_layout": "NHWC"}, "groups"),
+        ({"X": x}, {"groups": 2, "data_layout": "NCDHW"}, "'NCHW' or 'NHWC', got 'NCDHW'"),
     ):
         OpTest("group_norm", inputs, attrs, outputs).check_refused(ValueError, part)
+    no_images = np.zeros((0, 3, 2, 4))
+    empty = {"Y": no_images, "Mean": np.zeros((0, 2)), "Variance": np.zeros((0, 2))}
+    OpTest("group_norm", {"X": no_images}, {"groups": 2, "data_layout": "NHWC"}, empty).check_outputs()
 
 
 def test_data_norm() -> None:

@@ -285,7 +285,7 @@ def test_interpolation(op_type: str, corners: bool, mode: int, size: tuple[int, 
 def test_interpolation_refuses_what_does_not_fit() -> None:
     for inputs, attrs, part in (
         ({"X": IMAGES}, {}, "out_h"),
-        ({"X": X}, {"out_h": 2, "out_w": 2}, "rank 4"),
+        ({"X": X}, {"out_h": 2, "out_w": 2}, "[N, C, H, W]"),
         ({"X": IMAGES[:, :, :0]}, {"out_h": 2, "out_w": 2}, "not empty"),
         ({"X": IMAGES}, {"out_h": 2, "out_w": 2, "align_mode": 2}, "align_mode"),
     ):

@@ -1,4 +1,7 @@
-"""Layers of images [N, C, H, W] and volumes [N, C, D, H, W]: convolution, pooling, normalisation by neighbours."""
+"""Layers of images [N, C, H, W] and volumes [N, C, D, H, W]: convolution, pooling, normalisation by neighbours.
+
+Convolution and pooling also take those with the channels last, as ``data_format`` says.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ Size = Union[int, Sequence[int]]
 #: layout; or "SAME", as much as makes the result as large as the input by strides (dilations are ignored), or "VALID".
 Padding = Union[int, str, Sequence[Union[int, Sequence[int]]]]
 
-_LAYOUTS = {2: "[N, C, H, W]", 3: "[N, C, D, H, W]"}
+#: By the number of dimensions of a window, the formats with the channels first and last.
+_FORMATS = {2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 _NAMES = {2: "a height and a width", 3: "a depth, a height and a width"}
 
 
@@ -52,7 +56,21 @@ def _extents(value: Size, what: str, dimensions: int = 2) -> list[int]:
     return extents
 
 
-def _padding_attrs(value: Padding, what: str, dimensions: int = 2) -> dict[str, Any]:
+def _check_format(data_format: str, layer: str, dimensions: int) -> bool:
+    """Whether the channels come last."""
+    first, last = _FORMATS[dimensions]
+    if data_format not in (first, last):
+        raise errors.InvalidArgument(
+            f"layers.{layer}: data_format has to be {first!r} or {last!r}, got {data_format!r}"
+        )
+    return bool(data_format == last)
+
+
+def _layout(dimensions: int, channels_last: bool) -> str:
+    return f"[{', '.join(_FORMATS[dimensions][channels_last])}]"
+
+
+def _padding_attrs(value: Padding, what: str, dimensions: int, channels_last: bool) -> dict[str, Any]:
     if isinstance(value, str):
         if value.upper() not in ("SAME", "VALID"):
             raise errors.InvalidArgument(f"{what} is 'SAME', 'VALID' or numbers, got {value!r}")
@@ -64,12 +82,14 @@ def _padding_attrs(value: Padding, what: str, dimensions: int = 2) -> dict[str, 
         else:
             numbers += border
     if not isinstance(value, int) and any(not isinstance(border, int) for border in value):
-        if len(value) != 2 + dimensions or len(numbers) != 2 * len(value) or any(numbers[:4]):
+        inner = numbers[2:-2] if channels_last else numbers[4:]
+        others = numbers[:2] + numbers[-2:] if channels_last else numbers[:4]
+        if len(value) != 2 + dimensions or len(numbers) != 2 * len(value) or any(others):
             raise errors.InvalidArgument(
-                f"{what}: expected a pair for each dimension of {_LAYOUTS[dimensions]}, [0, 0] for N and C,"
-                f" got {value!r}"
+                f"{what}: expected a pair for each dimension of {_layout(dimensions, channels_last)}, [0, 0] for N and"
+                f" C, got {value!r}"
             )
-        numbers = numbers[4:]
+        numbers = inner
     borders = numbers if len(numbers) == 2 * dimensions else _extents(numbers, what, dimensions)
     return {"paddings": borders, "padding_algorithm": "EXPLICIT"}
 
@@ -88,13 +108,16 @@ def _check_filters(num_filters: int, layer: str) -> None:
         raise errors.InvalidArgument(f"layers.{layer}: num_filters must be positive, got {num_filters}")
 
 
-def _channels(input: Variable, layer: str, dimensions: int) -> int:
-    dims = check_variable(input, "input", layer).shape
-    if len(dims) != 2 + dimensions or dims[1] <= 0:
+def _check_images(input: Variable, layer: str, dimensions: int, channels_last: bool) -> tuple[int, list[int]]:
+    """The channels of ``input``, which have to be known, and the extents of its other dimensions without the first."""
+    dims = list(check_variable(input, "input", layer).shape)
+    channels = dims.pop(-1 if channels_last else 1) if len(dims) == 2 + dimensions else -1
+    if channels <= 0:
         raise errors.InvalidArgument(
-            f"layers.{layer}: '{input.name}' has to be {_LAYOUTS[dimensions]} with a known C, got {list(dims)}"
+            f"layers.{layer}: '{input.name}' has to be {_layout(dimensions, channels_last)} with a known C, got "
+            f"{list(input.shape)}"
         )
-    return dims[1]
+    return channels, dims[1:]
 
 
 def _filters(helper: LayerHelper, attr: ParamAttrLike, shape: list[int], **kwargs: Any) -> Variable:
@@ -122,7 +145,8 @@ def _convolve(
     data_format: str,
 ) -> Variable:
     dimensions = 2 if layer == "conv2d" else 3
-    channels = _channels(input, layer, dimensions)
+    channels_last = _check_format(data_format, layer, dimensions)
+    channels, _ = _check_images(input, layer, dimensions, channels_last)
     _check_filters(num_filters, layer)
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0:
@@ -139,13 +163,14 @@ def _convolve(
     out = helper.create_variable(input.dtype)
     attrs = {
         "strides": _extents(stride, "stride", dimensions),
-        **_padding_attrs(padding, "padding", dimensions),
+        **_padding_attrs(padding, "padding", dimensions, channels_last),
         "dilations": _extents(dilation, "dilation", dimensions),
         "groups": groups,
         "data_format": data_format,
     }
     helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
-    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
+    axis = 1 + dimensions if channels_last else 1
+    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=axis, size=num_filters), act)
 
 
 def conv2d(
@@ -165,6 +190,9 @@ def conv2d(
 ) -> Variable:
     """Convolution of images [N, C, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` has no
     effect.
+
+    Args:
+        data_format: "NHWC": of [N, H, W, C], as the result is then.
     """
     sizes = (filter_size, stride, padding, dilation)
     return _convolve("conv2d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format)
@@ -187,6 +215,9 @@ def conv3d(
 ) -> Variable:
     """Convolution of volumes [N, C, D, H, W] with ``num_filters`` filters, plus a bias per filter. ``use_cudnn`` has no
     effect.
+
+    Args:
+        data_format: "NDHWC": of [N, D, H, W, C], as the result is then.
     """
     sizes = (filter_size, stride, padding, dilation)
     return _convolve("conv3d", input, num_filters, *sizes, groups, param_attr, bias_attr, act, name, data_format)
@@ -209,7 +240,8 @@ def _transpose(
     data_format: str,
 ) -> Variable:
     dimensions = 2 if layer == "conv2d_transpose" else 3
-    channels = _channels(input, layer, dimensions)
+    channels_last = _check_format(data_format, layer, dimensions)
+    channels, extents = _check_images(input, layer, dimensions, channels_last)
     _check_filters(num_filters, layer)
     groups = 1 if groups is None else groups
     if groups <= 0 or channels % groups != 0 or num_filters % groups != 0:
@@ -217,17 +249,17 @@ def _transpose(
             f"layers.{layer}: {channels} channels and {num_filters} filters do not make {groups} groups"
         )
     steps, gaps = _extents(stride, "stride", dimensions), _extents(dilation, "dilation", dimensions)
-    paddings = _padding_attrs(padding, "padding", dimensions)
+    paddings = _padding_attrs(padding, "padding", dimensions, channels_last)
     size = [] if output_size is None else _extents(output_size, "output_size", dimensions)
     if filter_size is not None:
         kernel = _kernel(filter_size, layer, dimensions)
-    elif size and all(extent > 0 for extent in input.shape[2:]):
+    elif size and all(extent > 0 for extent in extents):
         borders = paddings["paddings"]
         borders = borders if len(borders) == 2 * dimensions else [border for border in borders for _ in range(2)]
         around = [before + after for before, after in zip(borders[::2], borders[1::2])]
         kernel = [
             (want - (extent - 1) * step + border - 1) // gap + 1
-            for want, extent, step, border, gap in zip(size, input.shape[2:], steps, around, gaps)
+            for want, extent, step, border, gap in zip(size, extents, steps, around, gaps)
         ]
     else:
         raise errors.InvalidArgument(f"layers.{layer}: filter_size, or output_size and known dims, are needed")
@@ -237,7 +269,8 @@ def _transpose(
     attrs = {"strides": steps, **paddings, "dilations": gaps, "groups": groups, "output_size": size}
     attrs["data_format"] = data_format
     helper.append_op({"Input": input, "Filter": weight}, {"Output": out}, attrs)
-    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=1, size=num_filters), act)
+    axis = 1 + dimensions if channels_last else 1
+    return helper.append_activation(helper.append_bias(out, bias_attr, dim_start=axis, size=num_filters), act)
 
 
 def conv2d_transpose(
@@ -260,6 +293,7 @@ def conv2d_transpose(
 
     Args:
         output_size: height and width of the result; None: the least that fits. Gives the filters' size if that is None.
+        data_format: "NHWC": of [N, H, W, C], as the result is then.
     """
     sizes = (output_size, filter_size, padding, stride, dilation)
     return _transpose(
@@ -288,6 +322,7 @@ def conv3d_transpose(
     Args:
         output_size: depth, height and width of the result; None: the least that fits. Gives the filters' size if that
             is None.
+        data_format: "NDHWC": of [N, D, H, W, C], as the result is then.
     """
     sizes = (output_size, filter_size, padding, stride, dilation)
     return _transpose(
@@ -311,11 +346,12 @@ def _pool(
     if not global_pooling and pool_size == -1:
         raise errors.InvalidArgument(f"layers.{layer}: a pool_size is needed unless global_pooling")
     dimensions = 2 if layer == "pool2d" else 3
+    channels_last = _check_format(data_format, layer, dimensions)
     attrs = {
         "pooling_type": pool_type,
         "ksize": _extents(1 if global_pooling else pool_size, "pool_size", dimensions),
         "strides": _extents(pool_stride, "pool_stride", dimensions),
-        **_padding_attrs(pool_padding, "pool_padding", dimensions),
+        **_padding_attrs(pool_padding, "pool_padding", dimensions, channels_last),
         "global_pooling": global_pooling,
         "ceil_mode": ceil_mode,
         "exclusive": exclusive,
@@ -343,6 +379,7 @@ def pool2d(
         global_pooling: the window is the whole image, and ``pool_size`` is not needed.
         ceil_mode: a last window may hang over the border.
         exclusive: averages leave the padding out.
+        data_format: "NHWC": of [N, H, W, C], as the result is then.
     """
     sizes = (pool_size, pool_type, pool_stride, pool_padding)
     return _pool("pool2d", input, *sizes, global_pooling, ceil_mode, name, exclusive, data_format)
@@ -367,6 +404,7 @@ def pool3d(
         global_pooling: the window is the whole volume, and ``pool_size`` is not needed.
         ceil_mode: a last window may hang over the border.
         exclusive: averages leave the padding out.
+        data_format: "NDHWC": of [N, D, H, W, C], as the result is then.
     """
     sizes = (pool_size, pool_type, pool_stride, pool_padding)
     return _pool("pool3d", input, *sizes, global_pooling, ceil_mode, name, exclusive, data_format)

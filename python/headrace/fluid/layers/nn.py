@@ -276,11 +276,17 @@ def group_norm(
 ) -> Variable:
     """Normalises ``groups`` groups of channels of each image of [N, C, ...], then scales and shifts each channel (Wu
     and He, 2018). False for ``param_attr`` or ``bias_attr``: no scale, no shift.
+
+    Args:
+        data_layout: "NHWC": of [N, ..., C].
     """
-    channels = check_variable(input, "input", "group_norm").shape[1] if len(input.shape) > 1 else -1
+    if data_layout not in ("NCHW", "NHWC"):
+        raise errors.InvalidArgument(f"layers.group_norm: data_layout has to be 'NCHW' or 'NHWC', got {data_layout!r}")
+    axis, dims = (-1, "[N, ..., C]") if data_layout == "NHWC" else (1, "[N, C, ...]")
+    channels = check_variable(input, "input", "group_norm").shape[axis] if len(input.shape) > 1 else -1
     if channels <= 0:
         raise errors.InvalidArgument(
-            f"layers.group_norm: '{input.name}' must be [N, C, ...] with a known C, got {list(input.shape)}"
+            f"layers.group_norm: '{input.name}' must be {dims} with a known C, got {list(input.shape)}"
         )
     helper = LayerHelper("group_norm", name)
     one = initializer.Constant(1.0)
@@ -549,12 +555,15 @@ def mean(x: Variable, name: str | None = None) -> Variable:
     return append_layer("mean", {"X": x}, name=name)
 
 
-def topk(input: Variable, k: int, name: str | None = None) -> tuple[Variable, Variable]:
-    """The ``k`` greatest values of each row (the last dimension), in descending order, and their positions (int64)."""
+def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[Variable, Variable]:
+    """The ``k`` greatest values of each row (the last dimension), in descending order, and their positions (int64).
+    ``k`` may be an int32 or int64 variable of one element.
+    """
     helper = LayerHelper("top_k", name)
     values = helper.create_variable(check_variable(input, "input", "topk").dtype)
     indices = helper.create_variable("int64", stop_gradient=True)
-    helper.append_op({"X": input}, {"Out": values, "Indices": indices}, {"k": k})
+    inputs, attrs = ({"X": input, "K": k}, {}) if isinstance(k, Variable) else ({"X": input}, {"k": k})
+    helper.append_op(inputs, {"Out": values, "Indices": indices}, attrs)
     return values, indices
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core, initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
+from headrace.fluid.layer_helper import Ints, LayerHelper, check_shape, check_variable, ints_argument
 
 __all__ = [
     "gaussian_random",
@@ -33,11 +33,18 @@ def _fill(op_type: str, shape: Sequence[int], dtype: Any, attrs: dict[str, Any],
     return out
 
 
-def uniform_random(
-    shape: Sequence[int], dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0
-) -> Variable:
-    """Numbers uniform in [min, max)."""
-    return _fill("uniform_random", shape, dtype, {"min": float(min), "max": float(max), "seed": seed}, None)
+def uniform_random(shape: Ints, dtype: Any = "float32", min: float = -1.0, max: float = 1.0, seed: int = 0) -> Variable:
+    """Numbers uniform in [min, max).
+
+    Args:
+        shape: integers; int32 or int64 variables of one element may be among them; or such a variable that holds all.
+    """
+    helper = LayerHelper("uniform_random")
+    out = helper.create_variable(dtype, stop_gradient=True)
+    inputs, extents = ints_argument(shape, "shape", "uniform_random", "shape", "ShapeTensor", "ShapeTensorList")
+    attrs = {"dtype": int(core.convert_dtype(dtype)), "min": float(min), "max": float(max), "seed": seed}
+    helper.append_op(inputs, {"Out": out}, {**extents, **attrs})
+    return out
 
 
 def uniform_random_batch_size_like(

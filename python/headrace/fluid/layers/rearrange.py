@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import Ints, LayerHelper, append_layer, check_variable, ints_argument
 
 __all__ = [
     "crop",
@@ -31,22 +31,43 @@ __all__ = [
 ]
 
 
-def slice(input: Variable, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> Variable:
+def slice(input: Variable, axes: Sequence[int], starts: Ints, ends: Ints) -> Variable:
     """The part of ``input`` from ``starts`` to ``ends`` (exclusive) of the dimensions ``axes``. Negative places count
-    from the end; those beyond it stand for it.
+    from the end; those beyond it stand for it. Among the places may be int32 or int64 variables of one element, or such
+    a variable holds all of them.
     """
-    return append_layer("slice", {"Input": input}, {"axes": list(axes), "starts": list(starts), "ends": list(ends)})
+    inputs: dict[str, Any] = {"Input": input}
+    attrs: dict[str, Any] = {"axes": list(axes)}
+    flags = [1] * len(attrs["axes"])
+    for what, places in (("starts", starts), ("ends", ends)):
+        slot = f"{what.capitalize()}Tensor"
+        given, numbers = ints_argument(places, what, "slice", what, slot, f"{slot}List")
+        inputs |= given
+        attrs |= numbers
+        if isinstance(places, Variable):
+            flags = [-1] * len(flags)
+        elif given:
+            flags = [-1 if isinstance(place, Variable) else flag for place, flag in zip(places, flags)]
+    if -1 in flags:
+        attrs["infer_flags"] = flags
+    return append_layer("slice", inputs, attrs)
 
 
 def crop(
     x: Variable,
     shape: Variable | Sequence[int] | None = None,
-    offsets: Sequence[int] | None = None,
+    offsets: Variable | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Variable:
-    """The part of ``x`` of shape ``shape``, or of the shape of that variable, from ``offsets`` on (by default 0)."""
-    attrs: dict[str, Any] = {"offsets": [] if offsets is None else list(offsets)}
+    """The part of ``x`` of shape ``shape``, or of the shape of that variable, from ``offsets`` on (by default 0), which
+    an int32 or int64 variable may hold.
+    """
     inputs = {"X": x}
+    attrs: dict[str, Any] = {}
+    if isinstance(offsets, Variable):
+        inputs["Offsets"] = offsets
+    elif offsets is not None:
+        attrs["offsets"] = list(offsets)
     if isinstance(shape, Variable):
         inputs["Y"] = shape
     elif shape is None:
@@ -61,9 +82,13 @@ def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
     return append_layer("reverse", {"X": x}, {"axis": [axis] if isinstance(axis, int) else list(axis)})
 
 
-def expand(x: Variable, expand_times: Sequence[int], name: str | None = None) -> Variable:
-    """x, repeated ``expand_times[d]`` times along dimension d."""
-    return append_layer("expand", {"X": x}, {"expand_times": list(expand_times)}, name)
+def expand(x: Variable, expand_times: Ints, name: str | None = None) -> Variable:
+    """x, repeated ``expand_times[d]`` times along dimension d. Among the numbers may be int32 or int64 variables of one
+    element, or such a variable holds all of them.
+    """
+    slots = ("expand_times", "ExpandTimes", "expand_times_tensor")
+    inputs, attrs = ints_argument(expand_times, "expand_times", "expand", *slots)
+    return append_layer("expand", {"X": x, **inputs}, attrs, name)
 
 
 def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
@@ -123,16 +148,22 @@ def multiplex(inputs: Sequence[Variable], index: Variable) -> Variable:
     return out
 
 
-def one_hot(input: Variable, depth: int, allow_out_of_range: bool = False) -> Variable:
+def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = False) -> Variable:
     """For each number of ``input``, int64 [..., 1], ``depth`` elements: 1 at that place, else 0; float32.
 
     Args:
+        depth: may be an int32 or int64 variable of one element.
         allow_out_of_range: other numbers give zeros instead of an error.
     """
     helper = LayerHelper("one_hot")
     out = helper.create_variable("float32", stop_gradient=True)
-    attrs = {"depth": depth, "allow_out_of_range": allow_out_of_range}
-    helper.append_op({"X": check_variable(input, "input", "one_hot")}, {"Out": out}, attrs)
+    inputs = {"X": check_variable(input, "input", "one_hot")}
+    attrs: dict[str, Any] = {"allow_out_of_range": allow_out_of_range}
+    if isinstance(depth, Variable):
+        inputs["depth_tensor"] = depth
+    else:
+        attrs["depth"] = depth
+    helper.append_op(inputs, {"Out": out}, attrs)
     return out
 
 
@@ -169,8 +200,8 @@ def shape(input: Variable) -> Variable:
 
 def image_resize(
     input: Variable,
-    out_shape: Variable | Sequence[int] | None = None,
-    scale: float | None = None,
+    out_shape: Ints | None = None,
+    scale: float | Variable | None = None,
     name: str | None = None,
     resample: str = "BILINEAR",
     actual_shape: Variable | None = None,
@@ -181,18 +212,23 @@ def image_resize(
     """Images [N, C, H, W] of another size.
 
     Args:
-        out_shape: height and width of the result: two numbers, or a variable, int32 [2].
-        scale: or what to multiply height and width by.
+        out_shape: height and width of the result: two numbers, each of which may be a variable, int32 or int64 [1]; or
+            one, int32 [2].
+        scale: or what to multiply height and width by: a number, or a variable, float32 [1].
         resample: "BILINEAR": the weighted mean of the four nearest pixels; "NEAREST": the nearest one.
         actual_shape: as a variable for ``out_shape``, over which it has precedence.
         align_corners: let the corner pixels of both images coincide.
         align_mode: otherwise, for "BILINEAR": 0 lets the centers of pixels coincide, 1 their edges.
-        data_format: "NCHW".
+        data_format: "NHWC": of [N, H, W, C], as the result is then.
     """
+    if data_format not in ("NCHW", "NHWC"):
+        raise errors.InvalidArgument(
+            f"layers.image_resize: data_format has to be 'NCHW' or 'NHWC', got {data_format!r}"
+        )
     kinds = {"BILINEAR": "bilinear_interp", "NEAREST": "nearest_interp"}
     if resample not in kinds:
         raise errors.InvalidArgument(f"layers.image_resize: resample must be one of {list(kinds)}, got {resample!r}")
-    inputs = {"X": check_variable(input, "input", "image_resize")}
+    inputs: dict[str, Any] = {"X": check_variable(input, "input", "image_resize")}
     attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
     size = out_shape if actual_shape is None else actual_shape
     if isinstance(size, Variable):
@@ -200,7 +236,11 @@ def image_resize(
     elif size is not None:
         if len(size) != 2:
             raise errors.InvalidArgument(f"layers.image_resize: out_shape must be height and width, got {list(size)}")
-        attrs["out_h"], attrs["out_w"] = (int(extent) for extent in size)
+        given, sizes = ints_argument(list(size), "out_shape", "image_resize", "size", "OutSize", "SizeTensor")
+        inputs |= given
+        attrs["out_h"], attrs["out_w"] = sizes["size"]
+    elif isinstance(scale, Variable):
+        inputs["Scale"] = scale
     elif scale is not None:
         if not scale > 0:
             raise errors.InvalidArgument(f"layers.image_resize: scale must be greater than 0, got {scale}")
@@ -224,8 +264,8 @@ def image_resize_short(input: Variable, out_short_len: int, resample: str = "BIL
 
 def resize_bilinear(
     input: Variable,
-    out_shape: Variable | Sequence[int] | None = None,
-    scale: float | None = None,
+    out_shape: Ints | None = None,
+    scale: float | Variable | None = None,
     name: str | None = None,
     actual_shape: Variable | None = None,
     align_corners: bool = True,
@@ -238,8 +278,8 @@ def resize_bilinear(
 
 def resize_nearest(
     input: Variable,
-    out_shape: Variable | Sequence[int] | None = None,
-    scale: float | None = None,
+    out_shape: Ints | None = None,
+    scale: float | Variable | None = None,
     name: str | None = None,
     actual_shape: Variable | None = None,
     align_corners: bool = True,

@@ -13,7 +13,7 @@ from headrace import errors
 from headrace.fluid import core, unique_name
 from headrace.fluid.framework import Parameter, Variable
 from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitializer
-from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
+from headrace.fluid.layer_helper import Ints, LayerHelper, check_shape, check_variable, ints_argument
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -127,16 +127,21 @@ def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Vari
 
 
 def fill_constant(
-    shape: Sequence[int], dtype: Any, value: float, force_cpu: bool = False, out: Variable | None = None
+    shape: Ints, dtype: Any, value: float, force_cpu: bool = False, out: Variable | None = None
 ) -> Variable:
-    """A tensor of which every element is ``value``."""
+    """A tensor of which every element is ``value``.
+
+    Args:
+        shape: integers; int32 or int64 variables of one element may be among them; or such a variable that holds all.
+        force_cpu: has no effect.
+    """
     helper = LayerHelper("fill_constant")
     out = helper.create_variable(dtype, stop_gradient=True) if out is None else out
-    extents = check_shape(shape, "shape", "fill_constant")
-    attrs = {"shape": extents, "dtype": int(core.convert_dtype(dtype)), "value": float(value)}
+    inputs, extents = ints_argument(shape, "shape", "fill_constant", "shape", "ShapeTensor", "ShapeTensorList")
+    attrs: dict[str, Any] = {**extents, "dtype": int(core.convert_dtype(dtype)), "value": float(value)}
     if float(value) != value or isinstance(value, int):
         attrs["str_value"] = str(value)  # an integer may have more digits than a float holds
-    helper.append_op(outputs={"Out": out}, attrs=attrs)
+    helper.append_op(inputs, {"Out": out}, attrs)
     return out
 
 
@@ -165,13 +170,13 @@ def fill_constant_batch_size_like(
     return out
 
 
-def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
-    """A tensor of zeros."""
+def zeros(shape: Ints, dtype: Any, force_cpu: bool = False) -> Variable:
+    """A tensor of zeros; see fill_constant."""
     return fill_constant(shape, dtype, 0)
 
 
-def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False) -> Variable:
-    """A tensor of ones."""
+def ones(shape: Ints, dtype: Any, force_cpu: bool = False) -> Variable:
+    """A tensor of ones; see fill_constant."""
     return fill_constant(shape, dtype, 1)
 
 
@@ -232,26 +237,33 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
 
 def reshape(
     x: Variable,
-    shape: Sequence[int],
+    shape: Ints,
     actual_shape: Variable | None = None,
     act: str | None = None,
     inplace: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """The same elements in another shape: 0 keeps the dimension, -1 (once) is what is left. ``inplace`` makes no
-    difference.
+    """The same elements in another shape: 0 keeps the dimension, -1 (once) is what is left.
+
+    Args:
+        shape: integers; int32 or int64 variables of one element may be among them; or such a variable that holds all.
+        actual_shape: a variable that holds the shape; ``shape`` is what of it is known before the run.
+        inplace: makes no difference.
     """
-    if actual_shape is not None:
-        raise errors.Unimplemented("layers.reshape: the shape cannot be a variable")
-    out = _with_shape("reshape2", x, {"shape": check_shape(shape, "shape", "reshape")}, name)
-    return LayerHelper("reshape2", name).append_activation(out, act)
+    inputs, attrs = ints_argument(shape, "shape", "reshape", "shape", "Shape", "ShapeTensor")
+    if actual_shape is not None and not inputs:
+        inputs = {"Shape": check_variable(actual_shape, "actual_shape", "reshape")}
+    return LayerHelper("reshape2", name).append_activation(_with_shape("reshape2", x, attrs, name, inputs), act)
 
 
-def _with_shape(op_type: str, x: Variable, attrs: dict[str, Any], name: str | None) -> Variable:
-    """Adds one of the operators whose gradient needs no more of ``x`` than its shape."""
+def _with_shape(
+    op_type: str, x: Variable, attrs: dict[str, Any], name: str | None, inputs: dict[str, Any] | None = None
+) -> Variable:
+    """Adds one of the operators whose gradient needs no more of ``x`` than its shape. ``inputs``: others."""
     helper = LayerHelper(op_type, name)
     out = helper.create_variable(check_variable(x, "x", op_type).dtype)
-    helper.append_op({"X": x}, {"Out": out, "XShape": helper.create_variable(x.dtype, stop_gradient=True)}, attrs)
+    outputs = {"Out": out, "XShape": helper.create_variable(x.dtype, stop_gradient=True)}
+    helper.append_op({"X": x, **(inputs or {})}, outputs, attrs)
     return out
 
 
@@ -264,9 +276,13 @@ def squeeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Va
     return _with_shape("squeeze2", input, {"axes": axes}, name)
 
 
-def unsqueeze(input: Variable, axes: Sequence[int], name: str | None = None) -> Variable:
-    """With dimensions of 1 put in at ``axes``, one after the other."""
-    return _with_shape("unsqueeze2", input, {"axes": list(axes)}, name)
+def unsqueeze(input: Variable, axes: int | Ints, name: str | None = None) -> Variable:
+    """With dimensions of 1 put in at ``axes``, one after the other: integers, among which may be int32 or int64
+    variables of one element, or such a variable that holds all.
+    """
+    places = [axes] if isinstance(axes, int) else axes
+    inputs, attrs = ints_argument(places, "axes", "unsqueeze", "axes", "AxesTensor", "AxesTensorList")
+    return _with_shape("unsqueeze2", input, attrs, name, inputs)
 
 
 def flatten(x: Variable, axis: int = 1, name: str | None = None) -> Variable:
@@ -280,29 +296,37 @@ def transpose(x: Variable, perm: Sequence[int], name: str | None = None) -> Vari
 
 
 def split(
-    input: Variable, num_or_sections: int | Sequence[int], dim: int = -1, name: str | None = None
+    input: Variable, num_or_sections: int | Sequence[int | Variable], dim: int | Variable = -1, name: str | None = None
 ) -> list[Variable]:
     """``input`` cut along ``dim`` into a number of equal sections, or into sections of the given extents, one of which
-    may be -1: what is left.
+    may be -1: what is left. The extents, and ``dim``, may be int32 or int64 variables of one element.
     """
     helper = LayerHelper("split", name)
     equal = isinstance(num_or_sections, int)
-    sections = [] if isinstance(num_or_sections, int) else list(num_or_sections)
+    sections: list[int | Variable] = [] if isinstance(num_or_sections, int) else list(num_or_sections)
     count = num_or_sections if isinstance(num_or_sections, int) else len(sections)
     if count <= 0:
         raise errors.InvalidArgument(f"layers.split: into a positive number of sections, got {num_or_sections!r}")
     out = [helper.create_variable(check_variable(input, "input", "split").dtype) for _ in builtins.range(count)]
-    attrs = {"num": count if equal else 0, "sections": sections, "axis": dim}
-    helper.append_op({"X": input}, {"Out": out}, attrs)
+    inputs, attrs = ints_argument(sections, "num_or_sections", "split", "sections", "", "SectionsTensorList")
+    axis_inputs, axis_attrs = _axis_argument(dim)
+    inputs = {"X": input, **inputs, **axis_inputs}
+    helper.append_op(inputs, {"Out": out}, {"num": count if equal else 0, **attrs, **axis_attrs})
     return out
 
 
-def concat(input: Sequence[Variable], axis: int = 0, name: str | None = None) -> Variable:
-    """Variables one after the other along ``axis``."""
+def _axis_argument(axis: int | Variable) -> tuple[dict[str, Variable], dict[str, int]]:
+    """The inputs and the attributes by which an operator takes its axis."""
+    return ({"AxisTensor": axis}, {}) if isinstance(axis, Variable) else ({}, {"axis": axis})
+
+
+def concat(input: Sequence[Variable], axis: int | Variable = 0, name: str | None = None) -> Variable:
+    """Variables one after the other along ``axis``, which may be an int32 or int64 variable of one element."""
     helper = LayerHelper("concat", name)
     items = [check_variable(item, "input", "concat") for item in input]
     if not items:
         raise errors.InvalidArgument("layers.concat: there is nothing to join")
     out = helper.create_variable(items[0].dtype)
-    helper.append_op({"X": items}, {"Out": out}, {"axis": axis})
+    inputs, attrs = _axis_argument(axis)
+    helper.append_op({"X": items, **inputs}, {"Out": out}, attrs)
     return out
