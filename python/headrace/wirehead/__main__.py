@@ -118,7 +118,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    with contextlib.closing(Cache(options.config)) as cache:
+    with contextlib.closing(Cache(options.config, check=False)) as cache:
         users = sorted({str(lease["process"]) for lease in cache.leases().values()})
         if users and not options.force:
             raise StoreError(

@@ -79,9 +79,14 @@ class Swap:
     before: tuple[tuple[float, int], ...] = ()
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Swap:
-        values = {field.name: document[field.name] for field in dataclasses.fields(cls)}
-        return cls(**{**values, "before": tuple((float(time), int(samples)) for time, samples in document["before"])})
+    def from_document(cls, document: Mapping[str, Any]) -> Swap | None:
+        """None if the document is damaged."""
+        try:
+            values = {field.name: document[field.name] for field in dataclasses.fields(cls)}
+            before = tuple((float(time), int(samples)) for time, samples in document["before"])
+        except (KeyError, TypeError, ValueError):
+            return None
+        return cls(**{**values, "before": before})
 
 
 def this_process() -> str:
@@ -122,17 +127,23 @@ def _has_ended(lease: Document) -> bool:
 class Cache:
     """One process's view of a cache. Thread-safe; not usable in a child after a fork.
 
+    Args:
+        config: where it is.
+        store: that it is in; default: the one that the configuration names.
+        check: that it was made with this configuration.
+
     Raises:
         StoreError: it was made with another SWAP_CAP or SAMPLE.
     """
 
-    def __init__(self, config: ConfigSource, store: Store | None = None) -> None:
+    def __init__(self, config: ConfigSource, store: Store | None = None, check: bool = True) -> None:
         self.config = Config.load(config)
         self.store = open_store(self.config) if store is None else store
         self._block = block_size(self.config.swap_cap)
         self.blocks = range(-(-self.config.swap_cap // self._block))
         try:
-            self._check_settings()
+            if check:
+                self._check_settings()
         except BaseException:
             self.store.close()
             raise
@@ -147,7 +158,8 @@ class Cache:
 
     def swaps(self) -> list[Swap]:
         """The last swaps, in their order."""
-        return [Swap.from_document(document) for _, document in sorted(self.store.scan(SWAPS).items())]
+        found = (Swap.from_document(document) for _, document in sorted(self.store.scan(SWAPS).items()))
+        return [swap for swap in found if swap is not None]
 
     def swap(self, generation: int) -> Swap | None:
         """What is known of one swap."""
@@ -220,11 +232,13 @@ class Cache:
         ours = {"SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample), "format": 2}
         if self.store.insert(SETTINGS, "settings", ours):
             return
-        found = self.store.find(SETTINGS, "settings") or ours
+        found = self.store.find(SETTINGS, "settings")
+        if found is None:  # it has been cleaned since
+            return
         if found.get("format") != ours["format"]:
             raise StoreError(
-                f"{self.config.dbname} at {self.config.place} was made by another version of headrace: use another "
-                "DBNAME, or that version's `python -m headrace.wirehead clean` first"
+                f"{self.config.dbname} at {self.config.place} was made by another version of headrace, or is damaged: "
+                "use another DBNAME, or `python -m headrace.wirehead clean` first"
             )
         for name, value in ours.items():
             if found.get(name) != value:

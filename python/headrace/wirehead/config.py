@@ -18,7 +18,7 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], "Config"]
 
 PASSWORD_VARIABLE = "WIREHEAD_PASSWORD"
 COMPRESSIONS = ("auto", "none", "zlib", "zstd", "lz4")
-_MAX_CHUNK_MEGABYTES = 15  # a document of MongoDB holds 16
+_MIN_CHUNK_MEGABYTES, _MAX_CHUNK_MEGABYTES = 1e-5, 15  # a document of MongoDB holds 16
 _UNNAMEABLE = re.compile(r'[/\\. "$*<>:|?\x00]')
 
 
@@ -134,8 +134,9 @@ class Config:
         if self.mongohost is None:
             return str(self.local_directory)
         host = re.sub(r"^(mongodb(?:\+srv)?://)?(?:[^@/]*@)?", "", self.mongohost).split("?")[0].rstrip("/")
-        needs_port = "://" not in self.mongohost and ":" not in host
-        return f"{host}:{self.port}" if needs_port else host
+        host, slash, database = host.partition("/")
+        has_port = re.search(r":\d+$", host) or "," in host or self.mongohost.startswith("mongodb+srv")
+        return (host if has_port else f"{host}:{self.port}") + slash + database
 
 
 def _parse(text: str, path: Path) -> Any:
@@ -165,6 +166,8 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
     if key in ("CHUNKSIZE", "TIMEOUT", "LEASE"):
         if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
             return ("a number of MiB above 0" if key == "CHUNKSIZE" else "a number of seconds above 0"), value
+        if key == "CHUNKSIZE" and value < _MIN_CHUNK_MEGABYTES:
+            return f"at least {_MIN_CHUNK_MEGABYTES:f} MiB", value
         if key == "CHUNKSIZE" and value > _MAX_CHUNK_MEGABYTES:
             return f"at most {_MAX_CHUNK_MEGABYTES} MiB, because a document of MongoDB holds 16", value
         return "", value

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +33,7 @@ Self = TypeVar("Self", bound="_Wirehead")
 # Indices from a GenerationSampler: _FIRST_ROUND + round * SWAP_CAP + id. Loaders take indices up to 2^62.
 _FIRST_ROUND = 1 << 60
 _ROUNDS_PER_EPOCH = 1 << 32  # of an infinite sampler
+_TOO_FAST = "generations come faster than this process reads"
 
 
 class _Wirehead:
@@ -214,16 +215,16 @@ class _Wirehead:
                 arrays = reader.read(generation, id, places)
                 break
             except CorruptSampleError:
-                if reader.is_pinned(generation):
+                if reader.is_certain(generation):
                     raise
-                # This process stood still for so long that its lease ran out.
+                # This process stood still for so long that its lease ran out, or came to the round too late.
                 with self._lock:
                     self._rounds.pop(round, None)
                     generation = reader.pin_current(self.timeout, keep=True)
                     if round:
                         self._rounds[round] = generation
         else:
-            raise CorruptSampleError(generation, id, "generations come faster than this process reads")
+            raise CorruptSampleError(generation, id, _TOO_FAST)
         self._generation = generation
         in_place = places is not None and all(arrays[name][1] is places[name] for name in self.sample)
         if in_place and self.transform is None and self.normalize is None:
@@ -241,21 +242,32 @@ class _Wirehead:
     def _many(self, ids: Sequence[Any]) -> list[tuple[int, Any]]:
         """Several samples of one generation, each with its id as given."""
         numbers = [operator.index(id) for id in ids]
-        with self._lock:
-            _, reader = self._open()
-            generation = self._of_ids([self._id(number) for number in numbers])
-        found = []
+        for _ in range(3):
+            with self._lock:
+                _, reader = self._open()
+                generation = self._of_ids([self._id(number) for number in numbers])
+            try:
+                found = list(self._read_all(reader, generation, numbers))
+                break
+            except CorruptSampleError:
+                if reader.is_certain(generation):
+                    raise
+                # This process stood still for so long that its lease ran out.
+        else:
+            raise CorruptSampleError(generation, self._id(numbers[0]), _TOO_FAST)
+        self._generation = generation
+        return found
+
+    def _read_all(self, reader: Reader, generation: int, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
         for number in numbers:
             try:
                 arrays = reader.read(generation, self._id(number))
             except CorruptSampleError as error:
-                if self.on_corrupt == "raise":
+                if self.on_corrupt == "raise" or not reader.is_certain(generation):
                     raise
                 log.warning("%s; it is left out", error)
                 continue
-            found.append((number, self._structured([self._finished(name, *arrays[name]) for name in self.sample])))
-        self._generation = generation
-        return found
+            yield number, self._structured([self._finished(name, *arrays[name]) for name in self.sample])
 
     def _id(self, index: int) -> int:
         """The id that an index means, which may count from the end."""
@@ -288,11 +300,11 @@ class _Wirehead:
         while True:
             agreed = cache.store.find(ROUNDS, key)
             if agreed is not None:
-                generation = int(agreed["generation"])
+                generation = int(agreed.get("generation", 0))
                 reader.pin(generation)
                 break
             if self.wait_for_new and (last := cache.store.find(ROUNDS, before)) is not None:
-                self._wait_for_newer(cache, int(last["generation"]))
+                self._wait_for_newer(cache, int(last.get("generation", 0)))
             generation = reader.pin_current(self.timeout, keep=True)
             if cache.store.insert(ROUNDS, key, {"generation": generation, "by": uuid.uuid4().hex}):
                 break

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.wirehead.cache import Cache, Swap, this_process, whose
 from headrace.wirehead.errors import StoreError
-from headrace.wirehead.sample import check_description, chunk_names
+from headrace.wirehead.sample import check_description, chunk_lengths
 from headrace.wirehead.store import LEASES, ROUNDS, SWAPS, Document, key, samples_table
 
 log = logging.getLogger("headrace.wirehead")
@@ -39,6 +39,7 @@ class Keeper:
         self._asked = float("-inf")
         self._swept = float("-inf")
         self._generation = 0
+        self._succeeds = False  # another manager, which may have died in the middle of something
         self._verified: set[int] = set()  # samples of the generation
         self._full_since: float | None = None
         self._thrown_away = 0  # since the last swap
@@ -70,6 +71,9 @@ class Keeper:
             self._last = self._cache.swap(generation - 1)
             self._progress = (time.monotonic(), 0)
             self._swept = float("-inf")
+        if self._succeeds:
+            self._cache.store.repair(generation)
+            self._succeeds = False
         self._verify()
         self._sweep()
         if len(self._verified) < self._cache.config.swap_cap:
@@ -129,6 +133,7 @@ class Keeper:
             return False
         if found is not None:
             store.replace(LEASES, "manager", mine)
+        self._succeeds = self._succeeds or found is None
         self._renewed = now
         return True
 
@@ -163,23 +168,24 @@ class Keeper:
     def _problems(self, descriptions: Sequence[Document]) -> list[str | None]:
         """What is wrong with each sample."""
         problems: list[str | None] = []
-        names: list[list[str]] = []
+        names: list[dict[str, int]] = []
         for description in descriptions:
-            problem, chunks = None, []
+            problem, chunks = None, {}
             try:
                 kinds = tuple(kind.name for kind in check_description(description))
                 if kinds != self._cache.config.sample:
                     problem = f"it has {list(kinds)}, SAMPLE is {list(self._cache.config.sample)}"
-                chunks = chunk_names(description, range(description["chunks"]))
+                chunks = chunk_lengths(description)
             except (KeyError, TypeError, ValueError) as error:
                 problem = f"its description is wrong: {error}"
             problems.append(problem)
             names.append(chunks)
-        missing = set(self._cache.store.missing_chunks(self._generation, [name for part in names for name in part]))
+        lengths = {name: length for part in names for name, length in part.items()}
+        missing = set(self._cache.store.missing_chunks(self._generation, lengths))
         for i, part in enumerate(names):
             lost = len(missing.intersection(part))
             if lost and problems[i] is None:
-                problems[i] = f"{lost} of {len(part)} chunks are missing"
+                problems[i] = f"{lost} of {len(part)} chunks are missing or cut off"
         return problems
 
     def _sweep(self) -> None:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import unquote_plus
+from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
@@ -32,7 +32,6 @@ try:
         PyMongoError,
         ServerSelectionTimeoutError,
     )
-    from pymongo.uri_parser import parse_uri
 except ImportError:
     raise ImportError("MONGOHOST in the configuration needs PyMongo: pip install 'headrace[wirehead]'") from None
 
@@ -140,10 +139,10 @@ class MongoStore:
         concurrent.futures.wait(running)
         return [done.result() for done in running]
 
-    def missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
+    def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
         # Asks the unique index, not the documents: where a chunk is, an empty one is refused. Finding it would read it,
         # and some servers (FerretDB) read megabytes for that even when no field is asked for.
-        parts = itertools.groupby(sorted(names, key=part_of_chunk), part_of_chunk)
+        parts = itertools.groupby(sorted(lengths, key=part_of_chunk), part_of_chunk)
         return [name for _, part in parts for name in self._missing_chunks(generation, list(part))]
 
     def _missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
@@ -171,21 +170,34 @@ class MongoStore:
             self.remove_chunk(generation, name)
         return missing
 
+    def repair(self, generation: int) -> None:
+        for part in self._parts(generation):
+            self._remove_chunks(generation, chunk_name(part, "", 0, 0), {"data": {"$exists": False}})
+
     def remove_chunk(self, generation: int, name: str) -> bool:
         return bool(self._retried(lambda: self._chunks(generation, name).delete_one({"_id": name})).deleted_count)
 
     def remove_sample(self, generation: int, writer: str, number: int) -> int:
+        # Several were on their way at once: any of them may be missing.
         count = 0
-        for found in self._collections():
-            if int(found[1]) == generation and found[2] == "chunks":
-                for chunk in itertools.count():
-                    if not self.remove_chunk(generation, chunk_name(int(found[3]), writer, number, chunk)):
-                        break
-                    count += 1
+        for part in self._parts(generation):
+            first = chunk_name(part, writer, number, 0)
+            names = {"$gte": first, "$lt": first[:-1] + ":"}  # ":" follows "9"
+            count += self._remove_chunks(generation, first, {"_id": names})
         return count
+
+    def _remove_chunks(self, generation: int, of_part: str, query: Mapping[str, Any]) -> int:
+        """Those that match in the part of a chunk of that name. How many there were."""
+        collection = self._chunks(generation, of_part)
+        found = self._retried(lambda: list(collection.find(query, {"_id": 1})))
+        return sum(self.remove_chunk(generation, chunk["_id"]) for chunk in found)
 
     def generations(self) -> list[int]:
         return sorted({int(found[1]) for found in self._collections()})
+
+    def _parts(self, generation: int) -> list[int]:
+        """The parts that chunks of a generation are in."""
+        return [int(f[3]) for f in self._collections() if int(f[1]) == generation and f[2] == "chunks"]
 
     def _collections(self) -> list[re.Match[str]]:
         """Those of generations: number, "samples" or "chunks", block or part."""
@@ -305,28 +317,23 @@ def _passwords(config: Config) -> list[str]:
 def _connect(config: Config) -> pymongo.MongoClient[Document]:
     host = config.mongohost or ""
     options: dict[str, Any] = {"tz_aware": True, "appname": "headrace.wirehead"}
-    is_uri = "://" in host
-    known: dict[str, Any] = {}
     try:
-        if is_uri and not host.startswith("mongodb+srv"):
-            known = parse_uri(host, default_port=config.port)
-        if is_uri:
-            user = known.get("username") or (re.match(r"mongodb\+srv://([^:/@]+)@", host) or [None, None])[1]
-            if user and not _passwords(Config(**{**_fields(config), "mongohost": host}))[:1]:
+        uri = re.match(r"mongodb(?:\+srv)?://(?:([^:/@]+)(:[^@/]*)?@)?", host)
+        user, password = (uri[1], uri[2]) if uri else (None, None)
+        if user and not password:
+            if not os.environ.get(PASSWORD_VARIABLE):
                 raise ConfigError(
-                    f"MONGOHOST names the user {user} and no password: set the environment variable {PASSWORD_VARIABLE}"
+                    f"MONGOHOST names the user {unquote_plus(user)} and no password: set the environment variable "
+                    f"{PASSWORD_VARIABLE}"
                 )
-            if user and os.environ.get(PASSWORD_VARIABLE) and not known.get("password"):
-                options.update(username=user, password=os.environ[PASSWORD_VARIABLE])
-        given = {name.lower() for name in known.get("options", {})}
+            options.update(username=unquote_plus(user), password=os.environ[PASSWORD_VARIABLE])
+        given = {name.lower() for name, _ in parse_qsl(urlsplit(host).query)} if uri else ()
         defaults = {
             "w": "majority",
             "serverselectiontimeoutms": int(min(config.timeout, _ATTEMPT) * 1000),
             "connecttimeoutms": int(min(config.timeout, 20) * 1000),
         }
         options.update({name: value for name, value in defaults.items() if name not in given})
-        if is_uri:
-            return pymongo.MongoClient(host, **options)
         return pymongo.MongoClient(host, config.port, **options)
     except (InvalidURI, ConfigurationError, ValueError) as error:
         if isinstance(error, ConfigError):
@@ -335,7 +342,3 @@ def _connect(config: Config) -> pymongo.MongoClient[Document]:
         for secret in _passwords(config):
             text = text.replace(secret, "***")
         raise ConfigError(f"MONGOHOST: {text}") from None
-
-
-def _fields(config: Config) -> dict[str, Any]:
-    return dict(vars(config))

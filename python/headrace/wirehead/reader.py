@@ -26,6 +26,7 @@ class Reader:
         self._kinds = tuple(kinds)
         self._lease = Lease(cache, "reader")
         self._lock = threading.Lock()
+        self._doubtful: set[int] = set()  # what may have been dropped before it was pinned
         self._descriptions: dict[int, dict[int, Document]] = {}
 
     def pin_current(self, timeout: float, keep: bool = False) -> int:
@@ -48,7 +49,8 @@ class Reader:
     def pin(self, generation: int) -> None:
         """Pins a generation of which another process told us; it may be gone. The one before is read still."""
         with self._lock:
-            self._lease.pin(self._with(generation))
+            if not self._lease.pin(self._with(generation)) and self._cache.is_swapped(generation + 1):
+                self._doubtful.add(generation)
             self._forget()
 
     def _with(self, generation: int) -> list[int]:
@@ -56,8 +58,12 @@ class Reader:
         return sorted([*others[-1:], generation])
 
     def is_pinned(self, generation: int) -> bool:
-        """Whether it is certain that nobody has dropped it."""
+        """Whether nobody drops it from now on."""
         return generation in self._lease.generations and self._lease.is_alive()
+
+    def is_certain(self, generation: int) -> bool:
+        """Whether nobody has dropped it either."""
+        return self.is_pinned(generation) and generation not in self._doubtful
 
     def describe(self, generation: int, id: int) -> list[Kind]:
         """What the arrays of a sample are.
@@ -108,6 +114,7 @@ class Reader:
     def _forget(self) -> None:
         pinned = self._lease.generations
         self._descriptions = {g: known for g, known in self._descriptions.items() if g in pinned}
+        self._doubtful.intersection_update(pinned)
 
     def _description(self, generation: int, id: int) -> Document:
         known = self._descriptions.get(generation, {}).get(id)

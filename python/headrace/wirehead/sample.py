@@ -85,6 +85,13 @@ def chunk_names(description: Mapping[str, Any], numbers: Iterable[int]) -> list[
     return [chunk_name(part, description["writer"], number, chunk) for chunk in numbers]
 
 
+def chunk_lengths(description: Mapping[str, Any]) -> dict[str, int]:
+    """The chunks of a sample that :func:`check_description` has found right: their lengths by their names."""
+    length, chunk_bytes = int(description["length"]), int(description["chunk_bytes"])
+    names = chunk_names(description, range(description["chunks"]))
+    return {name: min(chunk_bytes, length - i * chunk_bytes) for i, name in enumerate(names)}
+
+
 def dtype_name(dtype: np.dtype[Any]) -> str:
     """A dtype as text. Those of ml_dtypes (bfloat16, …) go by their name.
 
@@ -163,8 +170,11 @@ def _bytes_of(array: Array) -> memoryview:
 
 
 def as_tensor(array: Array) -> Any:
-    """A tensor over the same memory; of the dtypes that torch does not have, the array itself."""
+    """A tensor over the same memory, unless its bytes are in the other order; of the dtypes that torch does not have,
+    the array itself.
+    """
     torch: Any = importlib.import_module("torch")
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     try:

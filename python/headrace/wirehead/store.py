@@ -63,8 +63,15 @@ class Store(Protocol):
     def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
         """Chunks in the order of their names; None for one that is not there."""
 
-    def missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
-        """Which of some chunks that nobody is writing any more are not there. Does not read them."""
+    def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
+        """Which of some chunks, by name, are not there, or not as long as they should be where that shows without
+        reading them: a server stores a document whole. Nobody may be writing them any more.
+
+        Who is killed in it may leave what :meth:`repair` removes.
+        """
+
+    def repair(self, generation: int) -> None:
+        """Undoes what a :meth:`missing_chunks` has left that did not come to its end."""
 
     def remove_chunk(self, generation: int, name: str) -> bool:
         """Whether it was there."""

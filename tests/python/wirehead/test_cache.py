@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import os
+import pickle
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +20,13 @@ import pytest
 import headrace.wirehead.writer as writing
 from headrace.wirehead import Config, CorruptSampleError, MongoheadDataset, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator
+from headrace.wirehead.__main__ import main
 from headrace.wirehead.cache import Cache, open_store, whose
 from headrace.wirehead.keeper import Keeper
 from headrace.wirehead.lease import Lease
 from headrace.wirehead.reader import Reader
 from headrace.wirehead.sample import chunk_names
-from headrace.wirehead.store import chunk_name, samples_table
+from headrace.wirehead.store import LEASES, SETTINGS, SWAPS, chunk_name, key, samples_table
 from headrace.wirehead.writer import Writer
 
 
@@ -390,6 +395,124 @@ def test_a_corrupted_chunk_is_named_skipped_or_raised(config: dict[str, Any], ca
         assert [int(label[0]) for _, label in dataset[[1, 2, 3]]] == [1, 3]
     with MongoTupleheadDataset(config, sample=["label"]) as dataset:
         assert dataset[2][0][0] == 2  # that array is whole
+
+
+def swaps(cache: Cache, start: int, count: int) -> None:
+    """Several generations, of which only the last may be left."""
+    keeper = Keeper(cache)
+    for generation in range(count):
+        fill(cache, start + 10 * generation)
+        while keeper.step() is None:
+            time.sleep(0.01)
+    while keeper._retire():
+        time.sleep(0.01)
+    keeper.close()
+
+
+def test_a_copy_that_comes_late_to_a_round_goes_on_with_a_newer_generation(
+    config: dict[str, Any], cache: Cache
+) -> None:
+    swaps(cache, 10, 1)
+    with MongoTupleheadDataset(config, to="numpy") as dataset, pickle.loads(pickle.dumps(dataset)) as late:
+        first, *_, last = dataset.sampler(shuffle=False, infinite=True).order(0, 0, 11).tolist()
+        assert dataset[first][1][0] == 10
+        dataset.close()
+        swaps(cache, 20, 2)
+        assert dataset[last][1][0] == 30
+        assert 1 not in cache.store.generations()
+        assert [int(late[first + id][1][0]) for id in (1, 4)] == [31, 34]
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_a_standstill_in_the_middle_of_a_list_of_ids(
+    config: dict[str, Any], cache: Cache, monkeypatch: pytest.MonkeyPatch, on_corrupt: str
+) -> None:
+    swaps(cache, 10, 1)
+    with MongoTupleheadDataset({**config, "LEASE": 0.3}, to="numpy", on_corrupt=on_corrupt) as dataset:
+        with monkeypatch.context() as patch:
+            patch.setattr(Lease, "_renew", lambda lease: None)
+            assert dataset[0][1][0] == 10
+        reader = dataset._reader
+        assert reader is not None
+        read = reader.read
+
+        def stand_still(generation: int, id: int) -> Any:
+            sample = read(generation, id)
+            if generation == 1:
+                while reader.is_pinned(1):
+                    time.sleep(0.02)
+                for key in cache.store.scan(LEASES):
+                    cache.store.remove(LEASES, key)  # as a manager does with those of the dead
+                swaps(cache, 20, 2)
+            return sample
+
+        monkeypatch.setattr(reader, "read", stand_still)
+        assert [int(label[0]) for _, label in dataset[[1, 2, 3]]] == [31, 32, 33]
+
+
+def test_a_chunk_that_was_cut_off_is_found_before_a_swap(tmp_path: Path) -> None:
+    cache = Cache({"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 5})
+    fill(cache, 0)
+    description = cache.sample(1, 2)
+    assert description is not None
+    (name,) = chunk_names(description, [0])
+    os.truncate(next(tmp_path.rglob(name)), 10)
+    assert Keeper(cache).step() is None
+    assert cache.sample(1, 2) is None
+
+
+def test_a_manager_that_dies_while_it_looks_for_chunks_hides_none(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cache, 0)
+    description = cache.sample(1, 2)
+    assert description is not None
+    assert cache.store.remove_chunk(1, chunk_names(description, [0])[0])
+    dying, successor = Keeper(cache), Keeper(cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.store, "remove_chunk", lambda generation, name: dying.close() or 1 / 0)
+        patch.setattr(cache.store, "remove", lambda table, key: 1 / 0 if table != LEASES else None)
+        with pytest.raises(ZeroDivisionError):
+            dying.step()
+    cache.store.remove(LEASES, "manager")
+    assert successor.step() is None
+    assert cache.sample(1, 2) is None
+
+
+def test_documents_that_a_crash_of_the_machine_has_torn(tmp_path: Path) -> None:
+    config = {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache"), "SWAP_CAP": 5}
+    cache = Cache(config)
+    swaps(cache, 0, 1)
+    fill(cache, 10)
+    for table, name in ((samples_table(2, 0), key(3)), (SWAPS, key(1))):
+        os.truncate(tmp_path / "cache" / table / name, 5)
+    (tmp_path / "cache" / LEASES).mkdir(exist_ok=True)
+    (tmp_path / "cache" / LEASES / "reader-1").write_bytes(b"")
+    assert cache.current() == 1
+    keeper, writer = Keeper(cache), Writer(cache)
+    assert keeper.step() is None
+    assert writer.put(next(numbered(20, 1))) == (2, 3)
+    swap = keeper.step()
+    assert swap is not None
+    assert swap.deleted == 1
+    writer.close()
+    keeper.close()
+    os.truncate(tmp_path / "cache" / SETTINGS / "settings", 5)
+    with pytest.raises(StoreError, match="clean"):
+        Cache(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["clean", "--config", str(tmp_path / "config.json")]) == 0
+    Cache(config).close()
+
+
+def test_clean_works_with_other_settings(config: dict[str, Any], cache: Cache, tmp_path: Path) -> None:
+    swaps(cache, 0, 1)
+    other = {**config, "SWAP_CAP": 6}
+    with pytest.raises(StoreError, match=r"made with SWAP_CAP 5.*clean"):
+        Cache(other)
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    assert main(["clean", "--config", str(tmp_path / "other.json")]) == 0
+    Cache(other).close()
 
 
 def test_no_data_is_an_error_in_time(config: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ def test_the_file_of_the_original(tmp_path: Path) -> None:
         ({"SWAP_CAP": 3, "DBNAME": "x", "ZZ": 4}, "ZZ is unknown; valid are SWAP_CAP, DBNAME, MONGOHOST"),
         ({"SWAP_CAP": 3, "DBNAME": "x", "CHUNKSIZE": 16}, "CHUNKSIZE must be at most 15 MiB"),
         ({"SWAP_CAP": 3, "DBNAME": "x", "CHUNKSIZE": 0}, "CHUNKSIZE must be a number of MiB above 0"),
+        ({"SWAP_CAP": 3, "DBNAME": "x", "CHUNKSIZE": 1e-7}, "CHUNKSIZE must be at least 0.000010 MiB"),
         ({"SWAP_CAP": 3, "DBNAME": "x", "SAMPLE": "data"}, "SAMPLE must be a list of names"),
         ({"SWAP_CAP": 3, "DBNAME": "x", "SAMPLE": ["a", "a"]}, "SAMPLE must be a list of different names"),
         ({"SWAP_CAP": 3, "DBNAME": "x", "PORT": 70000}, "PORT must be from 1 to 65535"),
@@ -78,6 +79,20 @@ def test_a_place_has_no_credentials() -> None:
         {"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": "mongodb://me:secret@db.example:27018/?tls=true&w=1"}
     )
     assert config.place == "db.example:27018"
+
+
+@pytest.mark.parametrize(
+    ("host", "place"),
+    [
+        ("db", "db:4"),
+        ("mongodb://db/admin", "db:4/admin"),
+        ("[::1]", "[::1]:4"),
+        ("mongodb://me@one:1,two:2/?w=1", "one:1,two:2"),
+        ("mongodb+srv://me:secret@db.example/", "db.example"),
+    ],
+)
+def test_a_place_has_the_port(host: str, place: str) -> None:
+    assert Config.load({"SWAP_CAP": 1, "DBNAME": "x", "MONGOHOST": host, "PORT": 4}).place == place
 
 
 def unused_port() -> int:

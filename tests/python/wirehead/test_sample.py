@@ -63,6 +63,15 @@ def test_tensors(config: dict[str, Any]) -> None:
     assert MongoTupleheadDataset(config, to="numpy")[0][0].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
+def test_tensors_of_arrays_in_the_other_byte_order(config: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    WireheadGenerator([(np.arange(4, dtype=">i4"), np.array([0.5, -2], ">f4"))] * 5, config).run()
+    first, second = MongoTupleheadDataset(config)[0]
+    assert torch.equal(first, torch.arange(4, dtype=torch.int32))
+    assert torch.equal(second, torch.tensor([0.5, -2]))
+    assert MongoTupleheadDataset(config, to="numpy")[0][0].dtype == ">i4"
+
+
 @pytest.mark.parametrize(
     ("sample", "error", "message"),
     [

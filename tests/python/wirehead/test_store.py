@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
 import headrace.wirehead.store as stores
-from headrace.wirehead.cache import Cache
+from headrace.wirehead.cache import Cache, open_store
+from headrace.wirehead.config import Config
 from headrace.wirehead.keeper import Keeper
 from headrace.wirehead.reader import Reader
 from headrace.wirehead.store import _MOST_PARTS, chunk_name, part_of, part_of_chunk
@@ -62,10 +64,21 @@ def test_a_sample_is_removed_from_whichever_part_it_is_in(place: dict[str, Any])
     }
     for of_sample in names.values():
         cache.store.write_chunks(1, dict.fromkeys(of_sample, b"bytes"))
-    assert cache.store.remove_sample(1, "generator-1", 1) == 9
+    assert cache.store.remove_chunk(1, names[7, 1][0])  # the first of those that were on their way at once
+    assert cache.store.remove_sample(1, "generator-1", 1) == 8
     assert cache.store.remove_sample(1, "generator-1", 1) == 0
     assert cache.store.remove_sample(1, "generator-2", 11) == 0
     assert cache.store.remove_sample(2, "generator-1", 11) == 0
     for (_, number), of_sample in names.items():
-        assert cache.store.missing_chunks(1, of_sample) == (of_sample if number == 1 else [])
+        lengths = dict.fromkeys(of_sample, len(b"bytes"))
+        assert cache.store.missing_chunks(1, lengths) == (of_sample if number == 1 else [])
     cache.close()
+
+
+@pytest.mark.parametrize("host", ["{}", "mongodb://{}", "mongodb://{}/?retryWrites=false", "mongodb://{}:{}/"])
+def test_the_port_counts_unless_the_host_has_one(server_uri: str, host: str) -> None:
+    server = urlsplit(server_uri)
+    keys = {"MONGOHOST": host.format(server.hostname, server.port), "PORT": server.port if host.count("{}") < 2 else 1}
+    config = Config.load({**keys, "DBNAME": "test", "SWAP_CAP": 1, "TIMEOUT": 30})
+    assert config.place.startswith(f"{server.hostname}:{server.port}")
+    open_store(config).close()
