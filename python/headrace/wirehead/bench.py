@@ -71,7 +71,9 @@ def _place(uri: str | None) -> Iterator[dict[str, Any]]:
             yield {"DBNAME": name, "MONGOHOST": uri}
         finally:
             with contextlib.closing(pymongo.MongoClient[dict[str, Any]](uri)) as client:
-                client.drop_database(name)
+                for database in client.list_database_names():  # parts add to the name
+                    if database.startswith(name):
+                        client.drop_database(database)
 
 
 def noise(side: int, dtype: str, rng: np.random.Generator) -> Sample:

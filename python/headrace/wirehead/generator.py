@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.wirehead.cache import Cache
 from headrace.wirehead.config import Config, ConfigSource
+from headrace.wirehead.errors import StoreUnreachableError
 from headrace.wirehead.keeper import Keeper, run_keeper
 from headrace.wirehead.writer import Writer
 
@@ -69,25 +70,20 @@ class WireheadGenerator:
             Exception: what the generator raised.
         """
         with ending_on_signals(self._stop), contextlib.ExitStack() as stack:
-            cache = Cache(self.config)
-            stack.callback(cache.close)
-            writer = Writer(cache, self._stop)
-            stack.callback(writer.close)
-            keeper = Keeper(cache)
-            stack.callback(keeper.close)
-            with _keeping(keeper, self._stop):
-                for sample in itertools.islice(self.generator, self.n_samples):
-                    place = writer.put(sample)
-                    if place is None:
-                        break
-                    self.stored += 1
-                    if verbose:
-                        log.info("Generator: sample %d of generation %d of %s", place[1], place[0], self.config.dbname)
-                    if self._stop.is_set():
-                        break
-            if not self._stop.is_set():
-                writer.close()  # or the swaps would wait for its lease
-                self._finish(cache, keeper)
+            cache = stack.enter_context(contextlib.closing(Cache(self.config)))
+            leases = stack.enter_context(contextlib.ExitStack())
+            writer = leases.enter_context(contextlib.closing(Writer(cache, self._stop)))
+            keeper = leases.enter_context(contextlib.closing(Keeper(cache)))
+            try:
+                with _keeping(keeper, self._stop):
+                    self._put_all(writer, verbose)
+                if not self._stop.is_set():
+                    writer.close()  # or the swaps would wait for its lease
+                    self._finish(cache, keeper)
+            except StoreUnreachableError:
+                leases.pop_all()  # there is nobody to tell that they end
+                writer.abandon()
+                raise
         return self.stored
 
     def run_generator(self) -> int:
@@ -97,6 +93,17 @@ class WireheadGenerator:
     def stop(self) -> None:
         """Makes :meth:`run` return; from any thread."""
         self._stop.set()
+
+    def _put_all(self, writer: Writer, verbose: bool) -> None:
+        for sample in itertools.islice(self.generator, self.n_samples):
+            place = writer.put(sample)
+            if place is None:
+                return
+            self.stored += 1
+            if verbose:
+                log.info("Generator: sample %d of generation %d of %s", place[1], place[0], self.config.dbname)
+            if self._stop.is_set():
+                return
 
     def _finish(self, cache: Cache, keeper: Keeper) -> None:
         """Waits until generations that are full have been swapped: this may be the last generator. But not for slow

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
-from headrace.wirehead.store import Document, chunk_name, part_of_chunk, seconds
+from headrace.wirehead.store import TABLES, Document, chunk_name, part_of_chunk, seconds
 
 try:
     import pymongo
@@ -217,9 +217,8 @@ class MongoStore:
     def clean(self) -> None:
         for generation in self.generations():
             self.drop(generation)
-        for name in self._retried(self._database.list_collection_names):
-            if name.startswith(self.config.counter_collection + "."):
-                self._retried(self._database[name].drop)
+        for table in TABLES:
+            self._retried(self._collection(table).drop)
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)

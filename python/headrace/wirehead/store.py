@@ -9,7 +9,7 @@ from headrace.wirehead.config import Config
 
 Document = dict[str, Any]
 
-SETTINGS, SWAPS, LEASES, ROUNDS = "settings", "swaps", "leases", "rounds"
+TABLES = SETTINGS, SWAPS, LEASES, ROUNDS = "settings", "swaps", "leases", "rounds"
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 64
 _PART_BYTES, _MOST_PARTS = 2**24, 64

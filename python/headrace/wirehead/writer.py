@@ -98,10 +98,15 @@ class Writer:
             self._lease.close()
             self._lease = None
 
-    def _begin_anew(self) -> None:
+    def abandon(self) -> None:
+        """Ends it without a word to the store, as death would."""
         if self._lease is not None:
             self._lease.abandon()
-        self._lease, self._generation, self._number = None, 0, 0
+            self._lease = None
+
+    def _begin_anew(self) -> None:
+        self.abandon()
+        self._generation, self._number = 0, 0
 
     def _place(self) -> tuple[int, int] | None:
         """A pinned generation and an id that is free in it, as far as is known; waits for a swap where none is. None if

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -16,8 +18,15 @@ from typing import Any
 
 import pytest
 import yaml
+from ferretdb_server import Server
 
-from headrace.wirehead import MongoTupleheadDataset
+from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.reader import Reader
+from headrace.wirehead.sample import chunk_names
+from headrace.wirehead.status import status_of
+from headrace.wirehead.writer import Writer
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "wirehead"
 FUNCTIONS = """
@@ -36,6 +45,14 @@ FUNCTIONS = """
 
     def few():
         yield from [(1, 2)] * 4
+
+    def acknowledged():
+        for count in range(1, 100):
+            while count == 50 and not os.path.exists("outage"):
+                time.sleep(0.01)
+            number = np.random.randint(1 << 60)
+            yield number, count
+            print("acknowledged", number, flush=True)
 """
 
 
@@ -148,6 +165,60 @@ def test_a_generator_that_cannot_work_is_given_up(folder: Path) -> None:
         assert message in result.stdout
 
 
+def settings(folder: Path) -> dict[str, Any]:
+    """The configuration in a folder."""
+    keys: dict[str, Any] = yaml.safe_load((folder / "config.yaml").read_text())
+    return keys
+
+
+def stored(cache: Cache, generation: int) -> list[tuple[Any, Any]]:
+    """The samples of a generation, whether it has been swapped or not."""
+    ids = (id for block in cache.blocks for id in sorted(cache.samples(generation, block)))
+    with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+        return [(arrays["data"][1], arrays["label"][1]) for arrays in (reader.read(generation, id) for id in ids)]
+
+
+def test_a_generator_stops_after_n_samples(folder: Path) -> None:
+    drawn = itertools.count()
+    generator = WireheadGenerator(((number, 0) for number in drawn), settings(folder), n_samples=7)
+    assert generator.run() == generator.stored == 7
+    assert next(drawn) == 7  # none was generated in vain
+    with contextlib.closing(Cache(settings(folder))) as cache:
+        assert [int(number) for number, _ in stored(cache, 1)] == list(range(7))
+
+
+def test_a_number_of_samples_and_a_seed_for_each_process(folder: Path) -> None:
+    def generated(seed: str, n: str = "2") -> list[tuple[int, int, int]]:
+        """(index, seed, number) of each sample."""
+        result = run(folder, "generate", "-n", n, "--samples", "6", "--seed", seed, "functions:numbers")
+        assert result.returncode == 0, result.stdout
+        with contextlib.closing(Cache(settings(folder))) as cache:
+            samples = stored(cache, 1)
+            cache.store.clean()
+        return sorted((int(label[0]), int(label[2]), int(number)) for number, label in samples)
+
+    first = generated("5")
+    assert [index for index, _, _ in first] == [0] * 6 + [1] * 6
+    assert len({number for _, _, number in first}) == 12
+    assert generated("5") == first
+    other = generated("6", n="1")
+    assert not {number for _, _, number in other} & {number for _, _, number in first}
+    assert not {seed for _, seed, _ in other} & {seed for _, seed, _ in first}
+
+
+def test_a_manager_ends_after_so_many_swaps(folder: Path) -> None:
+    with contextlib.closing(Cache(settings(folder))) as cache:
+        with contextlib.closing(Writer(cache)) as writer:
+            for number in range(2 * 30):  # two generations
+                assert writer.put((number, 0)) is not None
+        managed = run(folder, "manage", "--swaps", "1")
+        assert managed.returncode == 0, managed.stdout
+        assert re.findall("SWAP!.* so far: (.*) Documents deleted: (.*) G", managed.stdout) == [("30", "0")]
+        assert cache.current() == 1
+        WireheadManager(settings(folder)).run_manager(swaps=1)
+        assert cache.current() == 2
+
+
 def test_status_and_clean(folder: Path) -> None:
     empty = json.loads(run(folder, "status", "--json").stdout)
     assert (empty["generation"], empty["fill"], empty["swap_cap"], empty["seconds_per_sample"]) == (0, 0, 30, None)
@@ -188,6 +259,97 @@ def _look_at_status(folder: Path, manage: Command) -> None:
         assert refused.returncode == 1
         assert "is in use by" in refused.stdout
         watch.until('"generation"', 3)
+
+
+def test_status_derives_the_rate_from_the_last_swaps(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {**settings(folder), "SWAP_CAP": 2, "LEASE": 3600}
+    with contextlib.closing(Cache(keys)) as cache, contextlib.closing(Cache(keys)) as keeping:
+        now, late = keeping.store.now, 0.0
+        monkeypatch.setattr(keeping.store, "now", lambda: now() + late)
+        keeper, writer = Keeper(keeping), Writer(cache)
+        swaps: list[Any] = []
+        for generation in range(1, 14):
+            for number in range(2):
+                assert writer.put((number, 0)) == (generation, number)
+            late += 100 * generation
+            while keeper.step() is None:
+                time.sleep(0.01)
+            swaps.append(cache.store.find("swaps", f"{generation:012d}"))
+            if generation == 2:
+                (first, second), status = swaps, status_of(cache)
+                assert second["time"] - first["time"] >= 200
+                assert status.seconds_per_sample == pytest.approx((second["time"] - first["time"]) / 2)
+        status, first, last = status_of(cache), swaps[-11], swaps[-1]
+        took, samples = last["time"] - first["time"], last["samples"] - first["samples"]
+        assert samples == 20
+        assert status.seconds_per_sample == pytest.approx(took / samples)
+        assert status.samples_per_second == pytest.approx(samples / took)
+        assert f"{samples / took:.3g} samples/s, {took / samples:.3g} s/sample" in str(status)
+        writer.close()
+
+
+def test_status_shows_how_far_a_reader_is_behind(folder: Path) -> None:
+    with contextlib.closing(Cache(settings(folder))) as cache:
+        writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data",))
+        for generation in (1, 2):
+            for number in range(30):
+                assert writer.put((number, 0)) == (generation, number)
+            assert keeper.step() is not None
+            if generation == 1:
+                assert reader.pin_current(60) == 1
+                assert [(shown.generations, shown.lag) for shown in status_of(cache).readers] == [([1], 0)]
+        (shown,) = json.loads(run(folder, "status", "--json").stdout)["readers"]
+        assert (shown["generations"], shown["lag"]) == ([1], 1)
+        assert f"{os.getpid()}, generation 1, lag 1, " in str(status_of(cache))
+        reader.close()
+        writer.close()
+
+
+def test_thrown_away_samples_are_counted(folder: Path) -> None:
+    with contextlib.closing(Cache(settings(folder))) as cache:
+        with contextlib.closing(Writer(cache)) as writer:
+            for number in range(30):
+                assert writer.put((number, 0)) == (1, number)
+        lost = cache.sample(1, 3)
+        assert lost is not None
+        assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
+        with Command(folder, "manage", "--swaps", "1") as manage:
+            manage.until("sample 3 of generation 1 is thrown away: 1 of 1 chunks are missing")
+            with contextlib.closing(Writer(cache)) as again:
+                assert again.put((99, 0)) == (1, 3)
+            assert manage.process.wait(60) == 0
+            assert manage.until(r"SWAP!.* so far: (.*) Documents deleted: (.*) G") == [("30", "1")]
+        assert [int(number) for number, _ in stored(cache, 1)] == [*range(3), 99, *range(4, 30)]
+        assert "deleted     1\n" in str(status_of(cache))
+    assert json.loads(run(folder, "status", "--json").stdout)["deleted"] == 1
+
+
+def test_generators_and_managers_outlive_a_server_that_is_gone_for_longer_than_TIMEOUT(
+    own_server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "functions.py").write_text(textwrap.dedent(FUNCTIONS))
+    keys = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": 100, "LEASE": 10, "TIMEOUT": 2}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(keys))
+    with Command(tmp_path, "manage") as manage:
+        manage.until("Manager: manages")
+        with Command(tmp_path, "generate", "functions:acknowledged") as generate:
+            generate.until("acknowledged", 49)
+            own_server.stop()
+            (tmp_path / "outage").touch()  # the next sample is put now
+            error = r"the database at 127\.0\.0\.1:\d+ did not answer within 2 seconds \(TIMEOUT\)"
+            manage.until(f"Manager: {error}")
+            generate.until(f"headrace.wirehead: {error}")
+            generate.until("generator 0 ended with code 1; it is started again")
+            own_server.start()
+            assert generate.process.wait(60) == 0
+            manage.until(r"SWAP!.* so far: 100 ")
+        acknowledged = {int(number) for number in generate.until(r"acknowledged (\d+)\n")}
+        manage.process.send_signal(signal.SIGTERM)
+        assert manage.process.wait(60) == 0
+    with contextlib.closing(Cache(keys)) as cache:
+        found = {int(number) for generation in (1, 2) for number, _ in stored(cache, generation)}
+    assert len(acknowledged) >= 49 + 99
+    assert acknowledged <= found
 
 
 def test_errors_are_one_line(tmp_path: Path) -> None:

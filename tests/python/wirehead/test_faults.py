@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import logging
 import multiprocessing
 import os
+import re
 import resource
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +24,8 @@ import numpy as np
 import pytest
 from ferretdb_server import BINARY, SKIPPED, Server
 
-from headrace.wirehead import MongoTupleheadDataset, StoreError, WireheadGenerator
+from headrace import DataLoader
+from headrace.wirehead import MongoTupleheadDataset, StoreError, WireheadGenerator, WireheadManager
 from headrace.wirehead.cache import Cache, open_store
 from headrace.wirehead.keeper import Keeper
 from headrace.wirehead.reader import Reader
@@ -363,6 +371,100 @@ def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Serv
         assert [(generation, id) in acknowledged for id in range(cap)] == [True] * cap
 
 
+COUNTING = """
+    import itertools, os, time
+    import numpy as np
+
+    def counting():
+        for number in itertools.count():
+            if number in (50, 110):  # in the middle of generations 3 and 6
+                open(f"reached-{number}", "w").close()
+                while not os.path.exists(f"stopped-{number}"):
+                    time.sleep(0.01)
+            yield np.full((3, 50), number), np.full(2, number)
+            print("acknowledged", number, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def command(folder: Path, *arguments: str) -> Iterator[Path]:
+    """A command of headrace.wirehead that runs, with its output in a file; it has to end well when asked to."""
+    path = folder / f"{arguments[0]}.log"
+    with open(path, "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.wirehead", *arguments],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        yield path
+        process.terminate()
+        assert process.wait(60) == 0, path.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_server_is_restarted_while_processes_generate_manage_and_read(own_server: Server, tmp_path: Path) -> None:
+    cap = 20
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": cap, "TIMEOUT": 60}
+    (tmp_path / "functions.py").write_text(textwrap.dedent(COUNTING))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    stop = threading.Event()
+
+    def restart() -> None:
+        with contextlib.closing(Cache(config)) as cache:
+            for number in (50, 110):
+                # Until no collection is being made or dropped: FerretDB, killed then, cannot make one of that name.
+                while not stop.is_set() and not (
+                    (tmp_path / f"reached-{number}").exists()
+                    and read
+                    and min(cache.store.generations()) == cache.current() == number // cap
+                ):
+                    stop.wait(0.02)
+                own_server.stop()
+                (tmp_path / f"stopped-{number}").touch()  # this sample is put now
+                stop.wait(0.3)
+                own_server.start()
+
+    read: list[int] = []
+    options = ("--config", "config.json")
+    with command(tmp_path, "manage", *options) as managed:
+        thread = threading.Thread(target=restart)
+        with command(tmp_path, "generate", *options, "functions:counting") as generated:
+            thread.start()
+            try:
+                with MongoTupleheadDataset(config, to="numpy") as dataset:
+                    sampler = dataset.sampler(seed=1, infinite=True)
+                    loader = DataLoader(dataset, batch_size=cap // 4, num_workers=2, sampler=sampler)
+                    numbers: list[int] = []
+                    for values, labels in loader:
+                        assert (values == labels[:, :1, None]).all()
+                        assert (labels == labels[:, :1]).all()
+                        numbers += labels[:, 0].tolist()
+                        if len(numbers) == cap:  # an epoch: one generation
+                            read.append(min(numbers) // cap + 1)
+                            assert sorted(numbers) == list(range((read[-1] - 1) * cap, read[-1] * cap))
+                            numbers.clear()
+                        if read and read[-1] >= 8:
+                            break
+                    del loader
+            finally:
+                stop.set()
+                thread.join()
+    acknowledged = [int(number) for number in re.findall(r"acknowledged (\d+)", generated.read_text())]
+    assert acknowledged == list(range(len(acknowledged)))  # it has never been started again
+    with contextlib.closing(Cache(config)) as cache, contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+        for number in acknowledged[cap * (cache.current() - 1) :]:
+            assert whole(reader, number // cap + 1, number % cap) == number
+    assert read == sorted(read)
+    swaps = re.findall(r"so far: (\d+) Documents deleted: 0 Generation: (\d+)", managed.read_text())
+    assert [int(generation) for _, generation in swaps] == list(range(1, len(swaps) + 1))
+    assert all(int(samples) == cap * int(generation) for samples, generation in swaps)
+
+
 def test_the_disk_of_the_server_is_full(tmp_path: Path) -> None:
     if not BINARY.exists():
         pytest.skip(SKIPPED)
@@ -387,6 +489,94 @@ def whole_of(reader: Reader, id: int) -> int:
     arrays = reader.read(1, id)
     assert (arrays["data"][1] == arrays["label"][1]).all()
     return int(arrays["label"][1])
+
+
+def test_a_swap_waits_for_room_on_the_disk_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not BINARY.exists():
+        pytest.skip(SKIPPED)
+    import pymongo
+
+    from headrace.wirehead.mongo_store import MongoStore
+
+    server = Server(tmp_path, pages=1000)
+    config = {"DBNAME": "test", "MONGOHOST": server.uri, "SWAP_CAP": CAP, "TIMEOUT": 30}
+    client = pymongo.MongoClient[Any](server.uri)
+    manager = WireheadManager(config)
+    thread = threading.Thread(target=manager.run_manager, args=(1,))
+    insert, refused = MongoStore.insert, []
+
+    def full(store: MongoStore, table: str, key: str, document: Any) -> bool:
+        if table == "swaps" and not refused:
+            for size in (1 << 20, 1 << 12, 1):
+                with contextlib.suppress(pymongo.errors.PyMongoError):
+                    while True:
+                        client["test"]["ballast"].insert_one({"data": os.urandom(size)})
+        try:
+            return insert(store, table, key, document)
+        except StoreError:
+            refused.append(table)
+            raise
+
+    try:
+        with contextlib.closing(Cache(config)) as cache:
+            with contextlib.closing(Writer(cache)) as writer:
+                for value in range(CAP):
+                    assert writer.put(sample(value)) == (1, value)
+            caplog.set_level(logging.INFO, logger="headrace.wirehead")
+            monkeypatch.setattr(MongoStore, "insert", full)
+            thread.start()
+            while not re.search(r"Manager: the disk of the database at 127\.0\.0\.1:\d+ is full", caplog.text):
+                assert thread.is_alive()
+                time.sleep(0.01)
+            assert (refused[0], cache.current()) == ("swaps", 0)
+            client["test"]["ballast"].drop()
+            thread.join()
+            assert re.search("SWAP!.* so far: 4 Documents deleted: 0 Generation: 1", caplog.text)
+            with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+                assert [whole(reader, 1, id) for id in range(CAP)] == list(range(CAP))
+    finally:
+        manager.stop()
+        if thread.is_alive():
+            thread.join()
+        client.close()
+        server.stop()
+
+
+def test_a_swap_waits_for_room_on_a_local_disk(tmp_path: Path) -> None:
+    config = {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache"), "SWAP_CAP": CAP}
+    receiver, sender = FORK.Pipe(False)
+
+    def child() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        with contextlib.closing(Cache(config)) as cache:
+            writer, keeper = Writer(cache), Keeper(cache)
+            for value in range(CAP - 1):
+                writer.put(sample(value))
+            keeper.step()
+            writer.put(sample(CAP - 1))
+            writer.close()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+            for _ in range(2):
+                try:
+                    keeper.step()
+                except StoreError as error:
+                    sender.send((str(error), cache.current(), os.listdir(tmp_path / "cache" / "swaps")))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            sender.send(keeper.step())
+
+    process = FORK.Process(target=child)
+    process.start()
+    sender.close()
+    for _ in range(2):
+        error, current, swaps = receiver.recv()
+        assert "cannot hold more: File too large. Make room, or lower SWAP_CAP" in error
+        assert (current, swaps) == (0, [])
+    assert receiver.recv().samples == CAP
+    process.join()
+    with contextlib.closing(Cache(config)) as cache, contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+        assert [whole(reader, 1, id) for id in range(CAP)] == list(range(CAP))
 
 
 def test_a_local_disk_is_full(tmp_path: Path) -> None:

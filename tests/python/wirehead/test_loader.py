@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import pickle
@@ -15,9 +16,16 @@ import pytest
 
 import headrace.fluid as fluid
 from headrace import DataLoader
-from headrace.wirehead import GenerationSampler, MongoheadDataset, MongoTupleheadDataset, WireheadGenerator
+from headrace.wirehead import (
+    CorruptSampleError,
+    GenerationSampler,
+    MongoheadDataset,
+    MongoTupleheadDataset,
+    WireheadGenerator,
+)
 from headrace.wirehead.cache import Cache
 from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.sample import chunk_names
 from headrace.wirehead.writer import Writer
 
 CAP = 12
@@ -152,6 +160,90 @@ def test_a_sampler_knows_any_position() -> None:
         assert np.concatenate([sampler.order(3, 0, 4), sampler.order(3, 4, stop)]).tolist() == whole.tolist()
         assert len(set(whole.tolist())) == stop
         assert max(whole) < 2**62
+
+
+def damage(config: dict[str, Any], id: int) -> None:
+    """Changes the last byte of a stored sample of generation 1, which is its label's."""
+    with contextlib.closing(Cache(config)) as cache:
+        description = cache.sample(1, id)
+        assert description is not None
+        (name,) = chunk_names(description, range(description["chunks"]))
+        (found,) = cache.store.read_chunks(1, [name])
+        assert found is not None
+        data = bytes(found)
+        assert cache.store.remove_chunk(1, name)
+        cache.store.write_chunks(1, {name: data[:-1] + bytes([data[-1] ^ 1])})
+
+
+@pytest.mark.parametrize("is_sampled", [False, True])
+def test_a_corrupted_chunk_in_a_worker(config: dict[str, Any], is_sampled: bool) -> None:
+    generate(config, 0)
+    damage(config, 6)
+
+    def batches(on_corrupt: str) -> Iterator[Any]:
+        with MongoTupleheadDataset(config, to="numpy", on_corrupt=on_corrupt) as dataset:
+            sampler = dataset.sampler(shuffle=False) if is_sampled else None
+            yield from DataLoader(dataset, batch_size=4, sampler=sampler, num_workers=2)
+
+    message = "sample 6 of generation 1 is corrupt: label has checksum"
+    with pytest.raises(CorruptSampleError, match=message) as caught:
+        list(batches("raise"))
+    assert (caught.value.generation, caught.value.id) == (1, 6)
+    found = list(batches("skip"))
+    assert [labels[:, 0].tolist() for _, labels in found] == [[0, 1, 2, 3], [4, 5, 7, 7], [8, 9, 10, 11]]
+    assert all((values == labels[:, :, None]).all() for values, labels in found)
+
+
+@pytest.mark.parametrize("chunksize", [10, 15])
+def test_a_large_sample_that_nothing_compresses(place: dict[str, Any], chunksize: int) -> None:
+    data = np.random.default_rng(chunksize).integers(0, 1 << 16, (chunksize, 1024, 1024), np.uint16)
+    config = {**place, "SWAP_CAP": 1, "TIMEOUT": 60, "CHUNKSIZE": chunksize}
+    WireheadGenerator([(data, 7)], config).run()
+    with contextlib.closing(Cache(config)) as cache:
+        description = cache.sample(1, 0)
+        assert description is not None
+        chunks = cache.store.read_chunks(1, chunk_names(description, range(description["chunks"])))
+        assert [chunk.nbytes for chunk in chunks if chunk is not None] == [chunksize << 20, chunksize << 20, 8]
+    with MongoTupleheadDataset(config, to="numpy") as dataset:
+        read, label = dataset[0]
+        assert read.dtype == np.uint16
+        assert np.array_equal(read, data)
+        assert label == 7
+
+
+def names_of(config: dict[str, Any]) -> list[str]:
+    """The collections of a database."""
+    import pymongo
+
+    with contextlib.closing(pymongo.MongoClient[Any](config["MONGOHOST"])) as client:
+        return client[config["DBNAME"]].list_collection_names()
+
+
+@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+def test_caches_with_other_prefixes_in_one_database(config: dict[str, Any]) -> None:
+    keys = {"WRITE_COLLECTION": "brains.raw", "COUNTER_COLLECTION": "counter.brains"}
+    prefixes = ("brains.raw.000000000001.", "counter.brains.")
+    first, second = {**config, **keys}, {**config, "SWAP_CAP": 3, "SAMPLE": ["x", "y"]}
+    generate(first, 100)
+    assert {name[: len(prefix)] for name in names_of(config) for prefix in prefixes if name.startswith(prefix)} == {
+        *prefixes
+    }
+    assert all(name.startswith(prefixes) for name in names_of(config))
+    generate(second, 200, 6)  # settings of its own, too
+    others = sorted(name for name in names_of(config) if not name.startswith(prefixes))
+    assert all(name.startswith(("write.", "counter.")) for name in others)
+    with MongoTupleheadDataset(first, to="numpy") as dataset:
+        assert [int(label[0]) for _, label in dataset[range(CAP)]] == list(range(100, 100 + CAP))
+        assert dataset.generation == 1
+    with MongoTupleheadDataset(second, to="numpy") as dataset:
+        assert [int(label[0]) for _, label in dataset[range(3)]] == [203, 204, 205]
+        assert dataset.generation == 2
+    with contextlib.closing(Cache(first)) as cache:
+        assert cache.leases() == {}
+        cache.store.clean()
+    assert sorted(names_of(config)) == others
+    with MongoTupleheadDataset(second, to="numpy") as dataset:
+        assert int(dataset[0][1][0]) == 203
 
 
 def test_a_program_reads_from_it(config: dict[str, Any]) -> None:

@@ -1,0 +1,71 @@
+"""The benchmark, short; and the published algorithm that it compares with."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.wirehead import Config
+from headrace.wirehead.__main__ import main
+from headrace.wirehead.bench import _transfer_once, noise, scan
+
+
+@pytest.fixture
+def published(server_uri: str) -> Iterator[Any]:
+    """The published algorithm in a database of its own, in chunks of 1 KiB."""
+    from headrace.wirehead.published import Published
+
+    name = f"headrace_test_{uuid.uuid4().hex[:12]}"
+    found = Published(server_uri, name, chunksize=2**-10)
+    yield found
+    found.client.drop_database(name)
+    found.client.close()
+
+
+def test_the_published_algorithm_reads_what_it_has_written(published: Any) -> None:
+    rng = np.random.default_rng(0)
+    samples = [noise(16, "uint8", rng), scan(16, "float32", rng), noise(8, "float32", rng)]
+    for sample in samples:
+        published.put(sample)
+    for id in (2, 0, 1):
+        for array, expected in zip(published.get(id), samples[id]):
+            found = np.asarray(array)
+            assert found.dtype == expected.dtype
+            assert np.array_equal(found, expected)
+    (chunks,) = (name for name in published.client[published._database.name].list_collection_names() if "bin" in name)
+    sizes = [len(document["chunk"]) for document in published._database[chunks].find({"id": 0, "kind": "data"})]
+    assert len(sizes) >= 5  # 16 cubed, and what torch or NumPy say of it
+    assert max(sizes) == 1024
+
+
+def test_transfer_compares_with_the_published_algorithm(place: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    samples = [scan(16, "uint8", rng) for _ in range(3)]
+    ours, theirs = _transfer_once(place, samples)
+    assert min(ours) > 0
+    assert (theirs is None) == Config.load({**place, "SWAP_CAP": 3}).is_local
+    assert theirs is None or min(theirs) > 0
+
+
+def test_a_part_of_the_benchmark(server_uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import pymongo
+
+    assert main(["bench", "--quick", "--only", "swap", "--uri", server_uri]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("\nswap: What a swap takes")
+    assert len(re.findall(r"  samples of (?:64|65536) bytes, ", output)) == 4
+    assert [len(swaps.split(", ")) for swaps in re.findall(r"manager (.*) ms\n", output)] == [2] * 4
+    assert len(re.findall(r"all puts: median [\d.]+, p99 [\d.]+, worst [\d.]+ ms", output)) == 4
+    with contextlib.closing(pymongo.MongoClient[Any](server_uri)) as client:
+        assert [name for name in client.list_database_names() if name.startswith("headrace_bench")] == []
+
+
+def test_a_part_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--quick", "--only", "speed"]) == 2
+    assert "there is no part speed; there are transfer, latency, scaling, swap, storm" in capsys.readouterr().err
