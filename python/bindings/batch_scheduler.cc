@@ -60,6 +60,7 @@ class BatchScheduler {
   // batch is therefore kept until it is acknowledged, and built again if it is asked for again.
   py::object Next(double timeout) {
     RequireOwner();
+    undecoded_ = false;
     if (!taken_) {
       if (std::exchange(death_seen_ahead_, false)) {
         return py::cast(WaitOutcome::kProducerDied);
@@ -80,7 +81,9 @@ class BatchScheduler {
       throw PythonError(decode_problem_(*last_));
     }
     if (!built_) {
+      undecoded_ = true;
       built_ = builder_.Build(*taken_);
+      undecoded_ = false;
     }
     if (look_ahead_ && !ahead_) {
       LookAhead();
@@ -110,6 +113,7 @@ class BatchScheduler {
   uint64_t supplied() const { return supplied_; }
 
   const std::optional<ReadyBatch>& last() const { return last_; }
+  bool undecoded() const { return undecoded_; }
 
   // The shared memory belongs to its creator: a forked child that used it would write into the parent's batches.
   void RequireOwner() const {
@@ -168,10 +172,23 @@ class BatchScheduler {
     try {
       built_ahead_ = builder_.Build(*ahead_);
     } catch (py::error_already_set& error) {
-      // It is built again when its turn comes. A signal handler's exception is raised now, when nothing can be lost.
-      if (error.matches(PyExc_KeyboardInterrupt)) {
-        PyErr_SetInterrupt();
+      // A signal handler's exception is raised now, when nothing can be lost. It is one if the batch can be built.
+      if (error.matches(PyExc_KeyboardInterrupt) || BuildAhead()) {
+        throw;
       }
+    } catch (const Error&) {  // as BuildAhead
+    }
+  }
+
+  // False if that is impossible, which is reported when the turn of the batch comes.
+  bool BuildAhead() {
+    try {
+      built_ahead_ = builder_.Build(*ahead_);
+      return true;
+    } catch (const py::error_already_set&) {
+      return false;
+    } catch (const Error&) {
+      return false;
     }
   }
 
@@ -186,6 +203,7 @@ class BatchScheduler {
   std::optional<ReadyBatch> ahead_;  // taken, and returned next
   py::object built_ahead_;           // its Python object; null if not built
   bool death_seen_ahead_ = false;
+  bool undecoded_ = false;
   uint64_t supplied_ = 0;  // in this epoch
 };
 
@@ -239,6 +257,8 @@ void BindBatchScheduler(py::module_& m) {
       .def_property_readonly(
           "last", &BatchScheduler::last,
           "Which batch `next` gave last, also if it raised the batch's error; None before the first.")
+      .def_property_readonly("undecoded", &BatchScheduler::undecoded,
+                             "Whether the exception that `next` has just raised came from decoding its batch.")
       .def(
           "stream_end",
           [](const BatchScheduler& self, uint32_t stream) {
@@ -271,6 +291,9 @@ void BindBatchScheduler(py::module_& m) {
       .def("take_deaths", [](BatchScheduler& self) { return self.scheduler().TakeDeaths(); })
       .def(
           "reclaim", [](BatchScheduler& self, uint32_t id) { return self.scheduler().Reclaim(id); }, py::arg("id"))
+      .def(
+          "accuse", [](BatchScheduler& self, uint32_t author) { self.scheduler().Accuse(author); }, py::arg("author"),
+          "What that worker wrote of a batch cannot be read: ends it, if it is a process; its death is then reported.")
       .def(
           "abandon",
           [](BatchScheduler& self, uint64_t sequence, uint32_t row) { return self.scheduler().Abandon(sequence, row); },

@@ -2,6 +2,7 @@
 #include "python/bindings/ready_batch.h"
 
 #include <pybind11/numpy.h>
+#include <pybind11/stl.h>
 
 #include <cstddef>
 #include <cstring>
@@ -38,7 +39,8 @@ ReadyBatch WithoutMemory(const ReadyBatch& batch) {
           .attachment = batch.attachment,
           .problem = batch.problem,
           .problem_row = batch.problem_row,
-          .problem_message = batch.problem_message};
+          .problem_message = batch.problem_message,
+          .author = batch.author};
 }
 
 BatchBuilder::BatchBuilder(py::object decode_tree, py::object unpickle)
@@ -121,7 +123,9 @@ void BindReadyBatch(py::module_& m) {
       .def_readonly("row", &ReadyBatch::problem_row, "The row that could not be made.")
       .def_property_readonly(
           "message", [](const ReadyBatch& self) { return py::bytes(self.problem_message); },
-          "What the producer said of it.");
+          "What the producer said of it.")
+      .def_readonly("author", &ReadyBatch::author,
+                    "The producer that described the batch, or reported its problem; None if nobody knows.");
 }
 
 }  // namespace headrace::python

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -214,12 +215,13 @@ size_t Arena::ResidentBytes() const {
   return static_cast<size_t>(status.st_blocks) * 512;
 }
 
-void Arena::Release(uint32_t index, size_t offset) {
-  const size_t begin = RoundUp(offset, kPage);
-  if (begin < slot_bytes_) {
+void Arena::Release(uint32_t index, size_t begin, size_t end) {
+  const size_t first = RoundUp(begin, kPage);
+  const size_t last = std::min(end, slot_bytes_) / kPage * kPage;
+  if (first < last) {
     fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-              static_cast<off_t>(slots_offset_ + static_cast<size_t>(index) * slot_bytes_ + begin),
-              static_cast<off_t>(slot_bytes_ - begin));
+              static_cast<off_t>(slots_offset_ + static_cast<size_t>(index) * slot_bytes_ + first),
+              static_cast<off_t>(last - first));
   }
 }
 

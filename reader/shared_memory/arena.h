@@ -72,8 +72,9 @@ class HEADRACE_API Arena {
   // Bytes of memory that all processes together use.
   size_t ResidentBytes() const;
 
-  // Returns the memory of a slot from `offset` on to the system. Nobody may be using it.
-  void Release(uint32_t index, size_t offset);
+  // Returns the memory of a slot from `begin` on, to `end` or to its end, to the system: whole pages only. Nobody may
+  // be using it.
+  void Release(uint32_t index, size_t begin, size_t end = SIZE_MAX);
 
  private:
   Arena() = default;

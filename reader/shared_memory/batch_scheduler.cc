@@ -569,6 +569,7 @@ ReadyBatch BatchScheduler::Take() {
         try {
           reader_.ReadLayout(batch, &ready);
           ready.rows = batch.made_alone() ? batch.end.rows : facts.rows;
+          ready.author = LayoutProducer(header.layout_state.load(std::memory_order_relaxed));
         } catch (const DataLoss& error) {
           const uint32_t state = header.layout_state.load(std::memory_order_relaxed);
           MarkCorrupt(batch, error.message(),
@@ -581,6 +582,9 @@ ReadyBatch BatchScheduler::Take() {
     ready.problem = batch.problem.kind;
     ready.problem_row = batch.problem.row;
     ready.problem_message = std::move(batch.problem.message);
+    if (batch.problem.kind != ProblemKind::kNone) {
+      ready.author = batch.problem.author;
+    }
     ++stats_.batches;
     if (batch.has_slot) {
       CloseClaims(batch);  // a collation that was not needed

@@ -165,6 +165,10 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   std::vector<HeldClaim> Claims() const;
   // Frees the claims of a producer that is known to be dead, as Wait does when it sees a death.
   ProducerDeath Reclaim(uint32_t id);
+  // The consumer cannot read what the author of a batch (ReadyBatch) has written: kills that producer, if it is
+  // watched, like the author of anything else that is corrupt. If it has died since, that hits its successor, which is
+  // replaced.
+  void Accuse(uint32_t author);
 
   // What to do with a batch that has a row (ProducerDeath::row) that keeps killing its producers. Both return false and
   // do nothing if the batch is no longer open or the row is done. They take effect at once; a producer still at work on
@@ -241,6 +245,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void AddClaims(uint32_t slot, const BatchFacts& facts, std::vector<HeldClaim>* claims) const;
   // Frees a dead producer's chunks of one batch. `closed`: nothing of the batch is to be made any more.
   void ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool closed, ProducerDeath* death) HR_REQUIRES(mutex_);
+  // Returns the memory of a dead producer's chunk, of which all rows are to be made anew, to the system.
+  void GiveBackRows(uint32_t slot, const BatchFacts& facts, uint32_t chunk) HR_REQUIRES(mutex_);
   // The batch fails because of its slot's content; kills the producers at work on it, and the `author`, if known.
   void MarkCorrupt(OpenBatch& batch, std::string_view what, std::optional<uint32_t> author) HR_REQUIRES(mutex_);
   void EndProducer(uint32_t id) HR_REQUIRES(mutex_);

@@ -133,6 +133,11 @@ ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
   return death;
 }
 
+void BatchScheduler::Accuse(uint32_t author) {
+  const MutexLock lock(mutex_);
+  EndProducer(author);
+}
+
 ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
   watch_.Remove(id);
   ProducerDeath death;
@@ -172,6 +177,7 @@ void BatchScheduler::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool 
     if (death->at_row && header.deaths[chunk].load(std::memory_order_relaxed) < 255) {
       header.deaths[chunk].fetch_add(1, std::memory_order_relaxed);
     }
+    GiveBackRows(slot, facts, chunk);
     if (MakesBatch(death->kind)) {
       // The only author of this layout is dead; the next claimant writes its own.
       header.layout_state.store(kLayoutEmpty, std::memory_order_relaxed);
@@ -179,6 +185,31 @@ void BatchScheduler::ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool 
     header.cursor.store(0, std::memory_order_relaxed);
     header.claims[chunk].compare_exchange_strong(claimed,
                                                  ClaimWord(sequence, closed ? kChunkWithdrawn : kChunkUnclaimed));
+  }
+}
+
+// It may have been killed because memory ran out, and without some of it the main process could not start a successor.
+// This takes longer than most of what happens under the mutex, but happens only once for each death, and has to come
+// before anybody can claim the chunk.
+void BatchScheduler::GiveBackRows(uint32_t slot, const BatchFacts& facts, uint32_t chunk) {
+  const ClaimKind kind = facts.KindOf(chunk);
+  if (pinned_ != nullptr || kind == ClaimKind::kItems) {
+    return;  // a locked range keeps its old pages; samples that are kept have no fixed place
+  }
+  const std::shared_ptr<const BatchLayout> layout = reader_.TryCopyLayout(slot, facts);
+  for (size_t i = 0; layout != nullptr && i < layout->leaf_count(); ++i) {
+    const LeafRecord& leaf = layout->leaf(i);
+    const size_t end = i + 1 < layout->leaf_count() ? layout->leaf(i + 1).offset : layout->end();
+    if (MakesBatch(kind)) {
+      arena_->Release(slot, leaf.offset, end);
+    } else if (leaf.kind == LeafKind::kArray && leaf.ndim >= 1 && leaf.dims[0] == facts.rows) {
+      uint64_t row_bytes = leaf.item_bytes;
+      for (uint32_t dim = 1; dim < leaf.ndim; ++dim) {
+        row_bytes *= leaf.dims[dim];
+      }
+      arena_->Release(slot, leaf.offset + facts.RowsBegin(chunk) * row_bytes,
+                      leaf.offset + facts.RowsEnd(chunk) * row_bytes);
+    }
   }
 }
 

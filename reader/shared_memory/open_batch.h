@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct BatchProblem {
   ProblemKind kind = ProblemKind::kNone;
   uint32_t row = 0;  // among all that were planned
   std::string message;
+  std::optional<uint32_t> author = {};  // kFailed: the producer that reported it
 };
 
 struct OpenBatch {

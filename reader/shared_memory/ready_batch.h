@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct ReadyBatch {
   ProblemKind problem = ProblemKind::kNone;  // kFailed, kKilled or kCorrupt: there are no rows
   uint32_t problem_row = 0;                  // among all that were planned; kCorrupt: 0
   std::string problem_message;               // kFailed: the producer's; kCorrupt: what is wrong
+  std::optional<uint32_t> author = {};       // the producer that described it, or reported the problem, if known
   bool last_slots = false;  // the consumer holds nearly all slots: copy what you need and drop this one
 
   // Unless there is a problem: checked copies, which no producer can change any more. The content of the arrays is not

@@ -57,7 +57,7 @@ BatchProblem SlotReader::ReadProblem(const OpenBatch& batch) const {
     // The lowest row is the one that a single producer would have met first. A mismatch reported by a sole claimant is
     // a failure like any other.
     if (lowest.kind == ProblemKind::kNone) {
-      lowest = {ProblemKind::kFailed, problem.row, Text(batch.slot, place)};
+      lowest = {ProblemKind::kFailed, problem.row, Text(batch.slot, place), static_cast<uint32_t>(Claimant(word) - 1)};
     }
   }
   HR_ENFORCE(lowest.kind != ProblemKind::kNone, DataLoss, "the word of a chunk that failed was written over");
@@ -86,6 +86,17 @@ std::shared_ptr<const BatchLayout> SlotReader::CopyLayout(const std::byte* slot,
     known_data_offset_ = data_offset;
   }
   return known_;
+}
+
+std::shared_ptr<const BatchLayout> SlotReader::TryCopyLayout(uint32_t slot, const BatchFacts& facts) {
+  if (!IsLayoutReady(arena_.slot(slot).layout_state.load(std::memory_order_acquire))) {
+    return nullptr;
+  }
+  try {
+    return CopyLayout(arena_.slot_data(slot), kDataOffset + facts.indices_bytes);
+  } catch (const DataLoss&) {
+    return nullptr;
+  }
 }
 
 void SlotReader::ReadLayout(const OpenBatch& batch, ReadyBatch* ready) {

@@ -33,6 +33,9 @@ class SlotReader {
   // For a batch that is done without a problem: its layout and objects.
   void ReadLayout(const OpenBatch& batch, ReadyBatch* ready);
 
+  // The layout of a batch in the making; null if there is none, or none that can be read.
+  std::shared_ptr<const BatchLayout> TryCopyLayout(uint32_t slot, const BatchFacts& facts);
+
   // Bytes of a slot as a string.
   std::string Text(uint32_t slot, const SideRecord& place) const;
 

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import pickle
+import reprlib
 import time
 import weakref
 from collections.abc import Callable
@@ -171,6 +172,7 @@ class Engine:
             StopIteration: the epoch has ended.
             Exception: the sampler's, after the batches before it (``supply.error``).
         """
+        undecoded: BaseException | None = None
         while True:
             if self._top_up is not None:
                 self._top_up()
@@ -181,7 +183,17 @@ class Engine:
             except BaseException as error:
                 if error is self._failure:
                     return Failed(error)
-                raise
+                if not self.scheduler.undecoded or isinstance(error, KeyboardInterrupt):
+                    raise
+                undecoded = error
+            if undecoded is not None:
+                try:
+                    failed = self._decode_again()
+                    if failed is None:
+                        raise undecoded
+                    return failed
+                finally:
+                    undecoded = None  # it refers to this frame
             if type(result) is not WaitOutcome:
                 return result if self._device is None else self._device.deliver(result)
             if result == WaitOutcome.END_OF_EPOCH:
@@ -195,6 +207,47 @@ class Engine:
                 self.stall.note()
             elif result == WaitOutcome.STOPPED:
                 raise errors.FailedPrecondition("the loader was shut down during the iteration")
+
+    def _decode_again(self) -> Failed | None:
+        """Decodes a batch once more: the exception that the first try met may be a signal handler's.
+
+        Returns:
+            None if it was: the batch is decoded now, and what the next call of :meth:`next` gives.
+        """
+        try:
+            self.scheduler.next(0)
+        except BaseException as error:
+            if not self.scheduler.undecoded or isinstance(error, KeyboardInterrupt):
+                raise
+            return Failed(self._undecodable(error))
+        return None
+
+    def _undecodable(self, error: BaseException) -> BaseException:
+        """What to raise for a batch that cannot be decoded, because of ``error``."""
+        batch = self.scheduler.last
+        assert batch is not None
+        if isinstance(error, errors.DataLoss):
+            self._accuse(batch)
+        # Without the frames of this package, which refer to the engine.
+        error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ is not None else None)
+        if isinstance(error, StopIteration):  # which would end the consumer's loop
+            cause, error = error, RuntimeError("a sample raised StopIteration when it was unpickled")
+            error.__cause__ = cause
+        if hasattr(error, "add_note"):
+            error.add_note(f"Batch {batch.batch} of epoch {batch.epoch}{self._samples_of(batch)} could not be decoded.")
+        return error
+
+    def _samples_of(self, batch: _core.ReadyBatch) -> str:
+        """The indices of its samples, in words; empty if they are not known."""
+        if self._stream is not None or self.workers.deaths()["skipped_samples"]:
+            return ""
+        indices = [self.supply.index_at(batch.epoch, batch.batch, row) for row in range(batch.rows)]
+        return "" if any(index is None for index in indices) else f", with the samples {reprlib.repr(indices)},"
+
+    def _accuse(self, batch: _core.ReadyBatch) -> None:
+        """Has the worker replaced that wrote what cannot be read."""
+        if batch.author is not None:
+            self.scheduler.accuse(batch.author)
 
     @property
     def acknowledge(self) -> Callable[[], None]:
@@ -242,7 +295,25 @@ class Engine:
             return errors.DataLoss(problem.message.decode())
         if problem.killed:
             return self.workers.death_error(problem)
-        return self._errors.get(problem.message) if self.workers.in_process else decode_error(problem.message)
+        read = self._errors.get if self.workers.in_process else decode_error
+        try:
+            return read(problem.message)
+        except Exception as error:
+            if not _fails(read, problem.message):
+                raise  # a signal handler's: the next call reads the report again
+            self._accuse(problem)
+            return errors.DataLoss(
+                f"the shared memory of batch {problem.batch} of epoch {problem.epoch} is corrupt: the report of what "
+                f"failed in it cannot be read ({type(error).__name__}: {error})"
+            )
+
+
+def _fails(function: Callable[[bytes], Any], argument: bytes) -> bool:
+    try:
+        function(argument)
+    except Exception:
+        return True
+    return False
 
 
 def _scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: WorkerTask) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from headrace.data._batch_tree import describe, flatten_batch, sample_prototype
 from headrace.data._collation import DefaultCollate, collate_in_place, default_collate, is_in_place
 from headrace.data._dataset import Fetcher
 from headrace.data._hand_over import HandOver, describe_as_is
-from headrace.data._random import generators_restored, place_key, seed_generators
+from headrace.data._random import generators_restored, place_key, seed_generators, successor_seed
 from headrace.data._sample_pickle import dumps, dumps_sample, loads_sample
 from headrace.data._stream import StreamReader, StreamTask
 from headrace.data._tensor_dataset import TensorColumns, tensor_columns
@@ -82,7 +82,7 @@ class WorkerTask:
         collate: makes a batch from the list of its samples; None: the default, which writes each sample to its row.
         convert: a batch is one sample; ``collate`` gets it alone.
         seed: of the records' generators.
-        base_seed: of the workers' global generators, to which each worker adds its number.
+        base_seed: of the workers' global generators, to which each worker adds its number; see also :func:`own_task`.
         seed_records: seed the global generators for each sample, by its index (True) or its place ("place").
         stream: how to read ``dataset`` if it is an iterable one.
     """
@@ -110,6 +110,7 @@ class WorkerSetup:
         revision: of ``task.dataset``.
         sockets: a folder to remove if the main process cannot; empty: none.
         delay: seconds to wait before it starts.
+        predecessors: how many workers of that number came before it.
     """
 
     task: WorkerTask
@@ -123,6 +124,7 @@ class WorkerSetup:
     revision: int
     sockets: str
     delay: float
+    predecessors: int
 
 
 class KeptErrors:
@@ -512,7 +514,8 @@ def encode_error(error: BaseException, culprit: str, index: Any, room: int = 1 <
             pickled = None
         for known_index in (index, None):
             try:
-                message = dumps((pickled, error_text, _shorten_text(culprit, shortened), trace, known_index))
+                packed_index = dumps(known_index)  # apart: the consumer may be unable to restore it
+                message = dumps((pickled, error_text, _shorten_text(culprit, shortened), trace, packed_index))
             except Exception:  # an index that cannot travel back
                 continue
             if len(message) <= room:
@@ -556,8 +559,11 @@ def decode_error(message: bytes) -> BaseException:
     """The exception that a worker encoded, with :class:`WorkerTraceback` as its cause."""
     if not message:
         return RuntimeError("a worker failed to make a sample, and there was no room in the slot to say why")
-    pickled, description, culprit, trace, index = pickle.loads(message)
+    pickled, description, culprit, trace, packed_index = pickle.loads(message)
     error: BaseException = RuntimeError(description)
+    index = None
+    with contextlib.suppress(Exception):
+        index = pickle.loads(packed_index)
     if pickled is not None:
         # What the worker can import this process may not be able to.
         with contextlib.suppress(Exception):
@@ -599,6 +605,17 @@ def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
     if task.stream is not None and not task.stream.own:
         return WorkerInfo(0, 1, task.base_seed & _MAX_SEED, task.dataset)
     return WorkerInfo(worker_id, task.num_workers, (task.base_seed + worker_id) & _MAX_SEED, task.dataset)
+
+
+def own_task(setup: WorkerSetup) -> WorkerTask:
+    """The task of one worker: one that comes after others of its number has another ``base_seed`` than these, so that
+    it does not repeat what they drew. Not for streams: it reads its own from the beginning again, and what the dataset
+    shuffles with these numbers must come in the same order.
+    """
+    task = setup.task
+    if setup.predecessors == 0 or task.stream is not None:
+        return task
+    return dataclasses.replace(task, base_seed=successor_seed(task.base_seed, setup.worker_id, setup.predecessors))
 
 
 # Of a numpy or torch seed that torch's manual_seed takes.
@@ -662,6 +679,7 @@ OUTDATED = 108
 def worker_main(setup: WorkerSetup) -> None:
     """The whole life of a worker process."""
     global _process_info
+    _offer_to_out_of_memory_killer()  # first: until then the main process is as good a victim
     _core.exit_with(setup.main_process.fd, setup.sockets)
     # Ctrl-C reaches every process of the terminal; the main process decides what follows from it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -669,9 +687,8 @@ def worker_main(setup: WorkerSetup) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _let_forkserver_end()
     offer_stacks(setup.stacks.fd)
-    _offer_to_out_of_memory_killer()
     time.sleep(setup.delay)
-    task = setup.task
+    task = own_task(setup)
     _seed_generators(task.base_seed, setup.worker_id)
     _process_info = worker_info(task, setup.worker_id)
     _tell_torch(_process_info)

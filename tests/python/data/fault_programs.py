@@ -415,6 +415,75 @@ def hang_all() -> None:
     report({"later": len(got) == 10})
 
 
+class HangingStream(IterableDataset):
+    """The numbers of a range. Reading number 21 hangs in a worker, once; ``memory`` names a file that records it."""
+
+    def __init__(self, memory: str) -> None:
+        self.memory = memory
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(40):
+            yield Hanging(40, "in Python", self.memory)[number]
+
+
+def hang_in_a_read() -> None:
+    """A stream hangs in a read, once."""
+    warnings.simplefilter("ignore", RuntimeWarning)
+    memory = os.path.join(os.environ["TMPDIR"], "hung")
+    loader = DataLoader(HangingStream(memory), batch_size=4, num_workers=1, timeout=1)
+    got, timeouts = patiently(iter(loader))
+    os.remove(memory)
+    named = [text for text in timeouts if "hang_here" in text]
+    whole = [list(range(begin, begin + 4)) for begin in range(0, 40, 4)]
+    report({"exact": got == whole, "timeouts": len(named), "deaths": loader.stats()["worker_deaths"]})
+
+
+def hang_in_worker_init_fn() -> None:
+    """A ``worker_init_fn`` never ends."""
+    loader = DataLoader(
+        range(8), num_workers=1, timeout=1, worker_init_fn=lambda _: hang_here("in Python"), persistent_workers=True
+    )
+    iterator = iter(loader)
+    workers = workers_of(os.getpid())
+    timeouts: list[str] = []
+    while len([text for text in timeouts if "hang_here" in text]) < 2:
+        try:
+            next(iterator)
+        except errors.Timeout as error:
+            timeouts.append(str(error))
+    same, deaths = workers_of(os.getpid()) == workers, loader.stats()["worker_deaths"]
+    del iterator
+    loader.shutdown()
+    report({"timeouts": timeouts, "same": same, "deaths": deaths, "left": workers_of(os.getpid())})
+
+
+class SlowToCatchUp(IterableDataset):
+    """The numbers of a range, the first 20 of them slowly in a worker if ``slow``."""
+
+    def __init__(self, slow: bool) -> None:
+        self.slow = slow
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(40):
+            if self.slow and number < 20 and get_worker_info() is not None:
+                time.sleep(0.15)
+            yield number
+
+
+def slow_to_catch_up() -> None:
+    """A stream is resumed, and takes longer than the timeout to come to where it was left."""
+    first = DataLoader(SlowToCatchUp(False), batch_size=4, num_workers=1)
+    iterator = iter(first)
+    for _ in range(5):
+        next(iterator)
+    loader = DataLoader(SlowToCatchUp(True), batch_size=4, num_workers=1, timeout=1)
+    loader.load_state_dict(first.state_dict())
+    got, timeouts = patiently(iter(loader))
+    rest = [list(range(begin, begin + 4)) for begin in range(20, 40, 4)]
+    deaths = loader.stats()["worker_deaths"]
+    report({"exact": got == rest, "timeouts": timeouts, "deaths": deaths})
+
+
 def hang_fed() -> None:
     """A worker hangs while its batches are fed into a queue."""
     warnings.simplefilter("ignore", RuntimeWarning)

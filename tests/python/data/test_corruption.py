@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import pickle
 import random
 import struct
 from typing import Any
@@ -119,3 +120,36 @@ def test_stray_writes_give_an_error_or_the_right_batch(seed: int, collation: str
     for number, batch in enumerate(batches):
         batch[1] = list(batch[1])
         assert same(batch, expected(number)), number
+
+
+class OverObjects:
+    """Sample i is a text. Sample 5 writes over the pickle of sample 4, in the same batch."""
+
+    def __init__(self) -> None:
+        self.facts = multiprocessing.Array("Q", 2)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> str:
+        if index == 5:
+            arena = Arena(self.facts)
+            for slot in range(arena.slots):
+                side = arena.first_slot + (slot + 1) * arena.slot_bytes - 1024
+                at = ctypes.string_at(side, 1024).find(b"the text of sample 4")
+                if at >= 0:
+                    ctypes.memset(side + at - 2, 0xFF, 1)  # what says that a text follows
+        return f"the text of sample {index}"
+
+
+def test_an_object_whose_pickle_was_written_over_fails_its_batch_once() -> None:
+    loader = DataLoader(OverObjects(), batch_size=2, num_workers=1, multiprocessing_context="fork")
+    iterator = iter(loader)
+    for number in range(4):
+        if number == 2:
+            with pytest.raises(pickle.UnpicklingError):
+                next(iterator)
+        else:
+            assert next(iterator) == [f"the text of sample {index}" for index in (2 * number, 2 * number + 1)]
+        assert loader.state_dict()["batch"] == number + 1
+    assert next(iterator, None) is None

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from loader_datasets import Ints, PickyError
+from test_core_transport import claims, make, samples_of
 
+import headrace.fluid as fluid
+from headrace import errors
 from headrace.data import DataLoader, IterableDataset
+from headrace.data import _worker as worker_module
 from headrace.data._worker import WorkerTraceback, decode_error, encode_error
+from headrace.fluid import core
 
 LONG = 10_000_000
 
@@ -195,6 +202,212 @@ def test_in_worker_init_fn(kind: str) -> None:
     assert len(got) == 2
     for error in got:
         assert "worker_init_fn failed" in str(check(error, kind))
+
+
+class Parcel:
+    """An object of a sample, with which ``unpack`` is called in the main process."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __reduce__(self) -> Any:
+        return unpack, (self.index,)
+
+
+def unpack(index: int) -> Parcel:
+    if index in ON_UNPACKING:
+        ON_UNPACKING[index]()
+    return Parcel(index)
+
+
+# By sample: what happens when its object is restored. Workers, which are forked, restore none.
+ON_UNPACKING: dict[int, Callable[[], Any]] = {}
+
+
+class Parcels(Ints):
+    def __getitem__(self, index: int) -> Any:
+        return Parcel(index)
+
+
+class StreamOfParcels(IterableDataset):
+    def __iter__(self) -> Iterator[Parcel]:
+        return map(Parcel, range(12))
+
+
+def keep_apart(samples: list[Any]) -> Any:
+    return {"samples": samples}
+
+
+PARCELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a process": (Parcels(12), {}),
+    "threads": (Parcels(12), {"workers": "thread", "num_workers": 2, "multiprocessing_context": None}),
+    "a collate_fn": (Parcels(12), {"collate_fn": keep_apart}),
+    "a stream": (StreamOfParcels(), {}),
+    "batches in any order": (Parcels(12), {"in_order": False}),
+}
+
+
+def loader_of_parcels(name: str) -> DataLoader:
+    dataset, given = PARCELS[name]
+    return DataLoader(dataset, **{"batch_size": 2, "num_workers": 1, "multiprocessing_context": "fork", **given})
+
+
+def indices_in(batch: Any) -> list[int]:
+    return [parcel.index for parcel in (batch["samples"] if isinstance(batch, dict) else batch)]
+
+
+@pytest.mark.parametrize("kind", ["value", "picky", "exit", "stop", "base"])
+@pytest.mark.parametrize("name", PARCELS)
+def test_in_unpickling_a_sample(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One error takes the place of the batch, of which the main process cannot restore an object."""
+    monkeypatch.setitem(ON_UNPACKING, 5, lambda: raise_one(kind))
+    wanted = {"picky": PickyError, "exit": SystemExit, "stop": RuntimeError, "base": Base}.get(kind, ValueError)
+    loader = loader_of_parcels(name)
+    iterator = iter(loader)
+    for number in range(6):
+        if number == 2:
+            with pytest.raises(wanted) as caught:
+                next(iterator)
+            notes = getattr(caught.value, "__notes__", ["Batch 2 of epoch 0"])  # since Python 3.11
+            assert "Batch 2 of epoch 0" in notes[0]
+            assert "[4, 5]" in notes[0] or name == "a stream" or sys.version_info < (3, 11)
+        else:
+            assert indices_in(next(iterator)) == [2 * number, 2 * number + 1]
+        assert loader.state_dict()["batch"] == number + 1
+    with pytest.raises(StopIteration):
+        next(iterator)
+    ON_UNPACKING.clear()
+    assert [indices_in(batch) for batch in loader] == [[index, index + 1] for index in range(0, 12, 2)]
+
+
+@pytest.mark.parametrize(("kind", "strikes"), [(KeyboardInterrupt, 3), (TimeoutError, 1), (SystemExit, 1)])
+@pytest.mark.parametrize("name", PARCELS)
+def test_a_signal_handler_that_raises_while_a_sample_is_unpickled_loses_no_batch(
+    name: str, kind: type[BaseException], strikes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [signal.SIGUSR1] * strikes
+    monkeypatch.setitem(ON_UNPACKING, 5, lambda: left and signal.raise_signal(left.pop()))
+
+    def strike(*_: Any) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGUSR1, strike)
+    try:
+        loader = loader_of_parcels(name)
+        iterator = iter(loader)
+        got, struck = [], 0
+        while len(got) < 6:
+            try:
+                got.append(indices_in(next(iterator)))
+            except kind:
+                struck += 1
+                assert loader.state_dict()["batch"] == len(got) == 2
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert struck == strikes
+    assert got == [[index, index + 1] for index in range(0, 12, 2)]
+
+
+@pytest.mark.parametrize("handlers", [True, False])
+def test_an_exception_in_decoding_a_batch_ahead_of_its_turn(handlers: bool) -> None:
+    """A signal handler's is raised at once and loses nothing; the batch's own comes when its turn has come."""
+    tries: list[int] = []
+
+    def build(leaves: list[Any]) -> Any:
+        if leaves[0][0, 0] == 4:
+            tries.append(4)
+            if len(tries) == 1 or not handlers:
+                raise TimeoutError
+        return leaves[0]
+
+    scheduler, producer = make(decode_tree=lambda _: (build, [np.dtype(np.float32)]), look_ahead=True)
+    scheduler.start_epoch(0)
+    for claim in claims(producer):
+        samples = [sample + claim.batch * 4 for sample in samples_of(claim)]
+        producer.fill_from(claim, samples)
+    if handlers:
+        with pytest.raises(TimeoutError):
+            scheduler.next()
+        assert not scheduler.undecoded
+    first = [scheduler.next()[0, 0] for _ in range(2)]  # the same until it is acknowledged
+    assert first == [0, 0]
+    scheduler.acknowledge()
+    if not handlers:
+        with pytest.raises(TimeoutError):
+            scheduler.next()
+        assert scheduler.undecoded
+        return
+    assert scheduler.next()[0, 0] == 4
+
+
+class Returning:
+    """An index that the main process cannot restore."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.main = os.getpid()
+
+    def __reduce__(self) -> Any:
+        return returned, (self.number, self.main)
+
+    def __repr__(self) -> str:
+        return f"Returning({self.number})"
+
+
+def returned(number: int, main: int) -> Returning:
+    if os.getpid() == main:
+        raise PickyError(number, 0)
+    index = Returning(number)
+    index.main = main
+    return index
+
+
+class ByObject(Ints):
+    def __getitem__(self, index: Any) -> int:
+        if index.number == 2:
+            raise_one("value")
+        return int(index.number)
+
+
+def test_of_a_sample_whose_index_cannot_be_unpickled() -> None:
+    sampler = [Returning(number) for number in range(4)]
+    loader = DataLoader(ByObject(4), num_workers=1, sampler=sampler, multiprocessing_context="fork")
+    got = run(loader)
+    cause = check(got[2], "value")
+    assert cause.sample_index is None
+    assert "index Returning(2)" in str(cause)
+    assert [batch.tolist() for number, batch in enumerate(got) if number != 2] == [[0], [1], [3]]
+
+
+GARBLED = r"the report of what failed in it cannot be read \(UnpicklingError"
+
+
+@pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
+@pytest.mark.parametrize("dataset", [Raising(12, "value"), RaisingStream("value")], ids=["map", "stream"])
+def test_a_report_that_cannot_be_read_is_data_loss_and_its_author_is_replaced(
+    dataset: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "encode_error", lambda *_: b"garbage")
+    loader = DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="fork")
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1, 2, 3]
+    with pytest.raises(errors.DataLoss, match=f"batch 1 of epoch 0 .*{GARBLED}"):
+        next(iterator)
+    assert loader.state_dict()["batch"] == 2
+    assert list(iterator)[-1].tolist()[-1] == 11
+    while not loader.stats()["worker_deaths"]:  # the process may take a while to end
+        run(loader)
+
+
+def test_a_report_that_cannot_be_read_fails_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "encode_error", lambda *_: b"garbage")
+    loader = DataLoader(Raising(12, "value"), batch_size=4, num_workers=1, multiprocessing_context="fork")
+    queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 4, [[-1]])
+    feed = loader._feed(queue)
+    assert np.asarray(queue.pop(timeout=60)[0]).tolist() == [0, 1, 2, 3]
+    with pytest.raises(errors.DataLoss, match=GARBLED):
+        queue.pop(timeout=60)
+    feed.stop()
 
 
 def test_in_the_consumers_loop() -> None:

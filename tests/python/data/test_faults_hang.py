@@ -43,6 +43,30 @@ def test_all_workers_hang() -> None:
     assert result["later"]
 
 
+def test_a_stream_that_hangs_in_a_read_is_reported_once_and_replaced() -> None:
+    result = run("hang_in_a_read")
+    assert result["exact"]
+    assert result["timeouts"] == 1
+    assert result["deaths"] == 1
+
+
+def test_a_worker_init_fn_that_hangs_is_reported_each_time_and_not_ended() -> None:
+    result = run("hang_in_worker_init_fn")
+    for text in result["timeouts"]:
+        assert "timed out after 1 seconds. Worker 0 (pid " in text
+    assert result["same"]
+    assert result["deaths"] == 0
+    assert result["left"] == []
+
+
+def test_a_stream_that_takes_longer_than_the_timeout_to_catch_up_is_not_ended() -> None:
+    result = run("slow_to_catch_up")
+    assert result["timeouts"]
+    assert any("in seek" in text for text in result["timeouts"])
+    assert result["deaths"] == 0
+    assert result["exact"]
+
+
 def test_a_hung_worker_while_a_queue_is_fed() -> None:
     result = run("hang_fed")
     assert "timed out" in result["error"]

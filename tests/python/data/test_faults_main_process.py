@@ -9,6 +9,7 @@ import time
 
 import pytest
 from fault_harness import program, run
+from fault_programs import starved_seconds
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -36,6 +37,23 @@ def test_ends_of_programs_whose_workers_start_slowly(context: str, way: str) -> 
             os.kill(running.pid, getattr(signal, way))
         assert running.wait() != 0
         running.assert_nothing_left()
+
+
+@pytest.mark.parametrize("context", ["forkserver", "spawn"])
+@pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_ends_of_programs_whose_workers_have_started_otherwise(way: str, context: str) -> None:
+    with program("endless", "map", context) as running:
+        assert running.line() == "ready"
+        running.started_workers(2)
+        if way == "SIGINT":
+            os.killpg(running.session, signal.SIGINT)
+        else:
+            os.kill(running.pid, getattr(signal, way))
+        running.wait()
+        begin, starved = time.monotonic(), starved_seconds()
+        running.assert_nothing_left()
+        # As in test_ends_at_random_moments. Before they have started, workers also import what they need.
+        assert time.monotonic() - begin - (starved_seconds() - starved) < 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,6 +2,7 @@
 // that contradicts its own facts.
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
@@ -38,11 +39,11 @@ class CorruptionTest : public ::testing::Test {
     return *reinterpret_cast<LayoutHeader*>(scheduler_->arena()->slot_data(OldestSlot()) + kLayoutOffset);
   }
   LeafRecord& Leaf() const { return *reinterpret_cast<LeafRecord*>(&Layout() + 1); }
-  void ExpectCorrupt() {
+  void ExpectCorrupt(const std::string& what = "shared memory of batch") {
     ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
     const ReadyBatch batch = scheduler_->Take();
     EXPECT_EQ(batch.problem, ProblemKind::kCorrupt);
-    EXPECT_NE(batch.problem_message.find("shared memory of batch"), std::string::npos) << batch.problem_message;
+    EXPECT_NE(batch.problem_message.find(what), std::string::npos) << batch.problem_message;
     EXPECT_EQ(batch.memory, nullptr);
   }
 
@@ -273,6 +274,67 @@ TEST_F(CorruptionTest, ACountOfSideDataThatWasSetBackIsNoticed) {
   }
 }
 
+TEST_F(CorruptionTest, ObjectsOutsideTheSlotAreRefused) {
+  for (const auto& change : std::vector<std::function<void(SideRecord&, size_t)>>{
+           [](SideRecord& place, size_t) { place.offset = 0; },  // the header
+           [](SideRecord& place, size_t) { place.offset = kDataOffset - 1; },
+           [](SideRecord& place, size_t slot_bytes) { place.offset = slot_bytes + 1; },
+           [](SideRecord& place, size_t) { place.offset = ~uint64_t{0}; },
+           [](SideRecord& place, size_t slot_bytes) { place.bytes = slot_bytes - place.offset + 1; },
+           [](SideRecord& place, size_t) { place.bytes = ~uint64_t{0}; }}) {
+    Begin(Hasty(1, 1));
+    BatchProducer producer = Producer(0);
+    const Claim claim = *producer.TryClaim();
+    const BatchLayout layout({{LeafKind::kObject, -1, 0, {1}}}, "", producer.DataOffset(claim),
+                             producer.LeavesLimit(claim));
+    ASSERT_TRUE(producer.PublishLayout(claim, layout.bytes()));
+    SideRecord place = producer.AllocateSide(claim, 10, layout.end());
+    change(place, scheduler_->arena()->slot_bytes());
+    std::memcpy(producer.Data(claim) + layout.leaf(0).offset, &place, sizeof(place));
+    producer.Complete(claim);
+    ExpectCorrupt("an object of " + std::to_string(place.bytes) + " bytes");
+  }
+}
+
+TEST_F(CorruptionTest, OffsetsThatAreNoneAreRefused) {
+  struct Case {
+    LeafSpec leaf;
+    std::vector<int64_t> offsets;
+    const char* what;  // nullptr: nothing is wrong
+  };
+  const LeafSpec three{LeafKind::kOffsets, -1, sizeof(int64_t), {3}};
+  constexpr const char* kForm = "offsets of rows are not one-dimensional, or not int64";
+  for (const auto& [leaf, offsets, what] : std::vector<Case>{
+           {three, {0, 2, 6}, nullptr},
+           {three, {0, 0, 6}, nullptr},
+           {three, {1, 2, 6}, "offset 0 of its rows is 1"},
+           {three, {0, -1, 6}, "offset 1 of its rows is -1 after 0"},
+           {three, {0, 7, 6}, "offset 2 of its rows is 6 after 7"},
+           {three, {0, 2, 5}, "end at 5 instead of 6"},
+           {three, {0, 2, int64_t{1} << 62}, "instead of 6"},
+           {{LeafKind::kOffsets, -1, sizeof(int32_t), {3}}, {0, 2, 6}, kForm},
+           {{LeafKind::kOffsets, -1, sizeof(int64_t), {1, 3}}, {0, 2, 6}, kForm},
+           {{LeafKind::kOffsets, -1, sizeof(int64_t), {0}}, {}, kForm},
+       }) {
+    SchedulerOptions options = Hasty(2, 2);
+    options.collation = Collation::kWhole;
+    Begin(options);
+    BatchProducer producer = Producer(0);
+    const Claim claim = *producer.TryClaim();
+    const BatchLayout layout({{LeafKind::kArray, -1, 1, {6}}, leaf}, "", producer.DataOffset(claim),
+                             producer.LeavesLimit(claim));
+    ASSERT_TRUE(producer.PublishLayout(claim, layout.bytes()));
+    std::copy(offsets.begin(), offsets.end(), reinterpret_cast<int64_t*>(producer.Data(claim) + layout.leaf(1).offset));
+    producer.Complete(claim);
+    if (what != nullptr) {
+      ExpectCorrupt(what);
+    } else {
+      ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+      EXPECT_EQ(scheduler_->Take().problem, ProblemKind::kNone);
+    }
+  }
+}
+
 TEST_F(CorruptionTest, RecordsOfKeptSamplesAreChecked) {
   for (const auto& change : std::vector<std::function<void(SideRecord&, uint64_t*)>>{
            [](SideRecord& place, uint64_t*) { place.offset = 0; },
@@ -370,6 +432,30 @@ TEST_F(CorruptionTest, WhoWorksOnACorruptBatchIsEnded) {
   EXPECT_TRUE(death.corrupt);
 }
 
+// The consumer may understand what the scheduler does not: messages, for one.
+TEST_F(CorruptionTest, WhoIsAccusedByTheConsumerIsEnded) {
+  SKIP_WITHOUT_FORK();
+  Begin(Hasty(8, 4));
+  const ChildProcess child([&] {
+    BatchProducer producer = Producer(3);
+    producer.Fail(*producer.TryClaim(), 0, ProblemKind::kFailed, "?");
+    MakeAll(producer);
+    pause();
+  });
+  scheduler_->WatchProducer(3, child.pidfd());
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+  EXPECT_EQ(scheduler_->Take().author, 3U);
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kBatch);
+  const ReadyBatch good = scheduler_->Take();
+  EXPECT_EQ(good.problem, ProblemKind::kNone);
+  ASSERT_EQ(good.author, 3U);
+  scheduler_->Accuse(7);  // whom nobody watches: a thread of the main process
+  scheduler_->Accuse(*good.author);
+  scheduler_->StartEpoch(1);
+  ASSERT_EQ(scheduler_->Wait(kPatience), WaitOutcome::kProducerDied);
+  EXPECT_TRUE(scheduler_->TakeDeaths().at(0).corrupt);
+}
+
 // Or the producer that takes its place would not find its way, and so on.
 TEST_F(CorruptionTest, TheControlBlockIsRestoredWhenAProducerDies) {
   SKIP_WITHOUT_FORK();
@@ -406,6 +492,7 @@ TEST_F(CorruptionTest, AControlBlockThatWasWrittenOverIsRepaired) {
       [](ControlBlock& control) { control.spin_ns.store(int64_t{1} << 60); },
       [](ControlBlock& control) { control.sleepers[0].store(0); },
       [](ControlBlock& control) { control.rescan.store(12345); },
+      [](ControlBlock& control) { control.stop.store(1); },
       [](ControlBlock& control) { control.consumer_sleeps.store(77); },
       [](ControlBlock& control) { std::memset(&control.constants, 0xAB, sizeof(control.constants)); },
   };

@@ -82,6 +82,61 @@ TEST_P(BatchMemoryTest, LastSlotsAreAnnouncedInTime) {
   EXPECT_EQ(kept.size(), 4U);
 }
 
+// What a dead producer has half made is made anew, and its memory is needed for a successor.
+TEST(BatchSlotsTest, TheRowsOfADeadProducerAreGivenBack) {
+  for (const bool pinned : {false, true}) {
+    SchedulerOptions options = LargeBatches();
+    options.prefetch = 1;
+    options.pin_memory = pinned;
+    const auto scheduler = BatchScheduler::Create(options);
+    scheduler->StartEpoch(0);
+    BatchProducer dead(scheduler->arena(), 0, scheduler->completion_fd());
+    BatchProducer other(scheduler->arena(), 1, scheduler->completion_fd());
+    MakeRows(other, *other.TryClaim(), {.words = kWords});
+    const Claim half = *dead.TryClaim();
+    const Claim under_way = *other.TryClaim();
+    ASSERT_TRUE(other.PublishLayout(under_way, SampleLayout(other, under_way, kWords).bytes()));
+    WriteRow(other, under_way, under_way.begin, kWords);
+    const size_t before = scheduler->stats().resident_bytes;
+    ASSERT_TRUE(dead.PublishLayout(half, SampleLayout(dead, half, kWords).bytes()));
+    WriteRow(dead, half, half.begin, kWords);
+    EXPECT_GE(scheduler->stats().resident_bytes, before + kBatchBytes / 4 - kSlotExtra);
+    EXPECT_TRUE(scheduler->Reclaim(0).busy);
+    if (pinned) {  // a locked range would keep its old pages
+      EXPECT_GE(scheduler->stats().resident_bytes, before + kBatchBytes / 4 - kSlotExtra);
+    } else {
+      EXPECT_LE(scheduler->stats().resident_bytes, before + kSlotExtra);
+    }
+    other.Complete(under_way);
+    MakeAll(other, {.words = kWords});
+    ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+    EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4), kWords));
+  }
+}
+
+TEST(BatchSlotsTest, ABatchThatADeadProducerMadeAloneIsGivenBack) {
+  SchedulerOptions options = LargeBatches();
+  options.prefetch = 1;
+  options.collation = Collation::kWhole;
+  const auto scheduler = BatchScheduler::Create(options);
+  scheduler->StartEpoch(0);
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  const size_t before = scheduler->stats().resident_bytes;
+  for (int i = 0; i < 2; ++i) {
+    const Claim claim = *producer.TryClaim();
+    ASSERT_TRUE(producer.PublishLayout(claim, SampleLayout(producer, claim, kWords).bytes()));
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      WriteRow(producer, claim, row, kWords);
+    }
+    EXPECT_GE(scheduler->stats().resident_bytes, before + kBatchBytes);
+    EXPECT_TRUE(scheduler->Reclaim(0).busy);
+    EXPECT_LE(scheduler->stats().resident_bytes, before + kSlotExtra);
+  }
+  MakeAll(producer, {.words = kWords});
+  ASSERT_EQ(scheduler->Wait(0), WaitOutcome::kBatch);
+  EXPECT_TRUE(HasSamples(scheduler->Take(), Range(0, 4), kWords));
+}
+
 TEST(BatchSlotsTest, SlotsAreReusedWhileTheyAreWarm) {
   SKIP_WITHOUT_FORK();
   SchedulerOptions options = SmallOptions(4000, 4);

@@ -28,9 +28,12 @@ struct Copy {
   size_t bytes;
   uint32_t stream;
   uint64_t number;  // copies of all streams are counted together
+
+  int device() const { return stream >= CudaStub::kSecondDevice ? 1 : 0; }
 };
 struct Event {
   uint64_t captured = 0;  // copies below this number
+  int device = 0;         // made by this one
 };
 
 CudaStub stub;
@@ -44,18 +47,22 @@ std::deque<Copy>& Submitted() {
   return submitted;
 }
 uint64_t next_copy = 0;
-int primary = 0;  // its address is the context
+int primaries[2] = {};  // their addresses are the contexts
+
+int DeviceOf(const void* context) { return context == &primaries[1] ? 1 : 0; }
 
 // The streams of a context run beside each other: of what has to be made, the later streams come first.
-void Execute(uint64_t end) {
+void Execute(uint64_t end, int device) {
   std::set<uint32_t> streams;
-  for (const Copy& copy : Submitted()) streams.insert(copy.stream);
+  for (const Copy& copy : Submitted()) {
+    if (copy.device() == device) streams.insert(copy.stream);
+  }
   for (auto stream = streams.rbegin(); stream != streams.rend(); ++stream) {
     for (const Copy& copy : Submitted()) {
       if (copy.stream == *stream && copy.number < end) std::memcpy(copy.to, copy.from, copy.bytes);
     }
   }
-  std::erase_if(Submitted(), [end](const Copy& copy) { return copy.number < end; });
+  std::erase_if(Submitted(), [=](const Copy& copy) { return copy.device() == device && copy.number < end; });
 }
 
 void CopyAsync(void* to, const void* from, size_t bytes, uint32_t stream) {
@@ -65,7 +72,8 @@ void CopyAsync(void* to, const void* from, size_t bytes, uint32_t stream) {
 
 void Finish() {
   const std::lock_guard lock(mutex);
-  Execute(next_copy);
+  Execute(next_copy, 0);
+  Execute(next_copy, 1);
 }
 
 }  // namespace
@@ -90,7 +98,7 @@ STUB_API int cuGetErrorString(int, const char** text) {
 }
 
 STUB_API int cuDeviceGetCount(int* count) {
-  *count = 1;
+  *count = stub.devices;
   return stub.inits == 0 ? kNotInitialized : 0;
 }
 
@@ -99,17 +107,17 @@ STUB_API int cuDeviceGet(int* device, int ordinal) {
   return stub.inits == 0 ? kNotInitialized : 0;
 }
 
-STUB_API int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
+STUB_API int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
   const std::lock_guard lock(mutex);
   *flags = 0;
-  *active = stub.retained > 0 ? 1 : 0;
+  *active = device == 1 || stub.retained > 0 ? 1 : 0;
   return 0;
 }
 
-STUB_API int cuDevicePrimaryCtxRetain(void** context, int) {
+STUB_API int cuDevicePrimaryCtxRetain(void** context, int device) {
   const std::lock_guard lock(mutex);
   ++stub.retained;
-  *context = &primary;
+  *context = &primaries[device];
   return 0;
 }
 
@@ -195,16 +203,18 @@ STUB_API int cuEventDestroy_v2(void* event) {
 
 STUB_API int cuEventQuery(void* event) {
   const std::lock_guard lock(mutex);
-  if (std::atomic_ref(stub.busy).load()) {
+  const Event& asked = *static_cast<Event*>(event);
+  if (std::atomic_ref(asked.device == 1 ? stub.second_busy : stub.busy).load()) {
     return kNotReady;
   }
-  Execute(static_cast<Event*>(event)->captured);
+  Execute(asked.captured, asked.device);
   return 0;
 }
 
 STUB_API int cuEventSynchronize(void* event) {
   const std::lock_guard lock(mutex);
-  Execute(static_cast<Event*>(event)->captured);
+  const Event& asked = *static_cast<Event*>(event);
+  Execute(asked.captured, asked.device);
   return 0;
 }
 
@@ -215,16 +225,16 @@ STUB_API int cuCtxSynchronize() {
   }
   if (stub.synchronize_result == 0) {
     ++stub.synchronizations;
-    Execute(next_copy);
+    Execute(next_copy, DeviceOf(stub.pushed));
   }
   return stub.synchronize_result;
 }
 
 #ifndef BEFORE_CUDA_12_5
-STUB_API int cuCtxRecordEvent(void*, void* event) {
+STUB_API int cuCtxRecordEvent(void* context, void* event) {
   const std::lock_guard lock(mutex);
   if (stub.record_result == 0) {
-    static_cast<Event*>(event)->captured = next_copy;
+    *static_cast<Event*>(event) = {next_copy, DeviceOf(context)};
   }
   return stub.record_result;
 }

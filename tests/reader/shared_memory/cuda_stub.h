@@ -5,12 +5,16 @@
 #include <cstdint>
 
 struct CudaStub {
+  static constexpr uint32_t kSecondDevice = 100;
+
   int init_result = 0;
   int register_result = 0;
   int record_result = 0;       // of cuCtxRecordEvent
   int synchronize_result = 0;  // of cuCtxSynchronize
   void* current = nullptr;     // the calling thread's context, as far as the driver knows
-  bool busy = false;           // the device does not come round to the work that was submitted
+  int devices = 1;             // or 2, of which the program then uses the second one's primary context, too
+  bool busy = false;           // the first device does not come round to the work that was submitted
+  bool second_busy = false;    // nor does the second one
 
   int inits = 0;
   int retained = 0;  // primary contexts
@@ -23,7 +27,7 @@ struct CudaStub {
   int torn_away = 0;            // memory that was unlocked while a copy from it was still to be made
 
   // Submits a copy to a stream: cuMemcpyAsync. It is made as late as can be: when an event that captured it, or its
-  // context, is found to have ended.
+  // context, is found to have ended. Streams from kSecondDevice on are those of the second device.
   void (*copy_async)(void* to, const void* from, size_t bytes, uint32_t stream) = nullptr;
   // Makes all of them now.
   void (*finish)() = nullptr;

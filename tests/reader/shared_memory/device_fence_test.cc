@@ -183,6 +183,43 @@ TEST_F(DeviceFenceTest, SlotsComeBackInTheOrderOfTheirRelease) {
   EXPECT_EQ(fence.held(), 0U);
 }
 
+// The program copies to two devices, and the context that is current when it drops the batch is that of the first.
+TEST_F(DeviceFenceTest, ASlotIsHeldUntilEachDeviceHasFinished) {
+  UseDevice();
+  stub_->devices = 2;
+  for (const bool first_is_slow : {false, true}) {
+    DeviceFence fence;
+    const uint64_t source = 7;
+    uint64_t copied[2] = {0, 0};
+    stub_->copy_async(&copied[0], &source, sizeof(source), 0);
+    stub_->copy_async(&copied[1], &source, sizeof(source), CudaStub::kSecondDevice);
+    stub_->busy = first_is_slow;
+    stub_->second_busy = !first_is_slow;
+    fence.Hold(3);
+    EXPECT_TRUE(fence.TakeEnded(/*urgent=*/true).empty());
+    stub_->busy = stub_->second_busy = false;
+    EXPECT_EQ(fence.TakeEnded(false), std::vector<uint32_t>{3});
+    EXPECT_EQ(copied[0], source);
+    EXPECT_EQ(copied[1], source);
+  }
+}
+
+TEST_F(DeviceFenceTest, ItsEndWaitsForEachDevice) {
+  UseDevice();
+  stub_->devices = 2;
+  const uint64_t source = 7;
+  uint64_t copied[2] = {0, 0};
+  {
+    DeviceFence fence;
+    stub_->copy_async(&copied[0], &source, sizeof(source), 0);
+    stub_->copy_async(&copied[1], &source, sizeof(source), CudaStub::kSecondDevice);
+    stub_->busy = stub_->second_busy = true;
+    fence.Hold(3);
+  }
+  EXPECT_EQ(copied[0], source);
+  EXPECT_EQ(copied[1], source);
+}
+
 TEST_F(DeviceFenceTest, WithoutADriverNothingIsHeldBack) {
   DeviceFence fence("libthere-is-no-such-driver.so.1");
   fence.Hold(1);
@@ -219,6 +256,18 @@ TEST_F(OldDriverTest, TheDeviceIsWaitedForOnceForSeveralSlots) {
   fence.Hold(DeviceFence::kSynchronizeAt - 1);
   EXPECT_EQ(fence.TakeEnded(false).size(), DeviceFence::kSynchronizeAt);
   EXPECT_EQ(stub_->synchronizations, 1);
+}
+
+TEST_F(OldDriverTest, EachDeviceIsWaitedFor) {
+  UseDevice();
+  stub_->devices = 2;
+  DeviceFence fence(OLD_CUDA_STUB);
+  const uint64_t source = 7;
+  uint64_t copied = 0;
+  stub_->copy_async(&copied, &source, sizeof(source), CudaStub::kSecondDevice);
+  fence.Hold(7);
+  EXPECT_EQ(fence.TakeEnded(/*urgent=*/true), std::vector<uint32_t>{7});
+  EXPECT_EQ(copied, source);
 }
 
 TEST_F(OldDriverTest, TheDeviceIsWaitedForAtOnceIfNothingGoesOnOtherwise) {
