@@ -207,6 +207,9 @@ class _Collation:
             return np.array(samples)
         if kind is np.ndarray and _of_one_type(samples):
             return self._joined(list(samples), None, samples, where, rule)
+        if rule is None and not self._planned and all(map(_is_on_device, samples)):
+            self._check_shapes(samples, samples, where)
+            return sys.modules["torch"].stack(list(samples))
         pairs = [self._array(i, sample, samples[0], where) for i, sample in enumerate(samples)]
         forms = {form for _, form in pairs}
         form: Form = None
@@ -222,14 +225,19 @@ class _Collation:
         """Stacks arrays of one type, or packs, pads or lists ragged ones."""
         if rule is not None and arrays[0].ndim > 0:
             return self._ragged(arrays, form, where, rule)
-        for i, array in enumerate(arrays):
-            if array.shape != arrays[0].shape:
-                got = f"shape {array.shape}" if array.ndim else _describe_short(samples[i])
-                hint = " For differing lengths, see the argument ragged." if array.ndim == arrays[0].ndim else ""
-                raise ValueError(self._differs(i, where, got, f"shape {arrays[0].shape}") + hint)
+        self._check_shapes(arrays, samples, where)
         if arrays[0].ndim == 0 and form is None:
             return np.stack(arrays)
         return self._stacked(arrays, form)
+
+    def _check_shapes(self, arrays: Sequence[Any], samples: Sequence[Any], where: str) -> None:
+        expected = tuple(arrays[0].shape)
+        for i, array in enumerate(arrays):
+            shape = tuple(array.shape)
+            if shape != expected:
+                got = f"shape {shape}" if shape else _describe_short(samples[i])
+                hint = " For differing lengths, see the argument ragged." if len(shape) == len(expected) else ""
+                raise ValueError(self._differs(i, where, got, f"shape {expected}") + hint)
 
     def _stacked(self, arrays: list[Array], form: Form) -> Any:
         shape = (len(arrays), *arrays[0].shape)
@@ -302,6 +310,11 @@ class _Collation:
 
 def _is_numeric(value: Any) -> bool:
     return is_plain_array(value) or is_tensor(value) or isinstance(value, (bool, int, float, complex))
+
+
+def _is_on_device(value: Any) -> bool:
+    """Whether it is a tensor in other memory than NumPy's arrays."""
+    return is_tensor(value) and value.device.type != "cpu"
 
 
 def _of_one_type(samples: Sequence[Any]) -> bool:

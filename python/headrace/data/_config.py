@@ -24,9 +24,10 @@ from headrace.data._arguments import (
 )
 from headrace.data._autotune import WAITING_WORKERS, processors
 from headrace.data._collation import DefaultCollate, check_ragged_rule, default_collate, default_convert
-from headrace.data._dataset import bulk_method, is_iterable_dataset, is_torch_dataset
+from headrace.data._dataset import bulk_method, is_iter_datapipe, is_iterable_dataset, is_torch_dataset
 from headrace.data._device import check_device
 from headrace.data._grain import SampledDataset, is_grain_sampler
+from headrace.data._sampler import SeekableSampler
 from headrace.data._tensor_dataset import tensor_columns
 
 MAX_WORKERS = 512
@@ -144,6 +145,11 @@ class LoaderConfig:
                     raise ValueError(f"an iterable dataset decides its own order: leave out {name}, got {value!r}")
         if self.sampler is not None and self.shuffle:
             raise ValueError("sampler excludes shuffle: the sampler decides the order")
+        for name in ("sampler", "batch_sampler"):
+            value = getattr(self, name)
+            if not (value is None or hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
+                what = "indices" if name == "sampler" else "lists of indices"
+                raise TypeError(f"{name} must be an iterable of {what}, got {value!r}")
         if self.batch_sampler is not None:
             if self.batch_size != 1 or self.shuffle or self.sampler is not None or self.drop_last:
                 raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
@@ -282,11 +288,13 @@ class LoaderConfig:
             chosen = self.seed_is_given or isinstance(self.generator, np.random.Generator)
             if self.shuffle and not chosen:
                 raise ValueError("shard with shuffle needs a seed, the same in every loader of the group: pass seed=")
-            # Samplers that draw, ours and torch's, have a generator, None where nobody chose one.
-            drawing: Any = self.sampler if hasattr(self.sampler, "generator") else None
-            if drawing is not None and drawing.generator is None and not getattr(drawing, "seed_is_chosen", False):
+            sampler: Any = self.sampler
+            # Torch's samplers that draw have a generator, None where nobody chose one.
+            ours = isinstance(sampler, SeekableSampler)
+            chosen = sampler.seed_is_chosen if ours else getattr(sampler, "generator", self) is not None
+            if not chosen:
                 raise ValueError(
-                    f"shard with a {type(drawing).__name__} needs the same order in every loader of the group: pass "
+                    f"shard with a {type(sampler).__name__} needs the same order in every loader of the group: pass "
                     "the sampler a generator with the same seed"
                 )
 
@@ -300,6 +308,11 @@ class LoaderConfig:
             return
         if self.workers == "thread" or self.threads_per_worker > 1:
             raise ValueError("an iterable dataset needs worker processes of one thread each: threads would share it")
+        if self.num_workers > 1 and is_iter_datapipe(self.dataset):
+            raise TypeError(
+                "only PyTorch's own workers can shard and shuffle a DataPipe: use headrace.torch.DataLoader, which "
+                "starts these"
+            )
         if sharding is None:
             sharding = "dataset" if is_torch_dataset(self.dataset) else "engine"
         if sharding == "dataset" and self.shard[1] > 1:

@@ -39,6 +39,16 @@ else:
     Batch = TypeVar("Batch")
 
 
+class _FixedBatchSampler(BatchSampler):
+    """What a loader shows of its batches: to change it would not change these."""
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
+        vars(self).update(sampler=sampler, batch_size=batch_size, drop_last=drop_last)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ValueError(f"{name} of a loader's batch_sampler cannot be changed: make another loader")
+
+
 class DataLoader(Generic[Batch]):
     """Iterates over a dataset in batches, with the arguments of ``torch.utils.data.DataLoader``.
 
@@ -69,11 +79,13 @@ class DataLoader(Generic[Batch]):
             :func:`headrace.data.default_collate`. It may keep samples beyond the call.
         pin_memory: page-lock the memory of batches, for fast asynchronous copies to a GPU; has no effect without one. A
             batch may be dropped while its ``.to("cuda", non_blocking=True)`` is in progress: its memory is not reused
-            before the device has finished. Batches that arrive as copies because the program keeps hundreds, and
-            objects, are not page-locked.
+            before the device has finished. Batches that arrive as copies because the program keeps hundreds,
+            those of ``num_workers=0`` with a ``collate_fn`` or with samples that hold more than numbers, strings,
+            arrays and tensors, and objects are not page-locked.
         drop_last: drop a last batch that is not full.
         timeout: seconds that a batch may take; 0: no limit. When they are over, ``errors.Timeout`` names the samples in
-            progress, with the workers' stacks; a worker that has spent half of that time on one sample is replaced.
+            progress, with the workers' stacks; a worker that has spent half of that time on one sample is replaced, but
+            not one that is still in ``worker_init_fn``, or reads up to where a stream is resumed.
         worker_init_fn: called with the worker's number in each worker when it starts.
         multiprocessing_context: a start method ("fork", "forkserver", "spawn") or a context of :mod:`multiprocessing`.
         generator: the source of the seed: a ``torch.Generator``, from which shuffling draws the same numbers as
@@ -90,9 +102,10 @@ class DataLoader(Generic[Batch]):
             batch is in use; the stream that is current when a batch is taken waits for its copies. Implies ``to`` and
             ``pin_memory``. Needs torch.
         seed: determines the order and the records' generators; workers seed :mod:`random`, :mod:`numpy.random` and
-            torch with it, the place where they start and their number. Default: fresh entropy, readable as
-            ``loader.seed``; in a program that has imported torch, torch's global generator, as in PyTorch: then
-            ``torch.manual_seed`` makes the loader repeatable, and shuffling gives PyTorch's order.
+            torch with it, the place where they start and their number. A worker that starts in place of another draws
+            other numbers than that one, except from a stream, which it reads again with the same seeds. Default: fresh
+            entropy, readable as ``loader.seed``; in a program that has imported torch, torch's global generator, as in
+            PyTorch: then ``torch.manual_seed`` makes the loader repeatable, and shuffling gives PyTorch's order.
         to: the type of a batch's arrays: "numpy"; "torch"; or None: torch tensors if the samples hold tensors or the
             dataset is one of torch's, else NumPy arrays.
         shard: ``(rank, world)``: this loader is one of ``world`` that share the dataset, one on each host or GPU. A
@@ -208,7 +221,8 @@ class DataLoader(Generic[Batch]):
     def sampler(self) -> Any:
         """The given sampler; without one, one of :mod:`headrace.data` with this loader's order, all shards together.
 
-        Its ``set_epoch`` chooses the loader's next epoch, too.
+        Its ``set_epoch`` chooses the loader's next epoch, too. It yields that epoch's indices from their beginning, but
+        not in PyTorch's order (torch imported, no ``seed``), which is drawn as an epoch begins.
         """
         config = self._config
         if config.sampler is not None or config.iterable:
@@ -217,15 +231,22 @@ class DataLoader(Generic[Batch]):
             self._own_sampler = RandomSampler(config.dataset, generator=config.torch_generator or self._seed)
         elif self._own_sampler is None:
             self._own_sampler = SequentialSampler(config.dataset)
+        chosen = self._own_sampler.chosen_epoch()
+        if chosen is None:
+            self._own_sampler.begin_epoch(self._next.epoch)
+        else:
+            self._own_sampler.set_epoch(chosen)
         return self._own_sampler
 
     @property
     def batch_sampler(self) -> Any:
-        """The given batch sampler, or one made of ``sampler``; None where there are no lists of indices."""
+        """The given batch sampler, or one made of ``sampler``, whose attributes cannot be changed; None where there are
+        no lists of indices, and with ``order="grain"``, whose batches are not successive indices of a sampler.
+        """
         config = self._config
-        if config.batch_sampler is not None or config.iterable or config.batch_size is None:
+        if config.batch_sampler is not None or config.iterable or config.batch_size is None or config.order == "grain":
             return config.batch_sampler
-        return BatchSampler(self.sampler, config.batch_size, config.drop_last)
+        return _FixedBatchSampler(self.sampler, config.batch_size, config.drop_last)
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
@@ -279,7 +300,9 @@ class DataLoader(Generic[Batch]):
     def set_epoch(self, epoch: int) -> None:
         """Makes ``epoch``, counted from 0, the next iteration's; later iterations continue counting from it.
 
-        If a state within that epoch was loaded, the next iteration still resumes there.
+        If a state within that epoch was loaded, the next iteration still resumes there. In PyTorch's order (torch
+        imported, no ``seed``) an epoch has no order of its own: whatever its number, it is drawn from torch's generator
+        as the epoch begins.
         """
         epoch = integer("epoch", epoch, 0, MAX_EPOCH)
         if not self._resuming or epoch != self._next.epoch:

@@ -48,6 +48,17 @@ class Dataset(Protocol[Sample]):
     @abc.abstractmethod
     def __getitem__(self, index: Any, /) -> Sample: ...
 
+    # Classes that inherit can be added, as torch's. Not a method here, which each dataset would have to have.
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "__add__"):
+            cls.__add__ = concatenated  # type: ignore[operator]
+
+
+def concatenated(first: Any, second: Any) -> ConcatDataset:
+    """``first + second``, of map-style datasets."""
+    return ConcatDataset([first, second])
+
 
 class IterableDataset(Generic[Sample]):
     """A stream of samples, for data that cannot be indexed. A subclass defines ``__iter__``.
@@ -90,6 +101,12 @@ def is_torch_dataset(dataset: Any) -> bool:
     several = getattr(dataset, "datasets", None) or ()
     parts = [getattr(dataset, "dataset", None), *(several.values() if isinstance(several, dict) else several)]
     return any(part is not None and part is not dataset and is_torch_dataset(part) for part in parts)
+
+
+def is_iter_datapipe(dataset: Any) -> bool:
+    """Whether a dataset is one of torch's iterable DataPipes; does not import torch."""
+    pipe = getattr(sys.modules.get("torch.utils.data"), "IterDataPipe", None)
+    return pipe is not None and isinstance(dataset, pipe)
 
 
 def wants_rng(dataset: Any) -> bool:
@@ -234,6 +251,8 @@ class ComposedDataset:
     """
 
     _parts: list[Part]
+
+    __add__ = concatenated
 
     @property
     def __getitems__(self) -> Callable[[list[Any]], list[Any]] | None:
@@ -435,6 +454,8 @@ class TensorDataset:
     Raises:
         ValueError: none, or of different lengths.
     """
+
+    __add__ = concatenated
 
     def __init__(self, *tensors: Any) -> None:
         lengths = [len(tensor) for tensor in tensors]

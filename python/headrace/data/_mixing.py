@@ -261,6 +261,8 @@ class MixtureSampler(SeekableSampler):
         self.schedule = _schedule(self._lengths, weights)
         self.shuffle = bool(shuffle)
         self._seed = seed_of(generator)
+        if self._seed is None and not self.shuffle:
+            self._seed = 0  # the order does not depend on it
         self._length = _length(self.schedule, self._lengths, length)
 
     def __len__(self) -> int:

@@ -51,8 +51,18 @@ def worker_base_seed(seed: int, epoch: int, batch: int) -> int:
     """What the global generators of workers are seeded with that start at a batch of an epoch, before each adds its
     number: a function of the arguments, so that a run repeats. 63 bits.
     """
-    digest = hashlib.blake2b(f"workers,{seed},{epoch},{batch}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return _seed_of(f"workers,{seed},{epoch},{batch}")
+
+
+def successor_seed(base_seed: int, worker_id: int, predecessors: int) -> int:
+    """What the global generators of a worker are seeded with instead, before it adds its number, that starts after so
+    many others of its number. 63 bits.
+    """
+    return _seed_of(f"successor,{base_seed},{worker_id},{predecessors}")
+
+
+def _seed_of(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def place_key(batch: int, row: int) -> int:

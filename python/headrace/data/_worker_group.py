@@ -24,6 +24,7 @@ from headrace.data._config import LoaderConfig
 from headrace.data._fingerprint import Difference
 from headrace.data._hand_over import HandOver
 from headrace.data._interpreter_exit import interpreter_exits
+from headrace.data._open_files import refuse_open_files
 from headrace.data._stream import StreamPlace
 from headrace.data._tensors import is_tensor
 from headrace.data._worker import ClaimServer, KeptErrors, SharedDescriptor, WorkerSetup, WorkerTask
@@ -56,6 +57,7 @@ class WorkerGroup:
 
     Raises:
         PicklingError: an argument cannot be sent to workers.
+        InvalidArgument: forked workers would share the position of an open file of an iterable dataset.
         Exception: what :class:`WorkerPool` raises.
     """
 
@@ -104,6 +106,8 @@ class WorkerGroup:
         context = start_context(config.multiprocessing_context)
         if context.get_start_method() != "fork":
             _require_importable(config, context.get_start_method())
+        elif config.iterable_sharding == "engine" and config.num_workers > 1:
+            refuse_open_files(config.dataset)
         policy = DeathPolicy(config.max_deaths_per_sample, config.on_worker_death == "skip")
         try:
             return WorkerPool(self._scheduler, self.count, self._threads, context, self._make_setup, policy)

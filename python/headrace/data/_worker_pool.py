@@ -191,6 +191,8 @@ class WorkerPool:
         self._owner = os.getpid()
         self._main_pidfd = -1
         self._workers: list[_Worker] = []
+        # How often a worker of each number was started.
+        self._started: collections.Counter[int] = collections.Counter()
         # By worker: processes that have been told to end and may still be at a sample.
         self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
         # How workers ended at what was given up, by epoch and batch.
@@ -222,7 +224,9 @@ class WorkerPool:
             revision=self.updates.revision,
             sockets=_forkserver_sockets(self._context),
             delay=self._idle_deaths.delay(worker_id),
+            predecessors=self._started[worker_id],
         )
+        self._started[worker_id] += 1
         process: multiprocessing.process.BaseProcess = self._context.Process(
             target=run_worker,
             args=(StartReporter(SharedDescriptor(self._starts.fd)), setup),

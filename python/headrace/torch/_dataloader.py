@@ -61,6 +61,8 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
       torch repeat under ``torch.manual_seed`` all the same, several workers seed these generators for each sample. With
       a ``worker_init_fn``, which may have seeded them, they do not; worker w of W then makes the batches w, w + W, and
       so on, and draws what PyTorch's worker would draw.
+    - A worker that starts in place of one that has died seeds these generators anew: it repeats no numbers, and draws
+      the same ones only where each sample is seeded. It reads a stream again with the seeds that this began with.
     - Each iteration is its own, with ``persistent_workers=True``, too: a second one does not end the first.
 
     Thread-safety: use a loader, and its iterators, from one thread at a time.
@@ -174,6 +176,8 @@ class DataLoader(torch_data.DataLoader):  # type: ignore[misc, unused-ignore]
     def set_epoch(self, epoch: int) -> None:
         """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. A sampler or dataset
         that counts epochs is told.
+
+        Without ``seed``, a shuffled order does not depend on it: as with PyTorch, each epoch's is drawn anew.
         """
         for counting in (self.sampler, self.batch_sampler, self.dataset):
             if hasattr(counting, "set_epoch"):

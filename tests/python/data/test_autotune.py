@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from loader_datasets import Ints, Random, same
+from loader_datasets import GloballyRandom, Ints, Random, same
 
 import headrace.fluid as fluid
 from headrace import errors
@@ -121,10 +121,26 @@ def test_a_dataset_that_waits_is_given_many_workers(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("headrace.data._worker_group.processors", lambda: 2)
     # Of a machine with nothing else to do.
     monkeypatch.setattr("headrace.data._worker_pool._processor_seconds", lambda pid: 1e-3 * time.monotonic())
-    loader = DataLoader(Waiting(1 << 20), 4, num_workers="auto")
+    counts = worker_counts(Waiting(12_000), until=8)
+    assert max(counts) == counts[-1] == 8
+
+
+def test_a_dataset_that_computes_is_given_a_worker_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.data._worker_group.processors", lambda: 2)
+    # More workers would be faster, so that nothing but their computing tells how many there may be.
+    monkeypatch.setattr("headrace.data._worker_pool._processor_seconds", lambda pid: time.monotonic())
+    assert max(worker_counts(Waiting(500), until=3)) <= 2
+
+
+def worker_counts(dataset: Any, until: int) -> list[int]:
+    """The numbers of workers during an epoch, up to the first time that there are ``until``."""
+    counts = []
+    loader = DataLoader(dataset, 4, num_workers="auto")
     for _ in loader:
-        if loader.stats()["workers"] == 8:
+        counts.append(loader.stats()["workers"])
+        if counts[-1] >= until:
             break
+    return counts
 
 
 class Script:
@@ -157,6 +173,15 @@ def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest
     plain = DataLoader(Random(400), 4, shuffle=True, seed=3)
     assert len(got) == 200
     assert all(map(same, got, [*plain, *plain]))
+
+
+def test_workers_that_come_again_draw_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
+    numbers = []
+    loader = DataLoader(GloballyRandom(400), 4, seed=3, num_workers="auto")
+    for batch in loader:
+        numbers += [float(number) for column in batch for number in column]
+    assert len(set(numbers)) == len(numbers) == 800
 
 
 def test_it_begins_with_one_worker_and_knows_the_processors(monkeypatch: pytest.MonkeyPatch) -> None:

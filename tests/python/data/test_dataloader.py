@@ -636,6 +636,9 @@ def test_dataset_protocol() -> None:
         ({"collate_fn": 3}, TypeError, "collate_fn must be callable"),
         ({"worker_init_fn": 3}, TypeError, "worker_init_fn must be callable"),
         ({"sampler": [1], "shuffle": True}, ValueError, "sampler excludes shuffle"),
+        ({"sampler": 5}, TypeError, "sampler must be an iterable of indices, got 5"),
+        ({"batch_sampler": 5}, TypeError, "batch_sampler must be an iterable of lists of indices, got 5"),
+        ({"ragged": "padding"}, ValueError, 'ragged must be None, "pad"'),
         ({"batch_sampler": [[1]], "batch_size": 2}, ValueError, "batch_sampler excludes"),
         ({"batch_sampler": [[1]], "shuffle": True}, ValueError, "batch_sampler excludes"),
         ({"batch_sampler": [[1]], "drop_last": True}, ValueError, "batch_sampler excludes"),
@@ -752,6 +755,32 @@ def test_what_was_not_given_can_be_read() -> None:
     assert DataLoader(Ints(10), None).batch_sampler is None
     given = [3, 1]
     assert DataLoader(Ints(10), sampler=given).sampler is given
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_batch_sampler_shows_the_next_epoch(num_workers: int) -> None:
+    loader = DataLoader(Ints(10), 4, shuffle=True, seed=3, num_workers=num_workers)
+    for epoch in range(3):
+        shown = [list(loader.batch_sampler), list(loader.batch_sampler), list(loader.sampler)]
+        batches = iter(loader)
+        got = [next(batches).tolist()]
+        assert list(loader.batch_sampler) != shown[0], "the epoch after the one that has begun"
+        got += [batch.tolist() for batch in batches]
+        assert shown == [got, got, [index for batch in got for index in batch]], epoch
+    loader.set_epoch(1)
+    shown = list(loader.batch_sampler)
+    assert shown == [batch.tolist() for batch in loader]
+
+
+def test_there_is_no_batch_sampler_whose_lists_are_not_the_batches() -> None:
+    assert DataLoader(Ints(10), 4, order="grain", num_workers=2).batch_sampler is None
+
+
+@pytest.mark.parametrize("name", ["batch_size", "drop_last", "sampler", "shuffle"])
+def test_the_batch_sampler_of_a_loader_cannot_be_changed(name: str) -> None:
+    loader = DataLoader(Ints(10), 4)
+    with pytest.raises(ValueError, match=f"{name} of a loader's batch_sampler cannot be changed: make another loader"):
+        setattr(loader.batch_sampler, name, 3)
 
 
 @pytest.mark.parametrize("name", ["batch_size", "dataset", "sampler", "drop_last", "num_workers", "collate_fn"])

@@ -401,3 +401,29 @@ def test_a_dataset_that_lacks_a_method_cannot_be_made() -> None:
 
     with pytest.raises(TypeError, match="__getitem__"):
         Unread()  # type: ignore[abstract]
+
+
+def test_datasets_are_added_as_torchs() -> None:
+    class Own(Dataset[int]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+    class Joined(Own):
+        def __add__(self, other: Any) -> str:
+            return "joined"
+
+    own: Any = Own()
+    for other in (own, Ints(2), TensorDataset(np.arange(2)), Subset(Ints(9), [0, 1]), Joined()):
+        both = own + other
+        assert isinstance(both, ConcatDataset)
+        assert len(both) == 4
+    for first in (TensorDataset(np.arange(2)), Subset(Ints(9), [0, 1]), own + own):
+        assert isinstance(first + own, ConcatDataset)
+    assert Joined() + own == "joined"
+    assert isinstance(Ints(2), Dataset)
+    assert not isinstance(object(), Dataset)
+    with pytest.raises(TypeError, match="Count is iterable"):
+        own + Count(0, 3)

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from loader_datasets import Everything, Ints, Random, same
 
-from headrace.data import DataLoader, RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+from headrace.data import (
+    DataLoader,
+    MixtureSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 from headrace.data._grain import grain_positions
 
 WAYS: list[dict[str, Any]] = [
@@ -140,8 +147,9 @@ def test_a_sampler_of_grains_brings_its_generators(num_workers: int) -> None:
         {"sampler": RandomSampler(range(8), replacement=True)},
         {"sampler": WeightedRandomSampler([1, 2, 3], 8)},
         {"sampler": SubsetRandomSampler(range(8))},
+        {"sampler": MixtureSampler([4, 4])},
     ],
-    ids=["shuffle", "random", "random with replacement", "weighted", "subset"],
+    ids=["shuffle", "random", "random with replacement", "weighted", "subset", "mixture"],
 )
 def test_loaders_that_share_a_dataset_need_the_same_seed(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="the same"):
@@ -160,6 +168,9 @@ def test_loaders_with_the_same_seed_share_a_dataset() -> None:
         lambda: {"sampler": RandomSampler(range(8), generator=4)},
         lambda: {"sampler": seeded(RandomSampler(range(8)))},
         lambda: {"sampler": SequentialSampler(range(8))},
+        lambda: {"sampler": MixtureSampler([4, 4], generator=4)},
+        lambda: {"sampler": MixtureSampler([4, 4], shuffle=False)},
+        lambda: {"sampler": [7, 6, 5, 4, 3, 2, 1, 0]},
     ]
     for way in ways:
         loaders = [DataLoader(Ints(8), batch_size=2, shard=(rank, 2), **way()) for rank in range(2)]

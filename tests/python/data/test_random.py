@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 from loader_datasets import GloballyRandom, Random, same
 
 from headrace import _core
-from headrace.data import DataLoader, _mersenne_twister, record_generator
+from headrace.data import DataLoader, IterableDataset, _mersenne_twister, get_worker_info, record_generator
 from headrace.data._random import generators_restored, seed_generators
 
 
@@ -85,6 +88,67 @@ def test_workers_that_go_on_within_an_epoch_do_not_repeat_its_beginning() -> Non
     loader.load_state_dict(loader.state_dict())
     loader.shutdown()
     assert not set(before) & set(drawn(loader))
+
+
+class Mortal(GloballyRandom):
+    """Kills its worker the first time that it makes sample 6. Each sample also says how the worker was seeded."""
+
+    def __init__(self, length: int, mark: Path) -> None:
+        super().__init__(length)
+        self.mark = mark
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 6 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        info = get_worker_info()
+        assert info is not None
+        return *super().__getitem__(index), info.seed
+
+
+def do_nothing(worker_id: int) -> None:
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:worker")
+@pytest.mark.parametrize(
+    "arguments",
+    [{"num_workers": 1}, {"num_workers": 2}, {"num_workers": 2, "worker_init_fn": do_nothing}],
+    ids=["one worker", "two workers", "worker_init_fn"],
+)
+def test_a_worker_in_place_of_another_repeats_none_of_its_numbers(arguments: dict[str, Any], tmp_path: Path) -> None:
+    loader = DataLoader(Mortal(24, tmp_path / "mark"), batch_size=2, seed=5, **arguments)
+    epochs = [list(loader) for _ in range(2)]
+    assert loader.stats()["worker_deaths"] == 1
+    numbers = drawn(columns[:2] for epoch in epochs for columns in epoch)
+    assert len(set(numbers)) == len(numbers) == 2 * 48
+
+
+@pytest.mark.filterwarnings("ignore:worker")
+def test_a_worker_in_place_of_another_is_told_its_own_seed(tmp_path: Path) -> None:
+    loader = DataLoader(Mortal(12, tmp_path / "mark"), batch_size=2, num_workers=1, seed=5)
+    batches = list(loader)
+    first, second = batches[0], batches[3]
+    assert first[2].tolist() != second[2].tolist()
+    for number, _, seed in (first, second):
+        assert random.Random(int(seed[0])).random() == number[0]
+
+
+@pytest.mark.filterwarnings("ignore:worker")
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+def test_a_worker_in_place_of_another_shuffles_a_stream_as_that_did(sharding: str, tmp_path: Path) -> None:
+    class Shuffled(IterableDataset[int]):
+        def __iter__(self) -> Iterator[int]:
+            for number in random.sample(range(12), 12):
+                if number == 6 and not (tmp_path / "mark").exists():
+                    (tmp_path / "mark").touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                yield number
+
+    loader = DataLoader(Shuffled(), num_workers=1, seed=5, iterable_sharding=sharding, multiprocessing_context="fork")
+    numbers = [int(batch[0]) for batch in loader]
+    assert loader.stats()["worker_deaths"] == 1
+    assert sorted(numbers) == list(range(12))
 
 
 @pytest.fixture

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from headrace.data import DataLoader, _stall
+import headrace.fluid as fluid
+from headrace.data import DataLoader, IterableDataset, _stall
+from headrace.fluid import core
 
 
 class Gated:
@@ -49,6 +53,52 @@ def test_a_warning_names_worker_sample_and_stack(workers: str, tmp_path: Path, m
     assert "wait_at_the_gate" in told[-1]
     # The stack ends where the dataset is called.
     assert workers == "thread" or told[-1].rstrip().endswith("in __getitem__"), told[-1]
+
+
+class GatedStream(IterableDataset[int]):
+    def __init__(self, gated: Gated) -> None:
+        self.gated = gated
+
+    def __iter__(self) -> Iterator[int]:
+        return (self.gated[i] for i in range(8))
+
+
+def gated_collation(gate: Path) -> Callable[[list[int]], Any]:
+    gated = Gated(gate)
+    return lambda samples: np.array([gated[i] for i in samples])
+
+
+WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "stream": lambda gate: {"dataset": GatedStream(Gated(gate))},
+    "collate_fn": lambda gate: {"dataset": range(8), "collate_fn": gated_collation(gate)},
+    "feed": lambda gate: {"dataset": Gated(gate)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_warning_shows_the_stack_whatever_is_waited_for(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def warn(text: str, category: type[Warning], **where: Any) -> None:
+        told.append(text)
+        if "wait_at_the_gate" in text:
+            (tmp_path / "gate").touch()
+
+    monkeypatch.setattr(_stall, "_SILENCE", 0.5)
+    monkeypatch.setattr(_stall.warnings, "warn", warn)
+    arguments = WAYS[way](tmp_path / "gate")
+    loader = DataLoader(batch_size=2, num_workers=2, multiprocessing_context="fork", **arguments)
+    if way == "feed":
+        queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 8, [[-1]])
+        feed = loader._feed(queue)
+        batches = [np.asarray(queue.pop(timeout=60)[0]).tolist() for _ in range(4)]
+        feed.stop()
+    else:
+        batches = [batch.tolist() for batch in loader]
+    assert batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert re.match(r"no batch has come for [\d.]+ seconds", told[-1])
 
 
 def test_the_time_is_a_minute() -> None:

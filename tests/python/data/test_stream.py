@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import csv
 import functools
+import io
 import itertools
 import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -658,3 +662,67 @@ def test_a_state_at_the_end_of_an_epoch_that_was_fed_is_that_of_iteration(
     feed.stop()
     with pytest.raises(errors.FailedPrecondition, match="only the program knows"):
         stopped.state_dict()
+
+
+class Lines(IterableDataset[Any]):
+    """The lines of what it was given, which may hold a file in any way."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.source
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    path = tmp_path / "numbers.txt"
+    path.write_text("".join(f"{i}\n" for i in range(3000)))
+    return path
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "the file": lambda file: file,
+    "its buffer": lambda file: file.buffer,
+    "a reader of it": csv.reader,
+    "a dict": lambda file: {"files": [file]},
+    "a generator": lambda file: (line for line in file),
+    "an object": lambda file: types.SimpleNamespace(file=file),
+    "a map": lambda file: map(functools.partial(str.strip), file),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_workers_that_would_share_the_position_of_an_open_file_do_not_start(holder: str, numbers: Path) -> None:
+    with open(numbers) as file:
+        loader = DataLoader(Lines(HOLDERS[holder](file)), 10, num_workers=2, multiprocessing_context="fork")
+        with pytest.raises(
+            errors.InvalidArgument, match=r"dataset\.source holds the open file .*numbers\.txt.*__iter__"
+        ):
+            iter(loader)
+
+
+def test_a_generator_that_reads_an_open_file_is_not_shared(numbers: Path) -> None:
+    with open(numbers) as file:
+        loader = DataLoader((line for line in file), 10, num_workers=2, multiprocessing_context="fork")
+        with pytest.raises(ValueError, match="dataset holds the open file"):
+            iter(loader)
+
+
+def test_files_that_no_two_workers_read_from_are_allowed(numbers: Path, tmp_path: Path) -> None:
+    class Logged(Count):
+        def __init__(self, file: Any) -> None:
+            super().__init__(20)
+            self.file = file
+
+    with open(numbers) as closed:
+        pass
+    with open(tmp_path / "log", "w") as log, open(tmp_path / "log", "a+") as more, open(numbers) as read:
+        for file in (log, more, closed, sys.stdin, sys.stderr, io.StringIO("text")):
+            loader = DataLoader(Logged(file), 5, num_workers=2, multiprocessing_context="fork")
+            assert lists(loader) == [list(range(i, i + 5)) for i in range(0, 20, 5)]
+        for arguments in ({"num_workers": 1}, {"num_workers": 2, "iterable_sharding": "dataset"}):
+            loader = DataLoader(Logged(read), 5, multiprocessing_context="fork", **arguments)
+            assert lists(loader)[0] == list(range(5))
+        loader = DataLoader(Lines(read), 10)
+        assert len(list(loader)) == 300

@@ -138,3 +138,29 @@ def test_breaking_off_and_going_back_gives_new_samples() -> None:
 def test_the_default_arrays_are_as_with_workers(to: Any) -> None:
     here, there = (list(DataLoader(Vectors(5), batch_size=2, to=to, num_workers=number)) for number in (0, 2))
     assert all(same(one, other) for one, other in zip(here, there))
+
+
+def test_samples_on_a_device_are_stacked_there() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+    samples = [{"x": torch.empty(2, 3, device="meta"), "y": (torch.empty((), device="meta"), i)} for i in range(4)]
+    first, second = DataLoader(Samples(samples), batch_size=2)
+    for batch, indices in ((first, [0, 1]), (second, [2, 3])):
+        assert batch["x"].device.type == batch["y"][0].device.type == "meta"
+        assert (batch["x"].shape, batch["y"][0].shape) == ((2, 2, 3), (2,))
+        assert batch["y"][1].tolist() == indices
+    different = [torch.empty(i, device="meta") for i in (2, 3)]
+    with pytest.raises(ValueError, match=r"sample 1 cannot be batched.*shape \(3,\), expected shape \(2,\)"):
+        list(DataLoader(Samples(different), batch_size=2))
+    mixed = [torch.empty(2, device="meta"), torch.empty(2)]
+    with pytest.raises(TypeError, match="on the CPU"):
+        list(DataLoader(Samples(mixed), batch_size=2))
+
+
+def test_collate_fn_may_move_samples_to_a_device() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+
+    def move(samples: list[Any]) -> Any:
+        return torch.tensor(samples).to("meta")
+
+    batches = list(DataLoader(Ints(5), batch_size=2, collate_fn=move))
+    assert [(batch.device.type, len(batch)) for batch in batches] == [("meta", 2), ("meta", 2), ("meta", 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,3 +51,15 @@ def test_a_program_of_one_process_is_not_warned(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK")
     assert told(DataLoader(Ints(8))) == []
+
+
+def test_a_process_group_says_more_than_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("torch.distributed", reason="torch is not installed; make test-peers does")
+    assert len(told(DataLoader(Ints(8)))) == 1
+    monkeypatch.setattr(_world, "_warned", False)
+    distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        assert told(DataLoader(Ints(8))) == []
+    finally:
+        distributed.destroy_process_group()
+    assert len(told(DataLoader(Ints(8)))) == 1

@@ -26,8 +26,13 @@ class Numbered(Dataset):  # type: ignore[misc, type-arg, unused-ignore]
         return {"x": torch.tensor([float(index)]), "labels": torch.tensor([0.0])}
 
 
-def loader() -> DataLoader:
-    return DataLoader(Numbered(), batch_size=5, shuffle=True, num_workers=2)
+def loader(**arguments: Any) -> DataLoader:
+    return DataLoader(Numbered(), batch_size=5, shuffle=True, num_workers=2, **arguments)
+
+
+def share(accelerator: Any) -> DataLoader:
+    """A process's share, of which Accelerate knows nothing."""
+    return loader(seed=7, shard=(accelerator.process_index, accelerator.num_processes))
 
 
 def lightning(seen: list[list[int]], folder: str) -> None:
@@ -59,6 +64,7 @@ def lightning(seen: list[list[int]], folder: str) -> None:
         default_root_dir=folder,
     )
     trainer.fit(Model(), loader())
+    assert trainer.train_dataloader.stats()["workers"] == 2
 
 
 def accelerate(seen: list[list[int]], folder: str) -> None:
@@ -70,7 +76,23 @@ def accelerate(seen: list[list[int]], folder: str) -> None:
         seen.append([int(x) for batch in batches for x in batch["x"]])
 
 
-def trainer(seen: list[list[int]], folder: str) -> None:
+def accelerate_share(seen: list[list[int]], folder: str) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    layer = torch.nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(layer, torch.optim.SGD(layer.parameters(), 1e-6))
+    batches = share(accelerator)
+    for _ in range(EPOCHS):
+        seen.append([])
+        for batch in batches:
+            seen[-1] += [int(x) for x in batch["x"]]
+            accelerator.backward(model(batch["x"]).square().mean())
+            optimizer.step()
+    assert batches.stats()["workers"] == 2
+
+
+def trainer(seen: list[list[int]], folder: str, shares: bool = False) -> None:
     import transformers
 
     class Model(torch.nn.Module):
@@ -86,7 +108,10 @@ def trainer(seen: list[list[int]], folder: str) -> None:
 
     class Trainer(transformers.Trainer):
         def get_train_dataloader(self) -> Any:
-            return self.accelerator.prepare(loader())
+            if not shares:
+                return self.accelerator.prepare(loader())
+            self.batches = share(self.accelerator)
+            return self.batches
 
     arguments = transformers.TrainingArguments(
         folder,
@@ -99,12 +124,19 @@ def trainer(seen: list[list[int]], folder: str) -> None:
         disable_tqdm=True,
         learning_rate=1e-6,
     )
-    Trainer(Model(), arguments, train_dataset=Numbered()).train()
+    trains = Trainer(Model(), arguments, train_dataset=Numbered())
+    trains.train()
+    assert not shares or trains.batches.stats()["workers"] == 2
+
+
+def trainer_share(seen: list[list[int]], folder: str) -> None:
+    trainer(seen, folder, shares=True)
 
 
 if __name__ == "__main__":
     given: list[list[int]] = []
     torch.manual_seed(0)
-    {"lightning": lightning, "accelerate": accelerate, "trainer": trainer}[sys.argv[1]](given, sys.argv[2])
+    programs = (lightning, accelerate, accelerate_share, trainer, trainer_share)
+    {program.__name__: program for program in programs}[sys.argv[1]](given, sys.argv[2])
     rank = os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0"))
     Path(sys.argv[2], f"rank{rank}.json").write_text(json.dumps(given))

@@ -12,6 +12,7 @@ import random
 import signal
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ def assert_same(got: Any, expected: Any, where: str = "batch") -> None:
     assert type(got) is type(expected), f"{where}: {type(got)} instead of {type(expected)}"
     if isinstance(expected, torch.Tensor):
         assert (got.dtype, got.layout) == (expected.dtype, expected.layout), where
-        assert got.shape == expected.shape or expected.is_nested, where
+        assert expected.is_nested or got.shape == expected.shape, where
         if expected.is_nested:
             for mine, theirs in zip(got.unbind(), expected.unbind()):
                 assert_same(mine, theirs, where)
@@ -108,6 +109,14 @@ def complexes(i: int) -> Any:
     return complex(i, 1)
 
 
+def nested_sample(i: int) -> Any:
+    return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+
+
+def sparse_sample(i: int) -> Any:
+    return {"x": torch.eye(3).to_sparse(), "y": i}
+
+
 def drawn(i: int) -> Any:
     return torch.rand(()), random.random(), np.random.random()
 
@@ -169,10 +178,14 @@ def outcome(loader_class: Any, dataset: Any, count: int, **arguments: Any) -> An
         return type(error), str(error)[:20] if arguments.get("num_workers", 0) == 0 else ""
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse invariant checks")
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
     "make",
-    [tensors, pairs, numbers, texts, mappings, some_texts, nothing, objects, shapes, complexes],
+    [
+        *(tensors, pairs, numbers, texts, mappings, some_texts, nothing, objects, shapes, complexes),
+        *(nested_sample, sparse_sample),
+    ],
     ids=lambda make: make.__name__,
 )
 def test_batches_are_those_of_pytorch(make: Any, workers: int) -> None:
@@ -428,6 +441,34 @@ def test_the_death_of_workers_is_reported_as_pytorch_does(make: Any, init: Any, 
         list(loader)
 
 
+class Mortal(Made):
+    """Kills its worker the first time that it makes sample 6."""
+
+    def __init__(self, make: Any, length: int, mark: Path) -> None:
+        super().__init__(make, length)
+        self.mark = mark
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 6 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@pytest.mark.filterwarnings("ignore:worker")
+@pytest.mark.parametrize("arguments", [{"num_workers": 1}, {"num_workers": 2, "worker_init_fn": seed_by_worker}])
+def test_a_worker_in_place_of_another_has_a_seed_of_its_own(arguments: dict[str, Any], tmp_path: Path) -> None:
+    loader = DataLoader(Mortal(seeds_and_worker, 24, tmp_path / "mark"), batch_size=2, seed=7, **arguments)
+    seeds, workers, agree = (torch.cat(column) for column in zip(*loader))
+    assert agree.all()
+    replaced = int(workers[6])
+    assert seeds[workers == replaced].unique().tolist() == sorted({int(seeds[2 * replaced]), int(seeds[6])})
+    assert len(seeds.unique()) == loader.num_workers + 1
+    loader = DataLoader(Mortal(drawn, 24, tmp_path / "another"), batch_size=2, seed=7, **arguments)
+    numbers = [float(number) for batch in loader for number in batch[0]]
+    assert len(set(numbers)) == len(numbers) == 24
+
+
 def invalid() -> list[Any]:
     made, stream = Made(tensors), Stream(tensors)
     return [
@@ -517,6 +558,15 @@ def test_datapipes_are_shuffled_and_shared_out() -> None:
         loader.state_dict()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_the_loader_that_cannot_shard_a_datapipe_names_the_one_that_can() -> None:
+    wrapper = pytest.importorskip("torch.utils.data.datapipes.iter").IterableWrapper
+    pipe = wrapper(range(20)).sharding_filter()
+    with pytest.raises(TypeError, match=r"headrace\.torch\.DataLoader"):
+        HeadraceLoader(pipe, batch_size=2, num_workers=2)
+    assert torch.cat(list(HeadraceLoader(pipe, batch_size=2))).tolist() == list(range(20))
+
+
 def test_a_hugging_face_dataset_gives_tensors() -> None:
     datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     rows = datasets.Dataset.from_dict(
@@ -540,6 +590,24 @@ def test_iterators_that_nobody_reads_or_reads_late_change_no_order(order: str, w
         torch.rand(3)  # the weights of a model, say
         epochs.append((first, list(late), list(loader), torch.rand(())))
     assert_same(*epochs)
+
+
+@pytest.mark.parametrize("cls", [DataLoader, HeadraceLoader])
+def test_set_epoch_chooses_an_order_only_with_a_seed(cls: Any) -> None:
+    def orders(**arguments: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        loader = cls(range(100), batch_size=100, shuffle=True, **arguments)
+        found = []
+        for _ in range(2):
+            loader.set_epoch(3)
+            found += [batch.tolist() for batch in loader]
+        return found
+
+    first, second = orders(seed=5)
+    assert first == second
+    for arguments in ({}, {"generator": torch.Generator()}):
+        first, second = orders(**arguments)
+        assert first != second
 
 
 def test_refresh_shows_what_cannot_be_seen() -> None:
