@@ -57,6 +57,31 @@ def check_content(torch: Any, batches: int, rows: int, elements: int) -> int:
     return int(wrong)
 
 
+def check_device_content(torch: Any, batches: int, rows: int, elements: int) -> int:
+    """How many batches of ``device="cuda:N"`` are wrong where the consumer's streams take turns, the device is busy,
+    and each batch is dropped at once, so that its memory is soon that of another copy.
+    """
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    dataset = Numbered(batches * rows, elements)
+    loader = DataLoader(dataset, batch_size=rows, num_workers=4, device=str(device))
+    streams = [torch.cuda.Stream(device) for _ in range(3)]
+    busy = torch.randn(2048, 2048, device=device)
+    wrong = torch.zeros(batches, dtype=torch.bool, device=device)
+    torch.cuda.synchronize(device)  # these were made on another stream
+    iterator = iter(loader)
+    for number in range(batches):
+        with torch.cuda.stream(streams[number % len(streams)]):
+            batch = next(iterator)  # for which the current stream waits
+            assert batch.device == device, batch.device
+            for _ in range(4):
+                busy @ busy  # so that the batch is read long after it was dropped
+            expected = torch.arange(number * rows, (number + 1) * rows, device=device, dtype=torch.float32)
+            wrong[number] = (batch != expected[:, None]).any()
+            del batch
+    torch.cuda.synchronize(device)
+    return int(wrong.sum())
+
+
 def bandwidth(torch: Any, sources: list[Any], repeats: int) -> float:
     """GB/s of asynchronous copies from those tensors, one after the other."""
     target = torch.empty_like(sources[0], device="cuda")
@@ -122,10 +147,12 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, torch {torch.__version__}")
     wrong = check_content(torch, arguments.batches, 64, 1024)
     print(f"content: {wrong} of {arguments.batches} copies are wrong")
+    wrong_on_device = check_device_content(torch, arguments.batches, 64, 1024)
+    print(f"content with device=: {wrong_on_device} of {arguments.batches} batches are wrong")
     slots, own = check_bandwidth(torch, arguments.megabytes)
     print(f"bandwidth: {slots:.1f} GB/s from slots, {own:.1f} from one pinned buffer ({slots / own:.2f} of it)")
     print(f"overlap: {check_overlap(torch, arguments.megabytes):.0%} of the copies is hidden behind kernels")
-    return 1 if wrong else 0
+    return 1 if wrong or wrong_on_device else 0
 
 
 if __name__ == "__main__":
