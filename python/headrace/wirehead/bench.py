@@ -266,6 +266,8 @@ def swap(place: dict[str, Any], quick: bool) -> None:
                 sample = np.frombuffer(os.urandom(length), np.uint8), number
                 starts.append(time.perf_counter())
                 puts.append(_timed(writer.put, sample)[0])
+            while cache.current() < swaps:
+                time.sleep(0.01)
             stop.set()
             thread.join()
             writer.close()
