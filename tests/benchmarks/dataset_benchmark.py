@@ -5,8 +5,9 @@ Each case generates its data in a temporary folder and reads it as the library's
 loader fares well: files stay open in each worker, and samples are tensors where the library gives a choice. Both
 loaders run in the same process, with the same dataset, arguments and number of persistent workers, in turns, so that
 whatever else the machine does hits both alike; the figures are medians over the rounds, the ratios medians of the
-rounds' ratios. A run goes through as many epochs as its time allows; its first batches are not counted. Cases whose
-library is not installed are left out.
+rounds' ratios. Each round makes both loaders anew and warms them up: where a worker's allocator finds memory differs
+from process to process, and with it the speed, by up to a tenth. A run goes through as many epochs as its time allows;
+its first batches are not counted. Cases whose library is not installed are left out.
 
 "seeding" is what the drop-in does for each sample that several workers may make: it seeds the global generators of
 random, numpy.random and torch. It is measured alone, in microseconds.
@@ -204,6 +205,8 @@ class Case:
         make: makes the dataset in a folder.
         needs: the libraries without which the case is left out.
         workers: instead of the number asked for.
+        length: of a run, in multiples of the time asked for: torch's workers finish their batches together, which
+            must not matter where few fit in.
     """
 
     name: str
@@ -213,11 +216,12 @@ class Case:
     shuffle: bool | None = None
     collate_fn: Callable[[list[Any]], Any] | None = None
     workers: int | None = None
+    length: int = 1
 
 
 CASES = [
     Case("Hugging Face", hugging_face, 64, ("datasets",), shuffle=True),
-    Case("JPEG", jpegs, 32, ("PIL", "torchvision"), shuffle=True),
+    Case("JPEG", jpegs, 32, ("PIL", "torchvision"), shuffle=True, length=3),
     Case("HDF5", hdf5, 64, ("h5py",), shuffle=True),
     Case("Parquet", parquet, 64, ("pyarrow",)),
     Case("text", texts, 32, ("tokenizers",), shuffle=True, collate_fn=pad),
@@ -239,44 +243,49 @@ def endless(loader: Any) -> Iterator[Any]:
     return itertools.chain.from_iterable(itertools.repeat(loader))
 
 
+def contestants(case: Case, dataset: Any, workers: int) -> list[Contestant]:
+    field = []
+    for name, kind in (("headrace", DataLoader), ("torch", data.DataLoader)):
+        loader = kind(
+            dataset,
+            batch_size=case.batch_size,
+            shuffle=case.shuffle,
+            collate_fn=case.collate_fn,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+        )
+        field.append(Contestant(name, functools.partial(endless, loader), getattr(loader, "shutdown", lambda: None)))
+    return field
+
+
 def measure(case: Case, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per loader."""
     workers = arguments.workers if case.workers is None else case.workers
+    run = Run(arguments.warm_up * 10)
+    rates: dict[str, list[float]] = {"headrace": [], "torch": []}
     with tempfile.TemporaryDirectory() as folder:
         dataset = case.make(Path(folder))
-        field = []
-        for name, kind in (("headrace", DataLoader), ("torch", data.DataLoader)):
-            loader = kind(
-                dataset,
-                batch_size=case.batch_size,
-                shuffle=case.shuffle,
-                collate_fn=case.collate_fn,
-                num_workers=workers,
-                persistent_workers=workers > 0,
-            )
-            field.append(
-                Contestant(name, functools.partial(endless, loader), getattr(loader, "shutdown", lambda: None))
-            )
-        run = Run(arguments.warm_up * 10)
-        try:
-            for each in field:
-                each.run(run, arguments.seconds, measure=False)
-            for number in range(arguments.rounds):
+        for number in range(arguments.rounds):
+            field = contestants(case, dataset, workers)
+            try:
+                for each in field:
+                    each.run(run, arguments.seconds, measure=False)
                 for each in field[:: 1 if number % 2 else -1]:
-                    each.run(run, arguments.seconds, measure=True)
-        finally:
-            for each in field:
-                each.close()
-    ratios = [mine / theirs for mine, theirs in zip(field[0].rates, field[1].rates)]
+                    each.run(run, arguments.seconds * case.length, measure=True)
+                    rates[each.name] += each.rates
+            finally:
+                for each in field:
+                    each.close()
+    ratios = [mine / theirs for mine, theirs in zip(rates["headrace"], rates["torch"])]
     return [
         {
             "case": case.name,
-            "loader": each.name,
+            "loader": name,
             "workers": workers,
-            "samples_per_s": statistics.median(each.rates) * case.batch_size,
-            "ratio_to_torch": statistics.median(ratios) if each is field[0] else 1.0,
+            "samples_per_s": statistics.median(rates[name]) * case.batch_size,
+            "ratio_to_torch": statistics.median(ratios) if name == "headrace" else 1.0,
         }
-        for each in field
+        for name in rates
     ]
 
 
@@ -293,8 +302,8 @@ def parse() -> argparse.Namespace:
     names = [case.name for case in CASES]
     parser.add_argument("--case", action="append", choices=names, help="which cases to run (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes of each loader (default: 2)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds to take the median of (default: 5)")
-    parser.add_argument("--seconds", type=float, default=1, help="the most that one run takes (default: 1)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds to take the median of (default: 7)")
+    parser.add_argument("--seconds", type=float, default=1, help="the most that a run takes; JPEG: thrice (default: 1)")
     parser.add_argument("--warm-up", type=int, default=6, help="batches of each run that are not counted (default: 6)")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too; - for standard output only")
     return parser.parse_args()

@@ -358,6 +358,7 @@ def patiently(iterator: Iterator[Any]) -> tuple[list[Any], list[str]]:
             timeouts.append(str(error))
         except RuntimeError as error:
             got.append(str(error))
+            assert len(got) < 1000, f"the epoch does not end: {got[-1]}"
 
 
 def hang(how: str, context: str, workers: int) -> None:
