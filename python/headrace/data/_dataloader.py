@@ -523,15 +523,20 @@ class DataLoader(Generic[Batch]):
             if loader is None:
                 engine.close()
             elif engine.is_mine():
-                if loader._next is following:
-                    if progress.untouched and not progress.feeding:
-                        loader._next, loader._resuming = progress.begin, progress.resumed
-                        if loader._latest is progress:
-                            loader._chosen_at = progress.batch
-                    elif progress.finished:
-                        # Of workers that share a stream, one was at its end: the others begin where it was.
-                        own = loader._config.own_streams
-                        loader._next = Position(progress.epoch + 1) if own else progress.position(None)
+                unread = progress.untouched and not progress.feeding
+                if loader._next is not following:
+                    # If nobody reads the iteration that has begun since either, both are given back.
+                    for running in loader._running if unread else ():
+                        if isinstance(running, BatchIterator) and running.progress.back[0] is following:
+                            running.progress.back = progress.back
+                elif unread:
+                    loader._next, loader._resuming = progress.back
+                    if loader._latest is progress:
+                        loader._chosen_at = progress.batch
+                elif progress.finished:
+                    # Of workers that share a stream, one was at its end: the others begin where it was.
+                    own = loader._config.own_streams
+                    loader._next = Position(progress.epoch + 1) if own else progress.position(None)
                 loader._release(engine)
 
         return give_back

@@ -98,13 +98,15 @@ class Progress:
         resumed: whether a state said so.
 
     Attributes:
+        back: what the loader goes back to if nobody reads it: a position, and whether a state said so.
         place: how many batches were taken; if ``detailed``, a :class:`_StreamsPlace` or an :class:`_UnorderedPlace`.
             Always replaced as a whole, so that it can be put back.
         engine: None once it was shut down.
     """
 
     def __init__(self, engine: Engine, begin: Position, resumed: bool) -> None:
-        self.begin, self.resumed = begin, resumed
+        self.begin = begin
+        self.back = begin, resumed
         self.epoch = begin.epoch
         self.finished = False
         self.feeding = False
@@ -250,6 +252,9 @@ class BatchIterator(Iterator[Any]):
     Args:
         length: gives the number of batches in the epoch.
         give_back: called with the engine when the iteration is over, or nobody refers to it any more.
+
+    Attributes:
+        progress: how far it has come.
     """
 
     def __init__(
@@ -265,7 +270,7 @@ class BatchIterator(Iterator[Any]):
         self._workers = engine.workers.processes
         self._take = engine.next
         self._acknowledge = engine.acknowledge
-        self._progress = progress
+        self.progress = progress
         self._kept: Any = _NOTHING
         self._length = length
         self._give_back = give_back
@@ -285,7 +290,7 @@ class BatchIterator(Iterator[Any]):
             if self._ended is not None:
                 raise errors.FailedPrecondition(self._ended)
             raise StopIteration
-        progress = self._progress
+        progress = self.progress
         before = progress.place
         batch = self._kept
         told: BaseException | None = None

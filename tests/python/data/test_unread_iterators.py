@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,20 @@ def test_the_next_iterator_begins_where_it_would_have(way: dict[str, Any]) -> No
         iter(probed)
         assert probed.state_dict() == state
         assert values(probed) == values(plain)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_several_at_a_time_consume_nothing_in_whatever_order_they_go(order: tuple[int, ...]) -> None:
+    loader = DataLoader(Ints(20), batch_size=4, shuffle=True, seed=3)
+    epochs = [values(loader) for _ in range(2)]
+    loader.set_epoch(0)
+    assert values(loader) == epochs[0]
+    state = loader.state_dict()
+    unread = {number: iter(loader) for number in range(3)}
+    for number in order:
+        del unread[number]
+    assert loader.state_dict() == state
+    assert values(loader) == epochs[1]
 
 
 def test_a_state_is_not_used_up() -> None:
