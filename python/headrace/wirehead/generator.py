@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import itertools
 import logging
@@ -150,10 +151,15 @@ def ending_on_signals(stop: threading.Event) -> Iterator[None]:
         yield
         return
 
+    asked = False
+
     def handle(number: int, frame: Any) -> None:
-        if stop.is_set():
+        nonlocal asked
+        if asked or stop.is_set():
             sys.exit(128 + number)
-        stop.set()
+        asked = True
+        # Beside: this thread may be at work on the event, and hold its lock for as long as this function runs.
+        _thread.start_new_thread(stop.set, ())
 
     previous = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
