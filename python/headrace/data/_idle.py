@@ -20,7 +20,7 @@ class IdleEngine:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector may run within, and end another iterator of the loader
         self._engine: Engine | None = None
         self._since = 0.0
 
@@ -56,7 +56,7 @@ class IdleEngine:
         return self._engine is not None
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # as that of an IdleEngine
 _watched: WeakBag[IdleEngine] = WeakBag()
 _watching = False
 
@@ -92,9 +92,9 @@ def _look() -> bool:
 def _after_fork() -> None:
     """A forked child has neither the thread nor the engines; a lock may have been held."""
     global _lock, _watching
-    _lock, _watching = threading.Lock(), False
+    _lock, _watching = threading.RLock(), False
     for idle in _watched:
-        idle._lock = threading.Lock()
+        idle._lock = threading.RLock()
     _watched.clear()
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from headrace.data import RandomSampler, SeekableSampler
 from headrace.wirehead.cache import Cache
+from headrace.wirehead.closing import CLOSING_PRIORITY, close_later, start_closing
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CorruptSampleError, StoreError
 from headrace.wirehead.reader import Reader
@@ -97,7 +98,7 @@ class _Wirehead:
         return self.config.swap_cap
 
     def __getstate__(self) -> dict[str, Any]:
-        handles = ("_lock", "_cache", "_reader", "_pid", "_generation", "_read_ids", "_rounds")
+        handles = ("_lock", "_cache", "_reader", "_finalizer", "_pid", "_generation", "_read_ids", "_rounds")
         return {name: value for name, value in self.__dict__.items() if name not in handles}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -118,7 +119,9 @@ class _Wirehead:
     def close(self) -> None:
         """Lets go of the generation and the connection. Reading opens them again."""
         with self._lock:
-            if self._cache is not None and self._reader is not None:
+            if self._cache is not None and self._reader is not None and self._pid == os.getpid():
+                if self._finalizer is not None:
+                    self._finalizer.detach()
                 _close(self._cache, self._reader, self._pid)
             self._begin()
 
@@ -161,6 +164,7 @@ class _Wirehead:
         self._lock = threading.RLock()
         self._cache: Cache | None = None
         self._reader: Reader | None = None
+        self._finalizer: weakref.finalize[..., _Wirehead] | None = None
         self._pid = 0
         self._generation = 0
         self._read_ids: set[int] = set()
@@ -177,9 +181,10 @@ class _Wirehead:
                 cache.close()
                 raise
             self._cache, self._reader, self._pid = cache, reader, os.getpid()
+            start_closing()
             # When the process ends, and not LEASE seconds later. A worker process runs no atexit functions.
-            finalizer = weakref.finalize(self, _close, cache, reader, os.getpid())
-            multiprocessing.util.Finalize(None, finalizer, exitpriority=10)
+            self._finalizer = weakref.finalize(self, close_later, _close, cache, reader, os.getpid())
+            multiprocessing.util.Finalize(None, self._finalizer, exitpriority=CLOSING_PRIORITY)
         assert self._cache is not None
         assert self._reader is not None
         return self._cache, self._reader

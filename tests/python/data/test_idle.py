@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import threading
 import time
 import weakref
+from typing import Any
 
 import pytest
 from loader_datasets import Ints
@@ -56,7 +58,16 @@ def test_a_loader_that_is_gone_is_not_waited_for() -> None:
 def test_a_forked_child_iterates_on_its_own() -> None:
     loader = DataLoader(Ints(12), 3, num_workers=1)
     list(loader)
-    loader._idle._lock.acquire()  # as if a thread were just looking
+    held, done = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with loader._idle._lock:
+            held.set()
+            done.wait()
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    held.wait()
     child = os.fork()
     if child == 0:
         status = 1
@@ -65,6 +76,26 @@ def test_a_forked_child_iterates_on_its_own() -> None:
             loader.shutdown()
         finally:
             os._exit(status)
-    loader._idle._lock.release()
+    done.set()
+    looking.join()
     assert os.waitpid(child, 0)[1] == 0
     assert len(list(loader)) == 4
+
+
+def test_an_iterator_may_end_at_any_moment() -> None:
+    """As one that the garbage collector finds, within whatever its thread is at."""
+    loader = DataLoader(Ints(12), 3, num_workers=1)
+
+    def abandon(lock: Any, iterators: list[Any]) -> None:
+        with lock:
+            iterators.clear()
+
+    for lock in (loader._idle._lock, _idle._lock):
+        iterators = [iter(loader)]
+        next(iterators[0])
+        thread = threading.Thread(target=abandon, args=(lock, iterators), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+        assert loader._idle
+        assert len(list(loader)) == 4

@@ -1,0 +1,91 @@
+"""What ends a dataset that nobody has closed, and a process that is asked to."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.generator import ending_on_signals
+
+
+@pytest.fixture
+def filled(config: dict[str, Any]) -> dict[str, Any]:
+    WireheadGenerator(iter([(1, 2)] * 5), config).run()
+    return config
+
+
+def readers(config: dict[str, Any]) -> int:
+    cache = Cache(config)
+    try:
+        return sum(lease["role"] == "reader" for lease in cache.leases().values())
+    finally:
+        cache.close()
+
+
+def test_the_garbage_collector_waits_for_no_lock(filled: dict[str, Any]) -> None:
+    """It runs in whatever thread, at whatever moment: also while that holds what closing needs."""
+    dataset = MongoTupleheadDataset(filled)
+    assert len(dataset[0]) == 2
+    assert readers(filled) == 1
+    lease = dataset._reader._lease  # type: ignore[union-attr]
+    circle: list[Any] = [dataset]
+    circle.append(circle)
+    del dataset, circle
+
+    def collect() -> None:
+        with lease._write_lock:
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    deadline = time.monotonic() + 20
+    while readers(filled):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+PROGRAM = """
+import sys, yaml
+from headrace.wirehead import MongoTupleheadDataset
+def read():
+    dataset = MongoTupleheadDataset(yaml.safe_load(sys.argv[1]))
+    dataset[0]
+    return dataset
+{last}
+"""
+
+
+@pytest.mark.parametrize("last", ["read()", "kept = read()", "read().close()"])
+def test_a_process_that_ends_leaves_no_lease(filled: dict[str, Any], last: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(last=last))
+    subprocess.run([sys.executable, str(program), yaml.safe_dump(filled)], check=True)
+    assert readers(filled) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_may_come_while_the_event_is_in_use(number: signal.Signals) -> None:
+    stop = threading.Event()
+    with ending_on_signals(stop):
+        with stop._cond:  # type: ignore[attr-defined]
+            os.kill(os.getpid(), number)
+            signal.sigpending()  # a moment in which the handler runs
+        assert stop.wait(20)
+        with pytest.raises(SystemExit) as ended:
+            os.kill(os.getpid(), number)
+            signal.sigpending()
+        assert ended.value.code == 128 + number
