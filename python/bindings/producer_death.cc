@@ -1,4 +1,4 @@
-// _core.HeldClaim and _core.ProducerDeath.
+// _core.ProducerDeath, a HeldClaim.
 #include <pybind11/pybind11.h>
 
 #include "python/bindings/bindings.h"
@@ -11,14 +11,6 @@ using shared_memory::HeldClaim;
 using shared_memory::ProducerDeath;
 
 void BindProducerDeath(py::module_& m) {
-  py::class_<HeldClaim>(m, "HeldClaim", "What a producer does, or was doing when its process ended.")
-      .def_readonly("producer", &HeldClaim::producer)
-      .def_readonly("sequence", &HeldClaim::sequence)
-      .def_readonly("epoch", &HeldClaim::epoch)
-      .def_readonly("batch", &HeldClaim::batch)
-      .def_readonly("row", &HeldClaim::row)
-      .def_property_readonly("kind", [](const HeldClaim& self) { return shared_memory::NameOf(self.kind); })
-      .def_readonly("at_row", &HeldClaim::at_row, "Whether it has begun with the row, and does not only prepare.");
   py::class_<ProducerDeath, HeldClaim>(m, "ProducerDeath", "What a producer was doing when its process ended.")
       .def_readonly("busy", &ProducerDeath::busy, "Whether it held a claim, which is free again.")
       .def_readonly("corrupt", &ProducerDeath::corrupt,

@@ -1,0 +1,50 @@
+// headrace._core.OpDesc.
+#include <pybind11/stl.h>
+
+#include <string>
+#include <vector>
+
+#include "python/bindings/attribute_caster.h"
+#include "python/bindings/bindings.h"
+#include "python/bindings/program.h"
+
+namespace headrace::python {
+
+namespace py = pybind11;
+
+namespace {
+
+py::dict Attrs(const OpDesc& op) {
+  py::dict attrs;
+  for (const auto& [name, value] : op.attrs) {
+    attrs[py::str(name)] = AttributeToPython(value);
+  }
+  return attrs;
+}
+
+std::vector<std::string> Slots(const VarNameMap& slots) {
+  std::vector<std::string> names;
+  for (const auto& entry : slots) {
+    names.push_back(entry.first);
+  }
+  return names;
+}
+
+}  // namespace
+
+void BindOpDesc(py::module_& m) {
+  py::class_<OpDesc>(m, "OpDesc", "An operator as it stands in a block: a copy, which does not change with the block.")
+      .def_property_readonly("type", [](const OpDesc& op) { return op.type; })
+      .def(
+          "input", [](const OpDesc& op, const std::string& slot) { return op.Input(slot); }, py::arg("slot"))
+      .def(
+          "output", [](const OpDesc& op, const std::string& slot) { return op.Output(slot); }, py::arg("slot"))
+      .def("input_names", [](const OpDesc& op) { return Slots(op.inputs); })
+      .def("output_names", [](const OpDesc& op) { return Slots(op.outputs); })
+      .def("input_arg_names", &OpDesc::InputNames)
+      .def("output_arg_names", &OpDesc::OutputNames)
+      .def("attrs", &Attrs)
+      .def("__str__", &OpDesc::ToString);
+}
+
+}  // namespace headrace::python
