@@ -380,7 +380,7 @@ def test_get_worker_info() -> None:
     assert torch_data.get_worker_info() is None
     assert hr_data.get_worker_info() is None
     assert {tuple(row[:4]) for row in hr.DataLoader(td.WhoAmI(), batch_size=None)} == {(-1, -1, -1, -1)}
-    rows = list(hr.DataLoader(td.WhoAmI(), batch_size=None, num_workers=3))
+    rows = list(hr.DataLoader(td.WhoAmI(3), batch_size=None, num_workers=3, multiprocessing_context="fork"))
     assert [row[5] for row in rows] == list(range(32))
     assert {row[0] for row in rows} == {0, 1, 2}
     assert {row[1] for row in rows} == {3}

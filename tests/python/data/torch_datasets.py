@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import multiprocessing
 import os
 import random
 import time
@@ -225,17 +226,25 @@ class Sleepy(Items):
 
 
 class WhoAmI(Dataset[Any]):
-    """What torch's get_worker_info says in the worker."""
+    """What torch's get_worker_info says in the worker. The first ``parties`` samples are made all at once, or never.
+
+    With ``batch_size=None`` each of them is a claim of its own, so that as many workers take part. For forked workers.
+    """
+
+    def __init__(self, parties: int = 1) -> None:
+        self.parties = parties
+        self.barrier = multiprocessing.get_context("fork").Barrier(parties)
 
     def __len__(self) -> int:
         return 32
 
     def __getitem__(self, index: int) -> tuple[int, ...]:
-        time.sleep(0.005)  # so that every worker gets something to do
         info = get_worker_info()
         if info is None:
             return -1, -1, -1, -1, os.getpid(), index
         assert info.dataset is self
+        if index < self.parties:
+            self.barrier.wait()
         return info.id, info.num_workers, info.seed, torch.initial_seed(), os.getpid(), index
 
 
