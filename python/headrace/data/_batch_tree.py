@@ -30,6 +30,7 @@ from typing import Any, Optional
 import numpy as np
 
 from headrace.data._ragged import Ragged
+from headrace.data._sample_pickle import unsendable
 from headrace.data._tensors import (
     EXTENSION_TYPES,
     Array,
@@ -149,7 +150,12 @@ def _dumps(value: Any) -> bytes:
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
     pickler.fast = True
-    pickler.dump(value)
+    try:
+        pickler.dump(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise unsendable("the dataset or collate_fn", error) from error
     return buffer.getvalue()
 
 

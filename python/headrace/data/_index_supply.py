@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import pickle
 from typing import Any
 
 import numpy as np
@@ -83,16 +84,15 @@ class IndexSupply:
             batch = self._begin.batch_after(self._scheduler.supplied)
             try:
                 indices = self._plan.take(batch)
+                packed, pickled = (b"", False) if indices is None else _pack(indices)
             except Exception as error:
                 self.error = error  # raised once the batches before it have been taken
                 indices = None
             if indices is None:
                 self._scheduler.end_supply()
                 return
-            integers = as_integers(indices)
             self._lists[batch] = indices
-            packed = dumps(list(indices)) if integers is None else integers.tobytes()
-            self._scheduler.supply(len(indices), packed, integers is None)
+            self._scheduler.supply(len(indices), packed, pickled)
             while len(self._lists) > self._most_lists:
                 self._lists.popitem(last=False)
 
@@ -114,3 +114,17 @@ class IndexSupply:
         if self._order == "shuffled":
             return _core.IndexPermutation(self._length, self._seed, epoch)[position]
         return position
+
+
+def _pack(indices: Indices) -> tuple[bytes, bool]:
+    """What the scheduler is handed for a list, and whether that is a pickle, and not int64s."""
+    integers = as_integers(indices)
+    if integers is not None:
+        return integers.tobytes(), False
+    try:
+        return dumps(list(indices)), True
+    except Exception as error:
+        raise pickle.PicklingError(
+            f"the sampler gave an index that cannot be sent to a worker ({type(error).__name__}: {error}). Indices may "
+            "be numbers, strings, tuples of these, or other objects that can be pickled"
+        ) from error

@@ -1,11 +1,11 @@
-"""Serializes samples that one worker makes and another one collates."""
+"""Serializes what leaves a worker: samples that another one collates, and objects in batches."""
 
 from __future__ import annotations
 
 import io
 import pickle
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,29 @@ from headrace.data._tensors import EXTENSION_TYPES, Form, array_of_tensor, is_te
 def dumps(value: Any) -> bytes:
     """Pickles ``value`` with the newest protocol."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unsendable(source: str, error: Exception) -> pickle.PicklingError:
+    """What to raise where ``error`` came of pickling what ``source``, such as "the dataset", had returned."""
+    return pickle.PicklingError(
+        f"{source} returned something that cannot be sent from a worker ({type(error).__name__}: {error}). Return "
+        "arrays, tensors, numbers, strings, containers of these, or other objects that can be pickled; or pass "
+        "num_workers=0, with which nothing is sent"
+    )
+
+
+def dumps_from(source: str) -> Callable[[Any], bytes]:
+    """As :func:`dumps`, for what ``source`` has returned; it raises :func:`unsendable`."""
+
+    def dumps_or_explain(value: Any) -> bytes:
+        try:
+            return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise unsendable(source, error) from error
+
+    return dumps_or_explain
 
 
 class _SamplePickler(pickle.Pickler):

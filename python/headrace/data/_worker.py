@@ -29,7 +29,7 @@ from headrace.data._collation import DefaultCollate, collate_in_place, default_c
 from headrace.data._dataset import Fetcher
 from headrace.data._hand_over import HandOver, describe_as_is
 from headrace.data._random import generators_restored, place_key, seed_generators, successor_seed
-from headrace.data._sample_pickle import dumps, dumps_sample, loads_sample
+from headrace.data._sample_pickle import dumps, dumps_from, dumps_sample, loads_sample
 from headrace.data._stream import StreamReader, StreamTask
 from headrace.data._tensor_dataset import TensorColumns, tensor_columns
 from headrace.data._updates import UpdateError, UpdateReader
@@ -205,7 +205,8 @@ class ClaimServer:
         describe_sample = describe if hand_over is None else describe_as_is
         if is_in_place(collate):
             describe_sample = collate.describe
-        self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe_sample, dumps)
+        dumps_object = dumps_from("collate_fn" if self._own_collate else "the dataset")
+        self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe_sample, dumps_object)
 
     def _prepare(self) -> None:
         """Looks up the methods of the dataset as it is now."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -367,6 +369,70 @@ class ByObject(Ints):
         if index.number == 2:
             raise_one("value")
         return int(index.number)
+
+
+class Box:
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+class Unsendable(Ints):
+    """Sample 5 holds something that pickle refuses."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index, Box(iter_of(index) if index == 5 else index)
+
+
+class UnsendableStream(IterableDataset):
+    def __iter__(self) -> Iterator[Any]:
+        return map(Unsendable(12).__getitem__, range(12))
+
+
+def iter_of(index: int) -> Iterator[int]:
+    yield index
+
+
+def iter_of_batch(samples: list[Any]) -> Any:
+    return iter_of(0) if any(sample[0] == 5 for sample in samples) else [sample[0] for sample in samples]
+
+
+def batch_of_a_local_class(samples: list[Any]) -> Any:
+    Local = collections.namedtuple("Local", "first")
+    return Local(samples[0][0]) if any(sample[0] == 5 for sample in samples) else [sample[0] for sample in samples]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "collate_fn", "culprit"),
+    [
+        (Unsendable(12), None, "the dataset"),
+        (UnsendableStream(), None, "the dataset"),
+        (Unsendable(12), list, "collate_fn"),
+        (UnsendableStream(), list, "collate_fn"),
+        (Unsendable(12), iter_of_batch, "collate_fn"),
+        (Unsendable(12), batch_of_a_local_class, "collate_fn"),
+    ],
+    ids=["sample", "element", "collated sample", "collated element", "batch", "class"],
+)
+def test_what_cannot_be_pickled_fails_its_batch_with_what_to_do(dataset: Any, collate_fn: Any, culprit: str) -> None:
+    loader = DataLoader(
+        dataset, batch_size=2, num_workers=2, collate_fn=collate_fn, multiprocessing_context="fork", seed=1
+    )
+    got = run(loader)
+    assert len(got) == 6
+    with pytest.raises(pickle.PicklingError, match=f"{culprit} returned .* cannot be sent .*num_workers=0"):
+        raise got[2]
+    assert not any(isinstance(batch, Exception) for number, batch in enumerate(got) if number != 2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_index_that_cannot_be_pickled_ends_the_epoch_with_what_to_do(workers: int) -> None:
+    sampler = [0, 1, 2, 3, iter_of(4), 5]
+    loader = DataLoader(Ints(12), batch_size=2, num_workers=workers, sampler=sampler)
+    iterator = iter(loader)
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    with pytest.raises(pickle.PicklingError, match="the sampler gave an index that cannot be sent"):
+        next(iterator)
+    assert list(iterator) == []
 
 
 def test_of_a_sample_whose_index_cannot_be_unpickled() -> None:
