@@ -432,6 +432,8 @@ def test_the_server_is_restarted_while_processes_generate_manage_and_read(own_se
     read: list[int] = []
     options = ("--config", "config.json")
     with command(tmp_path, "manage", *options) as managed:
+        while "Manager: manages" not in managed.read_text():  # it logs the swaps from then on
+            time.sleep(0.02)
         thread = threading.Thread(target=restart)
         with command(tmp_path, "generate", *options, "functions:counting") as generated:
             thread.start()
