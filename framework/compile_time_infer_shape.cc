@@ -180,9 +180,8 @@ void InferShapeAtCompileTime(BlockDesc* block, const OpDesc& op) {
     if (context) {
       context->Commit();
     }
-  } catch (Error& error) {
-    op.AddContext(&error);
-    throw;
+  } catch (...) {
+    op.RethrowWithContext();
   }
 }
 

@@ -261,6 +261,14 @@ const KernelFn& KernelOperator::ChooseKernel(const ExecutionContext& context) co
 }
 
 void KernelOperator::RunImpl(const Scope& scope, const Place&) {
+  try {
+    RunKernel(scope);
+  } catch (...) {
+    desc().RethrowWithContext();
+  }
+}
+
+void KernelOperator::RunKernel(const Scope& scope) {
   Binding& binding = Bind(scope);
   const bool warm = binding.kernel != nullptr && InputsAreAsBefore(binding);
   if (!warm) {

@@ -59,6 +59,7 @@ class KernelOperator : public OperatorBase {
   };
 
   void RunImpl(const Scope& scope, const Place& place) override;
+  void RunKernel(const Scope& scope);
   Binding& Bind(const Scope& scope);
   void CheckInputs(const Binding& binding) const;
   static bool InputsAreAsBefore(const Binding& binding);

@@ -1,6 +1,9 @@
 #include "framework/op_desc.h"
 
 #include <cctype>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 
 namespace headrace {
 namespace {
@@ -58,16 +61,9 @@ const std::vector<std::string>* NamesItIsAbout(std::string_view message, const O
   return op.inputs.empty() ? nullptr : &op.inputs.begin()->second;
 }
 
-}  // namespace
-
-const std::vector<std::string>& OpDesc::Input(std::string_view slot) const { return NamesOf(inputs, slot); }
-const std::vector<std::string>& OpDesc::Output(std::string_view slot) const { return NamesOf(outputs, slot); }
-std::vector<std::string> OpDesc::InputNames() const { return AllNames(inputs); }
-std::vector<std::string> OpDesc::OutputNames() const { return AllNames(outputs); }
-
-void OpDesc::AddContext(Error* error) const {
-  error->SetOpType(type);
-  const std::vector<std::string>* names = NamesItIsAbout(error->message(), *this);
+void AddContext(const OpDesc& op, Error* error) {
+  error->SetOpType(op.type);
+  const std::vector<std::string>* names = NamesItIsAbout(error->message(), op);
   if (names == nullptr) {
     return;
   }
@@ -76,6 +72,45 @@ void OpDesc::AddContext(Error* error) const {
     list += (list.empty() ? "" : "', '") + name;
   }
   error->SetVariable(list);
+}
+
+template <typename E>
+[[noreturn]] void ThrowWithContext(const OpDesc& op, const char* message) {
+  E error(message);
+  AddContext(op, &error);
+  throw error;
+}
+
+}  // namespace
+
+const std::vector<std::string>& OpDesc::Input(std::string_view slot) const { return NamesOf(inputs, slot); }
+const std::vector<std::string>& OpDesc::Output(std::string_view slot) const { return NamesOf(outputs, slot); }
+std::vector<std::string> OpDesc::InputNames() const { return AllNames(inputs); }
+std::vector<std::string> OpDesc::OutputNames() const { return AllNames(outputs); }
+
+void OpDesc::RethrowWithContext() const {
+  try {
+    throw;
+  } catch (Error& error) {
+    AddContext(*this, &error);
+    throw;
+  } catch (const std::bad_alloc&) {
+    ThrowWithContext<ResourceExhausted>(*this, "out of memory");
+  } catch (const std::length_error&) {
+    ThrowWithContext<ResourceExhausted>(*this, "an operator needs a container that is larger than any can be");
+  } catch (const std::out_of_range& error) {
+    ThrowWithContext<OutOfRange>(*this, error.what());
+  } catch (const std::invalid_argument& error) {
+    ThrowWithContext<InvalidArgument>(*this, error.what());
+  } catch (const std::domain_error& error) {
+    ThrowWithContext<InvalidArgument>(*this, error.what());
+  } catch (const std::logic_error& error) {
+    ThrowWithContext<FailedPrecondition>(*this, error.what());
+  } catch (const std::system_error& error) {
+    ThrowWithContext<IoError>(*this, error.what());
+  } catch (const std::runtime_error& error) {
+    ThrowWithContext<FailedPrecondition>(*this, error.what());
+  }
 }
 
 std::string OpDesc::ToString() const { return type + "(" + SlotsToString(inputs) + ") → " + SlotsToString(outputs); }

@@ -39,9 +39,12 @@ struct OpDesc {
     return *value;
   }
 
-  // Adds to an error of this operator where it happened: its type, and the variables in the slot that the message is
-  // about ("input X: …"); if it is about none, those of the first input.
-  HEADRACE_API void AddContext(Error* error) const;
+  // Within a `catch (...)`: throws what this operator has thrown, with where it happened: the operator's type, and the
+  // variables in the slot that the message is about ("input X: …"); if it is about none, those of the first input.
+  // Exceptions of the standard library (a plugin's, say) become Errors: std::bad_alloc and std::length_error
+  // ResourceExhausted, std::out_of_range OutOfRange, std::invalid_argument and std::domain_error InvalidArgument,
+  // std::system_error IoError, other std::logic_error and std::runtime_error FailedPrecondition. Others pass unchanged.
+  [[noreturn]] HEADRACE_API void RethrowWithContext() const;
 
   // "conv2d(Input=[img], Filter=[conv_w]) → Output=[tmp_0]".
   HEADRACE_API std::string ToString() const;

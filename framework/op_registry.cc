@@ -502,9 +502,8 @@ void OpRegistry::Check(OpDesc& op) {
     CheckOverlaps(info, op);
     CheckGradientSlots(info, op);
     CheckAttrs(info, &op);
-  } catch (Error& error) {
-    op.AddContext(&error);
-    throw;
+  } catch (...) {
+    op.RethrowWithContext();
   }
 }
 

@@ -38,19 +38,14 @@ void OperatorBase::Prepare(const BlockDesc&) {}
 void OperatorBase::Unbind() {}
 
 void OperatorBase::Run(const Scope& scope, const Place& place) {
-  try {
+  try {  // what else is thrown, by feeders and wait hooks, keeps its type
     RunImpl(scope, place);
-  } catch (Error& error) {
-    desc_.AddContext(&error);
-    throw;
+  } catch (const Error&) {
+    desc_.RethrowWithContext();
   } catch (const std::bad_alloc&) {
-    ResourceExhausted error("out of memory");
-    error.SetOpType(Type());
-    throw error;
+    desc_.RethrowWithContext();
   } catch (const std::length_error&) {
-    ResourceExhausted error("an operator needs a container that is larger than any can be");
-    error.SetOpType(Type());
-    throw error;
+    desc_.RethrowWithContext();
   }
 }
 

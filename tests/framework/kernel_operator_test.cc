@@ -129,17 +129,29 @@ TEST(KernelOperator, InputOfAnotherTypeIsRefused) {
   EXPECT_THROW(Make(ScaleOp(1))->Run(scope, {}), TypeMismatch);
 }
 
-TEST(KernelOperator, OutOfMemoryIsResourceExhausted) {
+template <typename E>
+void ExpectAsError(const char* how, const char* message) {
   Scope scope;
   Set(&scope, "x", MakeTensor({1}, {1}));
-  for (const char* how : {"memory", "length"}) {
-    try {
-      Make({"test_fail", {{"X", {"x"}}}, {}, {{"how", std::string(how)}}})->Run(scope, {});
-      FAIL() << "nothing was thrown";
-    } catch (const ResourceExhausted& error) {
-      EXPECT_EQ(error.op_type(), "test_fail");
-    }
+  try {
+    Make({"test_fail", {{"X", {"x"}}}, {}, {{"how", std::string(how)}}})->Run(scope, {});
+    ADD_FAILURE() << how << ": nothing was thrown";
+  } catch (const E& error) {
+    EXPECT_EQ(error.op_type(), "test_fail");
+    EXPECT_EQ(error.variable(), "x");
+    EXPECT_THAT(error.message(), HasSubstr(message));
   }
+}
+
+TEST(KernelOperator, WhatTheStandardLibraryThrowsIsAnErrorOfTheOperator) {
+  ExpectAsError<ResourceExhausted>("memory", "out of memory");
+  ExpectAsError<ResourceExhausted>("length", "larger than any");
+  ExpectAsError<InvalidArgument>("argument", "stoi");
+  ExpectAsError<InvalidArgument>("domain", "sqrt");
+  ExpectAsError<OutOfRange>("range", "vector::at");
+  ExpectAsError<IoError>("system", "open: No such file");
+  ExpectAsError<FailedPrecondition>("logic", "no such state");
+  ExpectAsError<FailedPrecondition>("runtime", "the device is busy");
 }
 
 int inferences = 0;  // of test_counted

@@ -1,10 +1,12 @@
 #include "test_ops.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <new>
 #include <numeric>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include "framework/op_registry.h"
@@ -240,11 +242,30 @@ HEADRACE_REGISTER_OP(test_fill)
 
 HEADRACE_REGISTER_OP(test_fail).Input("X", "").Attr<std::string>("how", "").Kernel<float>(
     [](const ExecutionContext& ctx) {
-      if (ctx.Attr<std::string>("how") == "memory") {
+      const auto& how = ctx.Attr<std::string>("how");
+      if (how == "memory") {
         throw std::bad_alloc();
       }
-      if (ctx.Attr<std::string>("how") == "length") {
+      if (how == "length") {
         throw std::length_error("vector::reserve");
+      }
+      if (how == "argument") {
+        throw std::invalid_argument("stoi");
+      }
+      if (how == "domain") {
+        throw std::domain_error("sqrt");
+      }
+      if (how == "range") {
+        throw std::out_of_range("vector::at");
+      }
+      if (how == "system") {
+        throw std::system_error(ENOENT, std::generic_category(), "open");
+      }
+      if (how == "logic") {
+        throw std::logic_error("no such state");
+      }
+      if (how == "runtime") {
+        throw std::runtime_error("the device is busy");
       }
       Throw<InvalidArgument>("failed as told");
     });
