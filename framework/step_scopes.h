@@ -16,7 +16,6 @@ struct StepScopes {
   std::deque<Scope> scopes;  // those beyond `size` are of a longer, earlier run, and wait to be used again
   std::deque<std::vector<Variable*>> passing;  // for each of them: variables that no gradient operator looks at
   size_t size = 0;                             // steps of the last run
-  uint64_t outer_id = 0;                       // of the scope in which they lie
   int32_t block = -1;                          // the block whose variables they hold
 };
 

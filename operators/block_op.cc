@@ -90,10 +90,9 @@ void BlockOp::Start(const Scope& scope, bool keep) {
   HR_ENFORCE(runner_.has_value(), FailedPrecondition, "the operator has not been prepared with its program");
   kept_ = keep && !scopes_.empty() ? scope.GetVar(scopes_.front()).GetMutable<StepScopes>() : nullptr;
   if (kept_ != nullptr) {
-    if (kept_->outer_id != scope.id() || kept_->block != runner_->block().index()) {
+    if (kept_->block != runner_->block().index()) {
       kept_->scopes.clear();
       kept_->passing.clear();
-      kept_->outer_id = scope.id();
       kept_->block = runner_->block().index();
     }
     kept_->size = 0;
