@@ -172,7 +172,7 @@ OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
       .Attr<bool>("use_global_stats", "the same, in training", false)
       .Attr<double>("momentum", "how much of the running statistics stays", 0.9)
       .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
-      .With(NormLayoutAttr);
+      .With(TwoLayoutsAttr, "data_layout");
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // data_norm: normalisation by statistics that are parameters and gather over the whole of training.
 #include <cmath>
 #include <cstdint>
-#include <string>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
 
 namespace headrace::ops {
 namespace {
@@ -84,11 +84,7 @@ OpRegistrar&& DataNormSlots(OpRegistrar&& op) {
                       HR_ENFORCE(0 <= epsilon && epsilon <= 1e-3, InvalidArgument,
                                  "attribute epsilon: expected a number in [0, 0.001], got ", epsilon);
                     })
-      .Attr<std::string>("data_layout", "'NCHW' or 'NHWC'; of a matrix they are the same", "NCHW",
-                         [](const std::string& layout) {
-                           HR_ENFORCE(layout == "NCHW" || layout == "NHWC", InvalidArgument,
-                                      "attribute data_layout: expected 'NCHW' or 'NHWC', got '", layout, "'");
-                         });
+      .With(TwoLayoutsAttr, "data_layout");  // of a matrix they are the same
 }
 
 }  // namespace

@@ -149,7 +149,7 @@ OpRegistrar&& GroupNormAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<int32_t>("groups", "how many groups the channels make")
       .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
-      .With(NormLayoutAttr);
+      .With(TwoLayoutsAttr, "data_layout");
 }
 
 }  // namespace

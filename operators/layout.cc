@@ -33,8 +33,8 @@ OpRegistrar&& LayoutAttr(OpRegistrar&& op, const std::string& name, const std::s
                       {"NCHW", "NCDHW", "AnyLayout", "NHWC", "NDHWC"});
 }
 
-OpRegistrar&& NormLayoutAttr(OpRegistrar&& op) {
-  return OneOfLayouts(std::move(op), "data_layout", "NCHW", "'NCHW', or 'NHWC': the channels are the last dimension",
+OpRegistrar&& TwoLayoutsAttr(OpRegistrar&& op, const std::string& name) {
+  return OneOfLayouts(std::move(op), name, "NCHW", "'NCHW', or 'NHWC': the channels are the last dimension",
                       {"NCHW", "NHWC"});
 }
 

@@ -16,8 +16,9 @@ namespace headrace::ops {
 // may be given for the other, and "AnyLayout" is channels first.
 OpRegistrar&& LayoutAttr(OpRegistrar&& op, const std::string& name, const std::string& default_value);
 
-// The attribute data_layout of operators for which [N, C, ...] and [N, ..., C] have any number of dimensions.
-OpRegistrar&& NormLayoutAttr(OpRegistrar&& op);
+// Such an attribute of operators that know layouts as 'NCHW' and 'NHWC' only, whatever the number of
+// dimensions.
+OpRegistrar&& TwoLayoutsAttr(OpRegistrar&& op, const std::string& name);
 
 // Whether such an attribute of `op` says that the channels come last. Without one they come first.
 bool HasChannelsLast(const OpDesc& op);

@@ -56,6 +56,7 @@ class OpArgs {
   OpArgs(const InferShapeContext& ctx) : op_(ctx.op()), infer_(&ctx) {}  // NOLINT(google-explicit-constructor)
   OpArgs(const ExecutionContext& ctx) : op_(ctx.op()), run_(&ctx) {}     // NOLINT(google-explicit-constructor)
 
+  const OpDesc& op() const { return op_; }
   template <typename T>
   const T& Attr(std::string_view name) const {
     return op_.Attr<T>(name);

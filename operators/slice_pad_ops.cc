@@ -14,6 +14,7 @@
 #include "operators/declare.h"
 #include "operators/index_map.h"
 #include "operators/kernel_util.h"
+#include "operators/layout.h"
 #include "operators/op_args.h"
 
 namespace headrace::ops {
@@ -200,7 +201,7 @@ struct Pad2d : Padding {
     HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected a tensor of rank 4, got dims ", ToString(x));
     const auto& paddings = args.Attr<Ints>("paddings");
     EnforceSize(paddings, "paddings", 4, x);
-    const size_t height = args.Attr<std::string>("data_format") == "NHWC" ? 1 : 2;
+    const size_t height = HasChannelsLast(args.op()) ? 1 : 2;
     for (size_t d = 0; d < x.size(); ++d) {
       const bool padded = d == height || d == height + 1;
       const int32_t before = padded ? paddings[2 * (d - height)] : 0;
@@ -448,10 +449,7 @@ OpRegistrar&& PadValue(OpRegistrar&& op) {
                     HR_ENFORCE(mode == "constant" || mode == "reflect" || mode == "edge", InvalidArgument,
                                "attribute mode: expected 'constant', 'reflect' or 'edge', got '", mode, "'");
                   })
-              .Attr<std::string>("data_format", "'NCHW' or 'NHWC'", "NCHW", [](const std::string& format) {
-                HR_ENFORCE(format == "NCHW" || format == "NHWC", InvalidArgument,
-                           "attribute data_format: expected 'NCHW' or 'NHWC', got '", format, "'");
-              });
+              .With(TwoLayoutsAttr, "data_format");
         }) &&
     Register<PadLike>("pad_constant_like", "Y with more elements after it.", "dims of X", PadValue,
                       "any shape: its dims are those of Out");
