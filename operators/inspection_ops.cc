@@ -1,4 +1,4 @@
-// shape, is_empty, isfinite, isinf, isnan: facts about a tensor.
+// shape, is_empty, isfinite, isinf, isnan, where: facts about a tensor.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -22,6 +22,25 @@ void ShapeKernel(const ExecutionContext& ctx) {
 
 void IsEmptyKernel(const ExecutionContext& ctx) {
   *ctx.Output("Out")->mutable_data<bool>() = ctx.Input("X").numel() == 0;
+}
+
+void WhereKernel(const ExecutionContext& ctx) {
+  const LoDTensor& condition = ctx.Input("Condition");
+  const DDim& dims = condition.dims();
+  const auto rank = static_cast<int64_t>(dims.size());
+  const bool* holds = condition.data<bool>();
+  const int64_t count = std::count(holds, holds + condition.numel(), true);
+  int64_t* coordinate = ctx.Output("Out")->Resize({count, rank}).mutable_data<int64_t>();
+  for (int64_t at = 0; at < condition.numel(); ++at) {
+    if (!holds[at]) {
+      continue;
+    }
+    int64_t rest = at;
+    for (size_t d = dims.size(); d-- > 0; rest /= dims[d]) {
+      coordinate[d] = rest % dims[d];
+    }
+    coordinate += rank;
+  }
 }
 
 enum class Finding { kAllFinite, kAnyInfinite, kAnyNaN };
@@ -81,5 +100,19 @@ HEADRACE_REGISTER_OP(is_empty)
 HEADRACE_REGISTER_OP(isfinite).With(Find<Finding::kAllFinite>, "Whether all elements are finite.");
 HEADRACE_REGISTER_OP(isinf).With(Find<Finding::kAnyInfinite>, "Whether any element is infinite.");
 HEADRACE_REGISTER_OP(isnan).With(Find<Finding::kAnyNaN>, "Whether any element is NaN.");
+
+HEADRACE_REGISTER_OP(where)
+    .Comment("The coordinates of the elements that are true, in the order of the elements.")
+    .Input("Condition", "bool, rank 1 or more")
+    .Output("Out", "int64 [number of true elements, rank of Condition]")
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceRankAtLeast(ctx, "Condition", 1);
+      EnforceType(ctx, "Condition", DataType::kBool);
+      if (ctx.IsRuntime()) {
+        return;  // the kernel knows how many are true
+      }
+      SetOutput(ctx, "Out", {-1, static_cast<int64_t>(ctx.InputDim("Condition").size())}, DataType::kInt64);
+    })
+    .Kernel<bool>(WhereKernel);
 
 }  // namespace headrace::ops

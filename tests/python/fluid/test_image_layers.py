@@ -329,3 +329,44 @@ def test_a_convolution_without_filters_is_refused(name: str) -> None:
         convolve(x, 0, filter_size=3)
     with pytest.raises(errors.TypeMismatch, match=rf"layers.{name}: num_filters has to be a number, got 'two'"):
         convolve(x, "two", filter_size=3)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_maxima_go_back_where_they_were(exe: fluid.Executor, padding: int) -> None:
+    x = layers.data("images", [4, 4, 4])
+    x.stop_gradient = False
+    pooled, index = layers.max_pool2d_with_index(x, 2, pool_stride=2, pool_padding=padding)
+    back = layers.unpool(pooled, index, 2, 2, padding)
+    assert (back.shape, index.shape, index.dtype) == ((-1, 4, 4, 4), pooled.shape, fluid.core.VarType.INT32)
+    fluid.backward.append_backward(layers.reduce_sum(layers.square(back)))
+    values = np.random.default_rng(3).permutation(2 * 4 * 4 * 4).astype(np.float32).reshape(2, 4, 4, 4) + 1
+    got, gradient = exe.run(feed={"images": values}, fetch_list=[back, "images@GRAD"])
+    around = np.pad(values, [(0, 0), (0, 0), (padding, padding), (padding, padding)], constant_values=-1)
+    windows = around.reshape(2, 4, around.shape[2] // 2, 2, around.shape[3] // 2, 2)
+    is_greatest = (windows == windows.max((3, 5), keepdims=True)).reshape(around.shape)
+    expected = np.where(is_greatest, around, 0)[:, :, padding : 4 + padding, padding : 4 + padding]
+    np.testing.assert_array_equal(got, expected)
+    np.testing.assert_array_equal(gradient, 2 * expected)
+
+
+def test_maxima_of_volumes_with_their_places(exe: fluid.Executor) -> None:
+    pooled, index = layers.max_pool3d_with_index(layers.data("volumes", [1, 2, 2, 4]), (2, 2, 2), pool_stride=2)
+    values = np.arange(16, dtype=np.float32).reshape(1, 1, 2, 2, 4)
+    got, places = exe.run(feed={"volumes": values}, fetch_list=[pooled, index])
+    np.testing.assert_array_equal(got.ravel(), [13, 15])
+    np.testing.assert_array_equal(places.ravel(), [13, 15])
+
+
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_a_pyramid_has_one_size_for_all_images(exe: fluid.Executor, kind: str) -> None:
+    out = layers.spp(fluid.data("maps", [None, 3, None, None]), 2, kind)
+    assert out.shape == (-1, 15)
+    for size in ((4, 4), (6, 2)):
+        values = np.random.default_rng(3).normal(size=(2, 3, *size)).astype(np.float32)
+        (got,) = exe.run(feed={"maps": values}, fetch_list=[out])
+        reduce = np.max if kind == "max" else np.mean
+        quarters = values.reshape(2, 3, 2, size[0] // 2, 2, size[1] // 2)
+        expected = [reduce(values, (2, 3)), reduce(quarters, (3, 5)).reshape(2, 12)]
+        np.testing.assert_allclose(got, np.concatenate(expected, 1), rtol=1e-5)
+    with pytest.raises(errors.InvalidArgument, match="pooling_type"):
+        layers.spp(images(), 2, "median")

@@ -203,3 +203,62 @@ def test_dynamic_lstmp(exe: fluid.Executor, initial: bool) -> None:
         layers.dynamic_lstmp(layers.fc(x, 16), 16, 2, h_0=rows("h2", 2))
     with pytest.raises(errors.InvalidArgument, match="4 times"):
         layers.dynamic_lstmp(layers.fc(x, 6), 6, 2)
+
+
+def test_precision_and_recall(exe: fluid.Executor) -> None:
+    scores, label = fluid.data("scores", [None, 3]), fluid.data("label", [None, 1], "int64")
+    of_batch, of_all, counts = layers.precision_recall(scores, label, 3)
+    weighted, _, _ = layers.precision_recall(scores, label, 3, weights=fluid.data("weights", [None, 1]))
+    exe.run(fluid.default_startup_program())
+
+    def metrics(table: np.ndarray) -> list[float]:
+        """Of a confusion matrix, true classes by predicted ones."""
+        hits, chosen, true = np.diag(table), table.sum(0), table.sum(1)
+        found = []
+        for precision, recall in (
+            (
+                np.mean(np.where(chosen > 0, hits / np.maximum(chosen, 1e-9), 1)),
+                np.mean(np.where(true > 0, hits / np.maximum(true, 1e-9), 1)),
+            ),
+            (hits.sum() / table.sum(), hits.sum() / table.sum()),
+        ):
+            found += [precision, recall, 2 * precision * recall / (precision + recall)]
+        return found
+
+    total = np.zeros((3, 3))
+    for batch in range(3):
+        rng = np.random.default_rng(batch)
+        given, true = rng.random((8, 3), np.float32), rng.integers(0, 3, (8, 1))
+        weights = rng.random((8, 1), np.float32) + 0.5
+        table, of_weights = np.zeros((3, 3)), np.zeros((3, 3))
+        for row in range(8):
+            place = true[row, 0], given[row].argmax()
+            table[place] += 1
+            of_weights[place] += weights[row, 0]
+        total += table
+        feed = {"scores": given, "label": true, "weights": weights}
+        got = exe.run(feed=feed, fetch_list=[of_batch, of_all, counts, weighted])
+        for value, expected in zip(got, (metrics(table), metrics(total), None, metrics(of_weights))):
+            if expected is not None:
+                np.testing.assert_allclose(value, expected, rtol=1e-5)
+        np.testing.assert_array_equal(got[2][:, 0], np.diag(total))
+        np.testing.assert_array_equal(got[2].sum(1), [total.sum()] * 3)
+
+
+def test_norms_and_differences(exe: fluid.Executor) -> None:
+    x, y = fluid.data("x", [2, 3]), fluid.data("y", [2, 3])
+    outs = [layers.l1_norm(x), layers.squared_l2_norm(x), layers.minus(x, y), layers.modified_huber_loss(x, y)]
+    a, b = np.array([[-3.0, 0.5, 2], [0, -0.5, 3]], np.float32), np.array([[1.0, 1, 0], [0, 1, 1]], np.float32)
+    got = exe.run(feed={"x": a, "y": b}, fetch_list=outs)
+    margin = (2 * b - 1) * a
+    loss = np.where(margin < -1, -4 * margin, np.maximum(0, 1 - margin) ** 2)
+    for value, expected in zip(got, ([np.abs(a).sum()], [np.square(a).sum()], a - b, loss)):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+def test_numbers_that_do_not_lie_far_from_their_mean(exe: fluid.Executor) -> None:
+    out = layers.truncated_gaussian_random([1000, 20], mean=1.0, std=0.5, seed=3)
+    (got,) = exe.run(fetch_list=[out])
+    assert got.shape == (1000, 20)
+    assert np.abs(got - 1).max() <= 1
+    np.testing.assert_allclose([got.mean(), got.std()], [1, 0.5 * 0.88], atol=0.01)

@@ -238,3 +238,19 @@ def test_a_beam_search_finds_the_best_sequences(exe: fluid.Executor) -> None:
     assert got[0].recursive_sequence_lengths() == [[2, 2], [2, 2, 2, 2]]
     assert np.array(got[0]).reshape(4, 2).tolist() == [[1, 0], [2, 2], [2, 2], [2, 0]]
     np.testing.assert_allclose(np.exp(np.array(got[1])[1::2]), [0.3, 0.24, 0.64, 0.12], rtol=1e-5)
+
+
+def test_tokens_are_left_out(exe: fluid.Executor) -> None:
+    out = layers.sequence_erase(layers.data("tokens", [1], dtype="int64", lod_level=1), [0, 7])
+    tokens = fluid.create_lod_tensor(np.array([[0], [3], [7], [7], [5], [0]]), [[3, 1, 2]], fluid.CPUPlace())
+    (got,) = exe.run(feed={"tokens": tokens}, fetch_list=[out], return_numpy=False)
+    np.testing.assert_array_equal(np.array(got), [[3], [5]])
+    assert got.recursive_sequence_lengths() == [[1, 0, 1]]
+
+
+def test_rows_are_shifted(exe: fluid.Executor) -> None:
+    x, y = fluid.data("x", [None, 5]), fluid.data("y", [None, 3])
+    rows = np.arange(10, dtype=np.float32).reshape(2, 5)
+    shifts = np.array([[0, 0, 1], [0.5, 0.5, 0]], np.float32)  # one to the left; half of one to the right
+    (got,) = exe.run(feed={"x": rows, "y": shifts}, fetch_list=[layers.conv_shift(x, y)])
+    np.testing.assert_allclose(got, [np.roll(rows[0], -1), (np.roll(rows[1], 1) + rows[1]) / 2])

@@ -228,6 +228,27 @@ def test_one_hot() -> None:
     OpTest("one_hot", {"X": np.array([[0, 1]])}, {"depth": 2}).check_refused(ValueError, "X", "[..., 1]")
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        np.array([True, False, True]),
+        np.array([[True, False], [False, True]]),
+        RNG.random((3, 4, 2, 5)) < 0.3,
+        np.zeros((2, 3), bool),
+        np.ones((2, 3), bool),
+        np.ones((1, 1), bool),
+        np.ones((2, 0, 3), bool),
+    ],
+    ids=lambda condition: str(condition.shape),
+)
+def test_where(condition: np.ndarray) -> None:
+    OpTest("where", {"Condition": condition}, outputs={"Out": np.argwhere(condition)}).check_outputs()
+
+
+def test_where_refuses_what_is_not_true_or_false() -> None:
+    OpTest("where", {"Condition": np.array([1.0, 0.0])}).check_refused(TypeError, "Condition", "bool", "float64")
+
+
 def test_shape_and_findings() -> None:
     OpTest("shape", {"Input": X}, outputs={"Out": np.array([2, 3, 4], np.int32)}).check_outputs()
     OpTest("is_empty", {"X": X[:0]}, outputs={"Out": np.array([True])}).check_outputs()

@@ -26,10 +26,14 @@ __all__ = [
     "conv3d_transpose",
     "im2sequence",
     "lrn",
+    "max_pool2d_with_index",
+    "max_pool3d_with_index",
     "maxout",
     "pool2d",
     "pool3d",
     "shuffle_channel",
+    "spp",
+    "unpool",
 ]
 
 #: Height and width, or depth, height and width; a number stands for all of them.
@@ -410,6 +414,58 @@ def pool3d(
     return _pool("pool3d", input, *sizes, global_pooling, ceil_mode, name, exclusive, data_format)
 
 
+def _max_pool_with_index(
+    layer: str, dimensions: int, input: Variable, attrs: dict[str, Any], name: str | None
+) -> tuple[Variable, Variable]:
+    helper = LayerHelper(f"max_pool{dimensions}d_with_index", name)
+    out = helper.create_variable(check_variable(input, "input", layer).dtype)
+    index = helper.create_variable("int32", stop_gradient=True)
+    helper.append_op({"X": input}, {"Out": out, "Mask": index}, attrs)
+    return out, index
+
+
+def max_pool2d_with_index(
+    input: Variable, pool_size: Size, pool_stride: Size = 1, pool_padding: Padding = 0, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """The maximum of each window of images [N, C, H, W], and where it lies within its map, row by row (int32)."""
+    attrs = {"ksize": _extents(pool_size, "pool_size"), "strides": _extents(pool_stride, "pool_stride")}
+    attrs |= _padding_attrs(pool_padding, "pool_padding", 2, False)
+    return _max_pool_with_index("max_pool2d_with_index", 2, input, attrs, name)
+
+
+def max_pool3d_with_index(
+    input: Variable, pool_size: Size, pool_stride: Size = 1, pool_padding: Padding = 0, name: str | None = None
+) -> tuple[Variable, Variable]:
+    """The maximum of each window of volumes [N, C, D, H, W], and where it lies within its map, row by row (int32)."""
+    attrs = {"ksize": _extents(pool_size, "pool_size", 3), "strides": _extents(pool_stride, "pool_stride", 3)}
+    attrs |= _padding_attrs(pool_padding, "pool_padding", 3, False)
+    return _max_pool_with_index("max_pool3d_with_index", 3, input, attrs, name)
+
+
+def unpool(
+    input: Variable,
+    index: Variable,
+    pool_size: Size,
+    pool_stride: Size = 1,
+    pool_padding: Size = 0,
+    name: str | None = None,
+) -> Variable:
+    """Puts what ``max_pool2d_with_index`` gave back where it was, among zeros; images as large as the least that the
+    pooling may have been given.
+    """
+    sizes = {"ksize": (pool_size, "pool_size"), "strides": (pool_stride, "pool_stride")}
+    sizes["paddings"] = (pool_padding, "pool_padding")
+    attrs = {attr: _extents(*size) for attr, size in sizes.items()}
+    return append_layer("unpool", {"X": input, "Indices": index}, attrs, name)
+
+
+def spp(input: Variable, pyramid_height: int, pool_type: str = "max", name: str | None = None) -> Variable:
+    """Spatial pyramid pooling (He et al., 2014) of images [N, C, H, W]: level l has the maximum ("max") or average
+    ("avg") of each of 2^l · 2^l windows; [N, C · (4^pyramid_height - 1) / 3], whatever H and W are.
+    """
+    return append_layer("spp", {"X": input}, {"pyramid_height": pyramid_height, "pooling_type": pool_type}, name)
+
+
 def _adaptive_pool(
     dimensions: int, input: Variable, pool_size: Size, pool_type: str, require_index: bool, name: str | None
 ) -> Any:
@@ -421,11 +477,8 @@ def _adaptive_pool(
     attrs: dict[str, Any] = {"ksize": _extents(pool_size, "pool_size", dimensions), "adaptive": True}
     if pool_type == "avg":
         return append_layer(f"pool{dimensions}d", {"X": input}, {**attrs, "pooling_type": "avg"}, name)
-    helper = LayerHelper(f"max_pool{dimensions}d_with_index", name)
-    out = helper.create_variable(check_variable(input, "input", layer).dtype)
-    mask = helper.create_variable("int32", stop_gradient=True)
-    helper.append_op({"X": input}, {"Out": out, "Mask": mask}, attrs)
-    return (out, mask) if require_index else out
+    out, index = _max_pool_with_index(layer, dimensions, input, attrs, name)
+    return (out, index) if require_index else out
 
 
 def adaptive_pool2d(

@@ -26,6 +26,7 @@ __all__ = [
     "label_smooth",
     "log_loss",
     "margin_rank_loss",
+    "modified_huber_loss",
     "mse_loss",
     "nce",
     "npair_loss",
@@ -83,6 +84,11 @@ def log_loss(input: Variable, label: Variable, epsilon: float = 1e-4, name: str 
 def hinge_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
     """max(0, 1 - (2 · label - 1) · input), for labels of 0 and 1."""
     return append_layer("hinge_loss", {"Logits": input, "Labels": label}, out_slot="Loss", name=name)
+
+
+def modified_huber_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
+    """With m = (2 · label - 1) · input, for labels of 0 and 1: -4 m where m < -1, else max(0, 1 - m)²."""
+    return append_layer("modified_huber_loss", {"X": input, "Y": label}, name=name, intermediate="IntermediateVal")
 
 
 def huber_loss(input: Variable, label: Variable, delta: float) -> Variable:

@@ -10,7 +10,7 @@ from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.nn import topk
 
-__all__ = ["accuracy", "auc", "chunk_eval", "edit_distance", "mean_iou"]
+__all__ = ["accuracy", "auc", "chunk_eval", "edit_distance", "mean_iou", "precision_recall"]
 
 
 def accuracy(
@@ -149,6 +149,42 @@ def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variab
     outputs = {"OutMeanIou": mean, "OutWrong": wrong, "OutCorrect": correct}
     helper.append_op(inputs, outputs, {"num_classes": num_classes})
     return mean, wrong, correct
+
+
+def precision_recall(
+    input: Variable, label: Variable, num_classes: int, weights: Variable | None = None
+) -> tuple[Variable, Variable, Variable]:
+    """Precision, recall and F1 of a classifier, of the batch and of all batches since the startup program.
+
+    Args:
+        input: [N, num_classes]: the greatest of a row is the predicted class.
+        label: int64 [N, 1]: the true ones.
+        weights: [N, 1], dtype of ``input``: how much each row counts; None: 1.
+
+    Returns:
+        (metrics of the batch, metrics of all batches, counts of all batches). Metrics are float64 [6]: precision,
+        recall and F1 as means over the classes, then over the rows; counts [num_classes, 4]: true positives, false
+        positives, true negatives, false negatives.
+    """
+    probabilities, predicted = topk(check_variable(input, "input", "precision_recall"), 1)
+    helper = LayerHelper("precision_recall")
+    inputs = {"MaxProbs": probabilities}
+    given = {"Indices": predicted, "Labels": check_variable(label, "label", "precision_recall")}
+    for slot, classes in given.items():
+        inputs[slot] = helper.create_variable("int32", stop_gradient=True)
+        attrs = {"in_dtype": int(classes.dtype), "out_dtype": int(inputs[slot].dtype)}
+        helper.append_op({"X": classes}, {"Out": inputs[slot]}, attrs, type="cast")
+    if weights is not None:
+        inputs["Weights"] = check_variable(weights, "weights", "precision_recall")
+    zero = initializer.Constant(0.0)
+    counts = helper.create_global_variable(f"{helper.name}.counts", [num_classes, 4], input.dtype, zero)
+    of_batch, of_all = (helper.create_variable("float64", stop_gradient=True) for _ in range(2))
+    helper.append_op(
+        {**inputs, "StatesInfo": counts},
+        {"BatchMetrics": of_batch, "AccumMetrics": of_all, "AccumStatesInfo": counts},
+        {"class_number": num_classes},
+    )
+    return of_batch, of_all, counts
 
 
 def edit_distance(

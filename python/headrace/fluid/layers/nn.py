@@ -41,11 +41,13 @@ __all__ = [
     "embedding",
     "fc",
     "group_norm",
+    "l1_norm",
     "l2_normalize",
     "layer_norm",
     "log_softmax",
     "matmul",
     "mean",
+    "minus",
     "mul",
     "prelu",
     "reduce_all",
@@ -60,7 +62,9 @@ __all__ = [
     "softmax",
     "softmax_with_cross_entropy",
     "square_error_cost",
+    "squared_l2_norm",
     "topk",
+    "where",
 ]
 
 
@@ -453,6 +457,16 @@ def l2_normalize(x: Variable, axis: int, epsilon: float = 1e-12, name: str | Non
     return out
 
 
+def l1_norm(x: Variable, name: str | None = None) -> Variable:
+    """The sum of the absolute values; [1]."""
+    return append_layer("l1_norm", {"X": x}, name=name)
+
+
+def squared_l2_norm(x: Variable, name: str | None = None) -> Variable:
+    """The sum of the squares; [1]."""
+    return append_layer("squared_l2_norm", {"X": x}, name=name)
+
+
 def cos_sim(X: Variable, Y: Variable) -> Variable:
     """The cosine of the angle between the rows of ``X`` and those, or the only one, of ``Y``; [rows, 1]."""
     helper = LayerHelper("cos_sim")
@@ -567,6 +581,16 @@ def topk(input: Variable, k: int | Variable, name: str | None = None) -> tuple[V
     return values, indices
 
 
+def where(condition: Variable) -> Variable:
+    """The coordinates of the elements of ``condition``, a bool tensor, that are true, in the order of the elements;
+    int64 [number of true elements, rank of ``condition``].
+    """
+    helper = LayerHelper("where")
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"Condition": check_variable(condition, "condition", "where")}, {"Out": out})
+    return out
+
+
 def matmul(
     x: Variable,
     y: Variable,
@@ -578,6 +602,11 @@ def matmul(
     """alpha · x · y for the matrices in the last two dimensions."""
     attrs = {"transpose_X": transpose_x, "transpose_Y": transpose_y, "alpha": float(alpha)}
     return append_layer("matmul", {"X": x, "Y": y}, attrs, name)
+
+
+def minus(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """x - y, of the same shape."""
+    return append_layer("minus", {"X": x, "Y": y}, name=name)
 
 
 def mul(

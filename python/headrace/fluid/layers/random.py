@@ -19,6 +19,7 @@ __all__ = [
     "gaussian_random_batch_size_like",
     "random_crop",
     "sampling_id",
+    "truncated_gaussian_random",
     "uniform_random",
     "uniform_random_batch_size_like",
 ]
@@ -68,6 +69,14 @@ def gaussian_random(
 ) -> Variable:
     """Normally distributed numbers."""
     return _fill("gaussian_random", shape, dtype, {"mean": float(mean), "std": float(std), "seed": seed}, None)
+
+
+def truncated_gaussian_random(
+    shape: Sequence[int], mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "float32"
+) -> Variable:
+    """Normally distributed numbers, those further than 2 · ``std`` from ``mean`` drawn anew."""
+    attrs = {"mean": float(mean), "std": float(std), "seed": seed}
+    return _fill("truncated_gaussian_random", shape, dtype, attrs, None)
 
 
 def gaussian_random_batch_size_like(

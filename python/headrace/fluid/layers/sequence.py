@@ -16,6 +16,7 @@ from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 __all__ = [
     "beam_search",
     "beam_search_decode",
+    "conv_shift",
     "crf_decoding",
     "ctc_greedy_decoder",
     "linear_chain_crf",
@@ -25,6 +26,7 @@ __all__ = [
     "sequence_concat",
     "sequence_conv",
     "sequence_enumerate",
+    "sequence_erase",
     "sequence_expand",
     "sequence_expand_as",
     "sequence_first_step",
@@ -165,6 +167,14 @@ def sequence_enumerate(input: Variable, win_size: int, pad_value: int = 0, name:
     return out
 
 
+def sequence_erase(input: Variable, tokens: Sequence[int], name: str | None = None) -> Variable:
+    """The elements of each sequence, int32 or int64 [rows, 1], that are none of ``tokens``."""
+    helper = LayerHelper("sequence_erase", name)
+    out = helper.create_variable(check_variable(input, "input", "sequence_erase").dtype, stop_gradient=True)
+    helper.append_op({"X": input}, {"Out": out}, {"tokens": list(tokens)})
+    return out
+
+
 def sequence_reshape(input: Variable, new_dim: int) -> Variable:
     """The elements of each sequence of [rows, D] in rows of ``new_dim`` elements, which they must fill."""
     return append_layer("sequence_reshape", {"X": input}, {"new_dim": new_dim})
@@ -199,6 +209,13 @@ def row_conv(
     out = helper.create_variable(input.dtype)
     helper.append_op({"X": input, "Filter": filters}, {"Out": out})
     return helper.append_activation(out, act)
+
+
+def conv_shift(x: Variable, y: Variable, name: str | None = None) -> Variable:
+    """Each row of ``x``, [N, D], weighted by the row of ``y``, [N, odd number up to D], around each element, as if its
+    ends met: how a neural Turing machine shifts its attention (Graves et al., 2014).
+    """
+    return append_layer("conv_shift", {"X": x, "Y": y}, name=name)
 
 
 def ctc_greedy_decoder(
