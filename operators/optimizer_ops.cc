@@ -1,4 +1,5 @@
-// sgd, momentum, adam, adagrad, rmsprop: one pass over the parameter each, in place where an output is its input.
+// sgd, momentum, adam, adamw, adagrad, rmsprop: one pass over the parameter each, in place where an output is its
+// input.
 #include <algorithm>
 #include <cmath>
 
@@ -41,14 +42,19 @@ void MomentumKernel(const ExecutionContext& ctx) {
                      });
 }
 
-template <typename T>
+template <typename T, bool kDecaysWeights>
 void AdamKernel(const ExecutionContext& ctx) {
+  const double learning_rate = ScalarInput(ctx, "LearningRate");
   const double beta1_pow = ScalarInput(ctx, "Beta1Pow");
   const double beta2_pow = ScalarInput(ctx, "Beta2Pow");
   const auto beta1 = static_cast<T>(ctx.Attr<double>("beta1"));
   const auto beta2 = static_cast<T>(ctx.Attr<double>("beta2"));
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
-  const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate") * std::sqrt(1 - beta2_pow) / (1 - beta1_pow));
+  const auto rate = static_cast<T>(learning_rate * std::sqrt(1 - beta2_pow) / (1 - beta1_pow));
+  T kept = 1;
+  if constexpr (kDecaysWeights) {
+    kept = static_cast<T>(1 - learning_rate * ctx.Attr<double>("coeff"));
+  }
 
   T* param_out = Mutable<T>(ctx, "ParamOut");
   T* moment1_out = Mutable<T>(ctx, "Moment1Out");
@@ -68,7 +74,8 @@ void AdamKernel(const ExecutionContext& ctx) {
         moment2_out[i] = beta2 * moment2[i] + (1 - beta2) * g * g;
       }
       for (int64_t i = begin; i < end; ++i) {
-        param_out[i] = param[i] - rate * (moment1_out[i] / (std::sqrt(moment2_out[i]) + epsilon));
+        const T before = kDecaysWeights ? kept * param[i] : param[i];
+        param_out[i] = before - rate * (moment1_out[i] / (std::sqrt(moment2_out[i]) + epsilon));
       }
     }
   };
@@ -158,6 +165,26 @@ void InferRmsprop(InferShapeContext& ctx) {
   }
 }
 
+OpRegistrar&& AdamSlots(OpRegistrar&& op) {
+  return std::move(op)
+      .With(CommonSlots)
+      .With(LearningRate)
+      .With(State, "Moment1", "Moment1Out", "mean of the gradient")
+      .With(State, "Moment2", "Moment2Out", "mean of its square")
+      .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
+      .Input("Beta2Pow", "float32 or float64 [1]: beta2 to the number of this step")
+      .Output("Beta1PowOut", "Beta1Pow * beta1, for the next step; may be Beta1Pow, which then has the dtype of Param",
+              kDispensable)
+      .InPlace("Beta1PowOut", "Beta1Pow")
+      .Output("Beta2PowOut", "Beta2Pow * beta2, likewise", kDispensable)
+      .InPlace("Beta2PowOut", "Beta2Pow")
+      .Attr<double>("beta1", "decay of the first moment", 0.9, CheckDecay)
+      .Attr<double>("beta2", "decay of the second moment", 0.999, CheckDecay)
+      .Attr<double>("epsilon", "keeps the divisor from 0", 1e-8)
+      .Attr<bool>("lazy_mode", "whether rows that a sparse gradient lacks stay as they are, moments and all", false)
+      .InferShape(InferAdam);
+}
+
 }  // namespace
 
 HEADRACE_REGISTER_OP(sgd)
@@ -184,26 +211,23 @@ HEADRACE_REGISTER_OP(momentum)
 HEADRACE_REGISTER_OP(adam)
     .Comment(
         "D. P. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015; epsilon is added to the root "
-        "of the second moment "
-        "before its correction, as in Paddle.")
-    .With(CommonSlots)
-    .With(LearningRate)
-    .With(State, "Moment1", "Moment1Out", "mean of the gradient")
-    .With(State, "Moment2", "Moment2Out", "mean of its square")
-    .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
-    .Input("Beta2Pow", "float32 or float64 [1]: beta2 to the number of this step")
-    .Output("Beta1PowOut", "Beta1Pow * beta1, for the next step; may be Beta1Pow, which then has the dtype of Param",
-            kDispensable)
-    .InPlace("Beta1PowOut", "Beta1Pow")
-    .Output("Beta2PowOut", "Beta2Pow * beta2, likewise", kDispensable)
-    .InPlace("Beta2PowOut", "Beta2Pow")
-    .Attr<double>("beta1", "decay of the first moment", 0.9, CheckDecay)
-    .Attr<double>("beta2", "decay of the second moment", 0.999, CheckDecay)
-    .Attr<double>("epsilon", "keeps the divisor from 0", 1e-8)
-    .Attr<bool>("lazy_mode", "whether rows that a sparse gradient lacks stay as they are, moments and all", false)
-    .InferShape(InferAdam)
-    .Kernel<float>(AdamKernel<float>)
-    .Kernel<double>(AdamKernel<double>);
+        "of the second moment before its correction, as in Paddle.")
+    .With(AdamSlots)
+    .Kernel<float>(AdamKernel<float, false>)
+    .Kernel<double>(AdamKernel<double, false>);
+
+HEADRACE_REGISTER_OP(adamw)
+    .Comment(
+        "adam after Param has lost LearningRate * coeff * Param. I. Loshchilov and F. Hutter, Decoupled weight decay "
+        "regularization, ICLR 2019.")
+    .With(AdamSlots)
+    .Attr<double>("coeff", "strength of the weight decay", 0.01,
+                  [](const double& value) {
+                    HR_ENFORCE(value >= 0, InvalidArgument, "attribute coeff: expected a number of 0 or more, got ",
+                               value);
+                  })
+    .Kernel<float>(AdamKernel<float, true>)
+    .Kernel<double>(AdamKernel<double, true>);
 
 HEADRACE_REGISTER_OP(adagrad)
     .Comment("Moment gains Grad^2; Param loses LearningRate * Grad / (sqrt(Moment) + epsilon).")

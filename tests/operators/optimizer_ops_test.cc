@@ -105,6 +105,16 @@ TEST(Adam, FollowsItsFormula) {
   ExpectNear(second.test().Get<double>("ParamOut"), {step(1, 0.5, 0.05, 0.01), step(-2, 0.25, -0.3, 0.02)});
 }
 
+// The weights decay by the learning rate as it is, not as Adam corrects it.
+TEST(AdamW, DecaysTheWeightsBesidesTheGradient) {
+  Optimizer adamw("adamw");
+  adamw.State("Moment1", {0, 0}).State("Moment2", {0, 0}).State("Beta1Pow", {0.9}).State("Beta2Pow", {0.999});
+  adamw.test().Attr("coeff", 0.5).Run();
+  ExpectNear(adamw.test().Get<double>("ParamOut"), {1 - 0.125 * 0.5 - 0.125, -2 + 0.125 * 0.5 * 2 - 0.125});
+  ExpectNear(adamw.test().Get<double>("Moment1Out"), {0.05, 0.025});
+  ExpectRunThrows<InvalidArgument>(adamw.test().Attr("coeff", -0.5), "adamw", "coeff", "0 or more");
+}
+
 TEST(Adam, LeavesThePowersToOthersIfAsked) {
   Optimizer adam("adam");
   adam.State("Moment1", {0, 0}).State("Moment2", {0, 0});
@@ -254,7 +264,7 @@ TEST_P(SparseOptimizerTest, TouchesOnlyTheRowsOfTheGradient) {
   }
   *declare("LearningRate", {1})->mutable_data<float>() = 0.1F;
   op.inputs["LearningRate"] = {"LearningRate"};
-  if (op.type == "adam") {
+  if (op.type == "adam" || op.type == "adamw") {
     *declare("Beta1Pow", {1})->mutable_data<float>() = 0.9F;
     *declare("Beta2Pow", {1})->mutable_data<float>() = 0.999F;
     op.inputs["Beta1Pow"] = {"Beta1Pow"};
@@ -283,7 +293,8 @@ INSTANTIATE_TEST_SUITE_P(All, SparseOptimizerTest,
                          testing::Values(SparseOptimizer{"sgd", {}, {}}, SparseOptimizer{"adagrad", {"Moment"}, {}},
                                          SparseOptimizer{
                                              "ftrl", {"SquaredAccumulator", "LinearAccumulator"}, {{"l1", 0.01}}},
-                                         SparseOptimizer{"adam", {"Moment1", "Moment2"}, {{"lazy_mode", true}}}),
+                                         SparseOptimizer{"adam", {"Moment1", "Moment2"}, {{"lazy_mode", true}}},
+                                         SparseOptimizer{"adamw", {"Moment1", "Moment2"}, {{"lazy_mode", true}}}),
                          NameOf);
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
@@ -24,6 +25,8 @@ __all__ = [
     "AdagradOptimizer",
     "Adam",
     "AdamOptimizer",
+    "AdamW",
+    "AdamWOptimizer",
     "Adamax",
     "AdamaxOptimizer",
     "DecayedAdagrad",
@@ -37,6 +40,10 @@ __all__ = [
     "Momentum",
     "MomentumOptimizer",
     "Optimizer",
+    "ProximalAdagrad",
+    "ProximalAdagradOptimizer",
+    "ProximalGD",
+    "ProximalGDOptimizer",
     "RMSProp",
     "RMSPropOptimizer",
     "SGDOptimizer",
@@ -344,7 +351,7 @@ class AdamOptimizer(Optimizer):
         rate = self._rate(parameter, program, startup)
         block = program.global_block()
         return block.append_op(
-            "adam",
+            self._type,
             {
                 "Param": parameter,
                 "Grad": gradient,
@@ -361,8 +368,56 @@ class AdamOptimizer(Optimizer):
                 "Beta1PowOut": power1,
                 "Beta2PowOut": power2,
             },
-            {"beta1": self._beta1, "beta2": self._beta2, "epsilon": self._epsilon, "lazy_mode": self._lazy_mode},
+            {
+                "beta1": self._beta1,
+                "beta2": self._beta2,
+                "epsilon": self._epsilon,
+                "lazy_mode": self._lazy_mode,
+                **self._decay_of(parameter),
+            },
         )
+
+    def _decay_of(self, parameter: Parameter) -> dict[str, float]:
+        """The attributes of the operator that say how the parameter decays."""
+        return {}
+
+
+class AdamWOptimizer(AdamOptimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): before each step of Adam, parameter -=
+    learning_rate · weight_decay · parameter.
+
+    Args:
+        weight_decay: 0 or more.
+        apply_decay_param_fun: called with the name of each parameter: whether it decays; None: all do.
+        lazy_mode: as Adam's; the rows that a sparse gradient lacks do not decay either.
+    """
+
+    _type = "adamw"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-8,
+        weight_decay: float = 0.01,
+        apply_decay_param_fun: Callable[[str], bool] | None = None,
+        name: str | None = None,
+        lazy_mode: bool = False,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, None, name, lazy_mode, grad_clip)
+        if not 0 <= weight_decay < math.inf:
+            raise errors.InvalidArgument(f"AdamW: weight_decay must be a number of 0 or more, got {weight_decay}")
+        if apply_decay_param_fun is not None and not callable(apply_decay_param_fun):
+            raise errors.TypeMismatch(
+                f"AdamW: apply_decay_param_fun must be callable, got {type(apply_decay_param_fun).__name__}"
+            )
+        self._weight_decay, self._decays = float(weight_decay), apply_decay_param_fun
+
+    def _decay_of(self, parameter: Parameter) -> dict[str, float]:
+        decays = self._decays is None or self._decays(parameter.name)
+        return {"coeff": self._weight_decay if decays else 0.0}
 
 
 class AdamaxOptimizer(Optimizer):
@@ -508,13 +563,46 @@ class LarsMomentumOptimizer(_StatefulOptimizer):
         return {"mu": self._momentum, "lars_coeff": self._lars_coeff, "lars_weight_decay": self._lars_weight_decay}
 
 
+class ProximalGDOptimizer(_StatefulOptimizer):
+    """Gradient descent, after each step of which the parameter is brought closer to 0 as ``l1`` and ``l2``
+    regularisation ask (Duchi and Singer, 2009).
+    """
+
+    _type = "proximal_gd"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        regularization: WeightDecayRegularizer | None = None,
+        name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, regularization, name, grad_clip)
+        self._l1, self._l2 = float(l1), float(l2)
+
+    def _attributes(self) -> dict[str, float | bool]:
+        return {"l1": self._l1, "l2": self._l2}
+
+
+class ProximalAdagradOptimizer(ProximalGDOptimizer):
+    """The same with the steps of Adagrad."""
+
+    _type = "proximal_adagrad"
+    _state: ClassVar = {"moment": ("Moment", "MomentOut")}
+
+
 SGD = SGDOptimizer
 Momentum = MomentumOptimizer
 Adagrad = AdagradOptimizer
 RMSProp = RMSPropOptimizer
 Adam = AdamOptimizer
+AdamW = AdamWOptimizer
 Adamax = AdamaxOptimizer
 DecayedAdagrad = DecayedAdagradOptimizer
 Adadelta = AdadeltaOptimizer
 Ftrl = FtrlOptimizer
 LarsMomentum = LarsMomentumOptimizer
+ProximalGD = ProximalGDOptimizer
+ProximalAdagrad = ProximalAdagradOptimizer

@@ -291,6 +291,7 @@ FLUID = {
     "layers.topk": "input k name",
     "layers.transpose": "x perm name",
     "layers.unsqueeze": "input axes name",
+    "layers.where": "condition",
     "layers.zeros": "shape dtype force_cpu",
     "load_op_library": None,
     "lod_tensor.create_lod_tensor": "data recursive_seq_lens place",

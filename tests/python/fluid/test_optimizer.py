@@ -76,6 +76,49 @@ def test_adam() -> None:
     np.testing.assert_allclose(trained(fluid.optimizer.Adam(RATE, 0.8, 0.9)), w, rtol=1e-5)
 
 
+@pytest.mark.parametrize("decays", [True, False])
+def test_adamw(decays: bool) -> None:
+    w, m, v = START.copy(), np.zeros(3), np.zeros(3)
+    for step in range(1, STEPS + 1):
+        g = gradient(w)  # decayed weights have no part in it
+        m = 0.8 * m + 0.2 * g
+        v = 0.9 * v + 0.1 * g * g
+        w -= (RATE * 0.25 * w).astype(np.float32) if decays else 0
+        rate = RATE * np.sqrt(1 - 0.9**step) / (1 - 0.8**step)
+        w -= (rate * m / (np.sqrt(v) + 1e-8)).astype(np.float32)
+    asked = []
+    choose = lambda name: asked.append(name) or decays  # noqa: E731
+    optimizer = fluid.optimizer.AdamW(RATE, 0.8, 0.9, weight_decay=0.25, apply_decay_param_fun=choose)
+    np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
+    assert asked == ["w"]
+
+
+def test_adamw_without_decay_is_adam() -> None:
+    with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
+        adam = trained(fluid.optimizer.Adam(RATE))
+    np.testing.assert_array_equal(trained(fluid.optimizer.AdamW(RATE, weight_decay=0.0)), adam)
+
+
+@pytest.mark.parametrize("decay", [-0.1, float("nan"), float("inf")])
+def test_adamw_refuses_a_decay_that_is_none(decay: float) -> None:
+    with pytest.raises(errors.InvalidArgument, match="weight_decay must be a number of 0 or more"):
+        fluid.optimizer.AdamW(weight_decay=decay)
+    with pytest.raises(errors.TypeMismatch, match="apply_decay_param_fun must be callable, got list"):
+        fluid.optimizer.AdamW(apply_decay_param_fun=["w"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("adagrad", [False, True])
+def test_proximal_steps(adagrad: bool) -> None:
+    w, moment = START.copy(), np.zeros(3)
+    for _ in range(STEPS):
+        g = gradient(w)
+        moment += g * g
+        reached = w - RATE * g / (np.sqrt(moment) if adagrad else 1)
+        w = (np.sign(reached) * np.maximum(np.abs(reached) - RATE * 0.5, 0) / (1 + RATE * 2)).astype(np.float32)
+    make = fluid.optimizer.ProximalAdagrad if adagrad else fluid.optimizer.ProximalGD
+    np.testing.assert_allclose(trained(make(RATE, l1=0.5, l2=2.0)), w, rtol=1e-5)
+
+
 @pytest.mark.parametrize("centered", [False, True])
 def test_rmsprop(centered: bool) -> None:
     w, square, mean, moment = START.copy(), np.zeros(3), np.zeros(3), np.zeros(3)

@@ -28,9 +28,12 @@ OPTIMIZERS: dict[str, Make] = {
     "adadelta": lambda: optimizer.Adadelta(0.1),
     "adam": lambda: optimizer.Adam(0.1),
     "adamax": lambda: optimizer.Adamax(0.1),
+    "adamw": lambda: optimizer.AdamW(0.1, weight_decay=0.5),
     "rmsprop": lambda: optimizer.RMSProp(0.1, momentum=0.5),
     "centered_rmsprop": lambda: optimizer.RMSProp(0.1, momentum=0.5, centered=True),
     "ftrl": lambda: optimizer.Ftrl(0.1, l1=0.01, l2=0.01),
+    "proximal_gd": lambda: optimizer.ProximalGD(0.1, l1=0.01, l2=0.01),
+    "proximal_adagrad": lambda: optimizer.ProximalAdagrad(0.1, l1=0.01, l2=0.01),
 }
 
 
@@ -72,7 +75,13 @@ def test_a_sparse_gradient_trains_as_a_dense_one(exe: fluid.Executor, name: str)
 
 
 @pytest.mark.parametrize(
-    "make", [OPTIMIZERS["ftrl"], lambda: optimizer.Adam(0.1, lazy_mode=True)], ids=["ftrl", "lazy_adam"]
+    "make",
+    [
+        OPTIMIZERS["ftrl"],
+        lambda: optimizer.Adam(0.1, lazy_mode=True),
+        lambda: optimizer.AdamW(0.1, weight_decay=0.5, lazy_mode=True),
+    ],
+    ids=["ftrl", "lazy_adam", "lazy_adamw"],
 )
 def test_rows_that_are_not_touched_stay_as_they_are(exe: fluid.Executor, make: Make) -> None:
     dense, sparse = (train(exe, is_sparse, make, steps=1) for is_sparse in (False, True))

@@ -103,12 +103,13 @@ def step(op_type: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         return {"Velocity": M}, attrs, {"ParamOut": P - velocity, "VelocityOut": velocity}
     first, second = 0.8 * M + 0.2 * G, 0.9 * S + 0.1 * G * G
     rate = RATE * np.sqrt(1 - 0.81) / (1 - 0.64)
+    decay = 0.3 if op_type == "adamw" else 0.0
     powers = {"Beta1Pow": np.array([0.64]), "Beta2Pow": np.array([0.81])}
     return (
         {"Moment1": M, "Moment2": S, **powers},
-        {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3},
+        {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, **({"coeff": decay} if decay else {})},
         {
-            "ParamOut": P - rate * first / (np.sqrt(second) + 1e-3),
+            "ParamOut": P - RATE * decay * P - rate * first / (np.sqrt(second) + 1e-3),
             "Moment1Out": first,
             "Moment2Out": second,
             "Beta1PowOut": np.array([0.64 * 0.8]),
@@ -122,6 +123,7 @@ OPTIMIZERS = [
     "adagrad",
     "adam",
     "adamax",
+    "adamw",
     "decayed_adagrad",
     "ftrl",
     "lars_momentum",
