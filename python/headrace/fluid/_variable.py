@@ -13,7 +13,7 @@ from headrace.fluid.core import VarType
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-    from headrace.fluid.clip import GradientClipBase
+    from headrace.fluid.clip import ErrorClipByValue, GradientClipBase
     from headrace.fluid.framework import Block
     from headrace.fluid.regularizer import WeightDecayRegularizer
 
@@ -50,6 +50,8 @@ class Variable:
         self.desc = desc
         #: Whether the value comes from outside the program.
         self.is_data = False
+        #: How an optimizer clips the gradient of the variable, before it passes it on; None: not at all.
+        self.error_clip: ErrorClipByValue | None = None
 
     @property
     def name(self) -> str:
@@ -92,6 +94,10 @@ class Variable:
     @stop_gradient.setter
     def stop_gradient(self, value: bool) -> None:
         self.desc.stop_gradient = value
+
+    def _set_error_clip(self, error_clip: ErrorClipByValue | None) -> None:
+        """Fluid's way to set ``error_clip``; to be called before the optimizer's ``minimize``."""
+        self.error_clip = error_clip
 
     def astype(self, dtype: Any) -> Variable:
         """The same values in another dtype (a ``cast`` operator)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from headrace import errors
@@ -13,11 +14,14 @@ __all__ = [
     "ClipByGlobalNorm",
     "ClipByNorm",
     "ClipByValue",
+    "ErrorClipByValue",
     "GradientClipBase",
     "GradientClipByGlobalNorm",
     "GradientClipByNorm",
     "GradientClipByValue",
+    "append_error_clip_ops",
     "append_gradient_clip_ops",
+    "find_error_clips",
     "set_gradient_clip",
 ]
 
@@ -45,16 +49,19 @@ def _norm_limit(clip_norm: float, what: str) -> float:
     return float(clip_norm)
 
 
+def _bounds(max: float, min: float | None, what: str) -> tuple[float, float]:
+    high = float(max)
+    low = -high if min is None else float(min)
+    if not low <= high:
+        raise errors.InvalidArgument(f"clip.{what}: nothing lies between min={low} and max={high}")
+    return low, high
+
+
 class GradientClipByValue(GradientClipBase):
     """Each element into [min, max]; ``min`` is -max unless given."""
 
     def __init__(self, max: float, min: float | None = None) -> None:
-        self.max = float(max)
-        self.min = -self.max if min is None else float(min)
-        if not self.min <= self.max:
-            raise errors.InvalidArgument(
-                f"clip.GradientClipByValue: nothing lies between min={self.min} and max={self.max}"
-            )
+        self.min, self.max = _bounds(max, min, "GradientClipByValue")
 
     def _clip(self, gradient: Variable, block: Block) -> Variable:
         out = _temporary(gradient)
@@ -192,6 +199,57 @@ def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBas
         for place, pair in zip(members, clip([param_grads[place] for place in members])):
             clipped[place] = pair
     return clipped
+
+
+class ErrorClipByValue:
+    """Each element of the gradient of a variable into [min, max], before it is passed on to what the variable was
+    computed from; ``min`` is -max unless given. To be set as the variable's ``error_clip``.
+    """
+
+    def __init__(self, max: float, min: float | None = None) -> None:
+        self.min, self.max = _bounds(max, min, "ErrorClipByValue")
+
+
+#: By block, the clips of its variables.
+ErrorClips = dict[int, dict[str, ErrorClipByValue]]
+
+_GRADIENT = re.compile(r"(?P<of>.+?)(@VERSION@\d+)?@GRAD(@\d+)?")
+
+
+def find_error_clips(program: Program) -> ErrorClips:
+    """What ``append_error_clip_ops`` will clip. TypeMismatch if an ``error_clip`` is neither a clip nor None."""
+    found: ErrorClips = {}
+    for variable in program.list_vars():
+        clip = variable.error_clip
+        if clip is not None:
+            if not isinstance(clip, ErrorClipByValue):
+                raise errors.TypeMismatch(
+                    f"error_clip of '{variable.name}' must be an ErrorClipByValue or None, got {type(clip).__name__}"
+                )
+            found.setdefault(variable.block.idx, {})[variable.name] = clip
+    return found
+
+
+def append_error_clip_ops(program: Program, clips: ErrorClips, first_block: int, first_op: int) -> None:
+    """Adds the operators that clip gradients of variables; those of the variables of a loop are clipped in each step.
+
+    Args:
+        clips: from ``find_error_clips``.
+        first_block, first_op: the backward pass consists of the blocks from ``first_block`` on and, in the root block,
+            of the operators from ``first_op`` on.
+    """
+    _clip_errors(program.global_block(), first_op, clips.get(0, {}))
+    for block in program.blocks[first_block:]:
+        _clip_errors(block, 0, clips.get(block.parent_idx, {}))
+
+
+def _clip_errors(block: Block, first_op: int, clips: dict[str, ErrorClipByValue]) -> None:
+    for index in range(len(block.ops) - 1, first_op - 1, -1):
+        for name in block.ops[index].output_arg_names:
+            match = _GRADIENT.fullmatch(name)
+            clip = clips.get(match["of"]) if match else None
+            if clip is not None:
+                block._insert_op(index + 1, "clip", {"X": name}, {"Out": name}, {"min": clip.min, "max": clip.max})
 
 
 ClipByValue = GradientClipByValue

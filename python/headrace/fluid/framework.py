@@ -18,7 +18,7 @@ from headrace.fluid._variable import Operator, Parameter, Variable, grad_var_nam
 from headrace.fluid.core import VarType
 
 if TYPE_CHECKING:
-    from headrace.fluid.clip import GradientClipBase
+    from headrace.fluid.clip import ErrorClipByValue, GradientClipBase
     from headrace.fluid.reader_variable import FeedSource
     from headrace.fluid.regularizer import WeightDecayRegularizer
 
@@ -123,6 +123,7 @@ class Block:
         stop_gradient: bool | None = None,
         type: VarType = VarType.LOD_TENSOR,
         is_data: bool = False,
+        error_clip: ErrorClipByValue | None = None,
     ) -> Variable:
         """Declares a variable. What is not given is left to shape inference.
 
@@ -150,6 +151,7 @@ class Block:
             setattr(desc, key, value)
         variable = Variable(self, name)
         variable.is_data = is_data
+        variable.error_clip = error_clip
         self.vars[name] = variable
         return variable
 
@@ -454,9 +456,11 @@ class Program:
 def _copy_variable(var: Variable, block: Block) -> Variable:
     if isinstance(var, Parameter):
         rate = var.optimize_attr["learning_rate"]
-        return Parameter(block, var.name, var.trainable, var.regularizer, rate, var.gradient_clip_attr)
-    copy = Variable(block, var.name)
-    copy.is_data = var.is_data
+        copy: Variable = Parameter(block, var.name, var.trainable, var.regularizer, rate, var.gradient_clip_attr)
+    else:
+        copy = Variable(block, var.name)
+        copy.is_data = var.is_data
+    copy.error_clip = var.error_clip
     return copy
 
 

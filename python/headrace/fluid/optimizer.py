@@ -12,7 +12,12 @@ from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer, unique_name
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
 from headrace.fluid.backward import append_backward
-from headrace.fluid.clip import GradientClipBase, append_gradient_clip_ops
+from headrace.fluid.clip import (
+    GradientClipBase,
+    append_error_clip_ops,
+    append_gradient_clip_ops,
+    find_error_clips,
+)
 from headrace.fluid.framework import Operator, Parameter, Program, Variable, default_startup_program
 from headrace.fluid.layer_helper import create_initialized_var
 from headrace.fluid.regularizer import WeightDecayRegularizer
@@ -113,14 +118,17 @@ class Optimizer:
         no_grad_set: Collection[Variable | str] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> ParamGrads:
-        """The first half of ``minimize``."""
-        if (
-            isinstance(loss, Variable)
-            and parameter_list is None
-            and not any(parameter.trainable for parameter in loss.block.program.all_parameters())
-        ):
+        """The first half of ``minimize``: adds the backward pass, and clips in it what has an ``error_clip``."""
+        if not isinstance(loss, Variable):
+            raise errors.TypeMismatch(f"minimize: the loss has to be a Variable, got {type(loss).__name__}")
+        program = loss.block.program
+        if parameter_list is None and not any(parameter.trainable for parameter in program.all_parameters()):
             raise errors.InvalidArgument("append_backward: the program has no trainable parameter")
+        error_clips = find_error_clips(program)
+        blocks, ops = program.num_blocks, len(program.global_block().ops)
         params_grads = append_backward(loss, parameter_list, no_grad_set, callbacks)
+        with program._backward_guard():
+            append_error_clip_ops(program, error_clips, blocks, ops)
         if not params_grads:
             raise errors.InvalidArgument(f"the loss '{loss.name}' depends on no trainable parameter")
         return params_grads

@@ -27,6 +27,7 @@ FLUID = {
     "clip.ClipByGlobalNorm": "clip_norm group_name",
     "clip.ClipByNorm": "clip_norm",
     "clip.ClipByValue": "max min",
+    "clip.ErrorClipByValue": "max min",
     "clip.GradientClipByGlobalNorm": "clip_norm group_name",
     "clip.GradientClipByNorm": "clip_norm",
     "clip.GradientClipByValue": "max min",

@@ -373,3 +373,87 @@ def test_model_average_restores_after_an_error_and_needs_parameters() -> None:
     assert "average_accumulates" not in [op.type for op in clone.global_block().ops]
     with fluid.program_guard(fluid.Program(), fluid.Program()), pytest.raises(ValueError, match="no parameters"):
         fluid.optimizer.ModelAverage(0.5)
+
+
+def error_clipped(clip: fluid.clip.ErrorClipByValue | None, times: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """The gradients of h, which has ``clip``, and of w, of which it is the double, where the loss is Σ h · times."""
+    attr = fluid.ParamAttr("w", fluid.initializer.NumpyArrayInitializer(np.ones(2, np.float32)))
+    w = fluid.layers.create_parameter([2], "float32", attr=attr)
+    h = w * 2.0
+    h._set_error_clip(clip)
+    parts = [fluid.layers.elementwise_mul(h, fluid.layers.assign(np.full(2, t, np.float32))) for t in times]
+    loss = fluid.layers.reduce_sum(fluid.layers.sums(parts))
+    program = fluid.default_main_program().clone()  # which keeps the clip
+    with fluid.program_guard(program):
+        fluid.optimizer.SGD(0.0).minimize(program.global_block().var(loss.name))
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    h_gradient, w_gradient = exe.run(program, fetch_list=[f"{h.name}@GRAD", "w@GRAD"])
+    return h_gradient, w_gradient
+
+
+@pytest.mark.parametrize(
+    ("clip", "times", "expected"),
+    [
+        (None, [3.0], 3.0),
+        (fluid.clip.ErrorClipByValue(1.0), [3.0], 1.0),
+        (fluid.clip.ErrorClipByValue(1.0), [-3.0], -1.0),
+        (fluid.clip.ErrorClipByValue(5.0, 4.0), [3.0], 4.0),
+        (fluid.clip.ErrorClipByValue(1.0), [0.5], 0.5),
+        # The gradient as a whole is clipped, not what each use adds to it.
+        (fluid.clip.ErrorClipByValue(1.0), [3.0, -2.75], 0.25),
+        (fluid.clip.ErrorClipByValue(1.0), [0.75, 0.75], 1.0),
+    ],
+    ids=["none", "above", "below", "bounds", "within", "difference", "sum"],
+)
+def test_the_gradient_of_a_variable_is_clipped_before_it_is_passed_on(
+    clip: fluid.clip.ErrorClipByValue | None, times: list[float], expected: float
+) -> None:
+    h, w = error_clipped(clip, times)
+    np.testing.assert_array_equal(h, [expected] * 2)
+    np.testing.assert_array_equal(w, [2 * expected] * 2)
+
+
+@pytest.mark.parametrize("unrolled", [True, False])
+def test_the_gradient_of_a_variable_of_a_step_is_clipped_in_each(unrolled: bool) -> None:
+    attr = fluid.ParamAttr("w", fluid.initializer.NumpyArrayInitializer(np.ones(1, np.float32)))
+    w = fluid.layers.create_parameter([1], "float32", attr=attr)
+    x = fluid.data("x", [3, 1, 1] if unrolled else [None, 1], lod_level=0 if unrolled else 1)
+    rnn = fluid.layers.StaticRNN() if unrolled else fluid.layers.DynamicRNN()
+    with rnn.step() if unrolled else rnn.block():
+        h = fluid.layers.elementwise_mul(rnn.step_input(x), w, axis=0)
+        h._set_error_clip(fluid.clip.ErrorClipByValue(1.0))
+        result = h * 0.5 + fluid.layers.square(h)
+        rnn.step_output(result) if unrolled else rnn.output(result)
+    loss = fluid.layers.reduce_sum(rnn())
+    fluid.optimizer.SGD(0.0).minimize(loss)
+    exe = fluid.Executor()
+    exe.run(fluid.default_startup_program())
+    values = np.array([0.125, 5.0, -4.0], np.float32)
+    feed = values.reshape(3, 1, 1) if unrolled else fluid.create_lod_tensor(values.reshape(3, 1), [[3]])
+    (got,) = exe.run(feed={"x": feed}, fetch_list=["w@GRAD"])
+    # By h: 0.5 + 2 · 0.125 = 0.75, 10.5 → 1, -7.5 → -1.
+    np.testing.assert_allclose(got, [0.75 * 0.125 + 1 * 5 + -1 * -4])
+
+
+def test_a_test_program_has_no_error_clip() -> None:
+    _, _, loss = fed_regression()
+    variable = next(var for var in loss.block.vars.values() if var.name.startswith("fc_0.tmp"))
+    variable.error_clip = fluid.clip.ErrorClipByValue(1.0)
+    before = [op.type for op in fluid.default_main_program().global_block().ops]
+    fluid.optimizer.SGD(RATE).minimize(loss)
+    assert "clip" in [op.type for op in fluid.default_main_program().global_block().ops]
+    test = fluid.default_main_program().clone(for_test=True)
+    assert [op.type for op in test.global_block().ops] == before
+
+
+def test_what_is_no_error_clip_is_refused() -> None:
+    _, _, loss = fed_regression()
+    variable = next(var for var in loss.block.vars.values() if var.name.startswith("fc_0.tmp"))
+    variable._set_error_clip(fluid.clip.GradientClipByValue(1.0))  # type: ignore[arg-type]
+    ops = len(loss.block.ops)
+    with pytest.raises(errors.TypeMismatch, match=rf"'{variable.name}'.*ErrorClipByValue.*GradientClipByValue"):
+        fluid.optimizer.SGD(RATE).minimize(loss)
+    assert len(loss.block.ops) == ops
+    with pytest.raises(errors.InvalidArgument, match=r"ErrorClipByValue: nothing lies between min=2\.0 and max=1\.0"):
+        fluid.clip.ErrorClipByValue(1.0, 2.0)

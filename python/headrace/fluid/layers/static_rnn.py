@@ -201,4 +201,4 @@ class StaticRNN:
 
 def _declaration(variable: Variable) -> dict[str, Any]:
     """What declares a variable of the same kind elsewhere; its shape is inferred."""
-    return {"dtype": variable.dtype, "stop_gradient": variable.stop_gradient, "type": variable.type}
+    return {name: getattr(variable, name) for name in ("dtype", "stop_gradient", "type", "error_clip")}
