@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
     from headrace.fluid.clip import ErrorClipByValue, GradientClipBase
-    from headrace.fluid.framework import Block
+    from headrace.fluid.framework import Block, SlotValue
     from headrace.fluid.regularizer import WeightDecayRegularizer
 
 __all__ = ["Operator", "Parameter", "Variable", "grad_var_name"]
@@ -116,17 +116,21 @@ class Variable:
 
     def __getitem__(self, item: Index | tuple[Index, ...]) -> Variable:
         """A part: integers take one element of a dimension, which is left out then, and slices several; -1 is the last
-        one, ``...`` stands for dimensions as they are. The step of a slice is 1, or -1 for a whole dimension.
+        one, ``...`` stands for dimensions as they are. An integer may be a variable, int32 or int64 [1]. The step of a
+        slice is 1, or -1 for a whole dimension.
         """
-        axes, starts, ends, dropped, reversed_axes = [], [], [], [], []
+        axes: list[int] = []
+        starts: list[int | Variable] = []
+        ends: list[int | Variable] = []
+        dropped, reversed_axes = [], []
         for axis, index in _indices(self, item):
             if not isinstance(index, slice):
                 axes.append(axis)
                 starts.append(index)
-                ends.append(index + 1 if index != -1 else _END)
+                ends.append(_END if isinstance(index, int) and index == -1 else index + 1)
                 dropped.append(axis)
                 continue
-            start, stop, step = (None if part is None else _integer(part) for part in _parts(self, index))
+            start, stop, step = _parts(self, index)
             if step == -1 and start is None and stop is None:
                 reversed_axes.append(axis)
             elif step not in (None, 1):
@@ -135,14 +139,26 @@ class Variable:
                 )
             elif start is not None or stop is not None:
                 axes.append(axis)
-                starts.append(start or 0)
+                starts.append(0 if start is None else start)
                 ends.append(_END if stop is None else stop)
         out = self
         if reversed_axes:
             out = _append_op("reverse", {"X": out}, {"axis": reversed_axes})
         if axes:
-            attrs = {"axes": axes, "starts": starts, "ends": ends, "decrease_axis": dropped}
-            out = _append_op("slice", {"Input": out}, attrs)
+            inputs: dict[str, SlotValue] = {"Input": out}
+            attrs: dict[str, Any] = {"axes": axes, "decrease_axis": dropped}
+            for what, places in (("starts", starts), ("ends", ends)):
+                attrs[what] = [-1 if isinstance(place, Variable) else place for place in places]
+                like = next((place for place in places if isinstance(place, Variable)), None)
+                if like is not None:
+                    variables = [place if isinstance(place, Variable) else _number(like, place) for place in places]
+                    inputs[f"{what.capitalize()}TensorList"] = variables
+            if len(inputs) > 1:
+                attrs["infer_flags"] = [
+                    -1 if isinstance(start, Variable) or isinstance(end, Variable) else 1
+                    for start, end in zip(starts, ends)
+                ]
+            out = _append_op("slice", inputs, attrs)
         return out
 
     def __neg__(self) -> Variable:
@@ -224,15 +240,34 @@ def _integer(value: SupportsIndex) -> int:
     return max(-_END, min(operator.index(value), _END))
 
 
-def _parts(variable: Variable, index: slice) -> tuple[Any, Any, Any]:
-    for part in (index.start, index.stop, index.step):
-        if part is not None and (isinstance(part, bool) or not hasattr(part, "__index__")):
-            raise errors.TypeMismatch(f"'{variable.name}' is sliced with integers, got {type(part).__name__}")
-    return index.start, index.stop, index.step
+def _check_integer(variable: Variable, index: Any, how: str) -> None:
+    """Raises unless ``index`` is an integer, or a variable that holds one; ``how`` says what ``variable`` is."""
+    if not isinstance(index, Variable):
+        if isinstance(index, bool) or not hasattr(index, "__index__"):
+            raise errors.TypeMismatch(f"'{variable.name}' is {how}, got {type(index).__name__}")
+    elif index.dtype not in (VarType.INT32, VarType.INT64):
+        raise errors.TypeMismatch(
+            f"'{variable.name}' is {how}, got variable '{index.name}' of {core.dtype_name(index.dtype)}"
+        )
+    elif any(extent not in (1, -1) for extent in index.shape):
+        raise errors.InvalidArgument(
+            f"'{variable.name}' is {how}, got variable '{index.name}' of shape {list(index.shape)} for one"
+        )
+
+
+def _parts(variable: Variable, index: slice) -> list[Any]:
+    """Start, stop and step: None, an int or a Variable each; the step is no Variable."""
+    parts = [index.start, index.stop, index.step]
+    for part in parts:
+        if part is not None:
+            _check_integer(variable, part, "sliced with integers")
+    if isinstance(index.step, Variable):
+        raise errors.Unimplemented(f"the step of a slice of '{variable.name}' cannot be a variable")
+    return [part if part is None or isinstance(part, Variable) else _integer(part) for part in parts]
 
 
 def _indices(variable: Variable, item: Index | tuple[Index, ...]) -> list[tuple[int, Any]]:
-    """The dimensions that are indexed, each with an integer or a slice."""
+    """The dimensions that are indexed, each with an int, a Variable or a slice."""
     items = list(item) if isinstance(item, tuple) else [item]
     rank = len(variable.shape)
     wholes = [i for i, index in enumerate(items) if index is Ellipsis]
@@ -249,10 +284,10 @@ def _indices(variable: Variable, item: Index | tuple[Index, ...]) -> list[tuple[
         if isinstance(index, slice):
             out.append((axis, index))
             continue
-        if isinstance(index, bool) or not hasattr(index, "__index__"):
-            raise errors.TypeMismatch(
-                f"'{variable.name}' is indexed with integers, slices and '...', got {type(index).__name__}"
-            )
+        _check_integer(variable, index, "indexed with integers, slices and '...'")
+        if isinstance(index, Variable):
+            out.append((axis, index))
+            continue
         place, extent = operator.index(index), variable.shape[axis]
         if not -_END <= place < _END or (extent >= 0 and not -extent <= place < extent):
             raise errors.OutOfRange(
@@ -268,15 +303,16 @@ def _is_number(value: Operand) -> TypeGuard[float]:
 
 def _append_op(
     op_type: str,
-    inputs: Mapping[str, Variable],
+    inputs: Mapping[str, SlotValue],
     attrs: Mapping[str, Any] | None = None,
     dtype: VarType | None = None,
     stop_gradient: bool = False,
 ) -> Variable:
-    """Adds an operator to the current block of the program of its first input. Returns its output, which has that
-    input's dtype unless another is given.
+    """Adds an operator to the current block of the program of its first input, a Variable. Returns its output, which
+    has that input's dtype unless another is given.
     """
     first = next(iter(inputs.values()))
+    assert isinstance(first, Variable)
     block = first.block.program.current_block()
     out = block.create_var(
         name=unique_name.generate(f"{unique_name.generate(op_type)}.tmp"),

@@ -57,6 +57,65 @@ def test_an_index_means_what_it_means_to_numpy(exe: fluid.Executor, item: Any, k
         assert out.shape == want.shape
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_an_index_may_be_a_variable(exe: fluid.Executor, place: int, known: bool, dtype: str) -> None:
+    x = fluid.data("x", X.shape if known else [None, 3, None])
+    i, stop = fluid.data("i", [1], dtype), fluid.data("stop", [1], "int64")
+    i.stop_gradient = False
+    outs = [x[i], x[:, i], x[0, i, 1:], x[..., i:], x[:, :stop, -1], x[:, 0:stop, i], x[i, ..., ::-1]]
+    feed = {"x": X, "i": np.array([place], dtype), "stop": np.array([2])}
+    got = exe.run(feed=feed, fetch_list=outs)
+    want = [X[place], X[:, place], X[0, place, 1:], X[..., place:], X[:, :2, -1], X[:, 0:2, place], X[place, ..., ::-1]]
+    for one, expected in zip(got, want):
+        np.testing.assert_array_equal(one, expected)
+
+
+def test_a_variable_counts_through_a_loop(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [5])
+    i = fluid.layers.fill_constant([1], "int64", 0)
+    total = fluid.layers.fill_constant([1], "float32", 0.0)
+    cond = fluid.layers.less_than(i, fluid.layers.fill_constant([1], "int64", 5))
+    loop = fluid.layers.While(cond)
+    with loop.block():
+        fluid.layers.assign(total * 10.0 + x[i], total)
+        fluid.layers.increment(i)
+        fluid.layers.less_than(i, fluid.layers.fill_constant([1], "int64", 5), cond=cond)
+    (got,) = exe.run(feed={"x": np.arange(1, 6, dtype=np.float32)}, fetch_list=[total])
+    assert got == [12345]
+
+
+def test_gradients_pass_an_index_that_is_a_variable(exe: fluid.Executor) -> None:
+    x, i = fluid.data("x", X.shape), fluid.data("i", [1], "int64")
+    x.stop_gradient = False
+    fluid.backward.append_backward(fluid.layers.reduce_sum(fluid.layers.square(x[i, :, 1:3])))
+    (got,) = exe.run(feed={"x": X, "i": np.array([-1])}, fetch_list=["x@GRAD"])
+    want = np.zeros_like(X)
+    want[-1, :, 1:3] = 2 * X[-1, :, 1:3]
+    np.testing.assert_allclose(got, want)
+
+
+def test_an_index_that_is_a_variable_of_another_kind_is_refused() -> None:
+    x, fraction, pair = fluid.data("x", [2, 3]), fluid.data("fraction", [1]), fluid.data("pair", [2], "int64")
+    for item in (at[fraction], at[0, fraction], at[fraction:], at[:fraction]):
+        with pytest.raises(errors.TypeMismatch, match=r"'x' is .* with integers.*, got variable 'fraction' of float32"):
+            x[item]
+    for item in (at[pair], at[0, pair], at[pair:], at[:pair]):
+        with pytest.raises(errors.InvalidArgument, match=r"'x' is .* with integers.*, got variable 'pair' of .*\[2\]"):
+            x[item]
+    with pytest.raises(errors.Unimplemented, match="step"):
+        x[:: fluid.data("step", [1], "int32")]
+    assert fluid.default_main_program().global_block().ops == []
+
+
+def test_a_variable_outside_of_what_a_run_has_is_an_error(exe: fluid.Executor) -> None:
+    out = fluid.data("x", [2, 3])[fluid.data("i", [1], "int64")]
+    for place in (2, -3):
+        with pytest.raises(errors.InvalidArgument, match="decrease_axis"):
+            exe.run(feed={"x": X[0, :2, :3], "i": np.array([place])}, fetch_list=[out])
+
+
 def test_all_of_it_is_the_variable_itself() -> None:
     x = fluid.data("x", [2, 3])
     assert x[:] is x
