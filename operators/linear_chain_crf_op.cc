@@ -1,30 +1,17 @@
-// linear_chain_crf, crf_decoding: labels of the rows of a sequence that depend on their neighbours (J. Lafferty, A.
-// McCallum and F. Pereira, Conditional random fields, 2001).
+// linear_chain_crf: the likelihood of the labels of sequences.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/linear_chain_crf.h"
 #include "operators/sequences.h"
 
 namespace headrace::ops {
 namespace {
-
-// Fluid's Transition [K + 2, K]: the weights of a label at the start, at the end, and of one label after another.
-template <typename T>
-struct Weights {
-  Weights(const T* transition, int64_t count)
-      : labels(count), start(transition), end(transition + count), next(transition + 2 * count) {}
-  T Next(int64_t from, int64_t to) const { return next[from * labels + to]; }
-  int64_t labels;
-  const T* start;
-  const T* end;
-  const T* next;
-};
 
 // log Σ exp of `n` numbers, which overflows nowhere.
 template <typename T, typename At>
@@ -45,7 +32,7 @@ T LogSumExp(int64_t n, At&& at) {
 
 // alpha[r, k]: log of the sum over all labels of the rows before, row r having label k. Returns log Z.
 template <typename T>
-T Forward(const Weights<T>& w, int64_t rows, const T* emission, T* alpha) {
+T Forward(const CrfWeights<T>& w, int64_t rows, const T* emission, T* alpha) {
   const int64_t labels = w.labels;
   for (int64_t k = 0; k < labels; ++k) {
     alpha[k] = w.start[k] + emission[k];
@@ -63,7 +50,7 @@ T Forward(const Weights<T>& w, int64_t rows, const T* emission, T* alpha) {
 
 // beta[r, k]: the same for the rows behind.
 template <typename T>
-void Backward(const Weights<T>& w, int64_t rows, const T* emission, T* beta) {
+void Backward(const CrfWeights<T>& w, int64_t rows, const T* emission, T* beta) {
   const int64_t labels = w.labels;
   std::copy_n(w.end, labels, beta + (rows - 1) * labels);
   for (int64_t r = rows - 1; r-- > 0;) {
@@ -77,34 +64,12 @@ void Backward(const Weights<T>& w, int64_t rows, const T* emission, T* beta) {
 
 // The log of the weight of the given labels.
 template <typename T>
-T Score(const Weights<T>& w, int64_t rows, const T* emission, const int64_t* label) {
+T Score(const CrfWeights<T>& w, int64_t rows, const T* emission, const int64_t* label) {
   T score = w.start[label[0]] + w.end[label[rows - 1]];
   for (int64_t r = 0; r < rows; ++r) {
     score += emission[r * w.labels + label[r]] + (r == 0 ? T(0) : w.Next(label[r - 1], label[r]));
   }
   return score;
-}
-
-// Labels without a LoD are taken to have that of Emission; padded ones need none.
-void EnforceSequencesOfLabels(const ExecutionContext& ctx) {
-  if (ctx.HasInput("Length")) {
-    return;
-  }
-  const LoDTensor& label = ctx.Input("Label");
-  const LoDOffsets& offsets = ctx.Input("Emission").lod().back();
-  HR_ENFORCE(label.lod().empty() || label.lod().back() == offsets, InvalidArgument,
-             "input Label: expected the sequences of input Emission, ", ToString(LoD{offsets}), ", got ",
-             ToString(label.lod()));
-}
-
-// Calls visit(sequence, first row, rows) for each sequence that is not empty.
-template <typename Visit>
-void ForEachFilledSequence(const SequenceRanges& sequences, Visit&& visit) {
-  for (int64_t s = 0; s < sequences.count(); ++s) {
-    if (sequences.Length(s) > 0) {
-      visit(s, sequences.Begin(s), sequences.Length(s));
-    }
-  }
 }
 
 // `labels`: how many there are.
@@ -130,7 +95,7 @@ void CrfKernel(const ExecutionContext& ctx) {
   const SequenceRanges sequences(ctx, "Emission", "Length");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims().back();
-  const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
+  const CrfWeights<T> w(ctx.Input("Transition").data<T>(), labels);
   CheckLabels(ctx, sequences, labels);
   const T* emission = emission_tensor.data<T>();
   T* emission_exps = ctx.Output("EmissionExps")->mutable_data<T>();
@@ -161,7 +126,7 @@ void CrfGradKernel(const ExecutionContext& ctx) {
   const SequenceRanges sequences(ctx, "Emission", "Length");
   const LoDTensor& emission_tensor = ctx.Input("Emission");
   const int64_t labels = emission_tensor.dims().back();
-  const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
+  const CrfWeights<T> w(ctx.Input("Transition").data<T>(), labels);
   CheckLabels(ctx, sequences, labels);
   T* emission_grad = ZerosOrNull<T>(ctx, "Emission@GRAD");
   T* transition_grad = ZerosOrNull<T>(ctx, "Transition@GRAD");
@@ -205,90 +170,6 @@ void CrfGradKernel(const ExecutionContext& ctx) {
       }
     }
   });
-}
-
-// The labels of the greatest weight (A. Viterbi, 1967).
-template <typename T>
-void Decode(const Weights<T>& w, int64_t rows, const T* emission, PoolVector<T>* best, PoolVector<int64_t>* from,
-            int64_t* path) {
-  const int64_t labels = w.labels;
-  best->resize(static_cast<size_t>(2 * labels));
-  from->resize(static_cast<size_t>(rows * labels));
-  T* before = best->data();
-  T* now = before + labels;
-  for (int64_t k = 0; k < labels; ++k) {
-    before[k] = w.start[k] + emission[k];
-  }
-  for (int64_t r = 1; r < rows; ++r) {
-    for (int64_t k = 0; k < labels; ++k) {
-      int64_t found = 0;
-      for (int64_t j = 1; j < labels; ++j) {
-        found = before[j] + w.Next(j, k) > before[found] + w.Next(found, k) ? j : found;
-      }
-      now[k] = before[found] + w.Next(found, k) + emission[r * labels + k];
-      (*from)[static_cast<size_t>(r * labels + k)] = found;
-    }
-    std::swap(before, now);
-  }
-  int64_t found = 0;
-  for (int64_t k = 1; k < labels; ++k) {
-    found = before[k] + w.end[k] > before[found] + w.end[found] ? k : found;
-  }
-  for (int64_t r = rows; r-- > 0;) {
-    path[r] = found;
-    found = r == 0 ? 0 : (*from)[static_cast<size_t>(r * labels + found)];
-  }
-}
-
-template <typename T>
-void DecodingKernel(const ExecutionContext& ctx) {
-  const SequenceRanges sequences(ctx, "Emission", "Length");
-  const LoDTensor& emission_tensor = ctx.Input("Emission");
-  const int64_t labels = emission_tensor.dims().back();
-  const Weights<T> w(ctx.Input("Transition").data<T>(), labels);
-  int64_t* path = ZerosOrNull<int64_t>(ctx, "ViterbiPath");
-  const T* emission = emission_tensor.data<T>();
-  PoolVector<T> best;
-  PoolVector<int64_t> from;
-  ForEachFilledSequence(sequences, [&](int64_t, int64_t first, int64_t rows) {
-    Decode(w, rows, emission + first * labels, &best, &from, path + first);
-  });
-  if (const LoDTensor* label = ctx.InputOrNull("Label")) {
-    EnforceSequencesOfLabels(ctx);
-    const int64_t* y = label->data<int64_t>();
-    ForEachFilledSequence(sequences, [&](int64_t, int64_t first, int64_t rows) {
-      for (int64_t r = first; r < first + rows; ++r) {
-        path[r] = static_cast<int64_t>(path[r] == y[r]);
-      }
-    });
-  }
-}
-
-// Checks the inputs that the operators share; returns the dims of the labels: [rows, 1], or [N, rows of each].
-DDim CheckCrf(const InferShapeContext& ctx) {
-  const bool padded = ctx.HasInput("Length");
-  EnforceRank(ctx, "Emission", padded ? 3 : 2);
-  const DDim emission = ctx.InputDim("Emission");
-  const int64_t labels = emission.back();
-  HR_ENFORCE(labels != 0, InvalidArgument, "input Emission: expected at least one label, got dims ",
-             ToString(emission));
-  EnforceDims(ctx, "Transition", {labels < 0 ? -1 : AddExtents(labels, 2), labels});
-  EnforceSameType(ctx, "Transition", "Emission");
-  const DDim label = {emission[0], padded ? emission[1] : 1};
-  if (ctx.HasInput("Label")) {
-    const bool column = padded && ctx.InputDim("Label").size() == 3;
-    EnforceDims(ctx, "Label", column ? DDim{label[0], label[1], 1} : label);
-    EnforceType(ctx, "Label", DataType::kInt64);
-  }
-  if (padded) {
-    EnforceLengths(ctx, "Length", emission[0]);
-  }
-  return label;
-}
-
-OpRegistrar&& CrfLength(OpRegistrar&& op) {
-  return std::move(op).Input("Length", "int64 [N] or [N, 1]: how many rows each sequence has; the others are padding",
-                             kDispensable);
 }
 
 }  // namespace
@@ -345,25 +226,5 @@ HEADRACE_REGISTER_OP(linear_chain_crf_grad)
     })
     .Kernel<float>(CrfGradKernel<float>)
     .Kernel<double>(CrfGradKernel<double>);
-
-HEADRACE_REGISTER_OP(crf_decoding)
-    .Comment("The most probable labels of each sequence under linear_chain_crf; of equal ones, the first.")
-    .Input("Emission", "as for linear_chain_crf")
-    .Input("Transition", "as for linear_chain_crf")
-    .Input("Label", "as for linear_chain_crf: the true labels", kDispensable)
-    .With(CrfLength)
-    .Output(
-        "ViterbiPath",
-        "int64 [rows, 1] with the LoD of Emission, or [N, rows] with Length, 0 in padding: the labels, or with Label "
-        "whether they are right")
-    .KernelTypeFrom("Emission")
-    .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "ViterbiPath", CheckCrf(ctx), DataType::kInt64);
-      if (!ctx.HasInput("Length")) {
-        ctx.ShareLoD("Emission", "ViterbiPath");
-      }
-    })
-    .Kernel<float>(DecodingKernel<float>)
-    .Kernel<double>(DecodingKernel<double>);
 
 }  // namespace headrace::ops
