@@ -1,0 +1,63 @@
+// pad2d: images with more pixels around them.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "framework/ddim.h"
+#include "framework/op_registry.h"
+#include "operators/element_move.h"
+#include "operators/layout.h"
+#include "operators/op_args.h"
+#include "operators/padding.h"
+
+namespace headrace::ops {
+namespace {
+
+struct Pad2d : Padding {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  Pad2d(const OpArgs& args, const DDim& dims, const DDim&) : Padding(dims), mode(args.Attr<std::string>("mode")) {
+    HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected a tensor of rank 4, got dims ", ToString(x));
+    const auto& paddings = args.Attr<Ints>("paddings");
+    EnforceSize(paddings, "paddings", 4, x);
+    const size_t height = HasChannelsLast(args.op()) ? 1 : 2;
+    for (size_t d = 0; d < x.size(); ++d) {
+      const bool padded = d == height || d == height + 1;
+      const int32_t before = padded ? paddings[2 * (d - height)] : 0;
+      const int32_t after = padded ? paddings[2 * (d - height) + 1] : 0;
+      Add(d, before, after);
+      HR_ENFORCE(mode != "reflect" || x[d] < 0 || !padded || std::max(before, after) < x[d], InvalidArgument,
+                 "attribute paddings: expected less than the extent of dimension ", d, " of X of dims ", ToString(x),
+                 ", which is reflected, got ", ToString(Attribute(paddings)));
+      HR_ENFORCE(mode != "edge" || x[d] != 0 || !padded || before + after == 0, InvalidArgument,
+                 "input X: expected an edge to repeat, got dims ", ToString(x));
+    }
+  }
+  int64_t From(size_t d, int64_t i) const {
+    const int64_t from = i - begin[d];
+    if (mode == "edge") {
+      return std::clamp<int64_t>(from, 0, x[d] - 1);
+    }
+    if (mode == "reflect") {
+      return from < 0 ? -from : from >= x[d] ? 2 * (x[d] - 1) - from : from;
+    }
+    return Inside(d, i);
+  }
+  std::string mode;
+};
+
+[[maybe_unused]] const bool kPad2dOp = RegisterMove<Pad2d>(
+    "pad2d", "Images with more pixels around them.", "dims of X plus paddings", [](OpRegistrar&& op) -> OpRegistrar&& {
+      return PadValue(std::move(op))
+          .Attr<Ints>("paddings", "top, bottom, left, right", {0, 0, 0, 0})
+          .Attr<std::string>("mode", "'constant': pad_value; 'reflect': as in a mirror; 'edge': the nearest pixel",
+                             "constant",
+                             [](const std::string& mode) {
+                               HR_ENFORCE(mode == "constant" || mode == "reflect" || mode == "edge", InvalidArgument,
+                                          "attribute mode: expected 'constant', 'reflect' or 'edge', got '", mode, "'");
+                             })
+          .With(TwoLayoutsAttr, "data_format");
+    });
+
+}  // namespace
+}  // namespace headrace::ops

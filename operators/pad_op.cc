@@ -1,0 +1,32 @@
+// pad: a tensor with more elements around it.
+#include <cstdint>
+
+#include "framework/ddim.h"
+#include "framework/op_registry.h"
+#include "operators/element_move.h"
+#include "operators/op_args.h"
+#include "operators/padding.h"
+
+namespace headrace::ops {
+namespace {
+
+struct Pad : Padding {
+  static constexpr const char* kMoved = "X";
+  static constexpr const char* kOther = "";
+  Pad(const OpArgs& args, const DDim& dims, const DDim&) : Padding(dims) {
+    const auto& paddings = args.Attr<Ints>("paddings");
+    EnforceSize(paddings, "paddings", 2 * x.size(), x);
+    for (size_t d = 0; d < x.size(); ++d) {
+      Add(d, paddings[2 * d], paddings[2 * d + 1]);
+    }
+  }
+  int64_t From(size_t d, int64_t i) const { return Inside(d, i); }
+};
+
+[[maybe_unused]] const bool kPadOp = RegisterMove<Pad>(
+    "pad", "X with more elements around it.", "dims of X plus paddings", [](OpRegistrar&& op) -> OpRegistrar&& {
+      return PadValue(std::move(op)).Attr<Ints>("paddings", "for each dimension, how many before and how many after");
+    });
+
+}  // namespace
+}  // namespace headrace::ops
