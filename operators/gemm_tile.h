@@ -16,6 +16,51 @@ struct VectorOf<double> {
   using Type = DoubleVector;
 };
 
+// c[kRows, tile.columns] (+)= alpha · sums.
+template <typename T, int kVectors, size_t kRows>
+__attribute__((always_inline)) inline void StoreTile(const GemmTile<T>& tile,
+                                                     const typename VectorOf<T>::Type (&sums)[kRows][kVectors]) {
+  using Vector = typename VectorOf<T>::Type;
+  constexpr int64_t kLanes = sizeof(Vector) / sizeof(T);
+  const Vector alpha = tile.alpha - Vector{};
+  T* c = tile.c;
+  const int64_t c_row = tile.c_row;
+  const auto result = [&](const Vector& sum, const T* before, bool add) __attribute__((always_inline)) {
+    Vector value = alpha * sum;
+    if (add) {
+      __builtin_memcpy(&value, before, sizeof(value));
+      MultiplyAdd(alpha, sum, &value);
+    }
+    return value;
+  };
+  const auto store_whole = [&](bool add) __attribute__((always_inline)) {
+    for (size_t r = 0; r < kRows; ++r, c += c_row) {
+      for (int v = 0; v < kVectors; ++v) {
+        const Vector value = result(sums[r][v], c + v * kLanes, add);
+        __builtin_memcpy(c + v * kLanes, &value, sizeof(value));
+      }
+    }
+  };
+  if (tile.columns == kVectors * kLanes) {
+    tile.add ? store_whole(true) : store_whole(false);
+    return;
+  }
+  for (size_t r = 0; r < kRows; ++r, c += c_row) {
+    for (int v = 0; v < kVectors; ++v) {
+      T part[kLanes] = {};
+      const int64_t n = std::min(kLanes, tile.columns - v * kLanes);
+      for (int64_t i = 0; i < n && tile.add; ++i) {
+        part[i] = c[v * kLanes + i];
+      }
+      const Vector value = result(sums[r][v], part, tile.add);
+      __builtin_memcpy(part, &value, sizeof(value));
+      for (int64_t i = 0; i < n; ++i) {
+        c[v * kLanes + i] = part[i];
+      }
+    }
+  }
+}
+
 // c[kRows, kVectors · lanes] (+)= alpha · a · b. All loops over rows and vectors are unrolled by way of index
 // sequences, so that each sum is a variable of its own, in a register.
 template <typename T, int kVectors, size_t... kRow>
@@ -47,42 +92,14 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
     ((kRow % 3 == 0 ? void(a[kRow / 3] += tile.a_col) : void()), ...);
     b += tile.b_row;
   }
-  const Vector alpha = tile.alpha - Vector{};
-  const auto result = [&](const Vector& sum, const T* before) __attribute__((always_inline)) {
-    Vector value = alpha * sum;
-    if (tile.add) {
-      __builtin_memcpy(&value, before, sizeof(value));
-      MultiplyAdd(alpha, sum, &value);
-    }
-    return value;
-  };
-  const auto store = [&](const Vector& sum, int v, T* c) __attribute__((always_inline)) {
-    const Vector value = result(sum, c + v * kLanes);
-    __builtin_memcpy(c + v * kLanes, &value, sizeof(value));
-  };
-  const auto store_part = [&](const Vector& sum, int v, T* c) __attribute__((always_inline)) {
-    T part[kLanes] = {};
-    const int64_t n = std::min(kLanes, tile.columns - v * kLanes);
-    for (int64_t i = 0; i < n && tile.add; ++i) {
-      part[i] = c[v * kLanes + i];
-    }
-    const Vector value = result(sum, part);
-    __builtin_memcpy(part, &value, sizeof(value));
-    for (int64_t i = 0; i < n; ++i) {
-      c[v * kLanes + i] = part[i];
-    }
-  };
-  // Constants say which sum is meant: an index would put all of them into memory.
-  const auto for_each = [&](const auto& put) __attribute__((always_inline)) {
-    ((put(sums[kRow][0], 0, tile.c + static_cast<int64_t>(kRow) * tile.c_row),
-      kVectors == 2 ? put(sums[kRow][kVectors - 1], 1, tile.c + static_cast<int64_t>(kRow) * tile.c_row) : void()),
-     ...);
-  };
-  if (tile.columns == kVectors * kLanes) {
-    for_each(store);
-  } else {
-    for_each(store_part);
+  // As rows of an array, in which they can be stored in a loop. If they are many, they have to lie in memory by then:
+  // GCC 12 would not find registers for all of them in this loop as well as in that one, and keep some in memory here.
+  Vector finished[kRows][kVectors];
+  ((finished[kRow][0] = sums[kRow][0], finished[kRow][kVectors - 1] = sums[kRow][kVectors - 1]), ...);
+  if constexpr (kRows * kVectors > 16) {
+    __asm__ volatile("" : "+m"(finished));
   }
+  StoreTile<T, kVectors, kRows>(tile, finished);
 }
 
 template <typename T, int kVectors, size_t... kRows>
