@@ -382,28 +382,30 @@ def median_ratio(theirs: list[float], ours: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(theirs, ours))
 
 
-Times = dict[str, list[tuple[float, float]]]
+#: By contestant and number of threads, (seconds, seconds of CPU time) per step in each round.
+Times = dict[tuple[str, int], list[tuple[float, float]]]
 
 
-def measure(case: str, threads: int, options: argparse.Namespace) -> Times:
-    """(seconds, seconds of CPU time) per step of each contestant in each round."""
-    contestants = []
+def measure(case: str, options: argparse.Namespace) -> Times:
+    contestants: dict[tuple[str, int], Contestant] = {}
     for name in options.contestants:
-        contestant = Contestant(name, case, threads, options.paddle_python if name == "paddle" else sys.executable)
-        if contestant.missing is None:
-            contestants.append(contestant)
-        else:
-            print(f"  {name} is left out: {contestant.missing}")
-            contestant.close()
+        python = options.paddle_python if name == "paddle" else sys.executable
+        for threads in options.threads:
+            contestant = Contestant(name, case, threads, python)
+            if contestant.missing is not None:
+                print(f"  {name} is left out: {contestant.missing}")
+                contestant.close()
+                break
+            contestants[name, threads] = contestant
     try:
-        for contestant in contestants:
+        for contestant in contestants.values():
             contestant.warm_up(options.seconds)
-        times: Times = {contestant.name: [] for contestant in contestants}
+        times: Times = {key: [] for key in contestants}
         for _ in range(options.rounds):
-            for contestant in contestants:
-                times[contestant.name].append(contestant.run(contestant.steps))
+            for key, contestant in contestants.items():
+                times[key].append(contestant.run(contestant.steps))
     finally:
-        for contestant in contestants:
+        for contestant in contestants.values():
             contestant.close()
     return times
 
@@ -421,17 +423,18 @@ def figure(case: str, seconds: float) -> str:
     return f"{seconds * 1e3:12.3f} ms per step"
 
 
-def report(case: str, threads: int, times: Times) -> float | None:
-    """Prints the figures; returns our median."""
-    ours = times.get("headrace")
-    for name, rounds in times.items():
+def report(case: str, times: Times) -> None:
+    for (name, threads), rounds in times.items():
         line = f"  {case:6} {threads} thread{'s' if threads > 1 else ' '} {name:9}"
         line += figure(case, statistics.median(seconds for seconds, _ in rounds))
+        ours = times.get(("headrace", threads))
         if name != "headrace" and ours is not None:
             by_time, by_cpu = (median_ratio([r[i] for r in rounds], [r[i] for r in ours]) for i in (0, 1))
             line += f"   / headrace: {by_time:5.2f} x the time, {by_cpu:5.2f} x the CPU time"
+        alone = times.get((name, 1))
+        if threads > 1 and alone is not None:
+            line += f"   {median_ratio([r[0] for r in alone], [r[0] for r in rounds]):.2f} times as fast as one"
         print(line, flush=True)
-    return None if ours is None else statistics.median(seconds for seconds, _ in ours)
 
 
 def main() -> None:
@@ -449,15 +452,9 @@ def main() -> None:
         return
     for case in options.only:
         print(case)
-        medians = {}
-        for threads in options.threads:
-            medians[threads] = report(case, threads, measure(case, threads, options))
-            if case == "conv":
-                report("gemm", threads, measure("gemm", threads, options))
-        alone = medians.get(1)
-        for threads, median in medians.items():
-            if threads > 1 and alone is not None and median is not None:
-                print(f"  {case:6} {threads} threads of headrace: {alone / median:.2f} times as fast as one")
+        report(case, measure(case, options))
+        if case == "conv":
+            report("gemm", measure("gemm", options))
 
 
 if __name__ == "__main__":
