@@ -108,8 +108,9 @@ void HierarchicalSigmoidGradKernel(const ExecutionContext& ctx) {
     paths.ForEachStep(r, [&met](int64_t, int64_t node, bool) { met.push_back(node); });
   }
   met = SortedOnce(std::move(met));
-  const RowGradient<T> weight_grad(ctx, "W@GRAD", "W", sparse, met);
-  const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", sparse, met);
+  const int64_t nodes = ctx.Input("W").dims()[0];
+  const RowGradient<T> weight_grad(ctx, "W@GRAD", "W", nodes, sparse, met);
+  const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", nodes, sparse, met);
   for (int64_t r = 0; r < dims[0]; ++r, losses += paths.length()) {
     paths.ForEachStep(r, [&](int64_t step, int64_t node, bool is_right) {
       // sigmoid(score) = 1 − exp(−log(1 + exp(score)))
@@ -140,8 +141,10 @@ int64_t CheckHierarchicalSigmoid(const InferShapeContext& ctx) {
   EnforceType(ctx, "Label", DataType::kInt64);
   const int64_t nodes = ctx.InputDim("W")[0];
   if (ctx.HasInput("Bias")) {
-    HR_ENFORCE(Fits(Numel(ctx.InputDim("Bias")), nodes), InvalidArgument, "input Bias: expected dims [", nodes,
-               ", 1], got ", ToString(ctx.InputDim("Bias")));
+    const DDim bias = ctx.InputDim("Bias");
+    const bool is_row = !ctx.Attr<bool>("is_sparse") && bias.size() == 2 && bias[0] == 1 && Fits(bias[1], nodes);
+    HR_ENFORCE(is_row || ((bias.size() == 1 || (bias.size() == 2 && Fits(bias[1], 1))) && Fits(bias[0], nodes)),
+               InvalidArgument, "input Bias: expected dims [", nodes, ", 1], got ", ToString(bias));
     EnforceSameType(ctx, "Bias", "X");
   }
   HR_ENFORCE(ctx.HasInput("PathTable") == ctx.HasInput("PathCode"), InvalidArgument,
@@ -168,7 +171,8 @@ OpRegistrar&& HierarchicalSigmoidSlots(OpRegistrar&& op) {
              kDispensable)
       .Input("PathCode", "int64 [N, L]: for each node whether the way goes on to the right (1) or to the left (0)",
              kDispensable)
-      .Input("Bias", "[number of inner nodes, 1], dtype of X", kDispensable)
+      .Input("Bias", "[number of inner nodes, 1] or, unless is_sparse, [1, number of inner nodes], dtype of X",
+             kDispensable)
       .Attr<int32_t>("num_classes", "number of classes; not used with PathTable", 2)
       .Attr<bool>("is_sparse", "whether the gradients of W and Bias are SelectedRows: only the nodes that are met",
                   false)

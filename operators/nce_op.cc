@@ -163,8 +163,8 @@ void NceGradKernel(const ExecutionContext& ctx) {
   const bool sparse = ctx.Attr<bool>("is_sparse");
   const PoolVector<int64_t> sampled =
       sparse ? SortedOnce({labels, labels + s.rows * s.samples}) : PoolVector<int64_t>();
-  const RowGradient<T> weight_grad(ctx, "Weight@GRAD", "Weight", sparse, sampled);
-  const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", sparse, sampled);
+  const RowGradient<T> weight_grad(ctx, "Weight@GRAD", "Weight", classes, sparse, sampled);
+  const RowGradient<T> bias_grad(ctx, "Bias@GRAD", "Bias", classes, sparse, sampled);
   for (int64_t r = 0; r < s.rows; ++r, x += s.width) {
     const T factor = d[r] * (sample_weight == nullptr ? T(1) : sample_weight[r]);
     for (int64_t k = 0; k < s.samples; ++k, ++logits, ++labels) {

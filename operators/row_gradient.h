@@ -15,8 +15,9 @@ namespace headrace::ops {
 template <typename T>
 class RowGradient {
  public:
-  // `table`: the input slot; `rows`: those that a sparse gradient has, sorted, each once. Lasts as long as this.
-  RowGradient(const ExecutionContext& ctx, const char* slot, const char* table, bool sparse,
+  // `table`: the input slot, a table of `height` rows, which is its first dimension if the gradient is sparse; `rows`:
+  // those that a sparse gradient has, sorted, each once. Lasts as long as this.
+  RowGradient(const ExecutionContext& ctx, const char* slot, const char* table, int64_t height, bool sparse,
               const PoolVector<int64_t>& rows)
       : rows_(sparse ? &rows : nullptr) {
     if (!ctx.HasOutput(slot)) {
@@ -25,11 +26,11 @@ class RowGradient {
     if (!sparse) {
       data_ = ZerosOrNull<T>(ctx, slot);
     }
-    DDim dims = ctx.Input(table).dims();
-    width_ = dims[0] == 0 ? 0 : ctx.Input(table).numel() / dims[0];
+    width_ = height == 0 ? 0 : ctx.Input(table).numel() / height;
     if (sparse) {
+      DDim dims = ctx.Input(table).dims();
       SelectedRows* gradient = ctx.OutputRows(slot);
-      gradient->set_height(dims[0]);
+      gradient->set_height(height);
       *gradient->mutable_rows() = rows;
       dims[0] = static_cast<int64_t>(rows.size());
       data_ = gradient->mutable_value()->Resize(dims).template mutable_data<T>();

@@ -131,20 +131,33 @@ def hierarchical(x: np.ndarray, w: np.ndarray, bias: Any, ways: list[list[tuple[
     return out + steps.sum(1, keepdims=True), steps
 
 
-@pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("classes", [2, 6, 8])
-def test_hierarchical_sigmoid(classes: int, biased: bool) -> None:
-    x, w = numbers(5, 3), numbers(classes - 1, 3)
+@pytest.mark.parametrize("bias", [None, "column", "row", "vector"])
+@pytest.mark.parametrize("classes", [2, 6, 200])
+def test_hierarchical_sigmoid(classes: int, bias: str | None) -> None:
+    nodes = classes - 1
+    x, w = numbers(5, 3), numbers(nodes, 3)
     label = RNG.integers(0, classes, (5, 1))
     inputs = {"X": x, "W": w, "Label": label}
-    if biased:
-        inputs["Bias"] = numbers(classes - 1, 1)
+    if bias is not None:
+        inputs["Bias"] = numbers(*{"column": (nodes, 1), "row": (1, nodes), "vector": (nodes,)}[bias])
     length = (classes - 1).bit_length()
     out, steps = hierarchical(x, w, inputs.get("Bias"), paths(classes, label), length)
     outputs = {"Out": out, "PreOut": steps}
     test = OpTest("hierarchical_sigmoid", inputs, {"num_classes": classes}, outputs, known=["W", "Bias"])
     test.check_outputs()
     test.check_gradients([slot for slot in inputs if slot != "Label"], ["Out"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "attrs"), [((1, 5, 1), {}), ((5, 1, 1), {}), ((4, 1), {}), ((1, 5), {"is_sparse": True})]
+)
+def test_hierarchical_sigmoid_refuses_a_bias_that_has_no_number_for_each_node(
+    shape: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
+    inputs = {"X": numbers(2, 3), "W": numbers(5, 3), "Label": np.array([[0], [5]]), "Bias": numbers(*shape)}
+    outputs = {"Out": None, "PreOut": None}
+    test = OpTest("hierarchical_sigmoid", inputs, {"num_classes": 6, **attrs}, outputs, known=["W", "Bias"])
+    test.check_refused(ValueError, "Bias", "[5, 1]")
 
 
 @pytest.mark.parametrize("custom", [False, True])
