@@ -1,6 +1,8 @@
 // mean, reduce_sum, reduce_mean.
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <type_traits>
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
@@ -34,19 +36,30 @@ void MeanGradKernel(const ExecutionContext& ctx) {
 
 // --- reduce_sum, reduce_mean: along some dimensions ---
 
+// Integers are added one by one, since ParallelSumOf adds in double.
+template <typename T>
+T SumOfRun(int64_t n, const T* x) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return ParallelSumOf<T>(n, [x](int64_t i) { return x[i]; });
+  } else {
+    return std::accumulate(x, x + n, T(0));
+  }
+}
+
 template <typename T>
 void ReduceSum(const ExecutionContext& ctx, T* out) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const T* x = x_tensor.data<T>();
+  const auto* x = reinterpret_cast<const Wrapping<T>*>(x_tensor.data<T>());
+  auto* sums = reinterpret_cast<Wrapping<T>*>(out);
   std::fill_n(out, Numel(ReducedDims(ctx.op(), x_tensor.dims())), T(0));
   BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
       .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
         if (!kept) {
-          out[out_at] += ParallelSumOf<T>(n, [=](int64_t i) { return x[at + i]; });
+          sums[out_at] += SumOfRun(n, x + at);
           return;
         }
         for (int64_t i = 0; i < n; ++i) {
-          out[out_at + i] += x[at + i];
+          sums[out_at + i] += x[at + i];
         }
       });
 }
@@ -109,11 +122,13 @@ HEADRACE_REGISTER_OP(mean_grad)
     .Kernel<double>(MeanGradKernel<double>);
 
 HEADRACE_REGISTER_OP(reduce_sum)
-    .Comment("The sum along some dimensions.")
+    .Comment("The sum along some dimensions; integers wrap around.")
     .With(ReduceSlots)
     .InferShape(InferReduce)
     .Kernel<float>(ReduceSumKernel<float>)
     .Kernel<double>(ReduceSumKernel<double>)
+    .Kernel<int32_t>(ReduceSumKernel<int32_t>)
+    .Kernel<int64_t>(ReduceSumKernel<int64_t>)
     .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(reduce_sum_grad)

@@ -43,9 +43,15 @@ def test_products_with_zeros() -> None:
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_integers(dtype: str) -> None:
     x = np.array([[3, -1], [2, 5]], dtype)
-    for op_type in ("reduce_max", "reduce_min", "reduce_prod"):
-        expected = REDUCTIONS[op_type](x, axis=1).astype(dtype)
-        OpTest(op_type, {"X": x}, {"dim": [1]}, {"Out": expected}).check_outputs()
+    for op_type in ("reduce_max", "reduce_min", "reduce_prod", "reduce_sum"):
+        for axis in (0, 1):
+            expected = REDUCTIONS[op_type](x, axis=axis).astype(dtype)
+            OpTest(op_type, {"X": x}, {"dim": [axis]}, {"Out": expected}).check_outputs()
+    large = np.array([np.iinfo(dtype).max, 1, np.iinfo(dtype).max - 1], dtype)  # wraps around, and no float holds it
+    with np.errstate(over="ignore"):
+        OpTest("reduce_sum", {"X": large}, outputs={"Out": np.array([large.sum(dtype=dtype)])}).check_outputs()
+    many = np.full(100_000, np.iinfo(dtype).max // 1_000_000 * 3 + 1, dtype)
+    OpTest("reduce_sum", {"X": many}, outputs={"Out": many.sum(dtype=dtype, keepdims=True)}).check_outputs()
 
 
 def test_truth() -> None:
