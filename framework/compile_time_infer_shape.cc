@@ -14,6 +14,40 @@
 namespace headrace {
 namespace {
 
+// Throws TypeMismatch unless `var` is a tensor, or something else that its slot takes. Arrays of tensors are tensors to
+// operators that are more than a kernel: these know which of their inputs and outputs are arrays.
+void CheckKind(const VarDesc& var, const OpDesc& op, const OpInfo& info, std::string_view direction,
+               std::string_view slot) {
+  const SlotInfo* declared = direction == "input" ? info.FindInput(slot) : info.FindOutput(slot);
+  const bool fits = var.kind == VarKind::kLoDTensor || (var.kind == VarKind::kLoDTensorArray && info.factory) ||
+                    (var.kind == VarKind::kSelectedRows && declared != nullptr && declared->selected_rows);
+  if (!fits) {
+    TypeMismatch error(StrCat("variable '", var.name, "' in ", direction, " slot '", slot, "' of '", op.type, "' is a ",
+                              VarKindName(var.kind), ", expected a LoDTensor",
+                              direction == "input" && var.kind == VarKind::kSelectedRows
+                                  ? "; get_tensor_from_selected_rows makes one of it"
+                                  : ""));
+    error.SetVariable(var.name);
+    throw error;
+  }
+}
+
+// Kernels work on tensors, whether shape inference looks at all of them or not.
+void CheckKinds(const BlockDesc& block, const OpDesc& op, const OpInfo& info) {
+  if (info.factory) {
+    return;
+  }
+  for (const auto& [direction, slots] : {std::pair("input", &op.inputs), std::pair("output", &op.outputs)}) {
+    for (const auto& [slot, names] : *slots) {
+      for (const std::string& name : names) {
+        if (const VarDesc* var = name == kEmptyVarName ? nullptr : block.FindVar(name)) {
+          CheckKind(*var, op, info, direction, slot);
+        }
+      }
+    }
+  }
+}
+
 class CompileTimeContext : public InferShapeContext {
  public:
   CompileTimeContext(BlockDesc* block, const OpDesc& op, const OpInfo& info) : block_(*block), op_(op), info_(info) {}
@@ -112,12 +146,7 @@ class CompileTimeContext : public InferShapeContext {
     const VarDesc* var = Find(op_.Input(slot), i);
     HR_ENFORCE(var != nullptr, NotFound, "input slot '", slot, "' of '", op_.type, "' holds no variable at position ",
                i);
-    const SlotInfo* declared = info_.FindInput(slot);
-    const bool rows_fit = var->kind == VarKind::kSelectedRows && declared != nullptr && declared->selected_rows;
-    HR_ENFORCE(var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray || rows_fit, TypeMismatch,
-               "variable '", var->name, "' in input slot '", slot, "' of '", op_.type, "' is a ",
-               VarKindName(var->kind), ", expected a LoDTensor",
-               var->kind == VarKind::kSelectedRows ? "; get_tensor_from_selected_rows makes one of it" : "");
+    CheckKind(*var, op_, info_, "input", slot);
     CheckDims(var->tensor.dims);
     return *var;
   }
@@ -171,6 +200,7 @@ void CheckKernel(const BlockDesc& block, const OpDesc& op, const OpInfo& info) {
 void InferShapeAtCompileTime(BlockDesc* block, const OpDesc& op) {
   const OpInfo& info = OpRegistry::Get(op.type);
   try {
+    CheckKinds(*block, op, info);
     std::optional<CompileTimeContext> context;
     if (info.infer_shape) {
       context.emplace(block, op, info);

@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 
 #include <cstdlib>
+#include <string_view>
 #include <utility>
 
 namespace headrace {
@@ -11,7 +12,15 @@ std::string Demangle(const std::type_info& type) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
                                                     std::free);
-  return status == 0 ? name.get() : type.name();
+  if (status != 0) {
+    return type.name();
+  }
+  const std::string_view full = name.get();
+  constexpr std::string_view kOurs = "headrace::";
+  if (full.starts_with("std::vector<headrace::LoDTensor,")) {
+    return "LoDTensorArray";  // an alias
+  }
+  return std::string(full.starts_with(kOurs) ? full.substr(kOurs.size()) : full);
 }
 
 Variable::Variable(std::string name) : name_(std::move(name)) {}

@@ -106,6 +106,33 @@ def test_a_kernel_that_is_missing_shows_when_the_program_is_built() -> None:
         fluid.layers.log(numbers)
 
 
+@pytest.mark.parametrize("op_type", ["scale", "relu", "mean", "is_empty", "isfinite", "shape", "lod_reset"])
+def test_kernels_take_tensors_only(op_type: str) -> None:
+    block = fluid.default_main_program().global_block()
+    x = fluid.data("x", [2, 3])
+    array = fluid.layers.array_write(x, fluid.layers.fill_constant([1], "int64", 0))
+    table = block.create_var("table", type=core.VarType.LOD_RANK_TABLE)
+    slot = "Input" if op_type == "shape" else "X"
+    for given, kind in ((array, "LoDTensorArray"), (table, "LoDRankTable")):
+        with pytest.raises(errors.TypeMismatch) as raised:
+            block.append_op(op_type, {slot: given}, {"Out": block.create_var("out")})
+        message = f"variable '{given.name}' in input slot '{slot}' of '{op_type}' is a {kind}, expected a LoDTensor"
+        assert str(raised.value).startswith(message)
+        with pytest.raises(
+            errors.TypeMismatch, match=rf"'{given.name}' in output slot 'Out' of '{op_type}' is a {kind}"
+        ):
+            block.append_op(op_type, {slot: x}, {"Out": given})
+
+
+def test_an_array_where_a_program_has_a_tensor_is_an_error_that_says_so(exe: fluid.Executor) -> None:
+    block = fluid.default_main_program().global_block()
+    block.create_var("kept", [1], "float32", persistable=True)
+    fluid.global_scope().var("kept").get_lod_tensor_array()
+    out = fluid.layers.scale(block.var("kept"), 2.0)
+    with pytest.raises(errors.TypeMismatch, match=r"variable 'kept' holds a LoDTensorArray, expected a LoDTensor "):
+        exe.run(fetch_list=[out])
+
+
 def test_an_operators_gradient_needs_what_it_is_of() -> None:
     block = fluid.default_main_program().global_block()
     x, out = fluid.layers.data("x", [3]), block.create_var("out", dtype="float32")
