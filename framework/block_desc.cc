@@ -86,6 +86,26 @@ const OpDesc& BlockDesc::InsertOp(size_t position, OpDesc op) {
   }
 }
 
+const OpDesc& BlockDesc::Append(std::string type, VarNameMap inputs, VarNameMap outputs, AttributeMap attrs) {
+  std::vector<std::string> declared;
+  try {
+    for (const auto& [slot, names] : outputs) {
+      for (const std::string& name : names) {
+        if (name != kEmptyVarName && FindVar(name) == nullptr) {
+          Var(name);
+          declared.push_back(name);
+        }
+      }
+    }
+    return AppendOp({std::move(type), std::move(inputs), std::move(outputs), std::move(attrs)});
+  } catch (...) {
+    for (const std::string& name : declared) {
+      RemoveVar(name);
+    }
+    throw;
+  }
+}
+
 OpDesc& BlockDesc::MutableOp(size_t position) {
   HR_ENFORCE(position < ops_.size(), OutOfRange, "there is no operator ", position, " in a block of ", ops_.size());
   auto changeable = std::make_unique<OpDesc>(*ops_[position]);

@@ -47,6 +47,8 @@ class HEADRACE_API BlockDesc {
   // inferred. Throws naming the operator and what is wrong, leaving the block as it was.
   const OpDesc& AppendOp(OpDesc op);
   const OpDesc& InsertOp(size_t position, OpDesc op);
+  // AppendOp after declaring the outputs that neither this block nor an ancestor declares.
+  const OpDesc& Append(std::string type, VarNameMap inputs, VarNameMap outputs, AttributeMap attrs = {});
   void RemoveOps(size_t begin, size_t end);
   const std::vector<std::unique_ptr<const OpDesc>>& ops() const { return ops_; }
   // An operator, to change it. Counts as a change of the program; what is written is checked when the program is

@@ -65,6 +65,20 @@ TEST(ProgramDesc, CopyIsIndependent) {
   EXPECT_EQ(&copy.block(0).program(), &copy);
 }
 
+TEST(ProgramDesc, AppendDeclaresOutputsAndTakesThemBackIfItFails) {
+  ProgramDesc program;
+  BlockDesc& block = program.block(0);
+  block.Var("x").tensor.dims = {2};
+  block.Append("test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
+  EXPECT_EQ(block.GetVar("y").tensor.dims, (DDim{2}));
+  BlockDesc& inner = program.AppendBlock(0);
+  inner.Append("test_scale", {{"X", {"x"}}}, {{"Out", {"y"}}}, {{"factor", 2.0F}});
+  EXPECT_FALSE(inner.HasLocalVar("y"));
+  EXPECT_THROW(inner.Append("test_scale", {{"X", {"missing"}}}, {{"Out", {"z"}}}, {{"factor", 2.0F}}), NotFound);
+  EXPECT_EQ(inner.FindVar("z"), nullptr);
+  EXPECT_EQ(inner.ops().size(), 1U);
+}
+
 TEST(ProgramDesc, RevisionGrowsWithEveryChange) {
   ProgramDesc program;
   uint64_t last = program.revision();

@@ -16,15 +16,14 @@
 namespace headrace {
 namespace {
 
-using test::Append;
 using testing::HasSubstr;
 
 int32_t Number(DataType type) { return static_cast<int32_t>(type); }
 
 void Fill(BlockDesc* block, const std::string& name, double value, DataType type = DataType::kInt64,
           int64_t elements = 1) {
-  Append(block, "fill_constant", {}, {{"Out", {name}}},
-         {{"shape", std::vector<int64_t>{elements}}, {"dtype", Number(type)}, {"value", value}});
+  block->Append("fill_constant", {}, {{"Out", {name}}},
+                {{"shape", std::vector<int64_t>{elements}}, {"dtype", Number(type)}, {"value", value}});
 }
 
 // i = 0; while (i < n) { ++i; }, with the block of the loop.
@@ -32,16 +31,16 @@ BlockDesc& BuildLoop(ProgramDesc* program, int64_t n) {
   BlockDesc& root = program->block(0);
   Fill(&root, "i", 0);
   Fill(&root, "n", static_cast<double>(n));
-  Append(&root, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  root.Append("less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
   BlockDesc& body = program->AppendBlock(0);
-  Append(&body, "increment", {{"X", {"i"}}}, {{"Out", {"i"}}}, {{"step", 1.0}});
-  Append(&body, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  body.Append("increment", {{"X", {"i"}}}, {{"Out", {"i"}}}, {{"step", 1.0}});
+  body.Append("less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
   return body;
 }
 
 void AppendWhile(BlockDesc* block, int32_t body) {
-  Append(block, "while", {{"X", {"i", "n"}}, {"Condition", {"cond"}}}, {{"Out", {"i", "cond"}}},
-         {{"sub_block", BlockRef{body}}});
+  block->Append("while", {{"X", {"i", "n"}}, {"Condition", {"cond"}}}, {{"Out", {"i", "cond"}}},
+                {{"sub_block", BlockRef{body}}});
 }
 
 void ExpectRefused(const ProgramDesc& program, const std::string& text) {
@@ -88,7 +87,7 @@ TEST(While, AnEndlessLoopEndsWhenTheHookThrows) {
   ProgramDesc program;
   BlockDesc& body = BuildLoop(&program, 5);
   Fill(&body, "i", 0);
-  Append(&body, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  body.Append("less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
   AppendWhile(&program.block(0), 1);
   int steps = 0;
   const ScopedWaitHook hook([&steps] { HR_ENFORCE(++steps < 100, OutOfRange, "enough"); },
@@ -113,8 +112,9 @@ ProgramDesc Nested(int32_t depth) {
   Fill(&program.block(0), "cond", 1, DataType::kBool);
   for (int32_t outer = 0; outer < depth; ++outer) {
     program.AppendBlock(outer);
-    Append(&program.block(static_cast<size_t>(outer)), "conditional_block", {{"Cond", {"cond"}}}, {},
-           {{"sub_block", BlockRef{outer + 1}}, {"is_scalar_condition", true}});
+    program.block(static_cast<size_t>(outer))
+        .Append("conditional_block", {{"Cond", {"cond"}}}, {},
+                {{"sub_block", BlockRef{outer + 1}}, {"is_scalar_condition", true}});
   }
   return program;
 }
@@ -142,7 +142,7 @@ TEST_P(ArrayTest, PlacesOutsideOfTheRangeAreRefused) {
   root.Var("array").kind = VarKind::kLoDTensorArray;
   Fill(&root, "x", 1, DataType::kFloat32);
   Fill(&root, "at", GetParam());
-  Append(&root, "write_to_array", {{"X", {"x"}}, {"I", {"at"}}}, {{"Out", {"array"}}});
+  root.Append("write_to_array", {{"X", {"x"}}, {"I", {"at"}}}, {{"Out", {"array"}}});
   Scope scope;
   EXPECT_THROW(Executor().Run(program, &scope), OutOfRange);
 }

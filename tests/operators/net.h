@@ -16,19 +16,6 @@ namespace headrace::test {
 
 using Ints = std::vector<int32_t>;
 
-// Adds an operator to `block`, declaring outputs that exist neither there nor in the blocks around it.
-inline void Append(BlockDesc* block, const std::string& type, VarNameMap inputs, VarNameMap outputs,
-                   AttributeMap attrs = {}) {
-  for (const auto& [slot, names] : outputs) {
-    for (const std::string& name : names) {
-      if (block->FindVar(name) == nullptr) {
-        block->Var(name);
-      }
-    }
-  }
-  block->AppendOp({type, std::move(inputs), std::move(outputs), std::move(attrs)});
-}
-
 // A startup and a main program.
 class Net {
  public:

@@ -22,7 +22,6 @@ namespace headrace {
 namespace {
 
 using test::AllocationCount;
-using test::Append;
 using test::Ints;
 using test::Net;
 
@@ -115,10 +114,11 @@ std::string BuildLstm(Net* net, int64_t width, bool is_sparse) {
 void AppendCounter(Net* net, double n) {
   BlockDesc* root = &net->main().block(0);
   for (const auto& [name, value] : {std::pair<std::string, double>{"i", 0}, {"n", n}}) {
-    Append(root, "fill_constant", {}, {{"Out", {name}}},
-           {{"shape", std::vector<int64_t>{1}}, {"dtype", static_cast<int32_t>(DataType::kInt64)}, {"value", value}});
+    root->Append(
+        "fill_constant", {}, {{"Out", {name}}},
+        {{"shape", std::vector<int64_t>{1}}, {"dtype", static_cast<int32_t>(DataType::kInt64)}, {"value", value}});
   }
-  Append(root, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  root->Append("less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
 }
 
 // h = x; while (i < steps) { h = tanh(h w); ++i; }
@@ -126,15 +126,15 @@ std::string BuildLoop(Net* net, double steps = 5) {
   net->Data("x", {-1, 8});
   const std::string weights = net->Parameter({8, 8}, 0.5f);
   AppendCounter(net, steps);
-  Append(&net->main().block(0), "assign", {{"X", {"x"}}}, {{"Out", {"h"}}});
+  net->main().block(0).Append("assign", {{"X", {"x"}}}, {{"Out", {"h"}}});
   BlockDesc* body = &net->main().AppendBlock(0);
-  Append(body, "mul", {{"X", {"h"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
-  Append(body, "tanh", {{"X", {"product"}}}, {{"Out", {"h"}}});
-  Append(body, "increment", {{"X", {"i"}}}, {{"Out", {"i"}}}, {{"step", 1.0}});
-  Append(body, "less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
+  body->Append("mul", {{"X", {"h"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
+  body->Append("tanh", {{"X", {"product"}}}, {{"Out", {"h"}}});
+  body->Append("increment", {{"X", {"i"}}}, {{"Out", {"i"}}}, {{"step", 1.0}});
+  body->Append("less_than", {{"X", {"i"}}, {"Y", {"n"}}}, {{"Out", {"cond"}}});
   net->main().block(0).Var("steps").kind = VarKind::kStepScopes;
-  Append(&net->main().block(0), "while", {{"X", {"i", "n", "h", weights}}, {"Condition", {"cond"}}},
-         {{"Out", {"h", "i", "cond"}}, {"StepScopes", {"steps"}}}, {{"sub_block", BlockRef{1}}});
+  net->main().block(0).Append("while", {{"X", {"i", "n", "h", weights}}, {"Condition", {"cond"}}},
+                              {{"Out", {"h", "i", "cond"}}, {"StepScopes", {"steps"}}}, {{"sub_block", BlockRef{1}}});
   return net->Add("mean", {{"X", "h"}}, {"Out"});
 }
 
@@ -143,13 +143,14 @@ std::string BuildCondition(Net* net) {
   net->Data("x", {-1, 8});
   const std::string weights = net->Parameter({8, 8}, 0.5f);
   AppendCounter(net, 1);
-  Append(&net->main().block(0), "assign", {{"X", {"x"}}}, {{"Out", {"h"}}});
+  net->main().block(0).Append("assign", {{"X", {"x"}}}, {{"Out", {"h"}}});
   BlockDesc* body = &net->main().AppendBlock(0);
-  Append(body, "mul", {{"X", {"h"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
-  Append(body, "tanh", {{"X", {"product"}}}, {{"Out", {"h"}}});
+  body->Append("mul", {{"X", {"h"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
+  body->Append("tanh", {{"X", {"product"}}}, {{"Out", {"h"}}});
   net->main().block(0).Var("steps").kind = VarKind::kStepScopes;
-  Append(&net->main().block(0), "conditional_block", {{"Input", {"h", weights}}, {"Cond", {"cond"}}},
-         {{"Out", {"h"}}, {"Scope", {"steps"}}}, {{"sub_block", BlockRef{1}}, {"is_scalar_condition", true}});
+  net->main().block(0).Append("conditional_block", {{"Input", {"h", weights}}, {"Cond", {"cond"}}},
+                              {{"Out", {"h"}}, {"Scope", {"steps"}}},
+                              {{"sub_block", BlockRef{1}}, {"is_scalar_condition", true}});
   return net->Add("mean", {{"X", "h"}}, {"Out"});
 }
 
@@ -162,16 +163,16 @@ std::string BuildRecurrent(Net* net) {
   for (const char* name : {"x", "before", "product", "sum", "h"}) {
     body->Var(name).tensor.dims = {-1, 8};
   }
-  Append(body, "mul", {{"X", {"x"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
-  Append(body, "elementwise_add", {{"X", {"product"}}, {"Y", {"before"}}}, {{"Out", {"sum"}}});
-  Append(body, "tanh", {{"X", {"sum"}}}, {{"Out", {"h"}}});
+  body->Append("mul", {{"X", {"x"}}, {"Y", {weights}}}, {{"Out", {"product"}}});
+  body->Append("elementwise_add", {{"X", {"product"}}, {"Y", {"before"}}}, {{"Out", {"sum"}}});
+  body->Append("tanh", {{"X", {"sum"}}}, {{"Out", {"h"}}});
   net->main().block(0).Var("steps").kind = VarKind::kStepScopes;
-  Append(&net->main().block(0), "recurrent",
-         {{"inputs", {"x"}}, {"initial_states", {"start"}}, {"parameters", {weights}}},
-         {{"outputs", {"h"}}, {"step_scopes", {"steps"}}},
-         {{"sub_block", BlockRef{1}},
-          {"ex_states", std::vector<std::string>{"before"}},
-          {"states", std::vector<std::string>{"h"}}});
+  net->main().block(0).Append("recurrent",
+                              {{"inputs", {"x"}}, {"initial_states", {"start"}}, {"parameters", {weights}}},
+                              {{"outputs", {"h"}}, {"step_scopes", {"steps"}}},
+                              {{"sub_block", BlockRef{1}},
+                               {"ex_states", std::vector<std::string>{"before"}},
+                               {"states", std::vector<std::string>{"h"}}});
   return net->Add("mean", {{"X", "h"}}, {"Out"});
 }
 

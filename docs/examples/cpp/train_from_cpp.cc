@@ -30,7 +30,6 @@
 
 namespace {
 
-using headrace::AttributeMap;
 using headrace::BlockDesc;
 using headrace::DataType;
 using headrace::DDim;
@@ -44,7 +43,6 @@ using headrace::Scope;
 using headrace::TensorSpec;
 using headrace::VarDesc;
 using headrace::VarKind;
-using headrace::VarNameMap;
 
 constexpr int64_t kFeatures = 8;
 constexpr int64_t kBatchSize = 32;
@@ -58,15 +56,6 @@ constexpr int32_t kFloat = static_cast<int32_t>(DataType::kFloat32);
 
 // --- The programs ---
 
-void Append(BlockDesc& block, const std::string& type, VarNameMap inputs, VarNameMap outputs, AttributeMap attrs = {}) {
-  for (const auto& [slot, names] : outputs) {
-    for (const std::string& name : names) {
-      if (block.FindVar(name) == nullptr) block.Var(name);
-    }
-  }
-  block.AppendOp({type, std::move(inputs), std::move(outputs), std::move(attrs)});
-}
-
 // A variable that lives in the scope, declared in both programs and set to `value` by the startup program.
 VarDesc& Persistable(ProgramDesc& startup, ProgramDesc& main, const std::string& name, const DDim& shape, float value) {
   for (ProgramDesc* program : {&startup, &main}) {
@@ -74,8 +63,8 @@ VarDesc& Persistable(ProgramDesc& startup, ProgramDesc& main, const std::string&
     var.persistable = true;
     var.tensor = {.dims = shape, .dtype = DataType::kFloat32};
   }
-  Append(startup.block(0), "fill_constant", {}, {{"Out", {name}}},
-         {{"shape", shape}, {"dtype", kFloat}, {"value", value}});
+  startup.block(0).Append("fill_constant", {}, {{"Out", {name}}},
+                          {{"shape", shape}, {"dtype", kFloat}, {"value", value}});
   return main.block(0).MutableVar(name);
 }
 
@@ -84,30 +73,30 @@ void PyReader(ProgramDesc& startup, ProgramDesc& main, const std::string& name, 
   VarDesc& queue_var = startup.block(0).Var(queue);
   queue_var.kind = VarKind::kRaw;
   queue_var.persistable = true;
-  Append(startup.block(0), "create_py_reader", {{"blocking_queue", {queue}}}, {{"Out", {name}}},
-         {{"shape_concat", std::vector<int64_t>{-1, kFeatures, -1, 1}},
-          {"ranks", std::vector<int32_t>{2, 2}},
-          {"dtypes", std::vector<int32_t>{kFloat, kFloat}}});
+  startup.block(0).Append("create_py_reader", {{"blocking_queue", {queue}}}, {{"Out", {name}}},
+                          {{"shape_concat", std::vector<int64_t>{-1, kFeatures, -1, 1}},
+                           {"ranks", std::vector<int32_t>{2, 2}},
+                           {"dtypes", std::vector<int32_t>{kFloat, kFloat}}});
   main.block(0).Var(name) = startup.block(0).GetVar(name);
 }
 
 void BuildPrograms(ProgramDesc& startup, ProgramDesc& main) {
   BlockDesc& block = main.block(0);
   PyReader(startup, main, "reader", "queue");
-  Append(block, "create_double_buffer_reader", {{"UnderlyingReader", {"reader"}}}, {{"Out", {"buffered"}}});
-  Append(block, "read", {{"Reader", {"buffered"}}}, {{"Out", {"x", "y"}}});
+  block.Append("create_double_buffer_reader", {{"UnderlyingReader", {"reader"}}}, {{"Out", {"buffered"}}});
+  block.Append("read", {{"Reader", {"buffered"}}}, {{"Out", {"x", "y"}}});
 
   Persistable(startup, main, "w", {kFeatures, 1}, 0).is_parameter = true;
   Persistable(startup, main, "b", {1}, 0).is_parameter = true;
-  Append(block, "mul", {{"X", {"x"}}, {"Y", {"w"}}}, {{"Out", {"xw"}}});
-  Append(block, "elementwise_add", {{"X", {"xw"}}, {"Y", {"b"}}}, {{"Out", {"prediction"}}});
-  Append(block, "square_error_cost", {{"X", {"prediction"}}, {"Y", {"y"}}}, {{"Out", {"cost"}}});
-  Append(block, "mean", {{"X", {"cost"}}}, {{"Out", {"loss"}}});
+  block.Append("mul", {{"X", {"x"}}, {"Y", {"w"}}}, {{"Out", {"xw"}}});
+  block.Append("elementwise_add", {{"X", {"xw"}}, {"Y", {"b"}}}, {{"Out", {"prediction"}}});
+  block.Append("square_error_cost", {{"X", {"prediction"}}, {"Y", {"y"}}}, {{"Out", {"cost"}}});
+  block.Append("mean", {{"X", {"cost"}}}, {{"Out", {"loss"}}});
 
   Persistable(startup, main, "learning_rate", {1}, 0.1F);
   for (const auto& [parameter, gradient] : headrace::AppendBackward(&main, "loss")) {
-    Append(block, "sgd", {{"Param", {parameter}}, {"Grad", {gradient}}, {"LearningRate", {"learning_rate"}}},
-           {{"ParamOut", {parameter}}});
+    block.Append("sgd", {{"Param", {parameter}}, {"Grad", {gradient}}, {"LearningRate", {"learning_rate"}}},
+                 {{"ParamOut", {parameter}}});
   }
 }
 
