@@ -75,8 +75,8 @@ void AddContext(const OpDesc& op, Error* error) {
 }
 
 template <typename E>
-[[noreturn]] void ThrowWithContext(const OpDesc& op, const char* message) {
-  E error(message);
+[[noreturn]] void ThrowWithContext(const OpDesc& op, std::string message) {
+  E error(std::move(message));
   AddContext(op, &error);
   throw error;
 }
@@ -96,19 +96,17 @@ void OpDesc::RethrowWithContext() const {
     throw;
   } catch (const std::bad_alloc&) {
     ThrowWithContext<ResourceExhausted>(*this, "out of memory");
-  } catch (const std::length_error&) {
-    ThrowWithContext<ResourceExhausted>(*this, "an operator needs a container that is larger than any can be");
+  } catch (const std::length_error& error) {
+    ThrowWithContext<ResourceExhausted>(*this, StrCat("something is longer than it can be: ", error.what()));
   } catch (const std::out_of_range& error) {
     ThrowWithContext<OutOfRange>(*this, error.what());
   } catch (const std::invalid_argument& error) {
     ThrowWithContext<InvalidArgument>(*this, error.what());
   } catch (const std::domain_error& error) {
     ThrowWithContext<InvalidArgument>(*this, error.what());
-  } catch (const std::logic_error& error) {
-    ThrowWithContext<FailedPrecondition>(*this, error.what());
   } catch (const std::system_error& error) {
     ThrowWithContext<IoError>(*this, error.what());
-  } catch (const std::runtime_error& error) {
+  } catch (const std::exception& error) {
     ThrowWithContext<FailedPrecondition>(*this, error.what());
   }
 }

@@ -43,7 +43,7 @@ struct OpDesc {
   // variables in the slot that the message is about ("input X: …"); if it is about none, those of the first input.
   // Exceptions of the standard library (a plugin's, say) become Errors: std::bad_alloc and std::length_error
   // ResourceExhausted, std::out_of_range OutOfRange, std::invalid_argument and std::domain_error InvalidArgument,
-  // std::system_error IoError, other std::logic_error and std::runtime_error FailedPrecondition. Others pass unchanged.
+  // std::system_error IoError, others FailedPrecondition. What is no std::exception passes unchanged.
   [[noreturn]] HEADRACE_API void RethrowWithContext() const;
 
   // "conv2d(Input=[img], Filter=[conv_w]) → Output=[tmp_0]".

@@ -145,13 +145,14 @@ void ExpectAsError(const char* how, const char* message) {
 
 TEST(KernelOperator, WhatTheStandardLibraryThrowsIsAnErrorOfTheOperator) {
   ExpectAsError<ResourceExhausted>("memory", "out of memory");
-  ExpectAsError<ResourceExhausted>("length", "larger than any");
+  ExpectAsError<ResourceExhausted>("length", "longer than it can be: vector::reserve");
   ExpectAsError<InvalidArgument>("argument", "stoi");
   ExpectAsError<InvalidArgument>("domain", "sqrt");
   ExpectAsError<OutOfRange>("range", "vector::at");
   ExpectAsError<IoError>("system", "open: No such file");
   ExpectAsError<FailedPrecondition>("logic", "no such state");
   ExpectAsError<FailedPrecondition>("runtime", "the device is busy");
+  ExpectAsError<FailedPrecondition>("other", "bad optional access");
 }
 
 int inferences = 0;  // of test_counted

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <system_error>
 #include <utility>
@@ -267,6 +268,9 @@ HEADRACE_REGISTER_OP(test_fail).Input("X", "").Attr<std::string>("how", "").Kern
       if (how == "runtime") {
         throw std::runtime_error("the device is busy");
       }
+      if (how == "other") {
+        throw std::bad_optional_access();
+      }
       Throw<InvalidArgument>("failed as told");
     });
 
@@ -372,14 +376,7 @@ VarDesc& DeclareParameter(ProgramDesc* program, const std::string& name, DDim di
 
 const OpDesc& Append(ProgramDesc* program, const std::string& type, VarNameMap inputs, VarNameMap outputs,
                      AttributeMap attrs) {
-  for (const auto& [slot, names] : outputs) {
-    for (const std::string& name : names) {
-      if (name != kEmptyVarName) {
-        program->block(0).Var(name);
-      }
-    }
-  }
-  return program->block(0).AppendOp({type, std::move(inputs), std::move(outputs), std::move(attrs)});
+  return program->block(0).Append(type, std::move(inputs), std::move(outputs), std::move(attrs));
 }
 
 }  // namespace headrace::test
