@@ -41,9 +41,12 @@ struct Slice {
       const auto place = [&](int64_t p) { return std::clamp<int64_t>(p < 0 ? p + x[d] : p, 0, x[d]); };
       begin[d] = place(starts[i]);
       // What is to be dropped is the one element at starts: -1 is the last one, although 0 comes before it.
-      const bool last = from_inputs && starts[i] == -1 && ends[i] == 0 &&
-                        std::find(dropped.begin(), dropped.end(), axes[i]) != dropped.end();
+      const bool is_dropped = std::find(dropped.begin(), dropped.end(), axes[i]) != dropped.end();
+      const bool last = from_inputs && starts[i] == -1 && ends[i] == 0 && is_dropped;
       out[d] = std::max<int64_t>((last ? x[d] : place(ends[i])) - begin[d], 0);
+      HR_ENFORCE(!is_dropped || out[d] > 0, OutOfRange, starts.Name(), " and ", ends.Name(),
+                 ": expected an element to take from dimension ", d, " of Input of dims ", ToString(x), ", got ",
+                 starts[i], " and ", ends[i]);
     }
     PoolVector<bool> drops(x.size(), false);
     for (const int32_t axis : dropped) {
