@@ -24,9 +24,11 @@ def shapes(
 
 
 @st.composite
-def broadcast_shapes(draw: st.DrawFn, **kwargs: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """(shape of X, shape of Y, attribute axis) as the elementwise operators take them. ``kwargs`` as for ``shapes``."""
-    x = draw(shapes(**{"min_rank": 1, **kwargs}))
+def broadcast_shapes(draw: st.DrawFn, /, **kwargs: int) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """(shape of X, shape of Y, attribute axis) as the elementwise operators take them. ``kwargs`` as for ``shapes``; X
+    has at least one dimension.
+    """
+    x = draw(shapes(**{**kwargs, "min_rank": max(1, kwargs.get("min_rank", 1))}))
     begin = draw(st.integers(0, len(x) - 1))
     end = draw(st.integers(begin + 1, len(x)))
     y = tuple(draw(st.sampled_from([1, extent])) for extent in x[begin:end])
@@ -42,21 +44,31 @@ def tensors(
     high: float = 2.0,
     gap: float = 0.0,
 ) -> np.ndarray:
-    """Arrays with values in [low, high].
+    """Arrays with values in [low, high], as far as the dtype has them; of bool both.
 
     Args:
         shape: of the array, or a strategy for it.
+        dtype: a floating-point one, an integer one or bool.
         gap: for functions that are not differentiable where two elements are equal, or where one is 0: all elements are
             at least that far apart from one another and from 0; ``low`` and ``high`` do not count.
+
+    Raises:
+        ValueError: there is a gap between integers.
     """
+    kind = np.dtype(dtype).kind
+    if gap > 0 and kind in "iub":
+        raise ValueError(f"a gap of {gap} needs a floating-point dtype, got {np.dtype(dtype)}")
     extents = tuple(draw(shape) if isinstance(shape, st.SearchStrategy) else shape)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     size = int(np.prod(extents))
     values: np.ndarray
     if gap > 0:
         values = (rng.permutation(size) - size // 2 + 0.5) * 2 * gap
-    elif np.issubdtype(np.dtype(dtype), np.integer):
-        values = rng.integers(int(low), int(high), size, endpoint=True)
+    elif kind == "b":
+        values = rng.integers(0, 1, size, endpoint=True)
+    elif kind in "iu":
+        limits = np.iinfo(dtype)
+        values = rng.integers(max(int(low), limits.min), min(int(high), limits.max), size, dtype, endpoint=True)
     else:
         values = rng.uniform(low, high, size)
     return values.reshape(extents).astype(dtype)

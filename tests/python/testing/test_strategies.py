@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-
-from headrace.testing import OpTest
-
-pytest.importorskip("hypothesis")
-
-from hypothesis import given, settings
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
+from headrace.testing import OpTest
 from headrace.testing.strategies import broadcast_shapes, lods, shapes, tensors
 
 quick = settings(max_examples=10, deadline=None, derandomize=True)
@@ -46,3 +44,36 @@ def test_lods_fit_sequence_operators(data: st.DataObject, lengths: list[list[int
 def test_a_gap_keeps_elements_apart(x: np.ndarray) -> None:
     ordered = np.sort(np.append(x.ravel(), 0.0))
     assert (np.diff(ordered) >= 0.1 - 1e-12).all()
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int8, np.int64, np.float32, np.float64])
+def test_tensors_of_any_dtype_lie_within_their_bounds(dtype: Any) -> None:
+    @quick
+    @given(tensors((50,), dtype))
+    def check(x: np.ndarray) -> None:
+        assert x.dtype == dtype
+        assert (x >= -2).all()
+        assert (x <= 2).all()
+        assert len(np.unique(x)) > 1
+
+    check()
+
+
+def test_integers_have_no_gaps() -> None:
+    with pytest.raises(ValueError, match=r"a gap of 0\.5 needs a floating-point dtype, got int64"):
+        find(tensors((2,), np.int64, gap=0.5), lambda x: True)
+
+
+@quick
+@given(broadcast_shapes(min_rank=0, max_rank=1))
+def test_there_is_always_a_dimension_to_broadcast(case: tuple[tuple[int, ...], tuple[int, ...], int]) -> None:
+    assert len(case[0]) == len(case[1]) == 1
+
+
+@quick
+@given(st.data(), shapes(min_rank=1, min_extent=1), st.sampled_from(["float32", "float64"]))
+def test_reductions_of_any_shape(data: st.DataObject, shape: tuple[int, ...], dtype: str) -> None:
+    x = data.draw(tensors(shape, dtype))
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    expected = np.atleast_1d(x.astype(np.float64).sum(axis)).astype(dtype)
+    OpTest("reduce_sum", {"X": x}, {"dim": [axis]}, {"Out": expected}).check_outputs()
