@@ -217,7 +217,7 @@ _GRADIENT = re.compile(r"(?P<of>.+?)(@VERSION@\d+)?@GRAD(@\d+)?")
 
 
 def find_error_clips(program: Program) -> ErrorClips:
-    """What ``append_error_clip_ops`` will clip. TypeMismatch if an ``error_clip`` is neither a clip nor None."""
+    """What ``append_error_clip_ops`` will clip. TypeMismatch if an ``error_clip`` is no clip, or that of no tensor."""
     found: ErrorClips = {}
     for variable in program.list_vars():
         clip = variable.error_clip
@@ -225,6 +225,10 @@ def find_error_clips(program: Program) -> ErrorClips:
             if not isinstance(clip, ErrorClipByValue):
                 raise errors.TypeMismatch(
                     f"error_clip of '{variable.name}' must be an ErrorClipByValue or None, got {type(clip).__name__}"
+                )
+            if variable.type != VarType.LOD_TENSOR:
+                raise errors.TypeMismatch(
+                    f"'{variable.name}' has an error_clip, but is a {variable.type.name}, expected a LOD_TENSOR"
                 )
             found.setdefault(variable.block.idx, {})[variable.name] = clip
     return found

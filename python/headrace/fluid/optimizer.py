@@ -415,6 +415,8 @@ class AdamWOptimizer(AdamOptimizer):
         grad_clip: GradientClipBase | None = None,
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, None, name, lazy_mode, grad_clip)
+        if not isinstance(weight_decay, (int, float)) or isinstance(weight_decay, bool):
+            raise errors.TypeMismatch(f"AdamW: weight_decay must be a number, got {type(weight_decay).__name__}")
         if not 0 <= weight_decay < math.inf:
             raise errors.InvalidArgument(f"AdamW: weight_decay must be a number of 0 or more, got {weight_decay}")
         if apply_decay_param_fun is not None and not callable(apply_decay_param_fun):

@@ -103,6 +103,8 @@ def test_adamw_without_decay_is_adam() -> None:
 def test_adamw_refuses_a_decay_that_is_none(decay: float) -> None:
     with pytest.raises(errors.InvalidArgument, match="weight_decay must be a number of 0 or more"):
         fluid.optimizer.AdamW(weight_decay=decay)
+    with pytest.raises(errors.TypeMismatch, match="weight_decay must be a number, got NoneType"):
+        fluid.optimizer.AdamW(weight_decay=None)  # type: ignore[arg-type]
     with pytest.raises(errors.TypeMismatch, match="apply_decay_param_fun must be callable, got list"):
         fluid.optimizer.AdamW(apply_decay_param_fun=["w"])  # type: ignore[arg-type]
 
@@ -455,5 +457,10 @@ def test_what_is_no_error_clip_is_refused() -> None:
     with pytest.raises(errors.TypeMismatch, match=rf"'{variable.name}'.*ErrorClipByValue.*GradientClipByValue"):
         fluid.optimizer.SGD(RATE).minimize(loss)
     assert len(loss.block.ops) == ops
+    variable.error_clip = None
+    array = fluid.layers.array_write(variable, fluid.layers.fill_constant([1], "int64", 0))
+    array.error_clip = fluid.clip.ErrorClipByValue(1.0)
+    with pytest.raises(errors.TypeMismatch, match=rf"'{array.name}'.*LOD_TENSOR_ARRAY, expected a LOD_TENSOR"):
+        fluid.optimizer.SGD(RATE).minimize(loss)
     with pytest.raises(errors.InvalidArgument, match=r"ErrorClipByValue: nothing lies between min=2\.0 and max=1\.0"):
         fluid.clip.ErrorClipByValue(1.0, 2.0)
