@@ -334,6 +334,16 @@ def conv3d_transpose(
     )
 
 
+def _window_attrs(
+    dimensions: int, pool_size: Size, pool_stride: Size, pool_padding: Padding, channels_last: bool = False
+) -> dict[str, Any]:
+    return {
+        "ksize": _extents(pool_size, "pool_size", dimensions),
+        "strides": _extents(pool_stride, "pool_stride", dimensions),
+        **_padding_attrs(pool_padding, "pool_padding", dimensions, channels_last),
+    }
+
+
 def _pool(
     layer: str,
     input: Variable,
@@ -353,9 +363,7 @@ def _pool(
     channels_last = _check_format(data_format, layer, dimensions)
     attrs = {
         "pooling_type": pool_type,
-        "ksize": _extents(1 if global_pooling else pool_size, "pool_size", dimensions),
-        "strides": _extents(pool_stride, "pool_stride", dimensions),
-        **_padding_attrs(pool_padding, "pool_padding", dimensions, channels_last),
+        **_window_attrs(dimensions, 1 if global_pooling else pool_size, pool_stride, pool_padding, channels_last),
         "global_pooling": global_pooling,
         "ceil_mode": ceil_mode,
         "exclusive": exclusive,
@@ -428,8 +436,7 @@ def max_pool2d_with_index(
     input: Variable, pool_size: Size, pool_stride: Size = 1, pool_padding: Padding = 0, name: str | None = None
 ) -> tuple[Variable, Variable]:
     """The maximum of each window of images [N, C, H, W], and where it lies within its map, row by row (int32)."""
-    attrs = {"ksize": _extents(pool_size, "pool_size"), "strides": _extents(pool_stride, "pool_stride")}
-    attrs |= _padding_attrs(pool_padding, "pool_padding", 2, False)
+    attrs = _window_attrs(2, pool_size, pool_stride, pool_padding)
     return _max_pool_with_index("max_pool2d_with_index", 2, input, attrs, name)
 
 
@@ -437,8 +444,7 @@ def max_pool3d_with_index(
     input: Variable, pool_size: Size, pool_stride: Size = 1, pool_padding: Padding = 0, name: str | None = None
 ) -> tuple[Variable, Variable]:
     """The maximum of each window of volumes [N, C, D, H, W], and where it lies within its map, row by row (int32)."""
-    attrs = {"ksize": _extents(pool_size, "pool_size", 3), "strides": _extents(pool_stride, "pool_stride", 3)}
-    attrs |= _padding_attrs(pool_padding, "pool_padding", 3, False)
+    attrs = _window_attrs(3, pool_size, pool_stride, pool_padding)
     return _max_pool_with_index("max_pool3d_with_index", 3, input, attrs, name)
 
 
@@ -450,12 +456,14 @@ def unpool(
     pool_padding: Size = 0,
     name: str | None = None,
 ) -> Variable:
-    """Puts what ``max_pool2d_with_index`` gave back where it was, among zeros; images as large as the least that the
-    pooling may have been given.
+    """Puts what ``max_pool2d_with_index`` gave back where it was, among zeros. The images are the smallest that the
+    pooling can have been given.
     """
-    sizes = {"ksize": (pool_size, "pool_size"), "strides": (pool_stride, "pool_stride")}
-    sizes["paddings"] = (pool_padding, "pool_padding")
-    attrs = {attr: _extents(*size) for attr, size in sizes.items()}
+    attrs = {
+        "ksize": _extents(pool_size, "pool_size"),
+        "strides": _extents(pool_stride, "pool_stride"),
+        "paddings": _extents(pool_padding, "pool_padding"),
+    }
     return append_layer("unpool", {"X": input, "Indices": index}, attrs, name)
 
 

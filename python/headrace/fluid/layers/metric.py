@@ -9,6 +9,7 @@ from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.nn import topk
+from headrace.fluid.layers.sequence import sequence_erase
 
 __all__ = ["accuracy", "auc", "chunk_eval", "edit_distance", "mean_iou", "precision_recall"]
 
@@ -168,12 +169,11 @@ def precision_recall(
     """
     probabilities, predicted = topk(check_variable(input, "input", "precision_recall"), 1)
     helper = LayerHelper("precision_recall")
-    inputs = {"MaxProbs": probabilities}
-    given = {"Indices": predicted, "Labels": check_variable(label, "label", "precision_recall")}
-    for slot, classes in given.items():
-        inputs[slot] = helper.create_variable("int32", stop_gradient=True)
-        attrs = {"in_dtype": int(classes.dtype), "out_dtype": int(inputs[slot].dtype)}
-        helper.append_op({"X": classes}, {"Out": inputs[slot]}, attrs, type="cast")
+    inputs = {
+        "MaxProbs": probabilities,
+        "Indices": predicted.astype("int32"),
+        "Labels": check_variable(label, "label", "precision_recall").astype("int32"),
+    }
     if weights is not None:
         inputs["Weights"] = check_variable(weights, "weights", "precision_recall")
     zero = initializer.Constant(0.0)
@@ -218,10 +218,7 @@ def edit_distance(
     if ignored_tokens and input_length is not None:
         raise errors.InvalidArgument("layers.edit_distance: ignored_tokens cannot be taken out of padded sequences")
     if ignored_tokens:
-        for slot, tokens in inputs.items():
-            inputs[slot] = helper.create_variable("int64", stop_gradient=True)
-            attrs = {"tokens": list(ignored_tokens)}
-            helper.append_op({"X": tokens}, {"Out": inputs[slot]}, attrs, type="sequence_erase")
+        inputs = {slot: sequence_erase(tokens, ignored_tokens) for slot, tokens in inputs.items()}
     if input_length is not None and label_length is not None:
         inputs["HypsLength"] = check_variable(input_length, "input_length", "edit_distance")
         inputs["RefsLength"] = check_variable(label_length, "label_length", "edit_distance")
