@@ -148,6 +148,7 @@ HEADRACE_REGISTER_OP(adamax)
     .Attr<double>("epsilon", "keeps the divisor from 0", 1e-8)
     .InferShape([](InferShapeContext& ctx) {
       EnforceDims(ctx, "Beta1Pow", {1});
+      EnforceScalar(ctx, "Beta1Pow");
       InferUpdates(ctx, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"InfNormOut", "InfNorm"}});
     })
     .Kernel<float>(AdamaxKernel<float>)

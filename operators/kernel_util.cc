@@ -83,6 +83,21 @@ void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::s
              like, " has, got ", DataTypeName(dtype));
 }
 
+void EnforceScalar(const InferShapeContext& ctx, std::string_view slot) {
+  const DDim dims = ctx.InputDim(slot);
+  HR_ENFORCE(Fits(Numel(dims), 1), InvalidArgument, "input ", slot, ": expected a single element, got dims ",
+             ToString(dims));
+  const DataType dtype = ctx.InputType(slot);
+  HR_ENFORCE(dtype == DataType::kFloat32 || dtype == DataType::kFloat64, TypeMismatch, "input ", slot,
+             ": expected dtype float32 or float64, got ", DataTypeName(dtype));
+}
+
+void EnforceLevelsAtMost(const InferShapeContext& ctx, std::string_view slot, int32_t max) {
+  const int32_t levels = ctx.InputLoDLevel(slot);
+  HR_ENFORCE(levels <= max, InvalidArgument, "input ", slot, ": expected a LoD of ",
+             max == 1 ? "one level" : StrCat(max, " levels"), " at most, got ", levels);
+}
+
 size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr) {
   const auto signed_rank = static_cast<int64_t>(rank);
   HR_ENFORCE(-signed_rank <= axis && axis < signed_rank, InvalidArgument, "attribute ", attr,

@@ -95,6 +95,11 @@ void EnforceDims(const InferShapeContext& ctx, std::string_view slot, const DDim
 void EnforceType(const InferShapeContext& ctx, std::string_view slot, DataType expected, size_t i = 0);
 void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::string_view like, size_t i = 0);
 
+// Checks an input that ScalarInput reads.
+void EnforceScalar(const InferShapeContext& ctx, std::string_view slot);
+// Checks that a LoD of more than `max` levels is not declared, or, at run time, not there.
+void EnforceLevelsAtMost(const InferShapeContext& ctx, std::string_view slot, int32_t max);
+
 // `axis` counted from the front. Throws InvalidArgument naming the attribute unless -rank ≤ axis < rank.
 size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr);
 

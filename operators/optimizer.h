@@ -33,9 +33,7 @@ inline void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> u
   };
   check("Grad");
   if (ctx.HasInput("LearningRate")) {
-    const DDim rate = ctx.InputDim("LearningRate");
-    HR_ENFORCE(Fits(Numel(rate), 1), InvalidArgument, "input LearningRate: expected a single element, got dims ",
-               ToString(rate));
+    EnforceScalar(ctx, "LearningRate");
   }
   for (const auto& [out, in] : updates) {
     check(in);

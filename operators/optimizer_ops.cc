@@ -145,8 +145,10 @@ void RmspropKernel(const ExecutionContext& ctx) {
 }
 
 void InferAdam(InferShapeContext& ctx) {
-  EnforceDims(ctx, "Beta1Pow", {1});
-  EnforceDims(ctx, "Beta2Pow", {1});
+  for (const char* slot : {"Beta1Pow", "Beta2Pow"}) {
+    EnforceDims(ctx, slot, {1});
+    EnforceScalar(ctx, slot);
+  }
   InferUpdates(ctx, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}});
   for (const auto& [out, in] : {Update{"Beta1PowOut", "Beta1Pow"}, Update{"Beta2PowOut", "Beta2Pow"}}) {
     if (ctx.HasOutput(out)) {

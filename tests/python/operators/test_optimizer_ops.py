@@ -162,6 +162,11 @@ def test_what_does_not_fit_is_refused(op_type: str) -> None:
         return
     two_rates = {**inputs, "LearningRate": np.array([RATE, RATE])}
     OpTest(op_type, two_rates, attrs, nothing).check_refused(ValueError, "LearningRate", "single element")
+    for slot in {"LearningRate", "Beta1Pow", "Beta2Pow"} & set(inputs):
+        whole = {**inputs, slot: np.ones(1, np.int64)}
+        OpTest(op_type, whole, attrs, nothing).check_refused(TypeError, f"input {slot}", "float32 or float64", "int64")
+        two = {**inputs, slot: np.ones(2)}
+        OpTest(op_type, two, attrs, nothing).check_refused(ValueError, f"input {slot}", "[2]")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
