@@ -1,4 +1,5 @@
 // split_lod_tensor, merge_lod_tensor: rows or sequences parted by a mask, and put together again.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -12,10 +13,22 @@
 namespace headrace::ops {
 namespace {
 
-size_t LevelOf(const ExecutionContext& ctx) {
+size_t LevelOf(const ExecutionContext& ctx) { return static_cast<size_t>(ctx.Attr<int32_t>("level")); }
+
+// Checks the inputs X and Mask. Below the deepest level of the LoD of X, its rows are parted.
+void CheckMask(const InferShapeContext& ctx) {
+  EnforceType(ctx, "Mask", DataType::kBool);
+  EnforceDims(ctx, "Mask", ctx.InputDim("Mask").size() == 1 ? DDim{-1} : DDim{-1, 1});
+  if (!ctx.HasInput("X")) {
+    return;
+  }
+  EnforceRankAtLeast(ctx, "X", 1);
+  const int32_t levels = ctx.InputLoDLevel("X");
   const int32_t level = ctx.Attr<int32_t>("level");
-  HR_ENFORCE(level >= 0, InvalidArgument, "attribute level: expected 0 or more, got ", level);
-  return static_cast<size_t>(level);
+  const bool is_known = ctx.IsRuntime() || levels > 0;  // a program need not declare the LoD of what it is fed
+  HR_ENFORCE(level <= levels || !is_known, InvalidArgument,
+             "attribute level: expected a level of the LoD of X, which has ", levels, ", or that of its rows, ", levels,
+             ", got ", level);
 }
 
 // The mask, with an element for each of `units`.
@@ -94,8 +107,6 @@ void MergeByMaskKernel(const ExecutionContext& ctx) {
   WritePieces(pieces, *inputs[used[1] == 0 ? 0 : 1], out);
   const LoD& coarse = ctx.Input("X").lod();
   const size_t level = LevelOf(ctx);
-  HR_ENFORCE(level <= coarse.size(), InvalidArgument, "input X: expected a LoD of at least ", level, " levels, got ",
-             coarse.size());
   lod.insert(lod.begin(), coarse.begin(), coarse.begin() + static_cast<std::ptrdiff_t>(level));
   out->set_lod(std::move(lod));
 }
@@ -129,17 +140,20 @@ DDim AnyRows(const InferShapeContext& ctx, std::string_view slot) {
   return dims;
 }
 
-void SetAnyRows(InferShapeContext& ctx, std::string_view slot, std::string_view like) {
+// `levels`: how many levels of LoD it has more than `like`.
+void SetAnyRows(InferShapeContext& ctx, std::string_view slot, std::string_view like, int32_t levels) {
   if (!ctx.IsRuntime()) {
     SetOutput(ctx, slot, AnyRows(ctx, like), ctx.InputType(like));
-    ctx.ShareLoD(like, slot);
+    ctx.SetOutputLoDLevel(slot, std::max(ctx.InputLoDLevel(like) + levels, 0));
   }
 }
 
 OpRegistrar&& MaskSlot(OpRegistrar&& op) {
   return std::move(op)
       .Input("Mask", "bool, one element for each row of X or, with a LoD, each sequence of its level")
-      .Attr<int32_t>("level", "the level of the sequences that are parted", 0);
+      .Attr<int32_t>("level", "the level of the sequences that are parted", 0, [](const int32_t& level) {
+        HR_ENFORCE(level >= 0, InvalidArgument, "attribute level: expected 0 or more, got ", level);
+      });
 }
 
 }  // namespace
@@ -153,9 +167,9 @@ HEADRACE_REGISTER_OP(split_lod_tensor)
     .Output("OutFalse", "the others")
     .KernelTypeFrom("X")
     .InferShape([](InferShapeContext& ctx) {
-      EnforceType(ctx, "Mask", DataType::kBool);
-      SetAnyRows(ctx, "OutTrue", "X");
-      SetAnyRows(ctx, "OutFalse", "X");
+      CheckMask(ctx);
+      SetAnyRows(ctx, "OutTrue", "X", -ctx.Attr<int32_t>("level"));
+      SetAnyRows(ctx, "OutFalse", "X", -ctx.Attr<int32_t>("level"));
     })
     .With(KernelForAllTypes, SplitByMaskKernel)
     .Gradient(DefaultGradient({.inputs = {"X", "Mask"}, .outputs = {}, .no_gradient = {"Mask"}}));
@@ -168,7 +182,10 @@ HEADRACE_REGISTER_OP(split_lod_tensor_grad)
     .Input("OutFalse@GRAD", "gradient of OutFalse", kDispensable)
     .Output("X@GRAD", "dims of X")
     .KernelTypeFrom("X")
-    .InferShape([](InferShapeContext& ctx) { InferGradients(ctx, {"X"}); })
+    .InferShape([](InferShapeContext& ctx) {
+      CheckMask(ctx);
+      InferGradients(ctx, {"X"});
+    })
     .With(KernelForAllTypes, SplitByMaskGradKernel);
 
 HEADRACE_REGISTER_OP(merge_lod_tensor)
@@ -180,9 +197,12 @@ HEADRACE_REGISTER_OP(merge_lod_tensor)
     .Output("Out", "all of them")
     .KernelTypeFrom("InTrue")
     .InferShape([](InferShapeContext& ctx) {
-      EnforceType(ctx, "Mask", DataType::kBool);
+      CheckMask(ctx);
       EnforceSameType(ctx, "InFalse", "InTrue");
-      SetAnyRows(ctx, "Out", "InTrue");
+      if (!ctx.IsRuntime()) {  // the kernel takes what has no rows, whatever its dims are
+        EnforceDims(ctx, "InFalse", AnyRows(ctx, "InTrue"));
+      }
+      SetAnyRows(ctx, "Out", "InTrue", ctx.Attr<int32_t>("level"));
     })
     .With(KernelForAllTypes, MergeByMaskKernel)
     .Gradient(
@@ -198,7 +218,10 @@ HEADRACE_REGISTER_OP(merge_lod_tensor_grad)
     .Output("InTrue@GRAD", "dims of InTrue", kDispensable)
     .Output("InFalse@GRAD", "dims of InFalse", kDispensable)
     .KernelTypeFrom("InTrue")
-    .InferShape([](InferShapeContext& ctx) { InferGradients(ctx, {"InTrue", "InFalse"}); })
+    .InferShape([](InferShapeContext& ctx) {
+      CheckMask(ctx);
+      InferGradients(ctx, {"InTrue", "InFalse"});
+    })
     .With(KernelForAllTypes, MergeByMaskGradKernel);
 
 }  // namespace headrace::ops

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,36 @@ def test_sequences() -> None:
     merge = OpTest("merge_lod_tensor", inputs, {"level": 0}, {"Out": x})
     merge.check_outputs()
     merge.check_gradients(["InTrue", "InFalse"])
+
+
+def test_a_deeper_level() -> None:
+    x = (ROWS, [[2, 1], [1, 2, 1]])
+    mask = np.array([[True], [False], [True]])
+    parts = {"OutTrue": (ROWS[[0, 3]], [[1, 1]]), "OutFalse": (ROWS[1:3], [[2]])}
+    split = OpTest("split_lod_tensor", {"X": x, "Mask": mask}, {"level": 1}, parts)
+    split.check_outputs()
+    split.check_gradients(["X"])
+    inputs = {"X": x, "Mask": mask, "InTrue": parts["OutTrue"], "InFalse": parts["OutFalse"]}
+    merge = OpTest("merge_lod_tensor", inputs, {"level": 1}, {"Out": x})
+    merge.check_outputs()
+    merge.check_gradients(["InTrue", "InFalse"])
+
+
+def test_levels_and_masks_that_do_not_fit_are_refused() -> None:
+    mask = np.array([[True], [False], [True]])
+    inputs: dict[str, Any] = {"X": (ROWS, [[1, 2, 1]]), "Mask": mask}
+    split: Any = ("split_lod_tensor", inputs, {"OutTrue": None, "OutFalse": None})
+    parts = {"InTrue": (ROWS[:2], [[1, 1]]), "InFalse": (ROWS[:2], [[2]])}
+    merge: Any = ("merge_lod_tensor", {**inputs, **parts}, {"Out": None})
+    for op_type, good, outputs in (split, merge):
+        for level, part in ((7, "attribute level: expected a level of the LoD of X, which has 1"), (-1, "0 or more")):
+            OpTest(op_type, good, {"level": level}, outputs).check_refused(ValueError, part, f"got {level}")
+        flat = OpTest(op_type, {**good, "X": ROWS}, {"level": 1}, outputs)
+        flat.check_refused(ValueError, "attribute level", "which has 0", "got 1", when="run")
+        wide = OpTest(op_type, {**good, "Mask": np.ones((3, 2), np.bool_)}, {}, outputs)
+        wide.check_refused(ValueError, "input Mask", "[3, 2]")
+        numbers = OpTest(op_type, {**good, "Mask": np.ones((3, 1), np.int64)}, {}, outputs)
+        numbers.check_refused(TypeError, "input Mask", "bool", "int64")
 
 
 def test_parts_that_do_not_fit_the_mask_are_refused() -> None:
