@@ -29,8 +29,8 @@ struct SequenceExpand : SequenceRowsOp {
         offsets.push_back(rows.from.size());
       }
     }
-    const bool has_lod = sequences != nullptr && offsets.size() > 1;
-    return TakeRows(ctx, "X", std::move(rows.from), has_lod ? LoD{std::move(offsets)} : LoD{});
+    // Without sequences it is a LoD all the same, as in Fluid.
+    return TakeRows(ctx, "X", std::move(rows.from), sequences != nullptr ? LoD{std::move(offsets)} : LoD{});
   }
   static int32_t LoDLevel(const InferShapeContext& ctx) { return ctx.InputLoDLevel("X"); }
 };

@@ -94,6 +94,13 @@ def test_expand() -> None:
     OpTest("sequence_expand", {"X": ROWS[:3], "Y": ROWS}).check_refused(ValueError, "Y", "LoD", when="run")
 
 
+def test_expanded_sequences_have_a_lod_even_if_there_are_none() -> None:
+    y = (np.zeros((0, 1)), [[0, 0]])
+    test = OpTest("sequence_expand", {"X": (ROWS[:4], [[1, 3]]), "Y": y}, outputs={"Out": (ROWS[:0], [[]])})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
 def test_reverse() -> None:
     expected = np.concatenate([s[::-1] for s in SEQUENCES])
     test = OpTest("sequence_reverse", {"X": (ROWS, [LENGTHS])}, outputs={"Y": (expected, [LENGTHS])})
