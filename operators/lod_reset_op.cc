@@ -1,4 +1,5 @@
 // lod_reset: the same rows, in other sequences.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -8,27 +9,38 @@
 namespace headrace::ops {
 namespace {
 
-// Offsets of one level, from numbers that may be anything.
-template <typename Number>
-LoD OneLevel(const Number* values, size_t n, const char* where) {
-  LoDOffsets offsets;
-  for (size_t i = 0; i < n; ++i) {
-    HR_ENFORCE(values[i] >= 0, InvalidArgument, where, ": expected offsets of 0 or more, got ", values[i]);
-    offsets.push_back(static_cast<size_t>(values[i]));
-  }
-  return {std::move(offsets)};
+// Offsets of one level over `rows` rows (-1: not known), from numbers that may be anything.
+LoD OneLevel(const int32_t* values, size_t n, int64_t rows, const char* where) {
+  const bool fit = n >= 2 && values[0] == 0 && std::is_sorted(values, values + n) && Fits(values[n - 1], rows);
+  HR_ENFORCE(fit, InvalidArgument, where, ": expected two or more offsets that ascend from 0 to ",
+             rows < 0 ? "the number of rows of X" : StrCat(rows, ", the number of rows of X"), ", got ",
+             ToString(Attribute(std::vector<int32_t>(values, values + n))));
+  return {LoDOffsets(values, values + n)};
+}
+
+LoD TargetLoD(const OpDesc& op, int64_t rows) {
+  const auto& offsets = op.Attr<std::vector<int32_t>>("target_lod");
+  return OneLevel(offsets.data(), offsets.size(), rows, "attribute target_lod");
 }
 
 LoD GivenLoD(const ExecutionContext& ctx) {
   const LoDTensor* y = ctx.InputOrNull("Y");
+  const int64_t rows = ctx.Input("X").dims()[0];
   if (y == nullptr) {
-    const auto& offsets = ctx.Attr<std::vector<int32_t>>("target_lod");
-    return OneLevel(offsets.data(), offsets.size(), "attribute target_lod");
+    return TargetLoD(ctx.op(), rows);
   }
   if (!y->lod().empty()) {
     return y->lod();
   }
-  return OneLevel(y->data<int32_t>(), static_cast<size_t>(y->numel()), "input Y");
+  return OneLevel(y->data<int32_t>(), static_cast<size_t>(y->numel()), rows, "input Y");
+}
+
+// Y has a LoD, which a program need not declare, or offsets.
+void CheckY(const InferShapeContext& ctx) {
+  const DataType type = ctx.InputType("Y");
+  HR_ENFORCE(!ctx.IsRuntime() || ctx.InputLoDLevel("Y") > 0 || type == DataType::kInt32, TypeMismatch,
+             "input Y: expected a LoD, or int32 offsets, got ", DataTypeName(type), " of dims ",
+             ToString(ctx.InputDim("Y")), " without a LoD");
 }
 
 LoD NewLoD(const ExecutionContext& ctx) {
@@ -76,6 +88,11 @@ HEADRACE_REGISTER_OP(lod_reset)
     .KernelTypeFrom("X")
     .InferShape([](InferShapeContext& ctx) {
       EnforceRankAtLeast(ctx, "X", 1);
+      if (ctx.HasInput("Y")) {
+        CheckY(ctx);
+      } else {
+        (void)TargetLoD(ctx.op(), ctx.InputDim("X")[0]);
+      }
       SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
       const int32_t given = ctx.HasInput("Y") ? ctx.InputLoDLevel("Y") : 0;
       const int32_t above = ctx.Attr<bool>("append") ? ctx.InputLoDLevel("X") : 0;

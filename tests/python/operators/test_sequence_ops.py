@@ -199,8 +199,13 @@ def test_lod_reset() -> None:
         OpTest("lod_reset", inputs, {"append": True, **attrs}, {"Out": expected}).check_outputs()
     wrong = OpTest("lod_reset", {"X": (x, [[1, 3]])}, {"append": True, "target_lod": [0, 1, 4]}, {"Out": None})
     wrong.check_refused(ValueError, when="run")
-    for offsets in ([0, 5], [1, 4], [0, 3, 2, 4], [0, -1, 4]):
-        OpTest("lod_reset", {"X": x}, {"target_lod": offsets}, {"Out": None}).check_refused(ValueError, when="run")
+    for offsets in ([0, 5], [1, 4], [0, 3, 2, 4], [0, -1, 4], [4], []):
+        test = OpTest("lod_reset", {"X": x}, {"target_lod": offsets}, {"Out": None})
+        test.check_refused(ValueError, "attribute target_lod", str(offsets))
+        test = OpTest("lod_reset", {"X": x, "Y": np.array(offsets, np.int32)}, {}, {"Out": None})
+        test.check_refused(ValueError, "input Y", "to 4", str(offsets), when="run")
+    test = OpTest("lod_reset", {"X": x, "Y": y}, {}, {"Out": None})
+    test.check_refused(TypeError, "input Y", "a LoD, or int32 offsets", "float64", "[4, 1]", when="run")
 
 
 @pytest.mark.parametrize(("length", "start"), [(3, -1), (2, 0), (1, 0), (2, -3), (2, 2), (9, -4)])
