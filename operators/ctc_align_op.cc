@@ -51,10 +51,7 @@ void CtcAlignKernel(const ExecutionContext& ctx) {
   if (ctx.HasInput("InputLength")) {
     return AlignPadded<T>(ctx);
   }
-  const LoDTensor& input = ctx.Input("Input");
   const LoDOffsets& offsets = SequencesOf(ctx, "Input");
-  HR_ENFORCE(input.lod_level() == 1, InvalidArgument, "input Input: expected a LoD of one level, got ",
-             input.lod_level());
   const CtcFilter<T> stays(ctx);
   LoDOffsets kept = {0};
   ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
@@ -109,6 +106,7 @@ HEADRACE_REGISTER_OP(ctc_align)
       }
       EnforceSequences(ctx, "Input", 2);
       EnforceDims(ctx, "Input", {-1, 1});
+      EnforceLevelsAtMost(ctx, "Input", 1);
       if (ctx.IsRuntime()) {
         return;  // the kernel knows how many rows stay
       }

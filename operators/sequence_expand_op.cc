@@ -13,8 +13,6 @@ struct SequenceExpand : SequenceRowsOp {
   static SequenceRows Of(const ExecutionContext& ctx) {
     const LoDTensor& x = ctx.Input("X");
     const LoDOffsets& times = CheckedLevel(ctx, "Y", ctx.Attr<int32_t>("ref_level"));
-    HR_ENFORCE(x.lod().size() <= 1, InvalidArgument, "input X: expected a LoD of at most one level, got ",
-               x.lod().size());
     const LoDOffsets* sequences = x.lod().empty() ? nullptr : &CheckedLevel(ctx, "X");
     const size_t n = sequences == nullptr ? static_cast<size_t>(x.dims()[0]) : sequences->size() - 1;
     HR_ENFORCE(n == times.size() - 1, InvalidArgument, "input X: expected ", times.size() - 1,
@@ -32,6 +30,13 @@ struct SequenceExpand : SequenceRowsOp {
     // Without sequences it is a LoD all the same, as in Fluid.
     return TakeRows(ctx, "X", std::move(rows.from), sequences != nullptr ? LoD{std::move(offsets)} : LoD{});
   }
+  static void Check(const InferShapeContext& ctx) {
+    EnforceLevelsAtMost(ctx, "X", 1);
+    const int32_t levels = ctx.InputLoDLevel("Y");
+    const int32_t level = ctx.Attr<int32_t>("ref_level");
+    HR_ENFORCE(level < levels || levels == 0, InvalidArgument,  // a program need not declare the LoD of what it is fed
+               "attribute ref_level: expected a level of the LoD of Y, which has ", levels, ", or -1, got ", level);
+  }
   static int32_t LoDLevel(const InferShapeContext& ctx) { return ctx.InputLoDLevel("X"); }
 };
 
@@ -39,7 +44,10 @@ struct SequenceExpand : SequenceRowsOp {
     "sequence_expand", "Each sequence of X as often as the sequence of Y at its place is long.",
     "[rows, ...], with a LoD of one level; without, each row is a sequence", "[..., ...], with a LoD if X has one",
     [](OpRegistrar&& op) -> OpRegistrar&& {
-      return std::move(op).Attr<int32_t>("ref_level", "which level of the LoD of Y counts; -1: the deepest", -1);
+      return std::move(op).Attr<int32_t>(
+          "ref_level", "which level of the LoD of Y counts; -1: the deepest", -1, [](const int32_t& level) {
+            HR_ENFORCE(level >= -1, InvalidArgument, "attribute ref_level: expected -1 or more, got ", level);
+          });
     },
     {{"Y", "any tensor with a LoD; only that is used"}});
 

@@ -41,6 +41,15 @@ struct SequencePad : SequenceRowsOp {
     return dims;
   }
   static int32_t LoDLevel(const InferShapeContext&) { return 0; }
+  static void Check(const InferShapeContext& ctx) {
+    EnforceSameType(ctx, "PadValue", "X");
+    const DDim x = ctx.InputDim("X");
+    const DDim pad = ctx.InputDim("PadValue");
+    const DDim row(x.begin() + 1, x.end());
+    HR_ENFORCE(Fits(Numel(pad), 1) || std::equal(pad.begin(), pad.end(), row.begin(), row.end(), Fits), InvalidArgument,
+               "input PadValue: expected a single element or dims ", ToString(row), ", those of a row of X, got dims ",
+               ToString(pad));
+  }
 };
 
 template <typename T>
@@ -52,10 +61,6 @@ void SequencePadKernel(const ExecutionContext& ctx) {
   const T* fill = nullptr;
   const T* fill_row = nullptr;
   const LoDTensor& pad = ctx.Input("PadValue");
-  const DDim row(x.dims().begin() + 1, x.dims().end());
-  HR_ENFORCE(pad.numel() == 1 || pad.dims() == row, InvalidArgument,
-             "input PadValue: expected a single element or dims ", ToString(row), ", those of a row of X, got dims ",
-             ToString(pad.dims()));
   (pad.numel() == 1 ? fill : fill_row) = pad.data<T>();
   const LoDOffsets& offsets = CheckedLevel(ctx, "X");
   LoDTensor* length = ctx.Output("Length");

@@ -13,7 +13,6 @@ namespace {
 void SequenceReshapeKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   const LoDOffsets& offsets = SequencesOf(ctx, "X");
-  HR_ENFORCE(x.lod_level() == 1, InvalidArgument, "input X: expected a LoD of one level, got ", x.lod_level());
   const auto width = static_cast<size_t>(x.dims()[1]);
   const auto new_width = static_cast<size_t>(ctx.Attr<int32_t>("new_dim"));
   LoDOffsets rows = {0};
@@ -43,6 +42,7 @@ void SequenceReshapeGradKernel(const ExecutionContext& ctx) {
 void CheckSequenceReshape(const InferShapeContext& ctx) {
   EnforceSequences(ctx, "X", 2);
   EnforceRank(ctx, "X", 2);
+  EnforceLevelsAtMost(ctx, "X", 1);
   const int32_t width = ctx.Attr<int32_t>("new_dim");
   HR_ENFORCE(width > 0, InvalidArgument, "attribute new_dim: expected 1 or more, got ", width);
 }

@@ -44,16 +44,4 @@ const int64_t* PerSequence(const ExecutionContext& ctx, const char* slot, int64_
   return tensor.data<int64_t>();
 }
 
-void CheckSequenceRows(const InferShapeContext& ctx) {
-  EnforceRankAtLeast(ctx, "X", 2);
-  if (ctx.HasInput("PadValue")) {
-    EnforceSameType(ctx, "PadValue", "X");
-  }
-  for (const char* slot : {"Offset", "Length"}) {
-    if (ctx.HasInput(slot)) {
-      EnforceType(ctx, slot, DataType::kInt64);
-    }
-  }
-}
-
 }  // namespace headrace::ops

@@ -24,7 +24,7 @@ struct SequenceRows {
 };
 
 // The base of operators that make their result of rows of X. Each adds kOut, the slot of the result, Of(ctx), its rows,
-// and LoDLevel(ctx), how many levels of LoD it has.
+// LoDLevel(ctx), how many levels of LoD it has, and, if there is more to check before the run, Check(ctx).
 struct SequenceRowsOp {
   // The input as a list of rows of the width that those of the result have.
   static DDim RowDims(const DDim& x) { return x; }
@@ -67,12 +67,17 @@ void SequenceRowsGradKernel(const ExecutionContext& ctx) {
   RowMap<Op>(ctx, rows).template AddBack<T>(out_grad, ctx.Output("X@GRAD"));
 }
 
-// Checks those of the inputs X, PadValue, Offset and Length that there are.
-void CheckSequenceRows(const InferShapeContext& ctx);
+template <typename Op>
+void CheckSequenceRows(const InferShapeContext& ctx) {
+  EnforceRankAtLeast(ctx, "X", 2);
+  if constexpr (requires { Op::Check(ctx); }) {
+    Op::Check(ctx);
+  }
+}
 
 template <typename Op>
 void InferSequenceRows(InferShapeContext& ctx) {
-  CheckSequenceRows(ctx);
+  CheckSequenceRows<Op>(ctx);
   if (ctx.IsRuntime()) {
     return;  // the kernel knows how many rows there are
   }
@@ -82,7 +87,7 @@ void InferSequenceRows(InferShapeContext& ctx) {
 
 template <typename Op>
 void InferSequenceRowsGrad(InferShapeContext& ctx) {
-  CheckSequenceRows(ctx);
+  CheckSequenceRows<Op>(ctx);
   EnforceSameType(ctx, Grad(Op::kOut), "X");
   InferGradients(ctx, {"X"});
   ctx.ShareLoD("X", "X@GRAD");

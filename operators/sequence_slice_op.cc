@@ -5,6 +5,7 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "operators/sequence_rows.h"
+#include "operators/sequences.h"
 
 namespace headrace::ops {
 namespace {
@@ -30,6 +31,10 @@ struct SequenceSlice : SequenceRowsOp {
     return TakeRows(ctx, "X", std::move(from), {std::move(lod)});
   }
   static int32_t LoDLevel(const InferShapeContext&) { return 1; }
+  static void Check(const InferShapeContext& ctx) {
+    EnforceLengths(ctx, "Offset", -1);
+    EnforceLengths(ctx, "Length", -1);
+  }
 };
 
 [[maybe_unused]] const bool kSequenceSliceOp = RegisterSequenceRows<SequenceSlice>(

@@ -5,6 +5,7 @@
 #include "framework/ddim.h"
 #include "framework/op_registry.h"
 #include "operators/sequence_rows.h"
+#include "operators/sequences.h"
 
 namespace headrace::ops {
 namespace {
@@ -47,12 +48,13 @@ struct Unpad : SequenceRowsOp {
     return dims;
   }
   static int32_t LoDLevel(const InferShapeContext&) { return 1; }
+  static void Check(const InferShapeContext& ctx) { EnforceLengths(ctx, "Length", ctx.InputDim("X")[0]); }
 };
 
 [[maybe_unused]] const bool kSequenceUnpadOp = RegisterSequenceRows<Unpad>(
     "sequence_unpad", "The rows of padded sequences without the padding.", "[number of sequences, length, ...]",
     "[rows, ...], with LoD; [rows, 1] if X has rank 2", NoAttrs,
-    {{"Length", "int64 [number of sequences]: their lengths"}});
+    {{"Length", "int64 [number of sequences] or [number of sequences, 1]: their lengths"}});
 
 }  // namespace
 }  // namespace headrace::ops

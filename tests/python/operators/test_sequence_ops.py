@@ -92,6 +92,12 @@ def test_expand() -> None:
     OpTest("sequence_expand", {"X": ROWS[:2], "Y": y}).check_refused(ValueError, "X", "3 sequences", when="run")
     OpTest("sequence_expand_as", {"X": ROWS[:2], "Y": y}).check_refused(ValueError, "X", "3 rows", when="run")
     OpTest("sequence_expand", {"X": ROWS[:3], "Y": ROWS}).check_refused(ValueError, "Y", "LoD", when="run")
+    inputs: dict[str, Any] = {"X": ROWS[:3], "Y": y}
+    for level in (-2, 1, 7):
+        test = OpTest("sequence_expand", inputs, {"ref_level": level})
+        test.check_refused(ValueError, "attribute ref_level", f"got {level}")
+    deep = OpTest("sequence_expand", {**inputs, "X": (ROWS[:4], [[3], [1, 2, 1]])})
+    deep.check_refused(ValueError, "input X", "one level", "got 2")
 
 
 def test_expanded_sequences_have_a_lod_even_if_there_are_none() -> None:
@@ -99,6 +105,25 @@ def test_expanded_sequences_have_a_lod_even_if_there_are_none() -> None:
     test = OpTest("sequence_expand", {"X": (ROWS[:4], [[1, 3]]), "Y": y}, outputs={"Out": (ROWS[:0], [[]])})
     test.check_outputs()
     test.check_gradients(["X"])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "slot", "inputs", "attrs"),
+    [
+        ("sequence_pool", "X", {"X": ROWS}, {}),
+        ("sequence_reverse", "X", {"X": ROWS}, {}),
+        ("sequence_concat", "X", {"X": [(ROWS, [LENGTHS]), ROWS]}, {}),
+        ("sequence_expand", "Y", {"X": ROWS, "Y": ROWS}, {}),
+        ("sequence_expand_as", "Y", {"X": ROWS, "Y": ROWS}, {}),
+        ("sequence_slice", "X", {"X": ROWS, "Offset": np.zeros(4, np.int64), "Length": np.zeros(4, np.int64)}, {}),
+        ("sequence_reshape", "X", {"X": ROWS}, {"new_dim": 1}),
+    ],
+    ids=str,
+)
+def test_a_missing_lod_is_that_of_a_variable(op_type: str, slot: str, inputs: Any, attrs: Any) -> None:
+    name = f"{slot}_{len(inputs[slot]) - 1 if isinstance(inputs[slot], list) else 0}"
+    test = OpTest(op_type, inputs, attrs, {"Y" if op_type == "sequence_reverse" else "Out": None})
+    test.check_refused(ValueError, f"input {slot}", f"'{name}'", "LoD of one level", "[6, 2]", when="run")
 
 
 def test_reverse() -> None:
@@ -120,6 +145,9 @@ def test_slice() -> None:
     test.check_gradients(["X"])
     beyond = {**inputs, "Length": np.array([[2], [0], [2], [1]])}
     OpTest("sequence_slice", beyond).check_refused(IndexError, "Offset and Length", "sequence 0", when="run")
+    for slot in ("Offset", "Length"):
+        OpTest("sequence_slice", {**inputs, slot: np.ones((2, 2), np.int64)}).check_refused(ValueError, slot, "[2, 2]")
+        OpTest("sequence_slice", {**inputs, slot: np.ones((4, 1))}).check_refused(TypeError, slot, "float64")
 
 
 @pytest.mark.parametrize("length", [-1, 5])
@@ -140,6 +168,10 @@ def test_pad_and_unpad(length: int) -> None:
     short.check_refused(ValueError, "padded_length", "3", when="run")
     wrong = OpTest("sequence_unpad", {"X": padded, "Length": np.array([longest + 1, 0, 0, 0])})
     wrong.check_refused(IndexError, "Length", when="run")
+    for lengths in (np.ones(3, np.int64), np.ones((4, 2), np.int64), np.ones((1, 4), np.int64)):
+        OpTest("sequence_unpad", {"X": padded, "Length": lengths}).check_refused(ValueError, "Length", "[4")
+    wrong = OpTest("sequence_unpad", {"X": padded, "Length": np.ones(4, np.int32)})
+    wrong.check_refused(TypeError, "Length", "int64", "int32")
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2)], ids=str)
@@ -151,7 +183,9 @@ def test_pad_with_a_row(shape: tuple[int, ...]) -> None:
     test.check_outputs()
     test.check_gradients(["X"], ["Out"])
     wrong = OpTest("sequence_pad", {**inputs, "PadValue": np.ones(3)}, outputs={"Out": None, "Length": None})
-    wrong.check_refused(ValueError, "PadValue", str(list(shape)), "[3]", when="run")
+    wrong.check_refused(ValueError, "PadValue", str(list(shape)), "[3]")
+    wrong = OpTest("sequence_pad", {**inputs, "PadValue": np.ones(1, np.int64)}, outputs={"Out": None, "Length": None})
+    wrong.check_refused(TypeError, "PadValue", "float64", "int64")
 
 
 def test_unpadded_numbers_are_rows_of_width_one() -> None:

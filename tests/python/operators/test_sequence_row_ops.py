@@ -39,7 +39,7 @@ def test_sequence_reshape_refuses_what_does_not_fit() -> None:
     test = OpTest("sequence_reshape", {"X": (x, [LENGTHS])}, {"new_dim": 3})
     test.check_refused(ValueError, "new_dim", "sequence 2", when="run")
     test = OpTest("sequence_reshape", {"X": (x, [[2, 2], LENGTHS])}, {"new_dim": 1})
-    test.check_refused(ValueError, "X", "one level", when="run")
+    test.check_refused(ValueError, "X", "one level")
     OpTest("sequence_reshape", {"X": x}, {"new_dim": 1}).check_refused(ValueError, "X", "LoD", when="run")
 
 
