@@ -149,9 +149,10 @@ T NormalDensity(T x) {
         "relu", "max(X, 0)", [](auto x, auto) { return x < 0 ? decltype(x)(0) : x; }, Needs::kOut,
         [](auto out, auto) { return decltype(out)(out > 0); }) &&
     Register(
-        "leaky_relu", "X, or alpha * X where X < 0", [](auto x, auto v) { return x < 0 ? v.a * x : x; }, Needs::kX,
-        [](auto x, auto v) { return x < 0 ? v.a : decltype(x)(1); },
-        {{"alpha", "slope for negative elements", 0.02}}) &&
+        "leaky_relu", "max(X, alpha * X)", [](auto x, auto v) { return std::max(x, v.a * x); }, Needs::kX,
+        // Fluid's gradient is that of an alpha of at most 1 in any case. This is that of the result.
+        [](auto x, auto v) { return (x < 0) == (v.a <= 1) ? v.a : decltype(x)(1); },
+        {{"alpha", "slope for negative elements, or, above 1, for positive ones", 0.02}}) &&
     Register(
         "relu6", "X, not less than 0 and not more than threshold",
         [](auto x, auto v) { return Clip(x, decltype(x)(0), v.a); }, Needs::kOut,

@@ -123,6 +123,14 @@ def test_attributes(op_type: str, attrs: dict[str, float], function: Any) -> Non
     test.check_gradients(["X"], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.3, 1.0, 1.5])
+def test_leaky_relu_is_the_greater_of_two_lines(alpha: float) -> None:
+    x = np.array([-1.5, -0.2, 0.4, 2.0])
+    test = OpTest("leaky_relu", {"X": x}, {"alpha": alpha}, {"Out": np.maximum(x, alpha * x)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
 def test_large_arguments_do_not_overflow() -> None:
     x = np.array([-1000.0, 1000.0])
     for op_type, expected in (("softplus", [0, 1000]), ("logsigmoid", [-1000, 0]), ("swish", [0, 1000])):
