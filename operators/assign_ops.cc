@@ -1,5 +1,8 @@
 // assign, assign_value: copies of a tensor, or of constants that are part of the program.
 #include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "framework/op_registry.h"
@@ -22,13 +25,40 @@ std::vector<OpDesc> PassGradientOn(const OpDesc& op) {
       OpDesc{"assign", {{"X", {GradVarName(op.Output("Out")[0])}}}, {{"Out", {GradVarName(op.Input("X")[0])}}}, {}}};
 }
 
-template <typename T, typename Stored>
+template <typename T>
 void AssignValueKernel(const ExecutionContext& ctx, const char* attr) {
-  const auto& values = ctx.Attr<std::vector<Stored>>(attr);
-  LoDTensor* out = ctx.Output("Out");
-  HR_ENFORCE(static_cast<int64_t>(values.size()) == out->numel(), InvalidArgument, "attribute ", attr, ": expected ",
-             out->numel(), " values for dims ", ToString(out->dims()), ", got ", values.size());
-  std::copy(values.begin(), values.end(), out->mutable_data<T>());
+  const auto& values = ctx.Attr<std::vector<T>>(attr);
+  std::copy(values.begin(), values.end(), ctx.Output("Out")->mutable_data<T>());
+}
+
+// Checks that one of the lists of values has as many as `dims` have elements, `attr`, and that the others are empty.
+void CheckValues(const InferShapeContext& ctx, const DDim& dims, std::string_view attr) {
+  const std::pair<std::string_view, size_t> lists[] = {
+      {"fp32_values", ctx.Attr<std::vector<float>>("fp32_values").size()},
+      {"int32_values", ctx.Attr<std::vector<int32_t>>("int32_values").size()},
+      {"int64_values", ctx.Attr<std::vector<int64_t>>("int64_values").size()},
+  };
+  for (const auto& [name, count] : lists) {
+    const int64_t expected = name == attr ? Numel(dims) : 0;
+    HR_ENFORCE(static_cast<int64_t>(count) == expected, InvalidArgument, "attribute ", name, ": expected ", expected,
+               " values for dims ", ToString(dims), " and dtype ", DataTypeName(TypeAttr(ctx, "dtype")), ", got ",
+               count);
+  }
+}
+
+void InferAssignValue(InferShapeContext& ctx) {
+  const auto& shape = ctx.Attr<std::vector<int32_t>>("shape");
+  const DDim dims(shape.begin(), shape.end());
+  HR_ENFORCE(Numel(dims) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(dims));
+  const DataType type = TypeAttr(ctx, "dtype");
+  if (type == DataType::kFloat32) {
+    CheckValues(ctx, dims, "fp32_values");
+  } else if (type == DataType::kInt32) {
+    CheckValues(ctx, dims, "int32_values");
+  } else if (type == DataType::kInt64) {
+    CheckValues(ctx, dims, "int64_values");
+  }  // there is no kernel for others
+  SetOutput(ctx, "Out", dims, type);
 }
 
 }  // namespace
@@ -60,14 +90,9 @@ HEADRACE_REGISTER_OP(assign_value)
     .Attr<std::vector<int32_t>>("int32_values", "the elements of an int32 tensor", {})
     .Attr<std::vector<int64_t>>("int64_values", "the elements of an int64 tensor", {})
     .KernelTypeFromAttr("dtype")
-    .InferShape([](InferShapeContext& ctx) {
-      const auto& shape = ctx.Attr<std::vector<int32_t>>("shape");
-      const DDim dims(shape.begin(), shape.end());
-      HR_ENFORCE(Numel(dims) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(dims));
-      SetOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
-    })
-    .Kernel<float>([](const ExecutionContext& ctx) { AssignValueKernel<float, float>(ctx, "fp32_values"); })
-    .Kernel<int32_t>([](const ExecutionContext& ctx) { AssignValueKernel<int32_t, int32_t>(ctx, "int32_values"); })
-    .Kernel<int64_t>([](const ExecutionContext& ctx) { AssignValueKernel<int64_t, int64_t>(ctx, "int64_values"); });
+    .InferShape(InferAssignValue)
+    .Kernel<float>([](const ExecutionContext& ctx) { AssignValueKernel<float>(ctx, "fp32_values"); })
+    .Kernel<int32_t>([](const ExecutionContext& ctx) { AssignValueKernel<int32_t>(ctx, "int32_values"); })
+    .Kernel<int64_t>([](const ExecutionContext& ctx) { AssignValueKernel<int64_t>(ctx, "int64_values"); });
 
 }  // namespace headrace::ops

@@ -75,8 +75,8 @@ IndexMap MoveMap(const Move& move, const DDim& x) {
 
 // The attribute pad_value as an element.
 template <typename T>
-T PadValueOf(const ExecutionContext& ctx) {
-  const double value = ctx.Attr<double>("pad_value");
+T PadValueOf(const OpDesc& op) {
+  const double value = op.Attr<double>("pad_value");
   if constexpr (std::is_same_v<T, bool>) {
     return value != 0;
   } else if constexpr (std::is_integral_v<T>) {
@@ -89,11 +89,25 @@ T PadValueOf(const ExecutionContext& ctx) {
   return static_cast<T>(value);
 }
 
+// Throws InvalidArgument if there is a pad_value that `type` does not hold.
+inline void CheckPadValue(const OpDesc& op, DataType type) {
+  if (!op.attrs.contains("pad_value")) {
+    return;
+  }
+  if (type == DataType::kUInt8) {
+    (void)PadValueOf<uint8_t>(op);
+  } else if (type == DataType::kInt32) {
+    (void)PadValueOf<int32_t>(op);
+  } else if (type == DataType::kInt64) {
+    (void)PadValueOf<int64_t>(op);
+  }
+}
+
 template <typename T, typename Move>
 void MoveKernel(const ExecutionContext& ctx) {
   T fill{};
   if (ctx.op().attrs.contains("pad_value")) {
-    fill = PadValueOf<T>(ctx);
+    fill = PadValueOf<T>(ctx.op());
   }
   const LoDTensor& x = ctx.Input(Move::kMoved);
   const Move move = MoveOf<Move>(ctx);
@@ -145,6 +159,7 @@ bool RegisterMove(const std::string& type, const std::string& comment, const std
       .With(attrs)
       .KernelTypeFrom(Move::kMoved)
       .InferShape([](InferShapeContext& ctx) {
+        CheckPadValue(ctx.op(), ctx.InputType(Move::kMoved));
         SetKnownOutput(ctx, "Out", MoveResult(MoveOf<Move>(ctx)), ctx.InputType(Move::kMoved));
         if (KeepsRows<Move>(ctx, ctx.InputDim(Move::kMoved).size())) {
           ctx.ShareLoD(Move::kMoved, "Out");

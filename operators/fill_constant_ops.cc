@@ -50,10 +50,10 @@ T ElementOf(double value) {
 }
 
 template <typename T>
-T ConstantAttr(const ExecutionContext& ctx) {
-  const auto& text = ctx.Attr<std::string>("str_value");
+T ConstantAttr(const OpDesc& op) {
+  const auto& text = op.Attr<std::string>("str_value");
   if (text.empty()) {
-    return ElementOf<T>(ctx.Attr<double>("value"));
+    return ElementOf<T>(op.Attr<double>("value"));
   }
   if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
     int64_t integer = 0;
@@ -74,11 +74,36 @@ void FillConstantKernel(const ExecutionContext& ctx) {
   } else if (const OpArgs args(ctx); args.FromInputs(kShapeSlots)) {
     out->Resize(args.Shape());
   }
-  const T value = ConstantAttr<T>(ctx);
+  const T value = ConstantAttr<T>(ctx.op());
   std::fill_n(out->mutable_data<T>(), out->numel(), value);
 }
 
+// Throws InvalidArgument naming the attribute unless the constant is a number that the dtype holds.
+void CheckConstant(const InferShapeContext& ctx) {
+  const OpDesc& op = ctx.op();
+  switch (TypeAttr(ctx, "dtype")) {
+    case DataType::kUInt8:
+      (void)ConstantAttr<uint8_t>(op);
+      break;
+    case DataType::kInt8:
+      (void)ConstantAttr<int8_t>(op);
+      break;
+    case DataType::kInt16:
+      (void)ConstantAttr<int16_t>(op);
+      break;
+    case DataType::kInt32:
+      (void)ConstantAttr<int32_t>(op);
+      break;
+    case DataType::kInt64:
+      (void)ConstantAttr<int64_t>(op);
+      break;
+    default:  // any number will do, or there is no kernel
+      (void)ConstantAttr<double>(op);
+  }
+}
+
 void InferFillConstant(InferShapeContext& ctx) {
+  CheckConstant(ctx);
   SetKnownOutput(ctx, "Out", OpArgs(ctx).Shape(), TypeAttr(ctx, "dtype"));
 }
 
@@ -110,18 +135,20 @@ void FillZerosLike2Kernel(const ExecutionContext& ctx) {
   FillZeros(ctx, static_cast<DataType>(ctx.Attr<int32_t>("dtype")));
 }
 
-// The dtype of Out of fill_any_like.
-DataType TypeLike(const ExecutionContext& ctx) {
-  const int32_t type = ctx.Attr<int32_t>("dtype");
-  return type == -1 ? ctx.Input("X").dtype() : static_cast<DataType>(type);
-}
-
 void FillAnyLikeKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
-  VisitType(TypeLike(ctx), "dtype", [&]<typename T>(T) {
+  const int32_t type = ctx.Attr<int32_t>("dtype");
+  VisitType(type == -1 ? ctx.Input("X").dtype() : static_cast<DataType>(type), "dtype", [&]<typename T>(T) {
     const auto value = ElementOf<T>(ctx.Attr<double>("value"));
     std::fill_n(out->mutable_data<T>(), out->numel(), value);
   });
+}
+
+void InferFillAnyLike(InferShapeContext& ctx) {
+  const DataType type = ctx.Attr<int32_t>("dtype") == -1 ? ctx.InputType("X") : TypeAttr(ctx, "dtype");
+  VisitType(type, "dtype", [&]<typename T>(T) { (void)ElementOf<T>(ctx.Attr<double>("value")); });
+  SetOutput(ctx, "Out", ctx.InputDim("X"), type);
+  ctx.ShareLoD("X", "Out");
 }
 
 template <typename T>
@@ -134,11 +161,16 @@ void FillKernel(const ExecutionContext& ctx) {
 void InferFill(InferShapeContext& ctx) {
   const auto& shape = ctx.Attr<std::vector<int32_t>>("shape");
   const DDim dims(shape.begin(), shape.end());
-  const auto count = static_cast<int64_t>(ctx.Attr<std::vector<float>>("value").size());
+  const auto& values = ctx.Attr<std::vector<float>>("value");
+  const auto count = static_cast<int64_t>(values.size());
   HR_ENFORCE(Numel(dims) >= 0, InvalidArgument, "attribute shape: expected known dimensions, got ", ToString(dims));
   HR_ENFORCE(Numel(dims) == count, InvalidArgument, "attribute value: expected ", Numel(dims), " numbers for dims ",
              ToString(dims), ", got ", count);
-  SetOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
+  const DataType type = TypeAttr(ctx, "dtype");
+  VisitType(type, "dtype", [&]<typename T>(T) {
+    std::for_each(values.begin(), values.end(), [](float value) { (void)ElementOf<T>(value); });
+  });
+  SetOutput(ctx, "Out", dims, type);
 }
 
 }  // namespace
@@ -154,7 +186,10 @@ HEADRACE_REGISTER_OP(fill_constant_batch_size_like)
     .Comment("As fill_constant, with one dimension taken from another tensor.")
     .With(BatchSizeLikeSlots)
     .With(ConstantAttrs)
-    .InferShape(InferBatchSizeLike);
+    .InferShape([](InferShapeContext& ctx) {
+      CheckConstant(ctx);
+      InferBatchSizeLike(ctx);
+    });
 
 HEADRACE_REGISTER_OP(fill)
     .Comment("A tensor of numbers that are part of the program.")
@@ -178,11 +213,7 @@ HEADRACE_REGISTER_OP(fill_any_like)
     .Output("Out", "dims and LoD of X")
     .Attr<double>("value", "the constant", 0.0)
     .Attr<int32_t>("dtype", "DataType of Out; -1: that of X", -1)
-    .InferShape([](InferShapeContext& ctx) {
-      const bool like_x = ctx.Attr<int32_t>("dtype") == -1;
-      SetOutput(ctx, "Out", ctx.InputDim("X"), like_x ? ctx.InputType("X") : TypeAttr(ctx, "dtype"));
-      ctx.ShareLoD("X", "Out");
-    })
+    .InferShape(InferFillAnyLike)
     .With(KernelForAllTypes, FillAnyLikeKernel);
 
 HEADRACE_REGISTER_OP(fill_zeros_like2)

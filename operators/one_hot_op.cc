@@ -52,9 +52,21 @@ void OneHotKernel(const ExecutionContext& ctx) {
     case DataType::kInt64:
       return OneHot<T, int64_t>(ctx);
     default:
-      Throw<Unimplemented>("attribute dtype: expected float32, float64, int32 or int64, got ",
-                           DataTypeName(static_cast<DataType>(ctx.Attr<int32_t>("dtype"))));
+      return;  // shape inference has refused it
   }
+}
+
+void InferOneHot(InferShapeContext& ctx) {
+  EnforceRankAtLeast(ctx, "X", 1);
+  DDim dims = ctx.InputDim("X");
+  HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input X: expected dims [..., 1], got ", ToString(dims));
+  dims.back() = std::max<int64_t>(Depth(ctx), -1);
+  const DataType type = TypeAttr(ctx, "dtype");
+  HR_ENFORCE(
+      type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kInt32 || type == DataType::kInt64,
+      Unimplemented, "attribute dtype: expected float32, float64, int32 or int64, got ", DataTypeName(type));
+  SetKnownOutput(ctx, "Out", dims, type);
+  ctx.ShareLoD("X", "Out");
 }
 
 }  // namespace
@@ -68,14 +80,7 @@ HEADRACE_REGISTER_OP(one_hot)
     .Attr<int32_t>("dtype", "DataType of Out: float32, float64, int32 or int64",
                    static_cast<int32_t>(DataType::kFloat32))
     .Attr<bool>("allow_out_of_range", "whether other numbers make a row of zeros instead of an error", false)
-    .InferShape([](InferShapeContext& ctx) {
-      EnforceRankAtLeast(ctx, "X", 1);
-      DDim dims = ctx.InputDim("X");
-      HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input X: expected dims [..., 1], got ", ToString(dims));
-      dims.back() = std::max<int64_t>(Depth(ctx), -1);
-      SetKnownOutput(ctx, "Out", dims, TypeAttr(ctx, "dtype"));
-      ctx.ShareLoD("X", "Out");
-    })
+    .InferShape(InferOneHot)
     .Kernel<int32_t>(OneHotKernel<int32_t>)
     .Kernel<int64_t>(OneHotKernel<int64_t>);
 

@@ -14,8 +14,8 @@ namespace {
 
 // The attribute as a T. Integers take whole numbers only: truncating a scale of 0.5 would be silence about an error.
 template <typename T>
-T NumberAttr(const ExecutionContext& ctx, const char* name) {
-  const double value = ctx.Attr<double>(name);
+T NumberAttr(const OpDesc& op, const char* name) {
+  const double value = op.Attr<double>(name);
   if constexpr (std::is_integral_v<T>) {
     // Minus the least value is a power of two, hence exact in floating point; the greatest is not.
     constexpr auto kBound = -static_cast<double>(std::numeric_limits<T>::min());
@@ -26,12 +26,20 @@ T NumberAttr(const ExecutionContext& ctx, const char* name) {
   return static_cast<T>(value);
 }
 
+void CheckNumberAttr(const InferShapeContext& ctx, const char* name) {
+  if (ctx.InputType("X") == DataType::kInt32) {
+    (void)NumberAttr<int32_t>(ctx.op(), name);
+  } else if (ctx.InputType("X") == DataType::kInt64) {
+    (void)NumberAttr<int64_t>(ctx.op(), name);
+  }
+}
+
 template <typename T>
 void ScaleKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   LoDTensor* out = ctx.Output("Out");
-  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(ctx, "scale"));
-  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(ctx, "bias"));
+  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.op(), "scale"));
+  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.op(), "bias"));
   if (!ctx.Attr<bool>("bias_after_scale")) {
     bias *= scale;
   }
@@ -55,7 +63,7 @@ template <typename T>
 void IncrementKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   LoDTensor* out = ctx.Output("Out");
-  const auto step = static_cast<Wrapping<T>>(NumberAttr<T>(ctx, "step"));
+  const auto step = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.op(), "step"));
   T* to = out->mutable_data<T>();
   *to = static_cast<T>(static_cast<Wrapping<T>>(*x.data<T>()) + step);
 }
@@ -70,7 +78,11 @@ HEADRACE_REGISTER_OP(scale)
     .Attr<double>("scale", "factor", 1.0)
     .Attr<double>("bias", "summand", 0.0)
     .Attr<bool>("bias_after_scale", "whether the bias is added to the product", true)
-    .InferShape([](InferShapeContext& ctx) { ctx.ShareAll("X", "Out"); })
+    .InferShape([](InferShapeContext& ctx) {
+      CheckNumberAttr(ctx, "scale");
+      CheckNumberAttr(ctx, "bias");
+      ctx.ShareAll("X", "Out");
+    })
     .Kernel<float>(ScaleKernel<float>)
     .Kernel<double>(ScaleKernel<double>)
     .Kernel<int32_t>(ScaleKernel<int32_t>)
@@ -87,6 +99,7 @@ HEADRACE_REGISTER_OP(increment)
       const int64_t numel = Numel(ctx.InputDim("X"));
       HR_ENFORCE(Fits(numel, 1), InvalidArgument, "input X: expected a single element, got dims ",
                  ToString(ctx.InputDim("X")));
+      CheckNumberAttr(ctx, "step");
       ctx.ShareAll("X", "Out");
     })
     .Kernel<float>(IncrementKernel<float>)

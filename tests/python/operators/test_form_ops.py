@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace.fluid import core
 from headrace.testing import OpTest
 
 RNG = np.random.default_rng(29)
@@ -126,8 +127,42 @@ def test_constants_that_do_not_fit_are_refused() -> None:
     OpTest("fill", {}, {"value": [1.0, 2.0], "shape": [3]}).check_refused(ValueError, "value", "3 numbers", "got 2")
     OpTest("fill", {}, {"value": [1.0], "shape": [-1]}).check_refused(ValueError, "shape")
     integer = {"value": 1e10, "dtype": NUMBERS["int32"]}
-    OpTest("fill_any_like", {"X": np.ones(2)}, integer).check_refused(ValueError, "value", "int32", when="run")
+    OpTest("fill_any_like", {"X": np.ones(2)}, integer).check_refused(ValueError, "value", "int32")
     OpTest("fill_any_like", {"X": np.ones(2)}, {"dtype": 99}).check_refused(ValueError, "dtype")
+    half = int(core.convert_dtype("float16"))
+    OpTest("fill_any_like", {"X": np.ones(2)}, {"dtype": half}).check_refused(NotImplementedError, "dtype", "float16")
+    OpTest("fill", {}, {"value": [1e10], "shape": [1], "dtype": NUMBERS["int32"]}).check_refused(ValueError, "int32")
+    OpTest("fill", {}, {"value": [1.0], "shape": [1], "dtype": half}).check_refused(NotImplementedError, "float16")
+    for dtype, constant, parts in (
+        ("int32", {"value": 1e10}, ("attribute value", "int32")),
+        ("int32", {"str_value": "3000000000"}, ("attribute str_value", "int32", "3000000000")),
+        ("int64", {"str_value": "1e30"}, ("int64", "1e+30")),
+        ("float32", {"str_value": "one"}, ("attribute str_value", "'one'")),
+        ("bool", {"str_value": "yes"}, ("attribute str_value", "'yes'")),
+    ):
+        attrs = {"shape": [2], "dtype": int(core.convert_dtype(dtype)), **constant}
+        OpTest("fill_constant", {}, attrs).check_refused(ValueError, *parts)
+        OpTest("fill_constant_batch_size_like", {"Input": np.ones(2)}, attrs).check_refused(ValueError, *parts)
+
+
+def test_values_that_are_not_those_of_the_tensor_are_refused() -> None:
+    for dtype, attr in (("float32", "fp32_values"), ("int32", "int32_values"), ("int64", "int64_values")):
+        attrs = {"shape": [2, 2], "dtype": int(core.convert_dtype(dtype))}
+        for count in (3, 5):
+            test = OpTest("assign_value", {}, {**attrs, attr: [1] * count})
+            test.check_refused(ValueError, f"attribute {attr}", "expected 4", f"got {count}")
+        other = "int32_values" if dtype == "int64" else "int64_values"
+        for values in ({}, {attr: [1] * 4}):
+            test = OpTest("assign_value", {}, {**attrs, **values, other: [1] * 4})
+            test.check_refused(ValueError, "_values", dtype)
+
+
+def test_numbers_that_an_integer_does_not_hold_are_refused() -> None:
+    for dtype in ("int32", "int64"):
+        x = np.ones(1, dtype)
+        for op_type, attr in (("scale", "scale"), ("scale", "bias"), ("increment", "step")):
+            for value in (0.5, 1e30, float("nan")):
+                OpTest(op_type, {"X": x}, {attr: value}).check_refused(ValueError, f"attribute {attr}", dtype)
 
 
 def test_a_batch_of_sequences_has_the_size_of_their_number() -> None:
@@ -151,6 +186,14 @@ def test_cast(of: str, to: str) -> None:
     x = np.array([-2, 0, 3]).astype(of)
     attrs = {"in_dtype": NUMBERS[of], "out_dtype": NUMBERS[to]}
     OpTest("cast", {"X": x}, attrs, {"Out": x.astype(to)}).check_outputs()
+
+
+def test_cast_refuses_dtypes_that_do_not_exist_or_are_not_those_of_x() -> None:
+    good = {"in_dtype": NUMBERS["float32"], "out_dtype": NUMBERS["int64"]}
+    for attr in good:
+        test = OpTest("cast", {"X": np.ones(2, np.float32)}, {**good, attr: 99})
+        test.check_refused(ValueError, f"attribute {attr}", "the number of a dtype", "99")
+    OpTest("cast", {"X": np.ones(2)}, good).check_refused(TypeError, "input X", "float32", "float64")
 
 
 def test_scale_sum_increment_mean() -> None:
