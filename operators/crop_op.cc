@@ -1,4 +1,5 @@
 // crop: the part of a tensor from offsets on.
+#include <algorithm>
 #include <cstdint>
 
 #include "framework/ddim.h"
@@ -22,6 +23,12 @@ struct Crop {
     HR_ENFORCE(out.size() == x.size(), InvalidArgument,
                "attribute shape and input Y: expected as many dimensions as X of dims ", ToString(x), " has, got ",
                ToString(out));
+    if (!args.HasInput("Y") && !out.empty()) {
+      HR_ENFORCE(out[0] >= -1 && std::all_of(out.begin() + 1, out.end(), [](int64_t extent) { return extent >= 0; }),
+                 InvalidArgument, "attribute shape: expected numbers of 0 or more, of which the first may be -1, got ",
+                 ToString(Attribute(shape)));
+      out[0] = out[0] < 0 ? x[0] : out[0];
+    }
     const IntsArg offsets = args.Ints(kCropOffsets, x.size());
     if (offsets.size() != 0 || args.FromInputs(kCropOffsets)) {
       EnforceSize(offsets, x.size(), x);
@@ -30,9 +37,10 @@ struct Crop {
       }
     }
     for (size_t d = 0; d < x.size(); ++d) {
-      HR_ENFORCE(begin[d] == kUnknown || (begin[d] >= 0 && (x[d] < 0 || out[d] < 0 || begin[d] <= x[d] - out[d])),
-                 InvalidArgument, offsets.Name(), " and the shape: expected a part of X of dims ", ToString(x),
-                 ", got ", ToString(out), " from ", offsets.Values(), " on");
+      const int64_t least = begin[d] == kUnknown ? 0 : begin[d];
+      HR_ENFORCE(least >= 0 && (x[d] < 0 || least <= x[d] - std::max<int64_t>(out[d], 0)), InvalidArgument,
+                 offsets.Name(), " and the shape: expected a part of X of dims ", ToString(x), ", got ", ToString(out),
+                 " from ", offsets.Values(), " on");
     }
   }
   int64_t From(size_t d, int64_t i) const { return begin[d] + i; }
@@ -45,7 +53,7 @@ struct Crop {
                        [](OpRegistrar&& op) -> OpRegistrar&& {
                          return std::move(op)
                              .Attr<Ints>("offsets", "where each dimension begins; empty: 0", {})
-                             .Attr<Ints>("shape", "dims of Out, unless Y is given", {});
+                             .Attr<Ints>("shape", "dims of Out, unless Y is given; the first may be -1: that of X", {});
                        },
                        "any dtype: its dims are those of Out", {kCropOffsets});
 

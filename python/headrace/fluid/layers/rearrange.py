@@ -59,8 +59,8 @@ def crop(
     offsets: Variable | Sequence[int] | None = None,
     name: str | None = None,
 ) -> Variable:
-    """The part of ``x`` of shape ``shape``, or of the shape of that variable, from ``offsets`` on (by default 0), which
-    an int32 or int64 variable may hold.
+    """The part of ``x`` of shape ``shape``, the first number of which may be -1, that of ``x``, or of the shape of that
+    variable, from ``offsets`` on (by default 0), which an int32 or int64 variable may hold.
     """
     inputs = {"X": x}
     attrs: dict[str, Any] = {}
