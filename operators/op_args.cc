@@ -71,7 +71,7 @@ void OpArgs::Append(std::string_view slot, size_t i, DDim* values) const {
   }
 }
 
-IntsArg OpArgs::Ints(const IntsSlots& slots, std::optional<size_t> count) const {
+IntsArg OpArgs::Ints(const IntsSlots& slots, std::optional<size_t> count, bool told) const {
   const bool tensor = HasInput(slots.tensor);
   if (!tensor && !HasInput(slots.list)) {
     return {"attribute ", slots.attr, AttrInts(slots.attr)};
@@ -99,7 +99,7 @@ IntsArg OpArgs::Ints(const IntsSlots& slots, std::optional<size_t> count) const 
   HR_ENFORCE(found >= 0, InvalidArgument, "input ", slot, ": expected a known number of elements, got dims ",
              ToString(InputDim(slot, 0)));
   values.resize(static_cast<size_t>(found), kUnknown);
-  for (size_t i = 0; written.size() == values.size() && i < values.size(); ++i) {
+  for (size_t i = 0; told && written.size() == values.size() && i < values.size(); ++i) {
     values[i] = written[i] < 0 ? kUnknown : written[i];  // where an input is to be read, layers write -1
   }
   return {"input ", slot, std::move(values)};

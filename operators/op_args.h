@@ -2,7 +2,7 @@
 // only the run knows.
 //
 // Shape inference, before the run as during it, does not see what inputs hold. Then the number of integers is known,
-// and each is kUnknown, except where, before the run, a Fluid layer has written it to the attribute as well.
+// and each is kUnknown: what the attribute holds besides may be something else.
 #pragma once
 
 #include <cstddef>
@@ -66,8 +66,9 @@ class OpArgs {
 
   bool FromInputs(const IntsSlots& slots) const { return HasInput(slots.tensor) || HasInput(slots.list); }
   // Throw TypeMismatch or InvalidArgument naming the slot if an input is not int32 or int64 or does not have one
-  // element where it has to. `count`: the number of integers if nothing else says it before the run.
-  IntsArg Ints(const IntsSlots& slots, std::optional<size_t> count = std::nullopt) const;
+  // element where it has to. `count`: the number of integers if nothing else says it before the run. `told`: before the
+  // run, those that the attribute holds besides are what the inputs will hold; another attribute says so.
+  IntsArg Ints(const IntsSlots& slots, std::optional<size_t> count = std::nullopt, bool told = false) const;
   // Attribute `attr` (int32), or the only element of variable `i` of input `tensor`.
   int64_t Int(std::string_view attr, std::string_view tensor, size_t i = 0) const;
   // The dimension that Int is, counted from the front; none if it is not known. Throws as FrontAxis does.

@@ -100,7 +100,8 @@ using DimsOf = DDim (*)(const OpArgs&, const DDim&);
 
 // --- shared by all ---
 
-template <DimsOf kDims>
+// `kInputs`: what may say which dims Out has; nullptr: attributes alone do.
+template <DimsOf kDims, const IntsSlots* kInputs>
 void InferForward(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   const DDim out = kDims(ctx, x);
@@ -110,14 +111,17 @@ void InferForward(InferShapeContext& ctx) {
     x_shape.insert(x_shape.end(), x.begin(), x.end());
     SetOutput(ctx, "XShape", x_shape, dtype);
   }
-  // While the rows stay what they are, so do the sequences.
-  if (!x.empty() && out[0] == x[0]) {
+  // While the rows stay what they are, so do the sequences. Before the run, rows that inputs say may stay.
+  bool may_stay = false;
+  if constexpr (kInputs != nullptr) {
+    may_stay = !ctx.IsRuntime() && out[0] < 0 && OpArgs(ctx).FromInputs(*kInputs);
+  }
+  if (!x.empty() && (out[0] == x[0] || may_stay)) {
     ctx.ShareLoD("X", "Out");
   }
   SetKnownOutput(ctx, "Out", out, dtype);
 }
 
-// `kInputs`: what may say which dims Out has; nullptr: attributes alone do.
 template <DimsOf kDims, const IntsSlots* kInputs>
 void ForwardKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
@@ -204,7 +208,7 @@ bool Register(const std::string& type, const std::string& comment, OpRegistrar &
         .InPlace("Out", "X")
         .With(second ? XShapeOutput : NoXShape)
         .With(attrs)
-        .InferShape(InferForward<kDims>)
+        .InferShape(InferForward<kDims, kInputs>)
         .With(KernelForAllTypes, ForwardKernel<kDims, kInputs>)
         .Gradient(DefaultGradient(uses))
         .Register();

@@ -22,8 +22,8 @@ struct Slice {
     const auto& axes = args.Attr<Ints>("axes");
     const auto& dropped = args.Attr<Ints>("decrease_axis");
     const auto& flags = args.Attr<Ints>("infer_flags");
-    const IntsArg starts = args.Ints(kSliceStarts, axes.size());
-    const IntsArg ends = args.Ints(kSliceEnds, axes.size());
+    const IntsArg starts = args.Ints(kSliceStarts, axes.size(), !flags.empty());
+    const IntsArg ends = args.Ints(kSliceEnds, axes.size(), !flags.empty());
     HR_ENFORCE(starts.size() == axes.size() && ends.size() == axes.size(), InvalidArgument,
                "attributes axes, starts and ends: expected as many of each, got ", axes.size(), ", ", starts.size(),
                " and ", ends.size());
@@ -83,8 +83,8 @@ struct Slice {
           .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there", {})
           .Attr<Ints>("ends", "where each ends, exclusive; likewise", {})
           .Attr<Ints>("infer_flags",
-                      "for each of axes: -1 where inputs say what is cut, so that the extent is not "
-                      "known before the run; empty: nowhere",
+                      "for each of axes: -1 where inputs say what is cut, so that the extent is not known before the "
+                      "run, 1 where the attributes say it as well; empty: -1",
                       {})
           .Attr<Ints>("decrease_axis", "dimensions that are 1 then, and are left out; without any other, Out is [1]",
                       {});

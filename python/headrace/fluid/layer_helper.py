@@ -20,7 +20,7 @@ from headrace.fluid.framework import (
 )
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
-__all__ = ["Ints", "LayerHelper", "append_layer", "check_shape", "check_variable", "ints_argument"]
+__all__ = ["Ints", "LayerHelper", "append_layer", "check_shape", "check_variable", "declare_known", "ints_argument"]
 
 #: Integers, as attributes or as variables: a list in which there may be variables of one element, or a variable of all.
 Ints = Union[Variable, Sequence[Union[int, Variable]]]
@@ -58,6 +58,14 @@ def ints_argument(
     numbers = check_shape([-1 if isinstance(item, Variable) else item for item in value], what, layer)
     variables = [item if isinstance(item, Variable) else _constant(item) for item in value]
     return {items: variables}, {attr: numbers}
+
+
+def declare_known(out: Variable, dims: Sequence[int]) -> None:
+    """Declares the dimensions of ``out`` that an operator is given as inputs, but that a layer knows: those of ``dims``
+    that are not -1.
+    """
+    if len(dims) == len(out.shape):
+        out.desc.shape = [now if known < 0 else known for known, now in zip(dims, out.shape)]
 
 
 def _constant(value: int) -> Variable:

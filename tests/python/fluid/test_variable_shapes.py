@@ -40,6 +40,24 @@ def test_variables_among_integers(exe: fluid.Executor) -> None:
         assert got[7].tolist() == [0] * k
 
 
+def test_the_integers_among_variables_are_known_before_the_run(exe: fluid.Executor) -> None:
+    x, images, n = fluid.data("x", [4, 6]), fluid.data("images", [None, 2, 3, 1]), number("n")
+    outs = [
+        layers.reshape(x, [0, n, 2]),
+        layers.expand(x, [2, n]),
+        *layers.split(x, [n, 3], dim=-1),
+        layers.slice(x, [0, 1], [1, n], [3, 5]),
+        layers.image_resize(images, [4, n], resample="NEAREST", data_format="NHWC"),
+        layers.fc(layers.reshape(x, [number("rows"), 3]), 5),
+    ]
+    assert [out.shape for out in outs] == [(4, -1, 2), (8, -1), (4, -1), (4, 3), (2, -1), (-1, 4, -1, 1), (-1, 5)]
+    exe.run(fluid.default_startup_program())
+    feed = {"x": X, "images": np.zeros((1, 2, 3, 1), np.float32)}
+    feed |= {"n": np.array([3], np.int32), "rows": np.array([8], np.int32)}
+    got = exe.run(feed=feed, fetch_list=outs)
+    assert [value.shape for value in got] == [(4, 3, 2), (8, 18), (4, 3), (4, 3), (2, 2), (1, 4, 3, 1), (8, 5)]
+
+
 def test_variables_of_all_integers(exe: fluid.Executor) -> None:
     x, y, places = fluid.data("x", [None, 6]), fluid.data("y", [None, None]), fluid.data("places", [2], "int64")
     outs = [

@@ -112,11 +112,46 @@ def test_inputs_in_place_of_attributes(case: Any) -> None:
         test.check_gradients(["X"], ["Out"])
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attrs", "out"),
+    [
+        ("reshape", {"X": X, "Shape": ints(6, 4)}, {"shape": [1, -1]}, X.reshape(6, 4)),
+        ("reshape", {"X": X, "ShapeTensor": each(6, 4)}, {"shape": [1, -1]}, X.reshape(6, 4)),
+        ("unsqueeze", {"X": X, "AxesTensorList": each(1, 2)}, {"axes": [0, 0]}, X.reshape(4, 1, 1, 6)),
+        ("slice", {"Input": X, "StartsTensorList": each(1)}, {"axes": [1], "starts": [3], "ends": [5]}, X[:, 1:5]),
+        ("slice", {"Input": X, "EndsTensor": ints(5)}, {"axes": [1], "starts": [1], "ends": [3]}, X[:, 1:5]),
+        ("expand", {"X": X, "ExpandTimes": ints(1, 3)}, {"expand_times": [2, 2]}, np.tile(X, (1, 3))),
+        ("expand", {"X": X, "expand_times_tensor": each(1, 3)}, {"expand_times": [2, 2]}, np.tile(X, (1, 3))),
+        ("crop", {"X": X, "Offsets": ints(1, 2)}, {"shape": [2, 3], "offsets": [4, 4]}, X[1:3, 2:5]),
+        ("concat", {"X": [X, X], "AxisTensor": ints(1)}, {"axis": 0}, np.concatenate([X, X], 1)),
+        ("split", {"X": X, "SectionsTensorList": each(1, 3)}, {"sections": [2, 2]}, np.split(X, [1])),
+        ("split", {"X": X, "AxisTensor": ints(1)}, {"num": 2, "axis": 0}, np.split(X, 2, 1)),
+        ("fill_constant", {"ShapeTensor": ints(2, 3)}, {"shape": [1, 6]}, np.zeros((2, 3), np.float32)),
+        ("fill_constant", {"ShapeTensorList": each(2, 3)}, {"shape": [1, 6]}, np.zeros((2, 3), np.float32)),
+        ("uniform_random", {"ShapeTensor": ints(2, 3)}, {"shape": [1, 6]}, None),
+        ("uniform_random", {"ShapeTensorList": each(2, 3)}, {"shape": [1, 6]}, None),
+        ("one_hot", {"X": ints(1)[None], "depth_tensor": ints(2)}, {"depth": 9}, np.float32([[0, 1]])),
+        ("nearest_interp", {"X": IMAGES, "SizeTensor": each(3, 4)}, {"out_h": 9, "out_w": 9, "scale": 2.0}, IMAGES),
+        ("nearest_interp", {"X": IMAGES, "OutSize": ints(3, 4)}, {"out_h": 9, "out_w": 9, "scale": 2.0}, IMAGES),
+        ("bilinear_interp", {"X": IMAGES, "Scale": np.ones(1)}, {"out_h": 9, "out_w": 9, "scale": 2.0}, IMAGES),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else None,
+)
+def test_attributes_that_inputs_replace_say_nothing(
+    op_type: str, inputs: Any, attrs: Any, out: Any, known: bool
+) -> None:
+    OpTest(op_type, inputs, attrs, {"Out": out}, list(inputs) if known else []).check_outputs()
+
+
 def test_a_shape_from_inputs_keeps_the_sequences_of_rows_that_stay() -> None:
     for shape, lengths in (([4, 2, 3], [[1, 3]]), ([2, 12], [])):
         inputs = {"X": (X, [[1, 3]]), "Shape": ints(*shape)}
         (out,) = OpTest("reshape", inputs, {}, known=["Shape"]).run()["Out"]
         assert out.recursive_sequence_lengths() == lengths
+    kept = (X.reshape(4, 1, 6), [[1, 3]])
+    OpTest("reshape", {"X": (X, [[1, 3]]), "ShapeTensor": each(4, 1, 6)}, {}, {"Out": kept}).check_outputs()
+    OpTest("unsqueeze", {"X": (X, [[1, 3]]), "AxesTensorList": each(1)}, {}, {"Out": kept}).check_outputs()
     (out,) = OpTest("concat", {"X": [(X, [[1, 3]])] * 2, "AxisTensor": ints(1)}).run()["Out"]
     assert out.recursive_sequence_lengths() == [[1, 3]]
     (out,) = OpTest("concat", {"X": [(X, [[1, 3]])] * 2, "AxisTensor": ints(0)}).run()["Out"]

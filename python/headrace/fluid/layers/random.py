@@ -12,7 +12,7 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core, initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import Ints, LayerHelper, check_shape, check_variable, ints_argument
+from headrace.fluid.layer_helper import Ints, LayerHelper, check_shape, check_variable, declare_known, ints_argument
 
 __all__ = [
     "gaussian_random",
@@ -45,6 +45,8 @@ def uniform_random(shape: Ints, dtype: Any = "float32", min: float = -1.0, max: 
     inputs, extents = ints_argument(shape, "shape", "uniform_random", "shape", "ShapeTensor", "ShapeTensorList")
     attrs = {"dtype": int(core.convert_dtype(dtype)), "min": float(min), "max": float(max), "seed": seed}
     helper.append_op(inputs, {"Out": out}, {**extents, **attrs})
+    if inputs:
+        declare_known(out, extents.get("shape", []))
     return out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import Ints, LayerHelper, append_layer, check_variable, ints_argument
+from headrace.fluid.layer_helper import Ints, LayerHelper, append_layer, check_variable, declare_known, ints_argument
 
 __all__ = [
     "crop",
@@ -88,7 +88,11 @@ def expand(x: Variable, expand_times: Ints, name: str | None = None) -> Variable
     """
     slots = ("expand_times", "ExpandTimes", "expand_times_tensor")
     inputs, attrs = ints_argument(expand_times, "expand_times", "expand", *slots)
-    return append_layer("expand", {"X": x, **inputs}, attrs, name)
+    out = append_layer("expand", {"X": x, **inputs}, attrs, name)
+    if inputs:
+        times = attrs.get("expand_times", [])
+        declare_known(out, [-1 if extent < 0 or n < 0 else extent * n for extent, n in zip(x.shape, times)])
+    return out
 
 
 def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> Variable:
@@ -228,6 +232,7 @@ def image_resize(
     kinds = {"BILINEAR": "bilinear_interp", "NEAREST": "nearest_interp"}
     if resample not in kinds:
         raise errors.InvalidArgument(f"layers.image_resize: resample must be one of {list(kinds)}, got {resample!r}")
+    known: list[int] = []
     inputs: dict[str, Any] = {"X": check_variable(input, "input", "image_resize")}
     attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
     size = out_shape if actual_shape is None else actual_shape
@@ -238,7 +243,7 @@ def image_resize(
             raise errors.InvalidArgument(f"layers.image_resize: out_shape must be height and width, got {list(size)}")
         given, sizes = ints_argument(list(size), "out_shape", "image_resize", "size", "OutSize", "SizeTensor")
         inputs |= given
-        attrs["out_h"], attrs["out_w"] = sizes["size"]
+        attrs["out_h"], attrs["out_w"] = known = sizes["size"]
     elif isinstance(scale, Variable):
         inputs["Scale"] = scale
     elif scale is not None:
@@ -247,7 +252,10 @@ def image_resize(
         attrs["scale"] = float(scale)
     else:
         raise errors.InvalidArgument("layers.image_resize: out_shape or scale is needed")
-    return append_layer(kinds[resample], inputs, attrs, name)
+    out = append_layer(kinds[resample], inputs, attrs, name)
+    if "SizeTensor" in inputs:
+        declare_known(out, [-1, -1, *known] if data_format == "NCHW" else [-1, *known, -1])
+    return out
 
 
 def image_resize_short(input: Variable, out_short_len: int, resample: str = "BILINEAR") -> Variable:

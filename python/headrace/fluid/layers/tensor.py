@@ -13,7 +13,14 @@ from headrace import errors
 from headrace.fluid import core, unique_name
 from headrace.fluid.framework import Parameter, Variable
 from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitializer
-from headrace.fluid.layer_helper import Ints, LayerHelper, check_shape, check_variable, ints_argument
+from headrace.fluid.layer_helper import (
+    Ints,
+    LayerHelper,
+    check_shape,
+    check_variable,
+    declare_known,
+    ints_argument,
+)
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
@@ -142,6 +149,8 @@ def fill_constant(
     if float(value) != value or isinstance(value, int):
         attrs["str_value"] = str(value)  # an integer may have more digits than a float holds
     helper.append_op(inputs, {"Out": out}, attrs)
+    if inputs:
+        declare_known(out, extents.get("shape", []))
     return out
 
 
@@ -253,7 +262,11 @@ def reshape(
     inputs, attrs = ints_argument(shape, "shape", "reshape", "shape", "Shape", "ShapeTensor")
     if actual_shape is not None and not inputs:
         inputs = {"Shape": check_variable(actual_shape, "actual_shape", "reshape")}
-    return LayerHelper("reshape2", name).append_activation(_with_shape("reshape2", x, attrs, name, inputs), act)
+    out = _with_shape("reshape2", x, attrs, name, inputs)
+    if inputs:
+        numbers = attrs.get("shape", [])
+        declare_known(out, [(x.shape[d] if d < len(x.shape) else -1) if n == 0 else n for d, n in enumerate(numbers)])
+    return LayerHelper("reshape2", name).append_activation(out, act)
 
 
 def _with_shape(
@@ -312,6 +325,11 @@ def split(
     axis_inputs, axis_attrs = _axis_argument(dim)
     inputs = {"X": input, **inputs, **axis_inputs}
     helper.append_op(inputs, {"Out": out}, {"num": count if equal else 0, **attrs, **axis_attrs})
+    if isinstance(dim, int):
+        for section, extent in zip(out, attrs.get("sections", [])):
+            declare_known(
+                section, [extent if d == dim % len(input.shape) else -1 for d in builtins.range(len(input.shape))]
+            )
     return out
 
 
