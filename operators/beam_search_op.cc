@@ -30,9 +30,6 @@ struct Candidate {
 
 // Where the prefixes of each source begin, in rows: level `level` of the LoD of `scores`.
 LoDOffsets Sources(const LoDTensor& scores, int64_t level) {
-  HR_ENFORCE(level < static_cast<int64_t>(scores.lod_level()), InvalidArgument,
-             "input scores: expected a LoD of more than ", level, " levels (attribute level), got ",
-             scores.lod_level());
   CheckLoD(scores.lod(), scores.dims()[0]);
   LoDOffsets offsets = scores.lod()[static_cast<size_t>(level)];
   for (size_t below = static_cast<size_t>(level) + 1; below < scores.lod_level(); ++below) {
@@ -138,6 +135,11 @@ void BeamSearchKernel(const ExecutionContext& ctx) {
 
 void InferBeamSearch(InferShapeContext& ctx) {
   EnforceRank(ctx, "scores", 2);
+  const int32_t levels = ctx.InputLoDLevel("scores");
+  const int32_t level = ctx.Attr<int32_t>("level");
+  // A program need not declare the LoD of what it is fed.
+  HR_ENFORCE(level < levels || (levels == 0 && !ctx.IsRuntime()), InvalidArgument,
+             "input scores: expected a LoD of more than ", level, " levels (attribute level), got ", levels);
   const DDim scores = ctx.InputDim("scores");
   EnforceDims(ctx, "pre_ids", {scores[0], 1});
   EnforceType(ctx, "pre_ids", DataType::kInt64);

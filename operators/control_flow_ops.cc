@@ -1,11 +1,13 @@
 // while, conditional_block: operators that run a block of the program. block_grad_ops.cc has their gradients.
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "framework/op_registry.h"
 #include "framework/wait_hook.h"
 #include "operators/block_op.h"
+#include "operators/kernel_util.h"
 
 namespace headrace::ops {
 namespace {
@@ -52,6 +54,15 @@ class ConditionalBlockOp : public BlockOp {
   }
 };
 
+void EnforceConditions(const InferShapeContext& ctx, std::string_view slot) {
+  for (size_t i = 0; i < ctx.InputSize(slot); ++i) {
+    EnforceType(ctx, slot, DataType::kBool, i);
+    const DDim dims = ctx.InputDim(slot, i);
+    HR_ENFORCE(Fits(Numel(dims), 1), InvalidArgument, "input ", slot, ": expected a single element, got dims ",
+               ToString(dims));
+  }
+}
+
 OpRegistrar&& BlockAttr(OpRegistrar&& op) { return std::move(op).Attr<BlockRef>("sub_block", "the block that is run"); }
 
 }  // namespace
@@ -69,6 +80,7 @@ HEADRACE_REGISTER_OP(while)
     .InPlace("Out", "Condition")
     .With(BlockAttr)
     .Attr<bool>("is_test", "whether no gradient is wanted, so that no steps need to be kept", false)
+    .InferShape([](InferShapeContext& ctx) { EnforceConditions(ctx, "Condition"); })
     .Operator<WhileOp>()
     .GradientByBlock({.reads = "X", .writes = "Out", .scopes = "StepScopes"});
 
@@ -84,6 +96,11 @@ HEADRACE_REGISTER_OP(conditional_block)
     .InPlace("Out", "Cond")
     .With(BlockAttr)
     .Attr<bool>("is_scalar_condition", "whether Cond holds bools", false)
+    .InferShape([](InferShapeContext& ctx) {
+      if (ctx.Attr<bool>("is_scalar_condition")) {
+        EnforceConditions(ctx, "Cond");
+      }
+    })
     .Operator<ConditionalBlockOp>()
     .GradientByBlock({.reads = "Input", .writes = "Out", .scopes = "Scope"});
 

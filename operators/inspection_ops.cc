@@ -14,8 +14,6 @@ void ShapeKernel(const ExecutionContext& ctx) {
   const DDim& dims = ctx.Input("Input").dims();
   int32_t* out = ctx.Output("Out")->mutable_data<int32_t>();
   for (size_t d = 0; d < dims.size(); ++d) {
-    HR_ENFORCE(dims[d] <= INT32_MAX, InvalidArgument, "input Input: expected dims that fit an int32, got ",
-               ToString(dims));
     out[d] = static_cast<int32_t>(dims[d]);
   }
 }
@@ -86,7 +84,10 @@ HEADRACE_REGISTER_OP(shape)
     .Input("Input", "any shape")
     .Output("Out", "int32 [rank of Input]")
     .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "Out", {static_cast<int64_t>(ctx.InputDim("Input").size())}, DataType::kInt32);
+      const DDim dims = ctx.InputDim("Input");
+      HR_ENFORCE(std::all_of(dims.begin(), dims.end(), [](int64_t extent) { return extent <= INT32_MAX; }),
+                 InvalidArgument, "input Input: expected dims that fit an int32, got ", ToString(dims));
+      SetOutput(ctx, "Out", {static_cast<int64_t>(dims.size())}, DataType::kInt32);
     })
     .With(KernelForAllTypes, ShapeKernel);
 

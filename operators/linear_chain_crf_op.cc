@@ -217,7 +217,7 @@ HEADRACE_REGISTER_OP(linear_chain_crf_grad)
     .KernelTypeFrom("Emission")
     .InferShape([](InferShapeContext& ctx) {
       CheckCrf(ctx);
-      EnforceDims(ctx, "LogLikelihood@GRAD", {-1, 1});
+      EnforceDims(ctx, "LogLikelihood@GRAD", {ctx.HasInput("Length") ? ctx.InputDim("Emission")[0] : -1, 1});
       EnforceSameType(ctx, "LogLikelihood@GRAD", "Emission");
       InferGradients(ctx, {"Emission", "Transition"});
       if (!ctx.HasInput("Length")) {

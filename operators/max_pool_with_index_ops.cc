@@ -33,8 +33,6 @@ template <typename T>
 void PoolWithIndexKernel(const ExecutionContext& ctx, size_t spatial) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const PoolShape s(ctx.op(), spatial, x_tensor.dims());
-  HR_ENFORCE(s.MapSize() <= INT32_MAX, InvalidArgument,
-             "input X: expected at most 2^31 - 1 elements in a map, got dims ", ToString(x_tensor.dims()));
   T* out = ctx.Output("Out")->mutable_data<T>();
   int32_t* mask = ctx.Output("Mask")->mutable_data<int32_t>();
   const T* x = x_tensor.data<T>();
@@ -83,7 +81,10 @@ bool RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
       .Output("Mask", "int32, dims of Out: where each maximum lies within its map, row by row")
       .With(WindowAttrs, spatial)
       .InferShape([spatial](InferShapeContext& ctx) {
-        const DDim dims = PoolShape(ctx.op(), spatial, ctx.InputDim("X")).dims;
+        const DDim x = ctx.InputDim("X");
+        const DDim dims = PoolShape(ctx.op(), spatial, x).dims;
+        HR_ENFORCE(Numel(x, 2, x.size()) <= INT32_MAX, InvalidArgument,
+                   "input X: expected at most 2^31 - 1 elements in a map, got dims ", ToString(x));
         SetOutput(ctx, "Out", dims, ctx.InputType("X"));
         SetOutput(ctx, "Mask", dims, DataType::kInt32);
         ctx.ShareLoD("X", "Out");

@@ -45,8 +45,6 @@ template <typename T>
 void SequencePoolKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const LoDOffsets& offsets = SequencesOf(ctx, "X");
-  HR_ENFORCE(x_tensor.dims()[0] <= INT32_MAX, InvalidArgument, "input X: expected at most 2^31 - 1 rows, got dims ",
-             ToString(x_tensor.dims()));
   const std::string& type = ctx.Attr<std::string>("pooltype");
   const int64_t width = Numel(x_tensor.dims(), 1, x_tensor.dims().size());
   LoDTensor* out_tensor = ctx.Output("Out");
@@ -130,6 +128,8 @@ void SequencePoolGradKernel(const ExecutionContext& ctx) {
 
 void InferSequencePool(InferShapeContext& ctx) {
   EnforceSequences(ctx, "X", 2);
+  HR_ENFORCE(ctx.InputDim("X")[0] <= INT32_MAX, InvalidArgument, "input X: expected at most 2^31 - 1 rows, got dims ",
+             ToString(ctx.InputDim("X")));
   const bool max = ctx.Attr<std::string>("pooltype") == "MAX";
   HR_ENFORCE(!max || ctx.HasOutput("MaxIndex"), InvalidArgument,
              "output MaxIndex: it must be given for pooltype 'MAX'");

@@ -70,6 +70,8 @@ HEADRACE_REGISTER_OP(shrink_rnn_memory)
     .InferShape([](InferShapeContext& ctx) {
       EnforceTable(ctx);
       EnforceType(ctx, "I", DataType::kInt64);
+      HR_ENFORCE(Fits(Numel(ctx.InputDim("I")), 1), InvalidArgument, "input I: expected a single element, got dims ",
+                 ToString(ctx.InputDim("I")));
       SetOutput(ctx, "Out", StepDims(ctx, "X"), ctx.InputType("X"));
       ctx.ShareLoD("X", "Out");
     })

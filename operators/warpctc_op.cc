@@ -300,7 +300,7 @@ HEADRACE_REGISTER_OP(warpctc_grad)
       CheckLogits(ctx);
       EnforceDims(ctx, "WarpCTCGrad", ctx.InputDim("Logits"));
       EnforceSameType(ctx, "WarpCTCGrad", "Logits");
-      EnforceDims(ctx, "Loss@GRAD", {-1, 1});
+      EnforceDims(ctx, "Loss@GRAD", {ctx.HasInput("LogitsLength") ? ctx.InputDim("Logits")[1] : -1, 1});
       EnforceSameType(ctx, "Loss@GRAD", "Logits");
       InferGradients(ctx, {"Logits"});
       ctx.ShareLoD("Logits", "Logits@GRAD");

@@ -101,6 +101,11 @@ TEST(While, TheConditionIsASingleBool) {
   ProgramDesc program;
   BuildLoop(&program, 5);
   Fill(&program.block(0), "cond", 1, DataType::kBool, 2);
+  EXPECT_THROW(AppendWhile(&program.block(0), 1), InvalidArgument);
+  Fill(&program.block(0), "cond", 1, DataType::kInt64, 1);
+  EXPECT_THROW(AppendWhile(&program.block(0), 1), TypeMismatch);
+  Fill(&program.block(0), "cond", 1, DataType::kBool, 2);
+  program.block(0).MutableVar("cond").tensor.dims = {-1};
   AppendWhile(&program.block(0), 1);
   Scope scope;
   EXPECT_THROW(Executor().Run(program, &scope), InvalidArgument);
@@ -117,6 +122,15 @@ ProgramDesc Nested(int32_t depth) {
                 {{"sub_block", BlockRef{outer + 1}}, {"is_scalar_condition", true}});
   }
   return program;
+}
+
+TEST(ConditionalBlock, ItsConditionsAreSingleBools) {
+  ProgramDesc program = Nested(1);
+  Fill(&program.block(0), "cond", 1, DataType::kInt64);
+  const OpDesc& op = *program.block(0).ops()[1];
+  EXPECT_THROW(program.block(0).Append(op.type, op.inputs, op.outputs, op.attrs), TypeMismatch);
+  Fill(&program.block(0), "cond", 1, DataType::kBool, 2);
+  EXPECT_THROW(program.block(0).Append(op.type, op.inputs, op.outputs, op.attrs), InvalidArgument);
 }
 
 TEST(ConditionalBlock, DepthIsLimited) {

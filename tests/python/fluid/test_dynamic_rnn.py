@@ -211,6 +211,8 @@ def test_bad_input_is_refused(exe: fluid.Executor) -> None:
     table = layers.lod_rank_table(x)
     steps = layers.lod_tensor_to_array(data("y", [-1, WIDTH]), table)
     shrunk = layers.shrink_memory(data("z", [-1, WIDTH]), number(0), table)
+    with pytest.raises(errors.InvalidArgument, match="input I: expected a single element"):
+        layers.shrink_memory(data("z2", [-1, WIDTH]), layers.fill_constant([2], "int64", 0), table)
     feed = {"words": sequences([[2, 1]]), "y": np.zeros((3, WIDTH)), "z": np.zeros((2, WIDTH))}
     with pytest.raises(errors.InvalidArgument, match="as the rank table has"):
         exe.run(feed=feed, fetch_list=[layers.array_read(steps, number(0))])

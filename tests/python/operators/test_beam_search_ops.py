@@ -90,7 +90,7 @@ def test_beam_search_refuses_what_does_not_fit() -> None:
         ({"ids": (good["ids"][0][:, :2], good["ids"][1])}, {}, ValueError, ("ids",), "build"),
         ({}, {"beam_size": 0}, ValueError, ("beam_size",), "build"),
         ({}, {"level": -1}, ValueError, ("level",), "build"),
-        ({}, {"level": 2}, ValueError, ("scores", "level"), "run"),
+        ({}, {"level": 2}, ValueError, ("scores", "level"), "build"),
         ({"scores": good["scores"][0]}, {}, ValueError, ("scores", "LoD"), "run"),
     ]
     for change, more, error, parts, when in cases:
