@@ -54,7 +54,9 @@ class PrintOp : public OperatorBase {
       to->set_height(from.height());
       to->mutable_value()->CopyFrom(tensor);
     } else {
-      out.GetMutable<LoDTensor>()->CopyFrom(tensor);
+      auto* to = out.GetMutable<LoDTensor>();
+      to->CopyFrom(tensor);
+      to->set_lod(tensor.lod());
     }
   }
 

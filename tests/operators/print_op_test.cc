@@ -16,6 +16,7 @@ TEST(Print, ShowsTheTensorAndPassesItOn) {
   test.In<float>("In", {3, 1}, {1, 2.5f, -3}, {{0, 1, 3}}).Out("Out").Attr("message", std::string("here:"));
   EXPECT_EQ(Printed(test), "here: In_0: float32 [3, 1], LoD [[0, 1, 3]], [1, 2.5, -3]\n");
   EXPECT_EQ(test.Get<float>("Out"), (std::vector<float>{1, 2.5f, -3}));
+  EXPECT_EQ(test.Output("Out").lod(), (LoD{{0, 1, 3}}));
 }
 
 TEST(Print, ShowsOnlyTheFirstElements) {
