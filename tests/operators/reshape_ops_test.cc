@@ -8,7 +8,11 @@ using Ints = std::vector<int32_t>;
 
 OpTest Make(const std::string& type, const DDim& x, const std::string& attr, Attribute value) {
   OpTest test(type);
-  test.In<double>("X", x, Numbers(Product(x), -1, 1)).Out("Out").Attr(attr, std::move(value));
+  test.In<double>("X", x, Numbers(Product(x), -1, 1));
+  if (type.starts_with("squeeze") && std::get<Ints>(value).empty()) {
+    test.Known("X");  // the dims of 1 are dropped
+  }
+  test.Out("Out").Attr(attr, std::move(value));
   if (type.back() == '2') {
     test.Out("XShape");
   }

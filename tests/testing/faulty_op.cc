@@ -1,0 +1,94 @@
+// test_faulty(X; fault) → Out: X, with a gradient, for float64, float32 and float16. What `fault` names is wrong with
+// it:
+//
+//   "dims", "gradient dims"      inferred wrongly, where the first one of X is not known
+//   "LoD", "gradient LoD"        declared one level too deep
+//   "float16", "gradient float16"  7/8 of what it should be
+//
+// The tests of both OpTests are built with it, those in Python as a library of operators.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "framework/op_registry.h"
+
+namespace {
+
+using headrace::DDim;
+using headrace::ExecutionContext;
+using headrace::float16;
+using headrace::InferShapeContext;
+
+// Of numbers in the range of float16.
+float Widen(float16 value) {
+  const int exponent = value.bits >> 10 & 31;
+  const int mantissa = (value.bits & 1023) + (exponent > 0 ? 1024 : 0);
+  return std::ldexp(static_cast<float>(value.bits >> 15 != 0 ? -mantissa : mantissa), std::max(exponent, 1) - 25);
+}
+
+float16 Narrow(float value) {
+  const int exponent = value == 0 ? -14 : std::max(std::ilogb(value), -14);
+  const auto mantissa = static_cast<int>(std::nearbyint(std::ldexp(std::abs(value), 10 - exponent)));
+  return {static_cast<uint16_t>((std::signbit(value) ? 1 << 15 : 0) + ((exponent + 14) << 10) + mantissa)};
+}
+
+bool Has(const std::string& fault, const ExecutionContext& ctx) { return ctx.Attr<std::string>("fault") == fault; }
+
+template <typename T>
+void Copy(const ExecutionContext& ctx, const std::string& from, const std::string& to, bool wrong) {
+  const auto& x = ctx.Input(from);
+  std::transform(x.data<T>(), x.data<T>() + x.numel(), ctx.Output(to)->mutable_data<T>(), [wrong](T value) {
+    if constexpr (std::is_same_v<T, float16>) {
+      return wrong ? Narrow(Widen(value) * 7 / 8) : value;
+    } else {
+      return value;
+    }
+  });
+}
+
+template <typename T>
+void Forward(const ExecutionContext& ctx) {
+  Copy<T>(ctx, "X", "Out", Has("float16", ctx));
+}
+
+template <typename T>
+void Backward(const ExecutionContext& ctx) {
+  Copy<T>(ctx, "Out@GRAD", "X@GRAD", Has("gradient float16", ctx));
+}
+
+void Infer(InferShapeContext& ctx, const std::string& from, const std::string& to, const std::string& prefix) {
+  ctx.ShareAll(from, to);
+  const auto& fault = ctx.Attr<std::string>("fault");
+  if (DDim dims = ctx.InputDim(from); fault == prefix + "dims" && dims[0] == -1) {
+    dims[0] = 77;
+    ctx.SetOutputDim(to, dims);
+  }
+  if (fault == prefix + "LoD") {
+    ctx.SetOutputLoDLevel(to, ctx.InputLoDLevel(from) + 1);
+  }
+}
+
+HEADRACE_REGISTER_OP(test_faulty)
+    .Comment("X.")
+    .Input("X", "one dimension or more")
+    .Output("Out", "dims, dtype and LoD of X")
+    .Attr<std::string>("fault", "what is wrong with it", "")
+    .InferShape([](InferShapeContext& ctx) { Infer(ctx, "X", "Out", ""); })
+    .Kernel<float16>(Forward<float16>)
+    .Kernel<float>(Forward<float>)
+    .Kernel<double>(Forward<double>)
+    .Gradient(headrace::DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(test_faulty_grad)
+    .Comment("The gradient of test_faulty.")
+    .Input("Out@GRAD", "that of Out")
+    .Output("X@GRAD", "dims, dtype and LoD of Out@GRAD")
+    .Attr<std::string>("fault", "that of test_faulty", "")
+    .InferShape([](InferShapeContext& ctx) { Infer(ctx, "Out@GRAD", "X@GRAD", "gradient "); })
+    .Kernel<float16>(Backward<float16>)
+    .Kernel<float>(Backward<float>)
+    .Kernel<double>(Backward<double>);
+
+}  // namespace
