@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "framework/errors.h"
+#include "framework/op_registry.h"
 #include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/program.h"
@@ -30,6 +32,12 @@ std::vector<std::string> Slots(const VarNameMap& slots) {
   return names;
 }
 
+std::vector<OpDesc> GradientOps(const OpDesc& op) {
+  const OpInfo& info = OpRegistry::Get(op.type);
+  HR_ENFORCE(info.gradient != nullptr, Unimplemented, "operator '", op.type, "' has no gradient of its own");
+  return info.gradient(op);
+}
+
 }  // namespace
 
 void BindOpDesc(py::module_& m) {
@@ -44,6 +52,10 @@ void BindOpDesc(py::module_& m) {
       .def("input_arg_names", &OpDesc::InputNames)
       .def("output_arg_names", &OpDesc::OutputNames)
       .def("attrs", &Attrs)
+      .def("gradient_ops", &GradientOps,
+           "The operators that compute the gradients of its inputs from those of its outputs, in their order: the "
+           "gradient of\n"
+           "variable v is v@GRAD. Unimplemented if it has none.")
       .def("__str__", &OpDesc::ToString);
 }
 

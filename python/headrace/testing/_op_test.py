@@ -9,7 +9,7 @@ import numpy as np
 
 import headrace.fluid as fluid
 from headrace.fluid import core
-from headrace.fluid.framework import Program, Variable
+from headrace.fluid.framework import Program, Variable, grad_var_name
 
 __all__ = ["OpTest"]
 
@@ -19,6 +19,11 @@ Tensor = Union[np.ndarray, tuple[np.ndarray, Sequence[Sequence[int]]]]
 SlotTensors = Union[Tensor, None, Sequence[Union[Tensor, None]]]
 
 _EMPTY = "@EMPTY@"
+#: Which dimensions of the inputs a program does not know.
+_UNKNOWN = ("none", "first", "all")
+#: How far results and derivatives may lie apart, relative to those above 1, in a dtype of 16 bits: float16 has 11
+#: significant bits, bfloat16 8.
+_NARROW_TOLERANCES = {"float16": 1e-2, "bfloat16": 8e-2}
 
 
 class OpTest:
@@ -72,12 +77,22 @@ class OpTest:
         (``X_0`` is the first one of slot X), in ``dtype``. For operators that do not give the true ones.
         """
         program = _OpProgram(self, dtype)
-        program.differentiate(inputs, list(self._expected) if outputs is None else list(outputs))
-        return program.gradients()
+        results = program.differentiate(inputs, list(self._expected) if outputs is None else list(outputs))
+        tensors = program.gradients()
+        for unknown in _UNKNOWN:
+            inferred = _OpProgram(self, dtype, unknown)
+            inferred.differentiate(inputs, list(self._expected) if outputs is None else list(outputs), results)
+            for name, variable in inferred.derivatives.items():
+                self._check_inferred(f"the gradient of {name}", variable, tensors[name])
+        return {name: np.array(tensor) for name, tensor in tensors.items()}
 
-    def check_outputs(self, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    def check_outputs(self, rtol: float | None = None, atol: float | None = None) -> None:
         """Compares values, shapes, dtypes and LoDs of the outputs with what they should be, and what shape inference
         says before the run, with known and with unknown (-1) dimensions, with what the run gives.
+
+        Args:
+            rtol: largest difference allowed, relative to what an element should be; None: 1e-5, or 1e-2 for float16.
+            atol: what is allowed on top of it; None: 1e-6, or 1e-2 for float16.
 
         Raises:
             AssertionError: they differ; the message names operator and variable.
@@ -88,9 +103,8 @@ class OpTest:
             for i, expected in enumerate(tensors):
                 if expected is not None:
                     self._compare(f"{slot}[{i}]", actual[slot][i], expected, rtol, atol)
-        self._check_inference(program, actual)
-        self._check_inference(_OpProgram(self, unknown="first"), actual)
-        self._check_inference(_OpProgram(self, unknown="all"), actual)
+        for unknown in _UNKNOWN:
+            self._check_inference(_OpProgram(self, unknown=unknown), actual)
 
     def check_gradients(
         self,
@@ -99,9 +113,12 @@ class OpTest:
         tolerance: float = 1e-6,
         float32_tolerance: float | None = 1e-3,
         step: float = 1e-5,
+        dtypes: Sequence[Any] = (),
     ) -> None:
         """Compares the derivatives of a fixed linear combination of the output slots, by each element of the input
-        slots, with central differences, in float64; and those in float32 with those in float64.
+        slots, with central differences, in float64; those in float32 with those in float64; and what shape inference
+        says of them, with known and with unknown (-1) dimensions, with what they are. No operators but that of the test
+        and those of its gradient are run.
 
         Args:
             inputs: slots to differentiate by.
@@ -109,33 +126,58 @@ class OpTest:
             tolerance: largest difference allowed, relative to derivatives above 1.
             float32_tolerance: the same for float32; None if the operator takes float64 only.
             step: half the distance of the two points of a central difference.
+            dtypes: further dtypes that the operator and its gradient have kernels for, "float16" say. Their derivatives
+                are compared with those in float64 of the same inputs, rounded; 1e-2 is allowed for float16, 8e-2 for
+                bfloat16 (whose dtype is that of ml_dtypes), and ``float32_tolerance`` for others.
 
         Raises:
             AssertionError: the derivatives differ; the message names operator, variable and element.
         """
         slots = list(self._expected) if outputs is None else list(outputs)
-        program = _OpProgram(self, np.float64)
-        program.differentiate(inputs, slots)
-        gradients = program.gradients()
+        gradients = self.gradients(inputs, slots)
+        forward = _OpProgram(self, np.float64)
         for name, gradient in gradients.items():
-            value = program.feed[name][0]
+            value = forward.feed[name][0]
             assert gradient.shape == value.shape, f"{self.op_type}: the gradient of {name} has dims {gradient.shape}"
             expected = np.empty(value.shape)
             for at in np.ndindex(value.shape):
                 kept = value[at]
                 value[at] = kept + step
-                above = program.objective()
+                above = forward.objective(slots)
                 value[at] = kept - step
-                below = program.objective()
+                below = forward.objective(slots)
                 value[at] = kept
                 expected[at] = (above - below) / (2 * step)
             self._compare_gradient(name, gradient, expected, tolerance, "central differences")
         if float32_tolerance is not None:
-            single = _OpProgram(self, np.float32)
-            single.differentiate(inputs, slots)
-            for name, gradient in single.gradients().items():
-                assert gradient.dtype == np.float32, f"{self.op_type}: the gradient of {name} is {gradient.dtype}"
-                self._compare_gradient(name, gradient, gradients[name], float32_tolerance, "float64")
+            self._compare_gradients(inputs, slots, np.float32, gradients, float32_tolerance)
+        for dtype in map(np.dtype, dtypes):
+            allowed = _NARROW_TOLERANCES.get(dtype.name, float32_tolerance or 1e-3)
+            self._compare_gradients(inputs, slots, dtype, self._rounded(dtype).gradients(inputs, slots), allowed)
+
+    def _compare_gradients(
+        self,
+        inputs: Sequence[str],
+        slots: Sequence[str],
+        dtype: Any,
+        expected: Mapping[str, np.ndarray],
+        tolerance: float,
+    ) -> None:
+        for name, gradient in self.gradients(inputs, slots, dtype).items():
+            assert gradient.dtype == dtype, f"{self.op_type}: the gradient of {name} is {gradient.dtype}"
+            self._compare_gradient(name, gradient, expected[name], tolerance, "float64")
+
+    def _rounded(self, dtype: np.dtype[Any]) -> OpTest:
+        """The same test with inputs that ``dtype`` can hold."""
+
+        def rounded(tensor: Tensor | None) -> Tensor | None:
+            if tensor is None:
+                return None
+            value, lengths = _split(tensor)
+            return (value.astype(dtype).astype(value.dtype) if _is_floating(value.dtype) else value), lengths
+
+        inputs = {slot: [rounded(tensor) for tensor in tensors] for slot, tensors in self._inputs.items()}
+        return OpTest(self.op_type, inputs, self.attrs, self._expected, sorted(self._known))
 
     def check_refused(self, error: type[Exception], *parts: str, when: str = "build") -> None:
         """Checks that the operator is refused with ``error``, in a message that contains its type and each of
@@ -163,7 +205,9 @@ class OpTest:
         for part in (self.op_type, *parts):
             assert part in message, f"'{message}' does not contain '{part}'"
 
-    def _compare(self, what: str, actual: core.LoDTensor, expected: Tensor, rtol: float, atol: float) -> None:
+    def _compare(
+        self, what: str, actual: core.LoDTensor, expected: Tensor, rtol: float | None, atol: float | None
+    ) -> None:
         value, lengths = _split(expected)
         array = np.asarray(actual)
         assert list(array.shape) == list(value.shape), (
@@ -173,10 +217,15 @@ class OpTest:
         assert actual.recursive_sequence_lengths() == lengths, (
             f"{self.op_type}: {what} has the sequence lengths {actual.recursive_sequence_lengths()}, expected {lengths}"
         )
+        allowed = _NARROW_TOLERANCES.get(value.dtype.name)
+        if allowed is not None:
+            array, value = array.astype(np.float32), value.astype(np.float32)
+        rtol = rtol if rtol is not None else allowed or 1e-5
+        atol = atol if atol is not None else allowed or 1e-6
         np.testing.assert_allclose(array, value, rtol=rtol, atol=atol, err_msg=f"{self.op_type}: {what}")
 
     def _compare_gradient(self, name: str, actual: np.ndarray, expected: np.ndarray, tolerance: float, of: str) -> None:
-        difference = np.abs(actual - expected) / np.maximum(1, np.abs(expected))
+        difference = np.abs(actual.astype(np.float64) - expected) / np.maximum(1, np.abs(expected))
         wrong = ~(difference <= tolerance)
         if wrong.any():
             at = tuple(int(i[0]) for i in np.nonzero(wrong))
@@ -188,15 +237,17 @@ class OpTest:
     def _check_inference(self, program: _OpProgram, actual: Mapping[str, Sequence[core.LoDTensor]]) -> None:
         for slot, tensors in actual.items():
             for i, tensor in enumerate(tensors):
-                variable = program.outputs[slot][i]
-                what = f"{self.op_type}: {slot}[{i}], inferred"
-                dims = tensor.shape()
-                fits = len(dims) == len(variable.shape) and all(d in (-1, a) for d, a in zip(variable.shape, dims))
-                assert fits, f"{what} with dims {list(variable.shape)}, has dims {dims}"
-                inferred = core.dtype_name(variable.dtype)
-                assert inferred == tensor.dtype(), f"{what} as {inferred}, is {tensor.dtype()}"
-                levels = len(tensor.lod())
-                assert variable.lod_level == levels, f"{what} with LoD level {variable.lod_level}, has {levels}"
+                self._check_inferred(f"{slot}[{i}]", program.outputs[slot][i], tensor)
+
+    def _check_inferred(self, what: str, variable: Variable, tensor: core.LoDTensor) -> None:
+        what = f"{self.op_type}: {what}, inferred"
+        dims = tensor.shape()
+        fits = len(dims) == len(variable.shape) and all(d in (-1, a) for d, a in zip(variable.shape, dims))
+        assert fits, f"{what} with dims {list(variable.shape)}, has dims {dims}"
+        inferred = core.dtype_name(variable.dtype)
+        assert inferred == tensor.dtype(), f"{what} as {inferred}, is {tensor.dtype()}"
+        levels = len(tensor.lod())
+        assert variable.lod_level == levels, f"{what} with LoD level {variable.lod_level}, has {levels}"
 
 
 class _OpProgram:
@@ -214,8 +265,8 @@ class _OpProgram:
         self.feed: dict[str, tuple[np.ndarray, list[list[int]]]] = {}
         self.inputs: dict[str, list[str]] = {}
         self.outputs: dict[str, list[Variable]] = {}
-        self._gradients: dict[str, Variable] = {}
-        self._weights: dict[str, str] = {}  # variable of an output → of its weights in the objective
+        #: Variables of the inputs → those of their gradients.
+        self.derivatives: dict[str, Variable] = {}
         self._scope = fluid.Scope()
         self._executor = fluid.Executor()
         for slot, tensors in test._inputs.items():
@@ -225,8 +276,7 @@ class _OpProgram:
                     names.append(_EMPTY)
                     continue
                 value, lengths = _split(tensor)
-                floating = np.issubdtype(value.dtype, np.floating)
-                value = np.array(value, dtype if floating and dtype is not None else None)
+                value = np.array(value, dtype if _is_floating(value.dtype) and dtype is not None else None)
                 name = f"{slot}_{len(names)}"
                 hidden = 0 if slot in test._known or unknown == "none" else 1 if unknown == "first" else value.ndim
                 shape = [-1] * min(hidden, value.ndim) + list(value.shape[hidden:])
@@ -235,7 +285,7 @@ class _OpProgram:
                 names.append(name)
         for slot, tensors in test._expected.items():
             self.outputs[slot] = [block.create_var(f"{slot}_out_{i}") for i in range(len(tensors))]
-        block.append_op(test.op_type, self.inputs, self.outputs, test.attrs)
+        self._op = block.append_op(test.op_type, self.inputs, self.outputs, test.attrs).desc
 
     def run(self) -> dict[str, list[core.LoDTensor]]:
         flat = [variable for variables in self.outputs.values() for variable in variables]
@@ -246,45 +296,75 @@ class _OpProgram:
         feed = {name: _lod_tensor(value, lengths) for name, (value, lengths) in self.feed.items()}
         return self._executor.run(self.program, feed, list(fetches), scope=self._scope, return_numpy=False)
 
-    def differentiate(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Adds the objective, Σ weight · element over ``outputs``, and its derivatives by ``inputs``."""
-        block = self.program.global_block()
-        parts = []
-        for variable, value in self._floating(outputs):
-            weights = block.create_var(f"{variable.name}_weights", value.shape, value.dtype, stop_gradient=True)
-            seed = sum(map(ord, variable.name))
-            self.feed[weights.name] = (np.random.default_rng(seed).uniform(-1, 1, value.shape).astype(value.dtype), [])
-            self._weights[variable.name] = weights.name
-            product, total = (block.create_var(f"{variable.name}_{what}") for what in ("product", "total"))
-            block.append_op("elementwise_mul", {"X": variable, "Y": weights}, {"Out": product})
-            block.append_op("reduce_sum", {"X": product}, {"Out": total}, {"reduce_all": True})
-            parts.append(total)
-        loss = block.create_var("objective")
-        block.append_op("sum", {"X": parts}, {"Out": loss})
-        names = [name for slot in inputs for name in self.inputs[slot] if name != _EMPTY]
-        with fluid.program_guard(self.program, Program()):
-            self._gradients = {x.name: gradient for x, gradient in fluid.backward.append_backward(loss, names)}
+    def differentiate(
+        self,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        results: Mapping[str, Sequence[core.LoDTensor]] | None = None,
+    ) -> Mapping[str, Sequence[core.LoDTensor]]:
+        """Adds the operators that compute the derivatives of the objective, Σ weight · element over ``outputs``, by
+        ``inputs``. The gradients of the outputs, the weights, are fed, so that no other operator takes part.
 
-    def _floating(self, outputs: Sequence[str]) -> Iterator[tuple[Variable, np.ndarray]]:
-        results = self.run()
+        Args:
+            results: what the outputs have been found to be; None: the program is run for it.
+
+        Returns:
+            ``results``.
+        """
+        block = self.program.global_block()
+        results = self.run() if results is None else results
+        for variable, tensor in self._floating(outputs, results):
+            name = grad_var_name(variable.name)
+            block.create_var(name, variable.shape, variable.dtype, variable.lod_level, stop_gradient=True)
+            value = np.asarray(tensor)
+            weights = _weights(variable.name, value.shape).astype(value.dtype)
+            self.feed[name] = (weights, tensor.recursive_sequence_lengths())
+        wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != _EMPTY}
+        of_inputs = {grad_var_name(name) for names in self.inputs.values() for name in names}
+        for op in self._op.gradient_ops():
+            given = {slot: [n if block.has_var(n) else _EMPTY for n in op.input(slot)] for slot in op.input_names()}
+            given = {slot: names for slot, names in given.items() if any(name != _EMPTY for name in names)}
+            made = {
+                slot: [name if name in wanted or name not in of_inputs else _EMPTY for name in op.output(slot)]
+                for slot in op.output_names()
+            }
+            names = [name for slot in made.values() for name in slot if name != _EMPTY]
+            if names:
+                variables = [block.create_var(name) for name in names]
+                block.append_op(op.type, given, made, op.attrs())
+                self.derivatives.update((wanted[v.name], v) for v in variables if v.name in wanted)
+        missing = sorted(set(wanted.values()) - set(self.derivatives))
+        assert not missing, f"{self._op.type} gives no gradient of {', '.join(missing)}"
+        return results
+
+    def _floating(
+        self, outputs: Sequence[str], results: Mapping[str, Sequence[core.LoDTensor]]
+    ) -> Iterator[tuple[Variable, core.LoDTensor]]:
         for slot in outputs:
             for variable, tensor in zip(self.outputs[slot], results[slot]):
-                value = np.asarray(tensor)
-                if np.issubdtype(value.dtype, np.floating):
-                    yield variable, value
+                if "float" in tensor.dtype():
+                    yield variable, tensor
 
-    def gradients(self) -> dict[str, np.ndarray]:
+    def gradients(self) -> dict[str, core.LoDTensor]:
         """The derivative of the objective by each variable of the inputs."""
-        values = [np.array(tensor) for tensor in self._run(list(self._gradients.values()))]
-        for variable, value in zip(self._gradients.values(), values):
-            fits = len(variable.shape) == value.ndim and all(d in (-1, n) for d, n in zip(variable.shape, value.shape))
-            assert fits, f"{variable.name}: inferred with dims {list(variable.shape)}, has dims {list(value.shape)}"
-        return dict(zip(self._gradients, values))
+        return dict(zip(self.derivatives, self._run(list(self.derivatives.values()))))
 
-    def objective(self) -> float:
-        names = list(self._weights)
-        results = self._run([self.program.global_block().var(name) for name in names])
-        return float(sum((np.asarray(r) * self.feed[self._weights[n]][0]).sum() for n, r in zip(names, results)))
+    def objective(self, outputs: Sequence[str]) -> float:
+        """Σ weight · element over ``outputs``."""
+        total = 0.0
+        for variable, tensor in self._floating(outputs, self.run()):
+            value = np.asarray(tensor)
+            total += float((value * _weights(variable.name, value.shape)).sum())
+        return total
+
+
+def _weights(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """What the elements of an output are weighted with: the same for the same arguments."""
+    return np.random.default_rng(sum(map(ord, name))).uniform(-1, 1, shape)
+
+
+def _is_floating(dtype: np.dtype[Any]) -> bool:
+    return np.issubdtype(dtype, np.floating) or dtype.name == "bfloat16"
 
 
 def _items(value: SlotTensors) -> list[Tensor | None]:
