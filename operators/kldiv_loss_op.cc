@@ -55,7 +55,11 @@ DDim CheckKldivLoss(const InferShapeContext& ctx) {
   EnforceRankAtLeast(ctx, "X", 1);
   EnforceDims(ctx, "Target", ctx.InputDim("X"));
   EnforceSameType(ctx, "Target", "X");
-  return ctx.Attr<std::string>("reduction") == "none" ? ctx.InputDim("X") : DDim{1};
+  const DDim x = ctx.InputDim("X");
+  const auto& reduction = ctx.Attr<std::string>("reduction");
+  HR_ENFORCE(reduction == "mean" ? Numel(x) != 0 : reduction != "batchmean" || x[0] != 0, InvalidArgument,
+             "input X: expected at least one element for the mean, got dims ", ToString(x));
+  return reduction == "none" ? x : DDim{1};
 }
 
 OpRegistrar&& KldivAttrs(OpRegistrar&& op) {

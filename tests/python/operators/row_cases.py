@@ -1,0 +1,792 @@
+"""Uses of operators that treat each row of their inputs (or each sequence) by itself.
+
+So what they give for the first rows is the beginning of what they give for all, down to no rows at all; other tests say
+what that is. :mod:`test_rows`, :mod:`test_kernels` and :mod:`test_threads` put every use through the same checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from headrace.fluid import core
+from headrace.testing import OpTest
+
+Inputs = dict[str, Any]
+Fill = Callable[[tuple[int, ...], Any], np.ndarray]
+
+_BOOL, _INT32, _INT64, _FLOAT64 = 0, 2, 3, 6  # VarType
+
+
+@dataclass(frozen=True)
+class Rows:
+    """
+    Args:
+        inputs: (rows, width) → inputs. The first rows are the same for any number of them.
+        outputs: whose rows follow from rows of the inputs.
+        by: slots to differentiate the first output by.
+        others: outputs that are given, too.
+        lod: outputs that get the LoD of the first input. None: that input has one in any case.
+        widths: of the rows; the first one is for most checks.
+        many: rows enough for several blocks of work.
+        known: see OpTest.
+        by_row: whether the operator treats each row by itself after all.
+    """
+
+    inputs: Callable[[int, int], Inputs]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ("Out",)
+    by: tuple[str, ...] = ("X",)
+    others: tuple[str, ...] = ()
+    lod: tuple[str, ...] | None = ("Out",)
+    widths: tuple[int, ...] = (4, 1)
+    many: int = 20_000
+    known: tuple[str, ...] = ()
+    by_row: bool = True
+
+    def test(
+        self, op_type: str, rows: int, width: int | None = None, dtype: Any = None, fill: Fill | None = None
+    ) -> OpTest:
+        """
+        Args:
+            dtype: that of what would be float64; None: that.
+            fill: (shape, dtype) → what stands there instead.
+        """
+        inputs = self.inputs(rows, self.widths[0] if width is None else width)
+        if fill is not None or dtype is not None:
+            inputs = {slot: _converted(value, np.dtype(dtype), fill) for slot, value in inputs.items()}
+        attrs = self.attrs
+        if dtype is not None:
+            number = int(core.convert_dtype(dtype))
+            attrs = {k: number if k in ("dtype", "in_dtype") and v == _FLOAT64 else v for k, v in attrs.items()}
+        return OpTest(op_type, inputs, attrs, dict.fromkeys((*self.outputs, *self.others)), self.known)
+
+
+def _converted(value: Any, dtype: np.dtype[Any], fill: Fill | None) -> Any:
+    if isinstance(value, list):
+        return [_converted(item, dtype, fill) for item in value]
+    if isinstance(value, tuple):
+        return _converted(value[0], dtype, fill), value[1]
+    if value.dtype != np.float64:
+        return value
+    return value.astype(dtype) if fill is None else fill(value.shape, dtype)
+
+
+def numbers(*shape: int, low: float = 0.55, high: float = 0.95, seed: int = 1) -> np.ndarray:
+    """Far from 0, 1/2 and 1, where many functions have a kink."""
+    return np.random.default_rng(seed).uniform(low, high, shape)
+
+
+def whole(*shape: int, below: int = 4, seed: int = 2, dtype: Any = np.int64) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, max(below, 1), shape).astype(dtype)
+
+
+def bits(*shape: int, seed: int = 3) -> np.ndarray:
+    return whole(*shape, below=2, seed=seed).astype(bool)
+
+
+def x(n: int, w: int) -> Inputs:
+    return {"X": numbers(n, w)}
+
+
+def x_and_y(n: int, w: int) -> Inputs:
+    return {"X": numbers(n, w), "Y": numbers(n, w, seed=4)}
+
+
+def images(n: int, w: int) -> Inputs:
+    return {"X": numbers(n, 4, w, w)}
+
+
+def volumes(n: int, w: int) -> Inputs:
+    return {"X": numbers(n, 2, w, w, w)}
+
+
+def lengths_of(sequences: int) -> list[list[int]]:
+    return [[i % 3 for i in range(sequences)]]
+
+
+def sequences(n: int, w: int, seed: int = 1) -> tuple[np.ndarray, list[list[int]]]:
+    lengths = lengths_of(n)
+    return numbers(sum(lengths[0]), w, seed=seed), lengths
+
+
+def probabilities(*shape: int, seed: int = 1) -> np.ndarray:
+    p = numbers(*shape, seed=seed)
+    return p / p.sum(-1, keepdims=True)
+
+
+ELEMENTWISE = ("add", "sub", "mul", "div", "max", "min", "pow")
+COMPARISONS = ("less_than", "less_equal", "greater_than", "greater_equal", "equal", "not_equal")
+ACTIVATIONS = (
+    *("abs", "acos", "asin", "atan", "brelu", "ceil", "cos", "elu", "erf", "exp", "floor", "gelu", "hard_shrink"),
+    *("hard_sigmoid", "hard_swish", "leaky_relu", "log", "logsigmoid", "pow", "reciprocal", "relu", "relu6", "round"),
+    *("rsqrt", "selu", "sigmoid", "sign", "sin", "soft_relu", "softplus", "softshrink", "softsign", "sqrt", "square"),
+    *("stanh", "swish", "tanh", "tanh_shrink", "thresholded_relu"),
+)
+
+
+def _pairs() -> Iterator[tuple[str, Rows]]:
+    for op_type in ACTIVATIONS:
+        yield op_type, Rows(x)
+    for name in ELEMENTWISE:
+        yield f"elementwise_{name}", Rows(x_and_y, by=("X", "Y"))
+        yield f"elementwise_{name}", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, seed=4)}, by=("X",))
+        yield (
+            f"elementwise_{name}",
+            Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, seed=4)}, {"axis": 0}, by=("X", "Y")),
+        )
+    for name in ("mod", "floordiv"):
+        pair = Rows(lambda n, w: {"X": numbers(n, w, high=5), "Y": numbers(n, seed=4)}, {"axis": 0}, by=())
+        yield f"elementwise_{name}", pair
+    for op_type in COMPARISONS:
+        yield op_type, Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, seed=4)}, {"axis": 0}, by=())
+    for op_type in ("logical_and", "logical_or", "logical_xor"):
+        yield op_type, Rows(lambda n, w: {"X": bits(n, w), "Y": bits(n, w, seed=5)}, by=())
+    yield "logical_not", Rows(lambda n, w: {"X": bits(n, w)}, by=())
+    yield "minus", Rows(x_and_y, by=("X", "Y"))
+    yield "sum", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, w, seed=4), numbers(n, w, seed=5)]})
+
+    # one input, element by element
+    yield "assign", Rows(x)
+    yield "cast", Rows(x, {"in_dtype": _FLOAT64, "out_dtype": _INT32}, by=())
+    yield "clip", Rows(x, {"min": 0.3, "max": 0.97})
+    yield "fill_any_like", Rows(x, {"value": 3.0}, by=())
+    yield "fill_zeros_like", Rows(x, by=())
+    yield "fill_zeros_like2", Rows(x, {"dtype": _FLOAT64}, by=())
+    yield "scale", Rows(x, {"scale": 2.0, "bias": 1.0})
+    yield "rnn_memory_helper", Rows(x, {"dtype": _FLOAT64})
+    yield "label_smooth", Rows(x, {"epsilon": 0.1}, lod=("Out",))
+    yield "dropout", Rows(x, {"dropout_prob": 0.3, "is_test": True}, by=())
+    yield (
+        "prelu",
+        Rows(lambda n, w: {"X": -numbers(n, w, 3), "Alpha": np.array([0.3])}, by=("X", "Alpha"), known=("Alpha",)),
+    )
+
+    # dimensions behind the rows
+    yield "softmax", Rows(x)
+    yield "log_softmax", Rows(x)
+    yield "cumsum", Rows(x, {"axis": 1})
+    yield "reverse", Rows(x, {"axis": [1]}, lod=())
+    yield "norm", Rows(x, {"axis": 1}, ("Out", "Norm"), lod=("Out",))
+    yield "argsort", Rows(x, {"axis": 1}, ("Out", "Indices"), lod=("Out", "Indices"))
+    yield "arg_max", Rows(x, {"axis": 1}, by=())
+    yield "arg_min", Rows(x, {"axis": 1}, by=())
+    yield "top_k", Rows(x, {"k": 1}, ("Out", "Indices"), lod=("Out", "Indices"))
+    for op_type in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"):
+        yield op_type, Rows(x, {"dim": [1], "keep_dim": True})
+        yield op_type, Rows(lambda n, w: {"X": numbers(n, 2, w)}, {"dim": [-2, 2]}, widths=(3, 1))
+    for op_type in ("reduce_all", "reduce_any"):
+        yield op_type, Rows(lambda n, w: {"X": bits(n, w)}, {"dim": [1], "keep_dim": True}, by=())
+    yield "expand", Rows(x, {"expand_times": [1, 3]}, lod=())
+    yield "pad", Rows(x, {"paddings": [0, 0, 2, 1], "pad_value": 1.0}, lod=())
+    yield (
+        "slice",
+        Rows(
+            lambda n, w: {"Input": numbers(n, w)},
+            {"axes": [1], "starts": [1], "ends": [3]},
+            by=("Input",),
+            widths=(4, 2),
+        ),
+    )
+    yield "concat", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, 2, seed=4)]}, {"axis": 1})
+    yield "stack", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, w, seed=4)]}, {"axis": 1}, ("Y",), lod=())
+    yield "unstack", Rows(x, {"axis": 1, "num": 1}, ("Y",), widths=(1,), lod=())
+    yield "split", Rows(x, {"axis": 1, "sections": [2]}, widths=(2,))
+    for second in ("", "2"):
+        others = ("XShape",) if second else ()
+        yield (
+            f"reshape{second}",
+            Rows(lambda n, w: {"X": numbers(n, w, 2)}, {"shape": [0, 2 * 4]}, others=others, widths=(4,)),
+        )
+        yield f"flatten{second}", Rows(lambda n, w: {"X": numbers(n, w, 2)}, {"axis": 1}, others=others)
+        yield f"squeeze{second}", Rows(lambda n, w: {"X": numbers(n, 1, w)}, {"axes": [1]}, others=others)
+        yield f"unsqueeze{second}", Rows(x, {"axes": [1]}, others=others)
+        yield f"transpose{second}", Rows(lambda n, w: {"X": numbers(n, w, 3)}, {"axis": [0, 2, 1]}, others=others)
+    yield "crop", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, 1)}, {"offsets": [0, 0]}, lod=())
+    yield (
+        "pad_constant_like",
+        Rows(lambda n, w: {"Y": numbers(n, w), "X": numbers(n, w + 2)}, {"pad_value": 1.0}, by=("Y",), lod=()),
+    )
+    yield "gather", Rows(lambda n, w: {"Index": whole(n), "X": numbers(4, w)}, by=("X",), known=("X",), lod=())
+    yield (
+        "multiplex",
+        Rows(
+            lambda n, w: {"Ids": whole(n, 1, below=2, dtype=np.int32), "X": [numbers(n, w), numbers(n, w, seed=4)]},
+            lod=(),
+        ),
+    )
+    yield "one_hot", Rows(lambda n, w: {"X": whole(n, 1)}, {"depth": 4}, by=(), widths=(1,))
+    yield "lookup_table", Rows(lambda n, w: {"Ids": whole(n, 1), "W": numbers(4, w)}, by=("W",), known=("W",))
+    yield (
+        "sequence_mask",
+        Rows(lambda n, w: {"X": whole(n)}, {"maxlen": 4, "out_dtype": _INT32}, ("Y",), by=(), lod=(), widths=(1,)),
+    )
+
+    # products
+    yield "mul", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, 3, seed=4)}, by=("X",))
+    yield "matmul", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, 3, seed=4)}, by=("X",))
+    yield "matmul", Rows(lambda n, w: {"X": numbers(n, 2, w), "Y": numbers(n, w, 3, seed=4)}, by=("X", "Y"))
+    yield "conv_shift", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, 1 + 2 * (w > 3), seed=4)}, by=("X", "Y"))
+    yield "cos_sim", Rows(x_and_y, {}, ("Out", "XNorm", "YNorm"), by=("X", "Y"))
+    yield (
+        "gru_unit",
+        Rows(
+            lambda n, w: {
+                "Input": numbers(n, 3 * w),
+                "HiddenPrev": numbers(n, w, seed=4),
+                "Weight": numbers(w, 3 * w, seed=5),
+            },
+            {"origin_mode": True},
+            ("Hidden", "Gate", "ResetHiddenPrev"),
+            by=("Input", "HiddenPrev"),
+            lod=("Hidden",),
+            known=("Weight",),
+        ),
+    )
+    yield (
+        "lstm_unit",
+        Rows(
+            lambda n, w: {"X": numbers(n, 4 * w), "C_prev": numbers(n, w, seed=4)},
+            {"forget_bias": 0.5},
+            ("C", "H"),
+            by=("X", "C_prev"),
+            lod=("C", "H"),
+        ),
+    )
+
+    # losses
+    for op_type in ("square_error_cost", "modified_huber_loss", "huber_loss"):
+        others = {"modified_huber_loss": ("IntermediateVal",), "huber_loss": ("Residual",)}.get(op_type, ())
+        by = ("X",) if op_type == "modified_huber_loss" else ("X", "Y")
+        label: Any = (lambda n, w: bits(n, w).astype(float)) if by == ("X",) else (lambda n, w: numbers(n, w, high=4))
+        yield (
+            op_type,
+            Rows(
+                lambda n, w, label=label: {"X": numbers(n, w), "Y": label(n, w)},
+                {},
+                ("Out", *others),
+                by=by,
+                widths=(1,),
+                lod=("Out", *others),
+            ),
+        )
+    yield "smooth_l1_loss", Rows(x_and_y, {"sigma": 2.0}, ("Out", "Diff"), by=("X", "Y"))
+    yield (
+        "log_loss",
+        Rows(
+            lambda n, w: {"Predicted": numbers(n, 1), "Labels": bits(n, 1).astype(float)},
+            {},
+            ("Loss",),
+            by=("Predicted",),
+            widths=(1,),
+            lod=("Loss",),
+            many=200_000,
+        ),
+    )
+    yield (
+        "hinge_loss",
+        Rows(
+            lambda n, w: {"Logits": numbers(n, 1), "Labels": bits(n, 1).astype(float)},
+            {},
+            ("Loss",),
+            by=("Logits",),
+            widths=(1,),
+            lod=("Loss",),
+            many=200_000,
+        ),
+    )
+    yield (
+        "rank_loss",
+        Rows(
+            lambda n, w: {"Label": bits(n, 1).astype(float), "Left": numbers(n, 1), "Right": numbers(n, 1, seed=4)},
+            by=("Left", "Right"),
+            widths=(1,),
+            many=200_000,
+        ),
+    )
+    yield (
+        "margin_rank_loss",
+        Rows(
+            lambda n, w: {"X1": numbers(n, 1), "X2": numbers(n, 1, seed=4), "Label": 2.0 * bits(n, 1) - 1},
+            {"margin": 0.01},
+            ("Out", "Activated"),
+            by=("X1", "X2"),
+            widths=(1,),
+            lod=("Out", "Activated"),
+            many=200_000,
+        ),
+    )
+    yield (
+        "kldiv_loss",
+        Rows(
+            lambda n, w: {"X": numbers(n, w), "Target": numbers(n, w, seed=4)}, {"reduction": "none"}, ("Loss",), lod=()
+        ),
+    )
+    yield (
+        "bpr_loss",
+        Rows(lambda n, w: {"X": numbers(n, w), "Label": whole(n, 1, below=2)}, {}, ("Y",), widths=(4, 2), lod=("Y",)),
+    )
+    yield (
+        "cross_entropy",
+        Rows(lambda n, w: {"X": probabilities(n, w), "Label": whole(n, 1, below=w)}, {}, ("Y",), lod=("Y",)),
+    )
+    yield (
+        "cross_entropy",
+        Rows(
+            lambda n, w: {"X": probabilities(n, w), "Label": probabilities(n, w, seed=4)},
+            {"soft_label": True},
+            ("Y",),
+            lod=("Y",),
+        ),
+    )
+    for attrs in ({}, {"soft_label": True}):
+        yield (
+            "softmax_with_cross_entropy",
+            Rows(
+                lambda n, w, soft=bool(attrs): {
+                    "Logits": numbers(n, w),
+                    "Label": probabilities(n, w, seed=4) if soft else whole(n, 1, below=w),
+                },
+                attrs,
+                ("Softmax", "Loss"),
+                by=("Logits",),
+                lod=("Softmax", "Loss"),
+            ),
+        )
+    yield (
+        "sigmoid_cross_entropy_with_logits",
+        Rows(lambda n, w: {"X": numbers(n, w), "Label": bits(n, w).astype(float)}),
+    )
+    yield (
+        "hierarchical_sigmoid",
+        Rows(
+            lambda n, w: {"X": numbers(n, w), "W": numbers(5, w, seed=4), "Label": whole(n, 1, below=6)},
+            {"num_classes": 6},
+            ("Out", "PreOut"),
+            known=("W",),
+        ),
+    )
+
+    # normalisation
+    yield (
+        "layer_norm",
+        Rows(
+            lambda n, w: {"X": numbers(n, w), "Scale": numbers(w, seed=4), "Bias": numbers(w, seed=5)},
+            {"epsilon": 1e-2},
+            ("Y", "Mean", "Variance"),
+            known=("Scale", "Bias"),
+            lod=("Y",),
+        ),
+    )
+    yield (
+        "group_norm",
+        Rows(images, {"groups": 2, "epsilon": 1e-2}, ("Y", "Mean", "Variance"), widths=(3, 1), many=3000, lod=("Y",)),
+    )
+    yield (
+        "batch_norm",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, w),
+                "Scale": numbers(w, seed=4),
+                "Bias": numbers(w, seed=5),
+                "Mean": numbers(w, seed=6),
+                "Variance": numbers(w, seed=7),
+            },
+            {"use_global_stats": True},
+            ("Y",),
+            others=("MeanOut", "VarianceOut", "SavedMean", "SavedVariance"),
+            known=("Scale", "Bias", "Mean", "Variance"),
+            lod=("Y",),
+        ),
+    )
+    yield (
+        "data_norm",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, w),
+                "BatchSize": np.full(w, 9.0),
+                "BatchSum": numbers(w, seed=4),
+                "BatchSquareSum": numbers(w, seed=5),
+            },
+            {},
+            ("Y",),
+            others=("Means", "Scales"),
+            known=("BatchSize", "BatchSum", "BatchSquareSum"),
+            lod=("Y",),
+        ),
+    )
+    yield "lrn", Rows(images, {"n": 3}, ("Out", "MidOut"), widths=(3, 1), many=1000)
+
+    # images
+    yield "maxout", Rows(images, {"groups": 2}, widths=(3, 1), many=3000)
+    yield "shuffle_channel", Rows(images, {"group": 2}, widths=(3, 1), many=3000, lod=())
+    yield "pad2d", Rows(images, {"paddings": [1, 0, 0, 2]}, widths=(3, 1), many=3000, lod=())
+    for kind in ("max", "avg"):
+        window = {"ksize": [2, 2], "paddings": [1, 1], "pooling_type": kind}
+        yield "pool2d", Rows(images, window, widths=(3, 1), many=3000)
+        window = {"ksize": [2, 2, 2], "paddings": [1, 1, 1], "pooling_type": kind}
+        yield "pool3d", Rows(volumes, window, widths=(3, 1), many=1000)
+        yield "spp", Rows(images, {"pyramid_height": 1, "pooling_type": kind}, widths=(3, 1), many=1000, lod=())
+    yield (
+        "max_pool2d_with_index",
+        Rows(images, {"ksize": [2, 2], "paddings": [1, 1]}, ("Out", "Mask"), widths=(3, 1), many=1000),
+    )
+    yield (
+        "max_pool3d_with_index",
+        Rows(volumes, {"ksize": [2, 2, 2], "paddings": [1, 1, 1]}, ("Out", "Mask"), widths=(3, 1), many=1000),
+    )
+    yield (
+        "unpool",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, 2, w, w),
+                "Indices": np.tile(np.arange(w * w).reshape(w, w), (n, 2, 1, 1)).astype(np.int32),
+            },
+            {"ksize": [2, 2], "strides": [2, 2]},
+            widths=(3, 1),
+            many=1000,
+        ),
+    )
+    for op_type in ("bilinear_interp", "nearest_interp"):
+        yield op_type, Rows(images, {"out_h": 5, "out_w": 2}, widths=(3, 1), many=1000, lod=())
+    for op_type, maps, spatial, attrs in (
+        ("conv2d", 6, 2, {"groups": 2}),
+        ("depthwise_conv2d", 4, 2, {"groups": 4}),
+        ("conv3d", 6, 3, {"groups": 2}),
+        ("conv2d_transpose", 6, 2, {"groups": 2}),
+        ("depthwise_conv2d_transpose", 4, 2, {"groups": 4}),
+        ("conv3d_transpose", 6, 3, {"groups": 2}),
+    ):
+        attrs = {**attrs, "paddings": [1] * spatial, "strides": [1] * (spatial - 1) + [2]}
+        groups = attrs["groups"]
+        filters = (4, maps // groups) if "transpose" in op_type else (maps, 4 // groups)
+        yield (
+            op_type,
+            Rows(
+                lambda n, w, filters=filters, spatial=spatial: {
+                    "Input": numbers(n, 4, *[w] * spatial),
+                    "Filter": numbers(*filters, *[3] * spatial, seed=4),
+                },
+                attrs,
+                ("Output",),
+                by=("Input",),
+                widths=(4, 2),
+                known=("Filter",),
+                many=600,
+                lod=("Output",),
+            ),
+        )
+
+    yield "im2sequence", Rows(images, {"kernels": [2, 2], "paddings": [1, 1, 0, 0]}, widths=(3, 1), many=1000, lod=None)
+
+    # sequences
+    yield "sequence_softmax", Rows(lambda n, w: {"X": sequences(n, 1)}, widths=(1,), lod=None)
+    yield "sequence_reverse", Rows(lambda n, w: {"X": sequences(n, w)}, {}, ("Y",), lod=None)
+    for kind in ("AVERAGE", "SUM", "SQRT", "MAX", "FIRST", "LAST"):
+        others = ("MaxIndex",) if kind == "MAX" else ()
+        yield "sequence_pool", Rows(lambda n, w: {"X": sequences(n, w)}, {"pooltype": kind}, ("Out", *others), lod=None)
+    yield (
+        "sequence_conv",
+        Rows(
+            lambda n, w: {"X": sequences(n, w), "Filter": numbers(3 * w, 2, seed=4)},
+            {"contextStart": -1},
+            known=("Filter",),
+            lod=None,
+        ),
+    )
+    yield (
+        "row_conv",
+        Rows(lambda n, w: {"X": sequences(n, w), "Filter": numbers(2, w, seed=4)}, known=("Filter",), lod=None),
+    )
+    yield "sequence_reshape", Rows(lambda n, w: {"X": sequences(n, 2 * w)}, {"new_dim": 2}, lod=None)
+    yield "sequence_expand", Rows(lambda n, w: {"X": numbers(n, w), "Y": sequences(n, 1)}, {"ref_level": 0}, lod=None)
+    yield "sequence_expand_as", Rows(lambda n, w: {"X": numbers(n, w), "Y": sequences(n, 1)}, lod=None)
+    yield "sequence_concat", Rows(lambda n, w: {"X": [sequences(n, w), sequences(n, w, seed=4)]}, lod=None)
+    yield (
+        "sequence_pad",
+        Rows(
+            lambda n, w: {"X": sequences(n, w), "PadValue": np.array([0.5])},
+            {"padded_length": 4},
+            ("Out", "Length"),
+            lod=None,
+            known=("PadValue",),
+        ),
+    )
+    yield (
+        "sequence_unpad",
+        Rows(lambda n, w: {"X": numbers(n, 3, w), "Length": np.array(lengths_of(n)[0], np.int64)}, lod=None),
+    )
+    yield (
+        "sequence_slice",
+        Rows(
+            lambda n, w: {
+                "X": sequences(n, w),
+                "Offset": np.zeros((n, 1), np.int64),
+                "Length": np.minimum(lengths_of(n), 1).reshape(n, 1),
+            },
+            lod=None,
+        ),
+    )
+    yield (
+        "sequence_scatter",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, 4),
+                "Ids": (whole(sum(lengths_of(n)[0]), 1), lengths_of(n)),
+                "Updates": sequences(n, 1, seed=4),
+            },
+            by=("X", "Updates"),
+            lod=None,
+            widths=(1,),
+        ),
+    )
+    yield (
+        "sequence_enumerate",
+        Rows(
+            lambda n, w: {"X": (whole(sum(lengths_of(n)[0]), 1), lengths_of(n))},
+            {"win_size": 2},
+            by=(),
+            widths=(1,),
+            lod=None,
+        ),
+    )
+    yield (
+        "sequence_erase",
+        Rows(
+            lambda n, w: {"X": (whole(sum(lengths_of(n)[0]), 1), lengths_of(n))},
+            {"tokens": [1, 2]},
+            by=(),
+            lod=None,
+            widths=(1,),
+        ),
+    )
+    yield (
+        "lstm",
+        Rows(
+            lambda n, w: {
+                "Input": sequences(n, 4 * w),
+                "Weight": numbers(w, 4 * w, seed=4),
+                "Bias": numbers(1, 7 * w, seed=5),
+            },
+            {},
+            ("Hidden", "Cell"),
+            by=("Input",),
+            others=("BatchGate", "BatchCellPreAct"),
+            lod=None,
+            known=("Weight", "Bias"),
+            many=3000,
+        ),
+    )
+    yield (
+        "lstmp",
+        Rows(
+            lambda n, w: {
+                "Input": sequences(n, 4 * w),
+                "Weight": numbers(2, 4 * w, seed=4),
+                "Bias": numbers(1, 7 * w, seed=5),
+                "ProjWeight": numbers(w, 2, seed=6),
+            },
+            {},
+            ("Projection", "Cell"),
+            by=("Input",),
+            others=("BatchGate", "BatchCellPreAct", "BatchHidden"),
+            lod=None,
+            known=("Weight", "ProjWeight", "Bias"),
+            many=3000,
+        ),
+    )
+    yield (
+        "gru",
+        Rows(
+            lambda n, w: {"Input": sequences(n, 3 * w), "Weight": numbers(w, 3 * w, seed=4)},
+            {},
+            ("Hidden",),
+            by=("Input",),
+            others=("BatchGate", "BatchResetHiddenPrev", "BatchHidden"),
+            lod=None,
+            known=("Weight",),
+            many=3000,
+        ),
+    )
+    yield (
+        "linear_chain_crf",
+        Rows(
+            lambda n, w: {
+                "Emission": sequences(n, w),
+                "Transition": numbers(w + 2, w, seed=4),
+                "Label": (whole(sum(lengths_of(n)[0]), 1, below=w), lengths_of(n)),
+            },
+            {},
+            ("LogLikelihood",),
+            by=("Emission",),
+            others=("Alpha", "EmissionExps", "TransitionExps"),
+            lod=None,
+            known=("Transition",),
+            many=1000,
+        ),
+    )
+    yield (
+        "crf_decoding",
+        Rows(
+            lambda n, w: {"Emission": sequences(n, w), "Transition": numbers(w + 2, w, seed=4)},
+            {},
+            ("ViterbiPath",),
+            by=(),
+            known=("Transition",),
+            lod=None,
+            many=1000,
+        ),
+    )
+    yield (
+        "warpctc",
+        Rows(
+            lambda n, w: {
+                "Logits": sequences(n, w),
+                "Label": (np.ones((n, 1), np.int32), [[1] * n]),
+            },
+            {},
+            ("Loss",),
+            by=("Logits",),
+            others=("WarpCTCGrad",),
+            lod=None,
+            widths=(4, 2),
+            many=1000,
+        ),
+    )
+
+    # optimizers
+    for op_type, state, attrs in (
+        ("sgd", {}, {}),
+        ("momentum", {"Velocity": "VelocityOut"}, {"mu": 0.9, "use_nesterov": True}),
+        ("adagrad", {"Moment": "MomentOut"}, {}),
+        ("decayed_adagrad", {"Moment": "MomentOut"}, {"decay": 0.7}),
+        (
+            "rmsprop",
+            {"Moment": "MomentOut", "MeanSquare": "MeanSquareOut", "MeanGrad": "MeanGradOut"},
+            {"centered": True},
+        ),
+        ("adadelta", {"AvgSquaredGrad": "AvgSquaredGradOut", "AvgSquaredUpdate": "AvgSquaredUpdateOut"}, {}),
+        ("adamax", {"Moment": "MomentOut", "InfNorm": "InfNormOut"}, {}),
+        (
+            "ftrl",
+            {"SquaredAccumulator": "SquaredAccumOut", "LinearAccumulator": "LinearAccumOut"},
+            {"l1": 0.1, "l2": 0.2},
+        ),
+        ("proximal_gd", {}, {"l1": 0.1, "l2": 0.2}),
+        ("proximal_adagrad", {"Moment": "MomentOut"}, {"l1": 0.1, "l2": 0.2}),
+        ("adam", {"Moment1": "Moment1Out", "Moment2": "Moment2Out"}, {}),
+        ("adamw", {"Moment1": "Moment1Out", "Moment2": "Moment2Out"}, {"coeff": 0.1}),
+    ):
+        powers = {"adam": ("Beta1Pow", "Beta2Pow"), "adamw": ("Beta1Pow", "Beta2Pow"), "adamax": ("Beta1Pow",)}
+        single = () if op_type == "adadelta" else ("LearningRate", *powers.get(op_type, ()))
+        slots = ("Param", "Grad", *state)
+        yield (
+            op_type,
+            Rows(
+                lambda n, w, slots=slots, single=single: {
+                    **{slot: numbers(n, w, seed=i) for i, slot in enumerate(slots)},
+                    **{slot: np.array([0.5]) for slot in single},
+                },
+                attrs,
+                ("ParamOut", *state.values()),
+                by=(),
+                known=single,
+                lod=(),
+            ),
+        )
+
+
+def _others() -> Iterator[tuple[str, Rows]]:
+    """Operators whose results depend on all rows at once."""
+    yield "mean", Rows(x, lod=())
+    yield "l1_norm", Rows(x, lod=())
+    yield "squared_l2_norm", Rows(x, lod=())
+    yield "clip_by_norm", Rows(x, {"max_norm": 0.5}, by=())
+    yield "kldiv_loss", Rows(lambda n, w: {"X": numbers(n, w), "Target": numbers(n, w, seed=4)}, {}, ("Loss",), lod=())
+    for op_type in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod"):
+        yield op_type, Rows(x, {"dim": [0]}, lod=())
+        yield op_type, Rows(x, {"reduce_all": True}, lod=())
+    for op_type in ("reduce_all", "reduce_any"):
+        yield op_type, Rows(lambda n, w: {"X": bits(n, w)}, {"reduce_all": True}, by=(), lod=())
+    yield "cumsum", Rows(x, {"axis": 0, "reverse": True})
+    yield "softmax", Rows(x, {"axis": 0})
+    for op_type in ("isfinite", "isinf", "isnan", "is_empty"):
+        yield op_type, Rows(x, by=(), lod=())
+    yield "shape", Rows(lambda n, w: {"Input": numbers(n, w)}, by=(), lod=())
+    yield (
+        "scatter",
+        Rows(
+            lambda n, w: {"X": numbers(n, w), "Ids": whole(2, below=min(n, 2)), "Updates": numbers(2, w, seed=4)},
+            {"overwrite": False},
+            by=("X", "Updates"),
+        ),
+    )
+    yield "increment", Rows(lambda n, w: {"X": numbers(1)}, {"step": 2.0}, by=(), widths=(1,))
+    yield "lod_reset", Rows(lambda n, w: {"X": numbers(n, w), "Y": (numbers(n, 1), [[n]])}, lod=())
+    yield (
+        "batch_norm",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, w),
+                "Scale": numbers(w, seed=4),
+                "Bias": numbers(w, seed=5),
+                "Mean": numbers(w, seed=6),
+                "Variance": numbers(w, seed=7),
+            },
+            {},
+            ("Y", "MeanOut", "VarianceOut", "SavedMean", "SavedVariance"),
+            ("X", "Scale", "Bias"),
+            known=("Scale", "Bias", "Mean", "Variance"),
+            lod=("Y",),
+        ),
+    )
+    yield "dropout", Rows(x, {"dropout_prob": 0.3, "seed": 5}, ("Out", "Mask"))
+    yield (
+        "lars_momentum",
+        Rows(
+            lambda n, w: {
+                "Param": numbers(n, w),
+                "Grad": numbers(n, w, seed=4),
+                "Velocity": numbers(n, w, seed=5),
+                "LearningRate": np.array([0.5]),
+            },
+            {"mu": 0.9},
+            ("ParamOut", "VelocityOut"),
+            by=(),
+            known=("LearningRate",),
+            lod=(),
+        ),
+    )
+    yield (
+        "accuracy",
+        Rows(
+            lambda n, w: {"Out": numbers(n, 2), "Indices": whole(n, 2), "Label": whole(n, 1, seed=4)},
+            {},
+            ("Accuracy", "Correct", "Total"),
+            by=(),
+            lod=(),
+        ),
+    )
+    yield (
+        "split_lod_tensor",
+        Rows(lambda n, w: {"X": numbers(n, w), "Mask": bits(n, 1)}, {}, ("OutTrue", "OutFalse"), lod=()),
+    )
+    yield (
+        "merge_lod_tensor",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, w),
+                "Mask": bits(n, 1),
+                "InTrue": numbers(int(bits(n, 1).sum()), w, seed=4),
+                "InFalse": numbers(n - int(bits(n, 1).sum()), w, seed=5),
+            },
+            by=("InTrue", "InFalse"),
+            lod=(),
+        ),
+    )
+
+
+CASES = [*_pairs(), *((op_type, replace(rows, by_row=False)) for op_type, rows in _others())]
