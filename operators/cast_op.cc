@@ -8,6 +8,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/visit_type.h"
 
 namespace headrace::ops {
 namespace {
@@ -56,39 +57,6 @@ T Narrow(Wide value) {
   }
 }
 
-template <typename Visitor>
-void VisitCastType(DataType type, Visitor&& visit) {
-  switch (type) {
-    case DataType::kBool:
-      return visit(bool{});
-    case DataType::kInt16:
-      return visit(int16_t{});
-    case DataType::kInt32:
-      return visit(int32_t{});
-    case DataType::kInt64:
-      return visit(int64_t{});
-    case DataType::kFloat16:
-      return visit(float16{});
-    case DataType::kFloat32:
-      return visit(float{});
-    case DataType::kFloat64:
-      return visit(double{});
-    case DataType::kUInt8:
-      return visit(uint8_t{});
-    case DataType::kInt8:
-      return visit(int8_t{});
-    case DataType::kBFloat16:
-      return visit(bfloat16{});
-    case DataType::kUInt16:
-      return visit(uint16_t{});
-    case DataType::kUInt32:
-      return visit(uint32_t{});
-    case DataType::kUInt64:
-      return visit(uint64_t{});
-  }
-  Throw<InvalidArgument>("there is no dtype ", static_cast<int32_t>(type));
-}
-
 // Every type goes to every other by way of `Wide`, block by block: 26 loops instead of 169.
 template <typename Wide>
 void CastThrough(const LoDTensor& x, LoDTensor* out, DataType type) {
@@ -98,11 +66,11 @@ void CastThrough(const LoDTensor& x, LoDTensor* out, DataType type) {
   const void* from = x.raw_data();
   for (int64_t begin = 0; begin < x.numel(); begin += kBlock) {
     const int64_t n = std::min(kBlock, x.numel() - begin);
-    VisitCastType(x.dtype(), [&](auto tag) {
+    VisitEveryType(x.dtype(), [&](auto tag) {
       const auto* source = static_cast<const decltype(tag)*>(from) + begin;
       std::transform(source, source + n, block, [](auto value) { return Widen<Wide>(value); });
     });
-    VisitCastType(type, [&](auto tag) {
+    VisitEveryType(type, [&](auto tag) {
       using T = decltype(tag);
       std::transform(block, block + n, static_cast<T*>(to) + begin, [](Wide value) { return Narrow<T>(value); });
     });
@@ -111,7 +79,7 @@ void CastThrough(const LoDTensor& x, LoDTensor* out, DataType type) {
 
 bool IsFloating(DataType type) {
   bool floating = false;
-  VisitCastType(type, [&](auto tag) { floating = kIsFloating<decltype(tag)>; });
+  VisitEveryType(type, [&](auto tag) { floating = kIsFloating<decltype(tag)>; });
   return floating;
 }
 

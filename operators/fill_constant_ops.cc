@@ -1,5 +1,6 @@
 // fill_constant, fill_constant_batch_size_like, fill_any_like, fill_zeros_like, fill_zeros_like2: every element is the
 // same. fill: elements that are part of the program.
+#include <Eigen/Core>
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -44,6 +45,10 @@ template <typename T>
 T ElementOf(double value) {
   if constexpr (std::is_same_v<T, bool>) {
     return value != 0;
+  } else if constexpr (std::is_same_v<T, float16>) {
+    return {Eigen::numext::bit_cast<uint16_t>(Eigen::half(static_cast<float>(value)))};
+  } else if constexpr (std::is_same_v<T, bfloat16>) {
+    return {Eigen::numext::bit_cast<uint16_t>(Eigen::bfloat16(static_cast<float>(value)))};
   } else {
     return ConstantOf<T>(value);
   }
@@ -138,7 +143,7 @@ void FillZerosLike2Kernel(const ExecutionContext& ctx) {
 void FillAnyLikeKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
   const int32_t type = ctx.Attr<int32_t>("dtype");
-  VisitType(type == -1 ? ctx.Input("X").dtype() : static_cast<DataType>(type), "dtype", [&]<typename T>(T) {
+  VisitEveryType(type == -1 ? ctx.Input("X").dtype() : static_cast<DataType>(type), [&]<typename T>(T) {
     const auto value = ElementOf<T>(ctx.Attr<double>("value"));
     std::fill_n(out->mutable_data<T>(), out->numel(), value);
   });
@@ -146,7 +151,7 @@ void FillAnyLikeKernel(const ExecutionContext& ctx) {
 
 void InferFillAnyLike(InferShapeContext& ctx) {
   const DataType type = ctx.Attr<int32_t>("dtype") == -1 ? ctx.InputType("X") : TypeAttr(ctx, "dtype");
-  VisitType(type, "dtype", [&]<typename T>(T) { (void)ElementOf<T>(ctx.Attr<double>("value")); });
+  VisitEveryType(type, [&]<typename T>(T) { (void)ElementOf<T>(ctx.Attr<double>("value")); });
   SetOutput(ctx, "Out", ctx.InputDim("X"), type);
   ctx.ShareLoD("X", "Out");
 }
