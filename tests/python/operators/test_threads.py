@@ -1,0 +1,69 @@
+"""Operators and their gradients give the same bits on any number of threads."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from row_cases import CASES
+
+import headrace.fluid as fluid
+from headrace.fluid import core
+
+#: Operators that leave all work to one thread.
+ON_ONE_THREAD = re.compile(
+    r"logical_.*|assign|cast|clip|clip_by_norm|fill_.*_like2?|rnn_memory_helper|prelu|log_softmax|cumsum|reverse|norm"
+    r"|argsort|arg_(max|min)|top_k|expand|pad|slice|(reshape|flatten|squeeze|unsqueeze)2?|crop|pad_constant_like|gather"
+    r"|multiplex|one_hot|conv_shift|cos_sim|lstm_unit|kldiv_loss|bpr_loss|hierarchical_sigmoid|data_norm|lrn|maxout"
+    r"|shuffle_channel|pad2d|spp|max_pool[23]d_with_index|unpool|.*_interp|im2sequence|row_conv|linear_chain_crf"
+    r"|sequence_(?!conv$).*|crf_decoding|warpctc|l1_norm|squared_l2_norm|is.*|shape|scatter|increment|lod_reset|accuracy"
+    r"|(split|merge)_lod_tensor"
+)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The threads that programs have started since the test began."""
+    threads: set[str] = set()
+    before = set(os.listdir("/proc/self/task"))
+    run = fluid.Executor.run
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        threads.update(set(os.listdir("/proc/self/task")) - before)
+        return result
+
+    monkeypatch.setattr(fluid.Executor, "run", counted)
+    return threads
+
+
+@pytest.mark.parametrize("op_type", dict.fromkeys(op_type for op_type, _ in CASES))
+def test_the_same_bits(op_type: str, monkeypatch: pytest.MonkeyPatch, started: set[str]) -> None:
+    cases = [case for name, case in CASES if name == op_type]
+    tests = [(case, case.test(op_type, case.many, max(case.widths), np.float32)) for case in cases]
+
+    def results(threads: int) -> list[bytes]:
+        monkeypatch.setenv("CPU_NUM", str(threads))
+        values: list[Any] = []
+        for case, test in tests:
+            tensors = test.run()
+            values += [np.asarray(tensors[slot][0]) for slot in case.outputs]
+            if case.by:
+                values += test.gradients(case.by, case.outputs[:1], np.float32).values()
+        return [value.tobytes() for value in values]
+
+    expected = results(4)
+    assert bool(started) == (ON_ONE_THREAD.fullmatch(op_type) is None)
+    for threads in (1, 2, 3) if started else ():
+        assert results(threads) == expected, threads
+
+
+def test_none_has_been_left_out() -> None:
+    """What has no rows (see test_rows.ELSEWHERE) fills, draws or counts: all of it on one thread."""
+    cases = {op_type for op_type, _ in CASES}
+    optimizers = {t for t in core.op_types() if any(slot["name"] == "ParamOut" for slot in core.op_info(t)["outputs"])}
+    assert len(optimizers) >= 13
+    assert not optimizers - cases
