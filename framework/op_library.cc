@@ -1,11 +1,14 @@
 #include "framework/op_library.h"
 
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <link.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string_view>
 
@@ -52,6 +55,21 @@ bool IsLoaded(const std::string& path) {
   return handle != nullptr;
 }
 
+// What dlerror says, with the name of a missing symbol as its source has it.
+std::string Readable(std::string reason) {
+  constexpr std::string_view kBefore = "undefined symbol: ";
+  const size_t found = reason.find(kBefore);
+  if (found == std::string::npos) {
+    return reason;
+  }
+  const size_t begin = found + kBefore.size();
+  const size_t size = reason.find_first_of(" ,", begin) - begin;
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(reason.substr(begin, size).c_str(), nullptr, nullptr, &status), std::free);
+  return name == nullptr ? reason : StrCat(reason, " (", name.get(), "): is the library linked with all that it uses?");
+}
+
 // Why a library has registered nothing that this program could use.
 std::string WhyNothing() {
   Dl_info own{};
@@ -86,7 +104,7 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
                    other_abi ? "it was built with the headers of another version of headrace; build it anew with those "
                                "of this version: "
                              : "",
-                   reason);
+                   Readable(reason));
   }
   if (const auto it = libraries->find(handle); it == libraries->end()) {
     Library library;
