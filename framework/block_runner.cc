@@ -134,15 +134,24 @@ void BlockRunner::Declare(Scope* scope) const {
 }
 
 void BlockRunner::Run(const Scope& scope, const Place& place) {
-  for (const std::string& name : arrays_) {
-    scope.GetVar(name).GetMutable<LoDTensorArray>()->clear();
+  for (Variable* array : ArraysIn(scope)) {
+    array->GetMutable<LoDTensorArray>()->clear();
   }
   for (const auto& op : ops_) {
     op->Run(scope, place);
   }
 }
 
+const std::vector<Variable*>& BlockRunner::ArraysIn(const Scope& scope) {
+  if (arrays_.empty()) {
+    static const std::vector<Variable*> kNone;
+    return kNone;
+  }
+  return arrays_in_.At(scope, [&] { return scope.GetVars(arrays_); });
+}
+
 void BlockRunner::Unbind() {
+  arrays_in_.Clear();
   for (const auto& op : ops_) {
     op->Unbind();
   }

@@ -55,10 +55,12 @@ class HEADRACE_API BlockRunner {
 
  private:
   void CreateOps();
+  const std::vector<Variable*>& ArraysIn(const Scope& scope);
 
   const BlockDesc& block_;
   const std::vector<std::string> given_;
   std::vector<std::string> arrays_;  // those that each run starts without
+  ScopeBindings<std::vector<Variable*>> arrays_in_;
   std::vector<std::unique_ptr<OperatorBase>> ops_;
 };
 

@@ -50,7 +50,8 @@ void CheckKinds(const BlockDesc& block, const OpDesc& op, const OpInfo& info) {
 
 class CompileTimeContext : public InferShapeContext {
  public:
-  CompileTimeContext(BlockDesc* block, const OpDesc& op, const OpInfo& info) : block_(*block), op_(op), info_(info) {}
+  CompileTimeContext(BlockDesc* block, const OpDesc& op, const OpInfo& info)
+      : block_(*block), op_(op), attrs_(op), info_(info) {}
 
   // Writes what the shape function has set to the program. Throws, having written nothing, if an input would change its
   // type.
@@ -72,50 +73,53 @@ class CompileTimeContext : public InferShapeContext {
   }
 
   const OpDesc& op() const override { return op_; }
+  const AttributeIndex& attrs() const override { return attrs_; }
   bool IsRuntime() const override { return false; }
-  bool HasInput(std::string_view slot, size_t i) const override { return Find(op_.Input(slot), i) != nullptr; }
-  bool HasOutput(std::string_view slot, size_t i) const override { return Find(op_.Output(slot), i) != nullptr; }
+  bool HasInput(HashedName slot, size_t i) const override { return Find(Inputs(slot), i) != nullptr; }
+  bool HasOutput(HashedName slot, size_t i) const override { return Find(Outputs(slot), i) != nullptr; }
 
-  DDim InputDim(std::string_view slot, size_t i) const override { return InputTensor(slot, i).dims; }
-  DataType InputType(std::string_view slot, size_t i) const override { return InputTensor(slot, i).dtype; }
-  int32_t InputLoDLevel(std::string_view slot, size_t i) const override { return InputTensor(slot, i).lod_level; }
+  size_t InputSize(HashedName slot) const override { return Inputs(slot).size(); }
+  size_t OutputSize(HashedName slot) const override { return Outputs(slot).size(); }
+  DDim InputDim(HashedName slot, size_t i) const override { return InputTensor(slot, i).dims; }
+  DataType InputType(HashedName slot, size_t i) const override { return InputTensor(slot, i).dtype; }
+  int32_t InputLoDLevel(HashedName slot, size_t i) const override { return InputTensor(slot, i).lod_level; }
 
-  void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
+  void SetOutputDim(HashedName slot, const DDim& dims, size_t i) override {
     CheckDims(dims);
     if (VarDesc* var = CopyOf(slot, i)) {
       var->tensor.dims = dims;
     }
   }
 
-  void SetOutputType(std::string_view slot, DataType type, size_t i) override {
+  void SetOutputType(HashedName slot, DataType type, size_t i) override {
     if (VarDesc* var = CopyOf(slot, i)) {
       var->tensor.dtype = type;
     }
   }
 
-  void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
+  void ShareLoD(HashedName input, HashedName output, size_t i, size_t j) override {
     SetOutputLoDLevel(output, InputTensor(input, i).lod_level, j);
   }
 
-  void SetOutputLoDLevel(std::string_view slot, int32_t level, size_t i) override {
+  void SetOutputLoDLevel(HashedName slot, int32_t level, size_t i) override {
     if (VarDesc* var = OutputDesc(slot, i)) {
       var->tensor.lod_level = level;
     }
   }
 
-  bool InputIsSelectedRows(std::string_view slot, size_t i) const override {
+  bool InputIsSelectedRows(HashedName slot, size_t i) const override {
     return InputVar(slot, i).kind == VarKind::kSelectedRows;
   }
-  void SetOutputSelectedRows(std::string_view slot, size_t i) override {
+  void SetOutputSelectedRows(HashedName slot, size_t i) override {
     if (VarDesc* var = CopyOf(slot, i)) {
       var->kind = VarKind::kSelectedRows;
     }
   }
 
-  const VarDesc* InputDesc(std::string_view slot, size_t i) const override { return Find(op_.Input(slot), i); }
+  const VarDesc* InputDesc(HashedName slot, size_t i) const override { return Find(Inputs(slot), i); }
 
   // Whoever asks for the whole declaration decides about the LoD depth, too.
-  VarDesc* OutputDesc(std::string_view slot, size_t i) override {
+  VarDesc* OutputDesc(HashedName slot, size_t i) override {
     VarDesc* var = CopyOf(slot, i);
     if (var != nullptr) {
       has_lod_.insert(var);
@@ -124,14 +128,17 @@ class CompileTimeContext : public InferShapeContext {
   }
 
  private:
+  const std::vector<std::string>& Inputs(HashedName slot) const { return op_.Input(slot.ToString()); }
+  const std::vector<std::string>& Outputs(HashedName slot) const { return op_.Output(slot.ToString()); }
+
   // The output as it will be; nullptr if the slot is empty.
-  VarDesc* CopyOf(std::string_view slot, size_t i) {
-    const VarDesc* var = Find(op_.Output(slot), i);
+  VarDesc* CopyOf(HashedName slot, size_t i) {
+    const VarDesc* var = Find(Outputs(slot), i);
     if (var == nullptr) {
       return nullptr;
     }
     const auto [found, is_new] = outputs_.try_emplace(var, *var);
-    const SlotInfo* declared = is_new ? info_.FindOutput(slot) : nullptr;
+    const SlotInfo* declared = is_new ? info_.FindOutput(slot.ToString()) : nullptr;
     if (declared != nullptr && declared->selected_rows && var->kind == VarKind::kSelectedRows) {
       found->second.kind = VarKind::kLoDTensor;
     }
@@ -142,19 +149,20 @@ class CompileTimeContext : public InferShapeContext {
     return i < names.size() && names[i] != kEmptyVarName ? block_.FindVar(names[i]) : nullptr;
   }
 
-  const VarDesc& InputVar(std::string_view slot, size_t i) const {
-    const VarDesc* var = Find(op_.Input(slot), i);
+  const VarDesc& InputVar(HashedName slot, size_t i) const {
+    const VarDesc* var = Find(Inputs(slot), i);
     HR_ENFORCE(var != nullptr, NotFound, "input slot '", slot, "' of '", op_.type, "' holds no variable at position ",
                i);
-    CheckKind(*var, op_, info_, "input", slot);
+    CheckKind(*var, op_, info_, "input", slot.ToString());
     CheckDims(var->tensor.dims);
     return *var;
   }
 
-  const TensorSpec& InputTensor(std::string_view slot, size_t i) const { return InputVar(slot, i).tensor; }
+  const TensorSpec& InputTensor(HashedName slot, size_t i) const { return InputVar(slot, i).tensor; }
 
   BlockDesc& block_;
   const OpDesc& op_;
+  const AttributeIndex attrs_;
   const OpInfo& info_;
   std::map<const VarDesc*, VarDesc> outputs_;  // as they will be
   std::set<const VarDesc*> has_lod_;           // those of them whose LoD depth is inferred; the others have none

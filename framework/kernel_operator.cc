@@ -7,27 +7,6 @@
 namespace headrace {
 namespace {
 
-std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDesc& op, const VarNameMap& slots,
-                                                 std::string_view direction) {
-  std::vector<ExecutionContext::Slot> resolved;
-  for (const auto& [slot, names] : slots) {
-    auto& variables = resolved.emplace_back(ExecutionContext::Slot{slot, {}}).variables;
-    for (const std::string& name : names) {
-      Variable* variable = name == kEmptyVarName ? nullptr : scope.FindVar(name);
-      if (variable == nullptr && name != kEmptyVarName) {
-        NotFound error(StrCat("the scope has no variable '", name, "', which is in ", direction, " slot '", slot,
-                              "' of '", op.type, "'"));
-        error.SetVariable(name);
-        throw error;
-      }
-      variables.push_back(variable);
-    }
-  }
-  return resolved;
-}
-
-bool TakesRows(const SlotInfo* slot) { return slot != nullptr && slot->selected_rows; }
-
 void CheckRows(const Variable& variable) {
   try {
     variable.Get<SelectedRows>().Check();
@@ -49,28 +28,32 @@ void Unshare(Tensor* tensor) {
 // Shape inference over tensors, just before the kernel runs.
 class KernelOperator::RuntimeContext : public InferShapeContext {
  public:
-  RuntimeContext(const OpInfo& info, Binding* binding) : info_(info), binding_(*binding), context_(binding->context) {}
+  RuntimeContext(const KernelOperator& kernel_op, Binding* binding)
+      : kernel_op_(kernel_op), binding_(*binding), context_(binding->context) {}
 
   const OpDesc& op() const override { return context_.op(); }
+  const AttributeIndex& attrs() const override { return context_.attrs(); }
   bool IsRuntime() const override { return true; }
-  bool HasInput(std::string_view slot, size_t i) const override { return context_.HasInput(slot, i); }
-  bool HasOutput(std::string_view slot, size_t i) const override { return context_.HasOutput(slot, i); }
-  DDim InputDim(std::string_view slot, size_t i) const override {
+  bool HasInput(HashedName slot, size_t i) const override { return context_.HasInput(slot, i); }
+  bool HasOutput(HashedName slot, size_t i) const override { return context_.HasOutput(slot, i); }
+  size_t InputSize(HashedName slot) const override { return context_.InputSize(slot); }
+  size_t OutputSize(HashedName slot) const override { return context_.OutputSize(slot); }
+  DDim InputDim(HashedName slot, size_t i) const override {
     const SelectedRows* rows = Rows(slot, i);
     return rows == nullptr ? context_.Input(slot, i).dims() : rows->complete_dims();
   }
-  DataType InputType(std::string_view slot, size_t i) const override {
+  DataType InputType(HashedName slot, size_t i) const override {
     const SelectedRows* rows = Rows(slot, i);
     return rows == nullptr ? context_.Input(slot, i).dtype() : rows->value().dtype();
   }
-  int32_t InputLoDLevel(std::string_view slot, size_t i) const override {
+  int32_t InputLoDLevel(HashedName slot, size_t i) const override {
     return Rows(slot, i) == nullptr ? static_cast<int32_t>(context_.Input(slot, i).lod_level()) : 0;
   }
-  bool InputIsSelectedRows(std::string_view slot, size_t i) const override { return context_.IsSelectedRows(slot, i); }
-  void SetOutputSelectedRows(std::string_view, size_t) override {}
-  void SetOutputDim(std::string_view slot, const DDim& dims, size_t i) override {
+  bool InputIsSelectedRows(HashedName slot, size_t i) const override { return context_.IsSelectedRows(slot, i); }
+  void SetOutputSelectedRows(HashedName, size_t) override {}
+  void SetOutputDim(HashedName slot, const DDim& dims, size_t i) override {
     Variable* variable = context_.OutputVar(slot, i);
-    if (variable != nullptr && variable->IsType<SelectedRows>() && TakesRows(info_.FindOutput(slot))) {
+    if (variable != nullptr && variable->IsType<SelectedRows>() && TakesRows(kernel_op_.outputs_, slot)) {
       return;  // the kernel gives them their dims
     }
     LoDTensor* output = context_.OutputOrNull(slot, i);
@@ -85,8 +68,8 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
         "' and cannot take its result of shape ", ToString(dims), "; give the result a variable of its own");
     output->Resize(dims);
   }
-  void SetOutputType(std::string_view, DataType, size_t) override {}
-  void ShareLoD(std::string_view input, std::string_view output, size_t i, size_t j) override {
+  void SetOutputType(HashedName, DataType, size_t) override {}
+  void ShareLoD(HashedName input, HashedName output, size_t i, size_t j) override {
     const Variable* to = context_.OutputVar(output, j);
     for (Output& known : binding_.outputs) {
       if (known.variable == to) {
@@ -97,28 +80,45 @@ class KernelOperator::RuntimeContext : public InferShapeContext {
       }
     }
   }
-  void SetOutputLoDLevel(std::string_view, int32_t, size_t) override {}
-  const VarDesc* InputDesc(std::string_view, size_t) const override { return nullptr; }
-  VarDesc* OutputDesc(std::string_view, size_t) override { return nullptr; }
+  void SetOutputLoDLevel(HashedName, int32_t, size_t) override {}
+  const VarDesc* InputDesc(HashedName, size_t) const override { return nullptr; }
+  VarDesc* OutputDesc(HashedName, size_t) override { return nullptr; }
 
  private:
   // What the input holds if it is SelectedRows and may be.
-  const SelectedRows* Rows(std::string_view slot, size_t i) const {
-    return context_.IsSelectedRows(slot, i) && TakesRows(info_.FindInput(slot)) ? &context_.InputRows(slot, i)
-                                                                                : nullptr;
+  const SelectedRows* Rows(HashedName slot, size_t i) const {
+    return context_.IsSelectedRows(slot, i) && TakesRows(kernel_op_.inputs_, slot) ? &context_.InputRows(slot, i)
+                                                                                   : nullptr;
   }
 
-  const OpInfo& info_;
+  const KernelOperator& kernel_op_;
   Binding& binding_;
   const ExecutionContext& context_;
 };
 
-KernelOperator::KernelOperator(OpDesc desc, const OpInfo& info) : OperatorBase(std::move(desc)), info_(info) {}
+KernelOperator::KernelOperator(OpDesc desc, const OpInfo& info)
+    : OperatorBase(std::move(desc)),
+      info_(info),
+      inputs_(Declared(info.inputs)),
+      outputs_(Declared(info.outputs)),
+      type_slot_(info.kernel_type_slot),
+      type_attr_(info.kernel_type_attr) {}
 
-KernelOperator::Binding::Binding(const OpDesc& op, const Scope& scope)
-    : scope_id(scope.id()),
-      scope_revision(scope.revision()),
-      context(op, ResolveSlots(scope, op, op.inputs, "input"), ResolveSlots(scope, op, op.outputs, "output")) {
+std::vector<KernelOperator::DeclaredSlot> KernelOperator::Declared(const std::vector<SlotInfo>& slots) {
+  std::vector<DeclaredSlot> declared;
+  declared.reserve(slots.size());
+  for (const SlotInfo& slot : slots) {
+    declared.push_back({slot.name, slot.selected_rows});
+  }
+  return declared;
+}
+
+bool KernelOperator::TakesRows(const std::vector<DeclaredSlot>& slots, HashedName name) {
+  return std::any_of(slots.begin(), slots.end(),
+                     [name](const DeclaredSlot& slot) { return slot.selected_rows && slot.name == name; });
+}
+
+KernelOperator::Binding::Binding(ExecutionContext variables) : context(std::move(variables)) {
   context.ForEachOutput([this](Variable* output) {
     bool is_input = false;
     context.ForEachInput([&is_input, output](const Variable* input) { is_input = is_input || input == output; });
@@ -128,32 +128,13 @@ KernelOperator::Binding::Binding(const OpDesc& op, const Scope& scope)
   });
 }
 
-KernelOperator::Binding& KernelOperator::Bind(const Scope& scope) {
-  constexpr size_t kMaxBindings = 2048;  // so that those of scopes which are gone do not add up
-  const auto is_of_scope = [&scope](const auto& binding) { return binding->scope_id == scope.id(); };
-  auto found = bindings_.begin() + static_cast<std::ptrdiff_t>(expected_);
-  if (found == bindings_.end() || !is_of_scope(*found)) {
-    found = std::find_if(bindings_.begin(), bindings_.end(), is_of_scope);
-  }
-  if (found == bindings_.end()) {
-    if (bindings_.size() == kMaxBindings) {
-      bindings_.clear();
-    }
-    found = bindings_.insert(bindings_.end(), std::make_unique<Binding>(desc(), scope));
-  } else if ((*found)->scope_revision != scope.revision()) {
-    *found = std::make_unique<Binding>(desc(), scope);
-  }
-  expected_ = static_cast<size_t>(found - bindings_.begin() + 1) % bindings_.size();
-  return **found;
-}
-
 void KernelOperator::CheckInputs(const Binding& binding) const {
-  for (const auto& [slot, names] : desc().inputs) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      const Variable* variable = binding.context.InputVar(slot, i);
+  for (const ExecutionContext::Slot& slot : binding.context.inputs()) {
+    for (size_t i = 0; i < slot.variables.size(); ++i) {
+      const Variable* variable = slot.variables[i];
       // Variables of other types are the kernel's own concern.
       if (variable != nullptr && (!variable->initialized() || variable->IsType<LoDTensor>())) {
-        (void)binding.context.Input(slot, i);
+        (void)binding.context.Input(slot.name, i);
       } else if (variable != nullptr && variable->IsType<SelectedRows>()) {
         CheckRows(*variable);
       }
@@ -191,30 +172,27 @@ void KernelOperator::Infer(Binding* binding) const {
   binding->kernel = nullptr;
   inputs.clear();
   outputs.clear();
-  for (const auto& [slot, names] : desc().inputs) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      const Variable* variable = context.InputVar(slot, i);
-      if (variable != nullptr && variable->IsType<LoDTensor>()) {
-        const auto& tensor = variable->Get<LoDTensor>();
-        inputs.push_back({variable, tensor.dims(), tensor.dtype(), tensor.lod_level()});
-      } else if (variable != nullptr && variable->IsType<SelectedRows>()) {
-        const auto& rows = variable->Get<SelectedRows>();
-        inputs.push_back({variable, rows.complete_dims(), rows.value().dtype(), 0});
-      } else if (variable != nullptr) {
-        inputs.push_back({variable, {}, {}, 0});
-      }
+  context.ForEachInput([&inputs](const Variable* variable) {
+    if (variable->IsType<LoDTensor>()) {
+      const auto& tensor = variable->Get<LoDTensor>();
+      inputs.push_back({variable, tensor.dims(), tensor.dtype(), tensor.lod_level()});
+    } else if (variable->IsType<SelectedRows>()) {
+      const auto& rows = variable->Get<SelectedRows>();
+      inputs.push_back({variable, rows.complete_dims(), rows.value().dtype(), 0});
+    } else {
+      inputs.push_back({variable, {}, {}, 0});
     }
-  }
+  });
   context.ForEachOutput([&outputs](Variable* variable) { outputs.push_back({variable, {}, nullptr}); });
   if (info_.infer_shape) {
-    RuntimeContext shapes(info_, binding);
+    RuntimeContext shapes(*this, binding);
     info_.infer_shape(shapes);
   }
   std::erase_if(outputs, [](const Output& output) { return !output.variable->IsType<LoDTensor>(); });
   for (Output& output : outputs) {
     output.dims = output.variable->Get<LoDTensor>().dims();
   }
-  binding->kernel = &ChooseKernel(context);
+  binding->kernel = &ChooseKernel(binding);
 }
 
 // An output that shares no LoD has none: it must not keep that of a former run.
@@ -232,32 +210,37 @@ void KernelOperator::PassLoDsOn(const Binding& binding) const {
   }
 }
 
-const KernelFn& KernelOperator::ChooseKernel(const ExecutionContext& context) const {
-  if (info_.kernels.size() == 1 && info_.inputs.empty() && info_.kernel_type_attr.empty()) {
+DataType KernelOperator::KernelType(const ExecutionContext& context) const {
+  if (!type_attr_.empty()) {
+    return static_cast<DataType>(Attr<int32_t>(type_attr_));
+  }
+  const Tensor* decisive = nullptr;
+  const auto look_at = [&](const DeclaredSlot& slot, size_t i) {
+    decisive = slot.selected_rows && context.IsSelectedRows(slot.name, i) ? &context.InputRows(slot.name, i).value()
+                                                                          : context.InputOrNull(slot.name, i);
+  };
+  if (!type_slot_.empty()) {
+    look_at({type_slot_, TakesRows(inputs_, type_slot_)}, 0);
+  }
+  for (auto slot = inputs_.begin(); decisive == nullptr && slot != inputs_.end(); ++slot) {
+    for (size_t i = 0; decisive == nullptr && i < context.InputSize(slot->name); ++i) {
+      look_at(*slot, i);
+    }
+  }
+  HR_ENFORCE(decisive != nullptr, FailedPrecondition, "'", Type(), "' has no input whose type could select its kernel");
+  return decisive->dtype();
+}
+
+const KernelFn& KernelOperator::ChooseKernel(Binding* binding) const {
+  if (info_.kernels.size() == 1 && info_.inputs.empty() && type_attr_.empty()) {
     return info_.kernels.begin()->second;
   }
-  DataType wanted{};
-  if (!info_.kernel_type_attr.empty()) {
-    wanted = static_cast<DataType>(desc().Attr<int32_t>(info_.kernel_type_attr));
-  } else {
-    const Tensor* decisive = nullptr;
-    const auto tensor_in = [&context](const SlotInfo& slot, size_t i) -> const Tensor* {
-      return context.IsSelectedRows(slot.name, i) && slot.selected_rows ? &context.InputRows(slot.name, i).value()
-                                                                        : context.InputOrNull(slot.name, i);
-    };
-    if (!info_.kernel_type_slot.empty()) {
-      decisive = tensor_in(*info_.FindInput(info_.kernel_type_slot), 0);
-    }
-    for (auto slot = info_.inputs.begin(); decisive == nullptr && slot != info_.inputs.end(); ++slot) {
-      for (size_t i = 0; decisive == nullptr && i < context.InputSize(slot->name); ++i) {
-        decisive = tensor_in(*slot, i);
-      }
-    }
-    HR_ENFORCE(decisive != nullptr, FailedPrecondition, "'", Type(),
-               "' has no input whose type could select its kernel");
-    wanted = decisive->dtype();
+  const DataType type = KernelType(binding->context);
+  if (binding->last_kernel == nullptr || binding->last_type != type) {
+    binding->last_kernel = &OpRegistry::GetKernel(info_, type);
+    binding->last_type = type;
   }
-  return OpRegistry::GetKernel(info_, wanted);
+  return *binding->last_kernel;
 }
 
 void KernelOperator::RunImpl(const Scope& scope, const Place&) {
@@ -269,7 +252,7 @@ void KernelOperator::RunImpl(const Scope& scope, const Place&) {
 }
 
 void KernelOperator::RunKernel(const Scope& scope) {
-  Binding& binding = Bind(scope);
+  Binding& binding = bindings_.At(scope, [&] { return Binding(LookUp(scope)); });
   const bool warm = binding.kernel != nullptr && InputsAreAsBefore(binding);
   if (!warm) {
     CheckInputs(binding);

@@ -1,8 +1,7 @@
 // The operator that runs a registered kernel.
 #pragma once
 
-#include <cstdint>
-#include <memory>
+#include <cstddef>
 #include <vector>
 
 #include "framework/op_registry.h"
@@ -10,10 +9,9 @@
 
 namespace headrace {
 
-// Looks its variables up at the first run on a scope and again only when the scope has changed; remembers some scopes,
-// so that the steps of a loop may have one each. A run infers shapes and chooses the kernel by dtype, unless the inputs
-// have the dims, dtypes and LoD depths, and the outputs the dims, that they had when it last did so on this scope; then
-// it calls the kernel.
+// Looks its variables up at the first run on a scope and again only when the scope has changed. A run infers shapes and
+// chooses the kernel by dtype, unless the inputs have the dims, dtypes and LoD depths, and the outputs the dims, that
+// they had when it last did so on this scope; then it calls the kernel.
 //
 // An output that is an input as well (a parameter that an optimizer updates in place) keeps its contents: if its memory
 // is not the variable's alone, because it was handed out or came from outside, it gets a copy of its own before the
@@ -22,10 +20,7 @@ class KernelOperator : public OperatorBase {
  public:
   KernelOperator(OpDesc desc, const OpInfo& info);
 
-  void Unbind() override {
-    bindings_.clear();
-    expected_ = 0;
-  }
+  void Unbind() override { bindings_.Clear(); }
 
  private:
   class RuntimeContext;
@@ -45,32 +40,44 @@ class KernelOperator : public OperatorBase {
 
   // The operator on one scope.
   struct Binding {
-    Binding(const OpDesc& op, const Scope& scope);
+    explicit Binding(ExecutionContext variables);
 
-    uint64_t scope_id;
-    uint64_t scope_revision;
     ExecutionContext context;
     std::vector<Variable*> in_place;  // both input and output
 
     // What Infer found; a kernel only if it has come to its end.
     const KernelFn* kernel = nullptr;
+    const KernelFn* last_kernel = nullptr;  // whether it has come to its end or not
+    DataType last_type{};                   // that chose it
     std::vector<Input> inputs;
     std::vector<Output> outputs;  // those that are tensors
   };
 
+  // A slot that the operator declares.
+  struct DeclaredSlot {
+    HashedName name;
+    bool selected_rows;
+  };
+
   void RunImpl(const Scope& scope, const Place& place) override;
   void RunKernel(const Scope& scope);
-  Binding& Bind(const Scope& scope);
   void CheckInputs(const Binding& binding) const;
   static bool InputsAreAsBefore(const Binding& binding);
   static bool OutputsAreAsBefore(const Binding& binding);
   void Infer(Binding* binding) const;
   void PassLoDsOn(const Binding& binding) const;
-  const KernelFn& ChooseKernel(const ExecutionContext& context) const;
+  DataType KernelType(const ExecutionContext& context) const;
+  const KernelFn& ChooseKernel(Binding* binding) const;
+
+  static std::vector<DeclaredSlot> Declared(const std::vector<SlotInfo>& slots);
+  static bool TakesRows(const std::vector<DeclaredSlot>& slots, HashedName name);
 
   const OpInfo& info_;
-  std::vector<std::unique_ptr<Binding>> bindings_;
-  size_t expected_ = 0;  // the binding that the next run probably uses
+  const std::vector<DeclaredSlot> inputs_;
+  const std::vector<DeclaredSlot> outputs_;
+  const HashedName type_slot_;  // OpInfo::kernel_type_slot
+  const HashedName type_attr_;  // OpInfo::kernel_type_attr
+  ScopeBindings<Binding> bindings_;
 };
 
 }  // namespace headrace

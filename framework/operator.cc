@@ -1,5 +1,6 @@
 #include "framework/operator.h"
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 
@@ -13,29 +14,45 @@ const std::string& OnlyName(const OpDesc& op, const std::vector<std::string>& na
   return names.front();
 }
 
-Variable* VariableIn(const std::vector<ExecutionContext::Slot>& slots, std::string_view name, size_t i) {
-  for (const ExecutionContext::Slot& slot : slots) {
-    if (slot.name == name) {
-      return i < slot.variables.size() ? slot.variables[i] : nullptr;
-    }
-  }
-  return nullptr;
+const ExecutionContext::Slot* FindSlot(const std::vector<ExecutionContext::Slot>& slots, HashedName name) {
+  const auto it = std::find_if(slots.begin(), slots.end(), [name](const auto& slot) { return slot.name == name; });
+  return it == slots.end() ? nullptr : &*it;
 }
 
-size_t SizeIn(const std::vector<ExecutionContext::Slot>& slots, std::string_view name) {
-  for (const ExecutionContext::Slot& slot : slots) {
-    if (slot.name == name) {
-      return slot.variables.size();
+Variable* VariableIn(const std::vector<ExecutionContext::Slot>& slots, HashedName name, size_t i) {
+  const ExecutionContext::Slot* slot = FindSlot(slots, name);
+  return slot != nullptr && i < slot->variables.size() ? slot->variables[i] : nullptr;
+}
+
+size_t SizeIn(const std::vector<ExecutionContext::Slot>& slots, HashedName name) {
+  const ExecutionContext::Slot* slot = FindSlot(slots, name);
+  return slot == nullptr ? 0 : slot->variables.size();
+}
+
+std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDesc& op, const VarNameMap& slots,
+                                                 std::string_view direction) {
+  std::vector<ExecutionContext::Slot> resolved;
+  for (const auto& [slot, names] : slots) {
+    auto& variables = resolved.emplace_back(ExecutionContext::Slot{slot, {}}).variables;
+    for (const std::string& name : names) {
+      Variable* variable = name == kEmptyVarName ? nullptr : scope.FindVar(name);
+      if (variable == nullptr && name != kEmptyVarName) {
+        NotFound error(StrCat("the scope has no variable '", name, "', which is in ", direction, " slot '", slot,
+                              "' of '", op.type, "'"));
+        error.SetVariable(name);
+        throw error;
+      }
+      variables.push_back(variable);
     }
   }
-  return 0;
+  return resolved;
 }
 
 }  // namespace
 
 OperatorBase::~OperatorBase() = default;
 void OperatorBase::Prepare(const BlockDesc&) {}
-void OperatorBase::Unbind() {}
+void OperatorBase::Unbind() { bindings_.Clear(); }
 
 void OperatorBase::Run(const Scope& scope, const Place& place) {
   try {  // what else is thrown, by feeders and wait hooks, keeps its type
@@ -56,14 +73,47 @@ const std::string& OperatorBase::Output(std::string_view slot) const {
   return OnlyName(desc_, desc_.Output(slot), "output", slot);
 }
 
-Variable* ExecutionContext::InputVar(std::string_view slot, size_t i) const { return VariableIn(inputs_, slot, i); }
-Variable* ExecutionContext::OutputVar(std::string_view slot, size_t i) const { return VariableIn(outputs_, slot, i); }
-bool ExecutionContext::HasInput(std::string_view slot, size_t i) const { return InputVar(slot, i) != nullptr; }
-bool ExecutionContext::HasOutput(std::string_view slot, size_t i) const { return OutputVar(slot, i) != nullptr; }
-size_t ExecutionContext::InputSize(std::string_view slot) const { return SizeIn(inputs_, slot); }
-size_t ExecutionContext::OutputSize(std::string_view slot) const { return SizeIn(outputs_, slot); }
+const ExecutionContext& OperatorBase::Bind(const Scope& scope) {
+  return bindings_.At(scope, [&] { return LookUp(scope); });
+}
+ExecutionContext OperatorBase::LookUp(const Scope& scope) const {
+  return {desc_, attrs_, ResolveSlots(scope, desc_, desc_.inputs, "input"),
+          ResolveSlots(scope, desc_, desc_.outputs, "output")};
+}
 
-const LoDTensor* ExecutionContext::InputOrNull(std::string_view slot, size_t i) const {
+AttributeIndex::AttributeIndex(const OpDesc& op) : op_(op) {
+  entries_.reserve(op.attrs.size());
+  for (const auto& [name, attr] : op.attrs) {
+    const auto* text = std::get_if<std::string>(&attr);
+    entries_.push_back({name, &attr, text == nullptr ? HashedName("") : HashedName(*text)});
+  }
+}
+
+const AttributeIndex::Entry* AttributeIndex::FindEntry(HashedName name) const {
+  const auto it = std::find_if(entries_.begin(), entries_.end(), [name](const Entry& e) { return e.name == name; });
+  return it == entries_.end() ? nullptr : &*it;
+}
+
+const Attribute* AttributeIndex::Find(HashedName name) const {
+  const Entry* entry = FindEntry(name);
+  return entry == nullptr ? nullptr : entry->attr;
+}
+
+HashedName AttributeIndex::Text(HashedName name) const {
+  const Entry* entry = FindEntry(name);
+  return entry != nullptr && std::holds_alternative<std::string>(*entry->attr)
+             ? entry->text
+             : HashedName(op_.Attr<std::string>(name.ToString()));
+}
+
+Variable* ExecutionContext::InputVar(HashedName slot, size_t i) const { return VariableIn(inputs_, slot, i); }
+Variable* ExecutionContext::OutputVar(HashedName slot, size_t i) const { return VariableIn(outputs_, slot, i); }
+bool ExecutionContext::HasInput(HashedName slot, size_t i) const { return InputVar(slot, i) != nullptr; }
+bool ExecutionContext::HasOutput(HashedName slot, size_t i) const { return OutputVar(slot, i) != nullptr; }
+size_t ExecutionContext::InputSize(HashedName slot) const { return SizeIn(inputs_, slot); }
+size_t ExecutionContext::OutputSize(HashedName slot) const { return SizeIn(outputs_, slot); }
+
+const LoDTensor* ExecutionContext::InputOrNull(HashedName slot, size_t i) const {
   const Variable* variable = InputVar(slot, i);
   if (variable == nullptr) {
     return nullptr;
@@ -77,38 +127,38 @@ const LoDTensor* ExecutionContext::InputOrNull(std::string_view slot, size_t i) 
   return &variable->Get<LoDTensor>();
 }
 
-LoDTensor* ExecutionContext::OutputOrNull(std::string_view slot, size_t i) const {
+LoDTensor* ExecutionContext::OutputOrNull(HashedName slot, size_t i) const {
   Variable* variable = OutputVar(slot, i);
   return variable == nullptr ? nullptr : variable->GetMutable<LoDTensor>();
 }
 
-bool ExecutionContext::IsSelectedRows(std::string_view slot, size_t i) const {
+bool ExecutionContext::IsSelectedRows(HashedName slot, size_t i) const {
   const Variable* variable = InputVar(slot, i);
   return variable != nullptr && variable->IsType<SelectedRows>();
 }
 
-const SelectedRows& ExecutionContext::InputRows(std::string_view slot, size_t i) const {
-  const Variable* variable = InputVar(slot, i);
-  HR_ENFORCE(variable != nullptr, NotFound, "input slot '", slot, "' of '", op_.type,
+Variable& ExecutionContext::PresentVar(const std::vector<Slot>& slots, std::string_view direction, HashedName slot,
+                                       size_t i) const {
+  Variable* variable = VariableIn(slots, slot, i);
+  HR_ENFORCE(variable != nullptr, NotFound, direction, " slot '", slot, "' of '", op_.type,
              "' holds no variable at position ", i);
-  return variable->Get<SelectedRows>();
+  return *variable;
 }
 
-SelectedRows* ExecutionContext::OutputRows(std::string_view slot, size_t i) const {
-  Variable* variable = OutputVar(slot, i);
-  HR_ENFORCE(variable != nullptr, NotFound, "output slot '", slot, "' of '", op_.type,
-             "' holds no variable at position ", i);
-  return variable->GetMutable<SelectedRows>();
+const SelectedRows& ExecutionContext::InputRows(HashedName slot, size_t i) const {
+  return InputAs<SelectedRows>(slot, i);
 }
 
-const LoDTensor& ExecutionContext::Input(std::string_view slot, size_t i) const {
+SelectedRows* ExecutionContext::OutputRows(HashedName slot, size_t i) const { return OutputAs<SelectedRows>(slot, i); }
+
+const LoDTensor& ExecutionContext::Input(HashedName slot, size_t i) const {
   const LoDTensor* tensor = InputOrNull(slot, i);
   HR_ENFORCE(tensor != nullptr, NotFound, "input slot '", slot, "' of '", op_.type, "' holds no variable at position ",
              i);
   return *tensor;
 }
 
-LoDTensor* ExecutionContext::Output(std::string_view slot, size_t i) const {
+LoDTensor* ExecutionContext::Output(HashedName slot, size_t i) const {
   LoDTensor* tensor = OutputOrNull(slot, i);
   HR_ENFORCE(tensor != nullptr, NotFound, "output slot '", slot, "' of '", op_.type, "' holds no variable at position ",
              i);
@@ -117,7 +167,7 @@ LoDTensor* ExecutionContext::Output(std::string_view slot, size_t i) const {
 
 InferShapeContext::~InferShapeContext() = default;
 
-void InferShapeContext::ShareAll(std::string_view input, std::string_view output) {
+void InferShapeContext::ShareAll(HashedName input, HashedName output) {
   SetOutputDim(output, InputDim(input));
   SetOutputType(output, InputType(input));
   ShareLoD(input, output);

@@ -50,6 +50,15 @@ Variable& Scope::GetVar(const std::string& name) const {
   return *variable;
 }
 
+std::vector<Variable*> Scope::GetVars(const std::vector<std::string>& names) const {
+  std::vector<Variable*> variables;
+  variables.reserve(names.size());
+  for (const std::string& name : names) {
+    variables.push_back(&GetVar(name));
+  }
+  return variables;
+}
+
 Scope& Scope::NewScope() {
   auto kid = std::make_unique<Scope>(this);
   const MutexLock lock(mutex_);

@@ -40,6 +40,8 @@ class HEADRACE_API Scope {
 
   // As FindVar, but throws NotFound naming the variable.
   Variable& GetVar(const std::string& name) const;
+  // The same for each name.
+  std::vector<Variable*> GetVars(const std::vector<std::string>& names) const;
 
   // A new child; owned by this scope.
   Scope& NewScope();

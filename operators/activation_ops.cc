@@ -22,7 +22,7 @@ enum class Needs { kOut, kX };
 
 // An attribute, a number.
 struct Parameter {
-  const char* name;
+  HashedName name;
   const char* comment;
   double default_value;
 };
@@ -36,7 +36,7 @@ struct Values {
 };
 
 template <typename T>
-Values<T> ValuesOf(const OpDesc& op, const std::vector<Parameter>& parameters) {
+Values<T> ValuesOf(const AttributeIndex& op, const std::vector<Parameter>& parameters) {
   const auto value = [&](size_t i) {
     return i < parameters.size() ? static_cast<T>(op.Attr<double>(parameters[i].name)) : T(0);
   };
@@ -53,7 +53,7 @@ void RunActivation(const ExecutionContext& ctx, const std::vector<Parameter>& pa
     ParallelFor(n, kElementsPerBlock / 4,
                 [=](int64_t begin, int64_t end) { function(end - begin, x + begin, to + begin); });
   } else {
-    const Values<T> values = ValuesOf<T>(ctx.op(), parameters);
+    const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
     ParallelFor(n, kElementsPerBlock, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         to[i] = function(x[i], values);
@@ -67,9 +67,9 @@ void RunActivationGrad(const ExecutionContext& ctx, const std::vector<Parameter>
                        Derivative derivative) {
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   T* dx = x_grad->mutable_data<T>();
-  const T* from = ctx.Input(needs == Needs::kOut ? "Out" : "X").data<T>();
+  const T* from = ctx.Input(needs == Needs::kOut ? HashedName("Out") : HashedName("X")).data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  const Values<T> values = ValuesOf<T>(ctx.op(), parameters);
+  const Values<T> values = ValuesOf<T>(ctx.attrs(), parameters);
   ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       dx[i] = d[i] * derivative(from[i], values);
@@ -78,7 +78,7 @@ void RunActivationGrad(const ExecutionContext& ctx, const std::vector<Parameter>
 }
 
 void InferActivationGrad(InferShapeContext& ctx) {
-  const char* slot = ctx.HasInput("Out") ? "Out" : "X";
+  const HashedName slot = ctx.HasInput("Out") ? HashedName("Out") : HashedName("X");
   EnforceDims(ctx, "Out@GRAD", ctx.InputDim(slot));
   EnforceSameType(ctx, "Out@GRAD", slot);
   SetOutput(ctx, "X@GRAD", ctx.InputDim(slot), ctx.InputType(slot));
@@ -86,7 +86,7 @@ void InferActivationGrad(InferShapeContext& ctx) {
 
 OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters) {
   for (const Parameter& parameter : parameters) {
-    (void)More(op).Attr<double>(parameter.name, parameter.comment, parameter.default_value);
+    (void)More(op).Attr<double>(parameter.name.ToString(), parameter.comment, parameter.default_value);
   }
   return std::move(op);
 }

@@ -14,14 +14,15 @@
 namespace headrace::ops {
 namespace {
 
-class ArrayToLoDTensorOp : public RankOp {
+class ArrayToLoDTensorOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& array = scope.GetVar(Input("X")).Get<LoDTensorArray>();
-    const LoDRankTable& table = Table(scope);
+    const ExecutionContext& ctx = Bind(scope);
+    const auto& array = ctx.InputAs<LoDTensorArray>("X");
+    const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
     HR_ENFORCE(array.size() >= table.max_length() && !array.empty(), InvalidArgument, "input X: expected ",
                std::max<size_t>(table.max_length(), 1), " steps, as many as the longest sequence has, got ",
                array.size());
@@ -47,7 +48,7 @@ class ArrayToLoDTensorOp : public RankOp {
         pieces.push_back({&array[t], Unit(array[t], 0, r, &fine)});
       }
     }
-    LoDTensor* out = OutputTensor(scope, "Out");
+    LoDTensor* out = ctx.Output("Out");
     WritePieces(pieces, array[0], out);
     LoD lod = table.coarse_lod();
     lod.push_back(std::move(offsets));
@@ -56,19 +57,20 @@ class ArrayToLoDTensorOp : public RankOp {
   }
 };
 
-class ArrayToLoDTensorGradOp : public RankOp {
+class ArrayToLoDTensorGradOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& out = Tensor(scope, "Out");
-    const LoDTensor& gradient = Tensor(scope, "Out@GRAD");
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& out = ctx.Input("Out");
+    const LoDTensor& gradient = ctx.Input("Out@GRAD");
     HR_ENFORCE(gradient.dims() == out.dims(), InvalidArgument, "input Out@GRAD: expected dims ", ToString(out.dims()),
                ", got ", ToString(gradient.dims()));
-    const LoDRankTable& table = Table(scope);
+    const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
     PartsOf(table, out);
-    LoDTensorArray& array = *OutputArray(scope, "X@GRAD");
+    LoDTensorArray& array = *ctx.OutputAs<LoDTensorArray>("X@GRAD");
     for (size_t t = 0; t < table.max_length(); ++t) {
       PoolVector<Piece> pieces;
       ForEachPartOfStep(table, out, t, nullptr, [&](RowRange rows) { pieces.push_back({&gradient, rows}); });

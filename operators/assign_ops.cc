@@ -32,7 +32,7 @@ void AssignValueKernel(const ExecutionContext& ctx, const char* attr) {
 }
 
 // Checks that one of the lists of values has as many as `dims` have elements, `attr`, and that the others are empty.
-void CheckValues(const InferShapeContext& ctx, const DDim& dims, std::string_view attr) {
+void CheckValues(const InferShapeContext& ctx, const DDim& dims, HashedName attr) {
   const std::pair<std::string_view, size_t> lists[] = {
       {"fp32_values", ctx.Attr<std::vector<float>>("fp32_values").size()},
       {"int32_values", ctx.Attr<std::vector<int32_t>>("int32_values").size()},

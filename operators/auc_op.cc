@@ -13,7 +13,7 @@ namespace {
 // The histograms of positive or negative rows: one for each of the last `slide_steps` batches, then their sum, then how
 // many batches there have been. Without steps: of all rows since the start.
 struct Histograms {
-  explicit Histograms(const OpDesc& op)
+  explicit Histograms(const AttributeIndex& op)
       : buckets(int64_t{op.Attr<int32_t>("num_thresholds")} + 1), steps(op.Attr<int32_t>("slide_steps")) {}
   int64_t Numel() const { return (1 + steps) * buckets + (steps > 0 ? 1 : 0); }
   int64_t SumAt() const { return steps * buckets; }
@@ -73,7 +73,7 @@ int64_t* Continued(const ExecutionContext& ctx, const char* in, const char* out)
 
 template <typename T>
 void AucKernel(const ExecutionContext& ctx) {
-  const Histograms h(ctx.op());
+  const Histograms h(ctx.attrs());
   const DDim& dims = ctx.Input("Predict").dims();
   const T* predict = ctx.Input("Predict").data<T>();
   const int64_t* label = ctx.Input("Label").data<int64_t>();
@@ -97,18 +97,18 @@ void AucKernel(const ExecutionContext& ctx) {
 }
 
 void InferAuc(InferShapeContext& ctx) {
-  const Histograms h(ctx.op());
+  const Histograms h(ctx.attrs());
   EnforceRank(ctx, "Predict", 2);
   const DDim predict = ctx.InputDim("Predict");
   HR_ENFORCE(predict[1] < 0 || predict[1] == 1 || predict[1] == 2, InvalidArgument,
              "input Predict: expected dims [N, 1] or [N, 2], got ", ToString(predict));
   EnforceDims(ctx, "Label", {predict[0], 1});
   EnforceType(ctx, "Label", DataType::kInt64);
-  for (const char* slot : {"StatPos", "StatNeg"}) {
+  for (const HashedName slot : HashedNames{"StatPos", "StatNeg"}) {
     HR_ENFORCE(Fits(Numel(ctx.InputDim(slot)), h.Numel()), InvalidArgument, "input ", slot, ": expected ", h.Numel(),
                " elements (attributes num_thresholds and slide_steps), got dims ", ToString(ctx.InputDim(slot)));
     EnforceType(ctx, slot, DataType::kInt64);
-    SetOutput(ctx, std::string(slot) + "Out", ctx.InputDim(slot), DataType::kInt64);
+    SetOutput(ctx, slot.ToString() + "Out", ctx.InputDim(slot), DataType::kInt64);
   }
   SetOutput(ctx, "AUC", {1}, DataType::kFloat64);
 }

@@ -14,7 +14,7 @@ namespace {
 // Sums of more values lose precision: they are moved on.
 constexpr int64_t kMaxTerms = 16384;
 
-int64_t Count(const ExecutionContext& ctx, const char* slot) { return *ctx.Input(slot).data<int64_t>(); }
+int64_t Count(const ExecutionContext& ctx, HashedName slot) { return *ctx.Input(slot).data<int64_t>(); }
 
 template <typename T>
 void AverageAccumulatesKernel(const ExecutionContext& ctx) {

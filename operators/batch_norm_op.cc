@@ -14,7 +14,7 @@ namespace {
 
 // X as [images, channels, pixels]; where the channels come last, each pixel counts as an image.
 struct Channels {
-  Channels(const OpDesc& op, const DDim& x)
+  Channels(const AttributeIndex& op, const DDim& x)
       : images(HasChannelsLast(op) ? Numel(x, 0, x.size() - 1) : x[0]),
         channels(HasChannelsLast(op) ? x.back() : x[1]),
         pixels(HasChannelsLast(op) ? 1 : Numel(x, 2, x.size())),
@@ -53,13 +53,15 @@ struct Channels {
   int64_t count;  // elements of a channel
 };
 
-bool UsesRunningStatistics(const OpDesc& op) { return op.Attr<bool>("is_test") || op.Attr<bool>("use_global_stats"); }
+bool UsesRunningStatistics(const AttributeIndex& op) {
+  return op.Attr<bool>("is_test") || op.Attr<bool>("use_global_stats");
+}
 
 template <typename T>
 void BatchNormKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const Channels s(ctx.op(), x_tensor.dims());
-  const bool running = UsesRunningStatistics(ctx.op());
+  const Channels s(ctx.attrs(), x_tensor.dims());
+  const bool running = UsesRunningStatistics(ctx.attrs());
   const double epsilon = ctx.Attr<double>("epsilon");
   const auto momentum = static_cast<T>(ctx.Attr<double>("momentum"));
   T* y = ctx.Output("Y")->mutable_data<T>();
@@ -104,8 +106,8 @@ void BatchNormKernel(const ExecutionContext& ctx) {
 template <typename T>
 void BatchNormGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const Channels s(ctx.op(), x_tensor.dims());
-  const bool running = UsesRunningStatistics(ctx.op());
+  const Channels s(ctx.attrs(), x_tensor.dims());
+  const bool running = UsesRunningStatistics(ctx.attrs());
   LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
   LoDTensor* scale_grad = ctx.OutputOrNull("Scale@GRAD");
   LoDTensor* bias_grad = ctx.OutputOrNull("Bias@GRAD");
@@ -141,11 +143,11 @@ void BatchNormGradKernel(const ExecutionContext& ctx) {
   });
 }
 
-void EnforceChannels(const InferShapeContext& ctx, std::initializer_list<std::string_view> slots) {
+void EnforceChannels(const InferShapeContext& ctx, HashedNames slots) {
   EnforceRankAtLeast(ctx, "X", 2);
   const DDim x = ctx.InputDim("X");
-  for (const std::string_view slot : slots) {
-    EnforceDims(ctx, slot, {HasChannelsLast(ctx.op()) ? x.back() : x[1]});
+  for (const HashedName slot : slots) {
+    EnforceDims(ctx, slot, {HasChannelsLast(ctx.attrs()) ? x.back() : x[1]});
     EnforceSameType(ctx, slot, "X");
   }
 }
@@ -155,13 +157,13 @@ void InferBatchNorm(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   bool has_elements = true;
   for (size_t d = 0; d < x.size(); ++d) {
-    has_elements = has_elements && (x[d] != 0 || d == (HasChannelsLast(ctx.op()) ? x.size() - 1 : 1));
+    has_elements = has_elements && (x[d] != 0 || d == (HasChannelsLast(ctx.attrs()) ? x.size() - 1 : 1));
   }
-  HR_ENFORCE(UsesRunningStatistics(ctx.op()) || has_elements, InvalidArgument,
+  HR_ENFORCE(UsesRunningStatistics(ctx.attrs()) || has_elements, InvalidArgument,
              "input X: expected at least one element for each channel in training, got dims ", ToString(x));
   const DDim channels = ctx.InputDim("Scale");
   ctx.ShareAll("X", "Y");
-  for (const char* slot : {"MeanOut", "VarianceOut", "SavedMean", "SavedVariance"}) {
+  for (const HashedName slot : HashedNames{"MeanOut", "VarianceOut", "SavedMean", "SavedVariance"}) {
     SetOutput(ctx, slot, channels, ctx.InputType("X"));
   }
 }

@@ -6,7 +6,7 @@ namespace headrace::ops {
 namespace {
 
 // A batch of sequences has the size of their number, not of their rows.
-bool CountsSequences(const OpDesc& op, size_t lod_level) {
+bool CountsSequences(const AttributeIndex& op, size_t lod_level) {
   return lod_level > 0 && op.Attr<int32_t>("input_dim_idx") == 0;
 }
 
@@ -29,14 +29,14 @@ void InferBatchSizeLike(InferShapeContext& ctx) {
     HR_ENFORCE(d == to || shape[d] >= 0, InvalidArgument,
                "attribute shape: expected known dimensions, apart from dimension ", to, ", got ", ToString(shape));
   }
-  const bool sequences = CountsSequences(ctx.op(), static_cast<size_t>(ctx.InputLoDLevel("Input")));
+  const bool sequences = CountsSequences(ctx.attrs(), static_cast<size_t>(ctx.InputLoDLevel("Input")));
   shape[to] = sequences && !ctx.IsRuntime() ? -1 : like[from];
   SetOutput(ctx, "Out", shape, TypeAttr(ctx, "dtype"));
 }
 
 void ResizeLikeBatch(const ExecutionContext& ctx, LoDTensor* out) {
   const LoDTensor& like = ctx.Input("Input");
-  if (CountsSequences(ctx.op(), like.lod_level())) {
+  if (CountsSequences(ctx.attrs(), like.lod_level())) {
     DDim dims = out->dims();
     dims[FrontAxis(ctx.Attr<int32_t>("output_dim_idx"), dims.size(), "output_dim_idx")] =
         static_cast<int64_t>(like.lod().back().size()) - 1;

@@ -124,13 +124,14 @@ class BeamSearchDecodeOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& ids = scope.GetVar(Input("Ids")).Get<LoDTensorArray>();
-    const auto& scores = scope.GetVar(Input("Scores")).Get<LoDTensorArray>();
+    const ExecutionContext& ctx = Bind(scope);
+    const auto& ids = ctx.InputAs<LoDTensorArray>("Ids");
+    const auto& scores = ctx.InputAs<LoDTensorArray>("Scores");
     HR_ENFORCE(!ids.empty() && ids.size() == scores.size(), InvalidArgument,
                "inputs Ids and Scores: expected arrays of as many steps, at least one, got ", ids.size(), " and ",
                scores.size());
-    auto* sentence_ids = scope.GetVar(Output("SentenceIds")).GetMutable<LoDTensor>();
-    auto* sentence_scores = scope.GetVar(Output("SentenceScores")).GetMutable<LoDTensor>();
+    LoDTensor* sentence_ids = ctx.Output("SentenceIds");
+    LoDTensor* sentence_scores = ctx.Output("SentenceScores");
     const int64_t end_id = Attr<int32_t>("end_id");
     const auto beam_size = static_cast<size_t>(Attr<int32_t>("beam_size"));
     scores[0].dtype() == DataType::kFloat64
@@ -140,7 +141,7 @@ class BeamSearchDecodeOp : public OperatorBase {
 };
 
 void InferDecode(InferShapeContext& ctx) {
-  for (const char* slot : {"Ids", "Scores"}) {
+  for (const HashedName slot : HashedNames{"Ids", "Scores"}) {
     const VarDesc* desc = ctx.InputDesc(slot);
     HR_ENFORCE(desc == nullptr || desc->kind == VarKind::kLoDTensorArray, TypeMismatch, "input ", slot,
                ": expected a LoDTensorArray, '", desc->name, "' is a ", VarKindName(desc->kind));

@@ -33,23 +33,23 @@ void FillZerosLike(const LoDTensor& like, LoDTensor* out) {
 // operator changes them in place. So it stands in both Out and X, with the same gradient.
 class BlockGradOp : public OperatorBase {
  public:
-  BlockGradOp(OpDesc desc, std::string reads, std::string writes, std::string scopes)
+  BlockGradOp(OpDesc desc, HashedName reads, HashedName writes, HashedName scopes)
       : OperatorBase(std::move(desc)),
-        reads_(std::move(reads)),
-        writes_(std::move(writes)),
-        scopes_(std::move(scopes)),
+        reads_(reads),
+        writes_(writes),
+        scopes_(scopes),
         given_(Attr<std::vector<std::string>>("given")),
         made_(Attr<std::vector<std::string>>("made")),
         carried_(Attr<std::vector<int32_t>>("carried")) {}
 
   void Prepare(const BlockDesc& block) override {
-    const size_t writes = Inputs(writes_).size();
-    const size_t reads = Inputs(reads_).size();
-    HR_ENFORCE(given_.size() == writes && Inputs(GradVarName(writes_)).size() == writes && made_.size() == reads &&
-                   carried_.size() == reads && Outputs(GradVarName(reads_)).size() == reads,
-               InvalidArgument, "slots '", reads_, "', '", writes_,
-               "', those of their gradients and attributes 'made', ",
-               "'carried' and 'given' must have a place for each variable");
+    const size_t writes = Inputs(writes_.ToString()).size();
+    const size_t reads = Inputs(reads_.ToString()).size();
+    HR_ENFORCE(
+        given_.size() == writes && Inputs(writes_.Gradient().ToString()).size() == writes && made_.size() == reads &&
+            carried_.size() == reads && Outputs(reads_.Gradient().ToString()).size() == reads,
+        InvalidArgument, "slots '", reads_, "', '", writes_, "', those of their gradients and attributes 'made', ",
+        "'carried' and 'given' must have a place for each variable");
     for (const int32_t index : carried_) {
       HR_ENFORCE(index >= -1 && (index < 0 || static_cast<size_t>(index) < writes), OutOfRange,
                  "attribute 'carried': expected places in slot '", writes_, "' or -1, got ", index);
@@ -59,7 +59,10 @@ class BlockGradOp : public OperatorBase {
       HR_ENFORCE(runner_->block().HasLocalVar(name), NotFound, "attributes 'given' and 'made': block ",
                  runner_->block().index(), " declares no variable '", name, "'");
     };
-    std::for_each(given_.begin(), given_.end(), check_local);
+    for (const std::string& name : given_) {
+      check_local(name);
+      is_array_.push_back(runner_->block().GetVar(name).kind == VarKind::kLoDTensorArray);
+    }
     for (const std::string& name : made_) {
       if (name != kEmptyVarName) {
         check_local(name);
@@ -68,83 +71,91 @@ class BlockGradOp : public OperatorBase {
   }
 
   void Unbind() override {
+    OperatorBase::Unbind();
     if (runner_.has_value()) {
       runner_->Unbind();
     }
     gradient_steps_.Clear();
+    steps_.Clear();
   }
 
  private:
-  bool IsArray(size_t write) const { return runner_->block().GetVar(given_[write]).kind == VarKind::kLoDTensorArray; }
+  // The variables of a step's gradient block, in the order of the attributes that name them; nullptr: @EMPTY@.
+  struct Step {
+    std::vector<Variable*> given;
+    std::vector<Variable*> made;
+  };
+
+  Step FindStep(const Scope& gradient) const {
+    Step step{gradient.GetVars(given_), {}};
+    for (const std::string& name : made_) {
+      step.made.push_back(name == kEmptyVarName ? nullptr : &gradient.GetVar(name));
+    }
+    return step;
+  }
 
   void RunImpl(const Scope& scope, const Place& place) override {
     HR_ENFORCE(runner_.has_value(), FailedPrecondition, "the operator has not been prepared with its program");
-    const auto& steps = scope.GetVar(Input(scopes_)).Get<StepScopes>();
-    HR_ENFORCE(steps.block == runner_->block().parent(), InvalidArgument, "'", Input(scopes_),
+    const ExecutionContext& ctx = Bind(scope);
+    const auto& steps = ctx.InputAs<StepScopes>(scopes_);
+    HR_ENFORCE(steps.block == runner_->block().parent(), InvalidArgument, "'", ctx.InputVar(scopes_)->name(),
                "' holds steps of block ", steps.block, ", but the gradient block lies in block ",
                runner_->block().parent());
     PoolVector<LoDTensor> state(given_.size());
     PoolVector<LoDTensorArray*> arrays(given_.size());
     for (size_t i = 0; i < given_.size(); ++i) {
-      const std::string& name = Inputs(GradVarName(writes_))[i];
-      if (IsArray(i)) {
-        arrays[i] = scope.GetVar(name).GetMutable<LoDTensorArray>();
-      } else if (name != kEmptyVarName && scope.GetVar(name).Get<LoDTensor>().initialized()) {
-        state[i] = scope.GetVar(name).Get<LoDTensor>();
+      Variable* gradient = ctx.InputVar(writes_.Gradient(), i);
+      if (is_array_[i]) {
+        HR_ENFORCE(gradient != nullptr, InvalidArgument, "input ", writes_.Gradient(), ": that of an array is missing");
+        arrays[i] = gradient->GetMutable<LoDTensorArray>();
+      } else if (gradient != nullptr && gradient->Get<LoDTensor>().initialized()) {
+        state[i] = gradient->Get<LoDTensor>();
       } else {
-        FillZerosLike(Written(scope, i), &state[i]);
+        FillZerosLike(ctx.Input(writes_, i), &state[i]);
       }
     }
     for (size_t i = 0; i < made_.size(); ++i) {
       if (carried_[i] < 0) {
-        Clear(scope, i);
+        Clear(ctx, i);
       }
     }
     for (size_t t = steps.size; t-- > 0;) {
       ScopedWaitHook::CallIfDue();
-      const Scope& step = gradient_steps_.Enter(*runner_, steps.scopes[t], t);
+      const Scope& gradient = gradient_steps_.Enter(*runner_, steps.scopes[t], t);
+      const Step& step = steps_.At(gradient, [&] { return FindStep(gradient); });
       for (size_t i = 0; i < given_.size(); ++i) {
-        Variable& variable = step.GetVar(given_[i]);
         if (arrays[i] != nullptr) {
-          std::swap(*variable.GetMutable<LoDTensorArray>(), *arrays[i]);
+          std::swap(*step.given[i]->GetMutable<LoDTensorArray>(), *arrays[i]);
         } else {
-          *variable.GetMutable<LoDTensor>() = std::move(state[i]);
+          *step.given[i]->GetMutable<LoDTensor>() = std::move(state[i]);
         }
       }
-      runner_->Run(step, place);
+      runner_->Run(gradient, place);
       for (size_t i = 0; i < given_.size(); ++i) {
         if (arrays[i] != nullptr) {
-          std::swap(*step.GetVar(given_[i]).GetMutable<LoDTensorArray>(), *arrays[i]);
+          std::swap(*step.given[i]->GetMutable<LoDTensorArray>(), *arrays[i]);
         }
       }
-      TakeGradients(scope, step, &state, arrays);
+      TakeGradients(ctx, step, &state, arrays);
       gradient_steps_.Leave(t);
     }
     for (size_t i = 0; i < made_.size(); ++i) {
       const auto write = static_cast<size_t>(carried_[i]);
-      const std::string& name = Outputs(GradVarName(reads_))[i];
-      if (carried_[i] >= 0 && arrays[write] == nullptr && name != kEmptyVarName) {
-        *scope.GetVar(name).GetMutable<LoDTensor>() = state[write];
+      if (carried_[i] >= 0 && arrays[write] == nullptr && ctx.HasOutput(reads_.Gradient(), i)) {
+        *ctx.Output(reads_.Gradient(), i) = state[write];
       }
     }
   }
 
-  const LoDTensor& Written(const Scope& scope, size_t write) const {
-    const auto& tensor = scope.GetVar(Inputs(writes_)[write]).Get<LoDTensor>();
-    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "'", Inputs(writes_)[write], "' has not been written yet");
-    return tensor;
-  }
-
   // The sum over no steps.
-  void Clear(const Scope& scope, size_t read) const {
-    const std::string& name = Outputs(GradVarName(reads_))[read];
-    if (name == kEmptyVarName) {
+  void Clear(const ExecutionContext& ctx, size_t read) const {
+    Variable* sum = ctx.OutputVar(reads_.Gradient(), read);
+    if (sum == nullptr) {
       return;
     }
-    const auto& x = scope.GetVar(Inputs(reads_)[read]).Get<LoDTensor>();
-    Variable& sum = scope.GetVar(name);
-    if (sum.IsType<SelectedRows>()) {
-      auto* rows = sum.GetMutable<SelectedRows>();
+    const auto& x = ctx.InputAs<LoDTensor>(reads_, read);
+    if (sum->IsType<SelectedRows>()) {
+      auto* rows = sum->GetMutable<SelectedRows>();
       rows->mutable_rows()->clear();
       rows->set_height(x.dims().empty() ? 0 : x.dims()[0]);
       DDim dims = x.dims();
@@ -154,41 +165,43 @@ class BlockGradOp : public OperatorBase {
       rows->mutable_value()->Resize(dims);
       rows->mutable_value()->mutable_data(x.dtype());
     } else {
-      FillZerosLike(x, sum.GetMutable<LoDTensor>());
+      FillZerosLike(x, sum->GetMutable<LoDTensor>());
     }
   }
 
   // What the step made goes to the step before it, or to the sum over the steps.
-  void TakeGradients(const Scope& scope, const Scope& step, PoolVector<LoDTensor>* state,
+  void TakeGradients(const ExecutionContext& ctx, const Step& step, PoolVector<LoDTensor>* state,
                      const PoolVector<LoDTensorArray*>& arrays) const {
     for (size_t i = 0; i < made_.size(); ++i) {
-      if (made_[i] == kEmptyVarName || (carried_[i] >= 0 && arrays[static_cast<size_t>(carried_[i])] != nullptr)) {
+      if (step.made[i] == nullptr || (carried_[i] >= 0 && arrays[static_cast<size_t>(carried_[i])] != nullptr)) {
         continue;
       }
-      const Variable& made = step.GetVar(made_[i]);
+      const Variable& made = *step.made[i];
       if (carried_[i] >= 0) {
         (*state)[static_cast<size_t>(carried_[i])] = made.Get<LoDTensor>();
-      } else if (Variable& sum = scope.GetVar(Outputs(GradVarName(reads_))[i]); made.IsType<SelectedRows>()) {
-        AppendRows(made.Get<SelectedRows>(), sum.GetMutable<SelectedRows>());
+      } else if (made.IsType<SelectedRows>()) {
+        AppendRows(made.Get<SelectedRows>(), ctx.OutputRows(reads_.Gradient(), i));
       } else {
-        AddTensor(made.Get<LoDTensor>(), sum.GetMutable<LoDTensor>());
+        AddTensor(made.Get<LoDTensor>(), ctx.Output(reads_.Gradient(), i));
       }
     }
     for (size_t i = 0; i < given_.size(); ++i) {
       if (arrays[i] == nullptr && !(*state)[i].initialized()) {
-        FillZerosLike(Written(scope, i), &(*state)[i]);
+        FillZerosLike(ctx.Input(writes_, i), &(*state)[i]);
       }
     }
   }
 
-  const std::string reads_;
-  const std::string writes_;
-  const std::string scopes_;
+  const HashedName reads_;
+  const HashedName writes_;
+  const HashedName scopes_;
   const std::vector<std::string> given_;
   const std::vector<std::string> made_;
   const std::vector<int32_t> carried_;
   std::optional<BlockRunner> runner_;
+  std::vector<bool> is_array_;  // for each of `given_`
   GradientStepScopes gradient_steps_;
+  ScopeBindings<Step> steps_;  // by the scope of the gradient block
 };
 
 OpRegistrar&& BlockGradSlots(OpRegistrar&& op, const char* reads, const char* writes, const char* scopes) {

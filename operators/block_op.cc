@@ -52,19 +52,11 @@ void LetGoOfMemory(const std::vector<Variable*>& variables) {
   }
 }
 
-std::vector<Variable*> VariablesOf(const Scope& scope, const std::vector<std::string>& names) {
-  std::vector<Variable*> variables;
-  for (const std::string& name : names) {
-    variables.push_back(&scope.GetVar(name));
-  }
-  return variables;
-}
-
 }  // namespace
 
 void BlockOp::PrepareBlock(const BlockDesc& block, const std::vector<std::string>& given) {
   runner_.emplace(block, Attr<BlockRef>("sub_block"), given);
-  for (const std::string& name : scopes_) {
+  for (const std::string& name : Outputs(scopes_.ToString())) {
     const VarDesc& var = block.GetVar(name);
     // Anywhere else it could outlive the scope that the steps' scopes lie in.
     HR_ENFORCE(block.HasLocalVar(name) && var.kind == VarKind::kStepScopes && !var.persistable, InvalidArgument, "'",
@@ -79,6 +71,7 @@ void BlockOp::PrepareBlock(const BlockDesc& block, const std::vector<std::string
 }
 
 void BlockOp::Unbind() {
+  OperatorBase::Unbind();
   if (runner_.has_value()) {
     runner_->Unbind();
   }
@@ -86,9 +79,9 @@ void BlockOp::Unbind() {
   outer_id_ = 0;
 }
 
-void BlockOp::Start(const Scope& scope, bool keep) {
+void BlockOp::Start(const ExecutionContext& variables, const Scope& scope, bool keep) {
   HR_ENFORCE(runner_.has_value(), FailedPrecondition, "the operator has not been prepared with its program");
-  kept_ = keep && !scopes_.empty() ? scope.GetVar(scopes_.front()).GetMutable<StepScopes>() : nullptr;
+  kept_ = keep && variables.HasOutput(scopes_) ? variables.OutputAs<StepScopes>(scopes_) : nullptr;
   if (kept_ != nullptr) {
     if (kept_->block != runner_->block().index()) {
       kept_->scopes.clear();
@@ -110,7 +103,7 @@ Scope& BlockOp::NextStep(const Scope& scope) {
   if (kept_->size == kept_->scopes.size()) {
     kept_->scopes.emplace_back(&scope);
     runner_->Declare(&kept_->scopes.back());
-    kept_->passing.push_back(VariablesOf(kept_->scopes.back(), passing_));
+    kept_->passing.push_back(kept_->scopes.back().GetVars(passing_));
   }
   return kept_->scopes[kept_->size++];
 }
@@ -134,7 +127,7 @@ const Scope& GradientStepScopes::Enter(const BlockRunner& runner, const Scope& f
     for (const VarDesc* desc : runner.block().LocalVars()) {
       names.push_back(desc->name);
     }
-    step.variables = VariablesOf(*step.scope, names);
+    step.variables = step.scope->GetVars(names);
   }
   return *step.scope;
 }

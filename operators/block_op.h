@@ -7,7 +7,6 @@
 #include <deque>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "framework/block_runner.h"
@@ -21,7 +20,7 @@ namespace headrace::ops {
 class BlockOp : public OperatorBase {
  public:
   // `scopes` is the output slot for the variable in which the steps are kept.
-  BlockOp(OpDesc desc, std::string_view scopes) : OperatorBase(std::move(desc)), scopes_(Outputs(scopes)) {}
+  BlockOp(OpDesc desc, const char* scopes) : OperatorBase(std::move(desc)), scopes_(scopes) {}
 
   void Prepare(const BlockDesc& block) override { PrepareBlock(block, {}); }
   void Unbind() override;
@@ -29,8 +28,8 @@ class BlockOp : public OperatorBase {
  protected:
   // Does what Prepare must do; the operator writes the variables `given` of its block before each step.
   void PrepareBlock(const BlockDesc& block, const std::vector<std::string>& given);
-  // Begins a run. The steps are kept if `keep` and if there is a variable for them.
-  void Start(const Scope& scope, bool keep);
+  // Begins a run on the variables of `scope`. The steps are kept if `keep` and if there is a variable for them.
+  void Start(const ExecutionContext& variables, const Scope& scope, bool keep);
   // Where the next step runs.
   Scope& NextStep(const Scope& scope);
   // Ends a step. If it is kept, lets go of the memory of what no gradient operator looks at: the next step may use it.
@@ -39,7 +38,7 @@ class BlockOp : public OperatorBase {
   BlockRunner& runner() { return *runner_; }
 
  private:
-  const std::vector<std::string> scopes_;  // the variable of the steps, if there is one
+  const HashedName scopes_;  // the slot of the steps, which may be empty
   std::optional<BlockRunner> runner_;
   std::vector<std::string> passing_;  // variables of the block that no gradient operator looks at
   uint64_t outer_id_ = 0;             // of the scope that `inner_` lies in

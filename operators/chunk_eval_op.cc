@@ -16,7 +16,7 @@ constexpr int64_t kNoTag = -1;
 
 // The tags of a scheme; a label is chunk type · count + tag.
 struct Tags {
-  explicit Tags(const std::string& scheme) {
+  explicit Tags(HashedName scheme) {
     if (scheme == "IOB") {
       count = 2;
       begin = 0;
@@ -75,7 +75,7 @@ struct Cutter {
   const std::vector<int32_t>& excluded;
 
   // Cuts sequence `s` of input `slot`. Chunks of excluded types are left out.
-  void Cut(const char* slot, const int64_t* label, const SequenceRanges& sequences, int64_t s,
+  void Cut(HashedName slot, const int64_t* label, const SequenceRanges& sequences, int64_t s,
            PoolVector<LabelledChunk>* chunks) const {
     chunks->clear();
     const int64_t begin = sequences.Begin(s);
@@ -111,7 +111,7 @@ void ChunkEvalKernel(const ExecutionContext& ctx) {
   HR_ENFORCE(sequences.padded() || ctx.Input("Label").lod() == ctx.Input("Inference").lod(), InvalidArgument,
              "input Label: expected the LoD of Inference, ", ToString(ctx.Input("Inference").lod()), ", got ",
              ToString(ctx.Input("Label").lod()));
-  const Cutter cutter{Tags(ctx.Attr<std::string>("chunk_scheme")), ctx.Attr<int32_t>("num_chunk_types"),
+  const Cutter cutter{Tags(ctx.Text("chunk_scheme")), ctx.Attr<int32_t>("num_chunk_types"),
                       ctx.Attr<std::vector<int32_t>>("excluded_chunk_types")};
   const int64_t* inferred = ctx.Input("Inference").data<int64_t>();
   const int64_t* label = ctx.Input("Label").data<int64_t>();
@@ -158,7 +158,7 @@ void InferChunkEval(InferShapeContext& ctx) {
     EnforceRankAtLeast(ctx, "Inference", 2);
     EnforceLengths(ctx, "SeqLength", dims[0]);
   }
-  for (const char* slot : {"Inference", "Label"}) {
+  for (const HashedName slot : HashedNames{"Inference", "Label"}) {
     if (padded) {
       EnforceDims(ctx, slot, dims.size() == 2 ? dims : DDim{dims[0], dims[1], 1});
     } else {
@@ -167,10 +167,10 @@ void InferChunkEval(InferShapeContext& ctx) {
     }
     EnforceType(ctx, slot, DataType::kInt64);
   }
-  for (const char* slot : {"Precision", "Recall", "F1-Score"}) {
+  for (const HashedName slot : HashedNames{"Precision", "Recall", "F1-Score"}) {
     SetOutput(ctx, slot, {1}, DataType::kFloat32);
   }
-  for (const char* slot : {"NumInferChunks", "NumLabelChunks", "NumCorrectChunks"}) {
+  for (const HashedName slot : HashedNames{"NumInferChunks", "NumLabelChunks", "NumCorrectChunks"}) {
     SetOutput(ctx, slot, {1}, DataType::kInt64);
   }
 }

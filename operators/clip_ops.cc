@@ -61,7 +61,7 @@ void InferLikeX(InferShapeContext& ctx) {
   }
 }
 
-void CheckBounds(const OpDesc& op) {
+void CheckBounds(const AttributeIndex& op) {
   const double low = op.Attr<double>("min");
   const double high = op.Attr<double>("max");
   HR_ENFORCE(low <= high, InvalidArgument, "attributes min and max: expected min <= max, got ", low, " and ", high);
@@ -104,7 +104,7 @@ HEADRACE_REGISTER_OP(clip)
     .InPlace("Out", "X")
     .With(ClipAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      CheckBounds(ctx.op());
+      CheckBounds(ctx.attrs());
       InferLikeX(ctx);
     })
     .Kernel<float>(ClipKernel<float>)

@@ -13,8 +13,9 @@ namespace headrace::ops {
 namespace {
 
 // The value of a bool variable of one element.
-bool Holds(const Scope& scope, const std::string& name) {
-  const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
+bool Holds(const ExecutionContext& ctx, HashedName slot, size_t i = 0) {
+  const auto& tensor = ctx.InputAs<LoDTensor>(slot, i);
+  const std::string& name = ctx.InputVar(slot, i)->name();
   HR_ENFORCE(tensor.initialized(), FailedPrecondition, "the condition '", name, "' has not been written yet");
   HR_ENFORCE(tensor.dtype() == DataType::kBool && tensor.numel() == 1, InvalidArgument, "the condition '", name,
              "': expected a single bool, got ", DataTypeName(tensor.dtype()), " of dims ", ToString(tensor.dims()));
@@ -27,8 +28,9 @@ class WhileOp : public BlockOp {
 
  private:
   void RunImpl(const Scope& scope, const Place& place) override {
-    Start(scope, !Attr<bool>("is_test"));
-    while (Holds(scope, Input("Condition"))) {
+    const ExecutionContext& ctx = Bind(scope);
+    Start(ctx, scope, !Attr<bool>("is_test"));
+    while (Holds(ctx, "Condition")) {
       ScopedWaitHook::CallIfDue();
       runner().Run(NextStep(scope), place);
       EndStep();
@@ -42,19 +44,21 @@ class ConditionalBlockOp : public BlockOp {
 
  private:
   void RunImpl(const Scope& scope, const Place& place) override {
-    Start(scope, true);
-    const auto& conditions = Inputs("Cond");
-    const auto holds = [&](const std::string& name) {
-      return Attr<bool>("is_scalar_condition") ? Holds(scope, name) : scope.GetVar(name).Get<LoDTensor>().numel() != 0;
-    };
-    if (std::all_of(conditions.begin(), conditions.end(), holds)) {
+    const ExecutionContext& ctx = Bind(scope);
+    Start(ctx, scope, true);
+    const bool is_scalar = Attr<bool>("is_scalar_condition");
+    bool all_hold = true;
+    for (size_t i = 0; i < ctx.InputSize("Cond"); ++i) {
+      all_hold = all_hold && (is_scalar ? Holds(ctx, "Cond", i) : ctx.InputAs<LoDTensor>("Cond", i).numel() != 0);
+    }
+    if (all_hold) {
       runner().Run(NextStep(scope), place);
       EndStep();
     }
   }
 };
 
-void EnforceConditions(const InferShapeContext& ctx, std::string_view slot) {
+void EnforceConditions(const InferShapeContext& ctx, HashedName slot) {
   for (size_t i = 0; i < ctx.InputSize(slot); ++i) {
     EnforceType(ctx, slot, DataType::kBool, i);
     const DDim dims = ctx.InputDim(slot, i);

@@ -10,7 +10,7 @@ namespace {
 
 template <typename T>
 void ConvKernel(const ExecutionContext& ctx, size_t dimensions) {
-  const ConvShape s(ctx.op(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
+  const ConvShape s(ctx.attrs(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
   Tensor memory;
   const T* input = ReadChannelsFirst<T>(ctx.Input("Input"), s.channels_last, &memory);
   const T* filter = ctx.Input("Filter").data<T>();
@@ -19,7 +19,7 @@ void ConvKernel(const ExecutionContext& ctx, size_t dimensions) {
 
 template <typename T>
 void ConvGradKernel(const ExecutionContext& ctx, size_t dimensions) {
-  const ConvShape s(ctx.op(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
+  const ConvShape s(ctx.attrs(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
   T* filter_grad = MutableOrNull<T>(ctx, "Filter@GRAD");
   Tensor grad_memory;
   Tensor memory;
@@ -33,7 +33,7 @@ void ConvGradKernel(const ExecutionContext& ctx, size_t dimensions) {
 
 DDim InferConv(const InferShapeContext& ctx, size_t dimensions) {
   EnforceSameType(ctx, "Filter", "Input");
-  return ConvShape(ctx.op(), dimensions, ctx.InputDim("Input"), ctx.InputDim("Filter")).OutputDims();
+  return ConvShape(ctx.attrs(), dimensions, ctx.InputDim("Input"), ctx.InputDim("Filter")).OutputDims();
 }
 
 const ConvKind kConv = {"M, C / groups",

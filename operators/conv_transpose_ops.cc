@@ -31,7 +31,7 @@ int64_t TransposedSize(const Window& window, int64_t inputs, int64_t wanted, con
 }
 
 // The extents of the result that the attribute asks for; 0: none.
-Extents WantedExtents(const OpDesc& op, size_t dimensions) {
+Extents WantedExtents(const AttributeIndex& op, size_t dimensions) {
   const auto& size = op.Attr<std::vector<int32_t>>("output_size");
   if (size.empty()) {
     return {0, 0, 0};
@@ -40,7 +40,7 @@ Extents WantedExtents(const OpDesc& op, size_t dimensions) {
 }
 
 // The convolution that is transposed: its input is the result, and its result the input.
-ConvShape TransposedShape(const OpDesc& op, size_t dimensions, const DDim& input, const DDim& filter) {
+ConvShape TransposedShape(const AttributeIndex& op, size_t dimensions, const DDim& input, const DDim& filter) {
   const bool channels_last = HasChannelsLast(op);
   const Extents in = ExtentsOf(input, dimensions, "Input", channels_last);
   const int64_t channels = ChannelsOf(input, channels_last);
@@ -67,7 +67,7 @@ DDim TransposedDims(const ConvShape& s) {
 }
 
 ConvShape ShapeOf(const ExecutionContext& ctx, size_t dimensions) {
-  return TransposedShape(ctx.op(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
+  return TransposedShape(ctx.attrs(), dimensions, ctx.Input("Input").dims(), ctx.Input("Filter").dims());
 }
 
 template <typename T>
@@ -98,7 +98,7 @@ void TransposeGradKernel(const ExecutionContext& ctx, size_t dimensions) {
 
 DDim InferTranspose(const InferShapeContext& ctx, size_t dimensions) {
   EnforceSameType(ctx, "Filter", "Input");
-  return TransposedDims(TransposedShape(ctx.op(), dimensions, ctx.InputDim("Input"), ctx.InputDim("Filter")));
+  return TransposedDims(TransposedShape(ctx.attrs(), dimensions, ctx.InputDim("Input"), ctx.InputDim("Filter")));
 }
 
 OpRegistrar&& TransposeAttrs(OpRegistrar&& op, size_t dimensions) {

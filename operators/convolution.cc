@@ -23,12 +23,13 @@ Extents FilterExtents(size_t dimensions, const DDim& filter) {
 
 }  // namespace
 
-ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter)
+ConvShape::ConvShape(const AttributeIndex& op, size_t spatial, const DDim& input, const DDim& filter)
     : ConvShape(op, spatial, input, filter,
                 WindowsOf(op, spatial, FilterExtents(spatial, filter),
                           ExtentsOf(input, spatial, "Input", HasChannelsLast(op)))) {}
 
-ConvShape::ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter, const Windows& windows)
+ConvShape::ConvShape(const AttributeIndex& op, size_t spatial, const DDim& input, const DDim& filter,
+                     const Windows& windows)
     : dimensions(spatial), channels_last(HasChannelsLast(op)), in(ExtentsOf(input, spatial, "Input", channels_last)) {
   groups = op.Attr<int32_t>("groups");
   HR_ENFORCE(groups > 0, InvalidArgument, "attribute groups: expected 1 or more, got ", groups);

@@ -15,9 +15,9 @@ namespace headrace::ops {
 struct ConvShape {
   // `spatial` dimensions: 2 for `input` [N, C, H, W] and `filter` [M, C / groups, KH, KW], 3 for [N, C, D, H, W] and
   // [M, C / groups, KD, KH, KW]. Where attribute data_format says so, `input` has its channels last.
-  ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter);
+  ConvShape(const AttributeIndex& op, size_t spatial, const DDim& input, const DDim& filter);
   // The same with `windows` in place of what the attributes say.
-  ConvShape(const OpDesc& op, size_t spatial, const DDim& input, const DDim& filter, const Windows& windows);
+  ConvShape(const AttributeIndex& op, size_t spatial, const DDim& input, const DDim& filter, const Windows& windows);
 
   DDim OutputDims() const { return MapDims(images, maps * groups, out, dimensions, channels_last); }
   int64_t Pixels() const { return out.Volume(); }                                       // of an output map

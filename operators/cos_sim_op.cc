@@ -117,7 +117,7 @@ HEADRACE_REGISTER_OP(cos_sim_grad)
     .InferShape([](InferShapeContext& ctx) {
       CheckCosSim(ctx);
       const int64_t rows = ctx.InputDim("X")[0];
-      for (const char* slot : {"Out", "XNorm", "Out@GRAD"}) {
+      for (const HashedName slot : HashedNames{"Out", "XNorm", "Out@GRAD"}) {
         EnforceDims(ctx, slot, {rows, 1});
         EnforceSameType(ctx, slot, "X");
       }

@@ -66,7 +66,7 @@ void DataNormGradKernel(const ExecutionContext& ctx) {
 int64_t CheckDataNorm(const InferShapeContext& ctx) {
   EnforceRank(ctx, "X", 2);
   const int64_t cols = ctx.InputDim("X")[1];
-  for (const char* slot : {"BatchSize", "BatchSum", "BatchSquareSum"}) {
+  for (const HashedName slot : HashedNames{"BatchSize", "BatchSum", "BatchSquareSum"}) {
     EnforceDims(ctx, slot, {cols});
     EnforceSameType(ctx, slot, "X");
   }
@@ -125,7 +125,7 @@ HEADRACE_REGISTER_OP(data_norm_grad)
             kDispensable)
     .InferShape([](InferShapeContext& ctx) {
       const int64_t cols = CheckDataNorm(ctx);
-      for (const char* slot : {"Means", "Scales"}) {
+      for (const HashedName slot : HashedNames{"Means", "Scales"}) {
         EnforceDims(ctx, slot, {cols});
         EnforceSameType(ctx, slot, "X");
       }

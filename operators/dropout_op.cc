@@ -12,18 +12,16 @@
 namespace headrace::ops {
 namespace {
 
-bool UpscalesInTraining(const OpDesc& op) {
-  return op.Attr<std::string>("dropout_implementation") == "upscale_in_train";
-}
+bool UpscalesInTraining(const AttributeIndex& op) { return op.Text("dropout_implementation") == "upscale_in_train"; }
 
 // What the elements that stay are multiplied by in training.
-double TrainingFactor(const OpDesc& op) {
+double TrainingFactor(const AttributeIndex& op) {
   const double keep = 1 - op.Attr<double>("dropout_prob");
   return UpscalesInTraining(op) && keep > 0 ? 1 / keep : 1;
 }
 
 // And all elements in a test.
-double TestFactor(const OpDesc& op) { return UpscalesInTraining(op) ? 1 : 1 - op.Attr<double>("dropout_prob"); }
+double TestFactor(const AttributeIndex& op) { return UpscalesInTraining(op) ? 1 : 1 - op.Attr<double>("dropout_prob"); }
 
 // The stream of the masks of this run: that of `seed`, or, with the input Seed, one of its own for each value of it.
 PhiloxStream MaskStream(const ExecutionContext& ctx) {
@@ -60,11 +58,11 @@ void DropoutKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   const int64_t n = x_tensor.numel();
   if (ctx.Attr<bool>("is_test")) {
-    return Multiply(n, x, static_cast<T>(TestFactor(ctx.op())), out);
+    return Multiply(n, x, static_cast<T>(TestFactor(ctx.attrs())), out);
   }
   uint8_t* mask = ctx.Output("Mask")->mutable_data<uint8_t>();
   const PhiloxStream stream = MaskStream(ctx);
-  const auto factor = static_cast<T>(TrainingFactor(ctx.op()));
+  const auto factor = static_cast<T>(TrainingFactor(ctx.attrs()));
   // 2^32 for a probability of 1: nothing is below it.
   const auto threshold = static_cast<uint64_t>(ctx.Attr<double>("dropout_prob") * 0x1p32);
   static_assert(kElementsPerBlock % 16 == 0);
@@ -85,10 +83,10 @@ void DropoutGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
   const int64_t n = x_grad->numel();
   if (ctx.Attr<bool>("is_test")) {
-    return Multiply(n, d, static_cast<T>(TestFactor(ctx.op())), dx);
+    return Multiply(n, d, static_cast<T>(TestFactor(ctx.attrs())), dx);
   }
   const uint8_t* mask = ctx.Input("Mask").data<uint8_t>();
-  const auto factor = static_cast<T>(TrainingFactor(ctx.op()));
+  const auto factor = static_cast<T>(TrainingFactor(ctx.attrs()));
   ParallelFor(n, kElementsPerBlock, [=](int64_t begin, int64_t end) { ApplyMask(begin, end, d, mask, factor, dx); });
 }
 

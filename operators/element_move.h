@@ -75,7 +75,7 @@ IndexMap MoveMap(const Move& move, const DDim& x) {
 
 // The attribute pad_value as an element.
 template <typename T>
-T PadValueOf(const OpDesc& op) {
+T PadValueOf(const AttributeIndex& op) {
   const double value = op.Attr<double>("pad_value");
   if constexpr (std::is_same_v<T, bool>) {
     return value != 0;
@@ -90,8 +90,8 @@ T PadValueOf(const OpDesc& op) {
 }
 
 // Throws InvalidArgument if there is a pad_value that `type` does not hold.
-inline void CheckPadValue(const OpDesc& op, DataType type) {
-  if (!op.attrs.contains("pad_value")) {
+inline void CheckPadValue(const AttributeIndex& op, DataType type) {
+  if (!op.Has("pad_value")) {
     return;
   }
   if (type == DataType::kUInt8) {
@@ -106,8 +106,8 @@ inline void CheckPadValue(const OpDesc& op, DataType type) {
 template <typename T, typename Move>
 void MoveKernel(const ExecutionContext& ctx) {
   T fill{};
-  if (ctx.op().attrs.contains("pad_value")) {
-    fill = PadValueOf<T>(ctx.op());
+  if (ctx.attrs().Has("pad_value")) {
+    fill = PadValueOf<T>(ctx.attrs());
   }
   const LoDTensor& x = ctx.Input(Move::kMoved);
   const Move move = MoveOf<Move>(ctx);
@@ -122,7 +122,7 @@ void MoveGradKernel(const ExecutionContext& ctx) {
   const Move move = MoveOf<Move>(ctx);
   HR_ENFORCE(out_grad.dims() == MoveResult(move), InvalidArgument, "input Out@GRAD: expected dims ",
              ToString(MoveResult(move)), ", got ", ToString(out_grad.dims()));
-  MoveMap(move, ctx.Input(Move::kMoved).dims()).template AddBack<T>(out_grad, ctx.Output(Grad(Move::kMoved)));
+  MoveMap(move, ctx.Input(Move::kMoved).dims()).template AddBack<T>(out_grad, ctx.Output(GradVarName(Move::kMoved)));
 }
 
 inline OpRegistrar&& AllIntsInputs(OpRegistrar&& op, std::initializer_list<IntsSlots> ints) {
@@ -159,7 +159,7 @@ bool RegisterMove(const std::string& type, const std::string& comment, const std
       .With(attrs)
       .KernelTypeFrom(Move::kMoved)
       .InferShape([](InferShapeContext& ctx) {
-        CheckPadValue(ctx.op(), ctx.InputType(Move::kMoved));
+        CheckPadValue(ctx.attrs(), ctx.InputType(Move::kMoved));
         SetKnownOutput(ctx, "Out", MoveResult(MoveOf<Move>(ctx)), ctx.InputType(Move::kMoved));
         if (KeepsRows<Move>(ctx, ctx.InputDim(Move::kMoved).size())) {
           ctx.ShareLoD(Move::kMoved, "Out");
@@ -179,7 +179,7 @@ bool RegisterMove(const std::string& type, const std::string& comment, const std
       .With(OtherInput<Move>, "as in the operator; only its dims are used")
       .With(AllIntsInputs, ints)
       .Input("Out@GRAD", "gradient of Out")
-      .Output(Grad(Move::kMoved), std::string("dims of ") + Move::kMoved)
+      .Output(GradVarName(Move::kMoved), std::string("dims of ") + Move::kMoved)
       .With(attrs)
       .KernelTypeFrom(Move::kMoved)
       .InferShape([](InferShapeContext& ctx) {

@@ -55,7 +55,7 @@ T ElementOf(double value) {
 }
 
 template <typename T>
-T ConstantAttr(const OpDesc& op) {
+T ConstantAttr(const AttributeIndex& op) {
   const auto& text = op.Attr<std::string>("str_value");
   if (text.empty()) {
     return ElementOf<T>(op.Attr<double>("value"));
@@ -79,13 +79,13 @@ void FillConstantKernel(const ExecutionContext& ctx) {
   } else if (const OpArgs args(ctx); args.FromInputs(kShapeSlots)) {
     out->Resize(args.Shape());
   }
-  const T value = ConstantAttr<T>(ctx.op());
+  const T value = ConstantAttr<T>(ctx.attrs());
   std::fill_n(out->mutable_data<T>(), out->numel(), value);
 }
 
 // Throws InvalidArgument naming the attribute unless the constant is a number that the dtype holds.
 void CheckConstant(const InferShapeContext& ctx) {
-  const OpDesc& op = ctx.op();
+  const AttributeIndex& op = ctx.attrs();
   switch (TypeAttr(ctx, "dtype")) {
     case DataType::kUInt8:
       (void)ConstantAttr<uint8_t>(op);

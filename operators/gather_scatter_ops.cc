@@ -13,7 +13,7 @@ namespace headrace::ops {
 namespace {
 
 // The numbers that `slot` holds, int32 or int64, each in [0, rows). Throws OutOfRange naming place and value.
-PoolVector<int64_t> RowNumbers(const ExecutionContext& ctx, const char* slot, int64_t rows) {
+PoolVector<int64_t> RowNumbers(const ExecutionContext& ctx, HashedName slot, int64_t rows) {
   PoolVector<int64_t> numbers = IntegerInput(ctx, slot);
   for (size_t i = 0; i < numbers.size(); ++i) {
     HR_ENFORCE(0 <= numbers[i] && numbers[i] < rows, OutOfRange, "input ", slot, ": element ", i, " is ", numbers[i],
@@ -23,7 +23,7 @@ PoolVector<int64_t> RowNumbers(const ExecutionContext& ctx, const char* slot, in
 }
 
 // The extent of a list of row numbers, [n] or [n, 1].
-int64_t CheckRowNumbers(const InferShapeContext& ctx, const char* slot) {
+int64_t CheckRowNumbers(const InferShapeContext& ctx, HashedName slot) {
   const DDim dims = ctx.InputDim(slot);
   HR_ENFORCE(dims.size() == 1 || (dims.size() == 2 && Fits(dims[1], 1)), InvalidArgument, "input ", slot,
              ": expected dims [n] or [n, 1], got ", ToString(dims));
@@ -113,7 +113,7 @@ void ScatterGradKernel(const ExecutionContext& ctx) {
   }
 }
 
-void EnforceUpdates(const InferShapeContext& ctx, const char* like, const char* updates) {
+void EnforceUpdates(const InferShapeContext& ctx, HashedName like, HashedName updates) {
   EnforceRankAtLeast(ctx, like, 1);
   DDim dims = ctx.InputDim(like);
   dims[0] = CheckRowNumbers(ctx, "Ids");

@@ -36,7 +36,7 @@ struct Groups {
 };
 
 Groups GroupsOf(const ExecutionContext& ctx) {
-  return {ctx.Input("X").dims(), ctx.Attr<int32_t>("groups"), HasChannelsLast(ctx.op())};
+  return {ctx.Input("X").dims(), ctx.Attr<int32_t>("groups"), HasChannelsLast(ctx.attrs())};
 }
 
 template <typename T>
@@ -133,7 +133,7 @@ void GroupNormGradKernel(const ExecutionContext& ctx) {
 DDim CheckGroupNorm(const InferShapeContext& ctx) {
   EnforceRankAtLeast(ctx, "X", 2);
   const DDim x = ctx.InputDim("X");
-  const int64_t channels = ChannelsOf(x, HasChannelsLast(ctx.op()));
+  const int64_t channels = ChannelsOf(x, HasChannelsLast(ctx.attrs()));
   const int32_t groups = ctx.Attr<int32_t>("groups");
   HR_ENFORCE(groups > 0 && (channels < 0 || channels % groups == 0), InvalidArgument,
              "attribute groups: expected a divisor of the channels of X, which has dims ", ToString(x), ", got ",

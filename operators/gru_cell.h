@@ -164,8 +164,8 @@ inline DDim CheckGru(const InferShapeContext& ctx, const char* state, int64_t ro
 }
 
 // Checks that inputs have `dims` and the dtype of Input.
-inline void EnforceLikeInput(const InferShapeContext& ctx, std::initializer_list<const char*> slots, const DDim& dims) {
-  for (const char* slot : slots) {
+inline void EnforceLikeInput(const InferShapeContext& ctx, HashedNames slots, const DDim& dims) {
+  for (const HashedName slot : slots) {
     EnforceDims(ctx, slot, dims);
     EnforceSameType(ctx, slot, "Input");
   }

@@ -14,9 +14,8 @@ namespace {
 
 template <typename T>
 GruCell<T> GruCellOf(const ExecutionContext& ctx) {
-  return {ctx.Input("Weight").dims()[0], ActivationOf(ctx.Attr<std::string>("gate_activation")),
-          ActivationOf(ctx.Attr<std::string>("activation")), ctx.Attr<bool>("origin_mode"),
-          ctx.Input("Weight").data<T>()};
+  return {ctx.Input("Weight").dims()[0], ActivationOf(ctx.Text("gate_activation")),
+          ActivationOf(ctx.Text("activation")), ctx.Attr<bool>("origin_mode"), ctx.Input("Weight").data<T>()};
 }
 
 // The rows of H0, longest sequence first; empty without it.
@@ -120,7 +119,7 @@ HEADRACE_REGISTER_OP(gru)
     .KernelTypeFrom("Input")
     .InferShape([](InferShapeContext& ctx) {
       const DDim hidden = CheckGru(ctx, "H0", -1);
-      for (const char* slot : {"Hidden", "BatchResetHiddenPrev", "BatchHidden"}) {
+      for (const HashedName slot : HashedNames{"Hidden", "BatchResetHiddenPrev", "BatchHidden"}) {
         SetOutput(ctx, slot, hidden, ctx.InputType("Input"));
       }
       SetOutput(ctx, "BatchGate", ctx.InputDim("Input"), ctx.InputType("Input"));

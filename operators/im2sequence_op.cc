@@ -23,7 +23,7 @@ struct PatchAxis {
 };
 
 struct PatchShape {
-  explicit PatchShape(const OpDesc& op) {
+  explicit PatchShape(const AttributeIndex& op) {
     const auto numbers = [&op](const char* attr, size_t count, int32_t min) {
       constexpr int32_t kMax = 1 << 20;  // as for convolutions
       const auto& values = op.Attr<std::vector<int32_t>>(attr);
@@ -87,7 +87,7 @@ int64_t PatchesOfAll(const ExecutionContext& ctx, const PatchShape& s) {
 // many patches each image has.
 template <typename Visit>
 LoDOffsets ForEachElement(const ExecutionContext& ctx, Visit&& visit) {
-  const PatchShape s(ctx.op());
+  const PatchShape s(ctx.attrs());
   const DDim& x = ctx.Input("X").dims();
   LoDOffsets offsets = {0};
   int64_t to = 0;
@@ -122,7 +122,7 @@ template <typename T>
 void Im2SequenceKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const DDim& dims = x_tensor.dims();
-  const PatchShape s(ctx.op());
+  const PatchShape s(ctx.attrs());
   const int64_t patches = PatchesOfAll(ctx, s);
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->Resize({patches, PatchSize(s, dims[1])}).template mutable_data<T>();
@@ -135,7 +135,7 @@ template <typename T>
 void Im2SequenceGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
-  const int64_t patches = PatchesOfAll(ctx, PatchShape(ctx.op()));
+  const int64_t patches = PatchesOfAll(ctx, PatchShape(ctx.attrs()));
   HR_ENFORCE(out_grad.dims()[0] == patches, InvalidArgument, "input Out@GRAD: expected ", patches,
              " rows, one for each patch of X, got dims ", ToString(out_grad.dims()));
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
@@ -148,7 +148,7 @@ void Im2SequenceGradKernel(const ExecutionContext& ctx) {
 DDim CheckIm2Sequence(const InferShapeContext& ctx) {
   EnforceRank(ctx, "X", 4);
   const DDim x = ctx.InputDim("X");
-  const PatchShape s(ctx.op());
+  const PatchShape s(ctx.attrs());
   if (HasRealSizes(x, ctx.HasInput("Y"))) {
     EnforceDims(ctx, "Y", {x[0], 2});
     EnforceSameType(ctx, "Y", "X");

@@ -25,7 +25,7 @@ struct Source {
 
 // How places of the result map to those of the input.
 struct Alignment {
-  explicit Alignment(const OpDesc& op)
+  explicit Alignment(const AttributeIndex& op)
       : corners(op.Attr<bool>("align_corners")), centers(!corners && op.Attr<int32_t>("align_mode") == 0) {}
 
   double Ratio(int64_t in, int64_t out) const {
@@ -64,10 +64,10 @@ struct Alignment {
 
 using ImageSize = std::pair<int64_t, int64_t>;  // height and width
 
-Extents ExtentsOfX(const OpDesc& op, const DDim& x) { return ExtentsOf(x, 2, "X", HasChannelsLast(op)); }
+Extents ExtentsOfX(const AttributeIndex& op, const DDim& x) { return ExtentsOf(x, 2, "X", HasChannelsLast(op)); }
 
 // The dims of the result for `x`.
-DDim ResizedDims(const OpDesc& op, const DDim& x, const ImageSize& size) {
+DDim ResizedDims(const AttributeIndex& op, const DDim& x, const ImageSize& size) {
   const bool channels_last = HasChannelsLast(op);
   return MapDims(x[0], ChannelsOf(x, channels_last), {1, size.first, size.second}, 2, channels_last);
 }
@@ -96,7 +96,7 @@ ImageSize SizeByAttrs(const OpArgs& args, const Extents& x) {
 
 // The size of the result: of the first of SizeTensor, OutSize, Scale that is given, or of the attributes.
 ImageSize ReadOutSize(const ExecutionContext& ctx) {
-  const Extents x = ExtentsOfX(ctx.op(), ctx.Input("X").dims());
+  const Extents x = ExtentsOfX(ctx.attrs(), ctx.Input("X").dims());
   ImageSize size;
   const char* name = "SizeTensor";
   if (ctx.InputSize("SizeTensor") != 0) {
@@ -122,14 +122,14 @@ template <typename T, bool kLinear>
 struct Plan {
   Plan(const ExecutionContext& ctx, const ImageSize& out) {
     const DDim& x = ctx.Input("X").dims();
-    const Extents in = ExtentsOfX(ctx.op(), x);
-    const Alignment alignment(ctx.op());
+    const Extents in = ExtentsOfX(ctx.attrs(), x);
+    const Alignment alignment(ctx.attrs());
     const auto sources = [&](int64_t from, int64_t to) {
       return kLinear ? alignment.Linear(from, to) : alignment.Nearest(from, to);
     };
     rows = sources(in.height, out.first);
     cols = sources(in.width, out.second);
-    const bool channels_last = HasChannelsLast(ctx.op());
+    const bool channels_last = HasChannelsLast(ctx.attrs());
     channels = channels_last ? x[3] : 1;
     images = channels_last ? x[0] : x[0] * x[1];
     in_width = in.width;
@@ -189,7 +189,7 @@ void InterpolateKernel(const ExecutionContext& ctx) {
   const ImageSize size = ReadOutSize(ctx);
   const LoDTensor& x_tensor = ctx.Input("X");
   LoDTensor* out_tensor = ctx.Output("Out");
-  out_tensor->Resize(ResizedDims(ctx.op(), x_tensor.dims(), size));
+  out_tensor->Resize(ResizedDims(ctx.attrs(), x_tensor.dims(), size));
   T* out = out_tensor->mutable_data<T>();
   if (out_tensor->numel() == 0) {
     return;
@@ -209,7 +209,7 @@ void InterpolateGradKernel(const ExecutionContext& ctx) {
     return;
   }
   const T* d = out_grad.data<T>();
-  const Extents out = ExtentsOf(out_grad.dims(), 2, "Out@GRAD", HasChannelsLast(ctx.op()));
+  const Extents out = ExtentsOf(out_grad.dims(), 2, "Out@GRAD", HasChannelsLast(ctx.attrs()));
   Plan<T, kLinear>(ctx, {out.height, out.width}).ForEach([=](int64_t from, int64_t to, T weight) {
     dx[from] += weight * d[to];
   });
@@ -218,8 +218,8 @@ void InterpolateGradKernel(const ExecutionContext& ctx) {
 // Checks the inputs that operator and gradient share; returns the dims of Out, as far as they are known.
 DDim CheckInterpolate(const InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
-  const Extents in = ExtentsOfX(ctx.op(), x);
-  DDim unknown = ResizedDims(ctx.op(), x, {-1, -1});
+  const Extents in = ExtentsOfX(ctx.attrs(), x);
+  DDim unknown = ResizedDims(ctx.attrs(), x, {-1, -1});
   HR_ENFORCE(in.height != 0 && in.width != 0, InvalidArgument, "input X: expected images that are not empty, got dims ",
              ToString(x));
   if (ctx.InputSize("SizeTensor") != 0) {
@@ -242,7 +242,7 @@ DDim CheckInterpolate(const InferShapeContext& ctx) {
   const auto [height, width] = SizeByAttrs(ctx, in);
   HR_ENFORCE(ctx.Attr<double>("scale") > 0 || (height > 0 && width > 0), InvalidArgument,
              "attributes out_h and out_w: expected numbers of 1 or more, got ", height, " and ", width);
-  return ResizedDims(ctx.op(), x, {height, width});
+  return ResizedDims(ctx.attrs(), x, {height, width});
 }
 
 OpRegistrar&& InterpolateAttrs(OpRegistrar&& op) {

@@ -49,19 +49,19 @@ int64_t Numel(const DDim& dims, size_t begin, size_t end) {
   return product;
 }
 
-void EnforceRank(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i) {
+void EnforceRank(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i) {
   const DDim dims = ctx.InputDim(slot, i);
   HR_ENFORCE(dims.size() == rank, InvalidArgument, "input ", slot, ": expected a tensor of rank ", rank, ", got dims ",
              ToString(dims));
 }
 
-void EnforceRankAtLeast(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i) {
+void EnforceRankAtLeast(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i) {
   const DDim dims = ctx.InputDim(slot, i);
   HR_ENFORCE(dims.size() >= rank, InvalidArgument, "input ", slot, ": expected a tensor of rank ", rank,
              " or more, got dims ", ToString(dims));
 }
 
-void EnforceDims(const InferShapeContext& ctx, std::string_view slot, const DDim& expected, size_t i) {
+void EnforceDims(const InferShapeContext& ctx, HashedName slot, const DDim& expected, size_t i) {
   const DDim dims = ctx.InputDim(slot, i);
   bool fits = dims.size() == expected.size();
   for (size_t d = 0; fits && d < dims.size(); ++d) {
@@ -70,20 +70,20 @@ void EnforceDims(const InferShapeContext& ctx, std::string_view slot, const DDim
   HR_ENFORCE(fits, InvalidArgument, "input ", slot, ": expected dims ", ToString(expected), ", got ", ToString(dims));
 }
 
-void EnforceType(const InferShapeContext& ctx, std::string_view slot, DataType expected, size_t i) {
+void EnforceType(const InferShapeContext& ctx, HashedName slot, DataType expected, size_t i) {
   const DataType dtype = ctx.InputType(slot, i);
   HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), ", got ",
              DataTypeName(dtype));
 }
 
-void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::string_view like, size_t i) {
+void EnforceSameType(const InferShapeContext& ctx, HashedName slot, HashedName like, size_t i) {
   const DataType dtype = ctx.InputType(slot, i);
   const DataType expected = ctx.InputType(like);
   HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), " as input ",
              like, " has, got ", DataTypeName(dtype));
 }
 
-void EnforceScalar(const InferShapeContext& ctx, std::string_view slot) {
+void EnforceScalar(const InferShapeContext& ctx, HashedName slot) {
   const DDim dims = ctx.InputDim(slot);
   HR_ENFORCE(Fits(Numel(dims), 1), InvalidArgument, "input ", slot, ": expected a single element, got dims ",
              ToString(dims));
@@ -92,13 +92,13 @@ void EnforceScalar(const InferShapeContext& ctx, std::string_view slot) {
              ": expected dtype float32 or float64, got ", DataTypeName(dtype));
 }
 
-void EnforceLevelsAtMost(const InferShapeContext& ctx, std::string_view slot, int32_t max) {
+void EnforceLevelsAtMost(const InferShapeContext& ctx, HashedName slot, int32_t max) {
   const int32_t levels = ctx.InputLoDLevel(slot);
   HR_ENFORCE(levels <= max, InvalidArgument, "input ", slot, ": expected a LoD of ",
              max == 1 ? "one level" : StrCat(max, " levels"), " at most, got ", levels);
 }
 
-size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr) {
+size_t FrontAxis(int64_t axis, size_t rank, HashedName attr) {
   const auto signed_rank = static_cast<int64_t>(rank);
   HR_ENFORCE(-signed_rank <= axis && axis < signed_rank, InvalidArgument, "attribute ", attr,
              ": expected a dimension in [", -signed_rank, ", ", signed_rank, ") of a tensor of rank ", rank, ", got ",
@@ -106,20 +106,20 @@ size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr) {
   return static_cast<size_t>(axis < 0 ? axis + signed_rank : axis);
 }
 
-void SetOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, DataType dtype, size_t i) {
+void SetOutput(InferShapeContext& ctx, HashedName slot, const DDim& dims, DataType dtype, size_t i) {
   ctx.SetOutputDim(slot, dims, i);
   ctx.SetOutputType(slot, dtype, i);
 }
 
-void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_view> slots) {
-  for (const std::string_view slot : slots) {
+void InferGradients(InferShapeContext& ctx, HashedNames slots) {
+  for (const HashedName slot : slots) {
     if (ctx.HasInput(slot)) {
       SetOutput(ctx, Grad(slot), ctx.InputDim(slot), ctx.InputType(slot));
     }
   }
 }
 
-double ScalarInput(const ExecutionContext& ctx, std::string_view slot) {
+double ScalarInput(const ExecutionContext& ctx, HashedName slot) {
   const LoDTensor& tensor = ctx.Input(slot);
   HR_ENFORCE(tensor.numel() == 1, InvalidArgument, "input ", slot, ": expected a single element, got dims ",
              ToString(tensor.dims()));
@@ -131,7 +131,7 @@ double ScalarInput(const ExecutionContext& ctx, std::string_view slot) {
   return static_cast<double>(*tensor.data<float>());
 }
 
-PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, std::string_view slot) {
+PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, HashedName slot) {
   const LoDTensor& tensor = ctx.Input(slot);
   PoolVector<int64_t> values(static_cast<size_t>(tensor.numel()));
   if (tensor.dtype() == DataType::kInt32) {
@@ -142,7 +142,7 @@ PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, std::string_view s
   return values;
 }
 
-DataType TypeAttr(const InferShapeContext& ctx, std::string_view attr) {
+DataType TypeAttr(const InferShapeContext& ctx, HashedName attr) {
   const int32_t value = ctx.Attr<int32_t>(attr);
   HR_ENFORCE(IsDataType(value), InvalidArgument, "attribute ", attr, ": expected the number of a dtype, got ", value);
   return static_cast<DataType>(value);

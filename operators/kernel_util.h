@@ -32,7 +32,7 @@ inline int64_t RowsPerBlock(int64_t work) {
 }
 
 // Name of the slot that holds the gradient of `slot`.
-inline std::string Grad(std::string_view slot) { return GradVarName(std::string(slot)); }
+constexpr HashedName Grad(HashedName slot) { return slot.Gradient(); }
 
 // Whether two dimensions may be equal.
 inline bool Fits(int64_t a, int64_t b) { return a == b || a < 0 || b < 0; }
@@ -89,53 +89,53 @@ void CheckEpsilon(const double& value);
 int64_t Numel(const DDim& dims, size_t begin, size_t end);
 inline int64_t Numel(const DDim& dims) { return Numel(dims, 0, dims.size()); }
 
-void EnforceRank(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i = 0);
-void EnforceRankAtLeast(const InferShapeContext& ctx, std::string_view slot, size_t rank, size_t i = 0);
-void EnforceDims(const InferShapeContext& ctx, std::string_view slot, const DDim& expected, size_t i = 0);
-void EnforceType(const InferShapeContext& ctx, std::string_view slot, DataType expected, size_t i = 0);
-void EnforceSameType(const InferShapeContext& ctx, std::string_view slot, std::string_view like, size_t i = 0);
+void EnforceRank(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i = 0);
+void EnforceRankAtLeast(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i = 0);
+void EnforceDims(const InferShapeContext& ctx, HashedName slot, const DDim& expected, size_t i = 0);
+void EnforceType(const InferShapeContext& ctx, HashedName slot, DataType expected, size_t i = 0);
+void EnforceSameType(const InferShapeContext& ctx, HashedName slot, HashedName like, size_t i = 0);
 
 // Checks an input that ScalarInput reads.
-void EnforceScalar(const InferShapeContext& ctx, std::string_view slot);
+void EnforceScalar(const InferShapeContext& ctx, HashedName slot);
 // Checks that a LoD of more than `max` levels is not declared, or, at run time, not there.
-void EnforceLevelsAtMost(const InferShapeContext& ctx, std::string_view slot, int32_t max);
+void EnforceLevelsAtMost(const InferShapeContext& ctx, HashedName slot, int32_t max);
 
 // `axis` counted from the front. Throws InvalidArgument naming the attribute unless -rank ≤ axis < rank.
-size_t FrontAxis(int64_t axis, size_t rank, std::string_view attr);
+size_t FrontAxis(int64_t axis, size_t rank, HashedName attr);
 
-void SetOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, DataType dtype, size_t i = 0);
+void SetOutput(InferShapeContext& ctx, HashedName slot, const DDim& dims, DataType dtype, size_t i = 0);
 
 // For gradient operators that read the forward inputs: the gradient of each slot has the shape and dtype of its
 // variable.
-void InferGradients(InferShapeContext& ctx, std::initializer_list<std::string_view> slots);
+void InferGradients(InferShapeContext& ctx, HashedNames slots);
 
 // The only element of a float32 or float64 tensor: a learning rate, say. Throws InvalidArgument or TypeMismatch naming
 // the slot.
-double ScalarInput(const ExecutionContext& ctx, std::string_view slot);
+double ScalarInput(const ExecutionContext& ctx, HashedName slot);
 
 // The elements of an int32 or int64 input.
-PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, std::string_view slot);
+PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, HashedName slot);
 
 // The elements of an input, or of an output; nullptr if the slot is empty.
 template <typename T>
-const T* ElementsOrNull(const ExecutionContext& ctx, std::string_view slot) {
+const T* ElementsOrNull(const ExecutionContext& ctx, HashedName slot) {
   const LoDTensor* tensor = ctx.InputOrNull(slot);
   return tensor == nullptr ? nullptr : tensor->data<T>();
 }
 template <typename T>
-T* MutableOrNull(const ExecutionContext& ctx, std::string_view slot) {
+T* MutableOrNull(const ExecutionContext& ctx, HashedName slot) {
   LoDTensor* tensor = ctx.OutputOrNull(slot);
   return tensor == nullptr ? nullptr : tensor->mutable_data<T>();
 }
 // As MutableOrNull, with zeros in it.
 template <typename T>
-T* ZerosOrNull(const ExecutionContext& ctx, std::string_view slot) {
+T* ZerosOrNull(const ExecutionContext& ctx, HashedName slot) {
   T* data = MutableOrNull<T>(ctx, slot);
   return data == nullptr ? nullptr : (std::fill_n(data, ctx.OutputOrNull(slot)->numel(), T(0)), data);
 }
 
 // The DataType whose number an int32 attribute holds. Throws InvalidArgument naming the attribute if there is no such
 // type.
-DataType TypeAttr(const InferShapeContext& ctx, std::string_view attr);
+DataType TypeAttr(const InferShapeContext& ctx, HashedName attr);
 
 }  // namespace headrace::ops

@@ -15,7 +15,7 @@ namespace {
 template <typename T>
 T KldivDivisor(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
-  const auto& reduction = ctx.Attr<std::string>("reduction");
+  const HashedName reduction = ctx.Text("reduction");
   if (reduction == "mean") {
     return static_cast<T>(x.numel());
   }
@@ -29,7 +29,7 @@ void KldivLossKernel(const ExecutionContext& ctx) {
   const T* target = ctx.Input("Target").data<T>();
   T* loss = ctx.Output("Loss")->mutable_data<T>();
   const auto element = [=](int64_t i) { return target[i] > 0 ? target[i] * (std::log(target[i]) - x[i]) : T(0); };
-  if (ctx.Attr<std::string>("reduction") == "none") {
+  if (ctx.Text("reduction") == "none") {
     for (int64_t i = 0; i < n; ++i) {
       loss[i] = element(i);
     }
@@ -41,7 +41,7 @@ void KldivLossKernel(const ExecutionContext& ctx) {
 template <typename T>
 void KldivLossGradKernel(const ExecutionContext& ctx) {
   const int64_t n = ctx.Input("X").numel();
-  const bool is_reduced = ctx.Attr<std::string>("reduction") != "none";
+  const bool is_reduced = ctx.Text("reduction") != "none";
   const T* target = ctx.Input("Target").data<T>();
   const T* d = ctx.Input("Loss@GRAD").data<T>();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
@@ -56,7 +56,7 @@ DDim CheckKldivLoss(const InferShapeContext& ctx) {
   EnforceDims(ctx, "Target", ctx.InputDim("X"));
   EnforceSameType(ctx, "Target", "X");
   const DDim x = ctx.InputDim("X");
-  const auto& reduction = ctx.Attr<std::string>("reduction");
+  const HashedName reduction = ctx.Text("reduction");
   HR_ENFORCE(reduction == "mean" ? Numel(x) != 0 : reduction != "batchmean" || x[0] != 0, InvalidArgument,
              "input X: expected at least one element for the mean, got dims ", ToString(x));
   return reduction == "none" ? x : DDim{1};

@@ -38,10 +38,10 @@ OpRegistrar&& TwoLayoutsAttr(OpRegistrar&& op, const std::string& name) {
                       {"NCHW", "NHWC"});
 }
 
-bool HasChannelsLast(const OpDesc& op) {
-  for (const char* name : {"data_format", "data_layout"}) {
-    if (op.attrs.contains(name)) {
-      const auto& layout = op.Attr<std::string>(name);
+bool HasChannelsLast(const AttributeIndex& op) {
+  for (const HashedName name : HashedNames{"data_format", "data_layout"}) {
+    if (op.Has(name)) {
+      const HashedName layout = op.Text(name);
       return layout == "NHWC" || layout == "NDHWC";
     }
   }

@@ -21,7 +21,7 @@ OpRegistrar&& LayoutAttr(OpRegistrar&& op, const std::string& name, const std::s
 OpRegistrar&& TwoLayoutsAttr(OpRegistrar&& op, const std::string& name);
 
 // Whether such an attribute of `op` says that the channels come last. Without one they come first.
-bool HasChannelsLast(const OpDesc& op);
+bool HasChannelsLast(const AttributeIndex& op);
 
 // "[N, C, H, W]", say.
 const char* LayoutName(size_t dimensions, bool channels_last);

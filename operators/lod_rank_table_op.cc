@@ -10,17 +10,18 @@
 namespace headrace::ops {
 namespace {
 
-class LoDRankTableOp : public RankOp {
+class LoDRankTableOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& x = Tensor(scope, "X");
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
     (void)NumUnits(x, 0);
     const int32_t level = Attr<int32_t>("level");
     HR_ENFORCE(level >= 0, InvalidArgument, "attribute level: expected 0 or more, got ", level);
-    scope.GetVar(Output("Out")).GetMutable<LoDRankTable>()->Reset(x.lod(), static_cast<size_t>(level));
+    ctx.OutputAs<LoDRankTable>("Out")->Reset(x.lod(), static_cast<size_t>(level));
   }
 };
 

@@ -18,7 +18,7 @@ LoD OneLevel(const int32_t* values, size_t n, int64_t rows, const char* where) {
   return {LoDOffsets(values, values + n)};
 }
 
-LoD TargetLoD(const OpDesc& op, int64_t rows) {
+LoD TargetLoD(const AttributeIndex& op, int64_t rows) {
   const auto& offsets = op.Attr<std::vector<int32_t>>("target_lod");
   return OneLevel(offsets.data(), offsets.size(), rows, "attribute target_lod");
 }
@@ -27,7 +27,7 @@ LoD GivenLoD(const ExecutionContext& ctx) {
   const LoDTensor* y = ctx.InputOrNull("Y");
   const int64_t rows = ctx.Input("X").dims()[0];
   if (y == nullptr) {
-    return TargetLoD(ctx.op(), rows);
+    return TargetLoD(ctx.attrs(), rows);
   }
   if (!y->lod().empty()) {
     return y->lod();
@@ -91,7 +91,7 @@ HEADRACE_REGISTER_OP(lod_reset)
       if (ctx.HasInput("Y")) {
         CheckY(ctx);
       } else {
-        (void)TargetLoD(ctx.op(), ctx.InputDim("X")[0]);
+        (void)TargetLoD(ctx.attrs(), ctx.InputDim("X")[0]);
       }
       SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
       const int32_t given = ctx.HasInput("Y") ? ctx.InputLoDLevel("Y") : 0;

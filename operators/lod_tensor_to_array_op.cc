@@ -13,16 +13,17 @@
 namespace headrace::ops {
 namespace {
 
-class LoDTensorToArrayOp : public RankOp {
+class LoDTensorToArrayOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& x = Tensor(scope, "X");
-    const LoDRankTable& table = Table(scope);
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
+    const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
     PartsOf(table, x);
-    LoDTensorArray& out = *OutputArray(scope, "Out");
+    LoDTensorArray& out = *ctx.OutputAs<LoDTensorArray>("Out");
     out.resize(table.max_length());
     for (size_t t = 0; t < out.size(); ++t) {
       PoolVector<Piece> pieces;
@@ -34,21 +35,18 @@ class LoDTensorToArrayOp : public RankOp {
   }
 };
 
-class LoDTensorToArrayGradOp : public RankOp {
+class LoDTensorToArrayGradOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
-  bool HasOutput(std::string_view slot) const {
-    return !Outputs(slot).empty() && Outputs(slot).front() != kEmptyVarName;
-  }
-
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& x = Tensor(scope, "X");
-    const LoDRankTable& table = Table(scope);
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
+    const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
     const LoDOffsets& parts = PartsOf(table, x);
-    LoDTensorArray& array = *OutputArray(scope, "Out@GRAD");
-    if (HasOutput("X@GRAD")) {
+    LoDTensorArray& array = *ctx.OutputAs<LoDTensorArray>("Out@GRAD");
+    if (ctx.HasOutput("X@GRAD")) {
       // Where the rows of a part are in the gradient of their step.
       PoolVector<Piece> pieces(parts.back(), Piece{nullptr, {0, 0}});
       for (size_t t = 0; t < table.max_length(); ++t) {
@@ -60,7 +58,7 @@ class LoDTensorToArrayGradOp : public RankOp {
           row += rows.size();
         });
       }
-      RowWriter writer(x, static_cast<size_t>(x.dims()[0]), OutputTensor(scope, "X@GRAD"));
+      RowWriter writer(x, static_cast<size_t>(x.dims()[0]), ctx.Output("X@GRAD"));
       for (const Piece& piece : pieces) {
         if (piece.from != nullptr) {
           writer.Write(*piece.from, piece.rows);

@@ -138,7 +138,7 @@ HEADRACE_REGISTER_OP(lrn_grad)
     .With(LrnAttrs)
     .InferShape([](InferShapeContext& ctx) {
       EnforceRank(ctx, "X", 4);
-      for (const char* slot : {"Out", "MidOut", "Out@GRAD"}) {
+      for (const HashedName slot : HashedNames{"Out", "MidOut", "Out@GRAD"}) {
         EnforceDims(ctx, slot, ctx.InputDim("X"));
         EnforceSameType(ctx, slot, "X");
       }

@@ -25,9 +25,9 @@ struct LstmCell {
   explicit LstmCell(const ExecutionContext& ctx, double state_bound = 0)
       : width(ctx.Input("Weight").dims()[1] / 4),
         bound(static_cast<T>(state_bound)),
-        gate(ActivationOf(ctx.Attr<std::string>("gate_activation"))),
-        cell(ActivationOf(ctx.Attr<std::string>("cell_activation"))),
-        candidate(ActivationOf(ctx.Attr<std::string>("candidate_activation"))) {
+        gate(ActivationOf(ctx.Text("gate_activation"))),
+        cell(ActivationOf(ctx.Text("cell_activation"))),
+        candidate(ActivationOf(ctx.Text("candidate_activation"))) {
     if (ctx.Attr<bool>("use_peepholes")) {
       by_input = ctx.Input("Bias").data<T>() + 4 * width;
       by_forget = by_input + width;
@@ -161,7 +161,7 @@ T* StepBefore(const StepBatches& batches, size_t t, int64_t width, T* rows, T* i
 
 // The rows of an optional tensor of initial states, longest sequence first; empty without one.
 template <typename T>
-PoolVector<T> InitialStates(const ExecutionContext& ctx, const char* slot, const StepBatches& batches) {
+PoolVector<T> InitialStates(const ExecutionContext& ctx, HashedName slot, const StepBatches& batches) {
   const LoDTensor* tensor = ctx.InputOrNull(slot);
   if (tensor == nullptr) {
     return {};
@@ -191,7 +191,7 @@ inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t
   EnforceDims(ctx, "Weight", {result, MultiplyExtents(state, 4)});
   EnforceDims(ctx, "Input", {-1, MultiplyExtents(state, 4)});
   EnforceDims(ctx, "Bias", {1, MultiplyExtents(state, ctx.Attr<bool>("use_peepholes") ? 7 : 4)});
-  for (const char* slot : {"Weight", "Bias"}) {
+  for (const HashedName slot : HashedNames{"Weight", "Bias"}) {
     EnforceSameType(ctx, slot, "Input");
   }
   HR_ENFORCE(ctx.HasInput("H0") == ctx.HasInput("C0"), InvalidArgument,
@@ -208,7 +208,7 @@ inline void CheckLstmInputs(const InferShapeContext& ctx, int64_t state, int64_t
 template <typename T, void (*kKernel)(const ExecutionContext&)>
 void Checked(const ExecutionContext& ctx) {
   const auto sequences = static_cast<int64_t>(SequencesOf(ctx, "Input").size()) - 1;
-  for (const char* slot : {"H0", "C0"}) {
+  for (const HashedName slot : HashedNames{"H0", "C0"}) {
     const LoDTensor* states = ctx.InputOrNull(slot);
     HR_ENFORCE(states == nullptr || states->dims()[0] == sequences, InvalidArgument, "input ", slot, ": expected ",
                sequences, " rows, one for each sequence of Input, got dims ", ToString(states->dims()));

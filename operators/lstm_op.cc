@@ -199,7 +199,7 @@ HEADRACE_REGISTER_OP(lstm)
     .KernelTypeFrom("Input")
     .InferShape([](InferShapeContext& ctx) {
       const DDim hidden = CheckLstm(ctx);
-      for (const char* slot : {"Hidden", "Cell", "BatchCellPreAct"}) {
+      for (const HashedName slot : HashedNames{"Hidden", "Cell", "BatchCellPreAct"}) {
         SetOutput(ctx, slot, hidden, ctx.InputType("Input"));
       }
       SetOutput(ctx, "BatchGate", ctx.InputDim("Input"), ctx.InputType("Input"));
@@ -236,7 +236,7 @@ HEADRACE_REGISTER_OP(lstm_grad)
     .KernelTypeFrom("Input")
     .InferShape([](InferShapeContext& ctx) {
       const DDim hidden = CheckLstm(ctx);
-      for (const char* slot : {"Hidden", "Cell", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD"}) {
+      for (const HashedName slot : HashedNames{"Hidden", "Cell", "BatchCellPreAct", "Hidden@GRAD", "Cell@GRAD"}) {
         if (ctx.HasInput(slot)) {
           EnforceDims(ctx, slot, hidden);
           EnforceSameType(ctx, slot, "Input");

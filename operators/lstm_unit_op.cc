@@ -102,7 +102,7 @@ HEADRACE_REGISTER_OP(lstm_unit)
     .With(LstmUnitAttr)
     .InferShape([](InferShapeContext& ctx) {
       const DDim state = CheckLstmUnit(ctx);
-      for (const char* slot : {"C", "H"}) {
+      for (const HashedName slot : HashedNames{"C", "H"}) {
         SetOutput(ctx, slot, state, ctx.InputType("X"));
         ctx.ShareLoD("X", slot);
       }
@@ -123,7 +123,7 @@ HEADRACE_REGISTER_OP(lstm_unit_grad)
     .With(LstmUnitAttr)
     .InferShape([](InferShapeContext& ctx) {
       const DDim state = CheckLstmUnit(ctx);
-      for (const char* slot : {"C", "C@GRAD", "H@GRAD"}) {
+      for (const HashedName slot : HashedNames{"C", "C@GRAD", "H@GRAD"}) {
         if (ctx.HasInput(slot)) {
           EnforceDims(ctx, slot, state);
           EnforceSameType(ctx, slot, "X");

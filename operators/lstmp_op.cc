@@ -24,7 +24,7 @@ template <typename T>
 void LstmpKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
   const LstmCell<T> cell(ctx, ctx.Attr<double>("cell_clip"));
-  const Activation activation = ActivationOf(ctx.Attr<std::string>("proj_activation"));
+  const Activation activation = ActivationOf(ctx.Text("proj_activation"));
   const auto bound = static_cast<T>(ctx.Attr<double>("proj_clip"));
   const int64_t width = cell.width;
   const int64_t proj_width = ctx.Input("ProjWeight").dims()[1];
@@ -79,7 +79,7 @@ template <typename T>
 void LstmpGradKernel(const ExecutionContext& ctx) {
   const StepBatches batches(SequencesOf(ctx, "Input"), ctx.Attr<bool>("is_reverse"));
   const LstmCell<T> cell(ctx, ctx.Attr<double>("cell_clip"));
-  const Activation activation = ActivationOf(ctx.Attr<std::string>("proj_activation"));
+  const Activation activation = ActivationOf(ctx.Text("proj_activation"));
   const auto bound = static_cast<T>(ctx.Attr<double>("proj_clip"));
   const int64_t width = cell.width;
   const int64_t proj_width = ctx.Input("ProjWeight").dims()[1];
@@ -90,7 +90,7 @@ void LstmpGradKernel(const ExecutionContext& ctx) {
   T* input_grad = MutableOrNull<T>(ctx, "Input@GRAD");
   T* first_projection_grad = ZerosOrNull<T>(ctx, "H0@GRAD");
   T* first_state_grad = ZerosOrNull<T>(ctx, "C0@GRAD");
-  const auto in_batches = [&](const char* slot, int64_t columns, Tensor* memory) {
+  const auto in_batches = [&](HashedName slot, int64_t columns, Tensor* memory) {
     T* values = Scratch<T>(memory, rows * columns);
     if (const T* from = ElementsOrNull<T>(ctx, slot)) {
       batches.ToBatches(from, columns, values);
@@ -224,7 +224,7 @@ HEADRACE_REGISTER_OP(lstmp)
       const int64_t rows = ctx.InputDim("Input")[0];
       const DataType type = ctx.InputType("Input");
       SetOutput(ctx, "Projection", {rows, w.projection}, type);
-      for (const char* slot : {"Cell", "BatchCellPreAct", "BatchHidden"}) {
+      for (const HashedName slot : HashedNames{"Cell", "BatchCellPreAct", "BatchHidden"}) {
         SetOutput(ctx, slot, {rows, w.state}, type);
       }
       SetOutput(ctx, "BatchGate", ctx.InputDim("Input"), type);

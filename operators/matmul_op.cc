@@ -13,7 +13,7 @@ namespace {
 // What a matmul multiplies: `batch` pairs of matrices; a side that has no batch dimensions is used for all of them. X
 // as a vector is a row, Y a column, of which the result lacks the dimension; transposed, they are matrices.
 struct MatmulShape {
-  MatmulShape(const OpDesc& op, DDim x, DDim y)
+  MatmulShape(const AttributeIndex& op, DDim x, DDim y)
       : transpose_x(op.Attr<bool>("transpose_X")), transpose_y(op.Attr<bool>("transpose_Y")) {
     HR_ENFORCE(!x.empty(), InvalidArgument,
                "input X: expected a vector, a matrix or a batch of matrices, got a scalar");
@@ -86,7 +86,7 @@ template <typename T>
 void MatmulKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   const LoDTensor& y = ctx.Input("Y");
-  const MatmulShape s(ctx.op(), x.dims(), y.dims());
+  const MatmulShape s(ctx.attrs(), x.dims(), y.dims());
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   if (out_tensor->numel() == 0) {
@@ -107,7 +107,7 @@ template <typename T>
 void MatmulGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   const LoDTensor& y = ctx.Input("Y");
-  const MatmulShape s(ctx.op(), x.dims(), y.dims());
+  const MatmulShape s(ctx.attrs(), x.dims(), y.dims());
   const auto alpha = static_cast<T>(ctx.Attr<double>("alpha"));
   const T* out_grad = ctx.Input("Out@GRAD").data<T>();
   LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
@@ -176,7 +176,7 @@ HEADRACE_REGISTER_OP(matmul)
     .With(MatmulAttrs)
     .InferShape([](InferShapeContext& ctx) {
       EnforceSameType(ctx, "Y", "X");
-      const MatmulShape shape(ctx.op(), ctx.InputDim("X"), ctx.InputDim("Y"));
+      const MatmulShape shape(ctx.attrs(), ctx.InputDim("X"), ctx.InputDim("Y"));
       SetOutput(ctx, "Out", shape.out, ctx.InputType("X"));
       if (shape.KeepsRows()) {
         ctx.ShareLoD("X", "Out");
@@ -196,7 +196,7 @@ HEADRACE_REGISTER_OP(matmul_grad)
     .With(MatmulAttrs)
     .InferShape([](InferShapeContext& ctx) {
       EnforceSameType(ctx, "Out@GRAD", "X");
-      EnforceDims(ctx, "Out@GRAD", MatmulShape(ctx.op(), ctx.InputDim("X"), ctx.InputDim("Y")).out);
+      EnforceDims(ctx, "Out@GRAD", MatmulShape(ctx.attrs(), ctx.InputDim("X"), ctx.InputDim("Y")).out);
       InferGradients(ctx, {"X", "Y"});
     })
     .Kernel<float>(MatmulGradKernel<float>)

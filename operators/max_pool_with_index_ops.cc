@@ -32,7 +32,7 @@ int64_t FirstMaximum(const PoolShape& s, const T* x, const PoolAxis::Span& z, co
 template <typename T>
 void PoolWithIndexKernel(const ExecutionContext& ctx, size_t spatial) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const PoolShape s(ctx.op(), spatial, x_tensor.dims());
+  const PoolShape s(ctx.attrs(), spatial, x_tensor.dims());
   T* out = ctx.Output("Out")->mutable_data<T>();
   int32_t* mask = ctx.Output("Mask")->mutable_data<int32_t>();
   const T* x = x_tensor.data<T>();
@@ -54,7 +54,7 @@ void PoolWithIndexKernel(const ExecutionContext& ctx, size_t spatial) {
 template <typename T>
 void PoolWithIndexGradKernel(const ExecutionContext& ctx, size_t spatial) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const PoolShape s(ctx.op(), spatial, x_tensor.dims());
+  const PoolShape s(ctx.attrs(), spatial, x_tensor.dims());
   const int64_t size = s.MapSize();
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   std::fill_n(dx, x_tensor.numel(), T(0));
@@ -82,7 +82,7 @@ bool RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
       .With(WindowAttrs, spatial)
       .InferShape([spatial](InferShapeContext& ctx) {
         const DDim x = ctx.InputDim("X");
-        const DDim dims = PoolShape(ctx.op(), spatial, x).dims;
+        const DDim dims = PoolShape(ctx.attrs(), spatial, x).dims;
         HR_ENFORCE(Numel(x, 2, x.size()) <= INT32_MAX, InvalidArgument,
                    "input X: expected at most 2^31 - 1 elements in a map, got dims ", ToString(x));
         SetOutput(ctx, "Out", dims, ctx.InputType("X"));
@@ -102,7 +102,7 @@ bool RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
       .Output("X@GRAD", "dims of X")
       .With(WindowAttrs, spatial)
       .InferShape([spatial](InferShapeContext& ctx) {
-        const DDim out = PoolShape(ctx.op(), spatial, ctx.InputDim("X")).dims;
+        const DDim out = PoolShape(ctx.attrs(), spatial, ctx.InputDim("X")).dims;
         EnforceDims(ctx, "Mask", out);
         EnforceType(ctx, "Mask", DataType::kInt32);
         EnforceDims(ctx, "Out@GRAD", out);

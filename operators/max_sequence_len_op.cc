@@ -9,15 +9,16 @@
 namespace headrace::ops {
 namespace {
 
-class MaxSequenceLenOp : public RankOp {
+class MaxSequenceLenOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    LoDTensor* out = OutputTensor(scope, "Out");
+    const ExecutionContext& ctx = Bind(scope);
+    LoDTensor* out = ctx.Output("Out");
     out->Resize({1});
-    *out->mutable_data<int64_t>() = static_cast<int64_t>(Table(scope).max_length());
+    *out->mutable_data<int64_t>() = static_cast<int64_t>(ctx.InputAs<LoDRankTable>("RankTable").max_length());
   }
 };
 

@@ -9,7 +9,7 @@ namespace headrace::ops {
 namespace {
 
 // Adds the counts that an input slot of several variables holds.
-void AddCounts(const ExecutionContext& ctx, const char* slot, int32_t classes, int32_t* counts) {
+void AddCounts(const ExecutionContext& ctx, HashedName slot, int32_t classes, int32_t* counts) {
   for (size_t k = 0; k < ctx.InputSize(slot); ++k) {
     const int32_t* more = ctx.Input(slot, k).data<int32_t>();
     std::transform(counts, counts + classes, more, counts, [](int32_t a, int32_t b) {
@@ -28,7 +28,7 @@ void MeanIouKernel(const ExecutionContext& ctx) {
   int32_t* correct = ctx.Output("OutCorrect")->mutable_data<int32_t>();
   std::fill_n(wrong, classes, 0);
   std::fill_n(correct, classes, 0);
-  const auto check = [classes](const char* slot, int64_t i, T value) {
+  const auto check = [classes](HashedName slot, int64_t i, T value) {
     HR_ENFORCE(0 <= value && value < classes, OutOfRange, "input ", slot, ": element ", i, " is ", value,
                ", expected a class in [0, ", classes, ")");
   };
@@ -66,7 +66,7 @@ void InferMeanIou(InferShapeContext& ctx) {
              "attribute num_classes: expected a number in [1, 2^24], got ", classes);
   EnforceDims(ctx, "Labels", ctx.InputDim("Predictions"));
   EnforceSameType(ctx, "Labels", "Predictions");
-  for (const char* slot : {"InWrongs", "InCorrects"}) {
+  for (const HashedName slot : HashedNames{"InWrongs", "InCorrects"}) {
     for (size_t k = 0; k < ctx.InputSize(slot); ++k) {
       EnforceDims(ctx, slot, {classes}, k);
       EnforceType(ctx, slot, DataType::kInt32, k);

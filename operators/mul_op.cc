@@ -9,7 +9,7 @@
 namespace headrace::ops {
 namespace {
 
-size_t NumColDims(const InferShapeContext& ctx, const char* attr, const DDim& dims, std::string_view slot) {
+size_t NumColDims(const InferShapeContext& ctx, const char* attr, const DDim& dims, HashedName slot) {
   const int32_t num = ctx.Attr<int32_t>(attr);
   HR_ENFORCE(0 < num && static_cast<size_t>(num) < dims.size(), InvalidArgument, "input ", slot, " of dims ",
              ToString(dims), ": attribute ", attr, " must split them in two parts that are not empty, got ", num);

@@ -221,12 +221,12 @@ DDim CheckNce(const InferShapeContext& ctx) {
                "input SampleWeight: expected dims [", input[0], ", 1], got ", ToString(weight));
     EnforceSameType(ctx, "SampleWeight", "Input");
   }
-  for (const char* slot : {"CustomDistProbs", "CustomDistAlias", "CustomDistAliasProbs"}) {
+  for (const HashedName slot : HashedNames{"CustomDistProbs", "CustomDistAlias", "CustomDistAliasProbs"}) {
     HR_ENFORCE(ctx.HasInput(slot) || ctx.Attr<int32_t>("sampler") != kCustom, InvalidArgument, "input ", slot,
                ": it must be given for sampler 2");
     if (ctx.HasInput(slot)) {
       EnforceDims(ctx, slot, {classes});
-      const bool is_alias = std::string_view(slot) == "CustomDistAlias";
+      const bool is_alias = slot == "CustomDistAlias";
       EnforceType(ctx, slot, is_alias ? DataType::kInt32 : DataType::kFloat32);
     }
   }
@@ -297,7 +297,7 @@ HEADRACE_REGISTER_OP(nce_grad)
     .Output("Bias@GRAD", "dims of Bias; SelectedRows if is_sparse", kDispensable | kSelectedRows)
     .InferShape([](InferShapeContext& ctx) {
       const DDim samples = CheckNce(ctx);
-      for (const char* slot : {"SampleLogits", "SampleLabels"}) {
+      for (const HashedName slot : HashedNames{"SampleLogits", "SampleLabels"}) {
         EnforceDims(ctx, slot, samples);
       }
       EnforceSameType(ctx, "SampleLogits", "Input");

@@ -43,7 +43,7 @@ inline OpRegistrar&& NormGradSlots(OpRegistrar&& op) {
 
 // Checks Scale and Bias, of which each has `numel` elements.
 inline void CheckScaleAndBias(const InferShapeContext& ctx, int64_t numel) {
-  for (const char* slot : {"Scale", "Bias"}) {
+  for (const HashedName slot : HashedNames{"Scale", "Bias"}) {
     if (ctx.HasInput(slot)) {
       EnforceDims(ctx, slot, {numel});
       EnforceSameType(ctx, slot, "X");
@@ -58,7 +58,7 @@ inline void InferNorm(InferShapeContext& ctx, const DDim& statistics) {
 }
 
 inline void InferNormGrad(InferShapeContext& ctx, const DDim& statistics) {
-  for (const char* slot : {"Mean", "Variance"}) {
+  for (const HashedName slot : HashedNames{"Mean", "Variance"}) {
     EnforceDims(ctx, slot, statistics);
     EnforceSameType(ctx, slot, "X");
   }

@@ -14,7 +14,7 @@ namespace {
 OpRegistrar&& TensorOfInts(OpRegistrar&& op, const IntsSlots& slots) {
   return slots.tensor.empty()
              ? std::move(op)
-             : std::move(op).Input(std::string(slots.tensor),
+             : std::move(op).Input(slots.tensor.ToString(),
                                    StrCat("int32 or int64: the numbers, instead of attribute ", slots.attr),
                                    kDispensable);
 }
@@ -31,39 +31,43 @@ std::string IntsArg::Values() const {
   return text + "]";
 }
 
-bool OpArgs::HasInput(std::string_view slot) const {
+bool OpArgs::HasInput(HashedName slot) const {
   return infer_ != nullptr ? infer_->HasInput(slot, 0) : run_->HasInput(slot, 0);
 }
 
-DDim OpArgs::AttrInts(std::string_view attr) const {
-  const auto found = op_.attrs.find(attr);
-  HR_ENFORCE(found != op_.attrs.end(), NotFound, "attribute ", attr, " is missing");
-  if (const auto* narrow = std::get_if<std::vector<int32_t>>(&found->second)) {
-    return {narrow->begin(), narrow->end()};
-  }
-  return std::get<std::vector<int64_t>>(found->second);
+size_t OpArgs::InputSize(HashedName slot) const {
+  return infer_ != nullptr ? infer_->InputSize(slot) : run_->InputSize(slot);
 }
 
-DataType OpArgs::InputType(std::string_view slot, size_t i) const {
+DDim OpArgs::AttrInts(HashedName attr) const {
+  const Attribute* found = attrs_.Find(attr);
+  HR_ENFORCE(found != nullptr, NotFound, "attribute ", attr, " is missing");
+  if (const auto* narrow = std::get_if<std::vector<int32_t>>(found)) {
+    return {narrow->begin(), narrow->end()};
+  }
+  return std::get<std::vector<int64_t>>(*found);
+}
+
+DataType OpArgs::InputType(HashedName slot, size_t i) const {
   return infer_ != nullptr ? infer_->InputType(slot, i) : run_->Input(slot, i).dtype();
 }
 
-DDim OpArgs::InputDim(std::string_view slot, size_t i) const {
+DDim OpArgs::InputDim(HashedName slot, size_t i) const {
   return infer_ != nullptr ? infer_->InputDim(slot, i) : run_->Input(slot, i).dims();
 }
 
-int64_t OpArgs::CountInts(std::string_view slot, size_t i, bool single) const {
+int64_t OpArgs::CountInts(HashedName slot, size_t i, bool single) const {
   const DataType type = InputType(slot, i);
   HR_ENFORCE(type == DataType::kInt32 || type == DataType::kInt64, TypeMismatch, "input ", slot, ": variable '",
-             op_.Input(slot)[i], "' has dtype ", DataTypeName(type), ", expected int32 or int64");
+             op().Input(slot.ToString())[i], "' has dtype ", DataTypeName(type), ", expected int32 or int64");
   const DDim dims = InputDim(slot, i);
   const int64_t count = Numel(dims);
-  HR_ENFORCE(!single || Fits(count, 1), InvalidArgument, "input ", slot, ": variable '", op_.Input(slot)[i],
+  HR_ENFORCE(!single || Fits(count, 1), InvalidArgument, "input ", slot, ": variable '", op().Input(slot.ToString())[i],
              "' has dims ", ToString(dims), ", expected a single element");
   return count;
 }
 
-void OpArgs::Append(std::string_view slot, size_t i, DDim* values) const {
+void OpArgs::Append(HashedName slot, size_t i, DDim* values) const {
   const LoDTensor& tensor = run_->Input(slot, i);
   for (int64_t k = 0; k < tensor.numel(); ++k) {
     values->push_back(tensor.dtype() == DataType::kInt32 ? int64_t{tensor.data<int32_t>()[k]}
@@ -78,8 +82,8 @@ IntsArg OpArgs::Ints(const IntsSlots& slots, std::optional<size_t> count, bool t
   }
   HR_ENFORCE(!tensor || !HasInput(slots.list), InvalidArgument, "inputs ", slots.tensor, " and ", slots.list,
              ": expected one of them at most");
-  const std::string_view slot = tensor ? slots.tensor : slots.list;
-  const size_t inputs = op_.Input(slot).size();
+  const HashedName slot = tensor ? slots.tensor : slots.list;
+  const size_t inputs = InputSize(slot);
   int64_t found = tensor ? 0 : static_cast<int64_t>(inputs);
   DDim values;
   for (size_t i = 0; i < inputs; ++i) {
@@ -105,7 +109,7 @@ IntsArg OpArgs::Ints(const IntsSlots& slots, std::optional<size_t> count, bool t
   return {"input ", slot, std::move(values)};
 }
 
-int64_t OpArgs::Int(std::string_view attr, std::string_view tensor, size_t i) const {
+int64_t OpArgs::Int(HashedName attr, HashedName tensor, size_t i) const {
   if (!HasInput(tensor)) {
     return Attr<int32_t>(attr);
   }
@@ -118,7 +122,7 @@ int64_t OpArgs::Int(std::string_view attr, std::string_view tensor, size_t i) co
   return values[0];
 }
 
-std::optional<size_t> OpArgs::Axis(std::string_view attr, std::string_view tensor, size_t rank) const {
+std::optional<size_t> OpArgs::Axis(HashedName attr, HashedName tensor, size_t rank) const {
   const int64_t axis = Int(attr, tensor);
   if (axis == kUnknown) {
     return std::nullopt;
@@ -147,18 +151,18 @@ OpRegistrar&& IntsInputs(OpRegistrar&& op, const IntsSlots& slots) {
   return slots.list.empty()
              ? std::move(with_tensor)
              : std::move(with_tensor)
-                   .Input(std::string(slots.list),
+                   .Input(slots.list.ToString(),
                           StrCat("int32 or int64 [1] each: the numbers, instead of attribute ", slots.attr),
                           kDuplicable | kDispensable);
 }
 
 GradientUses WithInts(GradientUses uses, std::initializer_list<IntsSlots> slots, bool read) {
   for (const IntsSlots& from : slots) {
-    for (const std::string_view slot : {from.tensor, from.list}) {
+    for (const HashedName slot : HashedNames{from.tensor, from.list}) {
       if (!slot.empty()) {
-        uses.no_gradient.emplace_back(slot);
+        uses.no_gradient.push_back(slot.ToString());
         if (read) {
-          uses.inputs.emplace_back(slot);
+          uses.inputs.push_back(slot.ToString());
         }
       }
     }
@@ -166,7 +170,7 @@ GradientUses WithInts(GradientUses uses, std::initializer_list<IntsSlots> slots,
   return uses;
 }
 
-void SetKnownOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, DataType dtype, size_t i) {
+void SetKnownOutput(InferShapeContext& ctx, HashedName slot, const DDim& dims, DataType dtype, size_t i) {
   if (!ctx.IsRuntime() || Numel(dims) >= 0) {
     SetOutput(ctx, slot, dims, dtype, i);
   }

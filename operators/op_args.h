@@ -23,9 +23,9 @@ namespace headrace::ops {
 // Where a list of integers comes from: attribute `attr` (int32 or int64), or input `tensor`, which holds all of them,
 // or input `list` of several variables of one element each. "": there is no such slot.
 struct IntsSlots {
-  std::string_view attr;
-  std::string_view tensor;
-  std::string_view list;
+  HashedName attr;
+  HashedName tensor;
+  HashedName list;
 };
 
 inline constexpr IntsSlots kShapeSlots = {"shape", "ShapeTensor", "ShapeTensorList"};
@@ -35,8 +35,7 @@ inline constexpr int64_t kUnknown = std::numeric_limits<int64_t>::min();
 
 class IntsArg {
  public:
-  IntsArg(std::string_view kind, std::string_view slot, DDim values)
-      : kind_(kind), slot_(slot), values_(std::move(values)) {}
+  IntsArg(std::string_view kind, HashedName slot, DDim values) : kind_(kind), slot_(slot), values_(std::move(values)) {}
 
   size_t size() const { return values_.size(); }
   int64_t operator[](size_t i) const { return values_[i]; }
@@ -46,22 +45,23 @@ class IntsArg {
 
  private:
   std::string_view kind_;
-  std::string_view slot_;
+  HashedName slot_;
   DDim values_;  // integers of any kind; seldom more than a DDim has room for
 };
 
 // The attributes and inputs of an operator, in shape inference and in the kernel. Lives no longer than the context.
 class OpArgs {
  public:
-  OpArgs(const InferShapeContext& ctx) : op_(ctx.op()), infer_(&ctx) {}  // NOLINT(google-explicit-constructor)
-  OpArgs(const ExecutionContext& ctx) : op_(ctx.op()), run_(&ctx) {}     // NOLINT(google-explicit-constructor)
+  OpArgs(const InferShapeContext& ctx) : attrs_(ctx.attrs()), infer_(&ctx) {}  // NOLINT(google-explicit-constructor)
+  OpArgs(const ExecutionContext& ctx) : attrs_(ctx.attrs()), run_(&ctx) {}     // NOLINT(google-explicit-constructor)
 
-  const OpDesc& op() const { return op_; }
+  const OpDesc& op() const { return infer_ != nullptr ? infer_->op() : run_->op(); }
+  const AttributeIndex& attrs() const { return attrs_; }
   template <typename T>
-  const T& Attr(std::string_view name) const {
-    return op_.Attr<T>(name);
+  const T& Attr(HashedName name) const {
+    return attrs_.Attr<T>(name);
   }
-  bool HasInput(std::string_view slot) const;
+  bool HasInput(HashedName slot) const;
   bool InShapeInference() const { return infer_ != nullptr; }
 
   bool FromInputs(const IntsSlots& slots) const { return HasInput(slots.tensor) || HasInput(slots.list); }
@@ -70,21 +70,22 @@ class OpArgs {
   // run, those that the attribute holds besides are what the inputs will hold; another attribute says so.
   IntsArg Ints(const IntsSlots& slots, std::optional<size_t> count = std::nullopt, bool told = false) const;
   // Attribute `attr` (int32), or the only element of variable `i` of input `tensor`.
-  int64_t Int(std::string_view attr, std::string_view tensor, size_t i = 0) const;
+  int64_t Int(HashedName attr, HashedName tensor, size_t i = 0) const;
   // The dimension that Int is, counted from the front; none if it is not known. Throws as FrontAxis does.
-  std::optional<size_t> Axis(std::string_view attr, std::string_view tensor, size_t rank) const;
+  std::optional<size_t> Axis(HashedName attr, HashedName tensor, size_t rank) const;
   // The dims that kShapeSlots hold; -1 where they are not known. Throws InvalidArgument if one is negative.
   DDim Shape() const;
 
  private:
-  DDim AttrInts(std::string_view attr) const;
-  DataType InputType(std::string_view slot, size_t i) const;
-  DDim InputDim(std::string_view slot, size_t i) const;
+  DDim AttrInts(HashedName attr) const;
+  DataType InputType(HashedName slot, size_t i) const;
+  DDim InputDim(HashedName slot, size_t i) const;
+  size_t InputSize(HashedName slot) const;
   // The number of elements of an input; -1 where it is not known.
-  int64_t CountInts(std::string_view slot, size_t i, bool single) const;
-  void Append(std::string_view slot, size_t i, DDim* values) const;
+  int64_t CountInts(HashedName slot, size_t i, bool single) const;
+  void Append(HashedName slot, size_t i, DDim* values) const;
 
-  const OpDesc& op_;
+  const AttributeIndex& attrs_;
   const InferShapeContext* infer_ = nullptr;
   const ExecutionContext* run_ = nullptr;
 };
@@ -96,6 +97,6 @@ OpRegistrar&& IntsInputs(OpRegistrar&& op, const IntsSlots& slots);
 GradientUses WithInts(GradientUses uses, std::initializer_list<IntsSlots> slots, bool read);
 
 // SetOutput, unless the dims are left to the kernel: during the run, where inputs hold them.
-void SetKnownOutput(InferShapeContext& ctx, std::string_view slot, const DDim& dims, DataType dtype, size_t i = 0);
+void SetKnownOutput(InferShapeContext& ctx, HashedName slot, const DDim& dims, DataType dtype, size_t i = 0);
 
 }  // namespace headrace::ops

@@ -22,12 +22,15 @@
 namespace headrace::ops {
 
 // An output and the input of which it is the next value; usually one variable.
-using Update = std::pair<std::string_view, std::string_view>;
+struct Update {
+  HashedName out;
+  HashedName in;
+};
 
 // Checks that Grad and the inputs of the updates have the dims and dtype of Param, and gives them to the outputs.
 inline void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> updates) {
   const DDim param = ctx.InputDim("Param");
-  const auto check = [&](std::string_view slot) {
+  const auto check = [&](HashedName slot) {
     EnforceDims(ctx, slot, param);
     EnforceSameType(ctx, slot, "Param");
   };
@@ -60,8 +63,8 @@ void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initial
   const int64_t width = RowWidth(grad);
   if (others == OtherRows::kStay) {
     for (const Update& change : updates) {
-      const T* from = ctx.Input(change.second).data<T>();
-      if (T* to = ctx.Output(change.first)->mutable_data<T>(); to != from) {
+      const T* from = ctx.Input(change.in).data<T>();
+      if (T* to = ctx.Output(change.out)->mutable_data<T>(); to != from) {
         std::copy_n(from, numel, to);
       }
     }
@@ -93,12 +96,12 @@ void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initial
 
 // The elements of an output, to be taken before the elements of the inputs.
 template <typename T>
-T* Mutable(const ExecutionContext& ctx, std::string_view slot) {
+T* Mutable(const ExecutionContext& ctx, HashedName slot) {
   return ctx.Output(slot)->mutable_data<T>();
 }
 
 template <typename T>
-const T* Elements(const ExecutionContext& ctx, std::string_view slot) {
+const T* Elements(const ExecutionContext& ctx, HashedName slot) {
   return ctx.Input(slot).data<T>();
 }
 

@@ -145,7 +145,7 @@ void RmspropKernel(const ExecutionContext& ctx) {
 }
 
 void InferAdam(InferShapeContext& ctx) {
-  for (const char* slot : {"Beta1Pow", "Beta2Pow"}) {
+  for (const HashedName slot : HashedNames{"Beta1Pow", "Beta2Pow"}) {
     EnforceDims(ctx, slot, {1});
     EnforceScalar(ctx, slot);
   }

@@ -16,11 +16,11 @@ namespace {
 struct Pad2d : Padding {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "";
-  Pad2d(const OpArgs& args, const DDim& dims, const DDim&) : Padding(dims), mode(args.Attr<std::string>("mode")) {
+  Pad2d(const OpArgs& args, const DDim& dims, const DDim&) : Padding(dims), mode(args.attrs().Text("mode")) {
     HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected a tensor of rank 4, got dims ", ToString(x));
     const auto& paddings = args.Attr<Ints>("paddings");
     EnforceSize(paddings, "paddings", 4, x);
-    const size_t height = HasChannelsLast(args.op()) ? 1 : 2;
+    const size_t height = HasChannelsLast(args.attrs()) ? 1 : 2;
     for (size_t d = 0; d < x.size(); ++d) {
       const bool padded = d == height || d == height + 1;
       const int32_t before = padded ? paddings[2 * (d - height)] : 0;
@@ -43,7 +43,7 @@ struct Pad2d : Padding {
     }
     return Inside(d, i);
   }
-  std::string mode;
+  HashedName mode;
 };
 
 [[maybe_unused]] const bool kPad2dOp = RegisterMove<Pad2d>(

@@ -21,11 +21,11 @@ constexpr size_t kMaxInputs = 3;
 struct Pointwise {
   std::string type;
   std::string comment;
-  std::vector<std::string> inputs;  // all of the same dims and dtype
-  std::vector<std::string> by;      // those that the result is differentiable by
-  std::string out;                  // of the same dims
-  std::string intermediate;         // another result of the same dims, Fluid's; empty: there is none
-  std::string attr;                 // the only attribute; empty: there is none
+  std::vector<HashedName> inputs;  // all of the same dims and dtype
+  std::vector<HashedName> by;      // those that the result is differentiable by
+  HashedName out;                  // of the same dims
+  HashedName intermediate;         // another result of the same dims, Fluid's; empty: there is none
+  HashedName attr;                 // the only attribute; empty: there is none
   std::string attr_comment;
   double default_value = 0;
   bool mixes_columns = false;  // whether inputs may be [N, 1] or [N] each
@@ -80,7 +80,7 @@ void PointwiseGradKernel(const ExecutionContext& ctx, const Pointwise& op, Deriv
   }
 }
 
-void EnforceLikeFirst(const InferShapeContext& ctx, const Pointwise& op, const std::string& slot) {
+void EnforceLikeFirst(const InferShapeContext& ctx, const Pointwise& op, HashedName slot) {
   DDim dims = ctx.InputDim(op.inputs[0]);
   const size_t rank = ctx.InputDim(slot).size();
   if (op.mixes_columns && dims.size() == 2 && rank == 1 && Fits(dims[1], 1)) {
@@ -99,30 +99,36 @@ bool Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
   OpRegistrar backward(op.type + "_grad");
   (void)More(forward).Comment(op.comment + ", element by element.");
   (void)More(backward).Comment("Gradient of " + op.type + ".");
-  GradientUses uses{.inputs = op.inputs, .outputs = {}, .no_gradient = {}};
-  for (const std::string& input : op.inputs) {
-    (void)More(forward).Input(input, (input == op.inputs[0] ? "any shape" : "dims and dtype of " + op.inputs[0]) +
+  GradientUses uses;
+  const std::string first = op.inputs[0].ToString();
+  for (const HashedName slot : op.inputs) {
+    const std::string input = slot.ToString();
+    uses.inputs.push_back(input);
+    (void)More(forward).Input(input, (input == first ? "any shape" : "dims and dtype of " + first) +
                                          (op.mixes_columns ? "; [N] counts as [N, 1]" : ""));
     (void)More(backward).Input(input, "as in the operator");
-    if (std::find(op.by.begin(), op.by.end(), input) != op.by.end()) {
-      (void)More(backward).Output(Grad(input), "dims of " + input, kDispensable);
+    if (std::find(op.by.begin(), op.by.end(), slot) != op.by.end()) {
+      (void)More(backward).Output(GradVarName(input), "dims of " + input, kDispensable);
     } else {
       uses.no_gradient.push_back(input);
     }
   }
-  (void)More(forward).Output(op.out, "dims, dtype and LoD of " + op.inputs[0]);
-  (void)More(backward).Input(Grad(op.out), "gradient of " + op.out);
+  const std::string out = op.out.ToString();
+  (void)More(forward).Output(out, "dims, dtype and LoD of " + first);
+  (void)More(backward).Input(GradVarName(out), "gradient of " + out);
   if (!op.intermediate.empty()) {
-    (void)More(forward).Output(op.intermediate, "dims of " + op.inputs[0] + "; Fluid's", kDispensable);
-    (void)More(backward).Input(Grad(op.intermediate), "not used", kDispensable);
+    const std::string intermediate_slot = op.intermediate.ToString();
+    (void)More(forward).Output(intermediate_slot, "dims of " + first + "; Fluid's", kDispensable);
+    (void)More(backward).Input(GradVarName(intermediate_slot), "not used", kDispensable);
   }
   if (!op.attr.empty()) {
-    (void)More(forward).Attr<double>(op.attr, op.attr_comment, op.default_value);
-    (void)More(backward).Attr<double>(op.attr, op.attr_comment, op.default_value);
+    const std::string attr = op.attr.ToString();
+    (void)More(forward).Attr<double>(attr, op.attr_comment, op.default_value);
+    (void)More(backward).Attr<double>(attr, op.attr_comment, op.default_value);
   }
   More(forward)
       .InferShape([op](InferShapeContext& ctx) {
-        for (const std::string& input : op.inputs) {
+        for (const HashedName input : op.inputs) {
           EnforceLikeFirst(ctx, op, input);
         }
         ctx.ShareAll(op.inputs[0], op.out);
@@ -138,11 +144,11 @@ bool Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
       .Register();
   More(backward)
       .InferShape([op](InferShapeContext& ctx) {
-        for (const std::string& input : op.inputs) {
+        for (const HashedName input : op.inputs) {
           EnforceLikeFirst(ctx, op, input);
         }
         EnforceLikeFirst(ctx, op, Grad(op.out));
-        for (const std::string& input : op.by) {
+        for (const HashedName input : op.by) {
           InferGradients(ctx, {input});
         }
       })

@@ -25,7 +25,7 @@ void ForEachMap(const PoolShape& s, const Visit& visit) {
 template <typename T>
 void PoolKernel(const ExecutionContext& ctx, size_t spatial) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const PoolShape s(ctx.op(), spatial, x_tensor.dims());
+  const PoolShape s(ctx.attrs(), spatial, x_tensor.dims());
   Tensor memory;
   const T* x = ReadChannelsFirst<T>(x_tensor, s.channels_last, &memory);
   WriteChannelsFirst<T>(ctx.Output("Out"), s.channels_last, [&s, x](T* out) {
@@ -37,7 +37,7 @@ void PoolKernel(const ExecutionContext& ctx, size_t spatial) {
 template <typename T>
 void PoolGradKernel(const ExecutionContext& ctx, size_t spatial) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const PoolShape s(ctx.op(), spatial, x_tensor.dims());
+  const PoolShape s(ctx.attrs(), spatial, x_tensor.dims());
   const bool moves_all = s.channels_last && s.max;
   Tensor x_memory;
   Tensor out_memory;
@@ -80,7 +80,7 @@ bool RegisterPool(const std::string& type, size_t spatial) {
                          "others likewise")
       .With(PoolAttrs, spatial)
       .InferShape([spatial](InferShapeContext& ctx) {
-        SetOutput(ctx, "Out", PoolShape(ctx.op(), spatial, ctx.InputDim("X")).dims, ctx.InputType("X"));
+        SetOutput(ctx, "Out", PoolShape(ctx.attrs(), spatial, ctx.InputDim("X")).dims, ctx.InputType("X"));
         ctx.ShareLoD("X", "Out");
       })
       .Kernel<float>([spatial](const ExecutionContext& ctx) { PoolKernel<float>(ctx, spatial); })
@@ -95,8 +95,8 @@ bool RegisterPool(const std::string& type, size_t spatial) {
       .Output("X@GRAD", "dims of X")
       .With(PoolAttrs, spatial)
       .InferShape([spatial](InferShapeContext& ctx) {
-        const DDim out = PoolShape(ctx.op(), spatial, ctx.InputDim("X")).dims;
-        for (const char* slot : {"Out", "Out@GRAD"}) {
+        const DDim out = PoolShape(ctx.attrs(), spatial, ctx.InputDim("X")).dims;
+        for (const HashedName slot : HashedNames{"Out", "Out@GRAD"}) {
           EnforceDims(ctx, slot, out);
           EnforceSameType(ctx, slot, "X");
         }

@@ -28,7 +28,7 @@ PoolAxis PoolAxis::Adaptive(int64_t inputs, int64_t outputs) {
 
 namespace {
 
-bool Flag(const OpDesc& op, const char* name) { return op.attrs.contains(name) && op.Attr<bool>(name); }
+bool Flag(const AttributeIndex& op, HashedName name) { return op.Has(name) && op.Attr<bool>(name); }
 
 // Known at compile time, or -1.
 PoolAxis WholeAxis(int64_t inputs) {
@@ -52,9 +52,9 @@ PoolAxis SlidingAxis(const Window& window, int64_t inputs, bool ceil, const char
 
 }  // namespace
 
-PoolShape::PoolShape(const OpDesc& op, size_t spatial, const DDim& x)
-    : max(!op.attrs.contains("pooling_type") || op.Attr<std::string>("pooling_type") == "max"),
-      exclusive(!op.attrs.contains("exclusive") || op.Attr<bool>("exclusive")),
+PoolShape::PoolShape(const AttributeIndex& op, size_t spatial, const DDim& x)
+    : max(!op.Has("pooling_type") || op.Text("pooling_type") == "max"),
+      exclusive(!op.Has("exclusive") || op.Attr<bool>("exclusive")),
       channels_last(HasChannelsLast(op)) {
   const Extents in = ExtentsOf(x, spatial, "X", channels_last);
   const int64_t channels = ChannelsOf(x, channels_last);

@@ -48,7 +48,7 @@ struct PoolShape {
   PoolShape() = default;
   // As the attributes of `op` say (see PoolAttrs), over `x`: [N, C, H, W] if `spatial` is 2, [N, C, D, H, W] if it is
   // 3, or with the channels last where attribute data_format says so. At compile time dims may be -1.
-  PoolShape(const OpDesc& op, size_t spatial, const DDim& x);
+  PoolShape(const AttributeIndex& op, size_t spatial, const DDim& x);
 
   int64_t MapSize() const { return planes.inputs * rows.inputs * cols.inputs; }  // of X
   int64_t OutputSizeOfMap() const { return planes.outputs * rows.outputs * cols.outputs; }

@@ -40,7 +40,7 @@ void ComputeMetrics(const T* states, int64_t classes, double* metrics) {
   metrics[5] = F1(metrics[3], metrics[4]);
 }
 
-int32_t ClassAt(const LoDTensor& tensor, const char* slot, int64_t row, int32_t classes) {
+int32_t ClassAt(const LoDTensor& tensor, HashedName slot, int64_t row, int32_t classes) {
   const int32_t value = tensor.data<int32_t>()[row];
   HR_ENFORCE(0 <= value && value < classes, OutOfRange, "input ", slot, ": row ", row, " has class ", value,
              ", expected one in [0, ", classes, ")");
@@ -90,7 +90,7 @@ void InferPrecisionRecall(InferShapeContext& ctx) {
              "attribute class_number: expected a number in [1, 2^24], got ", classes);
   EnforceRank(ctx, "MaxProbs", 2);
   const DDim rows = {ctx.InputDim("MaxProbs")[0], 1};
-  for (const char* slot : {"MaxProbs", "Indices", "Labels", "Weights"}) {
+  for (const HashedName slot : HashedNames{"MaxProbs", "Indices", "Labels", "Weights"}) {
     if (ctx.HasInput(slot)) {
       EnforceDims(ctx, slot, rows);
     }
@@ -100,7 +100,7 @@ void InferPrecisionRecall(InferShapeContext& ctx) {
   if (ctx.HasInput("StatesInfo")) {
     EnforceDims(ctx, "StatesInfo", {classes, kStates});
   }
-  for (const char* slot : {"Weights", "StatesInfo"}) {
+  for (const HashedName slot : HashedNames{"Weights", "StatesInfo"}) {
     if (ctx.HasInput(slot)) {
       EnforceSameType(ctx, slot, "MaxProbs");
     }

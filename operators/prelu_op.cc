@@ -11,7 +11,7 @@ namespace {
 
 // Which slope an element has.
 struct Slopes {
-  Slopes(const std::string& mode, const DDim& x)
+  Slopes(HashedName mode, const DDim& x)
       : sample(mode == "element" ? Numel(x, 1, x.size()) : 0),
         channels(mode == "channel" ? x[1] : 1),
         inner(mode == "channel" ? std::max<int64_t>(Numel(x, 2, x.size()), 1) : 1) {}
@@ -24,7 +24,7 @@ struct Slopes {
 template <typename T>
 void PreluKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const Slopes slopes(ctx.Attr<std::string>("mode"), x_tensor.dims());
+  const Slopes slopes(ctx.Text("mode"), x_tensor.dims());
   T* out = ctx.Output("Out")->mutable_data<T>();
   const T* x = x_tensor.data<T>();
   const T* alpha = ctx.Input("Alpha").data<T>();
@@ -36,7 +36,7 @@ void PreluKernel(const ExecutionContext& ctx) {
 template <typename T>
 void PreluGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
-  const Slopes slopes(ctx.Attr<std::string>("mode"), x_tensor.dims());
+  const Slopes slopes(ctx.Text("mode"), x_tensor.dims());
   const T* x = x_tensor.data<T>();
   const T* alpha = ctx.Input("Alpha").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
@@ -60,7 +60,7 @@ void EnforceAlpha(const InferShapeContext& ctx) {
   EnforceRankAtLeast(ctx, "X", 2);
   EnforceSameType(ctx, "Alpha", "X");
   const DDim x = ctx.InputDim("X");
-  const std::string& mode = ctx.Attr<std::string>("mode");
+  const HashedName mode = ctx.Text("mode");
   const int64_t expected = mode == "all" ? 1 : mode == "channel" ? x[1] : Numel(x, 1, x.size());
   HR_ENFORCE(Fits(Numel(ctx.InputDim("Alpha")), expected), InvalidArgument, "input Alpha: expected ", expected,
              " elements for mode '", mode, "' and X of dims ", ToString(x), ", got dims ",

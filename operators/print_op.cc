@@ -33,28 +33,26 @@ class PrintOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    Variable& in = scope.GetVar(Input("In"));
-    Variable& out = scope.GetVar(Output("Out"));
-    const bool sparse = in.IsType<SelectedRows>();  // a gradient
-    const LoDTensor& tensor = sparse ? in.Get<SelectedRows>().value() : in.Get<LoDTensor>();
-    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "input In: '", Input("In"), "' has not been written yet");
-    const auto& phase = Attr<std::string>("print_phase");
+    const ExecutionContext& ctx = Bind(scope);
+    const bool sparse = ctx.IsSelectedRows("In");  // a gradient
+    const LoDTensor& tensor = sparse ? ctx.InputRows("In").value() : ctx.Input("In");
     const auto first_n = Attr<int32_t>("first_n");
-    if (phase != (Attr<bool>("is_forward") ? "BACKWARD" : "FORWARD") && (first_n <= 0 || shown_ < first_n)) {
+    const HashedName other = Attr<bool>("is_forward") ? HashedName("BACKWARD") : HashedName("FORWARD");
+    if (ctx.Text("print_phase") != other && (first_n <= 0 || shown_ < first_n)) {
       ++shown_;
       Show(tensor);
     }
-    if (&in == &out) {
+    if (ctx.InputVar("In") == ctx.OutputVar("Out")) {
       return;
     }
     if (sparse) {
-      const auto& from = in.Get<SelectedRows>();
-      auto* to = out.GetMutable<SelectedRows>();
+      const SelectedRows& from = ctx.InputRows("In");
+      SelectedRows* to = ctx.OutputRows("Out");
       *to->mutable_rows() = from.rows();
       to->set_height(from.height());
       to->mutable_value()->CopyFrom(tensor);
     } else {
-      auto* to = out.GetMutable<LoDTensor>();
+      LoDTensor* to = ctx.Output("Out");
       to->CopyFrom(tensor);
       to->set_lod(tensor.lod());
     }

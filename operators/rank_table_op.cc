@@ -18,7 +18,7 @@ const LoDOffsets& PartsOf(const LoDRankTable& table, const LoDTensor& x) {
   return x.lod()[level];
 }
 
-void EnforceKind(const VarDesc* desc, VarKind kind, std::string_view slot) {
+void EnforceKind(const VarDesc* desc, VarKind kind, HashedName slot) {
   HR_ENFORCE(desc == nullptr || desc->kind == kind, TypeMismatch, slot, ": expected a ", VarKindName(kind), ", '",
              desc->name, "' is a ", VarKindName(desc->kind));
 }
@@ -27,7 +27,7 @@ void EnforceTable(const InferShapeContext& ctx) {
   EnforceKind(ctx.InputDesc("RankTable"), VarKind::kLoDRankTable, "input RankTable");
 }
 
-DDim StepDims(const InferShapeContext& ctx, std::string_view slot) {
+DDim StepDims(const InferShapeContext& ctx, HashedName slot) {
   DDim dims = ctx.InputDim(slot);
   HR_ENFORCE(!dims.empty(), InvalidArgument, "input ", slot, ": expected a tensor with rows, got a scalar");
   dims[0] = -1;

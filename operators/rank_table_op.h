@@ -15,29 +15,6 @@
 
 namespace headrace::ops {
 
-// An operator on a rank table and tensors.
-class RankOp : public OperatorBase {
- public:
-  using OperatorBase::OperatorBase;
-
- protected:
-  const LoDRankTable& Table(const Scope& scope) const { return scope.GetVar(Input("RankTable")).Get<LoDRankTable>(); }
-
-  const LoDTensor& Tensor(const Scope& scope, std::string_view slot) const {
-    const auto& tensor = scope.GetVar(Input(slot)).Get<LoDTensor>();
-    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "'", Input(slot), "' has not been written yet");
-    return tensor;
-  }
-
-  LoDTensor* OutputTensor(const Scope& scope, std::string_view slot) const {
-    return scope.GetVar(Output(slot)).GetMutable<LoDTensor>();
-  }
-
-  LoDTensorArray* OutputArray(const Scope& scope, std::string_view slot) const {
-    return scope.GetVar(Output(slot)).GetMutable<LoDTensorArray>();
-  }
-};
-
 // Checks that `x` has the sequences of the table. Returns the offsets of their parts.
 const LoDOffsets& PartsOf(const LoDRankTable& table, const LoDTensor& x);
 
@@ -55,14 +32,14 @@ void ForEachPartOfStep(const LoDRankTable& table, const LoDTensor& x, size_t ste
 }
 
 // Checks the kind of a variable that is not nullptr. `slot`: what it is, for the message.
-void EnforceKind(const VarDesc* desc, VarKind kind, std::string_view slot);
+void EnforceKind(const VarDesc* desc, VarKind kind, HashedName slot);
 
 // Declares the input RankTable.
 OpRegistrar&& TableSlot(OpRegistrar&& op);
 void EnforceTable(const InferShapeContext& ctx);
 
 // Dims of X, but for the rows.
-DDim StepDims(const InferShapeContext& ctx, std::string_view slot);
+DDim StepDims(const InferShapeContext& ctx, HashedName slot);
 
 // A gradient operator that reads some slots of the operator; if one of X and Out is an array, its gradient is changed
 // in place.

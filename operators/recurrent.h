@@ -126,7 +126,7 @@ class StepBatches {
 
 enum class Activation { kIdentity, kSigmoid, kTanh, kRelu };
 
-inline Activation ActivationOf(const std::string& name) {
+inline Activation ActivationOf(HashedName name) {
   if (name == "sigmoid") {
     return Activation::kSigmoid;
   }

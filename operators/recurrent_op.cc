@@ -56,6 +56,11 @@ class RecurrentOp : public BlockOp {
         ex_states_(Attr<std::vector<std::string>>("ex_states")),
         states_(Attr<std::vector<std::string>>("states")) {}
 
+  void Unbind() override {
+    BlockOp::Unbind();
+    steps_.Clear();
+  }
+
   void Prepare(const BlockDesc& block) override {
     EnforceSameSize("attributes ex_states", ex_states_.size(), "states", states_.size());
     EnforceSameSize("attribute ex_states", ex_states_.size(), "input initial_states", Inputs("initial_states").size());
@@ -77,40 +82,57 @@ class RecurrentOp : public BlockOp {
   }
 
  private:
+  // A step's own variables, in the order of the slots and attributes that name them.
+  struct Step {
+    std::vector<Variable*> inputs;
+    std::vector<Variable*> ex_states;
+    std::vector<Variable*> states;
+    std::vector<Variable*> outputs;
+  };
+
+  Step FindStep(const Scope& scope) const {
+    return {scope.GetVars(Inputs("inputs")), scope.GetVars(ex_states_), scope.GetVars(states_),
+            scope.GetVars(Outputs("outputs"))};
+  }
+
   void RunImpl(const Scope& scope, const Place& place) override {
-    const int64_t steps = Steps(scope);
-    Start(scope, Attr<bool>("is_train"));
+    const ExecutionContext& ctx = Bind(scope);
+    const int64_t steps = Steps(ctx);
+    Start(ctx, scope, Attr<bool>("is_train"));
     PoolVector<LoDTensor> states;
-    for (const std::string& name : Inputs("initial_states")) {
-      states.push_back(Written(scope, name));
+    for (size_t k = 0; k < ctx.InputSize("initial_states"); ++k) {
+      states.push_back(ctx.Input("initial_states", k));
     }
     const bool reverse = Attr<bool>("reverse");
     const int64_t first = reverse ? steps - 1 : 0;
     for (int64_t i = 0; i < steps; ++i) {
       ScopedWaitHook::CallIfDue();
       const int64_t t = reverse ? steps - 1 - i : i;
-      Scope& step = NextStep(scope);
-      for (const std::string& name : Inputs("inputs")) {
-        *step.GetVar(name).GetMutable<LoDTensor>() = StepOf(scope.GetVar(name).Get<LoDTensor>(), t);
+      const Scope& step_scope = NextStep(scope);
+      const Step& step = steps_.At(step_scope, [&] { return FindStep(step_scope); });
+      for (size_t k = 0; k < step.inputs.size(); ++k) {
+        *step.inputs[k]->GetMutable<LoDTensor>() = StepOf(ctx.Input("inputs", k), t);
       }
-      for (size_t k = 0; k < ex_states_.size(); ++k) {
-        *step.GetVar(ex_states_[k]).GetMutable<LoDTensor>() = std::move(states[k]);
+      for (size_t k = 0; k < states.size(); ++k) {
+        *step.ex_states[k]->GetMutable<LoDTensor>() = std::move(states[k]);
       }
-      runner().Run(step, place);
-      for (size_t k = 0; k < states_.size(); ++k) {
-        states[k] = Written(step, states_[k]);
+      runner().Run(step_scope, place);
+      for (size_t k = 0; k < states.size(); ++k) {
+        states[k] = Written(*step.states[k]);
       }
-      for (const std::string& name : Outputs("outputs")) {
-        PutStep(name, step.GetVar(name).Get<LoDTensor>(), t, first, steps, scope.GetVar(name).GetMutable<LoDTensor>());
+      for (size_t k = 0; k < step.outputs.size(); ++k) {
+        const Variable& output = *step.outputs[k];
+        PutStep(output.name(), output.Get<LoDTensor>(), t, first, steps, ctx.Output("outputs", k));
       }
       EndStep();
     }
   }
 
-  int64_t Steps(const Scope& scope) const {
+  static int64_t Steps(const ExecutionContext& ctx) {
     int64_t steps = -1;
-    for (const std::string& name : Inputs("inputs")) {
-      const LoDTensor& sequence = Written(scope, name);
+    for (size_t k = 0; k < ctx.InputSize("inputs"); ++k) {
+      const LoDTensor& sequence = ctx.Input("inputs", k);
+      const std::string& name = ctx.InputVar("inputs", k)->name();
       HR_ENFORCE(!sequence.dims().empty() && sequence.dims()[0] > 0 && (steps < 0 || sequence.dims()[0] == steps),
                  InvalidArgument, "'", name, "' in input slot 'inputs' of 'recurrent': expected dims [",
                  steps < 0 ? std::string("steps") : std::to_string(steps), ", ...], got ", ToString(sequence.dims()));
@@ -119,11 +141,11 @@ class RecurrentOp : public BlockOp {
     return steps;
   }
 
-  static const LoDTensor& Written(const Scope& scope, const std::string& name) {
-    const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
+  static const LoDTensor& Written(const Variable& state) {
+    const auto& tensor = state.Get<LoDTensor>();
     if (!tensor.initialized()) {
-      FailedPrecondition error(StrCat("'", name, "', which 'recurrent' reads, has not been written yet"));
-      error.SetVariable(name);
+      FailedPrecondition error(StrCat("'", state.name(), "', which 'recurrent' reads, has not been written yet"));
+      error.SetVariable(state.name());
       throw error;
     }
     return tensor;
@@ -131,6 +153,7 @@ class RecurrentOp : public BlockOp {
 
   const std::vector<std::string> ex_states_;
   const std::vector<std::string> states_;
+  ScopeBindings<Step> steps_;
 };
 
 // The lists in its attributes have a place for each variable of a slot; framework/backward.cc fills them in.
@@ -163,62 +186,81 @@ class RecurrentGradOp : public OperatorBase {
   }
 
   void Unbind() override {
+    OperatorBase::Unbind();
     if (runner_.has_value()) {
       runner_->Unbind();
     }
     gradient_steps_.Clear();
+    steps_.Clear();
   }
 
  private:
+  // A step's variables, in the order of the attributes that name them; `states` are those of the step itself, all
+  // others of its gradient block.
+  struct Step {
+    std::vector<Variable*> states;
+    std::vector<Variable*> given_outputs;
+    std::vector<Variable*> given_states;
+    std::vector<Variable*> made_inputs;
+    std::vector<Variable*> made_states;
+    std::vector<Variable*> made_parameters;
+  };
+
+  Step FindStep(const Scope& forward, const Scope& gradient) const {
+    return {forward.GetVars(List("states")),        gradient.GetVars(List("given_outputs")),
+            gradient.GetVars(List("given_states")), gradient.GetVars(List("made_inputs")),
+            gradient.GetVars(List("made_states")),  gradient.GetVars(List("made_parameters"))};
+  }
+
   const std::vector<std::string>& List(const char* attr) const { return Attr<std::vector<std::string>>(attr); }
 
   void RunImpl(const Scope& scope, const Place& place) override {
     HR_ENFORCE(runner_.has_value(), FailedPrecondition, "the operator has not been prepared with its program");
-    const auto& kept = scope.GetVar(Input("step_scopes")).Get<StepScopes>();
+    const ExecutionContext& ctx = Bind(scope);
+    const auto& kept = ctx.InputAs<StepScopes>("step_scopes");
     HR_ENFORCE(kept.block == runner_->block().parent() && kept.size > 0, InvalidArgument, "'", Input("step_scopes"),
                "' holds ", kept.size, " steps of block ", kept.block, ", expected some of block ",
                runner_->block().parent());
     const auto steps = static_cast<int64_t>(kept.size);
     const bool reverse = Attr<bool>("reverse");
-    PoolVector<LoDTensor> carried(List("states").size());  // gradients, not initialised: zero
+    PoolVector<LoDTensor> carried(ctx.OutputSize("initial_states@GRAD"));  // gradients, not initialised: zero
     for (int64_t i = steps; i-- > 0;) {
       ScopedWaitHook::CallIfDue();
       const auto ran = static_cast<size_t>(i);
       const Scope& forward = kept.scopes[ran];
-      const Scope& step = gradient_steps_.Enter(*runner_, forward, ran);
-      Give(scope, forward, step, reverse ? steps - 1 - i : i, steps, &carried);
-      runner_->Run(step, place);
-      Take(scope, step, reverse ? steps - 1 - i : i, steps, i == steps - 1, &carried);
+      const Scope& gradient = gradient_steps_.Enter(*runner_, forward, ran);
+      const Step& step = steps_.At(gradient, [&] { return FindStep(forward, gradient); });
+      Give(ctx, step, reverse ? steps - 1 - i : i, steps, &carried);
+      runner_->Run(gradient, place);
+      Take(ctx, step, reverse ? steps - 1 - i : i, steps, i == steps - 1, &carried);
       gradient_steps_.Leave(ran);
     }
     for (size_t k = 0; k < carried.size(); ++k) {
-      if (const std::string& name = Outputs("initial_states@GRAD")[k]; name != kEmptyVarName) {
-        *scope.GetVar(name).GetMutable<LoDTensor>() = std::move(carried[k]);
+      if (LoDTensor* gradient = ctx.OutputOrNull("initial_states@GRAD", k)) {
+        *gradient = std::move(carried[k]);
       }
     }
   }
 
   // The gradients of what the step has left: to its outputs and to the next step. One variable may be both.
-  void Give(const Scope& scope, const Scope& forward, const Scope& step, int64_t t, int64_t steps,
-            PoolVector<LoDTensor>* carried) const {
-    const auto& outputs = List("given_outputs");
-    const auto& states = List("given_states");
-    for (const std::string& name : states) {  // a run that has failed may have left something
-      step.GetVar(name).GetMutable<LoDTensor>()->SetMemory(nullptr);
+  static void Give(const ExecutionContext& ctx, const Step& step, int64_t t, int64_t steps,
+                   PoolVector<LoDTensor>* carried) {
+    for (Variable* state : step.given_states) {  // a run that has failed may have left something
+      state->GetMutable<LoDTensor>()->SetMemory(nullptr);
     }
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      const std::string& name = Inputs("outputs@GRAD")[k];
-      const auto& gradient = scope.GetVar(name).Get<LoDTensor>();
-      HR_ENFORCE(gradient.initialized() && !gradient.dims().empty() && gradient.dims()[0] == steps, InvalidArgument,
-                 "'", name, "': expected dims [", steps, ", ...], got ", ToString(gradient.dims()));
-      *step.GetVar(outputs[k]).GetMutable<LoDTensor>() = StepOf(gradient, t);
+    for (size_t k = 0; k < step.given_outputs.size(); ++k) {
+      const LoDTensor& gradient = ctx.Input("outputs@GRAD", k);
+      HR_ENFORCE(!gradient.dims().empty() && gradient.dims()[0] == steps, InvalidArgument, "'",
+                 ctx.InputVar("outputs@GRAD", k)->name(), "': expected dims [", steps, ", ...], got ",
+                 ToString(gradient.dims()));
+      *step.given_outputs[k]->GetMutable<LoDTensor>() = StepOf(gradient, t);
     }
-    for (size_t k = 0; k < states.size(); ++k) {
+    for (size_t k = 0; k < step.given_states.size(); ++k) {
       LoDTensor& gradient = (*carried)[k];
       if (!gradient.initialized()) {
-        SetZerosLike(forward.GetVar(List("states")[k]).Get<LoDTensor>(), &gradient);
+        SetZerosLike(step.states[k]->Get<LoDTensor>(), &gradient);
       }
-      auto* given = step.GetVar(states[k]).GetMutable<LoDTensor>();
+      auto* given = step.given_states[k]->GetMutable<LoDTensor>();
       if (!given->initialized()) {
         *given = std::move(gradient);
       } else {
@@ -229,39 +271,36 @@ class RecurrentGradOp : public OperatorBase {
     }
   }
 
-  void Take(const Scope& scope, const Scope& step, int64_t t, int64_t steps, bool is_last,
-            PoolVector<LoDTensor>* carried) const {
-    const auto& inputs = List("made_inputs");
-    for (size_t k = 0; k < inputs.size(); ++k) {
-      const std::string& name = Outputs("inputs@GRAD")[k];
-      PutStep(name, step.GetVar(inputs[k]).Get<LoDTensor>(), t, is_last ? t : -1, steps,
-              scope.GetVar(name).GetMutable<LoDTensor>());
+  static void Take(const ExecutionContext& ctx, const Step& step, int64_t t, int64_t steps, bool is_last,
+                   PoolVector<LoDTensor>* carried) {
+    for (size_t k = 0; k < step.made_inputs.size(); ++k) {
+      LoDTensor* sequence = ctx.Output("inputs@GRAD", k);
+      PutStep(ctx.OutputVar("inputs@GRAD", k)->name(), step.made_inputs[k]->Get<LoDTensor>(), t, is_last ? t : -1,
+              steps, sequence);
     }
-    const auto& states = List("made_states");
-    for (size_t k = 0; k < states.size(); ++k) {
-      (*carried)[k] = step.GetVar(states[k]).Get<LoDTensor>();
+    for (size_t k = 0; k < step.made_states.size(); ++k) {
+      (*carried)[k] = step.made_states[k]->Get<LoDTensor>();
     }
-    const auto& parameters = List("made_parameters");
-    for (size_t k = 0; k < parameters.size(); ++k) {
-      const Variable& made = step.GetVar(parameters[k]);
-      Variable& sum = scope.GetVar(Outputs("parameters@GRAD")[k]);
+    for (size_t k = 0; k < step.made_parameters.size(); ++k) {
+      const Variable& made = *step.made_parameters[k];
       if (made.IsType<SelectedRows>()) {
+        SelectedRows* sum = ctx.OutputRows("parameters@GRAD", k);
         if (is_last) {
-          *sum.GetMutable<SelectedRows>() = SelectedRows();
+          *sum = SelectedRows();
         }
-        AppendRows(made.Get<SelectedRows>(), sum.GetMutable<SelectedRows>());
-      } else if (is_last) {
-        auto* tensor = sum.GetMutable<LoDTensor>();
-        *tensor = LoDTensor();
-        tensor->CopyFrom(made.Get<LoDTensor>());
+        AppendRows(made.Get<SelectedRows>(), sum);
+      } else if (LoDTensor* sum = ctx.Output("parameters@GRAD", k); is_last) {
+        *sum = LoDTensor();
+        sum->CopyFrom(made.Get<LoDTensor>());
       } else {
-        AddTensor(made.Get<LoDTensor>(), sum.GetMutable<LoDTensor>());
+        AddTensor(made.Get<LoDTensor>(), sum);
       }
     }
   }
 
   std::optional<BlockRunner> runner_;
   GradientStepScopes gradient_steps_;
+  ScopeBindings<Step> steps_;  // by the scope of the gradient block
 };
 
 OpRegistrar&& NamesAttr(OpRegistrar&& op, const char* name, const char* comment) {

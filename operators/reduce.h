@@ -14,7 +14,7 @@
 namespace headrace::ops {
 
 // Which dimensions of `x` stay.
-inline PoolVector<bool> KeptDims(const OpDesc& op, const DDim& x) {
+inline PoolVector<bool> KeptDims(const AttributeIndex& op, const DDim& x) {
   PoolVector<bool> kept(x.size(), !op.Attr<bool>("reduce_all"));
   if (op.Attr<bool>("reduce_all")) {
     return kept;
@@ -29,7 +29,7 @@ inline PoolVector<bool> KeptDims(const OpDesc& op, const DDim& x) {
   return kept;
 }
 
-inline DDim ReducedDims(const OpDesc& op, const DDim& x) {
+inline DDim ReducedDims(const AttributeIndex& op, const DDim& x) {
   const PoolVector<bool> kept = KeptDims(op, x);
   DDim out;
   for (size_t d = 0; d < x.size(); ++d) {
@@ -46,7 +46,7 @@ inline DDim ReducedDims(const OpDesc& op, const DDim& x) {
 }
 
 // How many elements of `x` make one of the result.
-inline int64_t ElementsPerResult(const OpDesc& op, const DDim& x) {
+inline int64_t ElementsPerResult(const AttributeIndex& op, const DDim& x) {
   const PoolVector<bool> kept = KeptDims(op, x);
   DDim reduced;
   for (size_t d = 0; d < x.size(); ++d) {
@@ -62,7 +62,7 @@ template <typename T, typename Value>
 void SpreadGradient(const ExecutionContext& ctx, Value&& value) {
   LoDTensor* x_grad = ctx.Output("X@GRAD");
   T* dx = x_grad->mutable_data<T>();
-  BroadcastPlan(x_grad->dims(), KeptDims(ctx.op(), x_grad->dims()))
+  BroadcastPlan(x_grad->dims(), KeptDims(ctx.attrs(), x_grad->dims()))
       .ForEachRunInParallel([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {
           dx[at + i] = value(at + i, out_at + (kept ? i : 0));
@@ -71,21 +71,21 @@ void SpreadGradient(const ExecutionContext& ctx, Value&& value) {
 }
 
 inline void InferReduce(InferShapeContext& ctx) {
-  SetOutput(ctx, "Out", ReducedDims(ctx.op(), ctx.InputDim("X")), ctx.InputType("X"));
-  if (const DDim x = ctx.InputDim("X"); !x.empty() && KeptDims(ctx.op(), x)[0]) {
+  SetOutput(ctx, "Out", ReducedDims(ctx.attrs(), ctx.InputDim("X")), ctx.InputType("X"));
+  if (const DDim x = ctx.InputDim("X"); !x.empty() && KeptDims(ctx.attrs(), x)[0]) {
     ctx.ShareLoD("X", "Out");
   }
 }
 
 inline void InferReduceOfSome(InferShapeContext& ctx) {
-  HR_ENFORCE(ElementsPerResult(ctx.op(), ctx.InputDim("X")) != 0, InvalidArgument,
+  HR_ENFORCE(ElementsPerResult(ctx.attrs(), ctx.InputDim("X")) != 0, InvalidArgument,
              "input X: expected at least one element for each result, got dims ", ToString(ctx.InputDim("X")));
   InferReduce(ctx);
 }
 
 inline void InferReduceGrad(InferShapeContext& ctx) {
-  const DDim out = ReducedDims(ctx.op(), ctx.InputDim("X"));
-  for (const char* slot : {"Out", "Out@GRAD"}) {
+  const DDim out = ReducedDims(ctx.attrs(), ctx.InputDim("X"));
+  for (const HashedName slot : HashedNames{"Out", "Out@GRAD"}) {
     if (ctx.HasInput(slot)) {
       EnforceDims(ctx, slot, out);
       EnforceSameType(ctx, slot, "X");

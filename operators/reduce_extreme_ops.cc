@@ -24,7 +24,7 @@ void ReduceExtremeKernel(const ExecutionContext& ctx) {
   constexpr T kGreatest = std::is_floating_point_v<T> ? Limits::infinity() : Limits::max();
   constexpr T kLeast = std::is_floating_point_v<T> ? -Limits::infinity() : Limits::lowest();
   std::fill_n(out, out_tensor->numel(), Beats()(kGreatest, kLeast) ? kLeast : kGreatest);
-  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
+  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
       .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {
           T& to = out[out_at + (kept ? i : 0)];

@@ -51,8 +51,8 @@ void ReduceSum(const ExecutionContext& ctx, T* out) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const auto* x = reinterpret_cast<const Wrapping<T>*>(x_tensor.data<T>());
   auto* sums = reinterpret_cast<Wrapping<T>*>(out);
-  std::fill_n(out, Numel(ReducedDims(ctx.op(), x_tensor.dims())), T(0));
-  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
+  std::fill_n(out, Numel(ReducedDims(ctx.attrs(), x_tensor.dims())), T(0));
+  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
       .ForEachRunInParallelBySmall([=](int64_t at, int64_t out_at, int64_t n, bool kept) {
         if (!kept) {
           sums[out_at] += SumOfRun(n, x + at);
@@ -74,7 +74,7 @@ void ReduceMeanKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   ReduceSum(ctx, out);
-  const auto count = static_cast<T>(ElementsPerResult(ctx.op(), ctx.Input("X").dims()));
+  const auto count = static_cast<T>(ElementsPerResult(ctx.attrs(), ctx.Input("X").dims()));
   for (int64_t i = 0, n = out_tensor->numel(); i < n; ++i) {
     out[i] /= count;
   }
@@ -89,7 +89,7 @@ void ReduceSumGradKernel(const ExecutionContext& ctx) {
 template <typename T>
 void ReduceMeanGradKernel(const ExecutionContext& ctx) {
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  const auto count = static_cast<T>(ElementsPerResult(ctx.op(), ctx.Input("X").dims()));
+  const auto count = static_cast<T>(ElementsPerResult(ctx.attrs(), ctx.Input("X").dims()));
   SpreadGradient<T>(ctx, [=](int64_t, int64_t result) { return d[result] / count; });
 }
 

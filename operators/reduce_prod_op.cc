@@ -21,7 +21,7 @@ void ReduceWith(const ExecutionContext& ctx, T first, Combine&& combine) {
   T* out = out_tensor->mutable_data<T>();
   const T* x = x_tensor.data<T>();
   std::fill_n(out, out_tensor->numel(), first);
-  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
+  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
       .ForEachRunInParallelBySmall([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {
           T& to = out[out_at + (kept ? i : 0)];
@@ -45,7 +45,7 @@ void ReduceProdGradKernel(const ExecutionContext& ctx) {
   const auto results = static_cast<size_t>(ctx.Input("Out@GRAD").numel());
   PoolVector<T> product(results, T(1));  // without the zeros
   PoolVector<int64_t> zeros(results, 0);
-  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.op(), x_tensor.dims()))
+  BroadcastPlan(x_tensor.dims(), KeptDims(ctx.attrs(), x_tensor.dims()))
       .ForEachRunInParallelBySmall([&](int64_t at, int64_t out_at, int64_t n, bool kept) {
         for (int64_t i = 0; i < n; ++i) {
           const auto result = static_cast<size_t>(out_at + (kept ? i : 0));

@@ -24,33 +24,35 @@ PoolVector<RowRange> RowsByRank(const LoDRankTable& table, const LoDTensor& x, L
   return rows;
 }
 
-class ReorderByRankOp : public RankOp {
+class ReorderByRankOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& x = Tensor(scope, "X");
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
     LoD lod = NoUnits(x, 0);
     PoolVector<Piece> pieces;
-    for (const RowRange rows : RowsByRank(Table(scope), x, &lod)) {
+    for (const RowRange rows : RowsByRank(ctx.InputAs<LoDRankTable>("RankTable"), x, &lod)) {
       pieces.push_back({&x, rows});
     }
-    LoDTensor* out = OutputTensor(scope, "Out");
+    LoDTensor* out = ctx.Output("Out");
     WritePieces(pieces, x, out);
     out->set_lod(std::move(lod));
   }
 };
 
-class ReorderByRankGradOp : public RankOp {
+class ReorderByRankGradOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& x = Tensor(scope, "X");
-    const LoDTensor& gradient = Tensor(scope, "Out@GRAD");
-    const LoDRankTable& table = Table(scope);
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
+    const LoDTensor& gradient = ctx.Input("Out@GRAD");
+    const LoDRankTable& table = ctx.InputAs<LoDRankTable>("RankTable");
     const PoolVector<RowRange> by_rank = RowsByRank(table, x, nullptr);
     PoolVector<Piece> pieces(by_rank.size());
     size_t row = 0;
@@ -58,7 +60,7 @@ class ReorderByRankGradOp : public RankOp {
       pieces[table.items()[rank].index] = {&gradient, {row, row + by_rank[rank].size()}};
       row += by_rank[rank].size();
     }
-    WritePieces(pieces, x, OutputTensor(scope, "X@GRAD"));
+    WritePieces(pieces, x, ctx.Output("X@GRAD"));
   }
 };
 

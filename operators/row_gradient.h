@@ -17,7 +17,7 @@ class RowGradient {
  public:
   // `table`: the input slot, a table of `height` rows, which is its first dimension if the gradient is sparse; `rows`:
   // those that a sparse gradient has, sorted, each once. Lasts as long as this.
-  RowGradient(const ExecutionContext& ctx, const char* slot, const char* table, int64_t height, bool sparse,
+  RowGradient(const ExecutionContext& ctx, HashedName slot, const char* table, int64_t height, bool sparse,
               const PoolVector<int64_t>& rows)
       : rows_(sparse ? &rows : nullptr) {
     if (!ctx.HasOutput(slot)) {

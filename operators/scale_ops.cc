@@ -14,7 +14,7 @@ namespace {
 
 // The attribute as a T. Integers take whole numbers only: truncating a scale of 0.5 would be silence about an error.
 template <typename T>
-T NumberAttr(const OpDesc& op, const char* name) {
+T NumberAttr(const AttributeIndex& op, HashedName name) {
   const double value = op.Attr<double>(name);
   if constexpr (std::is_integral_v<T>) {
     // Minus the least value is a power of two, hence exact in floating point; the greatest is not.
@@ -26,11 +26,11 @@ T NumberAttr(const OpDesc& op, const char* name) {
   return static_cast<T>(value);
 }
 
-void CheckNumberAttr(const InferShapeContext& ctx, const char* name) {
+void CheckNumberAttr(const InferShapeContext& ctx, HashedName name) {
   if (ctx.InputType("X") == DataType::kInt32) {
-    (void)NumberAttr<int32_t>(ctx.op(), name);
+    (void)NumberAttr<int32_t>(ctx.attrs(), name);
   } else if (ctx.InputType("X") == DataType::kInt64) {
-    (void)NumberAttr<int64_t>(ctx.op(), name);
+    (void)NumberAttr<int64_t>(ctx.attrs(), name);
   }
 }
 
@@ -38,8 +38,8 @@ template <typename T>
 void ScaleKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   LoDTensor* out = ctx.Output("Out");
-  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.op(), "scale"));
-  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.op(), "bias"));
+  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.attrs(), "scale"));
+  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.attrs(), "bias"));
   if (!ctx.Attr<bool>("bias_after_scale")) {
     bias *= scale;
   }
@@ -63,7 +63,7 @@ template <typename T>
 void IncrementKernel(const ExecutionContext& ctx) {
   const LoDTensor& x = ctx.Input("X");
   LoDTensor* out = ctx.Output("Out");
-  const auto step = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.op(), "step"));
+  const auto step = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.attrs(), "step"));
   T* to = out->mutable_data<T>();
   *to = static_cast<T>(static_cast<Wrapping<T>>(*x.data<T>()) + step);
 }

@@ -16,7 +16,7 @@ LoD SequencesOfAll(const ExecutionContext& ctx) {
   for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
     const LoDTensor& x = ctx.Input("X", k);
     HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input X: expected a LoD of one level or more, variable '",
-               ctx.op().Input("X")[k], "' has none (dims ", ToString(x.dims()), ")");
+               ctx.InputVar("X", k)->name(), "' has none (dims ", ToString(x.dims()), ")");
     CheckLoD(x.lod(), x.dims()[0]);
     all.push_back(x.lod().back());
     HR_ENFORCE(all[k].size() == all[0].size(), InvalidArgument, "input X: expected ", all[0].size() - 1,

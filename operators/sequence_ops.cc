@@ -16,15 +16,15 @@ namespace {
 
 // What SUM, AVERAGE and SQRT multiply the sum of a sequence by.
 template <typename T>
-T FactorOf(const std::string& type, int64_t length) {
+T FactorOf(HashedName type, int64_t length) {
   const auto n = static_cast<T>(length);
   return type == "AVERAGE" ? 1 / n : type == "SQRT" ? 1 / std::sqrt(n) : T(1);
 }
 
 // The row that FIRST or LAST takes from rows [begin, end).
-int64_t RowOf(const std::string& type, int64_t begin, int64_t end) { return type == "FIRST" ? begin : end - 1; }
+int64_t RowOf(HashedName type, int64_t begin, int64_t end) { return type == "FIRST" ? begin : end - 1; }
 
-bool TakesARow(const std::string& type) { return type == "FIRST" || type == "LAST"; }
+bool TakesARow(HashedName type) { return type == "FIRST" || type == "LAST"; }
 
 template <typename T>
 void MaxOfRows(const T* x, int64_t begin, int64_t end, int64_t width, T* out, int32_t* index) {
@@ -45,7 +45,7 @@ template <typename T>
 void SequencePoolKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const LoDOffsets& offsets = SequencesOf(ctx, "X");
-  const std::string& type = ctx.Attr<std::string>("pooltype");
+  const HashedName type = ctx.Text("pooltype");
   const int64_t width = Numel(x_tensor.dims(), 1, x_tensor.dims().size());
   LoDTensor* out_tensor = ctx.Output("Out");
   DDim dims = x_tensor.dims();
@@ -87,7 +87,7 @@ template <typename T>
 void SequencePoolGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
   const LoDOffsets& offsets = SequencesOf(ctx, "X");
-  const std::string& type = ctx.Attr<std::string>("pooltype");
+  const HashedName type = ctx.Text("pooltype");
   const int64_t width = Numel(x_tensor.dims(), 1, x_tensor.dims().size());
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
   HR_ENFORCE(out_grad.dims()[0] == static_cast<int64_t>(offsets.size()) - 1, InvalidArgument,
@@ -130,7 +130,7 @@ void InferSequencePool(InferShapeContext& ctx) {
   EnforceSequences(ctx, "X", 2);
   HR_ENFORCE(ctx.InputDim("X")[0] <= INT32_MAX, InvalidArgument, "input X: expected at most 2^31 - 1 rows, got dims ",
              ToString(ctx.InputDim("X")));
-  const bool max = ctx.Attr<std::string>("pooltype") == "MAX";
+  const bool max = ctx.Text("pooltype") == "MAX";
   HR_ENFORCE(!max || ctx.HasOutput("MaxIndex"), InvalidArgument,
              "output MaxIndex: it must be given for pooltype 'MAX'");
   if (ctx.IsRuntime()) {
@@ -221,7 +221,7 @@ HEADRACE_REGISTER_OP(sequence_pool_grad)
     .With(SequencePoolAttrs)
     .InferShape([](InferShapeContext& ctx) {
       EnforceSequences(ctx, "X", 2);
-      HR_ENFORCE(ctx.Attr<std::string>("pooltype") != "MAX" || ctx.HasInput("MaxIndex"), InvalidArgument,
+      HR_ENFORCE(ctx.Text("pooltype") != "MAX" || ctx.HasInput("MaxIndex"), InvalidArgument,
                  "input MaxIndex: it must be given for pooltype 'MAX'");
       if (ctx.HasInput("MaxIndex")) {
         EnforceType(ctx, "MaxIndex", DataType::kInt32);
@@ -255,7 +255,7 @@ HEADRACE_REGISTER_OP(sequence_softmax_grad)
     .Output("X@GRAD", "dims of X")
     .InferShape([](InferShapeContext& ctx) {
       InferSequenceSoftmax(ctx);
-      for (const char* slot : {"Out", "Out@GRAD"}) {
+      for (const HashedName slot : HashedNames{"Out", "Out@GRAD"}) {
         EnforceDims(ctx, slot, ctx.InputDim("X"));
         EnforceSameType(ctx, slot, "X");
       }

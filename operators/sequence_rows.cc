@@ -13,7 +13,7 @@ DDim WithRows(DDim x, int64_t rows) {
 
 DDim SequenceRowsOp::DeclaredDims(const InferShapeContext& ctx) { return WithRows(ctx.InputDim("X"), -1); }
 
-const LoDOffsets& CheckedLevel(const ExecutionContext& ctx, const char* slot, int64_t level) {
+const LoDOffsets& CheckedLevel(const ExecutionContext& ctx, HashedName slot, int64_t level) {
   const LoDTensor& tensor = ctx.Input(slot);
   const LoD& lod = tensor.lod();
   HR_ENFORCE(!lod.empty(), InvalidArgument, "input ", slot, ": expected a LoD of one level or more, got none (dims ",
@@ -32,12 +32,12 @@ void AppendRange(PoolVector<int64_t>* rows, int64_t begin, int64_t end) {
   }
 }
 
-SequenceRows TakeRows(const ExecutionContext& ctx, const char* slot, PoolVector<int64_t> from, LoD lod) {
+SequenceRows TakeRows(const ExecutionContext& ctx, HashedName slot, PoolVector<int64_t> from, LoD lod) {
   const auto count = static_cast<int64_t>(from.size());
   return {std::move(from), WithRows(ctx.Input(slot).dims(), count), std::move(lod)};
 }
 
-const int64_t* PerSequence(const ExecutionContext& ctx, const char* slot, int64_t n) {
+const int64_t* PerSequence(const ExecutionContext& ctx, HashedName slot, int64_t n) {
   const LoDTensor& tensor = ctx.Input(slot);
   HR_ENFORCE(tensor.numel() == n, InvalidArgument, "input ", slot, ": expected ", n,
              " elements, one for each sequence, got dims ", ToString(tensor.dims()));

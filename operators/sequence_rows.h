@@ -33,16 +33,16 @@ struct SequenceRowsOp {
 };
 
 // A level of the LoD of an input, checked. -1: the deepest.
-const LoDOffsets& CheckedLevel(const ExecutionContext& ctx, const char* slot, int64_t level = -1);
+const LoDOffsets& CheckedLevel(const ExecutionContext& ctx, HashedName slot, int64_t level = -1);
 
 // Appends the numbers of rows [begin, end).
 void AppendRange(PoolVector<int64_t>* rows, int64_t begin, int64_t end);
 
 // Rows of input `slot`, with a LoD.
-SequenceRows TakeRows(const ExecutionContext& ctx, const char* slot, PoolVector<int64_t> from, LoD lod);
+SequenceRows TakeRows(const ExecutionContext& ctx, HashedName slot, PoolVector<int64_t> from, LoD lod);
 
 // The lengths that an int64 input [n, 1] or [n] holds, one for each of `n` sequences.
-const int64_t* PerSequence(const ExecutionContext& ctx, const char* slot, int64_t n);
+const int64_t* PerSequence(const ExecutionContext& ctx, HashedName slot, int64_t n);
 
 template <typename Op>
 IndexMap RowMap(const ExecutionContext& ctx, const SequenceRows& rows) {
@@ -123,7 +123,7 @@ bool RegisterSequenceRows(const std::string& type, const std::string& comment, c
       .Gradient(DefaultGradient(uses))
       .Register();
   More(backward)
-      .Input(Grad(Op::kOut), std::string("gradient of ") + Op::kOut)
+      .Input(GradVarName(Op::kOut), std::string("gradient of ") + Op::kOut)
       .Output("X@GRAD", "dims of X")
       .With(declare)
       .KernelTypeFrom("X")

@@ -5,27 +5,27 @@
 
 namespace headrace::ops {
 
-const LoDOffsets& SequencesOf(const ExecutionContext& ctx, std::string_view slot, size_t i) {
+const LoDOffsets& SequencesOf(const ExecutionContext& ctx, HashedName slot, size_t i) {
   const LoDTensor& x = ctx.Input(slot, i);
   HR_ENFORCE(!x.lod().empty(), InvalidArgument, "input ", slot, ": expected a LoD of one level or more, variable '",
-             ctx.op().Input(slot)[i], "' has none (dims ", ToString(x.dims()), ")");
+             ctx.InputVar(slot, i)->name(), "' has none (dims ", ToString(x.dims()), ")");
   HR_ENFORCE(!x.dims().empty(), InvalidArgument, "input ", slot, ": expected rows, got a scalar with a LoD");
   CheckLoD(x.lod(), x.dims()[0]);
   return x.lod().back();
 }
 
-void EnforceSequences(const InferShapeContext& ctx, std::string_view slot, size_t rank) {
+void EnforceSequences(const InferShapeContext& ctx, HashedName slot, size_t rank) {
   EnforceRankAtLeast(ctx, slot, rank);
   HR_ENFORCE(!ctx.IsRuntime() || ctx.InputLoDLevel(slot) > 0, InvalidArgument, "input ", slot,
              ": expected a LoD of one level or more, got none (dims ", ToString(ctx.InputDim(slot)), ")");
 }
 
-void EnforceLengths(const InferShapeContext& ctx, std::string_view slot, int64_t count, DataType type) {
+void EnforceLengths(const InferShapeContext& ctx, HashedName slot, int64_t count, DataType type) {
   EnforceDims(ctx, slot, ctx.InputDim(slot).size() == 2 ? DDim{count, 1} : DDim{count});
   EnforceType(ctx, slot, type);
 }
 
-PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, std::string_view slot, int64_t max) {
+PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, HashedName slot, int64_t max) {
   PoolVector<int64_t> lengths = IntegerInput(ctx, slot);
   for (size_t s = 0; s < lengths.size(); ++s) {
     HR_ENFORCE(0 <= lengths[s] && lengths[s] <= max, OutOfRange, "input ", slot, ": sequence ", s, " has length ",
@@ -34,7 +34,7 @@ PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, std::string_view slot
   return lengths;
 }
 
-SequenceRanges::SequenceRanges(const ExecutionContext& ctx, std::string_view slot, std::string_view lengths) {
+SequenceRanges::SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths) {
   if (ctx.HasInput(lengths)) {
     const DDim& dims = ctx.Input(slot).dims();
     count_ = dims[0];

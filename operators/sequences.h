@@ -16,11 +16,11 @@ namespace headrace::ops {
 
 // Where the sequences of variable `i` of input `slot` begin and where the last one ends. Throws InvalidArgument naming
 // the slot if the variable has no LoD, or one that does not fit its rows.
-const LoDOffsets& SequencesOf(const ExecutionContext& ctx, std::string_view slot, size_t i = 0);
+const LoDOffsets& SequencesOf(const ExecutionContext& ctx, HashedName slot, size_t i = 0);
 
 // Checks that an input has at least `rank` dimensions and, at run time, a LoD: a program need not declare the LoD of
 // what it is fed. Throws InvalidArgument naming the slot.
-void EnforceSequences(const InferShapeContext& ctx, std::string_view slot, size_t rank);
+void EnforceSequences(const InferShapeContext& ctx, HashedName slot, size_t rank);
 
 inline int64_t SequenceCount(const LoDOffsets& offsets) { return static_cast<int64_t>(offsets.size()) - 1; }
 
@@ -33,18 +33,17 @@ void ForEachSequence(const LoDOffsets& offsets, Visit&& visit) {
 }
 
 // Checks an input that says how long each of `count` sequences is: [count] or [count, 1].
-void EnforceLengths(const InferShapeContext& ctx, std::string_view slot, int64_t count,
-                    DataType type = DataType::kInt64);
+void EnforceLengths(const InferShapeContext& ctx, HashedName slot, int64_t count, DataType type = DataType::kInt64);
 
 // The lengths that such an input holds. Throws OutOfRange naming the slot and the sequence unless each is in [0, max].
-PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, std::string_view slot, int64_t max);
+PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, HashedName slot, int64_t max);
 
 // Where the sequences of input `slot` lie among its rows: one behind the other, as its LoD says, or, if there is an
 // input `lengths`, padded: sequence s begins with row s * dims[1].
 class SequenceRanges {
  public:
   // Throws as SequencesOf or LengthsOf does.
-  SequenceRanges(const ExecutionContext& ctx, std::string_view slot, std::string_view lengths);
+  SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths);
 
   bool padded() const { return offsets_ == nullptr; }
   int64_t count() const { return count_; }

@@ -11,13 +11,13 @@
 namespace headrace::ops {
 namespace {
 
-class ShrinkRnnMemoryOp : public RankOp {
+class ShrinkRnnMemoryOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
-  size_t StepIn(const Scope& scope) const {
-    const LoDTensor& step = Tensor(scope, "I");
+  static size_t StepIn(const ExecutionContext& ctx) {
+    const LoDTensor& step = ctx.Input("I");
     HR_ENFORCE(step.numel() == 1, InvalidArgument, "input I: expected a single element, got dims ",
                ToString(step.dims()));
     const int64_t value = *step.data<int64_t>();
@@ -26,8 +26,9 @@ class ShrinkRnnMemoryOp : public RankOp {
   }
 
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& x = Tensor(scope, "X");
-    const size_t active = Table(scope).ActiveAt(StepIn(scope));
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
+    const size_t active = ctx.InputAs<LoDRankTable>("RankTable").ActiveAt(StepIn(ctx));
     const size_t units = NumUnits(x, 0);
     HR_ENFORCE(active <= units, InvalidArgument, "input X: expected at least ", active,
                " rows or sequences, as many as there are at this step, got ", units);
@@ -36,24 +37,25 @@ class ShrinkRnnMemoryOp : public RankOp {
     for (size_t i = 0; i < active; ++i) {
       rows = Unit(x, 0, i, &lod).end;
     }
-    *OutputTensor(scope, "Out") = LoDTensor(x.Slice(0, static_cast<int64_t>(rows)), std::move(lod));
+    *ctx.Output("Out") = LoDTensor(x.Slice(0, static_cast<int64_t>(rows)), std::move(lod));
   }
 };
 
-class ShrinkRnnMemoryGradOp : public RankOp {
+class ShrinkRnnMemoryGradOp : public OperatorBase {
  public:
-  using RankOp::RankOp;
+  using OperatorBase::OperatorBase;
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const LoDTensor& x = Tensor(scope, "X");
-    const LoDTensor& gradient = Tensor(scope, "Out@GRAD");
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
+    const LoDTensor& gradient = ctx.Input("Out@GRAD");
     HR_ENFORCE(!x.dims().empty() && !gradient.dims().empty() && gradient.dims()[0] <= x.dims()[0], InvalidArgument,
                "input Out@GRAD: expected at most as many rows as X of dims ", ToString(x.dims()), " has, got dims ",
                ToString(gradient.dims()));
     const auto rows = static_cast<size_t>(x.dims()[0]);
     const auto active = static_cast<size_t>(gradient.dims()[0]);
-    RowWriter writer(x, rows, OutputTensor(scope, "X@GRAD"));
+    RowWriter writer(x, rows, ctx.Output("X@GRAD"));
     writer.Write(gradient, {0, active});
     writer.WriteZeros(rows - active);
   }

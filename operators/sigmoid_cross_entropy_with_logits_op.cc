@@ -89,7 +89,7 @@ HEADRACE_REGISTER_OP(sigmoid_cross_entropy_with_logits_grad)
     .Output("X@GRAD", "dims of X")
     .With(SigmoidAttrs)
     .InferShape([](InferShapeContext& ctx) {
-      for (const char* slot : {"Label", "Out@GRAD"}) {
+      for (const HashedName slot : HashedNames{"Label", "Out@GRAD"}) {
         EnforceDims(ctx, slot, ctx.InputDim("X"));
         EnforceSameType(ctx, slot, "X");
       }

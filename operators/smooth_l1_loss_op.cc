@@ -14,7 +14,7 @@ namespace {
 template <typename T>
 class ElementWeights {
  public:
-  ElementWeights(const ExecutionContext& ctx, const char* slot) {
+  ElementWeights(const ExecutionContext& ctx, HashedName slot) {
     if (const LoDTensor* tensor = ctx.InputOrNull(slot)) {
       data_ = tensor->data<T>();
     }
@@ -66,7 +66,7 @@ void SmoothL1GradKernel(const ExecutionContext& ctx) {
   const ElementWeights<T> outside(ctx, "OutsideWeight");
   const T sigma2 = SquaredSigma<T>(ctx);
   for (const bool by_x : {true, false}) {
-    LoDTensor* grad = ctx.OutputOrNull(by_x ? "X@GRAD" : "Y@GRAD");
+    LoDTensor* grad = by_x ? ctx.OutputOrNull("X@GRAD") : ctx.OutputOrNull("Y@GRAD");
     if (grad == nullptr) {
       continue;
     }
@@ -83,17 +83,17 @@ void SmoothL1GradKernel(const ExecutionContext& ctx) {
 }
 
 // Checks that the weights and `others` have the dims and dtype of `like`; returns the dims of Out.
-DDim CheckSmoothL1(const InferShapeContext& ctx, const char* like, std::initializer_list<const char*> others) {
+DDim CheckSmoothL1(const InferShapeContext& ctx, HashedName like, HashedNames others) {
   EnforceRankAtLeast(ctx, like, 2);
   const DDim x = ctx.InputDim(like);
-  const auto check = [&](const char* slot) {
+  const auto check = [&](HashedName slot) {
     EnforceDims(ctx, slot, x);
     EnforceSameType(ctx, slot, like);
   };
-  for (const char* slot : others) {
+  for (const HashedName slot : others) {
     check(slot);
   }
-  for (const char* slot : {"InsideWeight", "OutsideWeight"}) {
+  for (const HashedName slot : HashedNames{"InsideWeight", "OutsideWeight"}) {
     if (ctx.HasInput(slot)) {
       check(slot);
     }
@@ -146,7 +146,7 @@ HEADRACE_REGISTER_OP(smooth_l1_loss_grad)
     .InferShape([](InferShapeContext& ctx) {
       EnforceDims(ctx, "Out@GRAD", CheckSmoothL1(ctx, "Diff", {}));
       EnforceSameType(ctx, "Out@GRAD", "Diff");
-      for (const char* slot : {"X@GRAD", "Y@GRAD"}) {
+      for (const HashedName slot : HashedNames{"X@GRAD", "Y@GRAD"}) {
         SetOutput(ctx, slot, ctx.InputDim("Diff"), ctx.InputType("Diff"));
       }
     })

@@ -66,7 +66,7 @@ HEADRACE_INSTANTIATE(double);
 
 namespace {
 
-size_t SoftmaxAxis(const OpDesc& op, const DDim& dims) {
+size_t SoftmaxAxis(const AttributeIndex& op, const DDim& dims) {
   return FrontAxis(op.Attr<int32_t>("axis"), dims.size(), "axis");
 }
 
@@ -104,7 +104,7 @@ void SoftmaxKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
-  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.op(), out_tensor->dims()));
+  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.attrs(), out_tensor->dims()));
   if (s.inner == 1) {
     return Softmax(s.outer, s.extent, x, out);
   }
@@ -128,7 +128,7 @@ void SoftmaxGradKernel(const ExecutionContext& ctx) {
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* out = out_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.op(), out_tensor.dims()));
+  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.attrs(), out_tensor.dims()));
   if (s.inner == 1) {
     return SoftmaxGrad(s.outer, s.extent, out, d, dx);
   }
@@ -150,7 +150,7 @@ void LogSoftmaxKernel(const ExecutionContext& ctx) {
   LoDTensor* out_tensor = ctx.Output("Out");
   T* out = out_tensor->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
-  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.op(), out_tensor->dims()));
+  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.attrs(), out_tensor->dims()));
   const int64_t size = s.extent * s.inner;
   PoolVector<T> exp(static_cast<size_t>(s.outer == 0 ? 0 : size));
   PoolVector<T> log_sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
@@ -179,7 +179,7 @@ void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
   T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
   const T* log_p = out_tensor.data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.op(), out_tensor.dims()));
+  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.attrs(), out_tensor.dims()));
   const int64_t size = s.extent * s.inner;
   PoolVector<T> p(static_cast<size_t>(s.outer == 0 ? 0 : size));
   PoolVector<T> sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
@@ -200,12 +200,12 @@ void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
 }
 
 void InferSoftmax(InferShapeContext& ctx) {
-  SoftmaxAxis(ctx.op(), ctx.InputDim("X"));
+  SoftmaxAxis(ctx.attrs(), ctx.InputDim("X"));
   ctx.ShareAll("X", "Out");
 }
 
 void InferSoftmaxGrad(InferShapeContext& ctx) {
-  SoftmaxAxis(ctx.op(), ctx.InputDim("Out"));
+  SoftmaxAxis(ctx.attrs(), ctx.InputDim("Out"));
   EnforceDims(ctx, "Out@GRAD", ctx.InputDim("Out"));
   EnforceSameType(ctx, "Out@GRAD", "Out");
   SetOutput(ctx, "X@GRAD", ctx.InputDim("Out"), ctx.InputType("Out"));

@@ -133,7 +133,7 @@ void MergeByMaskGradKernel(const ExecutionContext& ctx) {
   }
 }
 
-DDim AnyRows(const InferShapeContext& ctx, std::string_view slot) {
+DDim AnyRows(const InferShapeContext& ctx, HashedName slot) {
   EnforceRankAtLeast(ctx, slot, 1);
   DDim dims = ctx.InputDim(slot);
   dims[0] = -1;
@@ -141,7 +141,7 @@ DDim AnyRows(const InferShapeContext& ctx, std::string_view slot) {
 }
 
 // `levels`: how many levels of LoD it has more than `like`.
-void SetAnyRows(InferShapeContext& ctx, std::string_view slot, std::string_view like, int32_t levels) {
+void SetAnyRows(InferShapeContext& ctx, HashedName slot, HashedName like, int32_t levels) {
   if (!ctx.IsRuntime()) {
     SetOutput(ctx, slot, AnyRows(ctx, like), ctx.InputType(like));
     ctx.SetOutputLoDLevel(slot, std::max(ctx.InputLoDLevel(like) + levels, 0));

@@ -25,7 +25,7 @@ void ForEachLevel(const ExecutionContext& ctx, const DDim& x, Visit&& visit) {
   for (int32_t level = 0; level < ctx.Attr<int32_t>("pyramid_height"); ++level) {
     const int64_t bins = int64_t{1} << level;
     PoolShape s;
-    s.max = ctx.Attr<std::string>("pooling_type") == "max";
+    s.max = ctx.Text("pooling_type") == "max";
     s.rows = AxisOfLevel(x[2], bins);
     s.cols = AxisOfLevel(x[3], bins);
     visit(s, begin);
@@ -109,7 +109,7 @@ HEADRACE_REGISTER_OP(spp_grad)
     .With(SppAttrs)
     .InferShape([](InferShapeContext& ctx) {
       const DDim out = InferSpp(ctx);
-      for (const char* slot : {"Out", "Out@GRAD"}) {
+      for (const HashedName slot : HashedNames{"Out", "Out@GRAD"}) {
         EnforceDims(ctx, slot, out);
         EnforceSameType(ctx, slot, "X");
       }

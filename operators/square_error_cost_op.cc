@@ -26,7 +26,7 @@ void SquareErrorGradKernel(const ExecutionContext& ctx) {
   const T* x = x_tensor.data<T>();
   const T* y = ctx.Input("Y").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  const auto write = [&](const char* slot, T sign) {
+  const auto write = [&](HashedName slot, T sign) {
     if (LoDTensor* grad = ctx.OutputOrNull(slot)) {
       T* to = grad->mutable_data<T>();
       ParallelFor(x_tensor.numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
@@ -66,7 +66,7 @@ HEADRACE_REGISTER_OP(square_error_cost_grad)
     .Output("X@GRAD", "dims of X", kDispensable)
     .Output("Y@GRAD", "dims of Y", kDispensable)
     .InferShape([](InferShapeContext& ctx) {
-      for (const char* slot : {"Y", "Out@GRAD"}) {
+      for (const HashedName slot : HashedNames{"Y", "Out@GRAD"}) {
         EnforceDims(ctx, slot, ctx.InputDim("X"));
         EnforceSameType(ctx, slot, "X");
       }

@@ -23,7 +23,7 @@ DDim WithoutAxis(DDim dims, size_t axis) {
 }
 
 // The axis of a tensor of rank `rank`.
-size_t StackAxis(const OpDesc& op, size_t rank) { return FrontAxis(op.Attr<int32_t>("axis"), rank, "axis"); }
+size_t StackAxis(const AttributeIndex& op, size_t rank) { return FrontAxis(op.Attr<int32_t>("axis"), rank, "axis"); }
 
 template <const char* kPieces, const char* kWhole>
 void StackKernel(const ExecutionContext& ctx) {
@@ -36,7 +36,8 @@ void StackKernel(const ExecutionContext& ctx) {
   for (size_t k = 0; first == nullptr; ++k) {
     first = pieces[k];
   }
-  Join(pieces, PoolVector<int64_t>(pieces.size(), 1), whole, first->dtype(), StackAxis(ctx.op(), whole->dims().size()));
+  Join(pieces, PoolVector<int64_t>(pieces.size(), 1), whole, first->dtype(),
+       StackAxis(ctx.attrs(), whole->dims().size()));
 }
 
 template <const char* kWhole, const char* kPieces>
@@ -46,7 +47,7 @@ void UnstackKernel(const ExecutionContext& ctx) {
   for (size_t k = 0; k < ctx.OutputSize(kPieces); ++k) {
     pieces.push_back(ctx.OutputOrNull(kPieces, k));
   }
-  Cut(whole, pieces, PoolVector<int64_t>(pieces.size(), 1), StackAxis(ctx.op(), whole.dims().size()));
+  Cut(whole, pieces, PoolVector<int64_t>(pieces.size(), 1), StackAxis(ctx.attrs(), whole.dims().size()));
 }
 
 template <const char* kPieces, const char* kWhole>
@@ -67,7 +68,7 @@ void InferStack(InferShapeContext& ctx) {
       }
     }
   }
-  const size_t axis = StackAxis(ctx.op(), dims.size() + 1);
+  const size_t axis = StackAxis(ctx.attrs(), dims.size() + 1);
   SetOutput(ctx, kWhole, WithAxis(dims, axis, static_cast<int64_t>(count)), ctx.InputType(kPieces, first));
 }
 
@@ -75,7 +76,7 @@ template <const char* kWhole, const char* kPieces>
 void InferUnstack(InferShapeContext& ctx) {
   EnforceRankAtLeast(ctx, kWhole, 1);
   const DDim dims = ctx.InputDim(kWhole);
-  const size_t axis = StackAxis(ctx.op(), dims.size());
+  const size_t axis = StackAxis(ctx.attrs(), dims.size());
   const auto count = static_cast<int64_t>(ctx.OutputSize(kPieces));
   HR_ENFORCE(Fits(dims[axis], count), InvalidArgument, "input ", kWhole, ": expected ", count, " for dimension ", axis,
              ", the number of variables of output ", kPieces, ", got dims ", ToString(dims));

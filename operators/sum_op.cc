@@ -190,7 +190,10 @@ class SumOp : public OperatorBase {
   explicit SumOp(OpDesc op) : OperatorBase(std::move(op)), of_tensors_(desc(), OpRegistry::Get("sum")) {}
 
   void Prepare(const BlockDesc& block) override { of_arrays_ = IsArray(block.FindVar(Output("Out"))); }
-  void Unbind() override { of_tensors_.Unbind(); }
+  void Unbind() override {
+    OperatorBase::Unbind();
+    of_tensors_.Unbind();
+  }
 
  private:
   void RunImpl(const Scope& scope, const Place& place) override {
@@ -198,12 +201,14 @@ class SumOp : public OperatorBase {
       of_tensors_.Run(scope, place);
       return;
     }
+    const ExecutionContext& ctx = Bind(scope);
     LoDTensorArray sum;  // Out may be one of the X
-    for (const std::string& name : Inputs("X")) {
-      if (name == kEmptyVarName) {
+    for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
+      if (!ctx.HasInput("X", k)) {
         continue;
       }
-      const auto& x = scope.GetVar(name).Get<LoDTensorArray>();
+      const std::string& name = ctx.InputVar("X", k)->name();
+      const auto& x = ctx.InputAs<LoDTensorArray>("X", k);
       sum.resize(std::max(sum.size(), x.size()));
       for (size_t i = 0; i < x.size(); ++i) {
         if (x[i].initialized()) {
@@ -211,7 +216,7 @@ class SumOp : public OperatorBase {
         }
       }
     }
-    *scope.GetVar(Output("Out")).GetMutable<LoDTensorArray>() = std::move(sum);
+    *ctx.OutputAs<LoDTensorArray>("Out") = std::move(sum);
   }
 
   KernelOperator of_tensors_;
@@ -242,19 +247,20 @@ class SumArrayGradOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& names = Outputs("X@GRAD");
+    const ExecutionContext& ctx = Bind(scope);
+    const size_t arrays = ctx.OutputSize("X@GRAD");
     const auto& times = Attr<std::vector<int32_t>>("times");
-    HR_ENFORCE(times.size() == names.size(), InvalidArgument, "attribute times: expected ", names.size(),
+    HR_ENFORCE(times.size() == arrays, InvalidArgument, "attribute times: expected ", arrays,
                " numbers, one for each variable in output X@GRAD, got ", times.size());
     const auto stays = Attr<int32_t>("stays");
-    auto& gradient = *scope.GetVar(Output("Out@GRAD")).GetMutable<LoDTensorArray>();
+    auto& gradient = *ctx.OutputAs<LoDTensorArray>("Out@GRAD");
     for (size_t i = 0; i < gradient.size(); ++i) {
       if (!gradient[i].initialized()) {
         continue;
       }
-      for (size_t k = 0; k < names.size(); ++k) {
-        if (names[k] != kEmptyVarName) {
-          AddToPlace(Times(gradient[i], times[k]), i, scope.GetVar(names[k]).GetMutable<LoDTensorArray>());
+      for (size_t k = 0; k < arrays; ++k) {
+        if (ctx.HasOutput("X@GRAD", k)) {
+          AddToPlace(Times(gradient[i], times[k]), i, ctx.OutputAs<LoDTensorArray>("X@GRAD", k));
         }
       }
       if (stays != 0) {

@@ -14,10 +14,11 @@ namespace {
 constexpr int64_t kMaxArrayLength = int64_t{1} << 20;
 
 // The place in an array that input I names: a single int64 in [0, kMaxArrayLength).
-size_t PlaceIn(const Scope& scope, const std::string& name) {
-  const auto& tensor = scope.GetVar(name).Get<LoDTensor>();
-  HR_ENFORCE(tensor.initialized() && tensor.numel() == 1, InvalidArgument, "input I: expected a single element, '",
-             name, "' has dims ", ToString(tensor.dims()));
+size_t PlaceIn(const ExecutionContext& ctx) {
+  const LoDTensor& tensor = ctx.Input("I");
+  const std::string& name = ctx.InputVar("I")->name();
+  HR_ENFORCE(tensor.numel() == 1, InvalidArgument, "input I: expected a single element, '", name, "' has dims ",
+             ToString(tensor.dims()));
   const int64_t place = *tensor.data<int64_t>();
   HR_ENFORCE(0 <= place && place < kMaxArrayLength, OutOfRange, "input I: expected a place in [0, ", kMaxArrayLength,
              "), '", name, "' is ", place);
@@ -30,10 +31,10 @@ class WriteToArrayOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& x = scope.GetVar(Input("X")).Get<LoDTensor>();
-    HR_ENFORCE(x.initialized(), FailedPrecondition, "'", Input("X"), "' has not been written yet");
-    auto& array = *scope.GetVar(Output("Out")).GetMutable<LoDTensorArray>();
-    const size_t place = PlaceIn(scope, Input("I"));
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& x = ctx.Input("X");
+    auto& array = *ctx.OutputAs<LoDTensorArray>("Out");
+    const size_t place = PlaceIn(ctx);
     if (place >= array.size()) {
       array.resize(place + 1);
     }
@@ -49,11 +50,12 @@ class ReadFromArrayOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& array = scope.GetVar(Input("X")).Get<LoDTensorArray>();
-    const size_t place = PlaceIn(scope, Input("I"));
+    const ExecutionContext& ctx = Bind(scope);
+    const auto& array = ctx.InputAs<LoDTensorArray>("X");
+    const size_t place = PlaceIn(ctx);
     HR_ENFORCE(place < array.size() && array[place].initialized(), OutOfRange, "input I: nothing has been written to '",
                Input("X"), "' at ", place, "; it has ", array.size(), " elements");
-    *scope.GetVar(Output("Out")).GetMutable<LoDTensor>() = array[place];
+    *ctx.Output("Out") = array[place];
   }
 };
 
@@ -63,17 +65,17 @@ class WriteToArrayGradOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    auto& array = *scope.GetVar(Output("Out@GRAD")).GetMutable<LoDTensorArray>();
-    LoDTensor taken = TakeFromPlace(PlaceIn(scope, Input("I")), &array);
-    const auto& names = Outputs("X@GRAD");
-    if (names.empty() || names.front() == kEmptyVarName) {
+    const ExecutionContext& ctx = Bind(scope);
+    auto& array = *ctx.OutputAs<LoDTensorArray>("Out@GRAD");
+    LoDTensor taken = TakeFromPlace(PlaceIn(ctx), &array);
+    LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
+    if (x_grad == nullptr) {
       return;
     }
-    auto* x_grad = scope.GetVar(names.front()).GetMutable<LoDTensor>();
     if (taken.initialized()) {
       *x_grad = std::move(taken);
     } else {  // nobody has read the place
-      SetZerosLike(scope.GetVar(Input("X")).Get<LoDTensor>(), x_grad);
+      SetZerosLike(ctx.Input("X"), x_grad);
     }
   }
 };
@@ -84,10 +86,9 @@ class ReadFromArrayGradOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& gradient = scope.GetVar(Input("Out@GRAD")).Get<LoDTensor>();
-    HR_ENFORCE(gradient.initialized(), FailedPrecondition, "'", Input("Out@GRAD"), "' has not been written yet");
-    auto& array = *scope.GetVar(Output("X@GRAD")).GetMutable<LoDTensorArray>();
-    AddToPlace(gradient, PlaceIn(scope, Input("I")), &array);
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& gradient = ctx.Input("Out@GRAD");
+    AddToPlace(gradient, PlaceIn(ctx), ctx.OutputAs<LoDTensorArray>("X@GRAD"));
   }
 };
 
@@ -97,8 +98,9 @@ class ArrayLengthOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& array = scope.GetVar(Input("X")).Get<LoDTensorArray>();
-    auto* out = scope.GetVar(Output("Out")).GetMutable<LoDTensor>();
+    const ExecutionContext& ctx = Bind(scope);
+    const auto& array = ctx.InputAs<LoDTensorArray>("X");
+    LoDTensor* out = ctx.Output("Out");
     out->Resize({1});
     *out->mutable_data<int64_t>() = static_cast<int64_t>(array.size());
   }

@@ -11,7 +11,7 @@ namespace headrace::ops {
 namespace {
 
 // `axis[d]` is the dimension of X that becomes dimension d of Out.
-PoolVector<size_t> Permutation(const OpDesc& op, size_t rank) {
+PoolVector<size_t> Permutation(const AttributeIndex& op, size_t rank) {
   const auto& axis = op.Attr<std::vector<int32_t>>("axis");
   PoolVector<size_t> permutation;
   PoolVector<bool> seen(rank, false);
@@ -54,17 +54,17 @@ void PermuteKernel(const ExecutionContext& ctx) {
   if (LoDTensor* x_shape = ctx.OutputOrNull("XShape")) {
     x_shape->mutable_data(x.dtype());
   }
-  Transpose(x, Permutation(ctx.op(), x.dims().size()), ctx.Output("Out"));
+  Transpose(x, Permutation(ctx.attrs(), x.dims().size()), ctx.Output("Out"));
 }
 
 void PermuteGradKernel(const ExecutionContext& ctx) {
   const LoDTensor& out_grad = ctx.Input("Out@GRAD");
-  Transpose(out_grad, Inverse(Permutation(ctx.op(), out_grad.dims().size())), ctx.Output("X@GRAD"));
+  Transpose(out_grad, Inverse(Permutation(ctx.attrs(), out_grad.dims().size())), ctx.Output("X@GRAD"));
 }
 
 void InferPermuted(InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
-  const PoolVector<size_t> permutation = Permutation(ctx.op(), x.size());
+  const PoolVector<size_t> permutation = Permutation(ctx.attrs(), x.size());
   SetOutput(ctx, "Out", Permuted(x, permutation), ctx.InputType("X"));
   if (ctx.HasOutput("XShape")) {
     DDim x_shape = {0};
@@ -78,7 +78,7 @@ void InferPermuted(InferShapeContext& ctx) {
 
 void InferPermutedGrad(InferShapeContext& ctx) {
   const DDim out_grad = ctx.InputDim("Out@GRAD");
-  SetOutput(ctx, "X@GRAD", Permuted(out_grad, Inverse(Permutation(ctx.op(), out_grad.size()))),
+  SetOutput(ctx, "X@GRAD", Permuted(out_grad, Inverse(Permutation(ctx.attrs(), out_grad.size()))),
             ctx.InputType("Out@GRAD"));
 }
 

@@ -26,9 +26,9 @@ int64_t UnpooledSize(int64_t pooled, int64_t size, int64_t stride, int64_t paddi
 DDim UnpooledDims(const InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   const Extents in = ExtentsOf(x, 2, "X");
-  const Extents size = ExtentsAttr(ctx.op(), "ksize", 2, 1, 1);
-  const Extents strides = ExtentsAttr(ctx.op(), "strides", 2, 1, 1);
-  const Extents paddings = ExtentsAttr(ctx.op(), "paddings", 2, 0, 0);
+  const Extents size = ExtentsAttr(ctx.attrs(), "ksize", 2, 1, 1);
+  const Extents strides = ExtentsAttr(ctx.attrs(), "strides", 2, 1, 1);
+  const Extents paddings = ExtentsAttr(ctx.attrs(), "paddings", 2, 0, 0);
   EnforceDims(ctx, "Indices", x);
   EnforceType(ctx, "Indices", DataType::kInt32);
   return {x[0], x[1], UnpooledSize(in.height, size.height, strides.height, paddings.height, "height"),

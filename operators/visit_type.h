@@ -12,7 +12,7 @@ namespace headrace::ops {
 // Calls visit(T{}) with the C++ type T of `type`: float, double, int32_t, int64_t, uint8_t or bool. Throws
 // Unimplemented naming the attribute `attr`, which holds `type`, for others.
 template <typename Visit>
-void VisitType(DataType type, std::string_view attr, Visit&& visit) {
+void VisitType(DataType type, HashedName attr, Visit&& visit) {
   switch (type) {
     case DataType::kFloat32:
       return visit(float{});

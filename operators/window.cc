@@ -23,7 +23,7 @@ Window::Range Window::OutputsInside(int64_t k, int64_t inputs, int64_t outputs) 
   return {std::min(begin, outputs), std::clamp(end, std::min(begin, outputs), outputs)};
 }
 
-Extents ExtentsAttr(const OpDesc& op, std::string_view attr, size_t dimensions, int64_t min, int64_t flat) {
+Extents ExtentsAttr(const AttributeIndex& op, HashedName attr, size_t dimensions, int64_t min, int64_t flat) {
   const auto& values = op.Attr<std::vector<int32_t>>(attr);
   HR_ENFORCE(values.size() == dimensions &&
                  std::all_of(values.begin(), values.end(), [min](int64_t v) { return min <= v && v <= kMaxExtent; }),
@@ -44,14 +44,14 @@ Window SamePadding(Window window, int64_t inputs) {
   return window;
 }
 
-bool HasAlgorithm(const OpDesc& op, std::string_view algorithm) {
-  return op.attrs.contains("padding_algorithm") && op.Attr<std::string>("padding_algorithm") == algorithm;
+bool HasAlgorithm(const AttributeIndex& op, HashedName algorithm) {
+  return op.Has("padding_algorithm") && op.Text("padding_algorithm") == algorithm;
 }
 
 // Before and after depth, height and width.
 using Paddings = std::array<std::pair<int64_t, int64_t>, 3>;
 
-Paddings PaddingsAttr(const OpDesc& op, size_t dimensions) {
+Paddings PaddingsAttr(const AttributeIndex& op, size_t dimensions) {
   const auto& values = op.Attr<std::vector<int32_t>>("paddings");
   if (values.size() != 2 * dimensions) {
     const Extents around = ExtentsAttr(op, "paddings", dimensions, 0, 0);
@@ -69,10 +69,9 @@ Paddings PaddingsAttr(const OpDesc& op, size_t dimensions) {
 
 }  // namespace
 
-Windows WindowsOf(const OpDesc& op, size_t dimensions, const Extents& size, const Extents& in) {
+Windows WindowsOf(const AttributeIndex& op, size_t dimensions, const Extents& size, const Extents& in) {
   const Extents strides = ExtentsAttr(op, "strides", dimensions, 1, 1);
-  const Extents dilations =
-      op.attrs.contains("dilations") ? ExtentsAttr(op, "dilations", dimensions, 1, 1) : Extents{1, 1, 1};
+  const Extents dilations = op.Has("dilations") ? ExtentsAttr(op, "dilations", dimensions, 1, 1) : Extents{1, 1, 1};
   const auto paddings = PaddingsAttr(op, dimensions);
   const bool is_same = HasAlgorithm(op, "SAME");
   const bool is_explicit = !is_same && !HasAlgorithm(op, "VALID");
@@ -105,7 +104,7 @@ OpRegistrar&& PaddingAttrs(OpRegistrar&& op, size_t dimensions, const std::strin
                          });
 }
 
-Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot, bool channels_last) {
+Extents ExtentsOf(const DDim& dims, size_t dimensions, HashedName slot, bool channels_last) {
   HR_ENFORCE(dims.size() == 2 + dimensions, InvalidArgument, "input ", slot, ": expected dims ",
              LayoutName(dimensions, channels_last), ", got ", ToString(dims));
   const size_t first = channels_last ? 1 : 2;
@@ -132,7 +131,7 @@ std::string_view DimensionNames(size_t dimensions) {
   return dimensions == 2 ? "height, width" : "depth, height, width";
 }
 
-int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, std::string_view slot, std::string_view dimension) {
+int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, HashedName slot, std::string_view dimension) {
   if (inputs < 0) {
     return -1;
   }

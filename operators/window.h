@@ -41,7 +41,7 @@ struct Extents {
 
 // The values of an attribute, each at least `min`: height and width if `dimensions` is 2, with `flat` as the depth;
 // depth, height and width if it is 3. Throws InvalidArgument naming the attribute.
-Extents ExtentsAttr(const OpDesc& op, std::string_view attr, size_t dimensions, int64_t min, int64_t flat);
+Extents ExtentsAttr(const AttributeIndex& op, HashedName attr, size_t dimensions, int64_t min, int64_t flat);
 
 // Windows of `size` as the attributes strides, paddings, padding_algorithm and, where an operator has it, dilations
 // say, over an input of `in`, whose extents may be -1 (unknown). Throws InvalidArgument naming the attribute.
@@ -50,11 +50,11 @@ struct Windows {
   Window rows;
   Window cols;
 };
-Windows WindowsOf(const OpDesc& op, size_t dimensions, const Extents& size, const Extents& in);
+Windows WindowsOf(const AttributeIndex& op, size_t dimensions, const Extents& size, const Extents& in);
 
 // Those of `dims`, [N, C, H, W] or [N, C, D, H, W] as `dimensions` says, or with the channels last. Throws
 // InvalidArgument naming the input `slot` unless `dims` has that rank. An image has depth 1.
-Extents ExtentsOf(const DDim& dims, size_t dimensions, std::string_view slot, bool channels_last = false);
+Extents ExtentsOf(const DDim& dims, size_t dimensions, HashedName slot, bool channels_last = false);
 
 // The attributes paddings and padding_algorithm, for WindowsOf. `what` is around the input.
 OpRegistrar&& PaddingAttrs(OpRegistrar&& op, size_t dimensions, const std::string& what);
@@ -68,6 +68,6 @@ std::string_view DimensionNames(size_t dimensions);
 // Number of positions of `window` over `inputs`; -1 if `inputs` is. With `ceil` a last window may hang over the padded
 // end, and even lie beyond it, as in Fluid. Throws InvalidArgument if there is no position; `slot` and `dimension` say
 // where.
-int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, std::string_view slot, std::string_view dimension);
+int64_t OutputSize(const Window& window, int64_t inputs, bool ceil, HashedName slot, std::string_view dimension);
 
 }  // namespace headrace::ops

@@ -49,11 +49,11 @@ BatchContract SinkContract(const BlockDesc& block, const OpDesc& op) {
   return {.specs = SpecsOf(inner, "sink_var_names", op.Attr<NameList>("sink_var_names"))};
 }
 
-const LoDTensor& WrittenTensor(const Scope& scope, const std::string& name) {
-  const Variable& variable = scope.GetVar(name);
+const LoDTensor& WrittenTensor(const Variable& variable) {
   if (!variable.initialized() || !variable.Get<LoDTensor>().initialized()) {
-    FailedPrecondition error(StrCat("'", name, "', which the block of a reader uses, has not been written yet"));
-    error.SetVariable(name);
+    FailedPrecondition error(
+        StrCat("'", variable.name(), "', which the block of a reader uses, has not been written yet"));
+    error.SetVariable(variable.name());
     throw error;
   }
   return variable.Get<LoDTensor>();
@@ -99,6 +99,8 @@ CustomReader::CustomReader(const std::shared_ptr<ReaderBase>& below, const Block
     outer_.Var(name)->GetMutable<LoDTensor>();
   }
   runner_.Declare(&inner_);
+  sources_ = inner_.GetVars(wiring_.sources);
+  sinks_ = inner_.GetVars(wiring_.sinks);
 }
 
 void CustomReader::SetOuter(std::map<std::string, LoDTensor> values) {
@@ -124,16 +126,16 @@ void CustomReader::ReadNextImpl(LoDTensorArray* out) {
   const struct Release {
     const CustomReader& reader;
     ~Release() {
-      for (const auto* names : {&reader.wiring_.sources, &reader.wiring_.sinks}) {
-        for (const std::string& name : *names) {
-          reader.inner_.GetVar(name).GetMutable<LoDTensor>()->SetMemory(nullptr);
+      for (const auto* variables : {&reader.sources_, &reader.sinks_}) {
+        for (Variable* variable : *variables) {
+          variable->GetMutable<LoDTensor>()->SetMemory(nullptr);
         }
       }
     }
   } release{*this};
   const MemoryPool::Use use(&pool_);
   for (size_t i = 0; i < batch.size(); ++i) {
-    *inner_.GetVar(wiring_.sources[i]).GetMutable<LoDTensor>() = std::move(batch[i]);
+    *sources_[i]->GetMutable<LoDTensor>() = std::move(batch[i]);
   }
   // A loop of the block need not end by itself: Shutdown, which waits for this call, ends it.
   struct Stopped : std::exception {};
@@ -148,8 +150,8 @@ void CustomReader::ReadNextImpl(LoDTensorArray* out) {
     return;
   }
   LoDTensorArray made;
-  for (const std::string& name : wiring_.sinks) {
-    made.push_back(WrittenTensor(inner_, name));
+  for (const Variable* sink : sinks_) {
+    made.push_back(WrittenTensor(*sink));
   }
   *out = std::move(made);
 }
@@ -174,8 +176,8 @@ class CreateCustomReaderOp : public OperatorBase {
                           });
     if (wiring_.outer.empty()) return;
     std::map<std::string, LoDTensor> values;
-    for (const std::string& name : wiring_.outer) values.emplace(name, WrittenTensor(scope, name));
-    const auto reader = std::dynamic_pointer_cast<CustomReader>(GetReader(scope, Output("Out")));
+    for (const std::string& name : wiring_.outer) values.emplace(name, WrittenTensor(scope.GetVar(name)));
+    const auto reader = std::dynamic_pointer_cast<CustomReader>(GetReader(scope.GetVar(Output("Out"))));
     if (reader != nullptr) reader->SetOuter(std::move(values));
   }
 

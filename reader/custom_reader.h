@@ -51,6 +51,8 @@ class HEADRACE_API CustomReader : public DecoratedReader {
   MemoryPool pool_;
   Scope outer_;
   Scope inner_;
+  std::vector<Variable*> sources_;
+  std::vector<Variable*> sinks_;
   BlockRunner runner_;
 };
 

@@ -38,12 +38,13 @@ class FeedOp : public OperatorBase {
  private:
   // The executor has emptied Out, unless it has fed it by its name.
   void RunImpl(const Scope& scope, const Place&) override {
-    const std::string& name = Output("Out");
-    auto* out = scope.GetVar(name).GetMutable<LoDTensor>();
+    const ExecutionContext& ctx = Bind(scope);
+    LoDTensor* out = ctx.Output("Out");
     if (out->initialized()) return;
-    const Variable& list = scope.GetVar(Input("X"));
+    const std::string& name = ctx.OutputVar("Out")->name();
+    const Variable* list = ctx.InputVar("X");
     const LoDTensorArray none;
-    const LoDTensorArray& given = list.initialized() ? list.Get<LoDTensorArray>() : none;
+    const LoDTensorArray& given = list != nullptr && list->initialized() ? list->Get<LoDTensorArray>() : none;
     if (column_ >= given.size() || !given[column_].initialized()) {
       FailedPrecondition error(
           StrCat("'", name, "' is fed neither by its name nor in column ", column_, " of '", Input("X"), "'"));
@@ -69,9 +70,9 @@ class FetchOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const auto& tensor = scope.GetVar(Input("X")).Get<LoDTensor>();
-    HR_ENFORCE(tensor.initialized(), FailedPrecondition, "'", Input("X"), "' has not been written yet");
-    auto* list = scope.GetVar(Output("Out")).GetMutable<LoDTensorArray>();
+    const ExecutionContext& ctx = Bind(scope);
+    const LoDTensor& tensor = ctx.Input("X");
+    auto* list = ctx.OutputAs<LoDTensorArray>("Out");
     if (column_ >= list->size()) list->resize(column_ + 1);
     (*list)[column_] = LoDTensor();  // what was fetched before may be somebody's by now
     (*list)[column_].CopyFrom(tensor);

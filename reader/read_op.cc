@@ -20,15 +20,16 @@ void CheckCount(const std::string& reader, size_t yields, size_t outputs) {
 
 class ReadOp : public OperatorBase {
  public:
-  using OperatorBase::OperatorBase;
+  explicit ReadOp(OpDesc desc) : OperatorBase(std::move(desc)), names_(Outputs("Out")) {}
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    const std::vector<std::string>& names = Outputs("Out");
-    const std::shared_ptr<ReaderBase> reader = GetReader(scope, Input("Reader"));
-    CheckCount(Input("Reader"), reader->specs().size(), names.size());
+    const ExecutionContext& ctx = Bind(scope);
+    const Variable& variable = ctx.InputVariable("Reader");
+    const std::shared_ptr<ReaderBase> reader = GetReader(variable);
+    CheckCount(variable.name(), reader->specs().size(), names_.size());
     // The memory of the batch before may be what the feeder waits for.
-    for (const std::string& name : names) *scope.GetVar(name).GetMutable<LoDTensor>() = {};
+    for (size_t i = 0; i < names_.size(); ++i) *ctx.Output("Out", i) = {};
     LoDTensorArray batch;
     uint64_t number = 0;
     reader->ReadNext(&batch, &number);
@@ -36,11 +37,13 @@ class ReadOp : public OperatorBase {
       HR_ENFORCE(!Attr<bool>("throw_eof_exp"), EndOfData, "There is no next data.");
       return;
     }
-    CheckBatch(reader->contract(), names, batch, number);
-    for (size_t i = 0; i < names.size(); ++i) {
-      *scope.GetVar(names[i]).GetMutable<LoDTensor>() = std::move(batch[i]);
+    CheckBatch(reader->contract(), names_, batch, number);
+    for (size_t i = 0; i < names_.size(); ++i) {
+      *ctx.Output("Out", i) = std::move(batch[i]);
     }
   }
+
+  const std::vector<std::string>& names_;
 };
 
 HEADRACE_REGISTER_OP(read)

@@ -70,7 +70,7 @@ void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& sp
   }
 }
 
-const std::vector<TensorSpec>& DeclaredSpecs(InferShapeContext& context, std::string_view slot) {
+const std::vector<TensorSpec>& DeclaredSpecs(InferShapeContext& context, HashedName slot) {
   const VarDesc* reader = context.InputDesc(slot);
   HR_ENFORCE(reader != nullptr, NotFound, "input slot '", slot, "' of '", context.op().type, "' holds no variable");
   HR_ENFORCE(reader->kind == VarKind::kReader, TypeMismatch, "variable '", reader->name, "' in input slot '", slot,
@@ -82,14 +82,13 @@ void DeclareReaderLikeUnderlying(InferShapeContext& context) {
   DeclareReader(context, DeclaredSpecs(context, "UnderlyingReader"));
 }
 
-std::shared_ptr<ReaderBase> GetReader(const Scope& scope, const std::string& name) {
-  Variable& variable = scope.GetVar(name);
+std::shared_ptr<ReaderBase> GetReader(const Variable& variable) {
   std::shared_ptr<ReaderBase> reader = variable.initialized() ? variable.Get<ReaderHolder>().Get() : nullptr;
   if (reader == nullptr) {
     FailedPrecondition error(
-        StrCat("the reader '", name,
+        StrCat("the reader '", variable.name(),
                "' has not been created yet: run the program that creates it, the startup program, first"));
-    error.SetVariable(name);
+    error.SetVariable(variable.name());
     throw error;
   }
   return reader;
@@ -106,7 +105,7 @@ void CreateReader(const Scope& scope, const std::string& output,
 void CreateDecoratedReader(
     const Scope& scope, const std::string& input, const std::string& output,
     const std::function<std::shared_ptr<ReaderBase>(const std::shared_ptr<ReaderBase>& below)>& make) {
-  const std::shared_ptr<ReaderBase> below = GetReader(scope, input);
+  const std::shared_ptr<ReaderBase> below = GetReader(scope.GetVar(input));
   auto* holder = scope.GetVar(output).GetMutable<ReaderHolder>();
   const std::shared_ptr<ReaderBase> existing = holder->Get();
   if (existing == nullptr || existing->underlying() != below.get()) {

@@ -33,12 +33,12 @@ HEADRACE_API uint32_t PositiveAttr(const OpDesc& op, std::string_view name);
 // Declares the variable in slot Out to be a reader of these tensors. It is persistable: a reader lives from run to run.
 HEADRACE_API void DeclareReader(InferShapeContext& context, const std::vector<TensorSpec>& specs);
 // What the reader in slot UnderlyingReader yields according to the program. Throws TypeMismatch if it is not a reader.
-HEADRACE_API const std::vector<TensorSpec>& DeclaredSpecs(InferShapeContext& context, std::string_view slot);
+HEADRACE_API const std::vector<TensorSpec>& DeclaredSpecs(InferShapeContext& context, HashedName slot);
 // The shape inference of a decorated reader that does not change what batches look like.
 HEADRACE_API void DeclareReaderLikeUnderlying(InferShapeContext& context);
 
-// The reader that the variable `name` holds. Throws FailedPrecondition naming the variable if there is none yet.
-HEADRACE_API std::shared_ptr<ReaderBase> GetReader(const Scope& scope, const std::string& name);
+// The reader that the variable holds. Throws FailedPrecondition naming the variable if there is none yet.
+HEADRACE_API std::shared_ptr<ReaderBase> GetReader(const Variable& variable);
 
 // The RunImpl of operators that create a reader: puts make() into `output`, unless it holds a reader already; so
 // running twice is harmless.

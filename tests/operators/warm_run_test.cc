@@ -1,4 +1,5 @@
-// What a prepared program costs once it is warm: nothing from the heap, and little more memory than it needs.
+// What a prepared program costs once it is warm: nothing from the heap, no look-up of a name, and little more memory
+// than it needs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,11 +12,13 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "framework/executor.h"
 #include "tests/operators/count_allocations.h"
+#include "tests/operators/count_text.h"
 #include "tests/operators/net.h"
 
 namespace headrace {
@@ -24,6 +27,7 @@ namespace {
 using test::AllocationCount;
 using test::Ints;
 using test::Net;
+using test::TextCount;
 
 using Feeds = std::map<std::string, LoDTensor>;
 
@@ -201,7 +205,7 @@ Feeds WordFeeds(const std::vector<size_t>& lengths) {
   return {{"words", Words(lengths, 1000)}, {"label", Ids({static_cast<int64_t>(lengths.size()), 1}, 2)}};
 }
 
-// What runs after two rounds over `feeds` take from the heap in one more round.
+// What runs after two rounds over `feeds` take from the heap in one more round. They must not look up anything by name.
 size_t AllocationsWhenWarm(const ProgramDesc& startup, const ProgramDesc& main, const std::vector<std::string>& fetches,
                            const std::vector<Feeds>& feeds) {
   Executor executor;
@@ -214,11 +218,22 @@ size_t AllocationsWhenWarm(const ProgramDesc& startup, const ProgramDesc& main, 
       executor.Run(*prepared, &scope, feed, &fetched);
     }
   }
-  const AllocationCount count;
-  for (const Feeds& feed : feeds) {
-    executor.Run(*prepared, &scope, feed, &fetched);
+  // The names of the feeds are the caller's; Run sees whether they are those of the run before.
+  const size_t fed = std::accumulate(feeds.begin(), feeds.end(), size_t{0},
+                                     [](size_t sum, const Feeds& feed) { return sum + feed.size(); });
+  size_t allocations = 0;
+  size_t compared = 0;
+  {
+    const AllocationCount allocation_count;
+    const TextCount text_count(fed);
+    for (const Feeds& feed : feeds) {
+      executor.Run(*prepared, &scope, feed, &fetched);
+    }
+    allocations = allocation_count.count();
+    compared = text_count.count();
   }
-  return count.count();
+  EXPECT_EQ(compared, fed) << "strings that were compared or hashed";
+  return allocations;
 }
 
 size_t AllocationsWhenWarm(const Net& net, const std::vector<std::string>& fetches, const std::vector<Feeds>& feeds) {
@@ -242,6 +257,22 @@ TEST(AllocationCount, SeesWhatIsAllocated) {
   const std::vector<float> some(10);
   ::operator delete(::operator new(64, std::align_val_t{64}), std::align_val_t{64});
   EXPECT_EQ(count.count(), 3u);
+}
+
+TEST(TextCount, SeesWhatIsComparedAndHashed) {
+  const std::map<std::string, int> sorted{{"a name", 1}};
+  const std::unordered_map<std::string, int> hashed{{"another name", 2}};
+  const std::vector<size_t> numbers{0, 3, 5};
+  const std::vector<size_t> same = numbers;
+  const TextCount count;
+  EXPECT_TRUE(numbers == same);
+  EXPECT_EQ(count.count(), 0u);
+  EXPECT_NE(sorted.find("a name"), sorted.end());
+  EXPECT_GT(count.count(), 0u);
+  const size_t compared = count.count();
+  EXPECT_EQ(hashed.size(), 1u);
+  EXPECT_GT(std::hash<std::string>()("another name"), 0u);
+  EXPECT_GT(count.count(), compared);
 }
 
 class WarmTraining : public testing::TestWithParam<const char*> {};

@@ -1,0 +1,76 @@
+// Names of slots and attributes that are found by number.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace headrace {
+
+// A name with its hash, which is a constant where the name is a literal. What kernels ask for, step after step,
+// is found by comparing hashes; OpRegistry::Register refuses an operator two of whose names share one. Refers to the
+// text that it was made from.
+class HashedName {
+ public:
+  template <size_t N>
+  [[gnu::always_inline]] constexpr HashedName(const char (&literal)[N])  // NOLINT(google-explicit-constructor)
+      : text_(literal, N - 1), hash_(ExtendByEach(literal, std::make_index_sequence<N - 1>())) {}
+  constexpr HashedName(std::string_view text)  // NOLINT(google-explicit-constructor)
+      : text_(text), hash_(Extend(kBasis, text)) {}
+  constexpr HashedName(const std::string& text)  // NOLINT(google-explicit-constructor)
+      : HashedName(std::string_view(text)) {}
+  template <std::same_as<const char*> Text>
+  constexpr HashedName(Text text)  // NOLINT(google-explicit-constructor)
+      : HashedName(std::string_view(text)) {}
+
+  // The name of the slot that holds the gradient of this one.
+  constexpr HashedName Gradient() const {
+    HashedName gradient = *this;
+    gradient.suffix_ = kGradSuffix;
+    gradient.hash_ = Extend(hash_, kGradSuffix);
+    return gradient;
+  }
+
+  constexpr uint64_t hash() const { return hash_; }
+  constexpr bool empty() const { return text_.empty() && suffix_.empty(); }
+  std::string ToString() const { return std::string(text_).append(suffix_); }
+
+  friend constexpr bool operator==(const HashedName& a, const HashedName& b) { return a.hash_ == b.hash_; }
+  friend std::ostream& operator<<(std::ostream& out, const HashedName& name) {
+    return out << name.text_ << name.suffix_;
+  }
+
+ private:
+  static constexpr std::string_view kGradSuffix = "@GRAD";
+
+  // FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/.
+  static constexpr uint64_t kBasis = 0xcbf29ce484222325;
+  static constexpr uint64_t kPrime = 0x100000001b3;
+  static constexpr uint64_t Extend(uint64_t hash, std::string_view text) {
+    for (const char c : text) {
+      hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
+    }
+    return hash;
+  }
+
+  // The same without a loop, which compilers fold to a constant.
+  template <size_t... I>
+  [[gnu::always_inline]] static constexpr uint64_t ExtendByEach(const char* text, std::index_sequence<I...>) {
+    uint64_t hash = kBasis;
+    ((hash = (hash ^ static_cast<unsigned char>(text[I])) * kPrime), ...);
+    return hash;
+  }
+
+  std::string_view text_;
+  std::string_view suffix_;
+  uint64_t hash_;
+};
+
+using HashedNames = std::initializer_list<HashedName>;
+
+}  // namespace headrace
