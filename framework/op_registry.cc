@@ -47,6 +47,8 @@ void CheckInfo(const OpInfo& info) {
   HR_ENFORCE(!info.type.empty(), InvalidArgument, "an operator needs a type");
   HR_ENFORCE(info.version >= 0, InvalidArgument, "operator '", info.type, "' has version ", info.version,
              ", expected 0 or more");
+  HR_ENFORCE(info.version == 0 || info.upgrade, InvalidArgument, "operator '", info.type, "' has version ",
+             info.version, ", but nothing that upgrades those of older programs");
   CheckNames(info, info.inputs, "input");
   CheckNames(info, info.outputs, "output");
   CheckNames(info, info.attrs, "attribute");
@@ -519,8 +521,9 @@ OpRegistrar&& OpRegistrar::Comment(std::string text) && {
   return std::move(*this);
 }
 
-OpRegistrar&& OpRegistrar::Version(int32_t version) && {
+OpRegistrar&& OpRegistrar::Version(int32_t version, OpUpgrade upgrade) && {
   info_.version = version;
+  info_.upgrade = std::move(upgrade);
   return std::move(*this);
 }
 

@@ -61,6 +61,9 @@ using OperatorFactory = std::function<std::unique_ptr<OperatorBase>(OpDesc)>;
 // The operators that compute the gradients of `op`'s inputs from those of its outputs. Gradient variables are named
 // GradVarName(v).
 using GradientMaker = std::function<std::vector<OpDesc>(const OpDesc& op)>;
+// Makes of an operator of version `from`, an older one, what computes the same today: changes its slots and attributes,
+// which nothing has checked yet. May throw, best Unimplemented with what to do instead.
+using OpUpgrade = std::function<void(OpDesc* op, int32_t from)>;
 
 // An output that may be the variable of an input: the kernel reads each element of the input before it writes that
 // element of the output, or does not mind.
@@ -82,6 +85,7 @@ struct BlockGradient {
 struct OpInfo {
   std::string type;
   int32_t version = 0;  // raised by each change after which older programs would compute something else
+  OpUpgrade upgrade;    // for those
   std::string comment;
   std::vector<SlotInfo> inputs;
   std::vector<SlotInfo> outputs;
@@ -160,8 +164,9 @@ class HEADRACE_API OpRegistrar {
   void Register() &&;
 
   OpRegistrar&& Comment(std::string text) &&;
-  // See OpInfo::version. Programs say which versions they were made with; one that is newer than this is refused.
-  OpRegistrar&& Version(int32_t version) &&;
+  // See OpInfo::version. Programs say which versions they were made with. An operator that is newer than this one is
+  // refused, one that is older upgraded, when a program is parsed.
+  OpRegistrar&& Version(int32_t version, OpUpgrade upgrade) &&;
   OpRegistrar&& Input(std::string slot, std::string comment, unsigned flags = kPlain) &&;
   OpRegistrar&& Output(std::string slot, std::string comment, unsigned flags = kPlain) &&;
   // A required attribute of type T.

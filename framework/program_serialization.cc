@@ -416,11 +416,14 @@ void CheckOp(const BlockDesc& block, OpDesc* op) {
   }
 }
 
-// Operators may have changed since; what has not been made yet cannot be known.
-void CheckVersions(const proto::OpVersionMap& versions) {
-  for (size_t i = 0; i < versions.n_pair; ++i) {
-    const std::string type = TextOf(versions.pair[i]->op_name);
-    const int32_t version = versions.pair[i]->op_version->version;
+// The versions of the operators that a program was made with, where they are not 0. Throws Unimplemented if one is
+// newer than what is registered: what has not been made yet cannot be known.
+std::map<std::string, int32_t> ReadVersions(const proto::ProgramDesc& program) {
+  std::map<std::string, int32_t> versions;
+  for (size_t i = 0; program.op_version_map != nullptr && i < program.op_version_map->n_pair; ++i) {
+    const proto::OpVersionPair& pair = *program.op_version_map->pair[i];
+    const std::string type = TextOf(pair.op_name);
+    const int32_t version = pair.op_version->version;
     const OpInfo* info = OpRegistry::Find(type);
     if (info != nullptr && version > info->version) {
       Unimplemented error(StrCat("the program uses version ", version, " of operator '", type,
@@ -429,6 +432,23 @@ void CheckVersions(const proto::OpVersionMap& versions) {
       error.SetOpType(type);
       throw error;
     }
+    versions[type] = version;
+  }
+  return versions;
+}
+
+// Operators may have changed since the program was made.
+void Upgrade(const std::map<std::string, int32_t>& versions, OpDesc* op) {
+  const OpInfo* info = OpRegistry::Find(op->type);
+  const auto made_with = versions.find(op->type);
+  const int32_t from = made_with == versions.end() ? 0 : made_with->second;
+  if (info == nullptr || from == info->version) {
+    return;
+  }
+  try {
+    info->upgrade(op, from);
+  } catch (...) {
+    op->RethrowWithContext();
   }
 }
 
@@ -454,9 +474,7 @@ std::unique_ptr<ProgramDesc> ProgramDesc::Parse(std::string_view bytes) {
   // Ours is 0, as Fluid's was at first; then it wrote its release: 1006001 is 1.6.1.
   HR_ENFORCE(in->version == nullptr || (in->version->version >= 0 && in->version->version < 2'000'000), DataLoss,
              "the program has format version ", in->version->version, ", expected 0 or a release of Fluid 1");
-  if (in->op_version_map != nullptr) {
-    CheckVersions(*in->op_version_map);
-  }
+  const std::map<std::string, int32_t> versions = ReadVersions(*in);
   auto program = std::make_unique<ProgramDesc>();
   for (size_t i = 0; i < in->n_blocks; ++i) {
     const proto::BlockDesc& block = *in->blocks[i];
@@ -474,6 +492,7 @@ std::unique_ptr<ProgramDesc> ProgramDesc::Parse(std::string_view bytes) {
     BlockDesc& block = program->block(i);
     for (size_t o = 0; o < in->blocks[i]->n_ops; ++o) {
       OpDesc op = Read(*in->blocks[i]->ops[o]);
+      Upgrade(versions, &op);
       CheckOp(block, &op);
       block.ops_.push_back(std::make_unique<const OpDesc>(std::move(op)));
     }

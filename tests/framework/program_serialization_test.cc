@@ -207,17 +207,59 @@ TEST(ProgramParse, BlockRefOutOfRangeIsDataLoss) {
   EXPECT_THROW(ProgramDesc::Parse(WithByte(bytes, ref, 2)), DataLoss);
 }
 
-HEADRACE_REGISTER_OP(test_versioned).Output("Out", "").Version(3).Kernel<float>(Nothing());
+// What version 1 called factors, and 2 promill; names of one length, so that bytes can be edited.
+HEADRACE_REGISTER_OP(test_versioned)
+    .Output("Out", "")
+    .Attr<int32_t>("percent", "", 100)
+    .Version(3,
+             [](OpDesc* op, int32_t from) {
+               HR_ENFORCE(from > 0, Unimplemented, "version 0 had no factors");
+               const auto old = op->attrs.extract(from == 1 ? "factors" : "promill");
+               const auto value = std::get<int32_t>(old.mapped());
+               op->attrs["percent"] = from == 1 ? value * 100 : value / 10;
+             })
+    .Kernel<float>(Nothing());
 
-TEST(ProgramParse, OperatorsOfNewerVersionsAreRefusedAndOlderOnesLoad) {
+std::string ProgramOfVersion(char version, const std::string& attr) {
+  ProgramDesc program;
+  Declare(&program, "y", {1});
+  Append(&program, "test_versioned", {}, {{"Out", {"y"}}}, {{"percent", int32_t{50}}});
+  std::string bytes = program.Serialize();
+  EXPECT_EQ(bytes.back(), 3);  // the last field of all
+  bytes.back() = version;
+  return bytes.replace(bytes.find("percent"), 7, attr);
+}
+
+int32_t PercentOf(const std::string& bytes) {
+  return ProgramDesc::Parse(bytes)->block(0).ops().front()->Attr<int32_t>("percent");
+}
+
+TEST(ProgramParse, OperatorsOfOlderVersionsAreUpgraded) {
+  EXPECT_EQ(PercentOf(ProgramOfVersion(3, "percent")), 50);
+  EXPECT_EQ(PercentOf(ProgramOfVersion(2, "promill")), 5);
+  EXPECT_EQ(PercentOf(ProgramOfVersion(1, "factors")), 5000);
+  try {
+    PercentOf(ProgramOfVersion(0, "percent"));
+    FAIL() << "nothing was thrown";
+  } catch (const Unimplemented& error) {
+    EXPECT_THAT(error.what(),
+                testing::AllOf(testing::HasSubstr("version 0 had no factors"), testing::HasSubstr("test_versioned")));
+  }
+}
+
+TEST(OpRegistry, AVersionNeedsAnUpgrade) {
+  EXPECT_THROW(
+      OpRegistrar("test_version_without_upgrade").Output("Out", "").Version(1, {}).Kernel<float>(Nothing()).Register(),
+      InvalidArgument);
+}
+
+TEST(ProgramParse, OperatorsOfNewerVersionsAreRefused) {
   ProgramDesc program;
   Declare(&program, "y", {1});
   Append(&program, "test_versioned", {}, {{"Out", {"y"}}}, {});
   std::string bytes = program.Serialize();
   ASSERT_EQ(bytes.back(), 3);  // the last field of all
   EXPECT_EQ(ProgramDesc::Parse(bytes)->Serialize(), bytes);
-  bytes.back() = 2;
-  EXPECT_EQ(ProgramDesc::Parse(bytes)->block(0).ops().size(), 1U);
   bytes.back() = 4;
   try {
     ProgramDesc::Parse(bytes);
