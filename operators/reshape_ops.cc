@@ -100,6 +100,9 @@ using DimsOf = DDim (*)(const OpArgs&, const DDim&);
 
 // --- shared by all ---
 
+// Whether the rows of both may have as many elements.
+bool MayBeAsWide(const DDim& x, const DDim& out) { return Fits(Numel(x, 1, x.size()), Numel(out, 1, out.size())); }
+
 // `kInputs`: what may say which dims Out has; nullptr: attributes alone do.
 template <DimsOf kDims, const IntsSlots* kInputs>
 void InferForward(InferShapeContext& ctx) {
@@ -116,7 +119,7 @@ void InferForward(InferShapeContext& ctx) {
   if constexpr (kInputs != nullptr) {
     may_stay = !ctx.IsRuntime() && out[0] < 0 && OpArgs(ctx).FromInputs(*kInputs);
   }
-  if (!x.empty() && (out[0] == x[0] || may_stay)) {
+  if (!x.empty() && (out[0] == x[0] || may_stay) && (out[0] >= 0 || MayBeAsWide(x, out))) {
     ctx.ShareLoD("X", "Out");
   }
   SetKnownOutput(ctx, "Out", out, dtype);

@@ -85,6 +85,15 @@ def test_variables_of_all_integers(exe: fluid.Executor) -> None:
         np.testing.assert_array_equal(got[7], np.expand_dims(np.expand_dims(X, at[0]), at[1]))
 
 
+def test_rows_of_another_width_are_not_declared_to_make_the_same_sequences(exe: fluid.Executor) -> None:
+    x = layers.data("x", [6], lod_level=1)
+    outs = [layers.reshape(x, shape) for shape in ([-1, 3], [-1, 3, 2], [0, 2, 3])]
+    assert [out.lod_level for out in outs] == [0, 1, 1]
+    feed = {"x": fluid.create_lod_tensor(X, [[1, 3]], fluid.CPUPlace())}
+    got = exe.run(feed=feed, fetch_list=outs, return_numpy=False)
+    assert [len(value.lod()) for value in got] == [0, 1, 1]
+
+
 def test_an_actual_shape_overrides_the_shape(exe: fluid.Executor) -> None:
     x, y = fluid.data("x", [None, 6]), fluid.data("y", [None, None])
     out = layers.reshape(x, [4, 6], actual_shape=layers.shape(y))
