@@ -1,9 +1,11 @@
 #include "framework/op_desc.h"
 
+#include <algorithm>
 #include <cctype>
 #include <new>
 #include <stdexcept>
 #include <system_error>
+#include <utility>
 
 namespace headrace {
 namespace {
@@ -34,31 +36,31 @@ std::string SlotsToString(const VarNameMap& slots) {
   return text;
 }
 
-// Whether `message` has "<direction> <slot>" or "<direction> slot '<slot>'".
-bool IsAbout(std::string_view message, std::string_view direction, std::string_view slot) {
+// Where `message` has "<direction> <slot>" or "<direction> slot '<slot>'" for the first time; npos: nowhere.
+size_t Mention(std::string_view message, std::string_view direction, std::string_view slot) {
   const std::string name = StrCat(direction, " ", slot);
   const auto is_part_of_name = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '@'; };
-  for (size_t at = message.find(name); at != std::string_view::npos; at = message.find(name, at + 1)) {
-    const size_t end = at + name.size();
-    if (end == message.size() || !is_part_of_name(static_cast<unsigned char>(message[end]))) {
-      return true;
-    }
+  size_t at = message.find(name);
+  while (at != std::string_view::npos && at + name.size() != message.size() &&
+         is_part_of_name(static_cast<unsigned char>(message[at + name.size()]))) {
+    at = message.find(name, at + 1);
   }
-  return message.find(StrCat(direction, " slot '", slot, "'")) != std::string_view::npos;
+  return std::min(at, message.find(StrCat(direction, " slot '", slot, "'")));
 }
 
+// What a message is about comes first in it; what it is compared with, later.
 const std::vector<std::string>* NamesItIsAbout(std::string_view message, const OpDesc& op) {
-  for (const auto& [slot, names] : op.inputs) {
-    if (IsAbout(message, "input", slot)) {
-      return &names;
+  const std::vector<std::string>* about = op.inputs.empty() ? nullptr : &op.inputs.begin()->second;
+  size_t first = std::string_view::npos;
+  for (const auto& [direction, slots] : {std::pair("input", &op.inputs), std::pair("output", &op.outputs)}) {
+    for (const auto& [slot, names] : *slots) {
+      if (const size_t at = Mention(message, direction, slot); at < first) {
+        first = at;
+        about = &names;
+      }
     }
   }
-  for (const auto& [slot, names] : op.outputs) {
-    if (IsAbout(message, "output", slot)) {
-      return &names;
-    }
-  }
-  return op.inputs.empty() ? nullptr : &op.inputs.begin()->second;
+  return about;
 }
 
 void AddContext(const OpDesc& op, Error* error) {
