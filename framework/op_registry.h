@@ -235,6 +235,26 @@ struct OpRegistration {
 #define HEADRACE_REGISTER_OP(type) \
   [[maybe_unused]] static const ::headrace::OpRegistration headrace_registration_##type = ::headrace::OpRegistrar(#type)
 
+struct OpFamilyRegistration {
+  explicit OpFamilyRegistration(void (*register_all)()) {
+    HEADRACE_OP_LIBRARY_ABI();
+    register_all();
+  }
+};
+
+// At namespace scope of a source file: what follows is the body of a function that registers operators, each with
+// OpRegistrar::Register. For a family of them that one function declares. `family` is an identifier.
+//
+//   HEADRACE_REGISTER_OPS(pools) {
+//     RegisterPool("pool2d", 2);
+//     RegisterPool("pool3d", 3);
+//   }
+#define HEADRACE_REGISTER_OPS(family)                                                      \
+  static void headrace_register_##family();                                                \
+  [[maybe_unused]] static const ::headrace::OpFamilyRegistration headrace_family_##family( \
+      &headrace_register_##family);                                                        \
+  static void headrace_register_##family()
+
 struct KernelRegistration {
   KernelRegistration(const char* type, DataType dtype, KernelFn kernel) {
     HEADRACE_OP_LIBRARY_ABI();

@@ -93,7 +93,7 @@ OpRegistrar&& Declare(OpRegistrar&& op, const std::vector<Parameter>& parameters
 
 // `function`(x, values), or (n, x, out) over arrays; `derivative`(x or out, values).
 template <typename Function, typename Derivative>
-bool Register(const std::string& type, const std::string& formula, Function function, Needs needs,
+void Register(const std::string& type, const std::string& formula, Function function, Needs needs,
               Derivative derivative, const std::vector<Parameter>& parameters = {}) {
   const bool needs_out = needs == Needs::kOut;
   GradientUses uses;
@@ -122,7 +122,6 @@ bool Register(const std::string& type, const std::string& formula, Function func
       .template Kernel<double>(
           [=](const ExecutionContext& ctx) { RunActivationGrad<double>(ctx, parameters, needs, derivative); })
       .Register();
-  return true;
 }
 
 constexpr auto kZero = [](auto x, auto) { return decltype(x)(0); };
@@ -144,161 +143,161 @@ T NormalDensity(T x) {
 
 // --- Polynomials, powers, and what has a kink ---
 
-[[maybe_unused]] const bool kPowers =
-    Register(
-        "relu", "max(X, 0)", [](auto x, auto) { return x < 0 ? decltype(x)(0) : x; }, Needs::kOut,
-        [](auto out, auto) { return decltype(out)(out > 0); }) &&
-    Register(
-        "leaky_relu", "max(X, alpha * X)", [](auto x, auto v) { return std::max(x, v.a * x); }, Needs::kX,
-        // Fluid's gradient is that of an alpha of at most 1 in any case. This is that of the result.
-        [](auto x, auto v) { return (x < 0) == (v.a <= 1) ? v.a : decltype(x)(1); },
-        {{"alpha", "slope for negative elements, or, above 1, for positive ones", 0.02}}) &&
-    Register(
-        "relu6", "X, not less than 0 and not more than threshold",
-        [](auto x, auto v) { return Clip(x, decltype(x)(0), v.a); }, Needs::kOut,
-        [](auto out, auto v) { return decltype(out)(out > 0 && out < v.a); },
-        {{"threshold", "the greatest result", 6.0}}) &&
-    Register(
-        "brelu", "X, not less than t_min and not more than t_max", [](auto x, auto v) { return Clip(x, v.a, v.b); },
-        Needs::kX, [](auto x, auto v) { return decltype(x)(x > v.a && x < v.b); },
-        {{"t_min", "the least result", 0.0}, {"t_max", "the greatest result", 24.0}}) &&
-    Register(
-        "thresholded_relu", "X where X > threshold, else 0",
-        [](auto x, auto v) { return x > v.a || std::isnan(x) ? x : decltype(x)(0); }, Needs::kX,
-        [](auto x, auto v) { return decltype(x)(x > v.a); }, {{"threshold", "what X has to exceed", 1.0}}) &&
-    Register(
-        "hard_shrink", "X where |X| > threshold, else 0",
-        [](auto x, auto v) { return std::abs(x) <= v.a ? decltype(x)(0) : x; }, Needs::kX,
-        [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); },
-        {{"threshold", "what |X| has to exceed", 0.5}}) &&
-    Register(
-        "softshrink", "X - lambda where X > lambda, X + lambda where X < -lambda, else 0",
-        [](auto x, auto v) {
-          return x > v.a ? x - v.a : x < -v.a ? x + v.a : std::isnan(x) ? x : decltype(x)(0);
-        },
-        Needs::kX, [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); },
-        {{"lambda", "what |X| has to exceed", 0.5}}) &&
-    Register(
-        "hard_sigmoid", "slope * X + offset, not less than 0 and not more than 1",
-        [](auto x, auto v) { return Clip(v.a * x + v.b, decltype(x)(0), decltype(x)(1)); }, Needs::kOut,
-        [](auto out, auto v) { return out > 0 && out < 1 ? v.a : decltype(out)(0); },
-        {{"slope", "slope", 0.2}, {"offset", "the result for 0", 0.5}}) &&
-    Register(
-        "hard_swish", "X * (X + offset, not less than 0 and not more than threshold) / scale (A. Howard et al., 2019)",
-        [](auto x, auto v) { return x * Clip(x + v.c, decltype(x)(0), v.a) / v.b; }, Needs::kX,
-        [](auto x, auto v) {
-          const auto shifted = x + v.c;
-          return (shifted < 0 ? decltype(x)(0) : shifted > v.a ? v.a : shifted + x) / v.b;
-        },
-        {{"threshold", "the greatest X + offset", 6.0}, {"scale", "divisor", 6.0}, {"offset", "added to X", 3.0}}) &&
-    Register(
-        "abs", "|X|", [](auto x, auto) { return std::abs(x); }, Needs::kX,
-        [](auto x, auto) { return decltype(x)((x > 0) - (x < 0)); }) &&
-    Register(
-        "sign", "-1, 0 or 1; the derivative is 0",
-        [](auto x, auto) { return std::isnan(x) ? x : decltype(x)((x > 0) - (x < 0)); }, Needs::kX, kZero) &&
-    Register(
-        "square", "X * X", [](auto x, auto) { return x * x; }, Needs::kX, [](auto x, auto) { return 2 * x; }) &&
-    Register(
-        "sqrt", "The square root", [](auto x, auto) { return std::sqrt(x); }, Needs::kOut,
-        [](auto out, auto) { return decltype(out)(0.5) / out; }) &&
-    Register(
-        "rsqrt", "One over the square root", [](auto x, auto) { return 1 / std::sqrt(x); }, Needs::kOut,
-        [](auto out, auto) { return decltype(out)(-0.5) * out * out * out; }) &&
-    Register(
-        "reciprocal", "1 / X", [](auto x, auto) { return 1 / x; }, Needs::kOut,
-        [](auto out, auto) { return -out * out; }) &&
-    Register(
-        "pow", "X to the power of factor", [](auto x, auto v) { return std::pow(x, v.a); }, Needs::kX,
-        [](auto x, auto v) { return v.a * std::pow(x, v.a - 1); }, {{"factor", "the exponent", 1.0}}) &&
-    Register(
-        "ceil", "The least integer that is not less; the derivative is 0", [](auto x, auto) { return std::ceil(x); },
-        Needs::kX, kZero) &&
-    Register(
-        "floor", "The greatest integer that is not greater; the derivative is 0",
-        [](auto x, auto) { return std::floor(x); }, Needs::kX, kZero) &&
-    Register(
-        "round", "The nearest integer, halves away from 0; the derivative is 0",
-        [](auto x, auto) { return std::round(x); }, Needs::kX, kZero) &&
-    Register(
-        "softsign", "X / (1 + |X|)", [](auto x, auto) { return x / (1 + std::abs(x)); }, Needs::kX,
-        [](auto x, auto) { return 1 / ((1 + std::abs(x)) * (1 + std::abs(x))); });
+HEADRACE_REGISTER_OPS(powers) {
+  Register(
+      "relu", "max(X, 0)", [](auto x, auto) { return x < 0 ? decltype(x)(0) : x; }, Needs::kOut,
+      [](auto out, auto) { return decltype(out)(out > 0); });
+  Register(
+      "leaky_relu", "max(X, alpha * X)", [](auto x, auto v) { return std::max(x, v.a * x); }, Needs::kX,
+      // Fluid's gradient is that of an alpha of at most 1 in any case. This is that of the result.
+      [](auto x, auto v) { return (x < 0) == (v.a <= 1) ? v.a : decltype(x)(1); },
+      {{"alpha", "slope for negative elements, or, above 1, for positive ones", 0.02}});
+  Register(
+      "relu6", "X, not less than 0 and not more than threshold",
+      [](auto x, auto v) { return Clip(x, decltype(x)(0), v.a); }, Needs::kOut,
+      [](auto out, auto v) { return decltype(out)(out > 0 && out < v.a); },
+      {{"threshold", "the greatest result", 6.0}});
+  Register(
+      "brelu", "X, not less than t_min and not more than t_max", [](auto x, auto v) { return Clip(x, v.a, v.b); },
+      Needs::kX, [](auto x, auto v) { return decltype(x)(x > v.a && x < v.b); },
+      {{"t_min", "the least result", 0.0}, {"t_max", "the greatest result", 24.0}});
+  Register(
+      "thresholded_relu", "X where X > threshold, else 0",
+      [](auto x, auto v) { return x > v.a || std::isnan(x) ? x : decltype(x)(0); }, Needs::kX,
+      [](auto x, auto v) { return decltype(x)(x > v.a); }, {{"threshold", "what X has to exceed", 1.0}});
+  Register(
+      "hard_shrink", "X where |X| > threshold, else 0",
+      [](auto x, auto v) { return std::abs(x) <= v.a ? decltype(x)(0) : x; }, Needs::kX,
+      [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); }, {{"threshold", "what |X| has to exceed", 0.5}});
+  Register(
+      "softshrink", "X - lambda where X > lambda, X + lambda where X < -lambda, else 0",
+      [](auto x, auto v) {
+        return x > v.a ? x - v.a : x < -v.a ? x + v.a : std::isnan(x) ? x : decltype(x)(0);
+      },
+      Needs::kX, [](auto x, auto v) { return decltype(x)(std::abs(x) > v.a); },
+      {{"lambda", "what |X| has to exceed", 0.5}});
+  Register(
+      "hard_sigmoid", "slope * X + offset, not less than 0 and not more than 1",
+      [](auto x, auto v) { return Clip(v.a * x + v.b, decltype(x)(0), decltype(x)(1)); }, Needs::kOut,
+      [](auto out, auto v) { return out > 0 && out < 1 ? v.a : decltype(out)(0); },
+      {{"slope", "slope", 0.2}, {"offset", "the result for 0", 0.5}});
+  Register(
+      "hard_swish", "X * (X + offset, not less than 0 and not more than threshold) / scale (A. Howard et al., 2019)",
+      [](auto x, auto v) { return x * Clip(x + v.c, decltype(x)(0), v.a) / v.b; }, Needs::kX,
+      [](auto x, auto v) {
+        const auto shifted = x + v.c;
+        return (shifted < 0 ? decltype(x)(0) : shifted > v.a ? v.a : shifted + x) / v.b;
+      },
+      {{"threshold", "the greatest X + offset", 6.0}, {"scale", "divisor", 6.0}, {"offset", "added to X", 3.0}});
+  Register(
+      "abs", "|X|", [](auto x, auto) { return std::abs(x); }, Needs::kX,
+      [](auto x, auto) { return decltype(x)((x > 0) - (x < 0)); });
+  Register(
+      "sign", "-1, 0 or 1; the derivative is 0",
+      [](auto x, auto) { return std::isnan(x) ? x : decltype(x)((x > 0) - (x < 0)); }, Needs::kX, kZero);
+  Register("square", "X * X", [](auto x, auto) { return x * x; }, Needs::kX, [](auto x, auto) { return 2 * x; });
+  Register(
+      "sqrt", "The square root", [](auto x, auto) { return std::sqrt(x); }, Needs::kOut,
+      [](auto out, auto) { return decltype(out)(0.5) / out; });
+  Register(
+      "rsqrt", "One over the square root", [](auto x, auto) { return 1 / std::sqrt(x); }, Needs::kOut,
+      [](auto out, auto) { return decltype(out)(-0.5) * out * out * out; });
+  Register(
+      "reciprocal", "1 / X", [](auto x, auto) { return 1 / x; }, Needs::kOut,
+      [](auto out, auto) { return -out * out; });
+  Register(
+      "pow", "X to the power of factor", [](auto x, auto v) { return std::pow(x, v.a); }, Needs::kX,
+      [](auto x, auto v) { return v.a * std::pow(x, v.a - 1); }, {{"factor", "the exponent", 1.0}});
+  Register(
+      "ceil", "The least integer that is not less; the derivative is 0", [](auto x, auto) { return std::ceil(x); },
+      Needs::kX, kZero);
+  Register(
+      "floor", "The greatest integer that is not greater; the derivative is 0",
+      [](auto x, auto) { return std::floor(x); }, Needs::kX, kZero);
+  Register(
+      "round", "The nearest integer, halves away from 0; the derivative is 0",
+      [](auto x, auto) { return std::round(x); }, Needs::kX, kZero);
+  Register(
+      "softsign", "X / (1 + |X|)", [](auto x, auto) { return x / (1 + std::abs(x)); }, Needs::kX,
+      [](auto x, auto) { return 1 / ((1 + std::abs(x)) * (1 + std::abs(x))); });
+}
 
 // --- Exponentials ---
 
-[[maybe_unused]] const bool kExponentials =
-    Register(
-        "sigmoid", "1 / (1 + exp(-X))", [](int64_t n, const auto* x, auto* out) { VectorSigmoid(n, x, out); },
-        Needs::kOut, [](auto out, auto) { return out * (1 - out); }) &&
-    Register(
-        "tanh", "The hyperbolic tangent", [](int64_t n, const auto* x, auto* out) { VectorTanh(n, x, out); },
-        Needs::kOut, [](auto out, auto) { return 1 - out * out; }) &&
-    Register(
-        "exp", "e to the power of X", [](int64_t n, const auto* x, auto* out) { VectorExp(n, x, out); }, Needs::kOut,
-        [](auto out, auto) { return out; }) &&
-    Register(
-        "log", "The natural logarithm", [](int64_t n, const auto* x, auto* out) { VectorLog(n, x, out); }, Needs::kX,
-        [](auto x, auto) { return 1 / x; }) &&
-    Register(
-        "logsigmoid", "log(1 / (1 + exp(-X)))", [](auto x, auto) { return -Softplus(-x); }, Needs::kX,
-        [](auto x, auto) { return Sigmoid(-x); }) &&
-    Register(
-        "softplus", "log(1 + exp(X))", [](auto x, auto) { return Softplus(x); }, Needs::kX,
-        [](auto x, auto) { return Sigmoid(x); }) &&
-    Register(
-        "soft_relu", "log(1 + exp(X)), with X between -threshold and threshold",
-        [](auto x, auto v) { return Softplus(Clip(x, -v.a, v.a)); }, Needs::kX,
-        [](auto x, auto v) { return std::abs(x) < v.a ? Sigmoid(x) : decltype(x)(0); },
-        {{"threshold", "the greatest |X| that makes a difference", 40.0}}) &&
-    Register(
-        "tanh_shrink", "X - tanh(X)", [](auto x, auto) { return x - std::tanh(x); }, Needs::kX,
-        [](auto x, auto) { return std::tanh(x) * std::tanh(x); }) &&
-    Register(
-        "stanh", "scale_b * tanh(scale_a * X)", [](auto x, auto v) { return v.b * std::tanh(v.a * x); }, Needs::kX,
-        [](auto x, auto v) { return v.a * v.b * (1 - std::tanh(v.a * x) * std::tanh(v.a * x)); },
-        {{"scale_a", "factor on X", 0.67}, {"scale_b", "factor on the result", 1.7159}}) &&
-    Register(
-        "elu", "X, or alpha * (exp(X) - 1) where X < 0", [](auto x, auto v) { return x < 0 ? v.a * std::expm1(x) : x; },
-        Needs::kX, [](auto x, auto v) { return x < 0 ? v.a * std::exp(x) : decltype(x)(1); },
-        {{"alpha", "minus the limit of the results", 1.0}}) &&
-    Register(
-        "selu", "scale * X, or scale * alpha * (exp(X) - 1) where X < 0 (G. Klambauer et al., 2017)",
-        [](auto x, auto v) { return v.a * (x < 0 ? v.b * std::expm1(x) : x); }, Needs::kX,
-        [](auto x, auto v) { return v.a * (x < 0 ? v.b * std::exp(x) : decltype(x)(1)); },
-        {{"scale", "slope for positive elements", 1.0507009873554804934193349852946},
-         {"alpha", "minus the limit of the results, over scale", 1.6732632423543772848170429916717}}) &&
-    Register(
-        "swish", "X / (1 + exp(-beta * X))", [](auto x, auto v) { return x * Sigmoid(v.a * x); }, Needs::kX,
-        [](auto x, auto v) {
-          const auto s = Sigmoid(v.a * x);
-          return s + v.a * x * s * (1 - s);
-        },
-        {{"beta", "factor on X in the exponent", 1.0}}) &&
-    Register(
-        "gelu", "X * P(N(0, 1) <= X)", [](auto x, auto) { return x * NormalDistribution(x); }, Needs::kX,
-        [](auto x, auto) { return NormalDistribution(x) + x * NormalDensity(x); });
+HEADRACE_REGISTER_OPS(exponentials) {
+  Register(
+      "sigmoid", "1 / (1 + exp(-X))", [](int64_t n, const auto* x, auto* out) { VectorSigmoid(n, x, out); },
+      Needs::kOut, [](auto out, auto) { return out * (1 - out); });
+  Register(
+      "tanh", "The hyperbolic tangent", [](int64_t n, const auto* x, auto* out) { VectorTanh(n, x, out); }, Needs::kOut,
+      [](auto out, auto) { return 1 - out * out; });
+  Register(
+      "exp", "e to the power of X", [](int64_t n, const auto* x, auto* out) { VectorExp(n, x, out); }, Needs::kOut,
+      [](auto out, auto) { return out; });
+  Register(
+      "log", "The natural logarithm", [](int64_t n, const auto* x, auto* out) { VectorLog(n, x, out); }, Needs::kX,
+      [](auto x, auto) { return 1 / x; });
+  Register(
+      "logsigmoid", "log(1 / (1 + exp(-X)))", [](auto x, auto) { return -Softplus(-x); }, Needs::kX,
+      [](auto x, auto) { return Sigmoid(-x); });
+  Register(
+      "softplus", "log(1 + exp(X))", [](auto x, auto) { return Softplus(x); }, Needs::kX,
+      [](auto x, auto) { return Sigmoid(x); });
+  Register(
+      "soft_relu", "log(1 + exp(X)), with X between -threshold and threshold",
+      [](auto x, auto v) { return Softplus(Clip(x, -v.a, v.a)); }, Needs::kX,
+      [](auto x, auto v) { return std::abs(x) < v.a ? Sigmoid(x) : decltype(x)(0); },
+      {{"threshold", "the greatest |X| that makes a difference", 40.0}});
+  Register(
+      "tanh_shrink", "X - tanh(X)", [](auto x, auto) { return x - std::tanh(x); }, Needs::kX,
+      [](auto x, auto) { return std::tanh(x) * std::tanh(x); });
+  Register(
+      "stanh", "scale_b * tanh(scale_a * X)", [](auto x, auto v) { return v.b * std::tanh(v.a * x); }, Needs::kX,
+      [](auto x, auto v) { return v.a * v.b * (1 - std::tanh(v.a * x) * std::tanh(v.a * x)); },
+      {{"scale_a", "factor on X", 0.67}, {"scale_b", "factor on the result", 1.7159}});
+  Register(
+      "elu", "X, or alpha * (exp(X) - 1) where X < 0", [](auto x, auto v) { return x < 0 ? v.a * std::expm1(x) : x; },
+      Needs::kX, [](auto x, auto v) { return x < 0 ? v.a * std::exp(x) : decltype(x)(1); },
+      {{"alpha", "minus the limit of the results", 1.0}});
+  Register(
+      "selu", "scale * X, or scale * alpha * (exp(X) - 1) where X < 0 (G. Klambauer et al., 2017)",
+      [](auto x, auto v) { return v.a * (x < 0 ? v.b * std::expm1(x) : x); }, Needs::kX,
+      [](auto x, auto v) { return v.a * (x < 0 ? v.b * std::exp(x) : decltype(x)(1)); },
+      {{"scale", "slope for positive elements", 1.0507009873554804934193349852946},
+       {"alpha", "minus the limit of the results, over scale", 1.6732632423543772848170429916717}});
+  Register(
+      "swish", "X / (1 + exp(-beta * X))", [](auto x, auto v) { return x * Sigmoid(v.a * x); }, Needs::kX,
+      [](auto x, auto v) {
+        const auto s = Sigmoid(v.a * x);
+        return s + v.a * x * s * (1 - s);
+      },
+      {{"beta", "factor on X in the exponent", 1.0}});
+  Register(
+      "gelu", "X * P(N(0, 1) <= X)", [](auto x, auto) { return x * NormalDistribution(x); }, Needs::kX,
+      [](auto x, auto) { return NormalDistribution(x) + x * NormalDensity(x); });
+}
 
 // --- Trigonometry and erf ---
 
-[[maybe_unused]] const bool kTrigonometry =
-    Register(
-        "sin", "The sine", [](auto x, auto) { return std::sin(x); }, Needs::kX,
-        [](auto x, auto) { return std::cos(x); }) &&
-    Register(
-        "cos", "The cosine", [](auto x, auto) { return std::cos(x); }, Needs::kX,
-        [](auto x, auto) { return -std::sin(x); }) &&
-    Register(
-        "asin", "The arc whose sine is X", [](auto x, auto) { return std::asin(x); }, Needs::kX,
-        [](auto x, auto) { return 1 / std::sqrt(1 - x * x); }) &&
-    Register(
-        "acos", "The arc whose cosine is X", [](auto x, auto) { return std::acos(x); }, Needs::kX,
-        [](auto x, auto) { return -1 / std::sqrt(1 - x * x); }) &&
-    Register(
-        "atan", "The arc whose tangent is X", [](auto x, auto) { return std::atan(x); }, Needs::kX,
-        [](auto x, auto) { return 1 / (1 + x * x); }) &&
-    Register(
-        "erf", "The error function", [](auto x, auto) { return std::erf(x); }, Needs::kX,
-        [](auto x, auto) { return decltype(x)(1.12837916709551257390) * std::exp(-x * x); });
+HEADRACE_REGISTER_OPS(trigonometry) {
+  Register(
+      "sin", "The sine", [](auto x, auto) { return std::sin(x); }, Needs::kX, [](auto x, auto) { return std::cos(x); });
+  Register(
+      "cos", "The cosine", [](auto x, auto) { return std::cos(x); }, Needs::kX,
+      [](auto x, auto) { return -std::sin(x); });
+  Register(
+      "asin", "The arc whose sine is X", [](auto x, auto) { return std::asin(x); }, Needs::kX,
+      [](auto x, auto) { return 1 / std::sqrt(1 - x * x); });
+  Register(
+      "acos", "The arc whose cosine is X", [](auto x, auto) { return std::acos(x); }, Needs::kX,
+      [](auto x, auto) { return -1 / std::sqrt(1 - x * x); });
+  Register(
+      "atan", "The arc whose tangent is X", [](auto x, auto) { return std::atan(x); }, Needs::kX,
+      [](auto x, auto) { return 1 / (1 + x * x); });
+  Register(
+      "erf", "The error function", [](auto x, auto) { return std::erf(x); }, Needs::kX,
+      [](auto x, auto) { return decltype(x)(1.12837916709551257390) * std::exp(-x * x); });
+}
 
 }  // namespace
 }  // namespace headrace::ops

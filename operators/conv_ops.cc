@@ -45,11 +45,11 @@ const ConvKind kConv = {"M, C / groups",
                         ConvGradKernel<float>,
                         ConvGradKernel<double>};
 
-[[maybe_unused]] const bool kConvOps =
-    RegisterConv("conv2d", 2, "Convolution (cross-correlation, as is usual) of images with filters.", kConv) &&
-    RegisterConv("depthwise_conv2d", 2, "conv2d; Fluid's name for it where each channel is a group of its own.",
-                 kConv) &&
-    RegisterConv("conv3d", 3, "Convolution (cross-correlation, as is usual) of volumes with filters.", kConv);
+HEADRACE_REGISTER_OPS(conv_ops) {
+  RegisterConv("conv2d", 2, "Convolution (cross-correlation, as is usual) of images with filters.", kConv);
+  RegisterConv("depthwise_conv2d", 2, "conv2d; Fluid's name for it where each channel is a group of its own.", kConv);
+  RegisterConv("conv3d", 3, "Convolution (cross-correlation, as is usual) of volumes with filters.", kConv);
+}
 
 }  // namespace
 }  // namespace headrace::ops

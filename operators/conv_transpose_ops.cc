@@ -119,11 +119,12 @@ const ConvKind kTranspose = {"C, M / groups",
 const char* const kComment =
     "Transposed convolution: the gradient of a convolution by its input, whose result is Input.";
 
-[[maybe_unused]] const bool kConvTransposeOps =
-    RegisterConv("conv2d_transpose", 2, kComment, kTranspose) &&
-    RegisterConv("depthwise_conv2d_transpose", 2,
-                 "conv2d_transpose; Fluid's name for it where each channel is a group of its own.", kTranspose) &&
-    RegisterConv("conv3d_transpose", 3, kComment, kTranspose);
+HEADRACE_REGISTER_OPS(conv_transpose_ops) {
+  RegisterConv("conv2d_transpose", 2, kComment, kTranspose);
+  RegisterConv("depthwise_conv2d_transpose", 2,
+               "conv2d_transpose; Fluid's name for it where each channel is a group of its own.", kTranspose);
+  RegisterConv("conv3d_transpose", 3, kComment, kTranspose);
+}
 
 }  // namespace
 }  // namespace headrace::ops

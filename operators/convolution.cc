@@ -356,7 +356,7 @@ OpRegistrar&& ConvAttrs(OpRegistrar&& op, size_t dimensions) {
       .With(LayoutAttr, "data_format", "AnyLayout");
 }
 
-bool RegisterConv(const std::string& type, size_t dimensions, const std::string& comment, const ConvKind& kind) {
+void RegisterConv(const std::string& type, size_t dimensions, const std::string& comment, const ConvKind& kind) {
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
   const bool flat = dimensions == 2;
@@ -394,7 +394,6 @@ bool RegisterConv(const std::string& type, size_t dimensions, const std::string&
       .Kernel<float>(bind(kind.gradient_of_float))
       .Kernel<double>(bind(kind.gradient_of_double))
       .Register();
-  return true;
 }
 
 #define HEADRACE_INSTANTIATE(T)                                        \

@@ -73,7 +73,7 @@ struct ConvKind {
   Kernel gradient_of_double;
 };
 
-// Registers an operator over 2 or 3 `dimensions`, and its gradient. Returns true.
-bool RegisterConv(const std::string& type, size_t dimensions, const std::string& comment, const ConvKind& kind);
+// Registers an operator over 2 or 3 `dimensions`, and its gradient.
+void RegisterConv(const std::string& type, size_t dimensions, const std::string& comment, const ConvKind& kind);
 
 }  // namespace headrace::ops

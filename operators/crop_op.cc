@@ -48,14 +48,15 @@ struct Crop {
   DDim begin;
 };
 
-[[maybe_unused]] const bool kCropOp =
-    RegisterMove<Crop>("crop", "The part of X from offsets on.", "dims shape, or those of Y",
-                       [](OpRegistrar&& op) -> OpRegistrar&& {
-                         return std::move(op)
-                             .Attr<Ints>("offsets", "where each dimension begins; empty: 0", {})
-                             .Attr<Ints>("shape", "dims of Out, unless Y is given; the first may be -1: that of X", {});
-                       },
-                       "any dtype: its dims are those of Out", {kCropOffsets});
+HEADRACE_REGISTER_OPS(crop) {
+  RegisterMove<Crop>("crop", "The part of X from offsets on.", "dims shape, or those of Y",
+                     [](OpRegistrar&& op) -> OpRegistrar&& {
+                       return std::move(op)
+                           .Attr<Ints>("offsets", "where each dimension begins; empty: 0", {})
+                           .Attr<Ints>("shape", "dims of Out, unless Y is given; the first may be -1: that of X", {});
+                     },
+                     "any dtype: its dims are those of Out", {kCropOffsets});
+}
 
 }  // namespace
 }  // namespace headrace::ops

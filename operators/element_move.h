@@ -141,9 +141,9 @@ OpRegistrar&& OtherInput(OpRegistrar&& op, const char* comment) {
   return std::move(op).Input(Move::kOther, comment, given ? kPlain : kDispensable);
 }
 
-// Registers an operator and its gradient. `ints`: what inputs may say in place of attributes. Returns true.
+// Registers an operator and its gradient. `ints`: what inputs may say in place of attributes.
 template <typename Move, typename Attrs>
-bool RegisterMove(const std::string& type, const std::string& comment, const std::string& out, Attrs attrs,
+void RegisterMove(const std::string& type, const std::string& comment, const std::string& out, Attrs attrs,
                   const char* other = "", std::initializer_list<IntsSlots> ints = {}) {
   GradientUses uses = WithInts({.inputs = {Move::kMoved}, .outputs = {}, .no_gradient = {}}, ints, true);
   if (*Move::kOther != 0) {
@@ -190,7 +190,6 @@ bool RegisterMove(const std::string& type, const std::string& comment, const std
       .template Kernel<float>(MoveGradKernel<float, Move>)
       .template Kernel<double>(MoveGradKernel<double, Move>)
       .Register();
-  return true;
 }
 
 }  // namespace headrace::ops

@@ -244,7 +244,7 @@ template <typename Operation>
 constexpr bool kDifferentiable = requires(float v) { Operation::ByX(v, v, v); };
 
 template <typename Operation>
-bool Register(const std::string& name, const std::string& formula) {
+void Register(const std::string& name, const std::string& formula) {
   constexpr bool kTakesRows = std::is_same_v<Operation, Mul>;
   constexpr unsigned rows = kTakesRows ? kSelectedRows : kPlain;
   OpRegistrar op("elementwise_" + name);
@@ -276,16 +276,19 @@ bool Register(const std::string& name, const std::string& formula) {
         .Register();
   }
   More(op).Register();
-  return true;
 }
 
-[[maybe_unused]] const bool kElementwiseOps =
-    Register<Add>("add", "X + Y") && Register<Sub>("sub", "X - Y") && Register<Mul>("mul", "X * Y") &&
-    Register<Div>("div", "X / Y; integers are divided towards zero") &&
-    Register<Max>("max", "The greater of X and Y") && Register<Min>("min", "The smaller of X and Y") &&
-    Register<Pow>("pow", "X to the power of Y; integers without a fraction") &&
-    Register<Mod>("mod", "What is left of X / Y, with the sign of X; not differentiable") &&
-    Register<FloorDiv>("floordiv", "X / Y, rounded towards zero; not differentiable");
+HEADRACE_REGISTER_OPS(elementwise_ops) {
+  Register<Add>("add", "X + Y");
+  Register<Sub>("sub", "X - Y");
+  Register<Mul>("mul", "X * Y");
+  Register<Div>("div", "X / Y; integers are divided towards zero");
+  Register<Max>("max", "The greater of X and Y");
+  Register<Min>("min", "The smaller of X and Y");
+  Register<Pow>("pow", "X to the power of Y; integers without a fraction");
+  Register<Mod>("mod", "What is left of X / Y, with the sign of X; not differentiable");
+  Register<FloorDiv>("floordiv", "X / Y, rounded towards zero; not differentiable");
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -32,8 +32,9 @@ OpRegistrar&& ExpandTimesAttr(OpRegistrar&& op) {
   return std::move(op).Attr<Ints>("expand_times", "how often, for each dimension", {});
 }
 
-[[maybe_unused]] const bool kExpandOp =
-    RegisterMove<Expand>("expand", "X, repeated.", "dims of X times expand_times", ExpandTimesAttr, "", {kExpandTimes});
+HEADRACE_REGISTER_OPS(expand) {
+  RegisterMove<Expand>("expand", "X, repeated.", "dims of X times expand_times", ExpandTimesAttr, "", {kExpandTimes});
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -265,7 +265,7 @@ OpRegistrar&& InterpolateAttrs(OpRegistrar&& op) {
 }
 
 template <bool kLinear>
-bool Register(const std::string& type, const std::string& comment) {
+void Register(const std::string& type, const std::string& comment) {
   OpRegistrar(type)
       .Comment(comment)
       .Input("X", LayoutNames(2))
@@ -292,12 +292,12 @@ bool Register(const std::string& type, const std::string& comment) {
       .template Kernel<float>(InterpolateGradKernel<float, kLinear>)
       .template Kernel<double>(InterpolateGradKernel<double, kLinear>)
       .Register();
-  return true;
 }
 
-[[maybe_unused]] const bool kInterpolateOps =
-    Register<true>("bilinear_interp", "Images of another size; a pixel is the weighted mean of its four nearest.") &&
-    Register<false>("nearest_interp", "Images of another size; a pixel is the nearest one.");
+HEADRACE_REGISTER_OPS(interpolate_ops) {
+  Register<true>("bilinear_interp", "Images of another size; a pixel is the weighted mean of its four nearest.");
+  Register<false>("nearest_interp", "Images of another size; a pixel is the nearest one.");
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -69,7 +69,7 @@ void PoolWithIndexGradKernel(const ExecutionContext& ctx, size_t spatial) {
   }
 }
 
-bool RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
+void RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
   const bool flat = spatial == 2;
@@ -112,11 +112,12 @@ bool RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
       .Kernel<float>([spatial](const ExecutionContext& ctx) { PoolWithIndexGradKernel<float>(ctx, spatial); })
       .Kernel<double>([spatial](const ExecutionContext& ctx) { PoolWithIndexGradKernel<double>(ctx, spatial); })
       .Register();
-  return true;
 }
 
-[[maybe_unused]] const bool kMaxPoolWithIndexOps =
-    RegisterMaxPoolWithIndex("max_pool2d_with_index", 2) && RegisterMaxPoolWithIndex("max_pool3d_with_index", 3);
+HEADRACE_REGISTER_OPS(max_pool_with_index_ops) {
+  RegisterMaxPoolWithIndex("max_pool2d_with_index", 2);
+  RegisterMaxPoolWithIndex("max_pool3d_with_index", 3);
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -46,18 +46,21 @@ struct Pad2d : Padding {
   HashedName mode;
 };
 
-[[maybe_unused]] const bool kPad2dOp = RegisterMove<Pad2d>(
-    "pad2d", "Images with more pixels around them.", "dims of X plus paddings", [](OpRegistrar&& op) -> OpRegistrar&& {
-      return PadValue(std::move(op))
-          .Attr<Ints>("paddings", "top, bottom, left, right", {0, 0, 0, 0})
-          .Attr<std::string>("mode", "'constant': pad_value; 'reflect': as in a mirror; 'edge': the nearest pixel",
-                             "constant",
-                             [](const std::string& mode) {
-                               HR_ENFORCE(mode == "constant" || mode == "reflect" || mode == "edge", InvalidArgument,
-                                          "attribute mode: expected 'constant', 'reflect' or 'edge', got '", mode, "'");
-                             })
-          .With(TwoLayoutsAttr, "data_format");
-    });
+HEADRACE_REGISTER_OPS(pad2d) {
+  RegisterMove<Pad2d>(
+      "pad2d", "Images with more pixels around them.", "dims of X plus paddings",
+      [](OpRegistrar&& op) -> OpRegistrar&& {
+        return PadValue(std::move(op))
+            .Attr<Ints>("paddings", "top, bottom, left, right", {0, 0, 0, 0})
+            .Attr<std::string>(
+                "mode", "'constant': pad_value; 'reflect': as in a mirror; 'edge': the nearest pixel", "constant",
+                [](const std::string& mode) {
+                  HR_ENFORCE(mode == "constant" || mode == "reflect" || mode == "edge", InvalidArgument,
+                             "attribute mode: expected 'constant', 'reflect' or 'edge', got '", mode, "'");
+                })
+            .With(TwoLayoutsAttr, "data_format");
+      });
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -26,9 +26,10 @@ struct PadLike {
   DDim y;
 };
 
-[[maybe_unused]] const bool kPadConstantLikeOp =
-    RegisterMove<PadLike>("pad_constant_like", "Y with more elements after it.", "dims of X", PadValue,
-                          "any shape: its dims are those of Out");
+HEADRACE_REGISTER_OPS(pad_constant_like) {
+  RegisterMove<PadLike>("pad_constant_like", "Y with more elements after it.", "dims of X", PadValue,
+                        "any shape: its dims are those of Out");
+}
 
 }  // namespace
 }  // namespace headrace::ops

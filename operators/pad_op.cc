@@ -23,10 +23,12 @@ struct Pad : Padding {
   int64_t From(size_t d, int64_t i) const { return Inside(d, i); }
 };
 
-[[maybe_unused]] const bool kPadOp = RegisterMove<Pad>(
-    "pad", "X with more elements around it.", "dims of X plus paddings", [](OpRegistrar&& op) -> OpRegistrar&& {
-      return PadValue(std::move(op)).Attr<Ints>("paddings", "for each dimension, how many before and how many after");
-    });
+HEADRACE_REGISTER_OPS(pad) {
+  RegisterMove<Pad>(
+      "pad", "X with more elements around it.", "dims of X plus paddings", [](OpRegistrar&& op) -> OpRegistrar&& {
+        return PadValue(std::move(op)).Attr<Ints>("paddings", "for each dimension, how many before and how many after");
+      });
+}
 
 }  // namespace
 }  // namespace headrace::ops

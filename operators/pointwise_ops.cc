@@ -94,7 +94,7 @@ void EnforceLikeFirst(const InferShapeContext& ctx, const Pointwise& op, HashedN
 
 // `value`(v, attr) and `intermediate`(v, attr) of v, an element of each input; `derivative`(v, attr, k) by input k.
 template <typename Value, typename Derivative, typename Intermediate>
-bool Register(const Pointwise& op, Value value, Derivative derivative, Intermediate intermediate) {
+void Register(const Pointwise& op, Value value, Derivative derivative, Intermediate intermediate) {
   OpRegistrar forward(op.type);
   OpRegistrar backward(op.type + "_grad");
   (void)More(forward).Comment(op.comment + ", element by element.");
@@ -155,7 +155,6 @@ bool Register(const Pointwise& op, Value value, Derivative derivative, Intermedi
       .template Kernel<float>([=](const ExecutionContext& ctx) { PointwiseGradKernel<float>(ctx, op, derivative); })
       .template Kernel<double>([=](const ExecutionContext& ctx) { PointwiseGradKernel<double>(ctx, op, derivative); })
       .Register();
-  return true;
 }
 
 constexpr auto kNone = [](const auto& v, auto) { return v[0]; };
@@ -170,94 +169,95 @@ T HuberDerivative(T r, T delta) {
   return std::abs(r) <= delta ? r : r > 0 ? delta : -delta;
 }
 
-[[maybe_unused]] const bool kPointwiseOps =
-    Register(
-        {"minus", "X - Y", {"X", "Y"}, {"X", "Y"}, "Out", "", "", ""}, [](const auto& v, auto) { return v[0] - v[1]; },
-        [](const auto& v, auto, size_t k) { return decltype(v[0] + 0)(k == 0 ? 1 : -1); }, kNone) &&
-    Register(
-        {"log_loss",
-         "-Labels * log(Predicted + epsilon) - (1 - Labels) * log(1 - Predicted + epsilon)",
-         {"Predicted", "Labels"},
-         {"Predicted"},
-         "Loss",
-         "",
-         "epsilon",
-         "keeps the logarithms finite",
-         1e-4},
-        [](const auto& v, auto e) { return -v[1] * std::log(v[0] + e) - (1 - v[1]) * std::log(1 - v[0] + e); },
-        [](const auto& v, auto e, size_t) { return -v[1] / (v[0] + e) + (1 - v[1]) / (1 - v[0] + e); }, kNone) &&
-    Register(
-        {"hinge_loss", "max(0, 1 - (2 Labels - 1) Logits)", {"Logits", "Labels"}, {"Logits"}, "Loss", "", "", ""},
-        [](const auto& v, auto zero) { return std::max(zero, 1 - (2 * v[1] - 1) * v[0]); },
-        [](const auto& v, auto zero, size_t) { return (2 * v[1] - 1) * v[0] < 1 ? 1 - 2 * v[1] : zero; }, kNone) &&
-    Register(
-        {"huber_loss",
-         "With r = Y - X: r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2)",
-         {"X", "Y"},
-         {"X", "Y"},
-         "Out",
-         "Residual",
-         "delta",
-         "where the loss becomes linear",
-         1.0},
-        [](const auto& v, auto delta) { return Huber(v[1] - v[0], delta); },
-        [](const auto& v, auto delta, size_t k) {
-          const auto derivative = HuberDerivative(v[1] - v[0], delta);
-          return k == 0 ? -derivative : derivative;
-        },
-        [](const auto& v, auto) { return v[1] - v[0]; }) &&
-    Register(
-        {"modified_huber_loss",
-         "With m = (2 Y - 1) X: -4 m where m < -1, (1 - m)^2 where m < 1, else 0",
-         {"X", "Y"},
-         {"X"},
-         "Out",
-         "IntermediateVal",
-         "",
-         ""},
-        [](const auto& v, auto zero) {
-          const auto m = (2 * v[1] - 1) * v[0];
-          return m < -1 ? -4 * m : m < 1 ? (1 - m) * (1 - m) : zero;
-        },
-        [](const auto& v, auto zero, size_t) {
-          const auto y = 2 * v[1] - 1;
-          const auto m = y * v[0];
-          return m < -1 ? -4 * y : m < 1 ? -2 * (1 - m) * y : zero;
-        },
-        [](const auto& v, auto) { return (2 * v[1] - 1) * v[0]; }) &&
-    Register(
-        {"rank_loss",
-         "log(1 + exp(o)) - Label * o, with o = Left - Right (C. Burges et al., RankNet, 2005)",
-         {"Label", "Left", "Right"},
-         {"Left", "Right"},
-         "Out",
-         "",
-         "",
-         "",
-         0.0,
-         true},
-        [](const auto& v, auto) { return Softplus(v[1] - v[2]) - v[0] * (v[1] - v[2]); },
-        [](const auto& v, auto, size_t k) {
-          const auto derivative = Sigmoid(v[1] - v[2]) - v[0];
-          return k == 1 ? derivative : -derivative;
-        },
-        kNone) &&
-    Register(
-        {"margin_rank_loss",
-         "max(0, margin - Label (X1 - X2))",
-         {"X1", "X2", "Label"},
-         {"X1", "X2"},
-         "Out",
-         "Activated",
-         "margin",
-         "by how much they should differ",
-         0.0},
-        [](const auto& v, auto margin) { return std::max(decltype(margin)(0), margin - v[2] * (v[0] - v[1])); },
-        [](const auto& v, auto margin, size_t k) {
-          const auto derivative = margin - v[2] * (v[0] - v[1]) > 0 ? v[2] : decltype(margin)(0);
-          return k == 0 ? -derivative : derivative;
-        },
-        [](const auto& v, auto margin) { return decltype(margin)(margin - v[2] * (v[0] - v[1]) > 0); });
+HEADRACE_REGISTER_OPS(pointwise_ops) {
+  Register(
+      {"minus", "X - Y", {"X", "Y"}, {"X", "Y"}, "Out", "", "", ""}, [](const auto& v, auto) { return v[0] - v[1]; },
+      [](const auto& v, auto, size_t k) { return decltype(v[0] + 0)(k == 0 ? 1 : -1); }, kNone);
+  Register(
+      {"log_loss",
+       "-Labels * log(Predicted + epsilon) - (1 - Labels) * log(1 - Predicted + epsilon)",
+       {"Predicted", "Labels"},
+       {"Predicted"},
+       "Loss",
+       "",
+       "epsilon",
+       "keeps the logarithms finite",
+       1e-4},
+      [](const auto& v, auto e) { return -v[1] * std::log(v[0] + e) - (1 - v[1]) * std::log(1 - v[0] + e); },
+      [](const auto& v, auto e, size_t) { return -v[1] / (v[0] + e) + (1 - v[1]) / (1 - v[0] + e); }, kNone);
+  Register(
+      {"hinge_loss", "max(0, 1 - (2 Labels - 1) Logits)", {"Logits", "Labels"}, {"Logits"}, "Loss", "", "", ""},
+      [](const auto& v, auto zero) { return std::max(zero, 1 - (2 * v[1] - 1) * v[0]); },
+      [](const auto& v, auto zero, size_t) { return (2 * v[1] - 1) * v[0] < 1 ? 1 - 2 * v[1] : zero; }, kNone);
+  Register(
+      {"huber_loss",
+       "With r = Y - X: r^2 / 2 where |r| <= delta, else delta (|r| - delta / 2)",
+       {"X", "Y"},
+       {"X", "Y"},
+       "Out",
+       "Residual",
+       "delta",
+       "where the loss becomes linear",
+       1.0},
+      [](const auto& v, auto delta) { return Huber(v[1] - v[0], delta); },
+      [](const auto& v, auto delta, size_t k) {
+        const auto derivative = HuberDerivative(v[1] - v[0], delta);
+        return k == 0 ? -derivative : derivative;
+      },
+      [](const auto& v, auto) { return v[1] - v[0]; });
+  Register(
+      {"modified_huber_loss",
+       "With m = (2 Y - 1) X: -4 m where m < -1, (1 - m)^2 where m < 1, else 0",
+       {"X", "Y"},
+       {"X"},
+       "Out",
+       "IntermediateVal",
+       "",
+       ""},
+      [](const auto& v, auto zero) {
+        const auto m = (2 * v[1] - 1) * v[0];
+        return m < -1 ? -4 * m : m < 1 ? (1 - m) * (1 - m) : zero;
+      },
+      [](const auto& v, auto zero, size_t) {
+        const auto y = 2 * v[1] - 1;
+        const auto m = y * v[0];
+        return m < -1 ? -4 * y : m < 1 ? -2 * (1 - m) * y : zero;
+      },
+      [](const auto& v, auto) { return (2 * v[1] - 1) * v[0]; });
+  Register(
+      {"rank_loss",
+       "log(1 + exp(o)) - Label * o, with o = Left - Right (C. Burges et al., RankNet, 2005)",
+       {"Label", "Left", "Right"},
+       {"Left", "Right"},
+       "Out",
+       "",
+       "",
+       "",
+       0.0,
+       true},
+      [](const auto& v, auto) { return Softplus(v[1] - v[2]) - v[0] * (v[1] - v[2]); },
+      [](const auto& v, auto, size_t k) {
+        const auto derivative = Sigmoid(v[1] - v[2]) - v[0];
+        return k == 1 ? derivative : -derivative;
+      },
+      kNone);
+  Register(
+      {"margin_rank_loss",
+       "max(0, margin - Label (X1 - X2))",
+       {"X1", "X2", "Label"},
+       {"X1", "X2"},
+       "Out",
+       "Activated",
+       "margin",
+       "by how much they should differ",
+       0.0},
+      [](const auto& v, auto margin) { return std::max(decltype(margin)(0), margin - v[2] * (v[0] - v[1])); },
+      [](const auto& v, auto margin, size_t k) {
+        const auto derivative = margin - v[2] * (v[0] - v[1]) > 0 ? v[2] : decltype(margin)(0);
+        return k == 0 ? -derivative : derivative;
+      },
+      [](const auto& v, auto margin) { return decltype(margin)(margin - v[2] * (v[0] - v[1]) > 0); });
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -68,7 +68,7 @@ OpRegistrar&& PoolAttrs(OpRegistrar&& op, size_t spatial) {
       .With(LayoutAttr, "data_format", spatial == 2 ? "NCHW" : "NCDHW");
 }
 
-bool RegisterPool(const std::string& type, size_t spatial) {
+void RegisterPool(const std::string& type, size_t spatial) {
   OpRegistrar forward(type);
   OpRegistrar backward(type + "_grad");
   const bool flat = spatial == 2;
@@ -105,10 +105,12 @@ bool RegisterPool(const std::string& type, size_t spatial) {
       .Kernel<float>([spatial](const ExecutionContext& ctx) { PoolGradKernel<float>(ctx, spatial); })
       .Kernel<double>([spatial](const ExecutionContext& ctx) { PoolGradKernel<double>(ctx, spatial); })
       .Register();
-  return true;
 }
 
-[[maybe_unused]] const bool kPoolOps = RegisterPool("pool2d", 2) && RegisterPool("pool3d", 3);
+HEADRACE_REGISTER_OPS(pool_ops) {
+  RegisterPool("pool2d", 2);
+  RegisterPool("pool3d", 3);
+}
 
 }  // namespace
 }  // namespace headrace::ops

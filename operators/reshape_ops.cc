@@ -195,7 +195,7 @@ OpRegistrar&& InputsInstead(OpRegistrar&& op) {
 
 // `type`, whose gradient needs X, and `type`2, whose gradient needs only XShape, so that X can go.
 template <DimsOf kDims, const IntsSlots* kInputs = nullptr>
-bool Register(const std::string& type, const std::string& comment, OpRegistrar && (*attrs)(OpRegistrar&&)) {
+void Register(const std::string& type, const std::string& comment, OpRegistrar && (*attrs)(OpRegistrar&&)) {
   for (const bool second : {false, true}) {
     const std::string name = second ? type + "2" : type;
     GradientUses uses;
@@ -226,7 +226,6 @@ bool Register(const std::string& type, const std::string& comment, OpRegistrar &
         .With(KernelForAllTypes, BackwardKernel)
         .Register();
   }
-  return true;
 }
 
 OpRegistrar&& ShapeAttr(OpRegistrar&& op) {
@@ -244,11 +243,12 @@ OpRegistrar&& UnsqueezeAttr(OpRegistrar&& op) {
   return std::move(op).Attr<std::vector<int32_t>>("axes", "where dimensions of 1 are put in, one after the other", {});
 }
 
-[[maybe_unused]] const bool kReshapeOps =
-    Register<Reshaped, &kReshapeShape>("reshape", "Other dims.", ShapeAttr) &&
-    Register<Flattened>("flatten", "A matrix.", AxisAttr) &&
-    Register<Squeezed>("squeeze", "Fewer dimensions of 1.", SqueezeAttr) &&
-    Register<Unsqueezed, &kUnsqueezeAxes>("unsqueeze", "More dimensions of 1.", UnsqueezeAttr);
+HEADRACE_REGISTER_OPS(reshape_ops) {
+  Register<Reshaped, &kReshapeShape>("reshape", "Other dims.", ShapeAttr);
+  Register<Flattened>("flatten", "A matrix.", AxisAttr);
+  Register<Squeezed>("squeeze", "Fewer dimensions of 1.", SqueezeAttr);
+  Register<Unsqueezed, &kUnsqueezeAxes>("unsqueeze", "More dimensions of 1.", UnsqueezeAttr);
+}
 
 }  // namespace
 }  // namespace headrace::ops

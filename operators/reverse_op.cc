@@ -24,10 +24,12 @@ struct Reverse {
   PoolVector<bool> turned;
 };
 
-[[maybe_unused]] const bool kReverseOp = RegisterMove<Reverse>(
-    "reverse", "The elements in the reverse order.", "dims of X", [](OpRegistrar&& op) -> OpRegistrar&& {
-      return std::move(op).Attr<Ints>("axis", "the dimensions that are reversed; negative ones count from the back");
-    });
+HEADRACE_REGISTER_OPS(reverse) {
+  RegisterMove<Reverse>(
+      "reverse", "The elements in the reverse order.", "dims of X", [](OpRegistrar&& op) -> OpRegistrar&& {
+        return std::move(op).Attr<Ints>("axis", "the dimensions that are reversed; negative ones count from the back");
+      });
+}
 
 }  // namespace
 }  // namespace headrace::ops

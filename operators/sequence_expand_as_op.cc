@@ -25,10 +25,12 @@ struct ExpandAs : SequenceRowsOp {
   static int32_t LoDLevel(const InferShapeContext&) { return 1; }
 };
 
-[[maybe_unused]] const bool kSequenceExpandAsOp = RegisterSequenceRows<ExpandAs>(
-    "sequence_expand_as", "Each row of X as often as the sequence of Y at its place is long.",
-    "[number of sequences of Y, ...]", "[rows of Y, ...], with the deepest level of Y's LoD", NoAttrs,
-    {{"Y", "any tensor with a LoD; only that is used"}});
+HEADRACE_REGISTER_OPS(sequence_expand_as) {
+  RegisterSequenceRows<ExpandAs>(
+      "sequence_expand_as", "Each row of X as often as the sequence of Y at its place is long.",
+      "[number of sequences of Y, ...]", "[rows of Y, ...], with the deepest level of Y's LoD", NoAttrs,
+      {{"Y", "any tensor with a LoD; only that is used"}});
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -40,16 +40,18 @@ struct SequenceExpand : SequenceRowsOp {
   static int32_t LoDLevel(const InferShapeContext& ctx) { return ctx.InputLoDLevel("X"); }
 };
 
-[[maybe_unused]] const bool kSequenceExpandOp = RegisterSequenceRows<SequenceExpand>(
-    "sequence_expand", "Each sequence of X as often as the sequence of Y at its place is long.",
-    "[rows, ...], with a LoD of one level; without, each row is a sequence", "[..., ...], with a LoD if X has one",
-    [](OpRegistrar&& op) -> OpRegistrar&& {
-      return std::move(op).Attr<int32_t>(
-          "ref_level", "which level of the LoD of Y counts; -1: the deepest", -1, [](const int32_t& level) {
-            HR_ENFORCE(level >= -1, InvalidArgument, "attribute ref_level: expected -1 or more, got ", level);
-          });
-    },
-    {{"Y", "any tensor with a LoD; only that is used"}});
+HEADRACE_REGISTER_OPS(sequence_expand) {
+  RegisterSequenceRows<SequenceExpand>(
+      "sequence_expand", "Each sequence of X as often as the sequence of Y at its place is long.",
+      "[rows, ...], with a LoD of one level; without, each row is a sequence", "[..., ...], with a LoD if X has one",
+      [](OpRegistrar&& op) -> OpRegistrar&& {
+        return std::move(op).Attr<int32_t>(
+            "ref_level", "which level of the LoD of Y counts; -1: the deepest", -1, [](const int32_t& level) {
+              HR_ENFORCE(level >= -1, InvalidArgument, "attribute ref_level: expected -1 or more, got ", level);
+            });
+      },
+      {{"Y", "any tensor with a LoD; only that is used"}});
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -24,9 +24,10 @@ struct SequenceReverse : SequenceRowsOp {
   static int32_t LoDLevel(const InferShapeContext& ctx) { return ctx.InputLoDLevel("X"); }
 };
 
-[[maybe_unused]] const bool kSequenceReverseOp =
-    RegisterSequenceRows<SequenceReverse>("sequence_reverse", "The rows of each sequence in the reverse order.",
-                                          "[rows, ...] with LoD", "dims, dtype and LoD of X", NoAttrs, {});
+HEADRACE_REGISTER_OPS(sequence_reverse) {
+  RegisterSequenceRows<SequenceReverse>("sequence_reverse", "The rows of each sequence in the reverse order.",
+                                        "[rows, ...] with LoD", "dims, dtype and LoD of X", NoAttrs, {});
+}
 
 }  // namespace
 }  // namespace headrace::ops

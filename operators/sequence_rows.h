@@ -93,9 +93,9 @@ void InferSequenceRowsGrad(InferShapeContext& ctx) {
   ctx.ShareLoD("X", "X@GRAD");
 }
 
-// Registers an operator with the inputs X and `others`, and its gradient. Returns true.
+// Registers an operator with the inputs X and `others`, and its gradient.
 template <typename Op, typename Declare>
-bool RegisterSequenceRows(const std::string& type, const std::string& comment, const std::string& x,
+void RegisterSequenceRows(const std::string& type, const std::string& comment, const std::string& x,
                           const std::string& out, Declare declare,
                           const std::vector<std::pair<std::string, std::string>>& others) {
   GradientUses uses{.inputs = {"X"}, .outputs = {}, .no_gradient = {}};
@@ -131,7 +131,6 @@ bool RegisterSequenceRows(const std::string& type, const std::string& comment, c
       .template Kernel<float>(SequenceRowsGradKernel<float, Op>)
       .template Kernel<double>(SequenceRowsGradKernel<double, Op>)
       .Register();
-  return true;
 }
 
 // For operators without attributes.

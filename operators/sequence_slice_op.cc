@@ -37,10 +37,12 @@ struct SequenceSlice : SequenceRowsOp {
   }
 };
 
-[[maybe_unused]] const bool kSequenceSliceOp = RegisterSequenceRows<SequenceSlice>(
-    "sequence_slice", "A part of each sequence.", "[rows, ...] with LoD", "[..., ...], with LoD", NoAttrs,
-    {{"Offset", "int64 [number of sequences, 1]: where each part begins"},
-     {"Length", "int64 [number of sequences, 1]: how long it is"}});
+HEADRACE_REGISTER_OPS(sequence_slice) {
+  RegisterSequenceRows<SequenceSlice>("sequence_slice", "A part of each sequence.", "[rows, ...] with LoD",
+                                      "[..., ...], with LoD", NoAttrs,
+                                      {{"Offset", "int64 [number of sequences, 1]: where each part begins"},
+                                       {"Length", "int64 [number of sequences, 1]: how long it is"}});
+}
 
 }  // namespace
 }  // namespace headrace::ops

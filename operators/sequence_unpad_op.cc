@@ -51,10 +51,12 @@ struct Unpad : SequenceRowsOp {
   static void Check(const InferShapeContext& ctx) { EnforceLengths(ctx, "Length", ctx.InputDim("X")[0]); }
 };
 
-[[maybe_unused]] const bool kSequenceUnpadOp = RegisterSequenceRows<Unpad>(
-    "sequence_unpad", "The rows of padded sequences without the padding.", "[number of sequences, length, ...]",
-    "[rows, ...], with LoD; [rows, 1] if X has rank 2", NoAttrs,
-    {{"Length", "int64 [number of sequences] or [number of sequences, 1]: their lengths"}});
+HEADRACE_REGISTER_OPS(sequence_unpad) {
+  RegisterSequenceRows<Unpad>("sequence_unpad", "The rows of padded sequences without the padding.",
+                              "[number of sequences, length, ...]", "[rows, ...], with LoD; [rows, 1] if X has rank 2",
+                              NoAttrs,
+                              {{"Length", "int64 [number of sequences] or [number of sequences, 1]: their lengths"}});
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -23,14 +23,17 @@ struct ShuffleChannel {
   int64_t groups;
 };
 
-[[maybe_unused]] const bool kShuffleChannelOp = RegisterMove<ShuffleChannel>(
-    "shuffle_channel",
-    "The channels of images, the first of each group before the second of each (X. Zhang et al., ShuffleNet, 2017).",
-    "dims of X, [N, C, H, W]", [](OpRegistrar&& op) -> OpRegistrar&& {
-      return std::move(op).Attr<int32_t>("group", "the number of groups, a divisor of C", 1, [](const int32_t& group) {
-        HR_ENFORCE(group > 0, InvalidArgument, "attribute group: expected a positive number, got ", group);
+HEADRACE_REGISTER_OPS(shuffle_channel) {
+  RegisterMove<ShuffleChannel>(
+      "shuffle_channel",
+      "The channels of images, the first of each group before the second of each (X. Zhang et al., ShuffleNet, 2017).",
+      "dims of X, [N, C, H, W]", [](OpRegistrar&& op) -> OpRegistrar&& {
+        return std::move(op).Attr<int32_t>(
+            "group", "the number of groups, a divisor of C", 1, [](const int32_t& group) {
+              HR_ENFORCE(group > 0, InvalidArgument, "attribute group: expected a positive number, got ", group);
+            });
       });
-    });
+}
 
 }  // namespace
 }  // namespace headrace::ops

@@ -75,21 +75,23 @@ struct Slice {
   DDim result;  // out without the dimensions of decrease_axis
 };
 
-[[maybe_unused]] const bool kSliceOp = RegisterMove<Slice>(
-    "slice", "The part of a tensor between starts and ends.", "dims of Input, less what is cut off",
-    [](OpRegistrar&& op) -> OpRegistrar&& {
-      return std::move(op)
-          .Attr<Ints>("axes", "the dimensions that are cut; negative ones count from the back")
-          .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there", {})
-          .Attr<Ints>("ends", "where each ends, exclusive; likewise", {})
-          .Attr<Ints>("infer_flags",
-                      "for each of axes: -1 where inputs say what is cut, so that the extent is not known before the "
-                      "run, 1 where the attributes say it as well; empty: -1",
-                      {})
-          .Attr<Ints>("decrease_axis", "dimensions that are 1 then, and are left out; without any other, Out is [1]",
-                      {});
-    },
-    "", {kSliceStarts, kSliceEnds});
+HEADRACE_REGISTER_OPS(slice) {
+  RegisterMove<Slice>(
+      "slice", "The part of a tensor between starts and ends.", "dims of Input, less what is cut off",
+      [](OpRegistrar&& op) -> OpRegistrar&& {
+        return std::move(op)
+            .Attr<Ints>("axes", "the dimensions that are cut; negative ones count from the back")
+            .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there", {})
+            .Attr<Ints>("ends", "where each ends, exclusive; likewise", {})
+            .Attr<Ints>("infer_flags",
+                        "for each of axes: -1 where inputs say what is cut, so that the extent is not known before the "
+                        "run, 1 where the attributes say it as well; empty: -1",
+                        {})
+            .Attr<Ints>("decrease_axis", "dimensions that are 1 then, and are left out; without any other, Out is [1]",
+                        {});
+      },
+      "", {kSliceStarts, kSliceEnds});
+}
 
 }  // namespace
 }  // namespace headrace::ops
