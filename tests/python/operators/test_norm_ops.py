@@ -10,32 +10,32 @@ from headrace.testing import OpTest
 RNG = np.random.default_rng(31)
 
 
+@pytest.mark.parametrize("shape", [(5, 2), (3, 2, 2, 2), (2, 2, 3), (2, 2, 1, 2, 2), (4, 1)], ids=str)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("is_test", [False, True])
-def test_batch_norm(is_test: bool, layout: str) -> None:
-    x = RNG.uniform(-1, 1, (3, 2, 2, 2))
-    axes, shape = (0, 2, 3), (1, 2, 1, 1)
-    scale, bias = RNG.uniform(0.5, 1.5, 2), RNG.uniform(-1, 1, 2)
-    mean, variance = RNG.uniform(-1, 1, 2), RNG.uniform(0.5, 1.5, 2)
+@pytest.mark.parametrize("attrs", [{}, {"is_test": True}, {"use_global_stats": True}], ids=str)
+def test_batch_norm(attrs: dict[str, bool], layout: str, shape: tuple[int, ...]) -> None:
+    x = RNG.uniform(-1, 1, shape)
+    channels, axes, over_channels = shape[1], (0, *range(2, len(shape))), (1, -1, *[1] * (len(shape) - 2))
+    scale, bias = RNG.uniform(0.5, 1.5, channels), RNG.uniform(-1, 1, channels)
+    mean, variance = RNG.uniform(-1, 1, channels), RNG.uniform(0.5, 1.5, channels)
     epsilon, momentum = 1e-3, 0.8
-    used_mean, used_variance = (mean, variance) if is_test else (x.mean(axes), x.var(axes))
-    deviation = np.sqrt(used_variance + epsilon)
-    expected = (x - used_mean.reshape(shape)) / deviation.reshape(shape) * scale.reshape(shape) + bias.reshape(shape)
+    used_mean, used_variance = (mean, variance) if attrs else (x.mean(axes), x.var(axes))
+    factor = scale / np.sqrt(used_variance + epsilon)
+    expected = (x - used_mean.reshape(over_channels)) * factor.reshape(over_channels) + bias.reshape(over_channels)
     outputs = {
         "Y": expected,
-        "MeanOut": mean if is_test else momentum * mean + (1 - momentum) * used_mean,
-        "VarianceOut": variance if is_test else momentum * variance + (1 - momentum) * used_variance,
+        "MeanOut": mean if attrs else momentum * mean + (1 - momentum) * used_mean,
+        "VarianceOut": variance if attrs else momentum * variance + (1 - momentum) * used_variance,
         "SavedMean": None,
         "SavedVariance": None,
     }
     if layout == "NHWC":
-        x, outputs["Y"] = x.transpose(0, 2, 3, 1), expected.transpose(0, 2, 3, 1)
+        x, outputs["Y"] = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x, expected))
     inputs = {"X": x, "Scale": scale, "Bias": bias, "Mean": mean, "Variance": variance}
-    attrs = {"epsilon": epsilon, "momentum": momentum, "is_test": is_test, "data_layout": layout}
-    test = OpTest("batch_norm", inputs, attrs, outputs)
+    given = {"epsilon": epsilon, "momentum": momentum, "data_layout": layout, **attrs}
+    test = OpTest("batch_norm", inputs, given, outputs)
     test.check_outputs()
-    if not is_test:
-        test.check_gradients(["X", "Scale", "Bias"], ["Y"], tolerance=1e-5)
+    test.check_gradients(["X", "Scale", "Bias"], ["Y"], tolerance=1e-5)
 
 
 @pytest.mark.parametrize("axis", [1, 2])

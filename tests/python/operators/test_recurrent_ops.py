@@ -101,6 +101,23 @@ def gru_step(x: np.ndarray, h: np.ndarray, w: np.ndarray, attrs: dict[str, Any])
     return np.concatenate([u, r, c]), r * h, kept * h + (1 - kept) * c
 
 
+@pytest.mark.parametrize("activations", [("sigmoid", "relu"), ("tanh", "sigmoid"), ("identity", "identity")], ids=str)
+def test_activations_of_gru(activations: tuple[str, str]) -> None:
+    lengths = [3, 0, 2]
+    inputs: dict[str, Any] = {"Input": (numbers(5, 3 * D), [lengths]), "Weight": numbers(D, 3 * D)}
+    attrs = {"gate_activation": activations[0], "activation": activations[1], "origin_mode": False}
+    hidden = np.zeros((5, D))
+    for _, rows in sequences(False, lengths):
+        h = np.zeros(D)
+        for row in rows:
+            *_, h = gru_step(inputs["Input"][0][row], h, inputs["Weight"], attrs)
+            hidden[row] = h
+    outputs = {"Hidden": (hidden, [lengths])} | dict.fromkeys(("BatchGate", "BatchResetHiddenPrev", "BatchHidden"))
+    test = OpTest("gru", inputs, attrs, outputs, known=["Weight"])
+    test.check_outputs()
+    test.check_gradients(list(inputs), ["Hidden"], tolerance=1e-5)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("initial", [False, True])
 @pytest.mark.parametrize("origin_mode", [False, True])
@@ -178,8 +195,10 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def lstmp(inputs: dict[str, Any], lengths: list[int], attrs: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     x, w, bias, to = inputs["Input"][0], inputs["Weight"], inputs["Bias"][0], inputs["ProjWeight"]
-    activation = ACTIVATIONS[attrs.get("proj_activation", "tanh")]
-    sigmoid = ACTIVATIONS["sigmoid"]
+    gate, cell, candidate, activation = (
+        ACTIVATIONS[attrs.get(f"{what}_activation", preset)]
+        for what, preset in (("gate", "sigmoid"), ("cell", "tanh"), ("candidate", "tanh"), ("proj", "tanh"))
+    )
     by_input, by_forget, by_output = bias[4 * D :].reshape(3, D) if attrs["use_peepholes"] else np.zeros((3, D))
     projections, states = np.zeros((len(x), to.shape[1])), np.zeros((len(x), D))
     for number, rows in sequences(attrs["is_reverse"], lengths):
@@ -187,10 +206,10 @@ def lstmp(inputs: dict[str, Any], lengths: list[int], attrs: dict[str, Any]) -> 
         c = inputs["C0"][number] if "C0" in inputs else np.zeros(D)
         for row in rows:
             g, i, f, o = (x[row] + r @ w + bias[: 4 * D]).reshape(4, D)
-            c = np.tanh(g) * sigmoid(i + by_input * c) + c * sigmoid(f + by_forget * c)
+            c = candidate(g) * gate(i + by_input * c) + c * gate(f + by_forget * c)
             if attrs.get("cell_clip"):
                 c = np.clip(c, -attrs["cell_clip"], attrs["cell_clip"])
-            r = activation((sigmoid(o + by_output * c) * np.tanh(c)) @ to)
+            r = activation((gate(o + by_output * c) * cell(c)) @ to)
             if attrs.get("proj_clip"):
                 r = np.clip(r, -attrs["proj_clip"], attrs["proj_clip"])
             projections[row], states[row] = r, c
@@ -208,6 +227,8 @@ LSTMP_INTERMEDIATES: dict[str, Any] = {"BatchGate": None, "BatchCellPreAct": Non
         {"use_peepholes": True},
         {"use_peepholes": False, "proj_activation": "identity"},
         {"use_peepholes": True, "cell_clip": 0.2, "proj_clip": 0.15},
+        {"use_peepholes": True, "gate_activation": "tanh", "cell_activation": "identity"},
+        {"use_peepholes": False, "candidate_activation": "sigmoid", "cell_activation": "sigmoid"},
     ],
     ids=str,
 )
