@@ -139,6 +139,18 @@ TEST(OpLibrary, OneBuiltForAnotherVersionIsRefused) {
   }
 }
 
+// Neither the first time nor later, and not only once the function is called.
+TEST(OpLibrary, OneThatMissesASymbolIsRefusedWithItsName) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    EXPECT_THAT([] { LoadOpLibrary(PLUGIN_MISSING_SYMBOL); },
+                testing::ThrowsMessage<IoError>(
+                    testing::AllOf(HasSubstr(PLUGIN_MISSING_SYMBOL), HasSubstr("undefined symbol"),
+                                   HasSubstr("headrace::FunctionOfAnotherVersion(headrace::ExecutionContext const&)"),
+                                   testing::Not(HasSubstr("another version of headrace")))));
+    EXPECT_EQ(OpRegistry::Find("plugin_missing_symbol"), nullptr);
+  }
+}
+
 TEST(OpLibrary, AnEmptyPathIsRefused) {
   EXPECT_THAT([] { LoadOpLibrary(""); },
               testing::ThrowsMessage<InvalidArgument>(HasSubstr("expected the path of an operator library")));

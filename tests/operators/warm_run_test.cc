@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -12,11 +13,13 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "framework/executor.h"
+#include "framework/thread_pool.h"
 #include "tests/operators/count_allocations.h"
 #include "tests/operators/count_text.h"
 #include "tests/operators/net.h"
@@ -205,10 +208,11 @@ Feeds WordFeeds(const std::vector<size_t>& lengths) {
   return {{"words", Words(lengths, 1000)}, {"label", Ids({static_cast<int64_t>(lengths.size()), 1}, 2)}};
 }
 
-// What runs after two rounds over `feeds` take from the heap in one more round. They must not look up anything by name.
+// What runs after two rounds over `feeds` take from the heap in one more round, by all threads. They must not look up
+// anything by name.
 size_t AllocationsWhenWarm(const ProgramDesc& startup, const ProgramDesc& main, const std::vector<std::string>& fetches,
-                           const std::vector<Feeds>& feeds) {
-  Executor executor;
+                           const std::vector<Feeds>& feeds, int threads) {
+  Executor executor(CPUPlace(), threads);
   Scope scope;
   executor.Run(startup, &scope);
   const auto prepared = executor.Prepare(main, fetches);
@@ -236,6 +240,11 @@ size_t AllocationsWhenWarm(const ProgramDesc& startup, const ProgramDesc& main, 
   return allocations;
 }
 
+size_t AllocationsWhenWarm(const ProgramDesc& startup, const ProgramDesc& main, const std::vector<std::string>& fetches,
+                           const std::vector<Feeds>& feeds) {
+  return AllocationsWhenWarm(startup, main, fetches, feeds, 1) + AllocationsWhenWarm(startup, main, fetches, feeds, 2);
+}
+
 size_t AllocationsWhenWarm(const Net& net, const std::vector<std::string>& fetches, const std::vector<Feeds>& feeds) {
   return AllocationsWhenWarm(net.startup(), net.main(), fetches, feeds);
 }
@@ -248,6 +257,26 @@ std::unique_ptr<ProgramDesc> Load(const std::string& name) {
 
 size_t AllocationsWhenWarm(const std::string& name, const std::string& fetch, const std::vector<Feeds>& feeds) {
   return AllocationsWhenWarm(*Load(name + ".startup"), *Load(name + ".main"), {fetch}, feeds);
+}
+
+TEST(AllocationCount, SeesWhatOtherThreadsAllocate) {
+  ThreadPool pool(2);
+  const ScopedThreadPool scoped(&pool);
+  const auto blocks = [](const std::function<void()>& of_other_threads) {
+    // Each of the two waits for the other.
+    std::atomic<int> met{0};
+    ParallelFor(2, 1, [&, caller = std::this_thread::get_id()](int64_t, int64_t) {
+      for (++met; met < 2;) {
+      }
+      if (std::this_thread::get_id() != caller) {
+        of_other_threads();
+      }
+    });
+  };
+  blocks([] {});  // starts the threads
+  const AllocationCount count;
+  blocks([] { delete new int; });
+  EXPECT_EQ(count.count(), 1u);
 }
 
 TEST(AllocationCount, SeesWhatIsAllocated) {
