@@ -1,9 +1,10 @@
 // test_faulty(X; fault) → Out: X, with a gradient, for float64, float32 and float16. What `fault` names is wrong with
 // it:
 //
-//   "dims", "gradient dims"      inferred wrongly, where the first one of X is not known
-//   "LoD", "gradient LoD"        declared one level too deep
+//   "dims", "gradient dims"        inferred wrongly, where the first one of X is not known
+//   "LoD", "gradient LoD"          declared one level too deep
 //   "float16", "gradient float16"  7/8 of what it should be
+//   "gradient without LoD"         7/8 of what it should be, where the gradient of Out has no LoD
 //
 // The tests of both OpTests are built with it, those in Python as a library of operators.
 #include <algorithm>
@@ -43,19 +44,21 @@ void Copy(const ExecutionContext& ctx, const std::string& from, const std::strin
     if constexpr (std::is_same_v<T, float16>) {
       return wrong ? Narrow(Widen(value) * 7 / 8) : value;
     } else {
-      return value;
+      return wrong ? value * 7 / 8 : value;
     }
   });
 }
 
 template <typename T>
 void Forward(const ExecutionContext& ctx) {
-  Copy<T>(ctx, "X", "Out", Has("float16", ctx));
+  Copy<T>(ctx, "X", "Out", std::is_same_v<T, float16> && Has("float16", ctx));
 }
 
 template <typename T>
 void Backward(const ExecutionContext& ctx) {
-  Copy<T>(ctx, "Out@GRAD", "X@GRAD", Has("gradient float16", ctx));
+  const bool has_lod = !ctx.Input("Out@GRAD").lod().empty();
+  const bool wrong = std::is_same_v<T, float16> && Has("gradient float16", ctx);
+  Copy<T>(ctx, "Out@GRAD", "X@GRAD", wrong || (!has_lod && Has("gradient without LoD", ctx)));
 }
 
 void Infer(InferShapeContext& ctx, const std::string& from, const std::string& to, const std::string& prefix) {

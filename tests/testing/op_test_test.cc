@@ -63,5 +63,9 @@ TEST(OpTest, FindsLoDsThatAreDeclaredWrongly) {
   ExpectContains(FailuresOfGradient(Faulty("gradient LoD")), {"test_faulty_grad, X_0@GRAD: LoD levels"});
 }
 
+TEST(OpTest, FindsGradientsThatNeedALoD) {
+  ExpectContains(FailuresOfGradient(Faulty("gradient without LoD")), {"test_faulty in float32: d/dX_0[0]"});
+}
+
 }  // namespace
 }  // namespace headrace

@@ -76,15 +76,24 @@ class OpTest:
         """The derivatives that check_gradients checks, as the operator gives them: by the variables of the input slots
         (``X_0`` is the first one of slot X), in ``dtype``. For operators that do not give the true ones.
         """
+        slots = list(self._expected) if outputs is None else list(outputs)
         program = _OpProgram(self, dtype)
-        results = program.differentiate(inputs, list(self._expected) if outputs is None else list(outputs))
+        results = program.differentiate(inputs, slots)
         tensors = program.gradients()
+        values = {name: np.array(tensor) for name, tensor in tensors.items()}
         for unknown in _UNKNOWN:
             inferred = _OpProgram(self, dtype, unknown)
-            inferred.differentiate(inputs, list(self._expected) if outputs is None else list(outputs), results)
+            inferred.differentiate(inputs, slots, results)
             for name, variable in inferred.derivatives.items():
                 self._check_inferred(f"the gradient of {name}", variable, tensors[name])
-        return {name: np.array(tensor) for name, tensor in tensors.items()}
+        if any(tensor.lod() for slot in slots for tensor in results[slot]):
+            bare = _OpProgram(self, dtype)
+            bare.differentiate(inputs, slots, results, with_lod=False)
+            for name, tensor in bare.gradients().items():
+                assert np.array(tensor).tobytes() == values[name].tobytes(), (
+                    f"{self.op_type}: the gradient of {name} needs the LoD of an output's gradient, which may have none"
+                )
+        return values
 
     def check_outputs(self, rtol: float | None = None, atol: float | None = None) -> None:
         """Compares values, shapes, dtypes and LoDs of the outputs with what they should be, and what shape inference
@@ -301,12 +310,14 @@ class _OpProgram:
         inputs: Sequence[str],
         outputs: Sequence[str],
         results: Mapping[str, Sequence[core.LoDTensor]] | None = None,
+        with_lod: bool = True,
     ) -> Mapping[str, Sequence[core.LoDTensor]]:
         """Adds the operators that compute the derivatives of the objective, Σ weight · element over ``outputs``, by
         ``inputs``. The gradients of the outputs, the weights, are fed, so that no other operator takes part.
 
         Args:
             results: what the outputs have been found to be; None: the program is run for it.
+            with_lod: whether the gradients of the outputs have the LoDs of these.
 
         Returns:
             ``results``.
@@ -315,10 +326,11 @@ class _OpProgram:
         results = self.run() if results is None else results
         for variable, tensor in self._floating(outputs, results):
             name = grad_var_name(variable.name)
-            block.create_var(name, variable.shape, variable.dtype, variable.lod_level, stop_gradient=True)
             value = np.asarray(tensor)
-            weights = _weights(variable.name, value.shape).astype(value.dtype)
-            self.feed[name] = (weights, tensor.recursive_sequence_lengths())
+            lengths = tensor.recursive_sequence_lengths() if with_lod else []
+            lengths = lengths if all(lengths) else []  # a level without sequences cannot be fed
+            block.create_var(name, variable.shape, variable.dtype, len(lengths), stop_gradient=True)
+            self.feed[name] = (_weights(variable.name, value.shape).astype(value.dtype), lengths)
         wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != _EMPTY}
         of_inputs = {grad_var_name(name) for names in self.inputs.values() for name in names}
         for op in self._op.gradient_ops():

@@ -65,3 +65,8 @@ def test_faults_of_float16_are_found() -> None:
     with pytest.raises(AssertionError, match=r"test_faulty: d/dX_0\[.*\] in float16 is .*by float64"):
         faulty("gradient float16").check_gradients(["X"], dtypes=["float16"])
     faulty("gradient float16").check_gradients(["X"])  # of the other dtypes nothing is wrong
+
+
+def test_gradients_that_need_a_lod_are_found() -> None:
+    with pytest.raises(AssertionError, match="test_faulty: the gradient of X_0 needs the LoD"):
+        faulty("gradient without LoD").check_gradients(["X"])
