@@ -24,9 +24,9 @@ using headrace::InferShapeContext;
 
 // Of numbers in the range of float16.
 float Widen(float16 value) {
-  const int exponent = value.bits >> 10 & 31;
+  const int exponent = (value.bits >> 10) & 31;
   const int mantissa = (value.bits & 1023) + (exponent > 0 ? 1024 : 0);
-  return std::ldexp(static_cast<float>(value.bits >> 15 != 0 ? -mantissa : mantissa), std::max(exponent, 1) - 25);
+  return std::ldexp(static_cast<float>((value.bits >> 15) != 0 ? -mantissa : mantissa), std::max(exponent, 1) - 25);
 }
 
 float16 Narrow(float value) {

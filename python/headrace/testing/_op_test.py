@@ -47,6 +47,7 @@ class OpTest:
             not given to the operator.
         known: input slots whose dimensions every program knows, such as those of parameters: they are never declared
             as -1.
+        fixed: input slots whose dtype is always the same: it stays where a check changes those of the others.
     """
 
     __test__ = False  # pytest: a tool, not a test
@@ -58,9 +59,11 @@ class OpTest:
         attrs: Mapping[str, Any] | None = None,
         outputs: Mapping[str, SlotTensors] | None = None,
         known: Sequence[str] = (),
+        fixed: Sequence[str] = (),
     ) -> None:
         self.op_type = op_type
         self._known = frozenset(known)
+        self._fixed = frozenset(fixed)
         self.attrs = dict(attrs or {})
         self._inputs = {slot: _items(value) for slot, value in inputs.items()}
         self._expected = {slot: _items(value) for slot, value in (outputs or {"Out": None}).items()}
@@ -186,7 +189,7 @@ class OpTest:
             return (value.astype(dtype).astype(value.dtype) if _is_floating(value.dtype) else value), lengths
 
         inputs = {slot: [rounded(tensor) for tensor in tensors] for slot, tensors in self._inputs.items()}
-        return OpTest(self.op_type, inputs, self.attrs, self._expected, sorted(self._known))
+        return OpTest(self.op_type, inputs, self.attrs, self._expected, sorted(self._known), sorted(self._fixed))
 
     def check_refused(self, error: type[Exception], *parts: str, when: str = "build") -> None:
         """Checks that the operator is refused with ``error``, in a message that contains its type and each of
@@ -285,7 +288,8 @@ class _OpProgram:
                     names.append(_EMPTY)
                     continue
                 value, lengths = _split(tensor)
-                value = np.array(value, dtype if _is_floating(value.dtype) and dtype is not None else None)
+                follows = dtype is not None and slot not in test._fixed and _is_floating(value.dtype)
+                value = np.array(value, dtype if follows else None)
                 name = f"{slot}_{len(names)}"
                 hidden = 0 if slot in test._known or unknown == "none" else 1 if unknown == "first" else value.ndim
                 shape = [-1] * min(hidden, value.ndim) + list(value.shape[hidden:])

@@ -178,7 +178,15 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "RMSProp": lambda: fluid.optimizer.RMSProp(1e-2),
     "Ftrl": lambda: fluid.optimizer.Ftrl(1e-2),
     "LarsMomentum": lambda: fluid.optimizer.LarsMomentum(1e-2, 0.9),
+    "AdamW": lambda: fluid.optimizer.AdamW(1e-2, weight_decay=0.1),
+    "ProximalGD": lambda: fluid.optimizer.ProximalGD(1e-2, l1=0.1, l2=0.1),
+    "ProximalAdagrad": lambda: fluid.optimizer.ProximalAdagrad(1e-2, l1=0.1, l2=0.1),
 }
+
+
+def test_every_optimizer_is_among_them() -> None:
+    public = {name for name in fluid.optimizer.__all__ if f"{name}Optimizer" in fluid.optimizer.__all__}
+    assert set(OPTIMIZERS) == public
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -125,10 +125,10 @@ def test_output_size_of_a_depthwise_transposed_convolution() -> None:
 def test_sizes_of_resized_images(op_type: str, inputs: dict[str, Any], attrs: dict[str, Any]) -> None:
     x = numbers(1, 2, 2, 3)
     expected = outputs_of(op_type, {"X": x}, {"out_h": 6, "out_w": 9}, "Out")
-    test = OpTest(op_type, {"X": x, **inputs}, attrs, expected, known=["SizeTensor", "OutSize", "Scale"])
+    known = ["SizeTensor", "OutSize", "Scale"]
+    test = OpTest(op_type, {"X": x, **inputs}, attrs, expected, known, fixed=["Scale"])
     test.check_outputs()
-    if "Scale" not in inputs:  # which float32 would round
-        test.check_gradients(["X"])
+    test.check_gradients(["X"])
 
 
 @pytest.mark.parametrize("implementation", ["downgrade_in_infer", "upscale_in_train"])
@@ -297,11 +297,13 @@ def test_nce_with_a_distribution_of_its_own_has_a_gradient() -> None:
     }
     attrs = {"num_total_classes": classes, "num_neg_samples": 3, "sampler": 2, "seed": 7}
     outputs = {"Cost": None, "SampleLogits": None, "SampleLabels": None}
-    # The dtype of the probabilities stays float32 where the others are float64.
-    by_seed = OpTest("nce", inputs, attrs, outputs, known=list(inputs))
-    samples = np.asarray(by_seed.run()["SampleLabels"][0])
+    probabilities = [slot for slot in inputs if slot.startswith("Custom")]  # float32, whatever the others are
+    test = OpTest("nce", inputs, attrs, outputs, known=["Weight", *probabilities], fixed=probabilities)
+    results = test.run()
+    samples = np.asarray(results["SampleLabels"][0])
     scores = np.einsum("nd,nkd->nk", inputs["Input"], inputs["Weight"][samples])
     chance, noise = 1 / (1 + np.exp(-scores)), probability[samples] * 3
     true = np.arange(4) < 1
     cost = -np.log(np.where(true, chance, noise) / (chance + noise)).sum(1, keepdims=True)
-    np.testing.assert_allclose(np.asarray(by_seed.run()["Cost"][0]), cost, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(results["Cost"][0]), cost, rtol=1e-6)
+    test.check_gradients(["Input", "Weight"], ["Cost"], tolerance=1e-5)

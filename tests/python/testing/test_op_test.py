@@ -72,3 +72,10 @@ def test_refusals() -> None:
         OpTest("scale", {"X": X}).check_refused(ValueError)
     ids = OpTest("lookup_table", {"W": np.ones((2, 3)), "Ids": np.array([[2]])})
     ids.check_refused(IndexError, "Ids", "[0, 2)", when="run")
+
+
+def test_a_dtype_that_is_fixed_stays() -> None:
+    narrow = {"X": X.astype(np.float32)}
+    OpTest("square", narrow).check_gradients(["X"])
+    with pytest.raises(AssertionError, match=r"in float32 is .* by central differences"):
+        OpTest("square", narrow, fixed=["X"]).check_gradients(["X"])
