@@ -98,12 +98,13 @@ class PyFuncOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
+    const ExecutionContext& ctx = Bind(scope);
     const GilHeld gil;
     HR_ENFORCE(static_cast<bool>(gil), FailedPrecondition, "the interpreter is ending");
     try {
-      const py::tuple arguments = Arguments(scope);
+      const py::tuple arguments = Arguments(ctx);
       const py::object result = py::reinterpret_borrow<py::object>(function_->callable())(*arguments);
-      TakeResults(scope, result);
+      TakeResults(ctx, result);
     } catch (py::error_already_set& error) {
       error.restore();
       throw PythonError::Fetch();
@@ -111,44 +112,35 @@ class PyFuncOp : public OperatorBase {
   }
 
   // The tensors, sharing their memory; None for a gradient that there is not.
-  py::tuple Arguments(const Scope& scope) const {
-    const auto& names = Inputs("X");
-    py::tuple arguments(names.size());
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (names[i] == kEmptyVarName) {
-        arguments[i] = py::none();
-        continue;
-      }
-      const auto& tensor = scope.GetVar(names[i]).Get<LoDTensor>();
-      if (!tensor.initialized()) {
-        FailedPrecondition error(StrCat("'", names[i], "', in input slot 'X' of 'py_func', has not been written yet"));
-        error.SetVariable(names[i]);
-        throw error;
-      }
-      arguments[i] = py::cast(tensor);
+  static py::tuple Arguments(const ExecutionContext& ctx) {
+    py::tuple arguments(ctx.InputSize("X"));
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      const LoDTensor* tensor = ctx.InputOrNull("X", i);
+      arguments[i] = tensor == nullptr ? py::object(py::none()) : py::cast(*tensor);
     }
     return arguments;
   }
 
-  void TakeResults(const Scope& scope, const py::object& result) const {
-    const auto& names = Outputs("Out");
+  void TakeResults(const ExecutionContext& ctx, const py::object& result) const {
+    const size_t expected = ctx.OutputSize("Out");
     std::vector<py::object> results;
     if (py::isinstance<py::tuple>(result) || py::isinstance<py::list>(result)) {
       const auto items = result.cast<std::vector<py::object>>();
       results.assign(items.begin(), items.end());
-    } else if (!names.empty() || !result.is_none()) {
+    } else if (expected != 0 || !result.is_none()) {
       results.push_back(result);
     }
-    HR_ENFORCE(results.size() == names.size(), InvalidArgument, "the function has returned ", results.size(),
-               " results, expected ", names.size(), " (", desc().ToString(), ")");
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (names[i] == kEmptyVarName) {
+    HR_ENFORCE(results.size() == expected, InvalidArgument, "the function has returned ", results.size(),
+               " results, expected ", expected, " (", desc().ToString(), ")");
+    for (size_t i = 0; i < expected; ++i) {
+      LoDTensor* out = ctx.OutputOrNull("Out", i);
+      if (out == nullptr) {
         continue;
       }
       try {
-        TakeResult(results[i], i, scope.GetVar(names[i]).GetMutable<LoDTensor>());
+        TakeResult(results[i], i, out);
       } catch (Error& error) {
-        error.SetVariable(names[i]);
+        error.SetVariable(ctx.OutputVar("Out", i)->name());
         throw;
       }
     }
