@@ -187,6 +187,7 @@ class HEADRACE_API OperatorBase {
   // The variables of the slots. They are looked up at the first run on a scope, and again only when it has changed.
   // Throws NotFound, with the variable, if the scope lacks one.
   const ExecutionContext& Bind(const Scope& scope);
+  // The same, for an operator that keeps them itself.
   ExecutionContext LookUp(const Scope& scope) const;
 
  private:

@@ -1,0 +1,31 @@
+// bilinear_interp: images of another size, by linear interpolation in both directions.
+#include <algorithm>
+#include <cstdint>
+
+#include "operators/interpolation.h"
+
+namespace headrace::ops {
+namespace {
+
+struct Bilinear {
+  static constexpr bool kLinear = true;
+  static PoolVector<PixelSource> Sources(const PixelAlignment& alignment, int64_t in, int64_t out) {
+    const double ratio = alignment.Ratio(in, out);
+    PoolVector<PixelSource> sources;
+    for (int64_t i = 0; i < out; ++i) {
+      const double at = std::max(
+          alignment.centers ? ratio * (static_cast<double>(i) + 0.5) - 0.5 : ratio * static_cast<double>(i), 0.0);
+      const int64_t low = std::min(static_cast<int64_t>(at), in - 1);
+      sources.push_back({low, std::min(low + 1, in - 1), 1 - (at - static_cast<double>(low))});
+    }
+    return sources;
+  }
+};
+
+HEADRACE_REGISTER_OPS(bilinear_interp) {
+  RegisterInterpolation<Bilinear>("bilinear_interp",
+                                  "Images of another size; a pixel is the weighted mean of its four nearest.");
+}
+
+}  // namespace
+}  // namespace headrace::ops

@@ -1,0 +1,179 @@
+// What bilinear_interp and nearest_interp share: images of another size, whose elements come from places in between
+// those of the input.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "framework/memory_pool.h"
+#include "framework/op_registry.h"
+#include "operators/kernel_util.h"
+#include "operators/layout.h"
+#include "operators/op_args.h"
+#include "operators/window.h"
+
+namespace headrace::ops {
+
+// Where an element of the result comes from along one dimension: `weight` from `low`, the rest from `high`.
+struct PixelSource {
+  int64_t low;
+  int64_t high;
+  double weight;
+};
+
+// How places of the result map to those of the input.
+struct PixelAlignment {
+  explicit PixelAlignment(const AttributeIndex& op);
+
+  double Ratio(int64_t in, int64_t out) const;
+
+  bool corners;  // those of both images coincide
+  bool centers;  // pixels are areas, of which the centers are compared
+};
+
+using ImageSize = std::pair<int64_t, int64_t>;  // height and width
+
+Extents ExtentsOfX(const AttributeIndex& op, const DDim& x);
+// The dims of the result for `x`.
+DDim ResizedDims(const AttributeIndex& op, const DDim& x, const ImageSize& size);
+// The size of the result: of the first of SizeTensor, OutSize, Scale that is given, or of the attributes.
+ImageSize ReadOutSize(const ExecutionContext& ctx);
+// Checks the inputs that operator and gradient share; returns the dims of Out, as far as they are known.
+DDim CheckInterpolate(const InferShapeContext& ctx);
+OpRegistrar&& InterpolateAttrs(OpRegistrar&& op);
+
+// How the elements of the result come from those of the input. An element is one of each of `channels` that lie side by
+// side; with the channels first each channel of an image counts as an image.
+//
+// Interpolation::Sources(alignment, extent of X, extent of Out) gives a PoolVector<PixelSource>, one for each place of
+// the result; where Interpolation::kLinear is false, `low` alone counts.
+template <typename T, typename Interpolation>
+struct InterpolationPlan {
+  InterpolationPlan(const ExecutionContext& ctx, const ImageSize& out) {
+    const DDim& x = ctx.Input("X").dims();
+    const Extents in = ExtentsOfX(ctx.attrs(), x);
+    const PixelAlignment alignment(ctx.attrs());
+    rows = Interpolation::Sources(alignment, in.height, out.first);
+    cols = Interpolation::Sources(alignment, in.width, out.second);
+    const bool channels_last = HasChannelsLast(ctx.attrs());
+    channels = channels_last ? x[3] : 1;
+    images = channels_last ? x[0] : x[0] * x[1];
+    in_width = in.width;
+    in_size = in.height * in.width;
+  }
+
+  // Calls visit(place in the input, place in the result, weight) for all that count.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    if (channels == 1) {
+      ForEachOf(std::integral_constant<int64_t, 1>(), visit);
+    } else {
+      ForEachOf(channels, visit);
+    }
+  }
+
+  template <typename Channels, typename Visit>
+  void ForEachOf(Channels n, const Visit& visit) const {
+    int64_t at = 0;
+    const auto visit_all = [&](int64_t from, T weight) {
+      for (int64_t c = 0; c < n; ++c) {
+        visit(from * n + c, at + c, weight);
+      }
+    };
+    for (int64_t image = 0; image < images; ++image) {
+      const int64_t base = image * in_size;
+      for (const PixelSource& y : rows) {
+        for (const PixelSource& x : cols) {
+          const int64_t low = base + y.low * in_width;
+          const auto top = static_cast<T>(y.weight);
+          const auto left = static_cast<T>(x.weight);
+          if constexpr (Interpolation::kLinear) {
+            const int64_t high = base + y.high * in_width;
+            visit_all(low + x.low, top * left);
+            visit_all(low + x.high, top * (1 - left));
+            visit_all(high + x.low, (1 - top) * left);
+            visit_all(high + x.high, (1 - top) * (1 - left));
+          } else {
+            visit_all(low + x.low, T(1));
+          }
+          at += n;
+        }
+      }
+    }
+  }
+
+  PoolVector<PixelSource> rows;
+  PoolVector<PixelSource> cols;
+  int64_t images;
+  int64_t channels;
+  int64_t in_width;
+  int64_t in_size;
+};
+
+template <typename T, typename Interpolation>
+void InterpolateKernel(const ExecutionContext& ctx) {
+  const ImageSize size = ReadOutSize(ctx);
+  const LoDTensor& x_tensor = ctx.Input("X");
+  LoDTensor* out_tensor = ctx.Output("Out");
+  out_tensor->Resize(ResizedDims(ctx.attrs(), x_tensor.dims(), size));
+  T* out = out_tensor->mutable_data<T>();
+  if (out_tensor->numel() == 0) {
+    return;
+  }
+  const T* x = x_tensor.data<T>();
+  std::fill_n(out, out_tensor->numel(), T(0));
+  InterpolationPlan<T, Interpolation>(ctx, size).ForEach(
+      [=](int64_t from, int64_t to, T weight) { out[to] += weight * x[from]; });
+}
+
+template <typename T, typename Interpolation>
+void InterpolateGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& out_grad = ctx.Input("Out@GRAD");
+  LoDTensor* x_grad = ctx.Output("X@GRAD");
+  T* dx = x_grad->mutable_data<T>();
+  std::fill_n(dx, x_grad->numel(), T(0));
+  if (out_grad.numel() == 0) {
+    return;
+  }
+  const T* d = out_grad.data<T>();
+  const Extents out = ExtentsOf(out_grad.dims(), 2, "Out@GRAD", HasChannelsLast(ctx.attrs()));
+  InterpolationPlan<T, Interpolation>(ctx, {out.height, out.width}).ForEach([=](int64_t from, int64_t to, T weight) {
+    dx[from] += weight * d[to];
+  });
+}
+
+// Registers an operator and its gradient.
+template <typename Interpolation>
+void RegisterInterpolation(const std::string& type, const std::string& comment) {
+  OpRegistrar(type)
+      .Comment(comment)
+      .Input("X", LayoutNames(2))
+      .Output("Out", "[N, C, out_h, out_w] or [N, out_h, out_w, C]")
+      .With(InterpolateAttrs)
+      .InferShape([](InferShapeContext& ctx) { SetKnownOutput(ctx, "Out", CheckInterpolate(ctx), ctx.InputType("X")); })
+      .template Kernel<float>(InterpolateKernel<float, Interpolation>)
+      .template Kernel<double>(InterpolateKernel<double, Interpolation>)
+      .Gradient(DefaultGradient({.inputs = {"X", "SizeTensor", "OutSize", "Scale"},
+                                 .outputs = {},
+                                 .no_gradient = {"SizeTensor", "OutSize", "Scale"}}))
+      .Register();
+  OpRegistrar(type + "_grad")
+      .Comment("Gradient of " + type + ".")
+      .Input("X", "as in the operator; only its dims are used")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("X@GRAD", "dims of X")
+      .With(InterpolateAttrs)
+      .InferShape([](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Out@GRAD", CheckInterpolate(ctx));
+        EnforceSameType(ctx, "Out@GRAD", "X");
+        InferGradients(ctx, {"X"});
+      })
+      .template Kernel<float>(InterpolateGradKernel<float, Interpolation>)
+      .template Kernel<double>(InterpolateGradKernel<double, Interpolation>)
+      .Register();
+}
+
+}  // namespace headrace::ops
