@@ -32,7 +32,41 @@ void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
   }
 }
 
-// Each row with its context, side by side: [rows, contextLength · width]; zeros outside of the sequence.
+// How many rows contexts need before and after a sequence.
+struct Surroundings {
+  explicit Surroundings(const AttributeIndex& op)
+      : before(std::max<int64_t>(0, -int64_t{op.Attr<int32_t>("contextStart")})),
+        after(std::max<int64_t>(0, int64_t{op.Attr<int32_t>("contextStart")} + op.Attr<int32_t>("contextLength") - 1)) {
+  }
+  int64_t before;
+  int64_t after;
+};
+
+// Calls visit(row of the result, place in its context, row of PaddingData) for what ForEachNeighbour leaves out.
+template <typename Visit>
+void ForEachPadding(const ExecutionContext& ctx, Visit&& visit) {
+  const LoDOffsets& offsets = SequencesOf(ctx, "X");
+  const int64_t length = ctx.Attr<int32_t>("contextLength");
+  const int64_t start = ctx.Attr<int32_t>("contextStart");
+  const int64_t before = Surroundings(ctx.attrs()).before;
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    const auto begin = static_cast<int64_t>(offsets[s]);
+    const auto end = static_cast<int64_t>(offsets[s + 1]);
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t first = std::clamp<int64_t>(begin - row - start, 0, length);
+      const int64_t last = std::clamp<int64_t>(end - row - start, first, length);
+      for (int64_t place = 0; place < first; ++place) {
+        visit(row, place, before + row + start + place - begin);
+      }
+      for (int64_t place = last; place < length; ++place) {
+        visit(row, place, before + row + start + place - end);
+      }
+    }
+  }
+}
+
+// Each row with its context, side by side: [rows, contextLength · width]; outside of the sequence, zeros or the rows of
+// PaddingData.
 template <typename T>
 PoolVector<T> Contexts(const ExecutionContext& ctx) {
   const LoDTensor& x_tensor = ctx.Input("X");
@@ -43,6 +77,12 @@ PoolVector<T> Contexts(const ExecutionContext& ctx) {
   ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) {
     std::copy_n(x + from * width, width, contexts.data() + (row * length + place) * width);
   });
+  if (ctx.Attr<bool>("paddingTrainable")) {
+    const T* padding = ctx.Input("PaddingData").data<T>();
+    ForEachPadding(ctx, [&](int64_t row, int64_t place, int64_t from) {
+      std::copy_n(padding + from * width, width, contexts.data() + (row * length + place) * width);
+    });
+  }
   return contexts;
 }
 
@@ -65,16 +105,24 @@ void SequenceConvGradKernel(const ExecutionContext& ctx) {
     const PoolVector<T> contexts = Contexts<T>(ctx);
     Gemm<T>(true, false, filter[0], filter[1], rows, T(1), contexts.data(), d, false, filter_grad);
   }
-  if (T* dx = ZerosOrNull<T>(ctx, "X@GRAD")) {
-    PoolVector<T> contexts_grad(static_cast<size_t>(MultiplyExtents(rows, filter[0])));
-    Gemm<T>(false, true, rows, filter[0], filter[1], T(1), d, ctx.Input("Filter").data<T>(), false,
-            contexts_grad.data());
-    ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) {
-      const T* grad = contexts_grad.data() + row * filter[0] + place * width;
-      for (int64_t i = 0; i < width; ++i) {
-        dx[from * width + i] += grad[i];
-      }
-    });
+  T* dx = ZerosOrNull<T>(ctx, "X@GRAD");
+  T* padding_grad = ZerosOrNull<T>(ctx, "PaddingData@GRAD");
+  const bool has_padding = padding_grad != nullptr && ctx.Attr<bool>("paddingTrainable");
+  if (dx == nullptr && !has_padding) {
+    return;
+  }
+  PoolVector<T> contexts_grad(static_cast<size_t>(MultiplyExtents(rows, filter[0])));
+  Gemm<T>(false, true, rows, filter[0], filter[1], T(1), d, ctx.Input("Filter").data<T>(), false, contexts_grad.data());
+  const auto add_to = [&](T* to, int64_t row, int64_t place) {
+    const T* grad = contexts_grad.data() + row * filter[0] + place * width;
+    std::transform(grad, grad + width, to, to, [](T a, T b) { return b + a; });
+  };
+  if (dx != nullptr) {
+    ForEachNeighbour(ctx, [&](int64_t row, int64_t place, int64_t from) { add_to(dx + from * width, row, place); });
+  }
+  if (has_padding) {
+    ForEachPadding(ctx,
+                   [&](int64_t row, int64_t place, int64_t from) { add_to(padding_grad + from * width, row, place); });
   }
 }
 
@@ -86,6 +134,15 @@ DDim CheckSequenceConv(const InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   const int64_t length = ctx.Attr<int32_t>("contextLength");
   EnforceDims(ctx, "Filter", {x[1] < 0 ? -1 : MultiplyExtents(x[1], length), -1});
+  if (ctx.Attr<bool>("paddingTrainable")) {
+    const Surroundings rows(ctx.attrs());
+    HR_ENFORCE(rows.before + rows.after > 0, InvalidArgument,
+               "attribute paddingTrainable: expected false, as contexts are single rows of the sequence, got true");
+    HR_ENFORCE(ctx.HasInput("PaddingData"), InvalidArgument, "input PaddingData: expected ", rows.before + rows.after,
+               " rows, as attribute paddingTrainable is true, got none");
+    EnforceDims(ctx, "PaddingData", {rows.before + rows.after, x[1]});
+    EnforceSameType(ctx, "PaddingData", "X");
+  }
   return {x[0], ctx.InputDim("Filter")[1]};
 }
 
@@ -109,9 +166,7 @@ OpRegistrar&& SequenceConvAttrs(OpRegistrar&& op) {
                        HR_ENFORCE(stride == 1, Unimplemented, "attribute contextStride: only 1 is supported, got ",
                                   stride);
                      })
-      .Attr<bool>("paddingTrainable", "false", false, [](const bool& trainable) {
-        HR_ENFORCE(!trainable, Unimplemented, "attribute paddingTrainable: only zeros around sequences are supported");
-      });
+      .Attr<bool>("paddingTrainable", "whether PaddingData lies around sequences, instead of zeros", false);
 }
 
 }  // namespace
@@ -120,6 +175,10 @@ HEADRACE_REGISTER_OP(sequence_conv)
     .Comment("Each row with its neighbours in the sequence, its context, times Filter.")
     .Input("X", "[rows, D] with LoD")
     .Input("Filter", "[contextLength D, M], dtype of X")
+    .Input("PaddingData",
+           "[before + after, D], dtype of X, if paddingTrainable: the rows before each sequence, "
+           "max(0, -contextStart), and those after it, max(0, contextStart + contextLength - 1)",
+           kDispensable)
     .Output("Out", "[rows, M]; LoD of X")
     .With(SequenceConvAttrs)
     .InferShape([](InferShapeContext& ctx) {
@@ -129,20 +188,22 @@ HEADRACE_REGISTER_OP(sequence_conv)
     .KernelTypeFrom("X")
     .Kernel<float>(SequenceConvKernel<float>)
     .Kernel<double>(SequenceConvKernel<double>)
-    .Gradient(DefaultGradient({.inputs = {"X", "Filter"}, .outputs = {}, .no_gradient = {}}));
+    .Gradient(DefaultGradient({.inputs = {"X", "Filter", "PaddingData"}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(sequence_conv_grad)
     .Comment("Gradient of sequence_conv.")
     .Input("X", "as in the operator")
     .Input("Filter", "as in the operator")
+    .Input("PaddingData", "as in the operator", kDispensable)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims and LoD of X", kDispensable)
     .Output("Filter@GRAD", "dims of Filter", kDispensable)
+    .Output("PaddingData@GRAD", "dims of PaddingData", kDispensable)
     .With(SequenceConvAttrs)
     .InferShape([](InferShapeContext& ctx) {
       EnforceDims(ctx, "Out@GRAD", CheckSequenceConv(ctx));
       EnforceSameType(ctx, "Out@GRAD", "X");
-      InferGradients(ctx, {"X", "Filter"});
+      InferGradients(ctx, {"X", "Filter", "PaddingData"});
       ctx.ShareLoD("X", "X@GRAD");
     })
     .KernelTypeFrom("X")

@@ -265,11 +265,49 @@ def test_sequence_conv_refuses_what_does_not_fit() -> None:
         ({"X": x, "Filter": w}, {"contextLength": 2}, ValueError, "Filter"),
         ({"X": x, "Filter": w}, {"contextLength": 0}, ValueError, "contextLength"),
         ({"X": x, "Filter": w}, {"contextLength": 3, "contextStride": 2}, NotImplementedError, "contextStride"),
-        (
-            {"X": x, "Filter": w},
-            {"contextLength": 3, "paddingTrainable": True},
-            NotImplementedError,
-            "paddingTrainable",
-        ),
     ):
         OpTest("sequence_conv", inputs, attrs, known=["Filter"]).check_refused(error, part)
+
+
+@pytest.mark.parametrize(
+    ("length", "start"), [(3, -1), (2, 0), (2, -3), (2, -1), (1, -1), (2, 2), (1, 4), (9, -4), (4, 0)]
+)
+def test_sequence_conv_with_rows_around_the_sequences(length: int, start: int) -> None:
+    before, after = max(0, -start), max(0, start + length - 1)
+    x, w = RNG.uniform(-1, 1, (sum(LENGTHS), 2)), RNG.uniform(-1, 1, (length * 2, 3))
+    padding = RNG.uniform(-1, 1, (before + after, 2))
+    contexts = np.zeros((len(x), length, 2))
+    begin = 0
+    for rows in LENGTHS:
+        around = np.concatenate([padding[:before], x[begin : begin + rows], padding[before:]])
+        for row in range(rows):
+            contexts[begin + row] = around[before + row + start :][:length]
+        begin += rows
+    inputs = {"X": (x, [LENGTHS]), "Filter": w, "PaddingData": padding}
+    attrs = {"contextLength": length, "contextStart": start, "paddingTrainable": True}
+    expected = contexts.reshape(len(x), -1) @ w
+    outputs = {"Out": (expected, [LENGTHS])}
+    test = OpTest("sequence_conv", inputs, attrs, outputs, known=["Filter", "PaddingData"])
+    test.check_outputs()
+    test.check_gradients(["X", "Filter", "PaddingData"])
+    test.check_gradients(["PaddingData"])
+    ignored = OpTest("sequence_conv", inputs, {**attrs, "paddingTrainable": False}, {"Out": None})
+    without = OpTest("sequence_conv", {k: inputs[k] for k in ("X", "Filter")}, {**attrs, "paddingTrainable": False})
+    np.testing.assert_array_equal(np.asarray(ignored.run()["Out"][0]), np.asarray(without.run()["Out"][0]))
+
+
+def test_sequence_conv_refuses_rows_around_the_sequences_that_do_not_fit() -> None:
+    inputs = {"X": (np.zeros((6, 2)), [LENGTHS]), "Filter": np.zeros((6, 3))}
+    attrs = {"contextLength": 3, "contextStart": -1, "paddingTrainable": True}
+    for padding, error in (
+        (np.zeros((3, 2)), ValueError),
+        (np.zeros((2, 3)), ValueError),
+        (np.zeros(2), ValueError),
+        (np.zeros((2, 2), np.float32), TypeError),
+    ):
+        test = OpTest("sequence_conv", {**inputs, "PaddingData": padding}, attrs, known=["Filter"])
+        test.check_refused(error, "input PaddingData", "expected", "got")
+    OpTest("sequence_conv", inputs, attrs, known=["Filter"]).check_refused(ValueError, "PaddingData", "2 rows", "none")
+    alone = {"X": inputs["X"], "Filter": np.zeros((2, 3)), "PaddingData": np.zeros((0, 2))}
+    test = OpTest("sequence_conv", alone, {"contextLength": 1, "paddingTrainable": True}, known=["Filter"])
+    test.check_refused(ValueError, "paddingTrainable", "expected false")
