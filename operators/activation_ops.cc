@@ -141,9 +141,9 @@ T NormalDensity(T x) {
   return T(0.39894228040143267794) * std::exp(T(-0.5) * x * x);
 }
 
-// --- Polynomials, powers, and what has a kink ---
+// --- Polynomials, roots, and what has a kink ---
 
-HEADRACE_REGISTER_OPS(powers) {
+HEADRACE_REGISTER_OPS(polynomials) {
   Register(
       "relu", "max(X, 0)", [](auto x, auto) { return x < 0 ? decltype(x)(0) : x; }, Needs::kOut,
       [](auto out, auto) { return decltype(out)(out > 0); });
@@ -205,9 +205,6 @@ HEADRACE_REGISTER_OPS(powers) {
   Register(
       "reciprocal", "1 / X", [](auto x, auto) { return 1 / x; }, Needs::kOut,
       [](auto out, auto) { return -out * out; });
-  Register(
-      "pow", "X to the power of factor", [](auto x, auto v) { return std::pow(x, v.a); }, Needs::kX,
-      [](auto x, auto v) { return v.a * std::pow(x, v.a - 1); }, {{"factor", "the exponent", 1.0}});
   Register(
       "ceil", "The least integer that is not less; the derivative is 0", [](auto x, auto) { return std::ceil(x); },
       Needs::kX, kZero);

@@ -13,22 +13,29 @@
 namespace headrace::ops {
 namespace {
 
+constexpr IntsSlots kPaddings = {"paddings", "Paddings", ""};
+
 struct Pad2d : Padding {
   static constexpr const char* kMoved = "X";
   static constexpr const char* kOther = "";
   Pad2d(const OpArgs& args, const DDim& dims, const DDim&) : Padding(dims), mode(args.attrs().Text("mode")) {
     HR_ENFORCE(x.size() == 4, InvalidArgument, "input X: expected a tensor of rank 4, got dims ", ToString(x));
-    const auto& paddings = args.Attr<Ints>("paddings");
-    EnforceSize(paddings, "paddings", 4, x);
+    const IntsArg paddings = args.Ints(kPaddings, 4);
+    EnforceSize(paddings, 4, x);
     const size_t height = HasChannelsLast(args.attrs()) ? 1 : 2;
     for (size_t d = 0; d < x.size(); ++d) {
       const bool padded = d == height || d == height + 1;
-      const int32_t before = padded ? paddings[2 * (d - height)] : 0;
-      const int32_t after = padded ? paddings[2 * (d - height) + 1] : 0;
-      Add(d, before, after);
+      const int64_t before = padded ? paddings[2 * (d - height)] : 0;
+      const int64_t after = padded ? paddings[2 * (d - height) + 1] : 0;
+      if (before == kUnknown || after == kUnknown) {
+        begin.push_back(0);
+        out[d] = -1;
+        continue;
+      }
+      Add(d, before, after, [&paddings] { return paddings.Name(); });
       HR_ENFORCE(mode != "reflect" || x[d] < 0 || !padded || std::max(before, after) < x[d], InvalidArgument,
-                 "attribute paddings: expected less than the extent of dimension ", d, " of X of dims ", ToString(x),
-                 ", which is reflected, got ", ToString(Attribute(paddings)));
+                 paddings.Name(), ": expected less than the extent of dimension ", d, " of X of dims ", ToString(x),
+                 ", which is reflected, got ", paddings.Values());
       HR_ENFORCE(mode != "edge" || x[d] != 0 || !padded || before + after == 0, InvalidArgument,
                  "input X: expected an edge to repeat, got dims ", ToString(x));
     }
@@ -59,7 +66,8 @@ HEADRACE_REGISTER_OPS(pad2d) {
                              "attribute mode: expected 'constant', 'reflect' or 'edge', got '", mode, "'");
                 })
             .With(TwoLayoutsAttr, "data_format");
-      });
+      },
+      "", {kPaddings});
 }
 
 }  // namespace

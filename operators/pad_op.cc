@@ -17,7 +17,7 @@ struct Pad : Padding {
     const auto& paddings = args.Attr<Ints>("paddings");
     EnforceSize(paddings, "paddings", 2 * x.size(), x);
     for (size_t d = 0; d < x.size(); ++d) {
-      Add(d, paddings[2 * d], paddings[2 * d + 1]);
+      Add(d, paddings[2 * d], paddings[2 * d + 1], [] { return "attribute paddings"; });
     }
   }
   int64_t From(size_t d, int64_t i) const { return Inside(d, i); }

@@ -188,6 +188,25 @@ def test_reductions_and_elementwise() -> None:
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6, err_msg=str(out))
 
 
+def test_the_exponent_may_be_a_variable() -> None:
+    x = np.array([0.5, 1.0, 2.0], np.float32)
+    w = fluid.layers.create_parameter(
+        [3], "float32", name="w", default_initializer=fluid.initializer.NumpyArrayInitializer(x)
+    )
+    exponent = fluid.layers.create_parameter(
+        [1], "float32", name="exponent", default_initializer=fluid.initializer.Constant(3.0)
+    )
+    outs = [fluid.layers.pow(w, exponent), fluid.layers.pow(w, factor=3), fluid.layers.pow(w)]
+    gradients = dict(fluid.backward.append_backward(fluid.layers.reduce_sum(outs[0])))
+    assert list(gradients) == [w]
+    *values, gradient = run(*outs, gradients[w])
+    for value, expected in zip(values, (x**3, x**3, x)):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, 3 * x**2, rtol=1e-6)
+    with pytest.raises(TypeError, match=r"layers\.pow: x"):
+        fluid.layers.pow(2.0)
+
+
 def test_a_reshape_passes_gradients_on() -> None:
     x = constant(np.ones((2, 4), np.float32))
     w = fluid.layers.create_parameter([4, 1], "float32", name="w")

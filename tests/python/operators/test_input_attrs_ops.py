@@ -80,6 +80,29 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], Any, list[str]]] = [
         [],
     ),
     (
+        "pad2d",
+        {"X": IMAGES, "Paddings": ints(1, 2, 0, 3)},
+        {"paddings": [], "pad_value": 0.5},
+        np.pad(IMAGES, ((0, 0), (0, 0), (1, 2), (0, 3)), constant_values=0.5),
+        [],
+    ),
+    (
+        "pad2d",
+        {"X": IMAGES, "Paddings": ints(2, 1, 3, 0, dtype=np.int64)},
+        {"mode": "reflect"},
+        np.pad(IMAGES, ((0, 0), (0, 0), (2, 1), (3, 0)), mode="reflect"),
+        ["Paddings"],
+    ),
+    (
+        "pad2d",
+        {"X": IMAGES, "Paddings": ints(1, 0, 0, 1)},
+        {"mode": "edge", "data_format": "NHWC"},
+        np.pad(IMAGES, ((0, 0), (1, 0), (0, 1), (0, 0)), mode="edge"),
+        ["X"],
+    ),
+    ("pow", {"X": np.abs(X) + 0.1, "FactorTensor": np.array([2.5])}, {}, (np.abs(X) + 0.1) ** 2.5, []),
+    ("pow", {"X": X, "FactorTensor": np.array([[3.0]], np.float32)}, {"factor": 2.0}, X**3, ["FactorTensor"]),
+    (
         "nearest_interp",
         {"X": IMAGES, "SizeTensor": each(6, 8)},
         {"align_corners": False, "out_h": -1, "out_w": 8},
@@ -102,8 +125,8 @@ def test_inputs_in_place_of_attributes(case: Any) -> None:
     test = OpTest(op_type, inputs, attrs, {"Out": out}, known)
     test.check_outputs()
     slot = next(iter(inputs))
-    if slot == "X" and "Scale" in inputs:  # a scale has no gradient, but it is no integer
-        inputs = {**inputs, "Scale": inputs["Scale"].astype(np.float64)}
+    for number in {"Scale", "FactorTensor"} & set(inputs):  # they have no gradient, but they are no integers
+        inputs = {**inputs, number: inputs[number].astype(np.float64)}
     OpTest(op_type, inputs, attrs, {"Out": out}, known).check_gradients([slot])
     if op_type in ("reshape", "unsqueeze"):
         outputs = {"Out": out, "XShape": np.zeros((0, *X.shape))}
@@ -131,6 +154,8 @@ def test_inputs_in_place_of_attributes(case: Any) -> None:
         ("fill_constant", {"ShapeTensorList": each(2, 3)}, {"shape": [1, 6]}, np.zeros((2, 3), np.float32)),
         ("uniform_random", {"ShapeTensor": ints(2, 3)}, {"shape": [1, 6]}, None),
         ("uniform_random", {"ShapeTensorList": each(2, 3)}, {"shape": [1, 6]}, None),
+        ("pad2d", {"X": IMAGES, "Paddings": ints(0, 0, 0, 0)}, {"paddings": [1, 2, 3, 4]}, IMAGES),
+        ("pow", {"X": X, "FactorTensor": np.array([2.0])}, {"factor": 3.0}, X**2),
         ("one_hot", {"X": ints(1)[None], "depth_tensor": ints(2)}, {"depth": 9}, np.float32([[0, 1]])),
         ("nearest_interp", {"X": IMAGES, "SizeTensor": each(3, 4)}, {"out_h": 9, "out_w": 9, "scale": 2.0}, IMAGES),
         ("nearest_interp", {"X": IMAGES, "OutSize": ints(3, 4)}, {"out_h": 9, "out_w": 9, "scale": 2.0}, IMAGES),
@@ -248,6 +273,19 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], tuple[
     ("concat", {"X": [X, X], "AxisTensor": ints(2)}, {}, ValueError, ("AxisTensor", "[-2, 2)", "got 2"), "run"),
     ("concat", {"X": [X, X[:2]], "AxisTensor": ints(1)}, {}, ValueError, ("input X", "[2, 6]"), "run"),
     ("concat", {"X": [X, X], "AxisTensor": ints(0, 1)}, {}, ValueError, ("AxisTensor_0", "[2]"), "build"),
+    ("pad2d", {"X": IMAGES, "Paddings": ints(1, 0, 0)}, {}, ValueError, ("Paddings", "expected 4", "?"), "build"),
+    ("pad2d", {"X": IMAGES, "Paddings": ints(1, 0, -1, 0)}, {}, ValueError, ("input Paddings", "got -1 and 0"), "run"),
+    (
+        "pad2d",
+        {"X": IMAGES, "Paddings": ints(0, 0, 0, 4)},
+        {"mode": "reflect"},
+        ValueError,
+        ("input Paddings", "less than the extent of dimension 3", "[0, 0, 0, 4]"),
+        "run",
+    ),
+    ("pad2d", {"X": IMAGES, "Paddings": np.zeros(4)}, {}, TypeError, ("Paddings_0", "float64"), "build"),
+    ("pow", {"X": X, "FactorTensor": np.ones(2)}, {}, ValueError, ("FactorTensor", "single element", "[2]"), "build"),
+    ("pow", {"X": X, "FactorTensor": ints(2)}, {}, TypeError, ("FactorTensor", "float32 or float64", "int32"), "build"),
     ("nearest_interp", {"X": IMAGES, "SizeTensor": each(1, 2, 3)}, {}, ValueError, ("SizeTensor", "got 3"), "build"),
     ("nearest_interp", {"X": IMAGES, "SizeTensor": each(0, 2)}, {}, ValueError, ("SizeTensor", "0 and 2"), "run"),
     ("nearest_interp", {"X": IMAGES, "Scale": np.array([-1.0])}, {}, ValueError, ("Scale", "got -1"), "run"),
@@ -258,7 +296,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], type[Exception], tuple[
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[0]} {', '.join(case[1])} {case[5]}")
 def test_inputs_that_do_not_fit_are_refused(case: Any) -> None:
     op_type, inputs, attrs, error, parts, when = case
-    known = [slot for slot in inputs if slot in ("Shape", "ShapeTensor", "AxesTensor", "StartsTensor")]
+    known = [slot for slot in inputs if slot in ("Shape", "ShapeTensor", "AxesTensor", "StartsTensor", "Paddings")]
     OpTest(op_type, inputs, attrs, known=known).check_refused(error, *parts, when=when)
 
 

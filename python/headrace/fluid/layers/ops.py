@@ -9,7 +9,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
 
 __all__ = [
     "abs",
@@ -73,7 +73,6 @@ _FUNCTIONS: dict[str, dict[str, str]] = {
     "leaky_relu": {"alpha": "alpha"},
     "log": {},
     "logsigmoid": {},
-    "pow": {"factor": "factor"},
     "reciprocal": {},
     "relu": {},
     "relu6": {"threshold": "threshold"},
@@ -159,7 +158,18 @@ hard_swish = _function("hard_swish")
 leaky_relu = _function("leaky_relu")
 log = _function("log")
 logsigmoid = _function("logsigmoid")
-pow = _function("pow")
+
+
+def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) -> Variable:
+    """``x`` to the power of ``factor``, a number, or a float32 or float64 variable of one element, which gets no
+    gradient.
+    """
+    check_variable(x, "x", "pow")
+    if isinstance(factor, Variable):
+        return append_layer("pow", {"X": x, "FactorTensor": factor}, name=name)
+    return append_layer("pow", {"X": x}, {"factor": float(factor)}, name)
+
+
 reciprocal = _function("reciprocal")
 relu = _function("relu")
 relu6 = _function("relu6")

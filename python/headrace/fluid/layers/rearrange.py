@@ -7,7 +7,15 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import Ints, LayerHelper, append_layer, check_variable, declare_known, ints_argument
+from headrace.fluid.layer_helper import (
+    Ints,
+    LayerHelper,
+    append_layer,
+    check_shape,
+    check_variable,
+    declare_known,
+    ints_argument,
+)
 
 __all__ = [
     "crop",
@@ -102,7 +110,7 @@ def pad(x: Variable, paddings: Sequence[int], pad_value: float = 0.0, name: str 
 
 def pad2d(
     input: Variable,
-    paddings: Sequence[int] = (0, 0, 0, 0),
+    paddings: Variable | Sequence[int] = (0, 0, 0, 0),
     mode: str = "constant",
     pad_value: float = 0.0,
     data_format: str = "NCHW",
@@ -111,10 +119,13 @@ def pad2d(
     """Images with more pixels around them.
 
     Args:
-        paddings: top, bottom, left, right.
+        paddings: top, bottom, left, right; or an int32 or int64 variable of these four.
         mode: "constant": the new pixels are ``pad_value``; "reflect": as in a mirror; "edge": the nearest pixel.
     """
-    attrs = {"paddings": list(paddings), "mode": mode, "pad_value": float(pad_value), "data_format": data_format}
+    attrs: dict[str, Any] = {"mode": mode, "pad_value": float(pad_value), "data_format": data_format}
+    if isinstance(paddings, Variable):
+        return append_layer("pad2d", {"X": input, "Paddings": paddings}, attrs, name)
+    attrs["paddings"] = check_shape(paddings, "paddings", "pad2d")
     return append_layer("pad2d", {"X": input}, attrs, name)
 
 
