@@ -129,7 +129,10 @@ def test_moves(exe: fluid.Executor) -> None:
         layers.slice(x, [1, 3], [1, -1], [3, 3]),
         layers.reverse(layers.reverse(x, [1, 2]), -2),
         layers.stack(layers.unstack(x, axis=1), axis=1),
+        layers.pad2d(x, layers.assign(np.array([0, 1, 2, 0], np.int32)), mode="edge"),
+        layers.pixel_shuffle(layers.stack([layers.reduce_max(x, [1])] * 4, axis=1), 2),
     ]
+    assert outs[-2].shape == (-1, IMAGES.shape[1], -1, -1)
     got = exe.run(feed={"images": IMAGES}, fetch_list=outs)
     expected = [
         np.pad(IMAGES, ((0, 0), (0, 0), (1, 0), (0, 2)), constant_values=7),
@@ -137,9 +140,16 @@ def test_moves(exe: fluid.Executor) -> None:
         IMAGES[:, 1:3, :, -1:],
         IMAGES[:, ::-1],
         IMAGES,
+        np.pad(IMAGES, ((0, 0), (0, 0), (0, 1), (2, 0)), mode="edge"),
+        IMAGES.max(1, keepdims=True).repeat(2, 2).repeat(2, 3),
     ]
+    assert len(got) == len(expected)
     for value, wanted in zip(got, expected):
         np.testing.assert_array_equal(value, wanted)
+    with pytest.raises(TypeError, match=r"upscale_factor.*2\.0"):
+        layers.pixel_shuffle(x, 2.0)
+    with pytest.raises(TypeError, match=r"layers\.pad2d: paddings"):
+        layers.pad2d(x, [0, 1.5, 0, 0])
 
 
 def test_volumes(exe: fluid.Executor) -> None:

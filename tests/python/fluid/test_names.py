@@ -204,6 +204,7 @@ FLUID = {
     "layers.pad": "x paddings pad_value name",
     "layers.pad2d": "input paddings mode pad_value data_format name",
     "layers.pad_constant_like": "x y pad_value name",
+    "layers.pixel_shuffle": "x upscale_factor",
     "layers.pow": "x factor name",
     "layers.prelu": "x mode param_attr name",
     "layers.rank_loss": "label left right name",

@@ -423,6 +423,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     # images
     yield "maxout", Rows(images, {"groups": 2}, widths=(3, 1), many=3000)
     yield "shuffle_channel", Rows(images, {"group": 2}, widths=(3, 1), many=3000, lod=())
+    yield "pixel_shuffle", Rows(images, {"upscale_factor": 2}, widths=(3, 1), many=3000, lod=())
     yield "pad2d", Rows(images, {"paddings": [1, 0, 0, 2]}, widths=(3, 1), many=3000, lod=())
     for kind in ("max", "avg"):
         window = {"ksize": [2, 2], "paddings": [1, 1], "pooling_type": kind}

@@ -80,6 +80,20 @@ def test_moves(case: tuple[str, str, np.ndarray, dict[str, Any], np.ndarray]) ->
     test.check_gradients([slot])
 
 
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_pixel_shuffle(factor: int) -> None:
+    x = RNG.uniform(-1, 1, (2, 2 * factor**2, 2, 3))
+    expected = np.empty((2, 2, 2 * factor, 3 * factor))
+    for n, c, h, w in np.ndindex(*expected.shape):
+        channel = c * factor**2 + h % factor * factor + w % factor
+        expected[n, c, h, w] = x[n, channel, h // factor, w // factor]
+    test = OpTest("pixel_shuffle", {"X": x}, {"upscale_factor": factor}, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    empty = OpTest("pixel_shuffle", {"X": x[:0]}, {"upscale_factor": factor}, {"Out": expected[:0]})
+    empty.check_outputs()
+
+
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float32"])
 def test_moves_of_any_dtype(dtype: str) -> None:
     x = np.array([[0, 1, 1], [1, 0, 0]]).astype(dtype)
@@ -134,6 +148,9 @@ def test_the_dims_of_another_tensor() -> None:
         ("shuffle_channel", {"X": X}, {"group": 1}, ["X", "rank 4"]),
         ("shuffle_channel", {"X": CHANNELS}, {"group": 4}, ["group", "6"]),
         ("shuffle_channel", {"X": CHANNELS}, {"group": 0}, ["group"]),
+        ("pixel_shuffle", {"X": X}, {"upscale_factor": 1}, ["X", "rank 4"]),
+        ("pixel_shuffle", {"X": CHANNELS}, {"upscale_factor": 2}, ["input X", "multiple of 4", "[2, 6, 2, 3]"]),
+        ("pixel_shuffle", {"X": CHANNELS}, {"upscale_factor": 0}, ["upscale_factor", "got 0"]),
         ("expand", {"X": X}, {"expand_times": [2, 1]}, ["expand_times"]),
         ("expand", {"X": X}, {"expand_times": [2, 0, 1]}, ["expand_times"]),
         ("pad", {"X": X}, {"paddings": [1, 1]}, ["paddings"]),

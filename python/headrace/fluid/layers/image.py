@@ -29,6 +29,7 @@ __all__ = [
     "max_pool2d_with_index",
     "max_pool3d_with_index",
     "maxout",
+    "pixel_shuffle",
     "pool2d",
     "pool3d",
     "shuffle_channel",
@@ -534,6 +535,18 @@ def lrn(
 def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
     """The greatest of each ``groups`` neighbouring channels of [N, C, H, W] (Goodfellow et al., 2013)."""
     return append_layer("maxout", {"X": x}, {"groups": groups}, name)
+
+
+def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
+    """Larger images of [N, C, H, W]: ``upscale_factor``² channels of a pixel become a square of pixels (Shi et al.,
+    2016).
+
+    Returns:
+        [N, C / upscale_factor², H · upscale_factor, W · upscale_factor].
+    """
+    if not isinstance(upscale_factor, (int, np.integer)):
+        raise errors.TypeMismatch(f"layers.pixel_shuffle: upscale_factor has to be an integer, got {upscale_factor!r}")
+    return append_layer("pixel_shuffle", {"X": x}, {"upscale_factor": int(upscale_factor)})
 
 
 def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variable:
