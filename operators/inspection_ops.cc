@@ -10,8 +10,13 @@
 namespace headrace::ops {
 namespace {
 
+// What an input holds; of SelectedRows, the rows that they have.
+const LoDTensor& ElementsIn(const ExecutionContext& ctx, HashedName slot) {
+  return ctx.IsSelectedRows(slot) ? ctx.InputRows(slot).value() : ctx.Input(slot);
+}
+
 void ShapeKernel(const ExecutionContext& ctx) {
-  const DDim& dims = ctx.Input("Input").dims();
+  const DDim& dims = ElementsIn(ctx, "Input").dims();
   int32_t* out = ctx.Output("Out")->mutable_data<int32_t>();
   for (size_t d = 0; d < dims.size(); ++d) {
     out[d] = static_cast<int32_t>(dims[d]);
@@ -45,7 +50,7 @@ enum class Finding { kAllFinite, kAnyInfinite, kAnyNaN };
 
 template <typename T, Finding kFinding>
 void FindKernel(const ExecutionContext& ctx) {
-  const LoDTensor& x_tensor = ctx.Input("X");
+  const LoDTensor& x_tensor = ElementsIn(ctx, "X");
   const T* x = x_tensor.data<T>();
   const T* end = x + x_tensor.numel();
   bool* out = ctx.Output("Out")->mutable_data<bool>();
@@ -68,7 +73,7 @@ template <Finding kFinding>
 OpRegistrar&& Find(OpRegistrar&& op, const char* comment) {
   return std::move(op)
       .Comment(comment)
-      .Input("X", "any shape")
+      .Input("X", "any shape, or SelectedRows", kSelectedRows)
       .Output("Out", "bool [1]")
       .InferShape(InferOneBool)
       .template Kernel<float>(FindKernel<float, kFinding>)
@@ -80,11 +85,14 @@ OpRegistrar&& Find(OpRegistrar&& op, const char* comment) {
 }  // namespace
 
 HEADRACE_REGISTER_OP(shape)
-    .Comment("The dims of a tensor.")
-    .Input("Input", "any shape")
+    .Comment("The dims of a tensor; of SelectedRows, those of the rows that they have.")
+    .Input("Input", "any shape, or SelectedRows", kSelectedRows)
     .Output("Out", "int32 [rank of Input]")
     .InferShape([](InferShapeContext& ctx) {
-      const DDim dims = ctx.InputDim("Input");
+      DDim dims = ctx.InputDim("Input");
+      if (ctx.InputIsSelectedRows("Input") && !dims.empty()) {
+        dims[0] = -1;  // how many rows they have, only the run knows
+      }
       HR_ENFORCE(std::all_of(dims.begin(), dims.end(), [](int64_t extent) { return extent <= INT32_MAX; }),
                  InvalidArgument, "input Input: expected dims that fit an int32, got ", ToString(dims));
       SetOutput(ctx, "Out", {static_cast<int64_t>(dims.size())}, DataType::kInt32);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "framework/op_registry.h"
@@ -35,12 +36,10 @@ void CheckNumberAttr(const InferShapeContext& ctx, HashedName name) {
 }
 
 template <typename T>
-void ScaleKernel(const ExecutionContext& ctx) {
-  const LoDTensor& x = ctx.Input("X");
-  LoDTensor* out = ctx.Output("Out");
-  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.attrs(), "scale"));
-  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.attrs(), "bias"));
-  if (!ctx.Attr<bool>("bias_after_scale")) {
+void ScaleElements(const AttributeIndex& op, const LoDTensor& x, LoDTensor* out) {
+  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(op, "scale"));
+  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(op, "bias"));
+  if (!op.Attr<bool>("bias_after_scale")) {
     bias *= scale;
   }
   T* to = out->mutable_data<T>();
@@ -50,6 +49,34 @@ void ScaleKernel(const ExecutionContext& ctx) {
       to[i] = static_cast<T>(static_cast<Wrapping<T>>(from[i]) * scale + bias);
     }
   });
+}
+
+template <typename T>
+void ScaleKernel(const ExecutionContext& ctx) {
+  if (!ctx.IsSelectedRows("X")) {
+    ScaleElements<T>(ctx.attrs(), ctx.Input("X"), ctx.Output("Out"));
+    return;
+  }
+  const SelectedRows& x = ctx.InputRows("X");
+  SelectedRows scaled;  // Out may be X
+  *scaled.mutable_rows() = x.rows();
+  scaled.set_height(x.height());
+  scaled.mutable_value()->Resize(x.value().dims());
+  ScaleElements<T>(ctx.attrs(), x.value(), scaled.mutable_value());
+  *ctx.OutputRows("Out") = std::move(scaled);
+}
+
+void InferScale(InferShapeContext& ctx) {
+  CheckNumberAttr(ctx, "scale");
+  CheckNumberAttr(ctx, "bias");
+  ctx.ShareAll("X", "Out");
+  if (ctx.InputIsSelectedRows("X")) {
+    const double bias = ctx.Attr<double>("bias");
+    HR_ENFORCE(bias == 0, InvalidArgument,
+               "attribute bias: expected 0, as input X holds SelectedRows and the rows that they lack stay zero, got ",
+               bias);
+    ctx.SetOutputSelectedRows("Out");
+  }
 }
 
 std::vector<OpDesc> ScaleGradient(const OpDesc& op) {
@@ -72,17 +99,13 @@ void IncrementKernel(const ExecutionContext& ctx) {
 
 HEADRACE_REGISTER_OP(scale)
     .Comment("scale · X + bias, or scale · (X + bias). Out may be X.")
-    .Input("X", "any shape")
-    .Output("Out", "dims and dtype of X")
+    .Input("X", "any shape, or SelectedRows", kSelectedRows)
+    .Output("Out", "dims and dtype of X; SelectedRows if X is", kSelectedRows)
     .InPlace("Out", "X")
     .Attr<double>("scale", "factor", 1.0)
     .Attr<double>("bias", "summand", 0.0)
     .Attr<bool>("bias_after_scale", "whether the bias is added to the product", true)
-    .InferShape([](InferShapeContext& ctx) {
-      CheckNumberAttr(ctx, "scale");
-      CheckNumberAttr(ctx, "bias");
-      ctx.ShareAll("X", "Out");
-    })
+    .InferShape(InferScale)
     .Kernel<float>(ScaleKernel<float>)
     .Kernel<double>(ScaleKernel<double>)
     .Kernel<int32_t>(ScaleKernel<int32_t>)

@@ -206,7 +206,7 @@ def unstack(x: Variable, axis: int = 0, num: int | None = None) -> list[Variable
 
 
 def shape(input: Variable) -> Variable:
-    """The dimensions of ``input``, int32 [rank]."""
+    """The dimensions of ``input``, int32 [rank]; of SelectedRows, those of the rows that they have."""
     helper = LayerHelper("shape")
     out = helper.create_variable("int32", stop_gradient=True)
     helper.append_op({"Input": check_variable(input, "input", "shape")}, {"Out": out})
