@@ -1,5 +1,5 @@
-// Gradients that several steps add to, and that of an array: one tensor for each place that has one so far. See
-// framework/backward.cc.
+// Arrays, and gradients that several steps add to: that of an array is one tensor for each place that has one so far.
+// See framework/backward.cc.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
+
+inline bool IsArray(const VarDesc* var) { return var != nullptr && var->kind == VarKind::kLoDTensorArray; }
 
 inline void SetZerosLike(const LoDTensor& like, LoDTensor* out) {
   out->Resize(like.dims());

@@ -95,8 +95,6 @@ void SumKernel(const ExecutionContext& ctx) {
   AddSelectedRows(ctx, to);
 }
 
-bool IsArray(const VarDesc* var) { return var != nullptr && var->kind == VarKind::kLoDTensorArray; }
-
 // Elements of arrays may have dims of their own; the run checks them.
 void InferSumOfArrays(InferShapeContext& ctx) {
   for (size_t k = 0; k < ctx.InputSize("X"); ++k) {

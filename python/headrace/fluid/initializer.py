@@ -153,9 +153,16 @@ class BilinearInitializer(Initializer):
 
 
 class NumpyArrayInitializer(Initializer):
-    """The elements of an array, which becomes part of the startup program. float32, int32 and int64 variables."""
+    """The elements of an array, which becomes part of the startup program. bool, float32, int32 and int64
+    variables.
+    """
 
-    _ATTRS: ClassVar = {VarType.FP32: "fp32_values", VarType.INT32: "int32_values", VarType.INT64: "int64_values"}
+    _ATTRS: ClassVar = {
+        VarType.BOOL: "bool_values",
+        VarType.FP32: "fp32_values",
+        VarType.INT32: "int32_values",
+        VarType.INT64: "int64_values",
+    }
 
     def __init__(self, value: np.ndarray) -> None:
         self.value = np.asarray(value)
@@ -167,10 +174,12 @@ class NumpyArrayInitializer(Initializer):
             )
         if var.dtype not in self._ATTRS:
             raise errors.TypeMismatch(
-                f"an array can initialise float32, int32 and int64; '{var.name}' is {core.dtype_name(var.dtype)}"
+                f"an array can initialise bool, float32, int32 and int64; '{var.name}' is {core.dtype_name(var.dtype)}"
             )
-        values = self.value.astype(core.dtype_name(var.dtype)).ravel().tolist()
-        attrs = {"shape": list(var.shape), "dtype": int(var.dtype), self._ATTRS[var.dtype]: values}
+        values = self.value.astype(core.dtype_name(var.dtype))
+        if var.dtype == VarType.BOOL:
+            values = values.astype("int32")  # as Fluid keeps them
+        attrs = {"shape": list(var.shape), "dtype": int(var.dtype), self._ATTRS[var.dtype]: values.ravel().tolist()}
         return block.append_op("assign_value", outputs={"Out": var}, attrs=attrs)
 
 

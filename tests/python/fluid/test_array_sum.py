@@ -1,4 +1,4 @@
-"""sum of arrays, place by place."""
+"""sum and assign of arrays, place by place."""
 
 from __future__ import annotations
 
@@ -120,3 +120,93 @@ def test_gradients_of_sums_of_arrays_in_a_loop(exe: fluid.Executor) -> None:
     # x, x + 0 x, x + 1 x, 2 x + 2 x
     np.testing.assert_allclose(value, [4 * 3.0])
     np.testing.assert_allclose(found_gradient, [4, 4])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
+def test_a_copy_of_an_array_is_one_of_its_own(exe: fluid.Executor, dtype: str) -> None:
+    lengths = [[1, 2]]
+    rows = layers.data("rows", [2], lod_level=1)
+    a = filled([[1, 0], None, layers.cast(rows, dtype)], dtype)
+    b = layers.assign(a)
+    assert b.type == fluid.core.VarType.LOD_TENSOR_ARRAY
+    layers.array_write(
+        layers.cast(layers.fill_constant([1], "int64", 1), dtype), layers.fill_constant([1], "int64", 0), a
+    )
+    first, last = (layers.array_read(b, layers.fill_constant([1], "int64", i)) for i in (0, 2))
+    outs = [first, last, layers.array_length(b), *elements(a, 1)]
+    feed = {"rows": fluid.create_lod_tensor(np.eye(3, 2, dtype=np.float32), lengths, fluid.CPUPlace())}
+    for _ in range(2):
+        kept, sequences, length, changed = exe.run(feed=feed, fetch_list=outs, return_numpy=False)
+        np.testing.assert_array_equal(np.array(kept), np.array([1, 0], dtype))
+        np.testing.assert_array_equal(np.array(sequences), np.eye(3, 2).astype(dtype))
+        assert sequences.recursive_sequence_lengths() == lengths
+        assert np.array(kept).dtype == np.dtype(dtype)
+        assert np.array(length)[0] == 3
+        np.testing.assert_array_equal(np.array(changed), np.array([1], dtype))
+
+
+def test_a_shorter_array_replaces_a_longer_one(exe: fluid.Executor) -> None:
+    long, short = filled([[1.0], [2.0], [3.0]]), filled([None, [5.0]])
+    assert layers.assign(short, output=long) is long
+    layers.assign(long, output=long)
+    second = layers.array_read(long, layers.fill_constant([1], "int64", 1))
+    length, second = exe.run(fetch_list=[layers.array_length(long), second])
+    assert length[0] == 2
+    np.testing.assert_array_equal(second, [5.0])
+    with pytest.raises(IndexError, match="nothing has been written"):
+        exe.run(fetch_list=elements(long, 1))
+
+
+def test_an_array_is_assigned_to_arrays_only(exe: fluid.Executor) -> None:
+    x = layers.fill_constant([1], "float32", 1)
+    array = filled([[1.0]])
+    with pytest.raises(TypeError, match=rf"output Out.*'{array.name}', a LoDTensorArray"):
+        layers.assign(x, output=array)
+    with pytest.raises(TypeError, match=r"'assign'|LoDTensorArray"):
+        layers.square(layers.assign(array))
+
+
+@pytest.mark.parametrize("kind", ["copy", "itself", "both", "overwritten"])
+def test_gradients_of_copies_of_arrays(exe: fluid.Executor, kind: str) -> None:
+    x = layers.data("x", [3], append_batch_size=False)
+    x.stop_gradient = False
+    a = filled([layers.scale(x, 2.0), layers.scale(x, 3.0)])
+    value = np.array([1.0, -2.0, 0.5], np.float32)
+    if kind == "overwritten":
+        b = filled([layers.scale(x, 7.0)])
+        layers.assign(a, output=b)
+    else:
+        b = layers.assign(a, output=a if kind == "itself" else None)
+    terms = [layers.square(element) for element in elements(b, 2)]
+    expected = 2 * value * (4 + 9)
+    if kind == "both":
+        terms.append(layers.scale(elements(a, 2)[1], 10.0))
+        expected = expected + 30
+    gradient = gradient_by(x, layers.reduce_sum(layers.sums(terms)))
+    for _ in range(2):
+        (found,) = exe.run(feed={"x": value}, fetch_list=[gradient])
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_gradients_of_copies_of_arrays_in_a_loop(exe: fluid.Executor) -> None:
+    """Each step works on a copy and puts it back."""
+    x = layers.data("x", [2], append_batch_size=False)
+    x.stop_gradient = False
+    i, n = layers.fill_constant([1], "int64", 0), layers.fill_constant([1], "int64", 3)
+    states, copy = layers.create_array("float32"), layers.create_array("float32")
+    layers.array_write(x, i, states)
+    more = layers.less_than(i, n)
+    loop = layers.While(more)
+    with loop.block():
+        layers.assign(states, output=copy)
+        found = layers.elementwise_mul(layers.array_read(copy, i), x)
+        layers.increment(i)
+        layers.array_write(found, i, copy)
+        layers.assign(copy, output=states)
+        layers.less_than(i, n, cond=more)
+    loss = layers.reduce_sum(layers.array_read(states, n))  # x to the power of 4
+    gradient = gradient_by(x, loss)
+    value = np.array([1.5, -2.0], np.float32)
+    for _ in range(2):
+        (found_gradient,) = exe.run(feed={"x": value}, fetch_list=[gradient])
+        np.testing.assert_allclose(found_gradient, 4 * value**3, rtol=1e-6)

@@ -188,6 +188,24 @@ def test_reductions_and_elementwise() -> None:
         np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6, err_msg=str(out))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int64", "bool"])
+def test_an_array_is_part_of_the_program(dtype: str) -> None:
+    array = np.array([[0, 1], [2, 0]]).astype(dtype)
+    given = fluid.layers.create_tensor(dtype)
+    outs = [fluid.layers.assign(array), fluid.layers.assign(array, given), fluid.layers.assign(array[:0])]
+    for value, expected in zip(run(*outs), (array, array, array[:0])):
+        assert value.dtype == array.dtype
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_arrays_of_other_dtypes_are_no_part_of_a_program() -> None:
+    for array in (np.zeros(2), np.zeros(2, np.int8)):
+        with pytest.raises(TypeError, match=rf"layers\.assign: .*got {array.dtype}; convert it"):
+            fluid.layers.assign(array)
+    with pytest.raises(TypeError, match="float64"):
+        fluid.layers.assign(np.zeros(2), fluid.layers.create_tensor("float64"))
+
+
 def test_the_exponent_may_be_a_variable() -> None:
     x = np.array([0.5, 1.0, 2.0], np.float32)
     w = fluid.layers.create_parameter(

@@ -127,6 +127,51 @@ def test_merged_rows_and_their_elements(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(got, np.repeat([[1.0], [3.0], [1.0], [1.0]], WIDTH, 1))  # rows 0, 2, 5, 6
 
 
+def test_rows_are_copied_scaled_and_looked_at(exe: fluid.Executor) -> None:
+    gradient = fluid.backward.append_backward(layers.reduce_sum(look_up(True)))[0][1]
+    copied, scaled = layers.assign(gradient), layers.scale(gradient, -3.0)
+    in_place = layers.assign(gradient)
+    fluid.default_main_program().global_block().append_op("scale", {"X": in_place}, {"Out": in_place}, {"scale": 0.5})
+    for rows in (copied, scaled, in_place):
+        assert rows.type == VarType.SELECTED_ROWS
+        assert rows.shape == (ROWS, WIDTH)
+    infinite = layers.scale(gradient, float("inf"))
+    facts = [f(rows) for rows in (gradient, infinite) for f in (layers.isfinite, layers.has_inf, layers.has_nan)]
+    nan = layers.has_nan(layers.scale(infinite, 0.0))
+    dims = layers.shape(gradient)
+    values = [layers.get_tensor_from_selected_rows(rows) for rows in (gradient, copied, scaled, in_place)]
+    merged = layers.get_tensor_from_selected_rows(layers.merge_selected_rows(scaled))
+    assert dims.shape == (2,)
+    exe.run(fluid.default_startup_program())
+    for ids in (IDS, IDS[:1]):
+        got = exe.run(feed={"ids": ids}, fetch_list=[*values, merged, dims, *facts, nan])
+        for value, factor in zip(got, (1.0, 1.0, -3.0, 0.5)):
+            np.testing.assert_array_equal(value, np.full((ids.size, WIDTH), factor))
+        assert got[4].shape == (len(np.unique(ids)), WIDTH)
+        np.testing.assert_array_equal(got[5], [ids.size, WIDTH])
+        assert [bool(fact[0]) for fact in got[6:]] == [True, False, False, False, True, False, True]
+
+
+def test_a_bias_is_not_added_to_rows() -> None:
+    gradient = fluid.backward.append_backward(layers.reduce_sum(look_up(True)))[0][1]
+    with pytest.raises(errors.InvalidArgument, match=r"attribute bias: expected 0.*got 1 \[operator 'scale'"):
+        layers.scale(gradient, 2.0, bias=1.0)
+
+
+def copied_table(is_sparse: bool) -> Variable:
+    """The gradients of what the table is copied and scaled to are sparse."""
+    block = fluid.default_main_program().global_block()
+    parameter = layers.create_parameter([ROWS, WIDTH], "float64", "table")
+    ids, more = (layers.data(name, [-1, 2, 1], append_batch_size=False, dtype="int64") for name in ("ids", "more"))
+    copies = [layers.assign(parameter), layers.scale(parameter, 3.0), layers.sums([parameter])]
+    losses = []
+    for copy, rows in zip(copies, (ids, more, ids)):
+        out = block.create_var(dtype="float64")
+        block.append_op("lookup_table", {"W": copy, "Ids": rows}, {"Out": out}, {"is_sparse": is_sparse})
+        losses.append(layers.mean(layers.square(out)))
+    return layers.sums(losses)
+
+
 def two_look_ups(is_sparse: bool) -> Variable:
     return layers.mean(layers.square(look_up(is_sparse))) + layers.mean(look_up(is_sparse, "more"))
 
@@ -137,7 +182,7 @@ def dense_and_look_up(is_sparse: bool) -> Variable:
     return layers.mean(layers.square(rows)) + layers.mean(look_up(is_sparse, "more")) + layers.mean(whole * whole)
 
 
-@pytest.mark.parametrize("loss_of", [two_look_ups, dense_and_look_up])
+@pytest.mark.parametrize("loss_of", [two_look_ups, dense_and_look_up, copied_table])
 def test_gradients_of_several_uses_are_added_up(exe: fluid.Executor, loss_of: Callable[[bool], Variable]) -> None:
     dense, sparse = (train(exe, is_sparse, OPTIMIZERS["sgd"], loss_of=loss_of) for is_sparse in (False, True))
     np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-15)

@@ -13,6 +13,8 @@ from headrace.testing import OpTest
 RNG = np.random.default_rng(29)
 X = RNG.uniform(-1, 1, (2, 1, 3))
 NUMBERS = {"float32": 5, "float64": 6, "int32": 2, "int64": 3}
+#: The attributes of assign_value.
+VALUES = {"bool": "bool_values", "float32": "fp32_values", "int32": "int32_values", "int64": "int64_values"}
 
 FORMS: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("reshape", {"shape": [3, 2]}, (3, 2)),
@@ -145,7 +147,7 @@ def test_constants_that_do_not_fit_are_refused() -> None:
 
 
 def test_values_that_are_not_those_of_the_tensor_are_refused() -> None:
-    for dtype, attr in (("float32", "fp32_values"), ("int32", "int32_values"), ("int64", "int64_values")):
+    for dtype, attr in VALUES.items():
         attrs = {"shape": [2, 2], "dtype": int(core.convert_dtype(dtype))}
         for count in (3, 5):
             test = OpTest("assign_value", {}, {**attrs, attr: [1] * count})
@@ -173,9 +175,10 @@ def test_a_batch_of_sequences_has_the_size_of_their_number() -> None:
 
 
 def test_values_of_the_program() -> None:
-    for dtype, attr in (("float32", "fp32_values"), ("int32", "int32_values"), ("int64", "int64_values")):
-        value = np.array([[1, 2], [3, 4]], dtype)
-        attrs = {"shape": [2, 2], "dtype": NUMBERS[dtype], attr: value.ravel().tolist()}
+    for dtype, attr in VALUES.items():
+        values = [1, 2, 0, 4]
+        value = np.array(values, dtype).reshape(2, 2)
+        attrs = {"shape": [2, 2], "dtype": int(core.convert_dtype(dtype)), attr: values}
         OpTest("assign_value", {}, attrs, {"Out": value}).check_outputs()
 
 

@@ -119,7 +119,9 @@ def sum(x: Variable | Sequence[Variable]) -> Variable:
 
 
 def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Variable:
-    """A copy of a variable, or a constant from an array."""
+    """A copy of a variable, which may also be an array of variables or SelectedRows; or a constant from an array of
+    float32, int32, int64 or bool.
+    """
     helper = LayerHelper("assign")
     if isinstance(input, Variable):
         output = helper.create_variable(input.dtype) if output is None else output
@@ -127,6 +129,11 @@ def assign(input: Variable | np.ndarray, output: Variable | None = None) -> Vari
         return output
     array = np.asarray(input)
     if output is None:
+        if array.dtype.name not in ("float32", "int32", "int64", "bool"):
+            raise errors.TypeMismatch(
+                f"layers.assign: an array becomes part of the program as float32, int32, int64 or bool, got "
+                f"{array.dtype}; convert it with astype, and the variable with layers.cast"
+            )
         output = helper.create_variable(array.dtype, stop_gradient=True)
     output.desc.shape = list(array.shape)
     NumpyArrayInitializer(array)(output, helper.main_program.current_block())
