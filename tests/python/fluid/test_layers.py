@@ -456,8 +456,24 @@ def test_a_range_of_nothing_is_refused() -> None:
         fluid.layers.range(0, 1, 0.5, "int32")
     with pytest.raises(errors.TypeMismatch, match=r"layers.range: step must be a number, got 'one'"):
         fluid.layers.range(0, 1, "one", "float32")
-    with pytest.raises(errors.Unimplemented, match=r"layers.range: end cannot be a variable"):
-        fluid.layers.range(0, fluid.layers.ones([1], "int64"), 1, "int64")
+    with pytest.raises(errors.InvalidArgument, match=r"layers.range: end must be an integer for dtype int64, got 2.5"):
+        fluid.layers.range(fluid.layers.ones([1], "int64"), 2.5, 1, "int64")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_range_of_variables(dtype: str) -> None:
+    numbers = [fluid.layers.fill_constant([1], kind, value) for kind, value in ((dtype, 1), ("int64", 8), (dtype, 3))]
+    start, end, step = numbers
+    outs = [
+        fluid.layers.range(start, end, step, dtype),
+        fluid.layers.range(8, start, -2, dtype),
+        fluid.layers.range(0, fluid.layers.cast(fluid.layers.shape(constant(np.zeros((4, 5))))[1], dtype), 1, dtype),
+    ]
+    for out, expected, got in zip(outs, ([1, 4, 7], [8, 6, 4, 2], [0, 1, 2, 3, 4]), run(*outs)):
+        assert out.shape == (-1,)
+        assert out.stop_gradient
+        np.testing.assert_array_equal(got, np.array(expected, dtype))
+        assert got.dtype == np.dtype(dtype)
 
 
 def test_embedding() -> None:

@@ -182,6 +182,47 @@ def test_values_of_the_program() -> None:
         OpTest("assign_value", {}, attrs, {"Out": value}).check_outputs()
 
 
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_range(dtype: str) -> None:
+    steps = [(0, 7, 3), (0, 6, 3), (5, -4, -2), (3, 4, 9)] + [(0.5, 2.0, 0.25)] * dtype.startswith("float")
+    for start, end, step in steps:
+        given = zip(("Start", "End", "Step"), (start, end, step))
+        test = OpTest(
+            "range",
+            {slot: np.array([value], dtype) for slot, value in given},
+            outputs={"Out": np.arange(start, end, step, dtype=dtype)},
+        )
+        test.check_outputs()
+
+
+def test_range_of_extreme_integers() -> None:
+    for dtype in ("int32", "int64"):
+        info = np.iinfo(dtype)
+        low, high, far = (np.array([n], dtype) for n in (info.min, info.max, info.max // 2 + 1))
+        expected = np.array([info.min, -(info.max // 2) - 1, 0, info.max // 2 + 1], dtype)
+        OpTest("range", {"Start": low, "End": high, "Step": far}, outputs={"Out": expected}).check_outputs()
+        down = {"Start": high, "End": low, "Step": low}
+        OpTest("range", down, outputs={"Out": np.array([info.max, -1], dtype)}).check_outputs()
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_ranges_of_nothing_and_of_different_things_are_refused(dtype: str) -> None:
+    def inputs(*values: float) -> dict[str, Any]:
+        return {slot: np.array([value]).astype(dtype) for slot, value in zip(("Start", "End", "Step"), values)}
+
+    for values in [(0, 1, 0), (0, 0, 1), (0, 3, -1), (3, 0, 1)]:
+        message = f"got {values[0]}, {values[1]} and {values[2]}"
+        OpTest("range", inputs(*values)).check_refused(ValueError, "Start, End and Step", message, when="run")
+    if dtype.startswith("float"):
+        for values in [(0, np.inf, 1), (0, 1, np.nan), (np.nan, 1, 1), (0, 1e30, 1e-5)]:
+            OpTest("range", inputs(*values)).check_refused(ValueError, "Start, End and Step", when="run")
+    for slot in ("Start", "End", "Step"):
+        two = {**inputs(0, 3, 1), slot: np.ones(2, dtype)}
+        OpTest("range", two).check_refused(ValueError, f"input {slot}", "single element", "[2]")
+    other = {**inputs(0, 3, 1), "End": np.ones(1, "int64" if dtype != "int64" else "int32")}
+    OpTest("range", other).check_refused(TypeError, "input End", dtype)
+
+
 @pytest.mark.parametrize("to", NUMBERS)
 @pytest.mark.parametrize("of", NUMBERS)
 def test_cast(of: str, to: str) -> None:

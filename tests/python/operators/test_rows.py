@@ -15,7 +15,7 @@ each_case = pytest.mark.parametrize(("op_type", "case"), CASES, ids=[op_type for
 
 #: Operators with a kernel that have no rows, or rows of no kind that the others have; tests of their own take care.
 ELSEWHERE = re.compile(
-    r".*_grad|test_.*|plugin_.*|fill|fill_constant.*|assign_value|.*_random.*|sampling_id|random_crop|nce|where"
+    r".*_grad|test_.*|plugin_.*|fill|fill_constant.*|assign_value|.*_random.*|sampling_id|random_crop|nce|where|range"
     r"|auc|mean_iou|precision_recall|chunk_eval|edit_distance|ctc_align|average_accumulates|beam_search"
     r"|merge_selected_rows|get_tensor_from_selected_rows"
 )

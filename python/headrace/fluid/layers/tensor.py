@@ -219,19 +219,24 @@ def rank(input: Variable) -> Variable:
     return assign(np.array(len(check_variable(input, "input", "rank").shape), np.int32))
 
 
-def range(start: float, end: float, step: float, dtype: Any) -> Variable:
-    """start, start + step, start + 2 · step, … before ``end``; [their number]. The three are numbers, not variables."""
+def range(start: float | Variable, end: float | Variable, step: float | Variable, dtype: Any) -> Variable:
+    """start, start + step, start + 2 · step, … before ``end``; [their number]. The three are numbers, or variables of
+    one element.
+    """
     is_integer = "int" in core.dtype_name(core.convert_dtype(dtype))
     given: dict[str, Any] = {"start": start, "end": end, "step": step}
+    has_variables = any(isinstance(value, Variable) for value in given.values())
     for what, value in given.items():
         if isinstance(value, Variable):
-            raise errors.Unimplemented(f"layers.range: {what} cannot be a variable")
+            continue
         if not isinstance(value, (int, float, np.number)):
             raise errors.TypeMismatch(f"layers.range: {what} must be a number, got {value!r}")
         if not math.isfinite(value):
             raise errors.InvalidArgument(f"layers.range: {what} must be finite, got {value}")
-        if is_integer and what != "end" and value != int(value):
+        if is_integer and (what != "end" or has_variables) and value != int(value):
             raise errors.InvalidArgument(f"layers.range: {what} must be an integer for dtype {dtype}, got {value}")
+    if isinstance(start, Variable) or isinstance(end, Variable) or isinstance(step, Variable):
+        return _range_of_variables((start, end, step), dtype)
     count = math.ceil((end - start) / step) if step != 0 else 0
     if count <= 0:
         raise errors.InvalidArgument(f"layers.range: from {start} to {end} there are no steps of {step}")
@@ -240,6 +245,19 @@ def range(start: float, end: float, step: float, dtype: Any) -> Variable:
     helper.append_op({"X": ones([count], "int64")}, {"Out": places}, {"axis": 0, "exclusive": True}, type="cumsum")
     attrs = {"scale": float(step), "bias": float(start)}
     helper.append_op({"X": cast(places, dtype)}, {"Out": out}, attrs, type="scale")
+    return out
+
+
+def _range_of_variables(values: Sequence[float | Variable], dtype: Any) -> Variable:
+    helper = LayerHelper("range")
+    out = helper.create_variable(dtype, stop_gradient=True)
+    number = core.convert_dtype(dtype)
+    variables = []
+    for value in values:
+        if not isinstance(value, Variable):
+            value = fill_constant([1], dtype, value)
+        variables.append(value if value.dtype == number else cast(value, dtype))
+    helper.append_op(dict(zip(("Start", "End", "Step"), variables)), {"Out": out})
     return out
 
 
