@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "framework/kernel_operator.h"
 #include "framework/op_registry.h"
 #include "operators/array_gradient.h"
+#include "operators/array_op.h"
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
@@ -71,24 +71,12 @@ void InferAssign(InferShapeContext& ctx) {
   }
 }
 
-// The kernels copy tensors and SelectedRows; the class, arrays.
-class AssignOp : public OperatorBase {
+class AssignOp : public ArrayOp {
  public:
-  explicit AssignOp(OpDesc op) : OperatorBase(std::move(op)), of_tensors_(desc(), OpRegistry::Get("assign")) {}
-
-  void Prepare(const BlockDesc& block) override { of_arrays_ = IsArray(block.FindVar(Output("Out"))); }
-  void Unbind() override {
-    OperatorBase::Unbind();
-    of_tensors_.Unbind();
-  }
+  using ArrayOp::ArrayOp;
 
  private:
-  void RunImpl(const Scope& scope, const Place& place) override {
-    if (!of_arrays_) {
-      of_tensors_.Run(scope, place);
-      return;
-    }
-    const ExecutionContext& ctx = Bind(scope);
+  void RunOnArrays(const ExecutionContext& ctx) override {
     const auto& x = ctx.InputAs<LoDTensorArray>("X");
     auto* out = ctx.OutputAs<LoDTensorArray>("Out");
     if (&x == out) {
@@ -105,9 +93,6 @@ class AssignOp : public OperatorBase {
       }
     }
   }
-
-  KernelOperator of_tensors_;
-  bool of_arrays_ = false;
 };
 
 template <typename T, typename Attr = T>

@@ -12,10 +12,18 @@
 namespace headrace::ops {
 namespace {
 
-// Calls visit(row of the result, place in its context, row of the input) for each row that a context has; what lies
-// outside of the sequence is left out.
+// The context of a row of the result: places [first, last) of it are rows of the sequence [begin, end), the others lie
+// outside.
+struct RowContext {
+  int64_t row;
+  int64_t begin;
+  int64_t end;
+  int64_t first;
+  int64_t last;
+};
+
 template <typename Visit>
-void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
+void ForEachContext(const ExecutionContext& ctx, Visit&& visit) {
   const LoDOffsets& offsets = SequencesOf(ctx, "X");
   const int64_t length = ctx.Attr<int32_t>("contextLength");
   const int64_t start = ctx.Attr<int32_t>("contextStart");
@@ -24,12 +32,21 @@ void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
     const auto end = static_cast<int64_t>(offsets[s + 1]);
     for (int64_t row = begin; row < end; ++row) {
       const int64_t first = std::clamp<int64_t>(begin - row - start, 0, length);
-      const int64_t last = std::clamp<int64_t>(end - row - start, first, length);
-      for (int64_t place = first; place < last; ++place) {
-        visit(row, place, row + start + place);
-      }
+      visit(RowContext{row, begin, end, first, std::clamp<int64_t>(end - row - start, first, length)});
     }
   }
+}
+
+// Calls visit(row of the result, place in its context, row of the input) for each row that a context has; what lies
+// outside of the sequence is left out.
+template <typename Visit>
+void ForEachNeighbour(const ExecutionContext& ctx, Visit&& visit) {
+  const int64_t start = ctx.Attr<int32_t>("contextStart");
+  ForEachContext(ctx, [&](const RowContext& context) {
+    for (int64_t place = context.first; place < context.last; ++place) {
+      visit(context.row, place, context.row + start + place);
+    }
+  });
 }
 
 // How many rows contexts need before and after a sequence.
@@ -45,24 +62,17 @@ struct Surroundings {
 // Calls visit(row of the result, place in its context, row of PaddingData) for what ForEachNeighbour leaves out.
 template <typename Visit>
 void ForEachPadding(const ExecutionContext& ctx, Visit&& visit) {
-  const LoDOffsets& offsets = SequencesOf(ctx, "X");
   const int64_t length = ctx.Attr<int32_t>("contextLength");
   const int64_t start = ctx.Attr<int32_t>("contextStart");
   const int64_t before = Surroundings(ctx.attrs()).before;
-  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-    const auto begin = static_cast<int64_t>(offsets[s]);
-    const auto end = static_cast<int64_t>(offsets[s + 1]);
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t first = std::clamp<int64_t>(begin - row - start, 0, length);
-      const int64_t last = std::clamp<int64_t>(end - row - start, first, length);
-      for (int64_t place = 0; place < first; ++place) {
-        visit(row, place, before + row + start + place - begin);
-      }
-      for (int64_t place = last; place < length; ++place) {
-        visit(row, place, before + row + start + place - end);
-      }
+  ForEachContext(ctx, [&](const RowContext& context) {
+    for (int64_t place = 0; place < context.first; ++place) {
+      visit(context.row, place, before + context.row + start + place - context.begin);
     }
-  }
+    for (int64_t place = context.last; place < length; ++place) {
+      visit(context.row, place, before + context.row + start + place - context.end);
+    }
+  });
 }
 
 // Each row with its context, side by side: [rows, contextLength · width]; outside of the sequence, zeros or the rows of

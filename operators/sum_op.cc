@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "framework/kernel_operator.h"
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/array_gradient.h"
+#include "operators/array_op.h"
 #include "operators/kernel_util.h"
 #include "operators/row_merge.h"
 
@@ -182,24 +182,12 @@ void AddElement(const std::string& name, size_t place, const LoDTensor& x, LoDTe
              DataTypeName(x.dtype()));
 }
 
-// The kernels add tensors and SelectedRows; the class, arrays.
-class SumOp : public OperatorBase {
+class SumOp : public ArrayOp {
  public:
-  explicit SumOp(OpDesc op) : OperatorBase(std::move(op)), of_tensors_(desc(), OpRegistry::Get("sum")) {}
-
-  void Prepare(const BlockDesc& block) override { of_arrays_ = IsArray(block.FindVar(Output("Out"))); }
-  void Unbind() override {
-    OperatorBase::Unbind();
-    of_tensors_.Unbind();
-  }
+  using ArrayOp::ArrayOp;
 
  private:
-  void RunImpl(const Scope& scope, const Place& place) override {
-    if (!of_arrays_) {
-      of_tensors_.Run(scope, place);
-      return;
-    }
-    const ExecutionContext& ctx = Bind(scope);
+  void RunOnArrays(const ExecutionContext& ctx) override {
     LoDTensorArray sum;  // Out may be one of the X
     for (size_t k = 0; k < ctx.InputSize("X"); ++k) {
       if (!ctx.HasInput("X", k)) {
@@ -216,9 +204,6 @@ class SumOp : public OperatorBase {
     }
     *ctx.OutputAs<LoDTensorArray>("Out") = std::move(sum);
   }
-
-  KernelOperator of_tensors_;
-  bool of_arrays_ = false;
 };
 
 template <typename T>
