@@ -12,63 +12,63 @@
 
 namespace headrace {
 
-// A name with its hash, which is a constant where the name is a literal. What kernels ask for, step after step,
-// is found by comparing hashes; OpRegistry::Register refuses an operator two of whose names share one. Refers to the
-// text that it was made from.
+// A name with its hash, which is a constant where the name is a literal. What kernels ask for, step after step, is
+// found by comparing hashes; OpRegistry::Register refuses an operator two of whose names share one. Refers to the text
+// that it was made from. Small enough to be passed in registers.
 class HashedName {
  public:
   template <size_t N>
   [[gnu::always_inline]] constexpr HashedName(const char (&literal)[N])  // NOLINT(google-explicit-constructor)
-      : text_(literal, N - 1), hash_(ExtendByEach(literal, std::make_index_sequence<N - 1>())) {}
+      : text_(literal), size_(N - 1), hash_(ExtendByEach(literal, std::make_index_sequence<N - 1>())) {}
   constexpr HashedName(std::string_view text)  // NOLINT(google-explicit-constructor)
-      : text_(text), hash_(Extend(kBasis, text)) {}
+      : text_(text.data()), size_(static_cast<uint32_t>(text.size())), hash_(Extend(kBasis, text)) {}
   constexpr HashedName(const std::string& text)  // NOLINT(google-explicit-constructor)
       : HashedName(std::string_view(text)) {}
   template <std::same_as<const char*> Text>
   constexpr HashedName(Text text)  // NOLINT(google-explicit-constructor)
       : HashedName(std::string_view(text)) {}
 
-  // The name of the slot that holds the gradient of this one.
+  // The name of the slot that holds the gradient of this one, which is not the gradient of another.
   constexpr HashedName Gradient() const {
     HashedName gradient = *this;
-    gradient.suffix_ = kGradSuffix;
+    gradient.size_ |= kIsGradient;
     gradient.hash_ = Extend(hash_, kGradSuffix);
     return gradient;
   }
 
-  constexpr uint64_t hash() const { return hash_; }
-  constexpr bool empty() const { return text_.empty() && suffix_.empty(); }
-  std::string ToString() const { return std::string(text_).append(suffix_); }
+  constexpr uint32_t hash() const { return hash_; }
+  constexpr bool empty() const { return size_ == 0; }
+  std::string ToString() const {
+    return std::string(text_, size_ & ~kIsGradient).append((size_ & kIsGradient) != 0 ? kGradSuffix : "");
+  }
 
   friend constexpr bool operator==(const HashedName& a, const HashedName& b) { return a.hash_ == b.hash_; }
-  friend std::ostream& operator<<(std::ostream& out, const HashedName& name) {
-    return out << name.text_ << name.suffix_;
-  }
+  friend std::ostream& operator<<(std::ostream& out, const HashedName& name) { return out << name.ToString(); }
 
  private:
   static constexpr std::string_view kGradSuffix = "@GRAD";
+  static constexpr uint32_t kIsGradient = uint32_t{1} << 31;
 
-  // FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/.
-  static constexpr uint64_t kBasis = 0xcbf29ce484222325;
-  static constexpr uint64_t kPrime = 0x100000001b3;
-  static constexpr uint64_t Extend(uint64_t hash, std::string_view text) {
+  // FNV-1a, 32 bits: http://www.isthe.com/chongo/tech/comp/fnv/.
+  static constexpr uint32_t kBasis = 0x811c9dc5;
+  static constexpr uint32_t kPrime = 0x01000193;
+  static constexpr uint32_t Extend(uint32_t hash, std::string_view text) {
     for (const char c : text) {
       hash = (hash ^ static_cast<unsigned char>(c)) * kPrime;
     }
     return hash;
   }
-
   // The same without a loop, which compilers fold to a constant.
   template <size_t... I>
-  [[gnu::always_inline]] static constexpr uint64_t ExtendByEach(const char* text, std::index_sequence<I...>) {
-    uint64_t hash = kBasis;
+  [[gnu::always_inline]] static constexpr uint32_t ExtendByEach(const char* text, std::index_sequence<I...>) {
+    uint32_t hash = kBasis;
     ((hash = (hash ^ static_cast<unsigned char>(text[I])) * kPrime), ...);
     return hash;
   }
 
-  std::string_view text_;
-  std::string_view suffix_;
-  uint64_t hash_;
+  const char* text_;
+  uint32_t size_;  // of the text; kIsGradient: kGradSuffix follows
+  uint32_t hash_;
 };
 
 using HashedNames = std::initializer_list<HashedName>;

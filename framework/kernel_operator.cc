@@ -144,17 +144,17 @@ void KernelOperator::CheckInputs(const Binding& binding) const {
 
 bool KernelOperator::InputsAreAsBefore(const Binding& binding) {
   return std::all_of(binding.inputs.begin(), binding.inputs.end(), [](const Input& input) {
-    if (input.variable->IsType<SelectedRows>()) {
-      CheckRows(*input.variable);
-      const auto& rows = input.variable->Get<SelectedRows>();
-      return rows.value().dtype() == input.dtype && rows.complete_dims() == input.dims;
+    if (input.variable->IsType<LoDTensor>()) {
+      const auto& tensor = input.variable->Get<LoDTensor>();
+      return tensor.initialized() && tensor.dtype() == input.dtype && tensor.dims() == input.dims &&
+             tensor.lod_level() == input.lod_level;
     }
-    if (!input.variable->IsType<LoDTensor>()) {
+    if (!input.variable->IsType<SelectedRows>()) {
       return false;
     }
-    const auto& tensor = input.variable->Get<LoDTensor>();
-    return tensor.initialized() && tensor.dtype() == input.dtype && tensor.dims() == input.dims &&
-           tensor.lod_level() == input.lod_level;
+    CheckRows(*input.variable);
+    const auto& rows = input.variable->Get<SelectedRows>();
+    return rows.value().dtype() == input.dtype && rows.complete_dims() == input.dims;
   });
 }
 

@@ -36,7 +36,7 @@ auto FindByName(const Infos& infos, std::string_view name) {
 
 template <typename Infos>
 void CheckNames(const OpInfo& op, const Infos& infos, std::string_view what) {
-  std::set<uint64_t> seen;
+  std::set<uint32_t> seen;
   for (const auto& info : infos) {
     HR_ENFORCE(!info.name.empty() && seen.insert(HashedName(info.name).hash()).second, InvalidArgument, "operator '",
                op.type, "' declares ", what, " '", info.name, "' twice, without a name, or with the hash of another");
