@@ -153,8 +153,8 @@ def fill_constant(
     out = helper.create_variable(dtype, stop_gradient=True) if out is None else out
     inputs, extents = ints_argument(shape, "shape", "fill_constant", "shape", "ShapeTensor", "ShapeTensorList")
     attrs: dict[str, Any] = {**extents, "dtype": int(core.convert_dtype(dtype)), "value": float(value)}
-    if float(value) != value or isinstance(value, int):
-        attrs["str_value"] = str(value)  # an integer may have more digits than a float holds
+    if isinstance(value, (int, np.integer)):  # may have more digits than a float holds
+        attrs["str_value"] = str(int(value))
     helper.append_op(inputs, {"Out": out}, attrs)
     if inputs:
         declare_known(out, extents.get("shape", []))
