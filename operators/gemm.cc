@@ -103,6 +103,13 @@ const GemmIsa<T>& BestIsa() {
 // Of the left-hand side; so many fit the second-level cache with a block of depth.
 constexpr int64_t kRowsPerTask = 140;
 
+// How many tiles read columns of b where they lie, rather than from a copy: where rows lie close together, the
+// second-level cache has them as fast as some more tiles need them.
+template <typename T>
+int64_t MaxDirectTiles(const StridedMatrix<T>& b) {
+  return b.row * static_cast<int64_t>(sizeof(T)) <= 2048 ? 10 : 4;
+}
+
 constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // [begin, begin + size) for part `i` of `parts` of nearly the same size.
@@ -225,7 +232,7 @@ void Multiply(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& 
                            .c = nullptr,
                            .c_row = c_row,
                            .columns = cols};
-          if (direct != nullptr && direct->col == 1 && cols == width && tiles <= 4) {
+          if (direct != nullptr && direct->col == 1 && cols == width && tiles <= MaxDirectTiles(*direct)) {
             tile.b = direct->data + depth.begin * direct->row + col;
             tile.b_row = direct->row;
           } else {
