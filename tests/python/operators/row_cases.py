@@ -1,7 +1,8 @@
 """Uses of operators that treat each row of their inputs (or each sequence) by itself.
 
 So what they give for the first rows is the beginning of what they give for all, down to no rows at all; other tests say
-what that is. :mod:`test_rows`, :mod:`test_kernels` and :mod:`test_threads` put every use through the same checks.
+what that is. :mod:`test_rows`, :mod:`test_kernels` and :mod:`test_operator_threads` put every use through the same
+checks.
 """
 
 from __future__ import annotations
