@@ -51,9 +51,12 @@ bool LookOut(Done&& done) {
 // them while the loop is not open and nobody is inside; a thread enters (inside_), and reads them if it then finds the
 // loop open, else leaves. The order of all of that is sequentially consistent, so either the caller sees the thread
 // inside, or the thread sees that the loop is closed.
+//
+// Each thread has a share of the blocks, those in the same place of any loop, and helps the others when it is through
+// with it: what one kernel has written for an image is in the cache of the thread that runs the next one for it.
 class ThreadPool::Workers {
  public:
-  explicit Workers(int threads) : threads_(static_cast<size_t>(threads) - 1) {}
+  explicit Workers(int threads) : threads_(static_cast<size_t>(threads) - 1), shares_(static_cast<size_t>(threads)) {}
 
   ~Workers() {
     stopping_.store(true);
@@ -78,11 +81,18 @@ class ThreadPool::Workers {
     count_ = count;
     grain_ = grain;
     block_ = &block;
-    next_.store(0, std::memory_order_relaxed);
+    failed_at_.store(count, std::memory_order_relaxed);
+    const int64_t blocks = (count - 1) / grain + 1;
+    const auto shares = static_cast<int64_t>(shares_.size());
+    for (int64_t i = 0; i < shares; ++i) {
+      Share& share = shares_[static_cast<size_t>(i)];
+      share.next.store(blocks * i / shares * grain, std::memory_order_relaxed);
+      share.end = blocks * (i + 1) / shares * grain;
+    }
     open_.store(true);
     generation_.fetch_add(1);
     generation_.notify_all();
-    RunBlocks();
+    RunBlocks(0);
     open_.store(false);
     WaitUntilNobodyIsInside();
     if (error_ != nullptr) {
@@ -92,6 +102,12 @@ class ThreadPool::Workers {
   }
 
  private:
+  // Blocks that begin in [next, end), on a cache line of their own.
+  struct alignas(64) Share {
+    std::atomic<int64_t> next{0};
+    int64_t end = 0;
+  };
+
   void Start() {
     if (running_.size() == threads_) {
       return;
@@ -104,7 +120,7 @@ class ThreadPool::Workers {
     try {
       running_.reserve(threads_);
       while (running_.size() < threads_) {
-        running_.emplace_back(&Workers::Work, this, generation_.load());
+        running_.emplace_back(&Workers::Work, this, running_.size() + 1, generation_.load());
       }
     } catch (const std::system_error& error) {
       failure = error.what();
@@ -114,7 +130,7 @@ class ThreadPool::Workers {
                " (cpu_num): ", failure);
   }
 
-  void Work(uint32_t seen) {
+  void Work(size_t thread, uint32_t seen) {
     for (;;) {
       const auto is_new = [this, seen] { return generation_.load(std::memory_order_relaxed) != seen; };
       if (!LookOut(is_new)) {
@@ -126,7 +142,7 @@ class ThreadPool::Workers {
       }
       inside_.fetch_add(1);
       if (open_.load()) {
-        RunBlocks();
+        RunBlocks(thread);
       }
       if (inside_.fetch_sub(1) == 1) {
         inside_.notify_all();
@@ -134,22 +150,27 @@ class ThreadPool::Workers {
     }
   }
 
-  void RunBlocks() {
-    for (;;) {
-      // A block of a lower number has been given out before: the lowest one that fails is among those that run.
-      const int64_t begin = next_.fetch_add(grain_, std::memory_order_relaxed);
-      if (begin >= count_) {
+  void RunBlocks(size_t thread) {
+    for (size_t i = 0; i < shares_.size(); ++i) {
+      RunShare(&shares_[(thread + i) % shares_.size()]);
+    }
+  }
+
+  void RunShare(Share* share) {
+    while (share->next.load(std::memory_order_relaxed) < share->end) {
+      const int64_t begin = share->next.fetch_add(grain_, std::memory_order_relaxed);
+      // Blocks before one that has failed still run: what the lowest of all throws is thrown.
+      if (begin >= share->end || begin > failed_at_.load(std::memory_order_relaxed)) {
         return;
       }
       try {
         (*block_)(begin, begin + std::min(grain_, count_ - begin));
       } catch (...) {
         const std::lock_guard lock(error_mutex_);
-        if (error_ == nullptr || begin < error_at_) {
+        if (begin < failed_at_.load(std::memory_order_relaxed)) {
           error_ = std::current_exception();
-          error_at_ = begin;
+          failed_at_.store(begin, std::memory_order_relaxed);
         }
-        next_.store(count_, std::memory_order_relaxed);
       }
     }
   }
@@ -172,15 +193,15 @@ class ThreadPool::Workers {
   const Block* block_ = nullptr;
   int64_t count_ = 0;
   int64_t grain_ = 1;
+  std::vector<Share> shares_;  // by thread, the caller's first
   std::mutex error_mutex_;
   std::exception_ptr error_;
-  int64_t error_at_ = 0;
+  std::atomic<int64_t> failed_at_{0};  // the block of error_, else count_
 
   // What threads contend for, on cache lines of their own.
   alignas(64) std::atomic<uint32_t> generation_{0};  // raised by each loop
   std::atomic<bool> open_{false};
   alignas(64) std::atomic<uint32_t> inside_{0};
-  alignas(64) std::atomic<int64_t> next_{0};
 };
 
 ThreadPool::ThreadPool(int threads) : threads_(Checked(threads)), workers_(threads) {}
