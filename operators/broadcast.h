@@ -71,40 +71,22 @@ class BroadcastPlan {
     }
   }
 
-  // As ForEachRun, but from several threads and in no order; runs may be cut in pieces.
+  // As ForEachRun, but from several threads, which share the large tensor; runs may be cut in pieces.
   template <typename Run>
   void ForEachRunInParallel(const Run& run) const {
-    Split(LargestGroup(/*of_kept=*/false), run);
+    if (groups_.size() > kMaxGroups) {
+      ForEachRun(run);
+      return;
+    }
+    ParallelFor(Total(), kElementsPerBlock, [&](int64_t begin, int64_t end) { ForEachRunBetween(begin, end, run); });
   }
 
   // As ForEachRun, but from several threads, each of which has elements of the small tensor of its own. For each such
   // element the order is that of ForEachRun; where the small tensor has long runs, they are cut in pieces.
   template <typename Run>
   void ForEachRunInParallelBySmall(const Run& run) const {
-    Split(LargestGroup(/*of_kept=*/true), run);
-  }
-
- private:
-  static constexpr size_t kMaxGroups = 8;  // of a plan that is run in parallel
-
-  // groups_.size() if there is none.
-  size_t LargestGroup(bool of_kept) const {
-    size_t largest = groups_.size();
-    for (size_t g = 0; g < groups_.size(); ++g) {
-      if ((groups_[g].kept || !of_kept) && (largest == groups_.size() || groups_[g].extent > groups_[largest].extent)) {
-        largest = g;
-      }
-    }
-    return largest;
-  }
-
-  // Shares the extent of a group among the threads.
-  template <typename Run>
-  void Split(size_t split, const Run& run) const {
-    int64_t total = 1;
-    for (const Group& group : groups_) {
-      total *= group.extent;
-    }
+    const size_t split = LargestKept();
+    const int64_t total = Total();
     if (total <= kElementsPerBlock || split == groups_.size() || groups_.size() > kMaxGroups) {
       ForEachRun(run);
       return;
@@ -112,6 +94,58 @@ class BroadcastPlan {
     const int64_t extent = groups_[split].extent;
     ParallelFor(extent, RowsPerBlock(total / extent),
                 [&](int64_t begin, int64_t end) { ForEachRunOf(split, begin, end, run); });
+  }
+
+ private:
+  static constexpr size_t kMaxGroups = 8;  // of a plan that is run in parallel
+
+  // Elements of the large tensor.
+  int64_t Total() const {
+    int64_t total = 1;
+    for (const Group& group : groups_) {
+      total *= group.extent;
+    }
+    return total;
+  }
+
+  // groups_.size() if there is none.
+  size_t LargestKept() const {
+    size_t largest = groups_.size();
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].kept && (largest == groups_.size() || groups_[g].extent > groups_[largest].extent)) {
+        largest = g;
+      }
+    }
+    return largest;
+  }
+
+  // Visits elements [begin, end) of the large tensor, begin < end.
+  template <typename Run>
+  void ForEachRunBetween(int64_t begin, int64_t end, const Run& run) const {
+    const size_t last = groups_.size() - 1;
+    std::array<int64_t, kMaxGroups> index{};
+    int64_t small_at = 0;
+    int64_t rest = begin;
+    for (size_t g = last + 1; g-- > 0;) {
+      index[g] = rest % groups_[g].extent;
+      rest /= groups_[g].extent;
+      small_at += index[g] * groups_[g].small_stride;
+    }
+    for (int64_t at = begin; at < end;) {
+      const int64_t n = std::min(end - at, groups_[last].extent - index[last]);
+      run(at, small_at, n, groups_[last].kept);
+      at += n;
+      small_at -= index[last] * groups_[last].small_stride;
+      index[last] = 0;
+      for (size_t g = last; g-- > 0;) {
+        small_at += groups_[g].small_stride;
+        if (++index[g] < groups_[g].extent) {
+          break;
+        }
+        small_at -= groups_[g].small_stride * groups_[g].extent;
+        index[g] = 0;
+      }
+    }
   }
 
   // Visits the runs of a plan without empty groups whose index in group `split` is in [begin, end).

@@ -54,6 +54,9 @@ T ParallelSumOf(int64_t n, const At& at) {
   constexpr int64_t kMinBlocks = 64;  // of a part
   const int64_t blocks = std::max(kMinBlocks, (n / kSumBlock + kMaxParts) / kMaxParts);
   const int64_t size = blocks * kSumBlock;
+  if (n <= size) {
+    return SumOf<T>(n, at);
+  }
   std::array<double, kMaxParts> parts{};
   ParallelFor(n, size, [&](int64_t begin, int64_t end) {
     parts[static_cast<size_t>(begin / size)] = SumOfRange<T>(begin, end, at);
