@@ -20,12 +20,10 @@ void DecayedAdagradKernel(const ExecutionContext& ctx) {
   const T* param = Elements<T>(ctx, "Param");
   const T* moment = Elements<T>(ctx, "Moment");
   ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}},
-                     [=](int64_t begin, int64_t n, const T* grad) {
-                       for (int64_t i = begin; i < begin + n; ++i) {
-                         const T m = decay * moment[i] + (1 - decay) * grad[i - begin] * grad[i - begin];
-                         moment_out[i] = m;
-                         param_out[i] = param[i] - rate * grad[i - begin] / (std::sqrt(m) + epsilon);
-                       }
+                     [=](int64_t i, T g) {
+                       const T m = decay * moment[i] + (1 - decay) * g * g;
+                       moment_out[i] = m;
+                       param_out[i] = param[i] - rate * g / (std::sqrt(m) + epsilon);
                      });
 }
 
@@ -42,14 +40,12 @@ void AdadeltaKernel(const ExecutionContext& ctx) {
   ForEachGradient<T>(
       ctx, OtherRows::kGetZeroGradient,
       {{"ParamOut", "Param"}, {"AvgSquaredGradOut", "AvgSquaredGrad"}, {"AvgSquaredUpdateOut", "AvgSquaredUpdate"}},
-      [=](int64_t begin, int64_t n, const T* grad) {
-        for (int64_t i = begin; i < begin + n; ++i) {
-          const T g = rho * gradient[i] + (1 - rho) * grad[i - begin] * grad[i - begin];
-          const T change = -std::sqrt((update[i] + epsilon) / (g + epsilon)) * grad[i - begin];
-          gradient_out[i] = g;
-          update_out[i] = rho * update[i] + (1 - rho) * change * change;
-          param_out[i] = param[i] + change;
-        }
+      [=](int64_t i, T g) {
+        const T square = rho * gradient[i] + (1 - rho) * g * g;
+        const T change = -std::sqrt((update[i] + epsilon) / (square + epsilon)) * g;
+        gradient_out[i] = square;
+        update_out[i] = rho * update[i] + (1 - rho) * change * change;
+        param_out[i] = param[i] + change;
       });
 }
 
@@ -66,15 +62,12 @@ void AdamaxKernel(const ExecutionContext& ctx) {
   const T* moment = Elements<T>(ctx, "Moment");
   const T* norm = Elements<T>(ctx, "InfNorm");
   ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient,
-                     {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"InfNormOut", "InfNorm"}},
-                     [=](int64_t begin, int64_t n, const T* grad) {
-                       for (int64_t i = begin; i < begin + n; ++i) {
-                         const T m = beta1 * moment[i] + (1 - beta1) * grad[i - begin];
-                         const T u = std::max(std::abs(grad[i - begin]), beta2 * norm[i] + epsilon);
-                         moment_out[i] = m;
-                         norm_out[i] = u;
-                         param_out[i] = param[i] - rate * m / u;
-                       }
+                     {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"InfNormOut", "InfNorm"}}, [=](int64_t i, T g) {
+                       const T m = beta1 * moment[i] + (1 - beta1) * g;
+                       const T u = std::max(std::abs(g), beta2 * norm[i] + epsilon);
+                       moment_out[i] = m;
+                       norm_out[i] = u;
+                       param_out[i] = param[i] - rate * m / u;
                      });
 }
 
@@ -94,15 +87,13 @@ void FtrlKernel(const ExecutionContext& ctx) {
   ForEachGradient<T>(
       ctx, OtherRows::kStay,
       {{"ParamOut", "Param"}, {"SquaredAccumOut", "SquaredAccumulator"}, {"LinearAccumOut", "LinearAccumulator"}},
-      [=](int64_t begin, int64_t n, const T* grad) {
-        for (int64_t i = begin; i < begin + n; ++i) {
-          const T s = squared[i] + grad[i - begin] * grad[i - begin];
-          const T l = linear[i] + grad[i - begin] - (raised(s) - raised(squared[i])) / rate * param[i];
-          squared_out[i] = s;
-          linear_out[i] = l;
-          const T shrunk = (l > 0 ? l1 : -l1) - l;
-          param_out[i] = std::abs(l) > l1 ? shrunk / (raised(s) / rate + 2 * l2) : T(0);
-        }
+      [=](int64_t i, T g) {
+        const T s = squared[i] + g * g;
+        const T l = linear[i] + g - (raised(s) - raised(squared[i])) / rate * param[i];
+        squared_out[i] = s;
+        linear_out[i] = l;
+        const T shrunk = (l > 0 ? l1 : -l1) - l;
+        param_out[i] = std::abs(l) > l1 ? shrunk / (raised(s) / rate + 2 * l2) : T(0);
       });
 }
 

@@ -37,6 +37,14 @@ constexpr HashedName Grad(HashedName slot) { return slot.Gradient(); }
 // Whether two dimensions may be equal.
 inline bool Fits(int64_t a, int64_t b) { return a == b || a < 0 || b < 0; }
 
+// Before a loop over pointers of which any two are equal or lead to memory that does not overlap, and of which each
+// iteration uses elements of its own. The compiler need not check that, and vectorises it however many they are.
+#if defined(__clang__)
+#define HEADRACE_INDEPENDENT_ITERATIONS
+#else
+#define HEADRACE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#endif
+
 // Also for integers, which never are.
 template <typename T>
 bool IsNaN(T value) {

@@ -47,16 +47,24 @@ inline void InferUpdates(InferShapeContext& ctx, std::initializer_list<Update> u
 // What becomes of the rows that a sparse gradient lacks.
 enum class OtherRows { kStay, kGetZeroGradient };
 
-// Calls update(begin, n, gradient), perhaps from several threads, for ranges of elements of the parameter: elements
-// [begin, begin + n) of all inputs and outputs belong to gradient[0, n). The outputs have been taken before.
-template <typename T, typename UpdateRange>
+// Calls update(i, gradient) for elements i of the parameter, perhaps from several threads; element i of all inputs and
+// outputs belongs to that gradient. The outputs have been taken before. `update` is copied, reads and writes elements i
+// only, and each output is its input or does not overlap it.
+template <typename T, typename UpdateElement>
 void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initializer_list<Update> updates,
-                     const UpdateRange& update) {
+                     const UpdateElement& update) {
+  const auto update_range = [&update](int64_t begin, int64_t n, const T* grad) {
+    const UpdateElement element = update;  // whose members the compiler can then keep in registers
+    HEADRACE_INDEPENDENT_ITERATIONS
+    for (int64_t i = 0; i < n; ++i) {
+      element(begin + i, grad[i]);
+    }
+  };
   const int64_t numel = ctx.Input("Param").numel();
   if (!ctx.IsSelectedRows("Grad")) {
     const T* grad = ctx.Input("Grad").data<T>();
     ParallelFor(numel, kElementsPerBlock,
-                [&](int64_t begin, int64_t end) { update(begin, end - begin, grad + begin); });
+                [&](int64_t begin, int64_t end) { update_range(begin, end - begin, grad + begin); });
     return;
   }
   const SelectedRows& grad = ctx.InputRows("Grad");
@@ -68,7 +76,7 @@ void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initial
         std::copy_n(from, numel, to);
       }
     }
-    ForEachMergedRowInParallel<T>(grad, [&](int64_t row, const T* g) { update(row * width, width, g); });
+    ForEachMergedRowInParallel<T>(grad, [&](int64_t row, const T* g) { update_range(row * width, width, g); });
     return;
   }
   constexpr int64_t kBlock = 1024;
@@ -82,12 +90,12 @@ void ForEachGradient(const ExecutionContext& ctx, OtherRows others, std::initial
     int64_t done = first_row * width;
     const auto update_until = [&](int64_t end) {
       for (; done < end; done += std::min(kBlock, end - done)) {
-        update(done, std::min(kBlock, end - done), zeros.data());
+        update_range(done, std::min(kBlock, end - done), zeros.data());
       }
     };
     ForEachMergedRowOf<T>(grad, sorted, place_of(first_row), place_of(end_row), [&](int64_t row, const T* g) {
       update_until(row * width);
-      update(row * width, width, g);
+      update_range(row * width, width, g);
       done += width;
     });
     update_until(end_row * width);

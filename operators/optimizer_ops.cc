@@ -15,11 +15,8 @@ void SgdKernel(const ExecutionContext& ctx) {
   T* param_out = Mutable<T>(ctx, "ParamOut");
   const T* param = Elements<T>(ctx, "Param");
   const auto rate = static_cast<T>(ScalarInput(ctx, "LearningRate"));
-  ForEachGradient<T>(ctx, OtherRows::kStay, {{"ParamOut", "Param"}}, [=](int64_t begin, int64_t n, const T* grad) {
-    for (int64_t i = begin; i < begin + n; ++i) {
-      param_out[i] = param[i] - rate * grad[i - begin];
-    }
-  });
+  ForEachGradient<T>(ctx, OtherRows::kStay, {{"ParamOut", "Param"}},
+                     [=](int64_t i, T g) { param_out[i] = param[i] - rate * g; });
 }
 
 template <typename T>
@@ -32,13 +29,10 @@ void MomentumKernel(const ExecutionContext& ctx) {
   const auto mu = static_cast<T>(ctx.Attr<double>("mu"));
   const T nesterov = ctx.Attr<bool>("use_nesterov") ? T(1) : T(0);
   ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"VelocityOut", "Velocity"}},
-                     [=](int64_t begin, int64_t n, const T* grad) {
-                       for (int64_t i = begin; i < begin + n; ++i) {
-                         const T g = grad[i - begin];
-                         const T v = mu * velocity[i] + g;
-                         velocity_out[i] = v;
-                         param_out[i] = param[i] - rate * (nesterov != 0 ? g + mu * v : v);
-                       }
+                     [=](int64_t i, T g) {
+                       const T v = mu * velocity[i] + g;
+                       velocity_out[i] = v;
+                       param_out[i] = param[i] - rate * (nesterov != 0 ? g + mu * v : v);
                      });
 }
 
@@ -62,22 +56,13 @@ void AdamKernel(const ExecutionContext& ctx) {
   const T* param = Elements<T>(ctx, "Param");
   const T* moment1 = Elements<T>(ctx, "Moment1");
   const T* moment2 = Elements<T>(ctx, "Moment2");
-  // Two loops over a block that stays in the first-level cache: the compiler does not vectorise one with so many
-  // pointers, since it would have to check each against each for overlap.
-  const auto update = [=](int64_t first, int64_t n, const T* grad) {
-    constexpr int64_t kBlock = 1024;
-    for (int64_t begin = first; begin < first + n; begin += kBlock) {
-      const int64_t end = std::min(begin + kBlock, first + n);
-      for (int64_t i = begin; i < end; ++i) {
-        const T g = grad[i - first];
-        moment1_out[i] = beta1 * moment1[i] + (1 - beta1) * g;
-        moment2_out[i] = beta2 * moment2[i] + (1 - beta2) * g * g;
-      }
-      for (int64_t i = begin; i < end; ++i) {
-        const T before = kDecaysWeights ? kept * param[i] : param[i];
-        param_out[i] = before - rate * (moment1_out[i] / (std::sqrt(moment2_out[i]) + epsilon));
-      }
-    }
+  const auto update = [=](int64_t i, T g) {
+    const T m = beta1 * moment1[i] + (1 - beta1) * g;
+    const T v = beta2 * moment2[i] + (1 - beta2) * g * g;
+    moment1_out[i] = m;
+    moment2_out[i] = v;
+    const T before = kDecaysWeights ? kept * param[i] : param[i];
+    param_out[i] = before - rate * (m / (std::sqrt(v) + epsilon));
   };
   const auto others = ctx.Attr<bool>("lazy_mode") ? OtherRows::kStay : OtherRows::kGetZeroGradient;
   ForEachGradient<T>(ctx, others, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}},
@@ -98,14 +83,11 @@ void AdagradKernel(const ExecutionContext& ctx) {
   T* moment_out = Mutable<T>(ctx, "MomentOut");
   const T* param = Elements<T>(ctx, "Param");
   const T* moment = Elements<T>(ctx, "Moment");
-  ForEachGradient<T>(ctx, OtherRows::kStay, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}},
-                     [=](int64_t begin, int64_t n, const T* grad) {
-                       for (int64_t i = begin; i < begin + n; ++i) {
-                         const T m = moment[i] + grad[i - begin] * grad[i - begin];
-                         moment_out[i] = m;
-                         param_out[i] = param[i] - rate * grad[i - begin] / (std::sqrt(m) + epsilon);
-                       }
-                     });
+  ForEachGradient<T>(ctx, OtherRows::kStay, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}}, [=](int64_t i, T g) {
+    const T m = moment[i] + g * g;
+    moment_out[i] = m;
+    param_out[i] = param[i] - rate * g / (std::sqrt(m) + epsilon);
+  });
 }
 
 template <typename T>
@@ -123,25 +105,21 @@ void RmspropKernel(const ExecutionContext& ctx) {
   const T* moment = Elements<T>(ctx, "Moment");
   const T* square = Elements<T>(ctx, "MeanSquare");
   const T* mean = centered ? Elements<T>(ctx, "MeanGrad") : nullptr;
-  ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient,
-                     {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"MeanSquareOut", "MeanSquare"}},
-                     [=](int64_t begin, int64_t n, const T* grad) {
-                       for (int64_t i = begin; i < begin + n; ++i) {
-                         const T g = grad[i - begin];
-                         const T s = decay * square[i] + (1 - decay) * g * g;
-                         T variance = s;
-                         if (centered) {
-                           const T m = decay * mean[i] + (1 - decay) * g;
-                           mean_out[i] = m;
-                           variance = std::max(s - m * m,
-                                               T(0));  // which rounding makes negative where the gradient is constant
-                         }
-                         const T v = mu * moment[i] + rate * g / std::sqrt(variance + epsilon);
-                         square_out[i] = s;
-                         moment_out[i] = v;
-                         param_out[i] = param[i] - v;
-                       }
-                     });
+  ForEachGradient<T>(
+      ctx, OtherRows::kGetZeroGradient,
+      {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"MeanSquareOut", "MeanSquare"}}, [=](int64_t i, T g) {
+        const T s = decay * square[i] + (1 - decay) * g * g;
+        T variance = s;
+        if (centered) {
+          const T m = decay * mean[i] + (1 - decay) * g;
+          mean_out[i] = m;
+          variance = std::max(s - m * m, T(0));  // which rounding makes negative where the gradient is constant
+        }
+        const T v = mu * moment[i] + rate * g / std::sqrt(variance + epsilon);
+        square_out[i] = s;
+        moment_out[i] = v;
+        param_out[i] = param[i] - v;
+      });
 }
 
 void InferAdam(InferShapeContext& ctx) {

@@ -26,11 +26,7 @@ void ProximalGdKernel(const ExecutionContext& ctx) {
   T* param_out = Mutable<T>(ctx, "ParamOut");
   const T* param = Elements<T>(ctx, "Param");
   ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}},
-                     [=](int64_t begin, int64_t n, const T* grad) {
-                       for (int64_t i = begin; i < begin + n; ++i) {
-                         param_out[i] = Proximal(param[i] - rate * grad[i - begin], rate, l1, l2);
-                       }
-                     });
+                     [=](int64_t i, T g) { param_out[i] = Proximal(param[i] - rate * g, rate, l1, l2); });
 }
 
 template <typename T>
@@ -43,13 +39,11 @@ void ProximalAdagradKernel(const ExecutionContext& ctx) {
   const T* param = Elements<T>(ctx, "Param");
   const T* moment = Elements<T>(ctx, "Moment");
   ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}},
-                     [=](int64_t begin, int64_t n, const T* grad) {
-                       for (int64_t i = begin; i < begin + n; ++i) {
-                         const T m = moment[i] + grad[i - begin] * grad[i - begin];
-                         const T step = m > 0 ? rate * grad[i - begin] / std::sqrt(m) : T(0);
-                         moment_out[i] = m;
-                         param_out[i] = Proximal(param[i] - step, rate, l1, l2);
-                       }
+                     [=](int64_t i, T g) {
+                       const T m = moment[i] + g * g;
+                       const T step = m > 0 ? rate * g / std::sqrt(m) : T(0);
+                       moment_out[i] = m;
+                       param_out[i] = Proximal(param[i] - step, rate, l1, l2);
                      });
 }
 
@@ -76,12 +70,10 @@ void LarsMomentumKernel(const ExecutionContext& ctx) {
   if (param_norm > 0 && grad_norm > 0) {
     rate *= coefficient * param_norm / (grad_norm + decay * param_norm);
   }
-  const auto update = [=](int64_t begin, int64_t n, const T* grad) {
-    for (int64_t i = begin; i < begin + n; ++i) {
-      const T v = mu * velocity[i] + rate * (grad[i - begin] + decay * param[i]);
-      velocity_out[i] = v;
-      param_out[i] = param[i] - v;
-    }
+  const auto update = [=](int64_t i, T g) {
+    const T v = mu * velocity[i] + rate * (g + decay * param[i]);
+    velocity_out[i] = v;
+    param_out[i] = param[i] - v;
   };
   ForEachGradient<T>(ctx, OtherRows::kGetZeroGradient, {{"ParamOut", "Param"}, {"VelocityOut", "Velocity"}}, update);
 }
