@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "framework/block_runner.h"
 #include "framework/lod_tensor.h"
+#include "framework/op_registry.h"
 #include "framework/operator.h"
+#include "framework/selected_rows.h"
 
 namespace headrace {
 namespace {
@@ -15,11 +18,39 @@ namespace {
 // Smaller ones keep memory of their own: programs have many of them, and little is gained.
 constexpr size_t kMinPlanned = 1024;
 
+// What holds the memory: a tensor, or the value of SelectedRows. nullptr: an operator has put something else there.
+LoDTensor* TensorIn(Variable* variable) {
+  if (variable->IsType<LoDTensor>()) {
+    return variable->GetMutable<LoDTensor>();
+  }
+  return variable->IsType<SelectedRows>() ? variable->GetMutable<SelectedRows>()->mutable_value() : nullptr;
+}
+
+bool ReadsShapeOnly(const OpDesc& op, const std::string& slot) {
+  const OpInfo* info = OpRegistry::Find(op.type);
+  const SlotInfo* input = info == nullptr ? nullptr : info->FindInput(slot);
+  return input != nullptr && input->shape_only;
+}
+
+bool AreTensorsAlike(const VarDesc& a, const VarDesc& b) {
+  return a.kind == VarKind::kLoDTensor && b.kind == VarKind::kLoDTensor && a.tensor.dtype == b.tensor.dtype;
+}
+
+// Whether no other slot of the operator, input or output, has the variable.
+bool IsOnlyIn(const OpDesc& op, const std::string& slot, const std::string& name) {
+  const auto has_it = [&name](const auto& entry) {
+    return std::find(entry.second.begin(), entry.second.end(), name) != entry.second.end();
+  };
+  return std::none_of(op.outputs.begin(), op.outputs.end(), has_it) &&
+         std::all_of(op.inputs.begin(), op.inputs.end(),
+                     [&](const auto& entry) { return entry.first == slot || !has_it(entry); });
+}
+
 }  // namespace
 
 MemoryPlan::MemoryPlan(const BlockDesc& block, const std::vector<const OpDesc*>& order,
                        const std::vector<std::string>& kept)
-    : ends_(order.size()), scratch_(order.size()) {
+    : ends_(order.size()), heirs_(order.size()), scratch_(order.size()) {
   std::set<std::string> excluded(kept.begin(), kept.end());
   const ProgramDesc& program = block.program();
   for (size_t b = 0; b < program.num_blocks(); ++b) {
@@ -32,16 +63,23 @@ MemoryPlan::MemoryPlan(const BlockDesc& block, const std::vector<const OpDesc*>&
   }
   std::map<std::string, Temporary> found;
   for (size_t i = 0; i < order.size(); ++i) {
-    for (const std::string& name : order[i]->InputNames()) {
-      if (const auto it = found.find(name); it == found.end()) {
-        excluded.insert(name);  // it keeps what an earlier run has left, or is fed
-      } else {
-        it->second.last = i;
+    for (const auto& [slot, names] : order[i]->inputs) {
+      const bool shape_only = ReadsShapeOnly(*order[i], slot);
+      for (const std::string& name : names) {
+        if (const auto it = found.find(name); it == found.end()) {
+          excluded.insert(name);  // it keeps what an earlier run has left, or is fed
+        } else if (shape_only) {
+          it->second.has_later_shape_uses = true;
+        } else {
+          it->second.last = i;
+        }
       }
     }
     for (const std::string& name : order[i]->OutputNames()) {
       const VarDesc* desc = block.HasLocalVar(name) ? block.FindVar(name) : nullptr;
-      if (desc != nullptr && desc->kind == VarKind::kLoDTensor && !OutlivesRuns(*desc) && !excluded.contains(name)) {
+      const bool has_memory =
+          desc != nullptr && (desc->kind == VarKind::kLoDTensor || desc->kind == VarKind::kSelectedRows);
+      if (has_memory && !OutlivesRuns(*desc) && !excluded.contains(name)) {
         found.try_emplace(name, Temporary{.name = name, .first = i, .last = i}).first->second.last = i;
       }
     }
@@ -49,6 +87,41 @@ MemoryPlan::MemoryPlan(const BlockDesc& block, const std::vector<const OpDesc*>&
   temporaries_.reserve(found.size());
   for (auto& [name, temporary] : found) {
     ends_[temporary.last].push_back(&temporaries_.emplace_back(std::move(temporary)));
+  }
+  ChooseHeirs(block, order);
+}
+
+void MemoryPlan::ChooseHeirs(const BlockDesc& block, const std::vector<const OpDesc*>& order) {
+  std::map<std::string_view, Temporary*> by_name;
+  for (Temporary& temporary : temporaries_) {
+    by_name.emplace(temporary.name, &temporary);
+  }
+  std::set<const Temporary*> inherited;
+  const auto may_inherit = [&](size_t i, const InPlacePair& pair, const std::string& output, const std::string& input) {
+    const auto heir = by_name.find(output);
+    const auto before = by_name.find(input);
+    return heir != by_name.end() && before != by_name.end() && heir->second->heir_of == nullptr &&
+           heir->second->first == i && before->second->last == i && before->second->first < i &&
+           IsOnlyIn(*order[i], pair.input, input) && !inherited.contains(before->second) &&
+           AreTensorsAlike(*block.FindVar(output), *block.FindVar(input));
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    const OpInfo* info = OpRegistry::Find(order[i]->type);
+    if (info == nullptr || info->kernels.empty()) {
+      continue;
+    }
+    for (const InPlacePair& pair : info->in_place) {
+      for (const std::string& output : order[i]->Output(pair.output)) {
+        for (const std::string& input : order[i]->Input(pair.input)) {
+          if (may_inherit(i, pair, output, input)) {
+            Temporary* heir = by_name.at(output);
+            heir->heir_of = by_name.at(input);
+            heirs_[i].push_back(heir);
+            inherited.insert(heir->heir_of);
+          }
+        }
+      }
+    }
   }
 }
 
@@ -62,6 +135,7 @@ void MemoryPlan::Unbind() {
   for (Temporary& temporary : temporaries_) {
     temporary.variable = nullptr;
     temporary.place = nullptr;
+    temporary.lent.reset();
   }
   for (Scratch& scratch : scratch_) {
     scratch.lent = 0;
@@ -77,39 +151,60 @@ void MemoryPlan::Begin(MemoryPool* pool) {
   complete_ = false;
 }
 
+bool MemoryPlan::IsAtPlace(const Temporary& temporary) {
+  const LoDTensor* tensor = TensorIn(temporary.variable);
+  return tensor != nullptr && tensor->initialized() && tensor->allocation()->data() == temporary.place;
+}
+
+// Whether somebody besides its tensor holds the memory of its place.
+bool MemoryPlan::HasOtherHolders(const Temporary& temporary) {
+  return temporary.lent.use_count() > (IsAtPlace(temporary) ? 1 : 0);
+}
+
 // Whether it has nothing to settle, as in all runs but the first.
-bool MemoryPlan::IsInPlace(const Temporary& temporary) {
-  if (!temporary.variable->IsType<LoDTensor>()) {
-    return true;  // an operator has put something else there
+bool MemoryPlan::IsSettled(const Temporary& temporary) {
+  if (temporary.place != nullptr) {
+    return IsAtPlace(temporary) && temporary.lent.use_count() == 1;
   }
-  const std::shared_ptr<Allocation>& memory = temporary.variable->Get<LoDTensor>().allocation();
-  if (memory == nullptr || (temporary.place == nullptr && !temporary.planned)) {
+  const LoDTensor* tensor = TensorIn(temporary.variable);
+  if (!temporary.planned || tensor == nullptr || !tensor->initialized()) {
     return true;
   }
-  if (memory.use_count() != 1 || !memory->on_heap()) {
-    return false;
-  }
-  return temporary.place == nullptr ? memory->size() < kMinPlanned : memory->data() == temporary.place;
+  const std::shared_ptr<Allocation>& memory = tensor->allocation();
+  return memory.use_count() == 1 && memory->on_heap() && memory->size() < kMinPlanned;
 }
 
 void MemoryPlan::Settle(Temporary* temporary) {
-  auto* tensor = temporary->variable->GetMutable<LoDTensor>();
-  const Allocation& memory = *tensor->allocation();
-  const bool is_at_place = memory.data() == temporary->place;
-  if (!memory.on_heap() || tensor->allocation().use_count() != 1 ||
-      (temporary->place != nullptr && memory.size() <= temporary->bytes)) {
-    temporary->planned = false;  // others have a part in its memory
-    stale_ = stale_ || temporary->place != nullptr;
+  const bool is_at_place = IsAtPlace(*temporary);
+  if (HasOtherHolders(*temporary)) {
+    temporary->planned = false;
+    stale_ = true;
+    LeaveOut(temporary);
     if (is_at_place) {
-      LeaveOut(temporary);
-      tensor->SetMemory(nullptr);
+      GiveUpMemory(*temporary);
     }
     return;
   }
+  const LoDTensor* tensor = TensorIn(temporary->variable);
+  if (tensor == nullptr || !tensor->initialized()) {
+    return;
+  }
+  const std::shared_ptr<Allocation>& memory = tensor->allocation();
+  if (!memory->on_heap() || memory.use_count() != 1 ||
+      (temporary->place != nullptr && memory->size() <= temporary->bytes)) {
+    temporary->planned = false;  // others have a part in its memory
+    stale_ = stale_ || temporary->place != nullptr;
+    return;
+  }
   // A little more than it needs, lest each new size be a new plan.
-  temporary->bytes = memory.size() + (temporary->bytes == 0 ? 0 : memory.size() / 16);
+  temporary->bytes = memory->size() + (temporary->bytes == 0 ? 0 : memory->size() / 16);
   stale_ = true;
-  tensor->SetMemory(nullptr);
+  GiveUpMemory(*temporary);
+}
+
+// Its shape stays, and with some memory, if none at all, it counts as written.
+void MemoryPlan::GiveUpMemory(const Temporary& temporary) {
+  TensorIn(temporary.variable)->SetMemory(temporary.has_later_shape_uses ? Allocation::OnHeap(0) : nullptr);
 }
 
 void MemoryPlan::NoteScratch(size_t op) {
@@ -121,7 +216,7 @@ void MemoryPlan::NoteScratch(size_t op) {
 // Somebody else has its memory from now on. Those that were to use it later in this run get memory of their own, and no
 // scratch memory is lent any more.
 void MemoryPlan::LeaveOut(Temporary* temporary) {
-  for (Temporary& other : temporaries_) {
+  for (const Temporary& other : temporaries_) {
     if (other.place != nullptr && other.first > temporary->last && other.place < temporary->place + temporary->bytes &&
         temporary->place < other.place + other.bytes) {
       Vacate(&other);
@@ -132,23 +227,26 @@ void MemoryPlan::LeaveOut(Temporary* temporary) {
   }
 }
 
-void MemoryPlan::Vacate(Temporary* temporary) {
-  if (temporary->place != nullptr && temporary->variable->IsType<LoDTensor>()) {
-    auto* tensor = temporary->variable->GetMutable<LoDTensor>();
-    if (tensor->initialized() && tensor->allocation()->data() == temporary->place) {
-      tensor->SetMemory(nullptr);
-    }
+void MemoryPlan::Vacate(const Temporary* temporary) {
+  if (temporary->place != nullptr && IsAtPlace(*temporary)) {
+    TensorIn(temporary->variable)->SetMemory(nullptr);
   }
 }
 
 void MemoryPlan::LayOut(MemoryPool* pool) {
   std::vector<Piece> pieces;
+  std::map<const Temporary*, size_t> ends;  // of the first owners of memory: its last use by any
   for (Temporary& temporary : temporaries_) {
     Vacate(&temporary);
     temporary.place = nullptr;
+    temporary.lent.reset();
     if (temporary.planned && temporary.bytes != 0) {
-      pieces.push_back({temporary.first, temporary.last, temporary.bytes, &temporary, nullptr});
+      size_t& end = ends[&FirstOwner(temporary)];
+      end = std::max(end, temporary.last);
     }
+  }
+  for (const auto& [owner, end] : ends) {
+    pieces.push_back({owner->first, end, owner->bytes, owner, nullptr});
   }
   for (size_t op = 0; op < scratch_.size(); ++op) {
     scratch_[op].lent = 0;
@@ -164,19 +262,35 @@ void MemoryPlan::LayOut(MemoryPool* pool) {
     return;
   }
   memory_ = Allocation::OnHeap(end);
+  std::map<const Temporary*, size_t> offsets;
   for (const Piece& piece : pieces) {
-    std::byte* place = static_cast<std::byte*>(memory_->data()) + piece.offset;
     if (piece.scratch != nullptr) {
-      piece.scratch->place = place;
+      piece.scratch->place = static_cast<std::byte*>(memory_->data()) + piece.offset;
       piece.scratch->lent = piece.bytes;
     } else {
-      piece.temporary->place = place;
-      if (piece.temporary->variable->IsType<LoDTensor>()) {
-        auto* tensor = piece.temporary->variable->GetMutable<LoDTensor>();
-        tensor->SetMemory(Allocation::Part(memory_, piece.offset, piece.bytes));
+      offsets.emplace(piece.temporary, piece.offset);
+    }
+  }
+  for (Temporary& temporary : temporaries_) {
+    if (temporary.planned && temporary.bytes != 0) {
+      const size_t offset = offsets.at(&FirstOwner(temporary));
+      temporary.place = static_cast<std::byte*>(memory_->data()) + offset;
+      if (LoDTensor* tensor = TensorIn(temporary.variable); tensor != nullptr) {
+        auto part = Allocation::Part(memory_, offset, temporary.bytes);
+        temporary.lent = part;
+        tensor->SetMemory(std::move(part));
       }
     }
   }
+}
+
+// Of the memory that `temporary`, which is planned, has in the end, after all that take it over from one another.
+const MemoryPlan::Temporary& MemoryPlan::FirstOwner(const Temporary& temporary) {
+  const Temporary* owner = &temporary;
+  while (owner->heir_of != nullptr && owner->heir_of->planned && owner->heir_of->bytes >= owner->bytes) {
+    owner = owner->heir_of;
+  }
+  return *owner;
 }
 
 // Gives each piece its offset; returns how much memory that takes.

@@ -6,8 +6,12 @@
 // the same time has. The places stay as they are until a temporary has outgrown its own; a run allocates nothing for
 // them.
 //
-// What an operator shares with somebody else (puts into an array, say) stays that one's: after the last use of a
-// temporary the plan checks that nobody else holds its memory, and otherwise leaves it out from then on.
+// An output that an operator may write in place of an input (OpInfo::in_place) takes over the memory of a temporary of
+// which that is the last use. Where only the shape of a temporary is read later, its elements are gone by then.
+//
+// What an operator shares with somebody else (puts into an array, say) stays that one's: before another temporary takes
+// over the memory of one, and after the last use of each, the plan checks that nobody else holds its memory, and
+// otherwise leaves it out from then on.
 //
 // Thread-safety: none.
 #pragma once
@@ -40,13 +44,20 @@ class MemoryPlan {
   void End() { complete_ = true; }
 
   // Around each operator, by its place in `order`.
-  void Before(size_t op) const { MemoryPool::LendScratch(scratch_[op].place, scratch_[op].lent); }
+  void Before(size_t op) const {
+    MemoryPool::LendScratch(scratch_[op].place, scratch_[op].lent);
+    for (const Temporary* heir : heirs_[op]) {
+      if (heir->place != nullptr && heir->place == heir->heir_of->place && HasOtherHolders(*heir->heir_of)) {
+        Vacate(heir);
+      }
+    }
+  }
   void After(size_t op) {
     if (MemoryPool::MostScratch() > scratch_[op].bytes) {
       NoteScratch(op);
     }
     for (Temporary* temporary : ends_[op]) {
-      if (!IsInPlace(*temporary)) {
+      if (!IsSettled(*temporary)) {
         Settle(temporary);
       }
     }
@@ -55,12 +66,16 @@ class MemoryPlan {
  private:
   struct Temporary {
     std::string name;
-    size_t first;  // operators that use it
+    size_t first;  // operators that use its elements
     size_t last;
+    bool has_later_shape_uses = false;
+    // The temporary whose memory it may take over, as the result of the operator that is the last to use that one.
+    const Temporary* heir_of = nullptr;
     bool planned = true;
     size_t bytes = 0;  // the most that it has needed
     Variable* variable = nullptr;
     const std::byte* place = nullptr;  // nullptr: it has none
+    std::weak_ptr<Allocation> lent{};  // the memory there, as its tensor got it
   };
 
   // The scratch memory of an operator, which lies with the temporaries.
@@ -74,22 +89,28 @@ class MemoryPlan {
     size_t first;
     size_t last;
     size_t bytes;
-    Temporary* temporary;
+    const Temporary* temporary;
     Scratch* scratch;
     size_t offset = 0;
   };
 
+  void ChooseHeirs(const BlockDesc& block, const std::vector<const OpDesc*>& order);
   void NoteScratch(size_t op);
-  static bool IsInPlace(const Temporary& temporary);
+  static bool IsAtPlace(const Temporary& temporary);
+  static bool HasOtherHolders(const Temporary& temporary);
+  static bool IsSettled(const Temporary& temporary);
   void Settle(Temporary* temporary);
-  void Vacate(Temporary* temporary);
+  static void GiveUpMemory(const Temporary& temporary);
+  static void Vacate(const Temporary* temporary);
   void LeaveOut(Temporary* temporary);
   void LayOut(MemoryPool* pool);
+  static const Temporary& FirstOwner(const Temporary& temporary);
   static size_t Place(std::vector<Piece>* pieces);
 
   std::vector<Temporary> temporaries_;
-  std::vector<std::vector<Temporary*>> ends_;  // by operator: what it is the last to use
-  std::vector<Scratch> scratch_;               // by operator
+  std::vector<std::vector<Temporary*>> ends_;         // by operator: what it is the last to use
+  std::vector<std::vector<const Temporary*>> heirs_;  // by operator: its results that may take over memory
+  std::vector<Scratch> scratch_;                      // by operator
   std::shared_ptr<Allocation> memory_;
   bool stale_ = true;  // the places do not fit what is known
   bool complete_ = true;

@@ -527,15 +527,26 @@ OpRegistrar&& OpRegistrar::Version(int32_t version, OpUpgrade upgrade) && {
   return std::move(*this);
 }
 
+namespace {
+
+SlotInfo MakeSlot(std::string slot, std::string comment, unsigned flags) {
+  return {std::move(slot),
+          std::move(comment),
+          (flags & kDuplicable) != 0,
+          (flags & kDispensable) != 0,
+          (flags & kSelectedRows) != 0,
+          (flags & kShapeOnly) != 0};
+}
+
+}  // namespace
+
 OpRegistrar&& OpRegistrar::Input(std::string slot, std::string comment, unsigned flags) && {
-  info_.inputs.push_back({std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0,
-                          (flags & kSelectedRows) != 0});
+  info_.inputs.push_back(MakeSlot(std::move(slot), std::move(comment), flags));
   return std::move(*this);
 }
 
 OpRegistrar&& OpRegistrar::Output(std::string slot, std::string comment, unsigned flags) && {
-  info_.outputs.push_back({std::move(slot), std::move(comment), (flags & kDuplicable) != 0, (flags & kDispensable) != 0,
-                           (flags & kSelectedRows) != 0});
+  info_.outputs.push_back(MakeSlot(std::move(slot), std::move(comment), flags));
   return std::move(*this);
 }
 

@@ -42,6 +42,8 @@ struct SlotInfo {
   bool duplicable = false;     // may hold any number of variables, else exactly one
   bool dispensable = false;    // may be absent
   bool selected_rows = false;  // its variables may hold SelectedRows
+  // Only the dims, the dtype and the LoD are read, of a variable that may have lost its elements by then.
+  bool shape_only = false;
 };
 
 struct AttrInfo {
@@ -53,7 +55,7 @@ struct AttrInfo {
 };
 
 // Flags for Input and Output below.
-enum SlotFlags : unsigned { kPlain = 0, kDuplicable = 1, kDispensable = 2, kSelectedRows = 4 };
+enum SlotFlags : unsigned { kPlain = 0, kDuplicable = 1, kDispensable = 2, kSelectedRows = 4, kShapeOnly = 8 };
 
 using InferShapeFn = std::function<void(InferShapeContext&)>;
 using KernelFn = std::function<void(const ExecutionContext&)>;
@@ -191,7 +193,8 @@ class HEADRACE_API OpRegistrar {
     return std::forward<Declare>(declare)(std::move(*this), std::forward<Args>(args)...);
   }
   // The variable in output slot `output` may be one of those in input slot `input`, unless another input slot holds it
-  // too. All other overlaps of outputs with inputs are refused.
+  // too. All other overlaps of outputs with inputs are refused. Also where they are two variables, a run may give the
+  // output the memory of an input that nothing reads any more.
   OpRegistrar&& InPlace(std::string output, std::string input) &&;
   OpRegistrar&& InferShape(InferShapeFn fn) &&;
   // A kernel for inputs of type T. The first input's dtype selects it, unless KernelTypeFrom says otherwise.

@@ -99,7 +99,7 @@ HEADRACE_REGISTER_OP(array_to_lod_tensor)
 
 HEADRACE_REGISTER_OP(array_to_lod_tensor_grad)
     .Comment("Gradient of array_to_lod_tensor: adds to the gradients of the array's elements.")
-    .Input("Out", "the result of the operator; only its dims and LoD are used")
+    .Input("Out", "the result of the operator; only its dims and LoD are used", kShapeOnly)
     .With(TableSlot)
     .Input("Out@GRAD", "gradient of Out")
     .Input("X@GRAD", "gradients of the array's elements, so far")

@@ -175,7 +175,7 @@ void RegisterMove(const std::string& type, const std::string& comment, const std
       .Register();
   OpRegistrar(type + "_grad")
       .Comment("Gradient of " + type + ".")
-      .Input(Move::kMoved, "as in the operator; only its dims are used")
+      .Input(Move::kMoved, "as in the operator; only its dims are used", kShapeOnly)
       .With(OtherInput<Move>, "as in the operator; only its dims are used")
       .With(AllIntsInputs, ints)
       .Input("Out@GRAD", "gradient of Out")

@@ -210,31 +210,47 @@ void ElementwiseKernel(const ExecutionContext& ctx) {
   ForEachPair<T, T>(ctx, [](T x, T y) { return Operation::Value(x, y); });
 }
 
+// Of these, gradients depend on that of the result alone.
+template <typename Operation>
+constexpr bool kIsLinear = std::is_same_v<Operation, Add> || std::is_same_v<Operation, Sub>;
+
+// X@GRAD comes last: it may be Out@GRAD.
 template <typename T, typename Operation>
 void ElementwiseGradKernel(const ExecutionContext& ctx) {
   const BroadcastPlan plan = PlanOf(ctx);
-  const T* x = ctx.Input("X").data<T>();
-  const T* y = ctx.Input("Y").data<T>();
+  const T* x = kIsLinear<Operation> ? nullptr : ctx.Input("X").data<T>();
+  const T* y = kIsLinear<Operation> ? nullptr : ctx.Input("Y").data<T>();
   const T* d = ctx.Input("Out@GRAD").data<T>();
-  if (LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD")) {
-    T* dx = x_grad->mutable_data<T>();
-    plan.ForEachRunInParallel([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
-      for (int64_t i = 0; i < n; ++i) {
-        dx[at + i] = Operation::ByX(x[at + i], y[y_at + (kept ? i : 0)], d[at + i]);
-      }
-    });
-  }
   if (LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD")) {
     T* dy = y_grad->mutable_data<T>();
     std::fill_n(dy, y_grad->numel(), T(0));
+    const auto by_y = [=](int64_t at, int64_t y_at) {
+      return kIsLinear<Operation> ? Operation::ByY(T(), T(), d[at]) : Operation::ByY(x[at], y[y_at], d[at]);
+    };
     plan.ForEachRunInParallelBySmall([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
       if (kept) {
         for (int64_t i = 0; i < n; ++i) {
-          dy[y_at + i] += Operation::ByY(x[at + i], y[y_at + i], d[at + i]);
+          dy[y_at + i] += by_y(at + i, y_at + i);
         }
       } else {
-        dy[y_at] += ParallelSumOf<T>(
-            n, [=, y_value = y[y_at]](int64_t i) { return Operation::ByY(x[at + i], y_value, d[at + i]); });
+        dy[y_at] += ParallelSumOf<T>(n, [=](int64_t i) { return by_y(at + i, y_at); });
+      }
+    });
+  }
+  LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
+  if (x_grad == nullptr) {
+    return;
+  }
+  T* dx = x_grad->mutable_data<T>();
+  if constexpr (kIsLinear<Operation>) {
+    if (dx != d) {
+      ParallelFor(x_grad->numel(), kElementsPerBlock,
+                  [=](int64_t begin, int64_t end) { std::copy(d + begin, d + end, dx + begin); });
+    }
+  } else {
+    plan.ForEachRunInParallel([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
+      for (int64_t i = 0; i < n; ++i) {
+        dx[at + i] = Operation::ByX(x[at + i], y[y_at + (kept ? i : 0)], d[at + i]);
       }
     });
   }
@@ -264,11 +280,12 @@ void Register(const std::string& name, const std::string& formula) {
     (void)More(op).Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
     OpRegistrar("elementwise_" + name + "_grad")
         .Comment("Gradient of elementwise_" + name + ".")
-        .Input("X", "as in the operator")
-        .Input("Y", "as in the operator")
+        .Input("X", "as in the operator", kIsLinear<Operation> ? kShapeOnly : kPlain)
+        .Input("Y", "as in the operator", kIsLinear<Operation> ? kShapeOnly : kPlain)
         .Input("Out@GRAD", "gradient of Out")
-        .Output("X@GRAD", "dims of X", kDispensable)
+        .Output("X@GRAD", "dims of X; may be Out@GRAD", kDispensable)
         .Output("Y@GRAD", "dims of Y, summed over what Y was broadcast to", kDispensable)
+        .InPlace("X@GRAD", "Out@GRAD")
         .With(AxisAttr)
         .InferShape(InferElementwiseGrad)
         .template Kernel<float>(ElementwiseGradKernel<float, Operation>)

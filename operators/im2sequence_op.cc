@@ -194,7 +194,7 @@ HEADRACE_REGISTER_OP(im2sequence)
 
 HEADRACE_REGISTER_OP(im2sequence_grad)
     .Comment("Gradient of im2sequence.")
-    .Input("X", "as in the operator; only its dims are used")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
     .Input("Y", "as in the operator", kDispensable)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")

@@ -162,7 +162,7 @@ void RegisterInterpolation(const std::string& type, const std::string& comment) 
       .Register();
   OpRegistrar(type + "_grad")
       .Comment("Gradient of " + type + ".")
-      .Input("X", "as in the operator; only its dims are used")
+      .Input("X", "as in the operator; only its dims are used", kShapeOnly)
       .Input("Out@GRAD", "gradient of Out")
       .Output("X@GRAD", "dims of X")
       .With(InterpolateAttrs)

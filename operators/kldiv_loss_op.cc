@@ -88,7 +88,7 @@ HEADRACE_REGISTER_OP(kldiv_loss)
 
 HEADRACE_REGISTER_OP(kldiv_loss_grad)
     .Comment("Gradient of kldiv_loss.")
-    .Input("X", "as in the operator; only its dims are used")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
     .Input("Target", "as in the operator")
     .Input("Loss@GRAD", "gradient of Loss")
     .Output("X@GRAD", "dims of X")

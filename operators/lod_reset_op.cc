@@ -103,7 +103,7 @@ HEADRACE_REGISTER_OP(lod_reset)
 
 HEADRACE_REGISTER_OP(lod_reset_grad)
     .Comment("Gradient of lod_reset. X@GRAD may be Out@GRAD.")
-    .Input("X", "as in the operator; only its dims and its LoD are used")
+    .Input("X", "as in the operator; only its dims and its LoD are used", kShapeOnly)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims and LoD of X")
     .InPlace("X@GRAD", "Out@GRAD")

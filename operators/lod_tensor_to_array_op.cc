@@ -89,7 +89,7 @@ HEADRACE_REGISTER_OP(lod_tensor_to_array)
 
 HEADRACE_REGISTER_OP(lod_tensor_to_array_grad)
     .Comment("Gradient of lod_tensor_to_array: takes the gradients of the elements out of that of the array.")
-    .Input("X", "as in the operator; only its dims and LoD are used")
+    .Input("X", "as in the operator; only its dims and LoD are used", kShapeOnly)
     .With(TableSlot)
     .Input("Out@GRAD", "gradients of the array's elements")
     .Output("X@GRAD", "dims of X", kDispensable)

@@ -126,7 +126,7 @@ HEADRACE_REGISTER_OP(lookup_table)
 
 HEADRACE_REGISTER_OP(lookup_table_grad)
     .Comment("Gradient of lookup_table: a tensor, or SelectedRows if is_sparse.")
-    .Input("W", "as in the operator; only its dims are used")
+    .Input("W", "as in the operator; only its dims are used", kShapeOnly)
     .Input("Ids", "as in the operator")
     .Input("Out@GRAD", "gradient of Out")
     .Output("W@GRAD", "dims of W", kSelectedRows)

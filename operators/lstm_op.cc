@@ -214,7 +214,7 @@ HEADRACE_REGISTER_OP(lstm)
 
 HEADRACE_REGISTER_OP(lstm_grad)
     .Comment("Gradient of lstm.")
-    .Input("Input", "as in the operator; only its dims and its LoD are used")
+    .Input("Input", "as in the operator; only its dims and its LoD are used", kShapeOnly)
     .Input("H0", "as in the operator", kDispensable)
     .Input("C0", "as in the operator", kDispensable)
     .Input("Weight", "as in the operator")

@@ -95,7 +95,7 @@ void RegisterMaxPoolWithIndex(const std::string& type, size_t spatial) {
       .Register();
   More(backward)
       .Comment("Gradient of " + type + ".")
-      .Input("X", "as in the operator; only its dims are used")
+      .Input("X", "as in the operator; only its dims are used", kShapeOnly)
       .Input("Mask", "as in the operator")
       .Input("Out@GRAD", "gradient of Out")
       .Input("Mask@GRAD", "not used", kDispensable)

@@ -30,7 +30,7 @@ inline OpRegistrar&& NormGradSlots(OpRegistrar&& op) {
   return std::move(op)
       .Input("X", "as in the operator")
       .Input("Scale", "as in the operator", kDispensable)
-      .Input("Bias", "as in the operator; only its dims are used", kDispensable)
+      .Input("Bias", "as in the operator; only its dims are used", kDispensable | kShapeOnly)
       .Input("Mean", "as in the operator")
       .Input("Variance", "as in the operator")
       .Input("Y@GRAD", "gradient of Y")

@@ -80,7 +80,7 @@ HEADRACE_REGISTER_OP(reorder_lod_tensor_by_rank)
 
 HEADRACE_REGISTER_OP(reorder_lod_tensor_by_rank_grad)
     .Comment("Gradient of reorder_lod_tensor_by_rank.")
-    .Input("X", "as in the operator; only its dims and LoD are used")
+    .Input("X", "as in the operator; only its dims and LoD are used", kShapeOnly)
     .With(TableSlot)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")

@@ -182,7 +182,7 @@ OpRegistrar&& XShapeInputs(OpRegistrar&& op) {
 }
 OpRegistrar&& NoXShape(OpRegistrar&& op) { return std::move(op); }
 OpRegistrar&& XInput(OpRegistrar&& op) {
-  return std::move(op).Input("X", "as in the operator; only its dims are used");
+  return std::move(op).Input("X", "as in the operator; only its dims are used", kShapeOnly);
 }
 
 template <const IntsSlots* kInputs>

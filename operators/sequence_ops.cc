@@ -213,7 +213,7 @@ HEADRACE_REGISTER_OP(sequence_pool)
 
 HEADRACE_REGISTER_OP(sequence_pool_grad)
     .Comment("Gradient of sequence_pool.")
-    .Input("X", "as in the operator; only its dims and its LoD are used")
+    .Input("X", "as in the operator; only its dims and its LoD are used", kShapeOnly)
     .Input("MaxIndex", "as in the operator", kDispensable)
     .Input("Out@GRAD", "gradient of Out")
     .Input("MaxIndex@GRAD", "not used", kDispensable)

@@ -113,7 +113,7 @@ HEADRACE_REGISTER_OP(sequence_pad)
 
 HEADRACE_REGISTER_OP(sequence_pad_grad)
     .Comment("Gradient of sequence_pad.")
-    .Input("X", "as in the operator; only its dims and its LoD are used")
+    .Input("X", "as in the operator; only its dims and its LoD are used", kShapeOnly)
     .Input("PadValue", "as in the operator")
     .Input("Length@GRAD", "not used", kDispensable)
     .Input("Out@GRAD", "gradient of Out")

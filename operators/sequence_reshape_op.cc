@@ -74,7 +74,7 @@ HEADRACE_REGISTER_OP(sequence_reshape)
 
 HEADRACE_REGISTER_OP(sequence_reshape_grad)
     .Comment("Gradient of sequence_reshape.")
-    .Input("X", "as in the operator; only its dims and its LoD are used")
+    .Input("X", "as in the operator; only its dims and its LoD are used", kShapeOnly)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims and LoD of X")
     .With(NewDimAttr)

@@ -104,7 +104,7 @@ void RegisterSequenceRows(const std::string& type, const std::string& comment, c
   (void)More(forward).Comment(comment).Input("X", x);
   (void)More(backward)
       .Comment("Gradient of " + type + ".")
-      .Input("X", "as in the operator; only its dims and its LoD are used");
+      .Input("X", "as in the operator; only its dims and its LoD are used", kShapeOnly);
   for (const auto& [slot, text] : others) {
     uses.inputs.push_back(slot);
     uses.no_gradient.push_back(slot);

@@ -82,7 +82,7 @@ HEADRACE_REGISTER_OP(shrink_rnn_memory)
 
 HEADRACE_REGISTER_OP(shrink_rnn_memory_grad)
     .Comment("Gradient of shrink_rnn_memory: zero for the rows that were left out.")
-    .Input("X", "as in the operator; only its dims are used")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")
     .InferShape([](InferShapeContext& ctx) { InferGradients(ctx, {"X"}); })

@@ -141,7 +141,7 @@ HEADRACE_REGISTER_OP(write_to_array)
 
 HEADRACE_REGISTER_OP(write_to_array_grad)
     .Comment("Gradient of write_to_array: takes the gradient of the place out of that of the array.")
-    .Input("X", "as in the operator; only its dims are used")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
     .Input("I", "as in the operator")
     .Input("Out@GRAD", "gradients of the array's elements")
     .Output("X@GRAD", "dims of X", kDispensable)

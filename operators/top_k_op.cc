@@ -91,7 +91,7 @@ HEADRACE_REGISTER_OP(top_k)
 
 HEADRACE_REGISTER_OP(top_k_grad)
     .Comment("Gradient of top_k.")
-    .Input("X", "as in the operator; only its dims are used")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
     .Input("Indices", "as in the operator")
     .Input("Out@GRAD", "gradient of Out")
     .Input("Indices@GRAD", "not used", kDispensable)

@@ -96,7 +96,7 @@ HEADRACE_REGISTER_OP(unpool)
 
 HEADRACE_REGISTER_OP(unpool_grad)
     .Comment("Gradient of unpool.")
-    .Input("X", "as in the operator; only its dims are used")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
     .Input("Indices", "as in the operator")
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")

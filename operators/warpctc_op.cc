@@ -288,7 +288,7 @@ HEADRACE_REGISTER_OP(warpctc)
 
 HEADRACE_REGISTER_OP(warpctc_grad)
     .Comment("Gradient of warpctc, by way of Loss.")
-    .Input("Logits", "as in the operator; only its dims and its LoD are used")
+    .Input("Logits", "as in the operator; only its dims and its LoD are used", kShapeOnly)
     .Input("LogitsLength", "as in the operator", kDispensable)
     .Input("WarpCTCGrad", "as in the operator")
     .Input("WarpCTCGrad@GRAD", "not used", kDispensable)

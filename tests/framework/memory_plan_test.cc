@@ -66,6 +66,65 @@ TEST_F(MemoryPlanTest, TemporariesOfDifferentTimesShareMemory) {
   }
 }
 
+TEST_F(MemoryPlanTest, WhatMayBeWrittenInPlaceTakesOverMemory) {
+  Scale("x", "a", 2);
+  for (const auto* const names : {"ab", "bc", "cd"}) {
+    Scale(std::string(1, names[0]), std::string(1, names[1]), 3);
+  }
+  Append(&program_, "test_mul", {{"X", {"d"}}, {"Y", {"d"}}}, {{"Out", {"out"}}});
+  for (int i = 1; i < 5; ++i) {
+    const auto x = static_cast<float>(i);
+    EXPECT_EQ(Run(Full(x)), std::vector<float>{54 * 54 * x * x});
+    if (i > 1) {
+      EXPECT_LT(prepared_->memory(), 2.5 * kBytes) << "run " << i;  // the temporaries, the result, and small change
+    }
+  }
+}
+
+// `c` may be written in place of `a`.
+TEST_F(MemoryPlanTest, MemoryThatASharerKeepsIsNotTakenOver) {
+  Scale("x", "a", 2);
+  Append(&program_, "test_share_if_positive", {{"X", {"a"}}}, {{"Out", {"b"}}});
+  Scale("a", "c", 3);
+  Append(&program_, "test_mul", {{"X", {"c"}}, {"Y", {"b"}}}, {{"Out", {"out"}}});
+  for (const float x : {-1.0F, -2.0F, -3.0F, 4.0F, 5.0F, -6.0F, -7.0F, 8.0F}) {
+    EXPECT_EQ(Run(Full(x)), std::vector<float>{12 * x * x});
+  }
+}
+
+// `a` gets other memory while `b` keeps that which it had.
+TEST_F(MemoryPlanTest, MemoryOfWhatIsWrittenTwiceStaysASharers) {
+  Scale("x", "a", 2);
+  Append(&program_, "test_share_if_positive", {{"X", {"a"}}}, {{"Out", {"b"}}});
+  Scale("x", "a", 5);
+  Append(&program_, "test_mul", {{"X", {"a"}}, {"Y", {"x"}}}, {{"Out", {"c"}}});
+  Append(&program_, "test_mul", {{"X", {"c"}}, {"Y", {"x"}}}, {{"Out", {"d"}}});
+  Append(&program_, "test_mul", {{"X", {"d"}}, {"Y", {"b"}}}, {{"Out", {"out"}}});
+  for (const float x : {-1.0F, -2.0F, -3.0F, 4.0F, 5.0F, -6.0F, -7.0F, 8.0F}) {
+    EXPECT_EQ(Run(Full(x)), std::vector<float>{10 * x * x * x * x});
+  }
+}
+
+TEST_F(MemoryPlanTest, WhatIsReadForItsShapeOnlyKeepsNoMemory) {
+  Scale("x", "a", 2);
+  Append(&program_, "test_mul", {{"X", {"a"}}, {"Y", {"a"}}}, {{"Out", {"b"}}});
+  Append(&program_, "test_mul", {{"X", {"b"}}, {"Y", {"b"}}}, {{"Out", {"c"}}});
+  Append(&program_, "test_ones_like", {{"X", {"a"}}}, {{"Out", {"d"}}});
+  Append(&program_, "test_mul", {{"X", {"c"}}, {"Y", {"d"}}}, {{"Out", {"out"}}});
+  for (const int64_t numel : {kNumel, kNumel, 2 * kNumel, kNumel / 2}) {
+    EXPECT_EQ(Run(Full(1, numel)), std::vector<float>{16});
+  }
+  EXPECT_LT(prepared_->memory(), 3.5 * 2.125 * kBytes);  // two temporaries, the result, and small change
+}
+
+TEST_F(MemoryPlanTest, WhatIsReadForItsShapeOnlyHasNoElements) {
+  Scale("x", "a", 2);
+  Scale("a", "b", 2);
+  Append(&program_, "test_read_of_shape_only", {{"X", {"a"}}}, {{"Out", {"c"}}});
+  Append(&program_, "test_mul", {{"X", {"b"}}, {"Y", {"c"}}}, {{"Out", {"out"}}});
+  EXPECT_THROW(Run(Full(1)), FailedPrecondition);
+}
+
 TEST_F(MemoryPlanTest, GrowsWithTheBatch) {
   Scale("x", "a", 2);
   Scale("a", "b", 3);

@@ -220,6 +220,22 @@ HEADRACE_REGISTER_OP(test_share_if_positive)
       }
     });
 
+HEADRACE_REGISTER_OP(test_ones_like)
+    .Input("X", "", kShapeOnly)
+    .Output("Out", "")
+    .InferShape(ShareX)
+    .Kernel<float>([](const ExecutionContext& ctx) {
+      LoDTensor* out = ctx.Output("Out");
+      std::fill_n(out->mutable_data<float>(), out->numel(), 1.0F);
+    });
+
+// Against its declaration.
+HEADRACE_REGISTER_OP(test_read_of_shape_only)
+    .Input("X", "", kShapeOnly)
+    .Output("Out", "")
+    .InferShape(ShareX)
+    .Kernel<float>([](const ExecutionContext& ctx) { Map<float>(ctx, [](float x) { return x; }); });
+
 HEADRACE_REGISTER_OP(test_fail_if_over_100)
     .Input("X", "")
     .Output("Out", "")

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "framework/executor.h"
+#include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "tests/operators/count_allocations.h"
 #include "tests/operators/count_text.h"
@@ -402,18 +403,55 @@ TEST(WarmRun, OfManyScalarOperatorsAllocatesNothing) {
   EXPECT_EQ(AllocationsWhenWarm(net, {x}, {{{"x", Pixels({1})}}}), 0u);
 }
 
-// Bytes of the temporaries that are alive at each operator of `program`, from the first one that uses them to the last.
-// What is fetched lives to the end.
+// Which inputs of an operator are read for more than their shapes.
+std::set<std::string> ReadBy(const OpDesc& op) {
+  std::set<std::string> names;
+  for (const SlotInfo& slot : OpRegistry::Get(op.type).inputs) {
+    if (!slot.shape_only) {
+      names.insert(op.Input(slot.name).begin(), op.Input(slot.name).end());
+    }
+  }
+  return names;
+}
+
+// How many bytes of the results of operator `i` can lie where inputs of it lie that nothing needs any more.
+size_t WrittenInPlace(const OpDesc& op, size_t i, const std::map<std::string, std::pair<size_t, size_t>>& uses,
+                      const std::map<std::string, size_t>& bytes) {
+  size_t in_place = 0;
+  std::set<std::string> left;
+  for (const auto& [name, use] : uses) {
+    if (use.first < i && use.second == i) {
+      left.insert(name);
+    }
+  }
+  for (const auto& [output, input] : OpRegistry::Get(op.type).in_place) {
+    for (const std::string& result : op.Output(output)) {
+      for (const std::string& from : op.Input(input)) {
+        if (uses.contains(result) && uses.at(result).first == i && left.erase(from) != 0) {
+          in_place += std::min(bytes.at(result), bytes.at(from));
+          break;
+        }
+      }
+    }
+  }
+  return in_place;
+}
+
+// The most bytes of temporaries that any operator of `program` needs at once: those that are alive, from the operator
+// that writes them to the last that reads their elements, less what can be written in place. What is fetched lives to
+// the end.
 size_t MostAlive(const ProgramDesc& program, const std::map<std::string, size_t>& bytes,
                  const std::set<std::string>& fetched) {
   const auto& ops = program.block(0).ops();
   std::map<std::string, std::pair<size_t, size_t>> uses;
   for (size_t i = 0; i < ops.size(); ++i) {
-    for (const auto& names : {ops[i]->InputNames(), ops[i]->OutputNames()}) {
-      for (const std::string& name : names) {
-        if (bytes.contains(name)) {
-          uses.try_emplace(name, i, i).first->second.second = fetched.contains(name) ? ops.size() : i;
-        }
+    std::set<std::string> names = ReadBy(*ops[i]);
+    for (const std::string& name : ops[i]->OutputNames()) {
+      names.insert(name);
+    }
+    for (const std::string& name : names) {
+      if (bytes.contains(name)) {
+        uses.try_emplace(name, i, i).first->second.second = fetched.contains(name) ? ops.size() : i;
       }
     }
   }
@@ -423,7 +461,7 @@ size_t MostAlive(const ProgramDesc& program, const std::map<std::string, size_t>
     for (const auto& [name, use] : uses) {
       alive += use.first <= i && i <= use.second ? bytes.at(name) : 0;
     }
-    most = std::max(most, alive);
+    most = std::max(most, alive - WrittenInPlace(*ops[i], i, uses, bytes));
   }
   return most;
 }
