@@ -50,10 +50,16 @@ LoD OffsetsToLengths(const LoD& offsets) {
 }
 
 std::string ToString(const LoD& lod) {
+  constexpr size_t kShown = 20;
   std::string text = "[";
   for (size_t level = 0; level < lod.size(); ++level) {
     text += level == 0 ? "[" : ", [";
-    for (size_t i = 0; i < lod[level].size(); ++i) {
+    const size_t size = lod[level].size();
+    for (size_t i = 0; i < size; ++i) {
+      if (size > kShown && i == kShown / 2) {
+        text += ", ...";
+        i = size - kShown / 2;
+      }
       text += (i == 0 ? "" : ", ") + std::to_string(lod[level][i]);
     }
     text += ']';

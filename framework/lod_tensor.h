@@ -25,6 +25,7 @@ HEADRACE_API void CheckLoD(const LoD& lod, int64_t rows);
 HEADRACE_API LoD LengthsToOffsets(const LoD& lengths);
 HEADRACE_API LoD OffsetsToLengths(const LoD& offsets);
 
+// For messages: "[[0, 2, 3], [0, 4, 5, 9]]", the middle of long levels left out.
 HEADRACE_API std::string ToString(const LoD& lod);
 
 class HEADRACE_API LoDTensor : public Tensor {

@@ -89,7 +89,7 @@ void Tensor::CopyFrom(const Tensor& src) {
   const void* from = source.raw_data();
   Resize(source.dims_);
   void* to = mutable_data(source.dtype_);
-  if (source.nbytes() != 0) {
+  if (source.nbytes() != 0 && to != from) {
     std::memcpy(to, from, source.nbytes());
   }
 }

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "framework/errors.h"
 
 namespace headrace {
@@ -34,6 +36,14 @@ TEST(LoD, LevelNeedsAStartAndAnEnd) {
 TEST(LoD, OverflowingLengthsAreRefused) { EXPECT_THROW(LengthsToOffsets({{SIZE_MAX, 1}}), InvalidArgument); }
 TEST(LoD, DecreasingOffsetsHaveNoLengths) { EXPECT_THROW(OffsetsToLengths({{0, 2, 1}}), InvalidArgument); }
 TEST(LoD, ToStringNests) { EXPECT_EQ(ToString(LoD{{0, 1}, {0, 4}}), "[[0, 1], [0, 4]]"); }
+
+TEST(LoD, ToStringLeavesTheMiddleOfLongLevelsOut) {
+  LoDOffsets offsets(20);
+  std::iota(offsets.begin(), offsets.end(), size_t{0});
+  EXPECT_EQ(ToString(LoD{offsets}), "[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]]");
+  offsets.push_back(20);
+  EXPECT_EQ(ToString(LoD{offsets}), "[[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..., 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]]");
+}
 
 }  // namespace
 }  // namespace headrace
