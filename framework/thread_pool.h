@@ -45,8 +45,8 @@ class HEADRACE_API ThreadPool {
   using Block = FunctionRef<void(int64_t begin, int64_t end)>;
 
   // Runs the blocks of [0, count) and returns true, or does nothing and returns false if the pool is busy. Throws what
-  // the first block that throws does, once those that have begun are over; the others are left out. Throws
-  // ResourceExhausted if the threads cannot be started.
+  // the first block that throws does, once those before it and those that have begun are over; the others are left out.
+  // Throws ResourceExhausted if the threads cannot be started.
   bool TryRun(int64_t count, int64_t grain, const Block& block);
 
  private:

@@ -14,7 +14,8 @@ bool CountsSequences(const AttributeIndex& op, size_t lod_level) {
 
 OpRegistrar&& BatchSizeLikeSlots(OpRegistrar&& op) {
   return std::move(op)
-      .Input("Input", "the tensor whose dimension is taken; of one with a LoD, dimension 0 counts its sequences")
+      .Input("Input", "the tensor whose dimension is taken; of one with a LoD, dimension 0 counts its sequences",
+             kShapeOnly)
       .Attr<std::vector<int64_t>>("shape", "dims of Out")
       .Attr<int32_t>("input_dim_idx", "the dimension of Input that is taken", 0)
       .Attr<int32_t>("output_dim_idx", "the dimension of Out that it becomes", 0);

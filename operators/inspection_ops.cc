@@ -86,7 +86,7 @@ OpRegistrar&& Find(OpRegistrar&& op, const char* comment) {
 
 HEADRACE_REGISTER_OP(shape)
     .Comment("The dims of a tensor; of SelectedRows, those of the rows that they have.")
-    .Input("Input", "any shape, or SelectedRows", kSelectedRows)
+    .Input("Input", "any shape, or SelectedRows", kSelectedRows | kShapeOnly)
     .Output("Out", "int32 [rank of Input]")
     .InferShape([](InferShapeContext& ctx) {
       DDim dims = ctx.InputDim("Input");
@@ -101,7 +101,7 @@ HEADRACE_REGISTER_OP(shape)
 
 HEADRACE_REGISTER_OP(is_empty)
     .Comment("Whether a tensor has no elements.")
-    .Input("X", "any shape")
+    .Input("X", "any shape", kShapeOnly)
     .Output("Out", "bool [1]")
     .InferShape(InferOneBool)
     .With(KernelForAllTypes, IsEmptyKernel);

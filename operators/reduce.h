@@ -107,9 +107,10 @@ inline OpRegistrar&& ReduceSlots(OpRegistrar&& op) {
       .Output("Out", "dims of X without the reduced ones; [1] if none is left");
 }
 
-inline OpRegistrar&& ReduceGradSlots(OpRegistrar&& op) {
+// `x`: the flags of X, of which some gradients need the shape only.
+inline OpRegistrar&& ReduceGradSlots(OpRegistrar&& op, SlotFlags x) {
   return ReduceAttrs(std::move(op))
-      .Input("X", "as in the operator")
+      .Input("X", "as in the operator", x)
       .Input("Out@GRAD", "gradient of Out")
       .Output("X@GRAD", "dims of X")
       .InferShape(InferReduceGrad);

@@ -59,7 +59,7 @@ OpRegistrar&& ReduceExtreme(OpRegistrar&& op, const char* which) {
 OpRegistrar&& ReduceExtremeGrad(OpRegistrar&& op, const char* type) {
   return std::move(op)
       .Comment(std::string("Gradient of ") + type + ". Elements that are equally extreme get the gradient each.")
-      .With(ReduceGradSlots)
+      .With(ReduceGradSlots, kPlain)
       .Input("Out", "as in the operator")
       .Kernel<float>(ReduceExtremeGradKernel<float>)
       .Kernel<double>(ReduceExtremeGradKernel<double>);

@@ -109,7 +109,7 @@ HEADRACE_REGISTER_OP(mean)
 
 HEADRACE_REGISTER_OP(mean_grad)
     .Comment("Gradient of mean.")
-    .Input("X", "as in the operator")
+    .Input("X", "as in the operator; only its dims are used", kShapeOnly)
     .Input("Out@GRAD", "gradient of Out")
     .Output("X@GRAD", "dims of X")
     .InferShape([](InferShapeContext& ctx) {
@@ -133,7 +133,7 @@ HEADRACE_REGISTER_OP(reduce_sum)
 
 HEADRACE_REGISTER_OP(reduce_sum_grad)
     .Comment("Gradient of reduce_sum.")
-    .With(ReduceGradSlots)
+    .With(ReduceGradSlots, kShapeOnly)
     .Kernel<float>(ReduceSumGradKernel<float>)
     .Kernel<double>(ReduceSumGradKernel<double>);
 
@@ -147,7 +147,7 @@ HEADRACE_REGISTER_OP(reduce_mean)
 
 HEADRACE_REGISTER_OP(reduce_mean_grad)
     .Comment("Gradient of reduce_mean.")
-    .With(ReduceGradSlots)
+    .With(ReduceGradSlots, kShapeOnly)
     .Kernel<float>(ReduceMeanGradKernel<float>)
     .Kernel<double>(ReduceMeanGradKernel<double>);
 

@@ -74,7 +74,7 @@ HEADRACE_REGISTER_OP(reduce_prod)
 
 HEADRACE_REGISTER_OP(reduce_prod_grad)
     .Comment("Gradient of reduce_prod.")
-    .With(ReduceGradSlots)
+    .With(ReduceGradSlots, kPlain)
     .Kernel<float>(ReduceProdGradKernel<float>)
     .Kernel<double>(ReduceProdGradKernel<double>);
 

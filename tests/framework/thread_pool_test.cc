@@ -75,6 +75,31 @@ TEST(ThreadPool, BlocksRunAtTheSameTime) {
   MeetOnThreads(3);
 }
 
+TEST(ThreadPool, EachThreadHasItsShareOfEveryLoop) {
+  constexpr int kThreads = 3;
+  ThreadPool pool(kThreads);
+  const ScopedThreadPool use(&pool);
+  std::vector<std::thread::id> first;
+  for (int64_t loop = 1; loop < 20; ++loop) {
+    std::vector<std::thread::id> ran(kThreads);
+    std::atomic<int> begun = 0;
+    // The first block of each share is over once all have begun.
+    ParallelFor(kThreads * loop, 1, [&](int64_t begin, int64_t) {
+      if (begin % loop == 0) {
+        ran[static_cast<size_t>(begin / loop)] = std::this_thread::get_id();
+        for (++begun; begun < kThreads;) {
+          std::this_thread::yield();
+        }
+      }
+    });
+    EXPECT_EQ(ran[0], std::this_thread::get_id());
+    if (first.empty()) {
+      first = ran;
+    }
+    EXPECT_EQ(ran, first) << loop << " blocks for each thread";
+  }
+}
+
 TEST(ThreadPool, AThreadWithoutAPoolRunsAllBlocksInOrder) {
   const std::thread::id self = std::this_thread::get_id();
   std::vector<int64_t> begins;
