@@ -50,7 +50,7 @@ bool IsOnlyIn(const OpDesc& op, const std::string& slot, const std::string& name
 
 MemoryPlan::MemoryPlan(const BlockDesc& block, const std::vector<const OpDesc*>& order,
                        const std::vector<std::string>& kept)
-    : ends_(order.size()), heirs_(order.size()), scratch_(order.size()) {
+    : steps_(order.size()) {
   std::set<std::string> excluded(kept.begin(), kept.end());
   const ProgramDesc& program = block.program();
   for (size_t b = 0; b < program.num_blocks(); ++b) {
@@ -86,7 +86,7 @@ MemoryPlan::MemoryPlan(const BlockDesc& block, const std::vector<const OpDesc*>&
   }
   temporaries_.reserve(found.size());
   for (auto& [name, temporary] : found) {
-    ends_[temporary.last].push_back(&temporaries_.emplace_back(std::move(temporary)));
+    steps_[temporary.last].ends.push_back(&temporaries_.emplace_back(std::move(temporary)));
   }
   ChooseHeirs(block, order);
 }
@@ -116,7 +116,6 @@ void MemoryPlan::ChooseHeirs(const BlockDesc& block, const std::vector<const OpD
           if (may_inherit(i, pair, output, input)) {
             Temporary* heir = by_name.at(output);
             heir->heir_of = by_name.at(input);
-            heirs_[i].push_back(heir);
             inherited.insert(heir->heir_of);
           }
         }
@@ -137,8 +136,9 @@ void MemoryPlan::Unbind() {
     temporary.place = nullptr;
     temporary.lent.reset();
   }
-  for (Scratch& scratch : scratch_) {
-    scratch.lent = 0;
+  for (Step& step : steps_) {
+    step.scratch.lent = 0;
+    step.heirs.clear();
   }
   memory_.reset();
   stale_ = true;
@@ -207,9 +207,9 @@ void MemoryPlan::GiveUpMemory(const Temporary& temporary) {
   TensorIn(temporary.variable)->SetMemory(temporary.has_later_shape_uses ? Allocation::OnHeap(0) : nullptr);
 }
 
-void MemoryPlan::NoteScratch(size_t op) {
+void MemoryPlan::NoteScratch(Scratch* scratch) {
   const size_t most = MemoryPool::MostScratch();
-  scratch_[op].bytes = most + (scratch_[op].bytes == 0 ? 0 : most / 16);
+  scratch->bytes = most + (scratch->bytes == 0 ? 0 : most / 16);
   stale_ = stale_ || most >= kMinPlanned;
 }
 
@@ -222,8 +222,8 @@ void MemoryPlan::LeaveOut(Temporary* temporary) {
       Vacate(&other);
     }
   }
-  for (Scratch& scratch : scratch_) {
-    scratch.lent = 0;
+  for (Step& step : steps_) {
+    step.scratch.lent = 0;
   }
 }
 
@@ -248,10 +248,12 @@ void MemoryPlan::LayOut(MemoryPool* pool) {
   for (const auto& [owner, end] : ends) {
     pieces.push_back({owner->first, end, owner->bytes, owner, nullptr});
   }
-  for (size_t op = 0; op < scratch_.size(); ++op) {
-    scratch_[op].lent = 0;
-    if (scratch_[op].bytes >= kMinPlanned) {
-      pieces.push_back({op, op, scratch_[op].bytes, nullptr, &scratch_[op]});
+  for (size_t op = 0; op < steps_.size(); ++op) {
+    steps_[op].heirs.clear();
+    Scratch& scratch = steps_[op].scratch;
+    scratch.lent = 0;
+    if (scratch.bytes >= kMinPlanned) {
+      pieces.push_back({op, op, scratch.bytes, nullptr, &scratch});
     }
   }
   memory_.reset();
@@ -273,7 +275,11 @@ void MemoryPlan::LayOut(MemoryPool* pool) {
   }
   for (Temporary& temporary : temporaries_) {
     if (temporary.planned && temporary.bytes != 0) {
-      const size_t offset = offsets.at(&FirstOwner(temporary));
+      const Temporary& owner = FirstOwner(temporary);
+      const size_t offset = offsets.at(&owner);
+      if (&owner != &temporary) {
+        steps_[temporary.first].heirs.push_back(&temporary);
+      }
       temporary.place = static_cast<std::byte*>(memory_->data()) + offset;
       if (LoDTensor* tensor = TensorIn(temporary.variable); tensor != nullptr) {
         auto part = Allocation::Part(memory_, offset, temporary.bytes);

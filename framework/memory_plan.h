@@ -45,18 +45,20 @@ class MemoryPlan {
 
   // Around each operator, by its place in `order`.
   void Before(size_t op) const {
-    MemoryPool::LendScratch(scratch_[op].place, scratch_[op].lent);
-    for (const Temporary* heir : heirs_[op]) {
-      if (heir->place != nullptr && heir->place == heir->heir_of->place && HasOtherHolders(*heir->heir_of)) {
+    const Step& step = steps_[op];
+    MemoryPool::LendScratch(step.scratch.place, step.scratch.lent);
+    for (const Temporary* heir : step.heirs) {
+      if (HasOtherHolders(*heir->heir_of)) {
         Vacate(heir);
       }
     }
   }
   void After(size_t op) {
-    if (MemoryPool::MostScratch() > scratch_[op].bytes) {
-      NoteScratch(op);
+    Step& step = steps_[op];
+    if (MemoryPool::MostScratch() > step.scratch.bytes) {
+      NoteScratch(&step.scratch);
     }
-    for (Temporary* temporary : ends_[op]) {
+    for (Temporary* temporary : step.ends) {
       if (!IsSettled(*temporary)) {
         Settle(temporary);
       }
@@ -84,6 +86,12 @@ class MemoryPlan {
     size_t lent = 0;
     std::byte* place = nullptr;
   };
+  // What has to be done around an operator.
+  struct Step {
+    Scratch scratch;
+    std::vector<const Temporary*> heirs;  // results that take over memory
+    std::vector<Temporary*> ends;         // what it is the last to use
+  };
   // What is to be laid out: a temporary or scratch memory.
   struct Piece {
     size_t first;
@@ -95,7 +103,7 @@ class MemoryPlan {
   };
 
   void ChooseHeirs(const BlockDesc& block, const std::vector<const OpDesc*>& order);
-  void NoteScratch(size_t op);
+  void NoteScratch(Scratch* scratch);
   static bool IsAtPlace(const Temporary& temporary);
   static bool HasOtherHolders(const Temporary& temporary);
   static bool IsSettled(const Temporary& temporary);
@@ -108,9 +116,7 @@ class MemoryPlan {
   static size_t Place(std::vector<Piece>* pieces);
 
   std::vector<Temporary> temporaries_;
-  std::vector<std::vector<Temporary*>> ends_;         // by operator: what it is the last to use
-  std::vector<std::vector<const Temporary*>> heirs_;  // by operator: its results that may take over memory
-  std::vector<Scratch> scratch_;                      // by operator
+  std::vector<Step> steps_;  // by operator
   std::shared_ptr<Allocation> memory_;
   bool stale_ = true;  // the places do not fit what is known
   bool complete_ = true;
