@@ -82,7 +82,7 @@ class ThreadPool::Workers {
     grain_ = grain;
     block_ = &block;
     failed_at_.store(count, std::memory_order_relaxed);
-    const int64_t blocks = (count - 1) / grain + 1;
+    const int64_t blocks = count / grain + (count % grain != 0 ? 1 : 0);
     const auto shares = static_cast<int64_t>(shares_.size());
     for (int64_t i = 0; i < shares; ++i) {
       Share& share = shares_[static_cast<size_t>(i)];

@@ -39,6 +39,11 @@ TEST(ThreadPool, VisitsEveryElementOnce) {
   }
 }
 
+TEST(ThreadPool, ALoopWithoutElementsHasNoBlocks) {
+  ThreadPool pool(2);
+  EXPECT_TRUE(pool.TryRun(0, 5, [](int64_t, int64_t) { ADD_FAILURE(); }));
+}
+
 TEST(ThreadPool, BlocksDoNotDependOnTheNumberOfThreads) {
   using Blocks = std::set<std::pair<int64_t, int64_t>>;
   const Blocks expected = {{0, 3}, {3, 6}, {6, 9}, {9, 10}};
