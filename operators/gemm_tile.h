@@ -72,6 +72,8 @@ void RunTile(const GemmTile<T>& tile, std::index_sequence<kRow...>) {
   // Every third row has a pointer; the addressing modes reach the two below it.
   const T* a[(kRows + 2) / 3] = {};
   ((kRow % 3 == 0 ? void(a[kRow / 3] = tile.a + static_cast<int64_t>(kRow) * tile.a_row) : void()), ...);
+  // Rows of c lie far apart, where no hardware looks ahead.
+  (__builtin_prefetch(tile.c + static_cast<int64_t>(kRow) * tile.c_row, 1), ...);
   const T* b = tile.b;
   const int64_t a_row = tile.a_row;
   for (int64_t l = 0; l < tile.depth; ++l) {
