@@ -31,10 +31,11 @@ PixelAlignment::PixelAlignment(const AttributeIndex& op)
     : corners(op.Attr<bool>("align_corners")), centers(!corners && op.Attr<int32_t>("align_mode") == 0) {}
 
 double PixelAlignment::Ratio(int64_t in, int64_t out) const {
-  if (corners) {
-    return out > 1 ? static_cast<double>(in - 1) / static_cast<double>(out - 1) : 0;
+  if (out <= 1) {
+    return 0;
   }
-  return static_cast<double>(in) / static_cast<double>(out);
+  const int64_t shared = corners ? 1 : 0;
+  return static_cast<double>(in - shared) / static_cast<double>(out - shared);
 }
 
 Extents ExtentsOfX(const AttributeIndex& op, const DDim& x) { return ExtentsOf(x, 2, "X", HasChannelsLast(op)); }

@@ -28,6 +28,7 @@ struct PixelSource {
 struct PixelAlignment {
   explicit PixelAlignment(const AttributeIndex& op);
 
+  // How far apart in the input the sources of two neighbours of the result are; 0 where the result has one place.
   double Ratio(int64_t in, int64_t out) const;
 
   bool corners;  // those of both images coincide
@@ -124,9 +125,18 @@ void InterpolateKernel(const ExecutionContext& ctx) {
     return;
   }
   const T* x = x_tensor.data<T>();
-  std::fill_n(out, out_tensor->numel(), T(0));
-  InterpolationPlan<T, Interpolation>(ctx, size).ForEach(
-      [=](int64_t from, int64_t to, T weight) { out[to] += weight * x[from]; });
+  const auto add_up = [&]<typename Sum>(Sum* sums) {
+    std::fill_n(sums, out_tensor->numel(), Sum(0));
+    InterpolationPlan<Sum, Interpolation>(ctx, size).ForEach(
+        [=](int64_t from, int64_t to, Sum weight) { sums[to] += weight * static_cast<Sum>(x[from]); });
+  };
+  if constexpr (std::is_floating_point_v<T>) {
+    add_up(out);
+  } else {
+    PoolVector<float> sums(static_cast<size_t>(out_tensor->numel()));
+    add_up(sums.data());
+    std::transform(sums.begin(), sums.end(), out, [](float sum) { return static_cast<T>(sum); });
+  }
 }
 
 template <typename T, typename Interpolation>
@@ -156,6 +166,7 @@ void RegisterInterpolation(const std::string& type, const std::string& comment) 
       .InferShape([](InferShapeContext& ctx) { SetKnownOutput(ctx, "Out", CheckInterpolate(ctx), ctx.InputType("X")); })
       .template Kernel<float>(InterpolateKernel<float, Interpolation>)
       .template Kernel<double>(InterpolateKernel<double, Interpolation>)
+      .template Kernel<uint8_t>(InterpolateKernel<uint8_t, Interpolation>)
       .Gradient(DefaultGradient({.inputs = {"X", "SizeTensor", "OutSize", "Scale"},
                                  .outputs = {},
                                  .no_gradient = {"SizeTensor", "OutSize", "Scale"}}))

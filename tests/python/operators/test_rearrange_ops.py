@@ -294,7 +294,8 @@ def test_shape_and_findings() -> None:
 def resized(x: np.ndarray, size: tuple[int, int], linear: bool, corners: bool, mode: int) -> np.ndarray:
     """Each pixel of the result, looked up or mixed from those of x, by Fluid's rules."""
     out = np.zeros((*x.shape[:2], *size))
-    ratios = [(i - 1) / (o - 1) if corners and o > 1 else 0.0 if corners else i / o for i, o in zip(x.shape[2:], size)]
+    shared = 1 if corners else 0
+    ratios = [(i - shared) / (o - shared) if o > 1 else 0.0 for i, o in zip(x.shape[2:], size)]
 
     def place(axis: int, at: int) -> float:
         if linear and not corners and mode == 0:
@@ -329,6 +330,15 @@ def test_interpolation(op_type: str, corners: bool, mode: int, size: tuple[int, 
     test = OpTest(op_type, inputs, attrs, {"Out": expected})
     test.check_outputs()
     test.check_gradients(["X"])
+
+
+def test_interpolated_bytes_are_rounded_down() -> None:
+    x = np.array([10, 20, 41], np.uint8).reshape(1, 1, 1, 3)
+    attrs = {"out_h": 1, "out_w": 5}
+    test = OpTest("bilinear_interp", {"X": x}, attrs, {"Out": np.array([[[[10, 15, 20, 30, 41]]]], np.uint8)})
+    test.check_outputs()
+    test = OpTest("nearest_interp", {"X": x}, attrs, {"Out": np.array([[[[10, 20, 20, 41, 41]]]], np.uint8)})
+    test.check_outputs()
 
 
 def test_interpolation_refuses_what_does_not_fit() -> None:
