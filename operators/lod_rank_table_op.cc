@@ -35,9 +35,9 @@ HEADRACE_REGISTER_OP(lod_rank_table)
     .InferShape([](InferShapeContext& ctx) {
       EnforceKind(ctx.OutputDesc("Out"), VarKind::kLoDRankTable, "output Out");
       const int32_t level = ctx.Attr<int32_t>("level");
-      HR_ENFORCE(level >= 0 && level < std::max(ctx.InputLoDLevel("X"), 1), InvalidArgument,
-                 "attribute level: expected a level of the LoD of X, which has ", ctx.InputLoDLevel("X"), ", got ",
-                 level);
+      const int32_t levels = ctx.InputLoDLevel("X");  // 0: a program need not declare the LoD of what it is fed
+      HR_ENFORCE(level >= 0 && (level < levels || levels == 0), InvalidArgument,
+                 "attribute level: expected a level of the LoD of X, which has ", levels, ", got ", level);
     })
     .Operator<LoDRankTableOp>();
 

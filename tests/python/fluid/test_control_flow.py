@@ -143,6 +143,8 @@ def test_misuse_is_refused() -> None:
     i = number(0)
     with pytest.raises(TypeError, match="must be a bool"):
         layers.While(i)
+    with pytest.raises(TypeError, match="single bool"):
+        layers.While(layers.less_than(layers.zeros([2], "int64"), layers.ones([2], "int64")))
     cond = layers.less_than(i, number(1))
     with pytest.raises(errors.InvalidArgument, match="never end"), layers.While(cond).block():
         layers.increment(i)

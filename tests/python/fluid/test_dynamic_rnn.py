@@ -202,6 +202,15 @@ def test_sequences_are_parted(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(np.array(got[2]), np.array(feed["words"]))
 
 
+def test_a_level_that_is_not_declared_is_looked_for_when_the_table_is_made(exe: fluid.Executor) -> None:
+    table = layers.lod_rank_table(words(lod_level=0), level=1)
+    longest = layers.max_sequence_len(table)
+    (got,) = exe.run(feed={"words": sequences([[1, 2], [3, 1, 4]])}, fetch_list=[longest])
+    assert got == [4]
+    with pytest.raises(errors.HeadraceError, match="level"):
+        exe.run(feed={"words": sequences([[3, 1, 4]])}, fetch_list=[longest])
+
+
 def test_bad_input_is_refused(exe: fluid.Executor) -> None:
     x = words()
     with pytest.raises(errors.InvalidArgument, match="level"):

@@ -282,9 +282,13 @@ def _inner_block(helper: LayerHelper) -> Iterator[Block]:
         program._rollback()
 
 
-def _check_condition(cond: Variable, layer: str) -> None:
+def _check_condition(cond: Variable, layer: str, single: bool = True) -> None:
     if check_variable(cond, "cond", layer).dtype != VarType.BOOL:
         raise errors.TypeMismatch(f"layers.{layer}: the condition '{cond.name}' must be a bool, is {cond.dtype.name}")
+    if single and any(d not in (1, -1) for d in cond.shape):
+        raise errors.TypeMismatch(
+            f"layers.{layer}: the condition '{cond.name}' must be a single bool, has shape {list(cond.shape)}"
+        )
 
 
 class While:
@@ -423,7 +427,7 @@ class IfElse:
     """
 
     def __init__(self, cond: Variable, name: str | None = None) -> None:
-        _check_condition(cond, "IfElse")
+        _check_condition(cond, "IfElse", single=False)
         self._helper = LayerHelper("ifelse", name)
         self._cond = cond
         self._side: bool | None = None  # while a block is described
