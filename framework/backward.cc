@@ -94,11 +94,27 @@ struct Findings {
   std::map<int32_t, Names> given;       // those that a step is given a gradient of
 };
 
+// Whether `op` reads the dims, dtype and LoD of `name` at most, so that nothing it makes depends on the elements.
+bool ReadsShapeOnly(const OpDesc& op, const std::string& name) {
+  const OpInfo& info = OpRegistry::Get(op.type);
+  bool reads = false;
+  for (const auto& [slot, names] : op.inputs) {
+    if (Contains(names, name)) {
+      if (!info.FindInput(slot)->shape_only) {
+        return false;
+      }
+      reads = true;
+    }
+  }
+  return reads;
+}
+
 // Adds to `names`, which depend on a parameter, those that operator `op` makes depend on it. Returns whether `op` reads
 // one of them.
 bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names, Findings* findings) {
   const Access access(block, op);
-  if (std::none_of(access.reads.begin(), access.reads.end(), [&](const auto& name) { return names->contains(name); })) {
+  if (std::none_of(access.reads.begin(), access.reads.end(),
+                   [&](const auto& name) { return names->contains(name) && !ReadsShapeOnly(op, name); })) {
     return false;
   }
   const BlockDesc* inner = InnerBlock(block, op);

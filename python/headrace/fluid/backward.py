@@ -26,8 +26,9 @@ def append_backward(
 
     Args:
         loss: a single element.
-        parameter_list: by what to differentiate; None: all trainable parameters, or, if there are none, the variables
-            of the root block that do not stop gradients.
+        parameter_list: by what to differentiate; None: all trainable parameters, and what is fed if its
+            ``stop_gradient`` is False; or, if there are no parameters, all variables of the root block that do not stop
+            gradients.
         no_grad_set: variables that gradients do not pass.
         callbacks, checkpoints: Fluid's; None.
 
@@ -45,27 +46,31 @@ def append_backward(
         if value:
             raise errors.Unimplemented(f"append_backward: {what} has to be None, got {value!r}")
     program = loss.block.program
-    parameters = True
+    no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
+    others: list[str] = []
     if parameter_list is None:
         names = [parameter.name for parameter in program.all_parameters() if parameter.trainable]
-        parameters = bool(names)
-        names = names or _differentiable(program, loss)
+        others = _differentiable(program, given=bool(names)) or ([] if names else [loss.name])
+        others = [name for name in others if name not in no_grad]
     else:
         names = [item.name if isinstance(item, Variable) else item for item in parameter_list]
         if not names:
             raise errors.InvalidArgument("append_backward: the list of parameters is empty")
-    no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
     with program._backward_guard():
-        pairs = core.append_backward(program.desc, loss.name, names, no_grad)
+        pairs = core.append_backward(program.desc, loss.name, names + others, no_grad)
         program._sync_with_desc()
     root = program.global_block()
-    if not parameters:
-        return []
-    return [(root.var(parameter), root.var(gradient)) for parameter, gradient in pairs]  # type: ignore[misc]
+    wanted = set(names)
+    return [(root.var(name), root.var(gradient)) for name, gradient in pairs if name in wanted]  # type: ignore[misc]
 
 
-def _differentiable(program: Program, loss: Variable) -> list[str]:
-    """The variables of the root block by which ``loss`` may be differentiated: those that have one value throughout."""
+def _differentiable(program: Program, given: bool) -> list[str]:
+    """Which variables of the root block, other than parameters, a loss may be differentiated by: those that have one
+    value throughout.
+
+    Args:
+        given: only those that no operator computes.
+    """
     writes: dict[str, int] = {}
     reads: set[str] = set()
     for block in program.blocks:
@@ -80,9 +85,10 @@ def _differentiable(program: Program, loss: Variable) -> list[str]:
         if variable.type == VarType.LOD_TENSOR
         and variable.dtype in floats
         and not variable.stop_gradient
+        and not isinstance(variable, Parameter)
         and variable.name in reads
-        and writes.get(variable.name, 0) <= 1
-    ] or [loss.name]
+        and writes.get(variable.name, 0) <= (0 if given else 1)
+    ]
 
 
 def gradients(

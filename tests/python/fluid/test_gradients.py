@@ -101,6 +101,38 @@ def test_it_can_be_asked_twice_and_beside_a_backward_pass(exe: fluid.Executor) -
     np.testing.assert_allclose(two, 2 * one, rtol=1e-5)
 
 
+def test_a_backward_pass_goes_on_to_what_is_fed(exe: fluid.Executor) -> None:
+    x, y = fed("x"), fed("y", stop_gradient=True)
+    weight = layers.create_parameter([4], "float32", name="weight", default_initializer=fluid.initializer.Constant(2.0))
+    loss = layers.reduce_sum(x * weight * y)
+    pairs = fluid.backward.append_backward(loss)
+    assert [(parameter.name, gradient.name) for parameter, gradient in pairs] == [("weight", "weight@GRAD")]
+    block = fluid.default_main_program().global_block()
+    assert not block.has_var("y@GRAD")
+    by_x, by_weight = run(exe, block.var("x@GRAD"), pairs[0][1])
+    np.testing.assert_allclose(by_x, 2 * Y, rtol=1e-6)
+    np.testing.assert_allclose(by_weight, (X * Y).sum(0), rtol=1e-5)
+
+
+def test_no_grad_set_keeps_a_backward_pass_from_what_is_fed(exe: fluid.Executor) -> None:
+    x = fed("x")
+    fed("y")
+    loss = layers.reduce_sum(layers.fc(x, 1))
+    fluid.backward.append_backward(loss, no_grad_set={x})
+    assert not fluid.default_main_program().global_block().has_var("x@GRAD")
+
+
+def test_no_gradient_passes_where_the_shape_alone_is_read(exe: fluid.Executor) -> None:
+    x = fed("x")
+    fed("y")
+    hidden = layers.square(x)
+    start = layers.fill_constant_batch_size_like(hidden, [-1, 4], "float32", 3.0)
+    start.stop_gradient = False
+    by_x, by_start = run(exe, *fluid.gradients(hidden * start, [x, start]))
+    np.testing.assert_allclose(by_x, 3 * 2 * X, rtol=1e-6)
+    np.testing.assert_allclose(by_start, X * X, rtol=1e-6)
+
+
 def test_a_test_does_without_it() -> None:
     x = fed("x")
     out = layers.square(x)
