@@ -164,15 +164,19 @@ class Block:
         initializer: Callable[[Variable, Block], Operator] | None = None,
         trainable: bool = True,
         regularizer: WeightDecayRegularizer | None = None,
-        learning_rate: float = 1.0,
+        optimize_attr: Mapping[str, float] | None = None,
         stop_gradient: bool = False,
-        gradient_clip: GradientClipBase | None = None,
+        gradient_clip_attr: GradientClipBase | None = None,
     ) -> Parameter:
         """Declares a parameter in the root block; ``initializer`` adds the operator that gives it a value to this
-        block. AlreadyExists if the name is taken by something that differs.
+        block, unless there is one already. AlreadyExists if the name is taken by something that differs.
+
+        Args:
+            optimize_attr: under "learning_rate", a factor on the optimizer's.
         """
         block = self.program.global_block()
         name = unique_name.generate("_param") if name is None else name
+        exists = block.has_var(name)
         for d in shape:
             if d is not None and not isinstance(d, (int, np.integer)):
                 raise errors.TypeMismatch(
@@ -182,9 +186,11 @@ class Block:
             raise errors.InvalidArgument(f"the shape of parameter '{name}' has to be known, got {list(shape)}")
         block.create_var(name, shape, dtype, lod_level, persistable=True, stop_gradient=stop_gradient)
         block.vars[name].desc.is_parameter = True
-        parameter = Parameter(block, name, trainable, regularizer, learning_rate, gradient_clip)
+        learning_rate = (optimize_attr or {}).get("learning_rate", 1.0)
+        parameter = Parameter(block, name, trainable, regularizer, learning_rate, gradient_clip_attr)
         block.vars[name] = parameter
-        if initializer is not None:
+        is_initialized = exists and any(name in op.output_arg_names for op in self.ops)
+        if initializer is not None and not is_initialized:
             initializer(parameter, self)
             parameter.desc.lod_level = lod_level  # the operator has inferred it anew
         return parameter

@@ -158,9 +158,9 @@ class LayerHelper:
             name,
             trainable=attr.trainable,
             regularizer=attr.regularizer,
-            learning_rate=attr.learning_rate,
+            optimize_attr={"learning_rate": attr.learning_rate},
             stop_gradient=stop_gradient,
-            gradient_clip=attr.gradient_clip,
+            gradient_clip_attr=attr.gradient_clip,
         )
         startup = self.startup_program.global_block()
         if not startup.has_var(name):

@@ -314,6 +314,10 @@ def test_a_block_creates_parameters_with_initial_values(exe: fluid.Executor) -> 
         shape=[2, 3], dtype="float32", name="p", lod_level=1, initializer=fluid.initializer.Constant(2.0)
     )
     assert (p.lod_level, p.persistable, block.ops[0].type) == (1, True, "fill_constant")
+    attrs = {"optimize_attr": {"learning_rate": 0.5}, "initializer": fluid.initializer.Constant(3.0)}
+    again = block.create_parameter([2, 3], "float32", "p", lod_level=1, **attrs)
+    assert again.optimize_attr == {"learning_rate": 0.5}
+    assert len(block.ops) == 1  # the value is given once
     other = block.create_parameter([2], "float32")
     assert other.name != p.name
-    assert block.all_parameters() == [p, other]
+    assert block.all_parameters() == [again, other]
