@@ -73,9 +73,11 @@ class ArrayToLoDTensorGradOp : public OperatorBase {
     LoDTensorArray& array = *ctx.OutputAs<LoDTensorArray>("X@GRAD");
     for (size_t t = 0; t < table.max_length(); ++t) {
       PoolVector<Piece> pieces;
-      ForEachPartOfStep(table, out, t, nullptr, [&](RowRange rows) { pieces.push_back({&gradient, rows}); });
+      LoD lod = NoUnits(out, table.level() + 1);
+      ForEachPartOfStep(table, out, t, &lod, [&](RowRange rows) { pieces.push_back({&gradient, rows}); });
       LoDTensor step;
       WritePieces(pieces, gradient, &step);
+      step.set_lod(std::move(lod));
       AddToPlace(step, t, &array);
     }
   }

@@ -58,7 +58,8 @@ class LoDTensorToArrayGradOp : public OperatorBase {
           row += rows.size();
         });
       }
-      RowWriter writer(x, static_cast<size_t>(x.dims()[0]), ctx.Output("X@GRAD"));
+      LoDTensor* x_gradient = ctx.Output("X@GRAD");
+      RowWriter writer(x, static_cast<size_t>(x.dims()[0]), x_gradient);
       for (const Piece& piece : pieces) {
         if (piece.from != nullptr) {
           writer.Write(*piece.from, piece.rows);
@@ -66,6 +67,7 @@ class LoDTensorToArrayGradOp : public OperatorBase {
           writer.WriteZeros(piece.rows.size());
         }
       }
+      x_gradient->set_lod(x.lod());
     }
     array.clear();
   }

@@ -60,7 +60,9 @@ class ReorderByRankGradOp : public OperatorBase {
       pieces[table.items()[rank].index] = {&gradient, {row, row + by_rank[rank].size()}};
       row += by_rank[rank].size();
     }
-    WritePieces(pieces, x, ctx.Output("X@GRAD"));
+    LoDTensor* x_gradient = ctx.Output("X@GRAD");
+    WritePieces(pieces, x, x_gradient);
+    x_gradient->set_lod(x.lod());
   }
 };
 

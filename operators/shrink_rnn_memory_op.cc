@@ -55,9 +55,11 @@ class ShrinkRnnMemoryGradOp : public OperatorBase {
                ToString(gradient.dims()));
     const auto rows = static_cast<size_t>(x.dims()[0]);
     const auto active = static_cast<size_t>(gradient.dims()[0]);
-    RowWriter writer(x, rows, ctx.Output("X@GRAD"));
+    LoDTensor* x_gradient = ctx.Output("X@GRAD");
+    RowWriter writer(x, rows, x_gradient);
     writer.Write(gradient, {0, active});
     writer.WriteZeros(rows - active);
+    x_gradient->set_lod(x.lod());
   }
 };
 

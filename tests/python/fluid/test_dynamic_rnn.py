@@ -153,6 +153,26 @@ def test_steps_of_parts_have_a_lod(exe: fluid.Executor) -> None:
     assert got[1].lod() == values.lod()
 
 
+def test_gradients_have_the_lods_of_their_variables(exe: fluid.Executor) -> None:
+    x = words(lod_level=2)
+    x.stop_gradient = False
+    table = layers.lod_rank_table(x)
+    reordered = layers.reorder_lod_tensor_by_rank(x, table)
+    again = layers.lod_rank_table(reordered)
+    steps = layers.lod_tensor_to_array(reordered, again)
+    first = layers.array_read(steps, number(0))
+    shrunk = layers.shrink_memory(first, number(1), again)
+    back = layers.array_to_lod_tensor(steps, again)
+    loss = layers.reduce_sum(back) + layers.reduce_sum(shrunk)
+    forward = [x, reordered, first]
+    by = fluid.gradients(loss, forward)
+    feed = {"words": sequences([[1, 2], [2, 3, 1]])}
+    got = exe.run(feed=feed, fetch_list=forward + by, return_numpy=False)
+    for value, gradient in zip(got[:3], got[3:]):
+        assert np.array(gradient).shape == np.array(value).shape
+        assert gradient.lod() == value.lod() != []
+
+
 def test_reordered_by_rank(exe: fluid.Executor) -> None:
     x = words()
     table = layers.lod_rank_table(x)
