@@ -39,6 +39,8 @@ from headrace.fluid.framework import (
 from headrace.fluid.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from headrace.fluid.param_attr import ParamAttr
 
+Tensor = LoDTensor
+
 __all__ = [
     "CPUPlace",
     "DataFeeder",
@@ -48,6 +50,7 @@ __all__ = [
     "ParamAttr",
     "Program",
     "Scope",
+    "Tensor",
     "Variable",
     "backward",
     "clip",

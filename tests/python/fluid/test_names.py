@@ -21,6 +21,7 @@ FLUID = {
     "LoDTensorArray": None,
     "ParamAttr": "name initializer learning_rate regularizer trainable gradient_clip",
     "Program": "",
+    "Tensor": None,
     "Variable": None,
     "backward.append_backward": "loss parameter_list no_grad_set callbacks checkpoints",
     "backward.gradients": "targets inputs target_gradients no_grad_set",
