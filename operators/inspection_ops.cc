@@ -1,4 +1,4 @@
-// shape, is_empty, isfinite, isinf, isnan, where: facts about a tensor.
+// shape, size, is_empty, isfinite, isinf, isnan, where: facts about a tensor.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -21,6 +21,10 @@ void ShapeKernel(const ExecutionContext& ctx) {
   for (size_t d = 0; d < dims.size(); ++d) {
     out[d] = static_cast<int32_t>(dims[d]);
   }
+}
+
+void SizeKernel(const ExecutionContext& ctx) {
+  *ctx.Output("Out")->mutable_data<int64_t>() = ctx.Input("Input").numel();
 }
 
 void IsEmptyKernel(const ExecutionContext& ctx) {
@@ -98,6 +102,13 @@ HEADRACE_REGISTER_OP(shape)
       SetOutput(ctx, "Out", {static_cast<int64_t>(dims.size())}, DataType::kInt32);
     })
     .With(KernelForAllTypes, ShapeKernel);
+
+HEADRACE_REGISTER_OP(size)
+    .Comment("The number of elements of a tensor.")
+    .Input("Input", "any shape", kShapeOnly)
+    .Output("Out", "int64 [1]")
+    .InferShape([](InferShapeContext& ctx) { SetOutput(ctx, "Out", {1}, DataType::kInt64); })
+    .With(KernelForAllTypes, SizeKernel);
 
 HEADRACE_REGISTER_OP(is_empty)
     .Comment("Whether a tensor has no elements.")

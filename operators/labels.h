@@ -33,8 +33,20 @@ class HardLabels {
   int64_t ignored_;
 };
 
+// Checks labels of hard classes; `losses` are the dims of predictions with a 1 in dimension `classes`. Returns the dims
+// of the losses: those, or without the 1 where Label `may_lack_axis` and does.
+inline DDim CheckHardLabels(const InferShapeContext& ctx, DDim losses, size_t classes, bool may_lack_axis) {
+  if (may_lack_axis && ctx.InputDim("Label").size() + 1 == losses.size()) {
+    losses.erase(losses.begin() + static_cast<std::ptrdiff_t>(classes));
+  }
+  EnforceDims(ctx, "Label", losses);
+  EnforceType(ctx, "Label", DataType::kInt64);
+  return losses;
+}
+
 // Checks the labels of predictions, whose classes lie along `axis`, and returns the dims of the losses: those of the
-// predictions with a 1 there, or without it where numbers of classes `may_lack_axis` and do.
+// predictions with a 1 there, or without it where numbers of classes `may_lack_axis` and do. Without an attribute
+// soft_label, they are hard.
 inline DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictions, int32_t axis = -1,
                         bool may_lack_axis = false) {
   EnforceRankAtLeast(ctx, predictions, 2);
@@ -42,27 +54,25 @@ inline DDim CheckLabels(const InferShapeContext& ctx, std::string_view predictio
   const size_t classes = FrontAxis(axis, dims.size(), "axis");
   HR_ENFORCE(dims[classes] != 0, InvalidArgument, "input ", predictions, ": expected at least one class, got dims ",
              ToString(dims));
-  const bool soft = ctx.Attr<bool>("soft_label");
   DDim losses = dims;
   losses[classes] = 1;
-  if (may_lack_axis && !soft && ctx.InputDim("Label").size() + 1 == dims.size()) {
-    losses.erase(losses.begin() + static_cast<std::ptrdiff_t>(classes));
+  if (!ctx.attrs().Has("soft_label") || !ctx.Attr<bool>("soft_label")) {
+    return CheckHardLabels(ctx, losses, classes, may_lack_axis);
   }
-  if (soft) {
-    EnforceDims(ctx, "Label", dims);
-    EnforceSameType(ctx, "Label", predictions);
-  } else {
-    EnforceDims(ctx, "Label", losses);
-    EnforceType(ctx, "Label", DataType::kInt64);
-  }
+  EnforceDims(ctx, "Label", dims);
+  EnforceSameType(ctx, "Label", predictions);
   return losses;
+}
+
+inline OpRegistrar&& IgnoreIndexAttr(OpRegistrar&& op) {
+  return std::move(op).Attr<int32_t>("ignore_index", "the class whose rows have loss 0, unless soft_label", -100);
 }
 
 inline OpRegistrar&& LabelAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<bool>("soft_label", "whether Label holds a probability for each class, instead of the number of a class",
                   false)
-      .Attr<int32_t>("ignore_index", "the class whose rows have loss 0, unless soft_label", -100);
+      .With(IgnoreIndexAttr);
 }
 
 }  // namespace headrace::ops

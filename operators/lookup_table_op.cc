@@ -1,4 +1,4 @@
-// lookup_table: rows of a table by their numbers; an embedding.
+// lookup_table, lookup_table_v2: rows of a table by their numbers; an embedding.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -87,17 +87,23 @@ void LookupGradKernel(const ExecutionContext& ctx) {
   });
 }
 
+// `kColumn`: whether Ids have a last dimension of 1, which becomes that of the rows; otherwise they get one of their
+// own.
+template <bool kColumn>
 DDim LookupDims(const InferShapeContext& ctx) {
   EnforceRank(ctx, "W", 2);
-  EnforceRankAtLeast(ctx, "Ids", 2);
+  EnforceRankAtLeast(ctx, "Ids", kColumn ? 2 : 1);
   EnforceType(ctx, "Ids", DataType::kInt64);
   const DDim w = ctx.InputDim("W");
   DDim dims = ctx.InputDim("Ids");
-  HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input Ids: expected dims [..., 1], got ", ToString(dims));
+  if constexpr (kColumn) {
+    HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input Ids: expected dims [..., 1], got ", ToString(dims));
+    dims.pop_back();
+  }
   const int64_t padding = ctx.Attr<int64_t>("padding_idx");
   HR_ENFORCE(padding >= -1 && (w[0] < 0 || padding < w[0]), InvalidArgument,
              "attribute padding_idx: expected -1 (none) or a row of W of dims ", ToString(w), ", got ", padding);
-  dims.back() = w[1];
+  dims.push_back(w[1]);
   return dims;
 }
 
@@ -107,40 +113,51 @@ OpRegistrar&& LookupAttrs(OpRegistrar&& op) {
       .Attr<bool>("is_sparse", "whether the gradient of W is SelectedRows: only those that Ids name", false);
 }
 
+template <bool kColumn>
+OpRegistrar&& LookupOp(OpRegistrar&& op) {
+  return std::move(op)
+      .Comment("The rows of W with the numbers Ids.")
+      .Input("W", "[rows, width]")
+      .Input("Ids", kColumn ? "int64 [..., 1]" : "int64 [...]")
+      .Output("Out", "[..., width], LoD of Ids")
+      .With(LookupAttrs)
+      .KernelTypeFrom("W")
+      .InferShape([](InferShapeContext& ctx) {
+        SetOutput(ctx, "Out", LookupDims<kColumn>(ctx), ctx.InputType("W"));
+        ctx.ShareLoD("Ids", "Out");
+      })
+      .template Kernel<float>(LookupKernel<float>)
+      .template Kernel<double>(LookupKernel<double>)
+      .Gradient(DefaultGradient({.inputs = {"W", "Ids"}, .outputs = {}, .no_gradient = {"Ids"}}));
+}
+
+template <bool kColumn>
+OpRegistrar&& LookupGradOp(OpRegistrar&& op) {
+  return std::move(op)
+      .Comment("Gradient of the lookup: a tensor, or SelectedRows if is_sparse.")
+      .Input("W", "as in the operator; only its dims are used", kShapeOnly)
+      .Input("Ids", "as in the operator")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("W@GRAD", "dims of W", kSelectedRows)
+      .With(LookupAttrs)
+      .KernelTypeFrom("W")
+      .InferShape([](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Out@GRAD", LookupDims<kColumn>(ctx));
+        EnforceSameType(ctx, "Out@GRAD", "W");
+        InferGradients(ctx, {"W"});
+        if (ctx.Attr<bool>("is_sparse")) {
+          ctx.SetOutputSelectedRows("W@GRAD");
+        }
+      })
+      .template Kernel<float>(LookupGradKernel<float>)
+      .template Kernel<double>(LookupGradKernel<double>);
+}
+
 }  // namespace
 
-HEADRACE_REGISTER_OP(lookup_table)
-    .Comment("The rows of W with the numbers Ids.")
-    .Input("W", "[rows, width]")
-    .Input("Ids", "int64 [..., 1]")
-    .Output("Out", "[..., width], LoD of Ids")
-    .With(LookupAttrs)
-    .KernelTypeFrom("W")
-    .InferShape([](InferShapeContext& ctx) {
-      SetOutput(ctx, "Out", LookupDims(ctx), ctx.InputType("W"));
-      ctx.ShareLoD("Ids", "Out");
-    })
-    .Kernel<float>(LookupKernel<float>)
-    .Kernel<double>(LookupKernel<double>)
-    .Gradient(DefaultGradient({.inputs = {"W", "Ids"}, .outputs = {}, .no_gradient = {"Ids"}}));
-
-HEADRACE_REGISTER_OP(lookup_table_grad)
-    .Comment("Gradient of lookup_table: a tensor, or SelectedRows if is_sparse.")
-    .Input("W", "as in the operator; only its dims are used", kShapeOnly)
-    .Input("Ids", "as in the operator")
-    .Input("Out@GRAD", "gradient of Out")
-    .Output("W@GRAD", "dims of W", kSelectedRows)
-    .With(LookupAttrs)
-    .KernelTypeFrom("W")
-    .InferShape([](InferShapeContext& ctx) {
-      EnforceDims(ctx, "Out@GRAD", LookupDims(ctx));
-      EnforceSameType(ctx, "Out@GRAD", "W");
-      InferGradients(ctx, {"W"});
-      if (ctx.Attr<bool>("is_sparse")) {
-        ctx.SetOutputSelectedRows("W@GRAD");
-      }
-    })
-    .Kernel<float>(LookupGradKernel<float>)
-    .Kernel<double>(LookupGradKernel<double>);
+HEADRACE_REGISTER_OP(lookup_table).With(LookupOp<true>);
+HEADRACE_REGISTER_OP(lookup_table_grad).With(LookupGradOp<true>);
+HEADRACE_REGISTER_OP(lookup_table_v2).With(LookupOp<false>);
+HEADRACE_REGISTER_OP(lookup_table_v2_grad).With(LookupGradOp<false>);
 
 }  // namespace headrace::ops

@@ -13,6 +13,7 @@ from headrace.fluid import (
     executor,
     framework,
     initializer,
+    input,
     io,
     layers,
     lod_tensor,
@@ -36,6 +37,7 @@ from headrace.fluid.framework import (
     name_scope,
     program_guard,
 )
+from headrace.fluid.input import embedding, one_hot
 from headrace.fluid.lod_tensor import create_lod_tensor, create_random_int_lodtensor
 from headrace.fluid.param_attr import ParamAttr
 
@@ -61,17 +63,20 @@ __all__ = [
     "data_feeder",
     "default_main_program",
     "default_startup_program",
+    "embedding",
     "executor",
     "framework",
     "global_scope",
     "gradients",
     "initializer",
+    "input",
     "io",
     "layers",
     "load_op_library",
     "lod_tensor",
     "name_scope",
     "nets",
+    "one_hot",
     "optimizer",
     "param_attr",
     "program_guard",

@@ -192,6 +192,15 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             widths=(4, 2),
         ),
     )
+    yield (
+        "strided_slice",
+        Rows(
+            lambda n, w: {"Input": numbers(n, w)},
+            {"axes": [1], "starts": [-1], "ends": [0], "strides": [-2]},
+            by=("Input",),
+            widths=(4, 2),
+        ),
+    )
     yield "concat", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, 2, seed=4)]}, {"axis": 1})
     yield "stack", Rows(lambda n, w: {"X": [numbers(n, w), numbers(n, w, seed=4)]}, {"axis": 1}, ("Y",), lod=())
     yield "unstack", Rows(x, {"axis": 1, "num": 1}, ("Y",), widths=(1,), lod=())
@@ -219,6 +228,17 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             lod=(),
         ),
     )
+    yield (
+        "gather_nd",
+        Rows(
+            lambda n, w: {"Index": whole(n, 2, below=3), "X": numbers(3, 4, w)},
+            by=("X",),
+            known=("X", "Index"),
+            lod=(),
+        ),
+    )
+    yield "one_hot_v2", Rows(lambda n, w: {"X": whole(n)}, {"depth": 4}, by=(), widths=(1,))
+    yield "lookup_table_v2", Rows(lambda n, w: {"Ids": whole(n), "W": numbers(4, w)}, by=("W",), known=("W",))
     yield "one_hot", Rows(lambda n, w: {"X": whole(n, 1)}, {"depth": 4}, by=(), widths=(1,))
     yield "lookup_table", Rows(lambda n, w: {"Ids": whole(n, 1), "W": numbers(4, w)}, by=("W",), known=("W",))
     yield (
@@ -333,6 +353,16 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     yield (
         "cross_entropy",
         Rows(lambda n, w: {"X": probabilities(n, w), "Label": whole(n, 1, below=w)}, {}, ("Y",), lod=("Y",)),
+    )
+    yield (
+        "cross_entropy2",
+        Rows(
+            lambda n, w: {"X": probabilities(n, w), "Label": whole(n, 1, below=w)},
+            {},
+            ("Y", "MatchX"),
+            others=("XShape",),
+            lod=("Y",),
+        ),
     )
     yield (
         "cross_entropy",
@@ -726,6 +756,19 @@ def _others() -> Iterator[tuple[str, Rows]]:
             by=("X", "Updates"),
         ),
     )
+    yield (
+        "scatter_nd_add",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, w),
+                "Index": whole(3, 1, below=min(n, 2)),
+                "Updates": numbers(3, w, seed=4),
+            },
+            by=("X", "Updates"),
+            known=("Index",),
+        ),
+    )
+    yield "size", Rows(lambda n, w: {"Input": numbers(n, w)}, by=(), lod=())
     yield "increment", Rows(lambda n, w: {"X": numbers(1)}, {"step": 2.0}, by=(), widths=(1,))
     yield "lod_reset", Rows(lambda n, w: {"X": numbers(n, w), "Y": (numbers(n, 1), [[n]])}, lod=())
     yield (

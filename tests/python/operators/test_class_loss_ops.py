@@ -192,3 +192,30 @@ def test_top_k_and_accuracy() -> None:
     }
     inputs = {"Out": values.astype(np.float32), "Indices": order, "Label": label}
     OpTest("accuracy", inputs, outputs=expected).check_outputs()
+
+
+@pytest.mark.parametrize("column", [True, False])
+def test_cross_entropy2(column: bool) -> None:
+    x = softmax(RNG.uniform(-2, 2, (2, 3, 4)))
+    label = np.array([[0, 3, 2], [1, 2, 2]])
+    match = np.take_along_axis(x, label[..., None], -1)
+    match[label == 2] = 0
+    loss = np.where(label[..., None] == 2, 0, -np.log(np.where(match == 0, 1, match)))
+    given = {"X": x, "Label": label[..., None] if column else label}
+    outputs = {"Y": loss if column else loss[..., 0], "MatchX": match, "XShape": np.zeros((2, 3, 4, 0))}
+    test = OpTest("cross_entropy2", given, {"ignore_index": 2}, outputs)
+    test.check_outputs()
+    test.check_gradients(["X"], ["Y"])
+
+
+def test_cross_entropy2_refuses_other_labels() -> None:
+    x, label = softmax(RNG.uniform(-2, 2, (3, 4))), np.array([[0], [4], [1]])
+    outputs = {"Y": None, "MatchX": None, "XShape": None}
+
+    def refused(given: dict[str, Any], error: type[Exception], *parts: str, when: str = "build") -> None:
+        OpTest("cross_entropy2", given, {}, outputs).check_refused(error, *parts, when=when)
+
+    refused({"X": x, "Label": label}, IndexError, "input Label: row 1 has class 4", "[0, 4)", when="run")
+    refused({"X": x, "Label": label[:2]}, ValueError, "input Label", "[3, 1]", "[2, 1]")
+    refused({"X": x, "Label": label.astype(np.int32)}, TypeError, "input Label", "int64", "int32")
+    refused({"X": x[0], "Label": label}, ValueError, "input X", "rank")

@@ -254,3 +254,52 @@ def test_scale_sum_increment_mean() -> None:
     test.check_outputs()
     test.check_gradients(["X"])
     OpTest("mean", {"X": X[:0]}).check_refused(ValueError, "X", "[0, 1, 3]")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_linspace(dtype: str) -> None:
+    def given(start: float, stop: float, num: int) -> dict[str, Any]:
+        numbers = {"Start": start, "Stop": stop}
+        return {**{k: np.array([v], dtype) for k, v in numbers.items()}, "Num": np.array([num], np.int32)}
+
+    for start, stop, num in ((0, 1, 11), (3, -2, 4), (2, 5, 1), (1, 1, 3)):
+        expected = np.linspace(start, stop, num, dtype=dtype)
+        OpTest("linspace", given(start, stop, num), outputs={"Out": expected}).check_outputs()
+    OpTest("linspace", given(0, 1, 0)).check_refused(ValueError, "input Num", "got 0", when="run")
+    for slot, value, error, part in (
+        ("Num", np.array([3]), TypeError, "int32"),
+        ("Num", np.array([3, 3], np.int32), ValueError, "[1]"),
+        ("Stop", np.array([3], np.int32), TypeError, f"{dtype} as input Start has"),
+        ("Start", np.zeros((1, 1), dtype), ValueError, "[1]"),
+    ):
+        OpTest("linspace", {**given(0, 1, 3), slot: value}).check_refused(error, f"input {slot}", part)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_matrices_with_a_diagonal(dtype: str) -> None:
+    diagonal = np.array([3, 0, 2]).astype(dtype)
+    OpTest("diag", {"Diagonal": diagonal}, outputs={"Out": np.diag(diagonal)}).check_outputs()
+    OpTest("diag", {"Diagonal": diagonal[:0]}, outputs={"Out": np.zeros((0, 0), dtype)}).check_outputs()
+    for attrs, expected in (
+        ({"num_rows": 3}, np.eye(3)),
+        ({"num_rows": 2, "num_columns": 4}, np.eye(2, 4)),
+        ({"num_rows": 4, "num_columns": 2}, np.eye(4, 2)),
+        ({"num_rows": 0, "num_columns": 2}, np.eye(0, 2)),
+    ):
+        test = OpTest("eye", {}, {**attrs, "dtype": NUMBERS[dtype]}, {"Out": expected.astype(dtype)})
+        test.check_outputs()
+
+
+def test_matrices_of_no_such_size_are_refused() -> None:
+    OpTest("diag", {"Diagonal": np.ones((2, 2))}).check_refused(ValueError, "input Diagonal", "rank 1")
+    OpTest("eye", {}, {"num_rows": -1}).check_refused(ValueError, "attribute num_rows", "got -1")
+    OpTest("eye", {}, {"num_rows": 1, "num_columns": -2}).check_refused(ValueError, "attribute num_columns", "got -2")
+    OpTest("eye", {}, {"num_rows": 2**40, "num_columns": 2**40}).check_refused(ValueError)
+    OpTest("eye", {}, {"num_rows": 1, "dtype": 99}).check_refused(ValueError, "attribute dtype", "got 99")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "float32"])
+def test_size(dtype: str) -> None:
+    for shape in ((2, 3), (0, 3), (5,)):
+        test = OpTest("size", {"Input": np.zeros(shape, dtype)}, outputs={"Out": np.array([np.prod(shape)])})
+        test.check_outputs()

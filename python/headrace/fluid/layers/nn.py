@@ -371,6 +371,18 @@ def embedding(
     Returns:
         [..., width].
     """
+    return _embedding("lookup_table", input, size, is_sparse, padding_idx, param_attr, dtype)
+
+
+def _embedding(
+    op_type: str,
+    input: Variable,
+    size: Sequence[int],
+    is_sparse: bool,
+    padding_idx: int | None,
+    param_attr: ParamAttrLike,
+    dtype: Any,
+) -> Variable:
     helper = LayerHelper("embedding")
     size = check_shape(size, "size", "embedding")
     table = helper.create_parameter(param_attr, size, dtype) if len(size) == 2 else None
@@ -380,7 +392,7 @@ def embedding(
     out = helper.create_variable(dtype)
     ids = check_variable(input, "input", "embedding")
     attrs = {"padding_idx": padding, "is_sparse": is_sparse}
-    helper.append_op({"W": table, "Ids": ids}, {"Out": out}, attrs, type="lookup_table")
+    helper.append_op({"W": table, "Ids": ids}, {"Out": out}, attrs, type=op_type)
     return out
 
 

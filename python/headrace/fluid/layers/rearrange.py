@@ -16,11 +16,13 @@ from headrace.fluid.layer_helper import (
     declare_known,
     ints_argument,
 )
+from headrace.fluid.layers.tensor import zeros
 
 __all__ = [
     "crop",
     "expand",
     "gather",
+    "gather_nd",
     "image_resize",
     "image_resize_short",
     "multiplex",
@@ -32,9 +34,13 @@ __all__ = [
     "resize_nearest",
     "reverse",
     "scatter",
+    "scatter_nd",
+    "scatter_nd_add",
     "shape",
+    "size",
     "slice",
     "stack",
+    "strided_slice",
     "unstack",
 ]
 
@@ -44,12 +50,23 @@ def slice(input: Variable, axes: Sequence[int], starts: Ints, ends: Ints) -> Var
     from the end; those beyond it stand for it. Among the places may be int32 or int64 variables of one element, or such
     a variable holds all of them.
     """
+    return _slice("slice", input, axes, {"starts": starts, "ends": ends})
+
+
+def strided_slice(input: Variable, axes: Sequence[int], starts: Ints, ends: Ints, strides: Ints) -> Variable:
+    """As slice, with each ``strides[i]``-th element of dimension ``axes[i]``. Negative strides go backwards: from
+    ``starts``, which then is the greater place.
+    """
+    return _slice("strided_slice", input, axes, {"starts": starts, "ends": ends, "strides": strides})
+
+
+def _slice(op_type: str, input: Variable, axes: Sequence[int], ints: dict[str, Ints]) -> Variable:
     inputs: dict[str, Any] = {"Input": input}
     attrs: dict[str, Any] = {"axes": list(axes)}
     flags = [1] * len(attrs["axes"])
-    for what, places in (("starts", starts), ("ends", ends)):
+    for what, places in ints.items():
         slot = f"{what.capitalize()}Tensor"
-        given, numbers = ints_argument(places, what, "slice", what, slot, f"{slot}List")
+        given, numbers = ints_argument(places, what, op_type, what, slot, f"{slot}List")
         inputs |= given
         attrs |= numbers
         if isinstance(places, Variable):
@@ -58,7 +75,7 @@ def slice(input: Variable, axes: Sequence[int], starts: Ints, ends: Ints) -> Var
             flags = [-1 if isinstance(place, Variable) else flag for place, flag in zip(places, flags)]
     if -1 in flags:
         attrs["infer_flags"] = flags
-    return append_layer("slice", inputs, attrs)
+    return append_layer(op_type, inputs, attrs)
 
 
 def crop(
@@ -143,6 +160,23 @@ def gather(input: Variable, index: Variable, overwrite: bool = True) -> Variable
     return append_layer("gather", {"X": input, "Index": index})
 
 
+def gather_nd(input: Variable, index: Variable, name: str | None = None) -> Variable:
+    """The parts of ``input`` whose coordinates, in its first k dimensions, are the rows of ``index``, int32 or int64
+    [..., k]; [..., dimensions of ``input`` from k on].
+    """
+    return append_layer("gather_nd", {"X": input, "Index": index}, name=name)
+
+
+def scatter_nd_add(ref: Variable, index: Variable, updates: Variable, name: str | None = None) -> Variable:
+    """``ref``, with ``updates`` added to the parts that gather_nd would take."""
+    return append_layer("scatter_nd_add", {"X": ref, "Index": index, "Updates": updates}, name=name)
+
+
+def scatter_nd(index: Variable, updates: Variable, shape: Sequence[int], name: str | None = None) -> Variable:
+    """Zeros of shape ``shape``, with ``updates`` added as by scatter_nd_add."""
+    return scatter_nd_add(zeros(shape, check_variable(updates, "updates", "scatter_nd").dtype), index, updates, name)
+
+
 def scatter(
     input: Variable, index: Variable, updates: Variable, name: str | None = None, overwrite: bool = True
 ) -> Variable:
@@ -170,7 +204,11 @@ def one_hot(input: Variable, depth: int | Variable, allow_out_of_range: bool = F
         depth: may be an int32 or int64 variable of one element.
         allow_out_of_range: other numbers give zeros instead of an error.
     """
-    helper = LayerHelper("one_hot")
+    return _one_hot("one_hot", input, depth, allow_out_of_range)
+
+
+def _one_hot(op_type: str, input: Variable, depth: int | Variable, allow_out_of_range: bool) -> Variable:
+    helper = LayerHelper(op_type)
     out = helper.create_variable("float32", stop_gradient=True)
     inputs = {"X": check_variable(input, "input", "one_hot")}
     attrs: dict[str, Any] = {"allow_out_of_range": allow_out_of_range}
@@ -210,6 +248,14 @@ def shape(input: Variable) -> Variable:
     helper = LayerHelper("shape")
     out = helper.create_variable("int32", stop_gradient=True)
     helper.append_op({"Input": check_variable(input, "input", "shape")}, {"Out": out})
+    return out
+
+
+def size(input: Variable) -> Variable:
+    """The number of elements of ``input``, int64 [1]."""
+    helper = LayerHelper("size")
+    out = helper.create_variable("int64", stop_gradient=True)
+    helper.append_op({"Input": check_variable(input, "input", "size")}, {"Out": out})
     return out
 
 

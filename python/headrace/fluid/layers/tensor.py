@@ -30,10 +30,13 @@ __all__ = [
     "create_global_var",
     "create_parameter",
     "create_tensor",
+    "diag",
+    "eye",
     "fill_constant",
     "fill_constant_batch_size_like",
     "flatten",
     "increment",
+    "linspace",
     "ones",
     "ones_like",
     "range",
@@ -258,6 +261,54 @@ def _range_of_variables(values: Sequence[float | Variable], dtype: Any) -> Varia
             value = fill_constant([1], dtype, value)
         variables.append(value if value.dtype == number else cast(value, dtype))
     helper.append_op(dict(zip(("Start", "End", "Step"), variables)), {"Out": out})
+    return out
+
+
+def linspace(start: float | Variable, stop: float | Variable, num: int | Variable, dtype: Any) -> Variable:
+    """``num`` evenly spaced numbers from ``start`` to ``stop``, float32 or float64. The three may be variables of one
+    element, ``num`` an int32 one.
+    """
+    variables = {
+        slot: value if isinstance(value, Variable) else fill_constant([1], of, value)
+        for slot, value, of in (("Start", start, dtype), ("Stop", stop, dtype), ("Num", num, "int32"))
+    }
+    helper = LayerHelper("linspace")
+    out = helper.create_variable(variables["Start"].dtype, stop_gradient=True)
+    helper.append_op(variables, {"Out": out})
+    if not isinstance(num, Variable):
+        declare_known(out, [num])
+    return out
+
+
+def diag(diagonal: Variable | np.ndarray) -> Variable:
+    """The square matrix with the elements of ``diagonal``, a variable or an array of one dimension."""
+    helper = LayerHelper("diag")
+    given = diagonal if isinstance(diagonal, Variable) else assign(diagonal)
+    out = helper.create_variable(given.dtype, stop_gradient=True)
+    helper.append_op({"Diagonal": given}, {"Out": out})
+    return out
+
+
+def eye(
+    num_rows: int, num_columns: int | None = None, batch_shape: Sequence[int] | None = None, dtype: Any = "float32"
+) -> Variable:
+    """A matrix with ones on its diagonal; square without ``num_columns``. With ``batch_shape``, so many of them."""
+    rows, columns = check_shape([num_rows, num_rows if num_columns is None else num_columns], "the shape", "eye")
+    batch = check_shape([] if batch_shape is None else batch_shape, "batch_shape", "eye")
+    if rows < 0 or columns < 0 or any(extent <= 0 for extent in batch):
+        raise errors.InvalidArgument(
+            f"layers.eye: expected rows and columns of 0 or more and a batch_shape of 1 or more, got {rows}, {columns} "
+            f"and {batch}"
+        )
+    helper = LayerHelper("eye")
+    out = helper.create_variable(dtype, stop_gradient=True)
+    attrs = {"num_rows": rows, "num_columns": columns, "dtype": int(core.convert_dtype(dtype))}
+    helper.append_op({}, {"Out": out}, attrs)
+    if batch:
+        whole = LayerHelper("expand").create_variable(dtype, stop_gradient=True)
+        one = reshape(out, [1] * len(batch) + [rows, columns])
+        LayerHelper("expand").append_op({"X": one}, {"Out": whole}, {"expand_times": [*batch, 1, 1]})
+        out = whole
     return out
 
 

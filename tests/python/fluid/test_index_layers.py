@@ -1,0 +1,83 @@
+"""Layers that take parts of variables by numbers, and matrices that are made of numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+
+X = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+def test_parts_by_coordinates(exe: fluid.Executor) -> None:
+    x, index = fluid.data("x", [None, 6]), fluid.data("index", [None, 2], "int64")
+    parts = layers.gather_nd(x, index)
+    outs = [parts, layers.scatter_nd_add(x, index, parts), layers.scatter_nd(index, parts, [4, 6])]
+    assert [out.shape for out in outs] == [(-1,), (-1, 6), (4, 6)]
+    places = np.array([[3, 0], [1, 5], [3, 0]])
+    got = exe.run(feed={"x": X, "index": places}, fetch_list=outs)
+    added = np.zeros_like(X)
+    np.add.at(added, (places[:, 0], places[:, 1]), [18, 11, 18])
+    for value, expected in zip(got, ([18, 11, 18], X + added, added)):
+        np.testing.assert_array_equal(value, expected)
+
+
+def test_strides_that_are_variables(exe: fluid.Executor) -> None:
+    x, n = fluid.data("x", [None, 6]), fluid.data("n", [1], "int32")
+    whole = layers.concat([n, n])
+    outs = [
+        layers.strided_slice(x, [1], [0], [6], [2]),
+        layers.strided_slice(x, [0, 1], [0, 5], [4, 1], [n, -1]),
+        layers.strided_slice(x, [0, 1], [0, 0], [4, 6], whole),
+        layers.strided_slice(x, [1], [n], [6], [1]),
+    ]
+    assert [out.shape for out in outs] == [(-1, 3), (-1, -1), (-1, -1), (-1, -1)]
+    for k in (2, 3):
+        got = exe.run(feed={"x": X, "n": np.array([k], np.int32)}, fetch_list=outs)
+        for value, expected in zip(got, (X[:, ::2], X[::k, 5:1:-1], X[::k, ::k], X[:, k:])):
+            np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_numbers_need_no_last_dimension(is_sparse: bool, exe: fluid.Executor) -> None:
+    ids = fluid.data("ids", [None, 3], "int64")
+    rows = fluid.embedding(ids, [5, 2], is_sparse=is_sparse, padding_idx=-1, param_attr=fluid.ParamAttr("table"))
+    hot = fluid.one_hot(ids, 5)
+    assert (rows.shape, hot.shape) == ((-1, 3, 2), (-1, 3, 5))
+    fluid.optimizer.SGD(1.0).minimize(layers.reduce_sum(rows))
+    exe.run(fluid.default_startup_program())
+    table = np.array(fluid.global_scope().find_var("table").get_tensor())
+    places = np.array([[0, 1, 0], [4, 3, 0]])
+    got = exe.run(feed={"ids": places}, fetch_list=[rows, hot])
+    np.testing.assert_array_equal(got[0], np.where(places[..., None] == 4, 0, table[places]))
+    np.testing.assert_array_equal(got[1], np.eye(5)[places])
+    learnt = np.array(fluid.global_scope().find_var("table").get_tensor())
+    np.testing.assert_allclose(learnt, table - np.array([[3], [1], [0], [1], [0]]), rtol=1e-6)
+
+
+def test_matrices_and_sizes(exe: fluid.Executor) -> None:
+    x, n = fluid.data("x", [None, 6]), fluid.data("n", [1], "int32")
+    outs = [
+        layers.size(x),
+        layers.diag(np.array([1.0, 2.0], np.float32)),
+        layers.diag(layers.linspace(0, 1, 3, "float64")),
+        layers.eye(2),
+        layers.eye(2, 3, [2, 1], "int64"),
+        layers.linspace(1, 2, n, "float32"),
+    ]
+    assert [out.shape for out in outs] == [(1,), (2, 2), (3, 3), (2, 2), (2, 1, 2, 3), (-1,)]
+    got = exe.run(feed={"x": X, "n": np.array([5], np.int32)}, fetch_list=outs)
+    expected = [[24], np.diag([1, 2]), np.diag([0, 0.5, 1]), np.eye(2), [[np.eye(2, 3)]] * 2, np.linspace(1, 2, 5)]
+    for value, wanted in zip(got, expected):
+        np.testing.assert_array_equal(value, wanted)
+
+
+@pytest.mark.parametrize(("rows", "columns", "batch"), [(-1, None, None), (2, -1, None), (2, 2, [0])])
+def test_matrices_of_no_such_size(rows: int, columns: int | None, batch: Any) -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"layers\.eye"):
+        layers.eye(rows, columns, batch)
