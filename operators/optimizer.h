@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -143,6 +144,52 @@ inline OpRegistrar&& RegularisationAttrs(OpRegistrar&& op) {
 inline void CheckDecay(const double& value) {
   HR_ENFORCE(value >= 0 && value < 1, InvalidArgument,
              "attributes beta1, beta2, decay and rho: expected a number in [0, 1), got ", value);
+}
+
+// What adam, adamw and lamb keep: two moments and, for them, the powers of beta.
+
+inline void InferAdam(InferShapeContext& ctx) {
+  for (const HashedName slot : HashedNames{"Beta1Pow", "Beta2Pow"}) {
+    EnforceDims(ctx, slot, {1});
+    EnforceScalar(ctx, slot);
+  }
+  InferUpdates(ctx, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}});
+  for (const auto& [out, in] : {Update{"Beta1PowOut", "Beta1Pow"}, Update{"Beta2PowOut", "Beta2Pow"}}) {
+    if (ctx.HasOutput(out)) {
+      EnforceSameType(ctx, in, "Param");
+      SetOutput(ctx, out, {1}, ctx.InputType("Param"));
+    }
+  }
+}
+
+// Multiplies the powers by beta once more, for the next step; after all else, as they may be in place.
+template <typename T>
+void UpdateAdamPowers(const ExecutionContext& ctx) {
+  for (const auto& [out, in, beta] : {std::array<HashedName, 3>{"Beta1PowOut", "Beta1Pow", "beta1"},
+                                      std::array<HashedName, 3>{"Beta2PowOut", "Beta2Pow", "beta2"}}) {
+    if (LoDTensor* power = ctx.OutputOrNull(out)) {
+      const auto before = static_cast<T>(ScalarInput(ctx, in));
+      *power->mutable_data<T>() = before * static_cast<T>(ctx.Attr<double>(beta));
+    }
+  }
+}
+
+inline OpRegistrar&& AdamSlots(OpRegistrar&& op) {
+  return std::move(op)
+      .With(CommonSlots)
+      .With(LearningRate)
+      .With(State, "Moment1", "Moment1Out", "mean of the gradient")
+      .With(State, "Moment2", "Moment2Out", "mean of its square")
+      .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
+      .Input("Beta2Pow", "float32 or float64 [1]: beta2 to the number of this step")
+      .Output("Beta1PowOut", "Beta1Pow * beta1, for the next step; may be Beta1Pow, which then has the dtype of Param",
+              kDispensable)
+      .InPlace("Beta1PowOut", "Beta1Pow")
+      .Output("Beta2PowOut", "Beta2Pow * beta2, likewise", kDispensable)
+      .InPlace("Beta2PowOut", "Beta2Pow")
+      .Attr<double>("beta1", "decay of the first moment", 0.9, CheckDecay)
+      .Attr<double>("beta2", "decay of the second moment", 0.999, CheckDecay)
+      .InferShape(InferAdam);
 }
 
 }  // namespace headrace::ops

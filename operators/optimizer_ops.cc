@@ -67,12 +67,7 @@ void AdamKernel(const ExecutionContext& ctx) {
   const auto others = ctx.Attr<bool>("lazy_mode") ? OtherRows::kStay : OtherRows::kGetZeroGradient;
   ForEachGradient<T>(ctx, others, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}},
                      update);
-  if (LoDTensor* out = ctx.OutputOrNull("Beta1PowOut")) {
-    *out->mutable_data<T>() = static_cast<T>(beta1_pow) * beta1;
-  }
-  if (LoDTensor* out = ctx.OutputOrNull("Beta2PowOut")) {
-    *out->mutable_data<T>() = static_cast<T>(beta2_pow) * beta2;
-  }
+  UpdateAdamPowers<T>(ctx);
 }
 
 template <typename T>
@@ -122,20 +117,6 @@ void RmspropKernel(const ExecutionContext& ctx) {
       });
 }
 
-void InferAdam(InferShapeContext& ctx) {
-  for (const HashedName slot : HashedNames{"Beta1Pow", "Beta2Pow"}) {
-    EnforceDims(ctx, slot, {1});
-    EnforceScalar(ctx, slot);
-  }
-  InferUpdates(ctx, {{"ParamOut", "Param"}, {"Moment1Out", "Moment1"}, {"Moment2Out", "Moment2"}});
-  for (const auto& [out, in] : {Update{"Beta1PowOut", "Beta1Pow"}, Update{"Beta2PowOut", "Beta2Pow"}}) {
-    if (ctx.HasOutput(out)) {
-      EnforceSameType(ctx, in, "Param");
-      SetOutput(ctx, out, {1}, ctx.InputType("Param"));
-    }
-  }
-}
-
 void InferRmsprop(InferShapeContext& ctx) {
   InferUpdates(ctx, {{"ParamOut", "Param"}, {"MomentOut", "Moment"}, {"MeanSquareOut", "MeanSquare"}});
   if (ctx.Attr<bool>("centered")) {
@@ -145,24 +126,11 @@ void InferRmsprop(InferShapeContext& ctx) {
   }
 }
 
-OpRegistrar&& AdamSlots(OpRegistrar&& op) {
+OpRegistrar&& AdamOp(OpRegistrar&& op) {
   return std::move(op)
-      .With(CommonSlots)
-      .With(LearningRate)
-      .With(State, "Moment1", "Moment1Out", "mean of the gradient")
-      .With(State, "Moment2", "Moment2Out", "mean of its square")
-      .Input("Beta1Pow", "float32 or float64 [1]: beta1 to the number of this step, which starts with 1")
-      .Input("Beta2Pow", "float32 or float64 [1]: beta2 to the number of this step")
-      .Output("Beta1PowOut", "Beta1Pow * beta1, for the next step; may be Beta1Pow, which then has the dtype of Param",
-              kDispensable)
-      .InPlace("Beta1PowOut", "Beta1Pow")
-      .Output("Beta2PowOut", "Beta2Pow * beta2, likewise", kDispensable)
-      .InPlace("Beta2PowOut", "Beta2Pow")
-      .Attr<double>("beta1", "decay of the first moment", 0.9, CheckDecay)
-      .Attr<double>("beta2", "decay of the second moment", 0.999, CheckDecay)
+      .With(AdamSlots)
       .Attr<double>("epsilon", "keeps the divisor from 0", 1e-8)
-      .Attr<bool>("lazy_mode", "whether rows that a sparse gradient lacks stay as they are, moments and all", false)
-      .InferShape(InferAdam);
+      .Attr<bool>("lazy_mode", "whether rows that a sparse gradient lacks stay as they are, moments and all", false);
 }
 
 }  // namespace
@@ -192,7 +160,7 @@ HEADRACE_REGISTER_OP(adam)
     .Comment(
         "D. P. Kingma and J. Ba, Adam: a method for stochastic optimization, ICLR 2015; epsilon is added to the root "
         "of the second moment before its correction, as in Paddle.")
-    .With(AdamSlots)
+    .With(AdamOp)
     .Kernel<float>(AdamKernel<float, false>)
     .Kernel<double>(AdamKernel<double, false>);
 
@@ -200,7 +168,7 @@ HEADRACE_REGISTER_OP(adamw)
     .Comment(
         "adam after Param has lost LearningRate * coeff * Param. I. Loshchilov and F. Hutter, Decoupled weight decay "
         "regularization, ICLR 2019.")
-    .With(AdamSlots)
+    .With(AdamOp)
     .Attr<double>("coeff", "strength of the weight decay", 0.01,
                   [](const double& value) {
                     HR_ENFORCE(value >= 0, InvalidArgument, "attribute coeff: expected a number of 0 or more, got ",

@@ -39,6 +39,8 @@ __all__ = [
     "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
+    "Lamb",
+    "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
     "ModelAverage",
@@ -380,14 +382,45 @@ class AdamOptimizer(Optimizer):
                 "beta1": self._beta1,
                 "beta2": self._beta2,
                 "epsilon": self._epsilon,
-                "lazy_mode": self._lazy_mode,
-                **self._decay_of(parameter),
+                **self._attributes_of(parameter),
             },
         )
 
-    def _decay_of(self, parameter: Parameter) -> dict[str, float]:
-        """The attributes of the operator that say how the parameter decays."""
-        return {}
+    def _attributes_of(self, parameter: Parameter) -> dict[str, float | bool]:
+        """The attributes of the operator that are not those of all kinds of Adam."""
+        return {"lazy_mode": self._lazy_mode}
+
+
+class LambOptimizer(AdamOptimizer):
+    """LAMB (You et al., 2019): Adam without the correction of the moments, with weight decay, and with steps in
+    proportion to the norm of the parameter.
+
+    Args:
+        lamb_weight_decay: strength of the weight decay.
+        exclude_from_weight_decay_fn: called with each parameter: whether it does not decay; None: all do.
+    """
+
+    _type = "lamb"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        lamb_weight_decay: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-6,
+        regularization: WeightDecayRegularizer | None = None,
+        exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None,
+        name: str | None = None,
+        grad_clip: GradientClipBase | None = None,
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, regularization, name, grad_clip=grad_clip)
+        self._decay = float(lamb_weight_decay)
+        self._excluded = exclude_from_weight_decay_fn
+
+    def _attributes_of(self, parameter: Parameter) -> dict[str, float | bool]:
+        excluded = self._excluded is not None and self._excluded(parameter)
+        return {"weight_decay": 0.0 if excluded else self._decay}
 
 
 class AdamWOptimizer(AdamOptimizer):
@@ -425,9 +458,9 @@ class AdamWOptimizer(AdamOptimizer):
             )
         self._weight_decay, self._decays = float(weight_decay), apply_decay_param_fun
 
-    def _decay_of(self, parameter: Parameter) -> dict[str, float]:
+    def _attributes_of(self, parameter: Parameter) -> dict[str, float | bool]:
         decays = self._decays is None or self._decays(parameter.name)
-        return {"coeff": self._weight_decay if decays else 0.0}
+        return {**super()._attributes_of(parameter), "coeff": self._weight_decay if decays else 0.0}
 
 
 class AdamaxOptimizer(Optimizer):
@@ -609,6 +642,7 @@ Adagrad = AdagradOptimizer
 RMSProp = RMSPropOptimizer
 Adam = AdamOptimizer
 AdamW = AdamWOptimizer
+Lamb = LambOptimizer
 Adamax = AdamaxOptimizer
 DecayedAdagrad = DecayedAdagradOptimizer
 Adadelta = AdadeltaOptimizer

@@ -81,3 +81,70 @@ def test_matrices_and_sizes(exe: fluid.Executor) -> None:
 def test_matrices_of_no_such_size(rows: int, columns: int | None, batch: Any) -> None:
     with pytest.raises(errors.InvalidArgument, match=r"layers\.eye"):
         layers.eye(rows, columns, batch)
+
+
+def test_numbers_once_and_in_shards(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [None], "int64")
+    column = layers.unsqueeze(x, [1])
+    outs = [*layers.unique(x), *layers.unique_with_counts(x, "int64"), layers.shard_index(column, 20, 2, 0)]
+    numbers = np.array([3, 12, 3, 9])
+    got = exe.run(feed={"x": numbers}, fetch_list=outs)
+    expected = [[3, 12, 9], [0, 1, 0, 2], [3, 12, 9], [0, 1, 0, 2], [2, 1, 1], [[3], [-1], [3], [9]]]
+    for value, wanted in zip(got, expected):
+        np.testing.assert_array_equal(value, wanted)
+    assert [value.dtype.name for value in got] == ["int64", "int32"] + ["int64"] * 4
+    with pytest.raises(errors.InvalidArgument, match="index_num must be a multiple of nshards, 3, got 20"):
+        layers.shard_index(column, 20, 3, 0)
+
+
+def test_channels_of_images(exe: fluid.Executor) -> None:
+    x = fluid.data("x", [None, 4, 2, 2])
+    scale, bias = (layers.fill_constant([4], "float32", value) for value in (3, -1))
+    outs = [
+        layers.instance_norm(x, epsilon=0.0),
+        layers.affine_channel(x, scale, bias, act="relu"),
+        layers.temporal_shift(x, 2),
+        layers.space_to_depth(x, 2),
+    ]
+    assert [out.shape for out in outs] == [(-1, 4, 2, 2)] * 3 + [(-1, 16, 1, 1)]
+    exe.run(fluid.default_startup_program())
+    images = np.arange(32, dtype=np.float32).reshape(2, 4, 2, 2)
+    got = exe.run(feed={"x": images}, fetch_list=outs)
+    normal = (images - images.mean((2, 3), keepdims=True)) / images.std((2, 3), keepdims=True)
+    np.testing.assert_allclose(got[0], normal, rtol=1e-5)
+    np.testing.assert_array_equal(got[1], np.maximum(3 * images - 1, 0))
+    np.testing.assert_array_equal(got[2][1, 0], images[0, 0])
+    assert got[3].shape == (2, 16, 1, 1)
+
+
+def test_instance_norm_needs_channels_and_parameters() -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"layers\.instance_norm: 'x' must be \[N, C, ...\]"):
+        layers.instance_norm(fluid.data("x", [None, None, 2]))
+    with pytest.raises(errors.InvalidArgument, match=r"layers\.instance_norm: expected attributes"):
+        layers.instance_norm(fluid.data("y", [None, 2, 2]), bias_attr=False)
+
+
+def test_parts_whose_shapes_are_variables(exe: fluid.Executor) -> None:
+    x, n = fluid.data("x", [None, 6]), fluid.data("n", [1], "int32")
+    outs = [
+        layers.crop_tensor(x, [-1, 3]),
+        layers.crop_tensor(x, [2, n], [n, 1]),
+        layers.crop_tensor(x, layers.concat([n, n]), layers.concat([n, n])),
+    ]
+    assert [out.shape for out in outs] == [(-1, 3), (2, -1), (-1, -1)]
+    for k in (1, 2):
+        got = exe.run(feed={"x": X, "n": np.array([k], np.int32)}, fetch_list=outs)
+        for value, expected in zip(got, (X[:, :3], X[k : k + 2, 1 : k + 1], X[k : 2 * k, k : 2 * k])):
+            np.testing.assert_array_equal(value, expected)
+
+
+def test_patches_and_positions(exe: fluid.Executor) -> None:
+    x, steps = fluid.data("x", [None, 1, 2, 2]), fluid.data("steps", [None, 2, 2])
+    outs = [layers.unfold(x, 2, paddings=[1, 0]), layers.unfold(x, [1, 2], 1, [0, 1, 0, 0], 1)]
+    outs.append(layers.add_position_encoding(steps, 1.0, 1.0))
+    assert [out.shape for out in outs] == [(-1, 4, 3), (-1, 2, 4), (-1, 2, 2)]
+    image = np.array([[[[1, 2], [3, 4]]]], np.float32)
+    got = exe.run(feed={"x": image, "steps": np.zeros((1, 2, 2), np.float32)}, fetch_list=outs)
+    np.testing.assert_array_equal(got[0][0], [[0, 1, 3], [0, 2, 4], [1, 3, 0], [2, 4, 0]])
+    np.testing.assert_array_equal(got[1][0], [[0, 1, 0, 3], [1, 2, 3, 4]])
+    np.testing.assert_allclose(got[2][0], [[0, 1], [np.sin(1e-4), np.cos(1e-4)]], rtol=1e-6)

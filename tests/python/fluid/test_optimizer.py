@@ -93,6 +93,22 @@ def test_adamw(decays: bool) -> None:
     assert asked == ["w"]
 
 
+@pytest.mark.parametrize("decays", [True, False])
+def test_lamb(decays: bool) -> None:
+    w, m, v = START.copy(), np.zeros(3), np.zeros(3)
+    for _ in range(STEPS):
+        g = gradient(w)
+        m = 0.8 * m + 0.2 * g
+        v = 0.9 * v + 0.1 * g * g
+        change = m / (np.sqrt(v) + 1e-6) + (0.25 * w if decays else 0)
+        w -= (RATE * np.linalg.norm(w) / np.linalg.norm(change) * change).astype(np.float32)
+    asked = []
+    exclude = lambda parameter: asked.append(parameter.name) or not decays  # noqa: E731
+    optimizer = fluid.optimizer.Lamb(RATE, 0.25, 0.8, 0.9, exclude_from_weight_decay_fn=exclude)
+    np.testing.assert_allclose(trained(optimizer), w, rtol=1e-5)
+    assert asked == ["w"]
+
+
 def test_adamw_without_decay_is_adam() -> None:
     with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
         adam = trained(fluid.optimizer.Adam(RATE))

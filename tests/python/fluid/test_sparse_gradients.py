@@ -29,6 +29,7 @@ OPTIMIZERS: dict[str, Make] = {
     "adam": lambda: optimizer.Adam(0.1),
     "adamax": lambda: optimizer.Adamax(0.1),
     "adamw": lambda: optimizer.AdamW(0.1, weight_decay=0.5),
+    "lamb": lambda: optimizer.Lamb(0.1, lamb_weight_decay=0.5),
     "rmsprop": lambda: optimizer.RMSProp(0.1, momentum=0.5),
     "centered_rmsprop": lambda: optimizer.RMSProp(0.1, momentum=0.5, centered=True),
     "ftrl": lambda: optimizer.Ftrl(0.1, l1=0.01, l2=0.01),

@@ -215,6 +215,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         yield f"squeeze{second}", Rows(lambda n, w: {"X": numbers(n, 1, w)}, {"axes": [1]}, others=others)
         yield f"unsqueeze{second}", Rows(x, {"axes": [1]}, others=others)
         yield f"transpose{second}", Rows(lambda n, w: {"X": numbers(n, w, 3)}, {"axis": [0, 2, 1]}, others=others)
+    yield "crop_tensor", Rows(x, {"shape": [-1, 1], "offsets": [0, 0]}, widths=(4, 1), lod=())
     yield "crop", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, 1)}, {"offsets": [0, 0]}, lod=())
     yield (
         "pad_constant_like",
@@ -235,6 +236,15 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             by=("X",),
             known=("X", "Index"),
             lod=(),
+        ),
+    )
+    yield (
+        "shard_index",
+        Rows(
+            lambda n, w: {"X": whole(n, 1, below=20)},
+            {"index_num": 20, "nshards": 2, "shard_id": 1},
+            by=(),
+            widths=(1,),
         ),
     )
     yield "one_hot_v2", Rows(lambda n, w: {"X": whole(n)}, {"depth": 4}, by=(), widths=(1,))
@@ -417,6 +427,27 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         Rows(images, {"groups": 2, "epsilon": 1e-2}, ("Y", "Mean", "Variance"), widths=(3, 1), many=3000, lod=("Y",)),
     )
     yield (
+        "instance_norm",
+        Rows(
+            lambda n, w: {"X": numbers(n, 2, w, w), "Scale": numbers(2, seed=4), "Bias": numbers(2, seed=5)},
+            {"epsilon": 1e-2},
+            ("Y",),
+            others=("SavedMean", "SavedVariance"),
+            widths=(3, 2),
+            known=("Scale", "Bias"),
+            many=3000,
+            lod=("Y",),
+        ),
+    )
+    yield (
+        "affine_channel",
+        Rows(
+            lambda n, w: {"X": numbers(n, 2, w), "Scale": numbers(2, seed=4), "Bias": numbers(2, seed=5)},
+            {"data_layout": "NCHW"},
+            known=("Scale", "Bias"),
+        ),
+    )
+    yield (
         "batch_norm",
         Rows(
             lambda n, w: {
@@ -455,6 +486,19 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     yield "maxout", Rows(images, {"groups": 2}, widths=(3, 1), many=3000)
     yield "shuffle_channel", Rows(images, {"group": 2}, widths=(3, 1), many=3000, lod=())
     yield "pixel_shuffle", Rows(images, {"upscale_factor": 2}, widths=(3, 1), many=3000, lod=())
+    yield "space_to_depth", Rows(images, {"blocksize": 2}, widths=(4, 2), many=3000)
+    yield (
+        "unfold",
+        Rows(
+            images,
+            {"kernel_sizes": [2, 2], "strides": [1, 2], "paddings": [1, 0, 0, 1], "dilations": [1, 1]},
+            ("Y",),
+            widths=(3, 1),
+            many=1000,
+            lod=(),
+        ),
+    )
+    yield "temporal_shift", Rows(images, {"seg_num": 1, "shift_ratio": 0.3}, widths=(3, 1), many=3000)
     yield "pad2d", Rows(images, {"paddings": [1, 0, 0, 2]}, widths=(3, 1), many=3000, lod=())
     for kind in ("max", "avg"):
         window = {"ksize": [2, 2], "paddings": [1, 1], "pooling_type": kind}
@@ -533,6 +577,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         "row_conv",
         Rows(lambda n, w: {"X": sequences(n, w), "Filter": numbers(2, w, seed=4)}, known=("Filter",), lod=None),
     )
+    yield "add_position_encoding", Rows(lambda n, w: {"X": sequences(n, 2 * w)}, {"alpha": 0.5, "beta": 2.0}, lod=None)
     yield "sequence_reshape", Rows(lambda n, w: {"X": sequences(n, 2 * w)}, {"new_dim": 2}, lod=None)
     yield "sequence_expand", Rows(lambda n, w: {"X": numbers(n, w), "Y": sequences(n, 1)}, {"ref_level": 0}, lod=None)
     yield "sequence_expand_as", Rows(lambda n, w: {"X": numbers(n, w), "Y": sequences(n, 1)}, lod=None)
@@ -769,6 +814,20 @@ def _others() -> Iterator[tuple[str, Rows]]:
         ),
     )
     yield "size", Rows(lambda n, w: {"Input": numbers(n, w)}, by=(), lod=())
+    yield (
+        "lamb",
+        Rows(
+            lambda n, w: {
+                **{slot: numbers(n, w, seed=i) for i, slot in enumerate(("Param", "Grad", "Moment1", "Moment2"))},
+                **{slot: np.array([0.5]) for slot in ("LearningRate", "Beta1Pow", "Beta2Pow")},
+            },
+            {"weight_decay": 0.1},
+            ("ParamOut", "Moment1Out", "Moment2Out"),
+            by=(),
+            known=("LearningRate", "Beta1Pow", "Beta2Pow"),
+            lod=(),
+        ),
+    )
     yield "increment", Rows(lambda n, w: {"X": numbers(1)}, {"step": 2.0}, by=(), widths=(1,))
     yield "lod_reset", Rows(lambda n, w: {"X": numbers(n, w), "Y": (numbers(n, 1), [[n]])}, lod=())
     yield (

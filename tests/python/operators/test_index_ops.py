@@ -196,3 +196,96 @@ def test_numbers_that_are_not_in_a_table_are_refused() -> None:
     one_hot.check_refused(IndexError, "input X: element 1 is 3", "[0, 3)", when="run")
     OpTest("one_hot_v2", {"X": ids}, {"depth": 0}).check_refused(ValueError, "attribute depth", "got 0")
     OpTest("one_hot_v2", {"X": np.ones(2)}, {"depth": 3}).check_refused(NotImplementedError, "float64")
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+def test_unique(dtype: str, index_dtype: str) -> None:
+    for numbers in ([2, 3, 3, 1, 5, 3, 2], [], [7], RNG.integers(0, 50, 300).tolist()):
+        chosen = list(dict.fromkeys(numbers))
+        outputs = {
+            "Out": np.array(chosen, dtype),
+            "Index": np.array([chosen.index(x) for x in numbers], index_dtype),
+            "Count": np.array([numbers.count(x) for x in chosen], index_dtype),
+        }
+        given, attrs = {"X": np.array(numbers, dtype)}, {"dtype": 2 if index_dtype == "int32" else 3}
+        OpTest("unique_with_counts", given, attrs, outputs).check_outputs()
+        del outputs["Count"]
+        OpTest("unique", given, attrs, outputs).check_outputs()
+
+
+def test_every_nan_is_unique() -> None:
+    nan = np.nan
+    outputs = {"Out": np.array([1, nan, nan, 0]), "Index": np.array([0, 1, 0, 2, 3, 3])}
+    OpTest("unique", {"X": np.array([1, nan, 1, nan, 0, -0.0])}, {"dtype": 3}, outputs).check_outputs()
+
+
+@pytest.mark.parametrize("op_type", ["unique", "unique_with_counts"])
+def test_unique_refuses_what_is_no_list(op_type: str) -> None:
+    outputs = {"Out": None, "Index": None} | ({"Count": None} if op_type != "unique" else {})
+    test = OpTest(op_type, {"X": np.ones((2, 1))}, {"dtype": 3}, outputs)
+    test.check_refused(ValueError, "input X", "rank 1")
+    test = OpTest(op_type, {"X": np.ones(2)}, {"dtype": 5}, outputs)
+    test.check_refused(NotImplementedError, "attribute dtype", "float32")
+    OpTest(op_type, {"X": np.ones(2)}, {"dtype": 99}, outputs).check_refused(ValueError, "attribute dtype", "got 99")
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_shard_index(dtype: str) -> None:
+    x = np.array([[1], [6], [12], [19]], dtype)
+    attrs = {"index_num": 20, "nshards": 2}
+    for shard, expected in ((0, [[1], [6], [-1], [-1]]), (1, [[-1], [-1], [2], [9]])):
+        out = np.array(expected, dtype)
+        OpTest(
+            "shard_index", {"X": (x, [[1, 3]])}, {**attrs, "shard_id": shard}, {"Out": (out, [[1, 3]])}
+        ).check_outputs()
+    given = {**attrs, "shard_id": 0, "ignore_value": 7}
+    OpTest("shard_index", {"X": x}, given, {"Out": np.array([[1], [6], [7], [7]], dtype)}).check_outputs()
+
+
+def test_shards_that_do_not_exist_are_refused() -> None:
+    def refused(changed: dict[str, int], error: type[Exception], *parts: str, when: str = "build") -> None:
+        attrs = {"index_num": 20, "nshards": 2, "shard_id": 0, **changed}
+        OpTest("shard_index", {"X": np.array([[1], [19]])}, attrs).check_refused(error, *parts, when=when)
+
+    refused({"index_num": 0}, ValueError, "attribute index_num", "got 0")
+    refused({"nshards": 0}, ValueError, "attribute nshards", "[1, 20]", "got 0")
+    refused({"nshards": 21}, ValueError, "attribute nshards", "got 21")
+    refused({"shard_id": 2}, ValueError, "attribute shard_id", "[0, 2)", "got 2")
+    refused({"shard_id": -1}, ValueError, "attribute shard_id", "got -1")
+    refused({"index_num": 19, "nshards": 1}, IndexError, "input X: element 1 is 19", "[0, 19)", when="run")
+    attrs = {"index_num": 20, "nshards": 2, "shard_id": 0}
+    OpTest("shard_index", {"X": np.array([1])}, attrs).check_refused(ValueError, "input X", "rank")
+
+
+@pytest.mark.parametrize("shape", ["attribute", "tensor", "list"])
+@pytest.mark.parametrize("offsets", ["attribute", "tensor", "list"])
+def test_crop_tensor(shape: str, offsets: str) -> None:
+    given: dict[str, Any] = {"X": X}
+    attrs: dict[str, Any] = {}
+    for form, name, slots, values in (
+        (shape, "shape", ("Shape", "ShapeTensor"), [2, 3, 1]),
+        (offsets, "offsets", ("Offsets", "OffsetsTensor"), [1, 0, 1]),
+    ):
+        if form == "attribute":
+            attrs[name] = values
+        elif form == "tensor":
+            given[slots[0]] = np.array(values, np.int32)
+        else:
+            given[slots[1]] = each(*values)
+    test = OpTest("crop_tensor", given, attrs, {"Out": X[1:3, :3, 1:]})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_a_part_that_inputs_say_has_to_lie_in_x() -> None:
+    for given, parts in (
+        ({"Shape": np.array([2, 5, 1], np.int32)}, ["shape", "[2, 5, 1]"]),
+        ({"Shape": np.array([2, -1, 1], np.int32)}, ["input Shape", "[2, -1, 1]"]),
+        ({"Shape": np.array([1, 1, 1]), "Offsets": np.array([0, -1, 0])}, ["input Offsets", "[0, -1, 0]"]),
+    ):
+        OpTest("crop_tensor", {"X": X, **given}).check_refused(ValueError, *parts, when="run")
+    test = OpTest("crop_tensor", {"X": X, "Shape": np.array([1, 1])})
+    test.check_refused(ValueError, "input Shape", "expected 3")
+    test = OpTest("crop_tensor", {"X": X, "Shape": np.ones(3)})
+    test.check_refused(TypeError, "input Shape", "float64")

@@ -102,6 +102,14 @@ def step(op_type: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         attrs = {"mu": 0.9, "lars_coeff": 0.05, "lars_weight_decay": decay}
         return {"Velocity": M}, attrs, {"ParamOut": P - velocity, "VelocityOut": velocity}
     first, second = 0.8 * M + 0.2 * G, 0.9 * S + 0.1 * G * G
+    if op_type == "lamb":
+        change = first / (np.sqrt(second) + 1e-3) + 0.3 * P
+        trust = np.linalg.norm(P) / np.linalg.norm(change)
+        return (
+            {"Moment1": M, "Moment2": S, "Beta1Pow": np.array([0.64]), "Beta2Pow": np.array([0.81])},
+            {"beta1": 0.8, "beta2": 0.9, "epsilon": 1e-3, "weight_decay": 0.3},
+            {"ParamOut": P - RATE * trust * change, "Moment1Out": first, "Moment2Out": second},
+        )
     rate = RATE * np.sqrt(1 - 0.81) / (1 - 0.64)
     decay = 0.3 if op_type == "adamw" else 0.0
     powers = {"Beta1Pow": np.array([0.64]), "Beta2Pow": np.array([0.81])}
@@ -126,6 +134,7 @@ OPTIMIZERS = [
     "adamw",
     "decayed_adagrad",
     "ftrl",
+    "lamb",
     "lars_momentum",
     "momentum",
     "proximal_adagrad",
@@ -167,6 +176,13 @@ def test_what_does_not_fit_is_refused(op_type: str) -> None:
         OpTest(op_type, whole, attrs, nothing).check_refused(TypeError, f"input {slot}", "float32 or float64", "int64")
         two = {**inputs, slot: np.ones(2)}
         OpTest(op_type, two, attrs, nothing).check_refused(ValueError, f"input {slot}", "[2]")
+
+
+def test_lamb_of_a_parameter_of_zeros_takes_steps_of_adam() -> None:
+    state, attrs, _ = step("lamb")
+    first, second = 0.8 * M + 0.2 * G, 0.9 * S + 0.1 * G * G
+    outputs = {"ParamOut": -RATE * first / (np.sqrt(second) + 1e-3), "Moment1Out": first, "Moment2Out": second}
+    OpTest("lamb", {**inputs_of("lamb", state), "Param": 0 * P}, attrs, outputs).check_outputs()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])

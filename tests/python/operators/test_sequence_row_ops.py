@@ -119,3 +119,36 @@ def test_conv_shift_refuses_what_does_not_fit() -> None:
     OpTest("conv_shift", {"X": x, "Y": numbers(2, 2)}).check_refused(ValueError, "Y", "odd")
     OpTest("conv_shift", {"X": x, "Y": numbers(2, 5)}).check_refused(ValueError, "Y", "[2, 5]")
     OpTest("conv_shift", {"X": x, "Y": numbers(1, 3)}).check_refused(ValueError, "Y", "[2, -1]")
+
+
+def encoding(length: int, width: int) -> np.ndarray:
+    half = width // 2
+    periods = 10000.0 ** (np.arange(half) / (half - 1)) if half > 1 else np.array([1e4])
+    angles = np.arange(length)[:, None] / periods
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1)
+
+
+@pytest.mark.parametrize("width", [2, 6])
+def test_add_position_encoding(width: int) -> None:
+    attrs = {"alpha": 0.5, "beta": 2.0}
+    x = np.random.default_rng(71).uniform(-1, 1, (2, 3, width))
+    test = OpTest("add_position_encoding", {"X": x}, attrs, {"Out": 0.5 * x + 2 * encoding(3, width)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    rows, lengths = x.reshape(6, width), [[2, 0, 3, 1]]
+    expected = 0.5 * rows + 2 * np.concatenate([encoding(n, width) for n in lengths[0]])
+    test = OpTest("add_position_encoding", {"X": (rows, lengths)}, attrs, {"Out": (expected, lengths)})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+def test_positions_need_sequences_and_an_even_width() -> None:
+    def refused(x: object, *parts: str, **attrs: float) -> None:
+        OpTest("add_position_encoding", {"X": x}, attrs).check_refused(ValueError, *parts)
+
+    refused(np.ones((2, 3, 5)), "input X", "even width", "[2, 3, 5]")
+    refused(np.ones(4), "input X", "[sequences, length, width]")
+    refused((np.ones((3, 2)), [[1, 1], [2, 1]]), "input X", "one level")
+    refused(np.ones((1, 2, 2)), "alpha and beta", "got -1", alpha=-1.0)
+    test = OpTest("add_position_encoding", {"X": np.ones((3, 2))})
+    test.check_refused(ValueError, "input X", when="run")

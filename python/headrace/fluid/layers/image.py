@@ -14,12 +14,13 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import initializer
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
 from headrace.fluid.param_attr import ParamAttrLike
 
 __all__ = [
     "adaptive_pool2d",
     "adaptive_pool3d",
+    "affine_channel",
     "conv2d",
     "conv2d_transpose",
     "conv3d",
@@ -34,6 +35,8 @@ __all__ = [
     "pool3d",
     "shuffle_channel",
     "spp",
+    "temporal_shift",
+    "unfold",
     "unpool",
 ]
 
@@ -554,6 +557,49 @@ def shuffle_channel(x: Variable, group: int, name: str | None = None) -> Variabl
     2017).
     """
     return append_layer("shuffle_channel", {"X": x}, {"group": group}, name)
+
+
+def unfold(
+    x: Variable, kernel_sizes: Size, strides: Size = 1, paddings: Size = 0, dilations: Size = 1, name: str | None = None
+) -> Variable:
+    """The patches of [N, C, H, W] as columns, [N, C · height · width of a patch, number of patches].
+
+    Args:
+        kernel_sizes: height and width of the patches.
+        paddings: rows and columns of zeros around the images; four numbers: above, to the left, below, to the right.
+    """
+
+    def numbers(value: Size, what: str) -> list[int]:
+        return check_shape([value, value] if isinstance(value, int) else value, what, "unfold")
+
+    around = numbers(paddings, "paddings")
+    attrs = {
+        "kernel_sizes": numbers(kernel_sizes, "kernel_sizes"),
+        "strides": numbers(strides, "strides"),
+        "paddings": around * 2 if len(around) == 2 else around,
+        "dilations": numbers(dilations, "dilations"),
+    }
+    return append_layer("unfold", {"X": x}, attrs, name, out_slot="Y")
+
+
+def temporal_shift(x: Variable, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> Variable:
+    """The images of videos of ``seg_num`` images, [N · seg_num, C, H, W]: the first ``shift_ratio`` of the channels
+    come a step later, the next ``shift_ratio`` a step earlier (Lin et al., 2018).
+    """
+    return append_layer("temporal_shift", {"X": x}, {"seg_num": seg_num, "shift_ratio": float(shift_ratio)}, name)
+
+
+def affine_channel(
+    x: Variable,
+    scale: Variable | None = None,
+    bias: Variable | None = None,
+    data_layout: str = "NCHW",
+    name: str | None = None,
+    act: str | None = None,
+) -> Variable:
+    """scale · x + bias, channel by channel; both [C] and needed. ``data_layout``: "NHWC": x is [N, ..., C]."""
+    inputs = {"X": x, "Scale": scale, "Bias": bias}
+    return append_layer("affine_channel", inputs, {"data_layout": data_layout}, name, act)
 
 
 def im2sequence(

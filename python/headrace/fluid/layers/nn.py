@@ -17,6 +17,7 @@ from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, 
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
 __all__ = [
+    "add_position_encoding",
     "argmax",
     "argmin",
     "argsort",
@@ -41,6 +42,7 @@ __all__ = [
     "embedding",
     "fc",
     "group_norm",
+    "instance_norm",
     "l1_norm",
     "l2_normalize",
     "layer_norm",
@@ -306,6 +308,42 @@ def group_norm(
         {"groups": groups, "epsilon": float(epsilon), "data_layout": data_layout},
     )
     return helper.append_activation(out, act)
+
+
+def instance_norm(
+    input: Variable,
+    epsilon: float = 1e-05,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+    name: str | None = None,
+) -> Variable:
+    """Normalises each channel of each image of [N, C, ...], then scales and shifts it (Ulyanov et al., 2016)."""
+    channels = check_variable(input, "input", "instance_norm").shape[1] if len(input.shape) > 1 else -1
+    if channels <= 0:
+        raise errors.InvalidArgument(
+            f"layers.instance_norm: '{input.name}' must be [N, C, ...] with a known C, got {list(input.shape)}"
+        )
+    helper = LayerHelper("instance_norm", name)
+    one = initializer.Constant(1.0)
+    scale = helper.create_parameter(param_attr, [channels], input.dtype, default_initializer=one)
+    bias = helper.create_parameter(bias_attr, [channels], input.dtype, is_bias=True)
+    if scale is None or bias is None:
+        raise errors.InvalidArgument("layers.instance_norm: expected attributes of scale and bias, got False")
+    out = helper.create_variable(input.dtype)
+    saved = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in ("SavedMean", "SavedVariance")}
+    attrs = {"epsilon": float(epsilon)}
+    helper.append_op({"X": input, "Scale": scale, "Bias": bias}, {"Y": out, **saved}, attrs)
+    return out
+
+
+def add_position_encoding(input: Variable, alpha: float, beta: float, name: str | None = None) -> Variable:
+    """alpha · input + beta · encoding, which says by sines and cosines where in its sequence each row stands
+    (Vaswani et al., 2017).
+
+    Args:
+        input: [sequences, length, width], or [rows, width] with a LoD of one level; the width is even.
+    """
+    return append_layer("add_position_encoding", {"X": input}, {"alpha": float(alpha), "beta": float(beta)}, name)
 
 
 def dropout(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace import errors
+from headrace.fluid import core
 from headrace.fluid.framework import Variable
 from headrace.fluid.layer_helper import (
     Ints,
@@ -20,6 +21,7 @@ from headrace.fluid.layers.tensor import zeros
 
 __all__ = [
     "crop",
+    "crop_tensor",
     "expand",
     "gather",
     "gather_nd",
@@ -37,10 +39,14 @@ __all__ = [
     "scatter_nd",
     "scatter_nd_add",
     "shape",
+    "shard_index",
     "size",
     "slice",
+    "space_to_depth",
     "stack",
     "strided_slice",
+    "unique",
+    "unique_with_counts",
     "unstack",
 ]
 
@@ -100,6 +106,20 @@ def crop(
     else:
         attrs["shape"] = list(shape)
     return append_layer("crop", inputs, attrs, name)
+
+
+def crop_tensor(x: Variable, shape: Ints, offsets: Ints | None = None, name: str | None = None) -> Variable:
+    """The part of ``x`` of shape ``shape``, the first number of which may be -1, that of ``x``, from ``offsets`` on (by
+    default 0). Among the numbers may be int32 or int64 variables of one element, or such a variable holds all of them.
+    """
+    inputs: dict[str, Any] = {"X": x}
+    given, attrs = ints_argument(shape, "shape", "crop_tensor", "shape", "Shape", "ShapeTensor")
+    inputs |= given
+    if offsets is not None:
+        given, numbers = ints_argument(offsets, "offsets", "crop_tensor", "offsets", "Offsets", "OffsetsTensor")
+        inputs |= given
+        attrs |= numbers
+    return append_layer("crop_tensor", inputs, attrs, name)
 
 
 def reverse(x: Variable, axis: int | Sequence[int]) -> Variable:
@@ -257,6 +277,49 @@ def size(input: Variable) -> Variable:
     out = helper.create_variable("int64", stop_gradient=True)
     helper.append_op({"Input": check_variable(input, "input", "size")}, {"Out": out})
     return out
+
+
+def unique(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable]:
+    """Each number of ``x``, [n], once, in the order in which they first occur; and for each element of ``x`` its place
+    among them, int32 or int64 as ``dtype`` says.
+    """
+    out, index = _unique("unique", x, dtype, ("Out", "Index"))
+    return out, index
+
+
+def unique_with_counts(x: Variable, dtype: Any = "int32") -> tuple[Variable, Variable, Variable]:
+    """As unique, and how often each number occurs, in ``dtype``."""
+    out, index, count = _unique("unique_with_counts", x, dtype, ("Out", "Index", "Count"))
+    return out, index, count
+
+
+def _unique(op_type: str, x: Variable, dtype: Any, slots: Sequence[str]) -> list[Variable]:
+    helper = LayerHelper(op_type)
+    dtypes = [check_variable(x, "x", op_type).dtype] + [dtype] * (len(slots) - 1)
+    out = {slot: helper.create_variable(of, stop_gradient=True) for slot, of in zip(slots, dtypes)}
+    helper.append_op({"X": x}, out, {"dtype": int(core.convert_dtype(dtype))})
+    return list(out.values())
+
+
+def shard_index(input: Variable, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1) -> Variable:
+    """Numbers of rows of a table of ``index_num``, int32 or int64 [..., 1], as numbers within shard ``shard_id`` of
+    ``nshards`` of the same size; ``ignore_value`` for those of other shards.
+    """
+    if nshards > 0 and index_num % nshards != 0:
+        raise errors.InvalidArgument(
+            f"layers.shard_index: index_num must be a multiple of nshards, {nshards}, got {index_num}"
+        )
+    attrs = {"index_num": index_num, "nshards": nshards, "shard_id": shard_id, "ignore_value": ignore_value}
+    out = append_layer("shard_index", {"X": input}, attrs)
+    out.stop_gradient = True
+    return out
+
+
+def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Variable:
+    """Images [N, C, H, W] as smaller ones with more channels, [N, C · blocksize², H / blocksize, W / blocksize], in
+    Fluid's order, that of YOLO v2.
+    """
+    return append_layer("space_to_depth", {"X": x}, {"blocksize": blocksize}, name)
 
 
 def image_resize(
