@@ -179,6 +179,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "Ftrl": lambda: fluid.optimizer.Ftrl(1e-2),
     "LarsMomentum": lambda: fluid.optimizer.LarsMomentum(1e-2, 0.9),
     "AdamW": lambda: fluid.optimizer.AdamW(1e-2, weight_decay=0.1),
+    "Lamb": lambda: fluid.optimizer.Lamb(1e-2, 0.1),
     "ProximalGD": lambda: fluid.optimizer.ProximalGD(1e-2, l1=0.1, l2=0.1),
     "ProximalAdagrad": lambda: fluid.optimizer.ProximalAdagrad(1e-2, l1=0.1, l2=0.1),
 }
