@@ -148,3 +148,21 @@ def test_patches_and_positions(exe: fluid.Executor) -> None:
     np.testing.assert_array_equal(got[0][0], [[0, 1, 3], [0, 2, 4], [1, 3, 0], [2, 4, 0]])
     np.testing.assert_array_equal(got[1][0], [[0, 1, 0, 3], [1, 2, 3, 4]])
     np.testing.assert_allclose(got[2][0], [[0, 1], [np.sin(1e-4), np.cos(1e-4)]], rtol=1e-6)
+
+
+def test_hashes_and_bilinear_forms(exe: fluid.Executor) -> None:
+    ids, x, y = fluid.data("ids", [None, 3], "int64"), fluid.data("x", [None, 4]), fluid.data("y", [None, 2])
+    outs = [layers.hash(ids, 50, 2), layers.bilinear_tensor_product(x, y, 3, act="tanh")]
+    assert [out.shape for out in outs] == [(-1, 2, 1), (-1, 3)]
+    assert [list(parameter.shape) for parameter in fluid.default_main_program().all_parameters()] == [[3, 4, 2], [1, 3]]
+    exe.run(fluid.default_startup_program())
+    weight = fluid.default_main_program().all_parameters()[0].name
+    w = np.array(fluid.global_scope().find_var(weight).get_tensor())
+    feed = {"ids": np.array([[1, 2, 3], [1, 2, 3]]), "x": X[:2, :4] / 24, "y": X[:2, :2] / 24}
+    hashes, product = exe.run(feed=feed, fetch_list=outs)
+    assert (hashes[0] == hashes[1]).all()
+    assert (hashes >= 0).all()
+    assert (hashes < 50).all()
+    np.testing.assert_allclose(product, np.tanh(np.einsum("ni,kij,nj->nk", feed["x"], w, feed["y"])), rtol=1e-5)
+    with pytest.raises(errors.InvalidArgument, match=r"'unknown' must be .N, width. with a known width"):
+        layers.bilinear_tensor_product(fluid.data("unknown", [None, None]), y, 3)

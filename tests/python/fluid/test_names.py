@@ -322,6 +322,8 @@ FLUID = {
     "layers.add_position_encoding": "input alpha beta name",
     "layers.crop_tensor": "x shape offsets name",
     "layers.unfold": "x kernel_sizes strides paddings dilations name",
+    "layers.bilinear_tensor_product": "x y size act name param_attr bias_attr",
+    "layers.hash": "input hash_size num_hash name",
     "load_op_library": None,
     "lod_tensor.create_lod_tensor": "data recursive_seq_lens place",
     "name_scope": "prefix",

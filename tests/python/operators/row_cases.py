@@ -247,6 +247,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             widths=(1,),
         ),
     )
+    yield "hash", Rows(lambda n, w: {"X": whole(n, w)}, {"num_hash": 2}, by=())
     yield "one_hot_v2", Rows(lambda n, w: {"X": whole(n)}, {"depth": 4}, by=(), widths=(1,))
     yield "lookup_table_v2", Rows(lambda n, w: {"Ids": whole(n), "W": numbers(4, w)}, by=("W",), known=("W",))
     yield "one_hot", Rows(lambda n, w: {"X": whole(n, 1)}, {"depth": 4}, by=(), widths=(1,))
@@ -260,6 +261,19 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     yield "mul", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, 3, seed=4)}, by=("X",))
     yield "matmul", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(w, 3, seed=4)}, by=("X",))
     yield "matmul", Rows(lambda n, w: {"X": numbers(n, 2, w), "Y": numbers(n, w, 3, seed=4)}, by=("X", "Y"))
+    yield (
+        "bilinear_tensor_product",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, w),
+                "Y": numbers(n, 3, seed=4),
+                "Weight": numbers(2, w, 3, seed=5),
+                "Bias": numbers(1, 2, seed=6),
+            },
+            by=("X", "Y"),
+            known=("Weight", "Bias"),
+        ),
+    )
     yield "conv_shift", Rows(lambda n, w: {"X": numbers(n, w), "Y": numbers(n, 1 + 2 * (w > 3), seed=4)}, by=("X", "Y"))
     yield "cos_sim", Rows(x_and_y, {}, ("Out", "XNorm", "YNorm"), by=("X", "Y"))
     yield (

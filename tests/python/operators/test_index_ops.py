@@ -289,3 +289,30 @@ def test_a_part_that_inputs_say_has_to_lie_in_x() -> None:
     test.check_refused(ValueError, "input Shape", "expected 3")
     test = OpTest("crop_tensor", {"X": X, "Shape": np.ones(3)})
     test.check_refused(TypeError, "input Shape", "float64")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "expected"),
+    [
+        ("int32", 1, [[602, 721], [369, 525]]),
+        ("int32", 3, [[693, 245], [594, 552]]),
+        ("int32", 9, [[507, 519], [625, 531]]),
+        ("int64", 1, [[603, 336], [475, 814]]),
+        ("int64", 3, [[919, 825], [994, 190]]),
+        ("int64", 9, [[64, 556], [197, 347]]),
+    ],
+)
+def test_hash(dtype: str, width: int, expected: list[list[int]]) -> None:
+    """As XXH64 in the package xxhash."""
+    x = (np.arange(2 * width).reshape(2, width) * 7 - 3).astype(dtype)
+    out = (np.array(expected, dtype)[..., None], [[2]])
+    OpTest("hash", {"X": (x, [[2]])}, {"num_hash": 2, "mod_by": 1000}, {"Out": out}).check_outputs()
+
+
+def test_hashes_of_no_rows_are_refused() -> None:
+    x = np.ones((2, 3), np.int32)
+    OpTest("hash", {"X": x[0]}).check_refused(ValueError, "input X", "rank 2")
+    OpTest("hash", {"X": x}, {"num_hash": 0}).check_refused(ValueError, "attribute num_hash", "got 0")
+    OpTest("hash", {"X": x}, {"mod_by": 0}).check_refused(ValueError, "attribute mod_by", "got 0")
+    OpTest("hash", {"X": x}, {"mod_by": 2**32}).check_refused(ValueError, "attribute mod_by", "got 4294967296")
+    OpTest("hash", {"X": x.astype(np.float32)}).check_refused(NotImplementedError, "float32")

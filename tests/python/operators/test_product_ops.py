@@ -251,3 +251,30 @@ def test_lookup_table(padding_idx: int) -> None:
         wrong = OpTest("lookup_table", {"W": table, "Ids": np.array([[bad]])})
         wrong.check_refused(IndexError, "Ids", "[0, 4)", when="run")
     OpTest("lookup_table", {"W": table, "Ids": ids.T}).check_refused(ValueError, "Ids", "[..., 1]")
+
+
+@pytest.mark.parametrize("rows", [3, 0])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_bilinear_tensor_product(has_bias: bool, rows: int) -> None:
+    x, y, weight, bias = numbers(rows, 4), numbers(rows, 3), numbers(2, 4, 3), numbers(1, 2)
+    expected = np.einsum("ni,kij,nj->nk", x, weight, y)
+    inputs = {"X": x, "Y": y, "Weight": weight}
+    if has_bias:
+        inputs["Bias"], expected = bias, expected + bias
+    test = OpTest("bilinear_tensor_product", inputs, {}, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(list(inputs))
+
+
+def test_bilinear_forms_that_do_not_fit_are_refused() -> None:
+    good: dict[str, Any] = {"X": numbers(3, 4), "Y": numbers(3, 2), "Weight": numbers(5, 4, 2), "Bias": numbers(1, 5)}
+    for slot, value, error, part in (
+        ("X", numbers(3), ValueError, "rank 2"),
+        ("Y", numbers(2, 2), ValueError, "[3, -1], got [2, 2]"),
+        ("Weight", numbers(5, 4), ValueError, "rank 3"),
+        ("Weight", numbers(5, 3, 2), ValueError, "[-1, 4, 2], got [5, 3, 2]"),
+        ("Bias", numbers(5, 1), ValueError, "[1, 5], got [5, 1]"),
+        ("Weight", numbers(5, 4, 2).astype(np.float32), TypeError, "float64 as input X has"),
+    ):
+        test = OpTest("bilinear_tensor_product", {**good, slot: value}, known=list(good))
+        test.check_refused(error, f"input {slot}", part)

@@ -23,6 +23,7 @@ __all__ = [
     "argsort",
     "autoincreased_step_counter",
     "batch_norm",
+    "bilinear_tensor_product",
     "clip",
     "clip_by_norm",
     "cos_sim",
@@ -334,6 +335,35 @@ def instance_norm(
     attrs = {"epsilon": float(epsilon)}
     helper.append_op({"X": input, "Scale": scale, "Bias": bias}, {"Y": out, **saved}, attrs)
     return out
+
+
+def bilinear_tensor_product(
+    x: Variable,
+    y: Variable,
+    size: int,
+    act: str | None = None,
+    name: str | None = None,
+    param_attr: ParamAttrLike = None,
+    bias_attr: ParamAttrLike = None,
+) -> Variable:
+    """x · W · y, row by row, for each of ``size`` matrices W, plus a bias: [N, size] of [N, a] and [N, b]."""
+    widths = []
+    for what, variable in (("x", x), ("y", y)):
+        dims = check_variable(variable, what, "bilinear_tensor_product").shape
+        if len(dims) != 2 or dims[1] < 0:
+            raise errors.InvalidArgument(
+                f"layers.bilinear_tensor_product: '{variable.name}' must be [N, width] with a known width, "
+                f"got {list(dims)}"
+            )
+        widths.append(dims[1])
+    helper = LayerHelper("bilinear_tensor_product", name)
+    weight = helper.create_parameter(param_attr, [size, *widths], x.dtype)
+    if weight is None:
+        raise errors.InvalidArgument("layers.bilinear_tensor_product: there is no layer without weights")
+    bias = helper.create_parameter(bias_attr, [1, size], x.dtype, is_bias=True)
+    out = helper.create_variable(x.dtype)
+    helper.append_op({"X": x, "Y": y, "Weight": weight, "Bias": bias}, {"Out": out})
+    return helper.append_activation(out, act)
 
 
 def add_position_encoding(input: Variable, alpha: float, beta: float, name: str | None = None) -> Variable:

@@ -25,6 +25,7 @@ __all__ = [
     "expand",
     "gather",
     "gather_nd",
+    "hash",
     "image_resize",
     "image_resize_short",
     "multiplex",
@@ -276,6 +277,15 @@ def size(input: Variable) -> Variable:
     helper = LayerHelper("size")
     out = helper.create_variable("int64", stop_gradient=True)
     helper.append_op({"Input": check_variable(input, "input", "size")}, {"Out": out})
+    return out
+
+
+def hash(input: Variable, hash_size: int, num_hash: int = 1, name: str | None = None) -> Variable:
+    """``num_hash`` numbers below ``hash_size`` for each row of ``input``, int32 or int64 [N, width]; [N, num_hash, 1]
+    in all.
+    """
+    out = append_layer("hash", {"X": input}, {"mod_by": hash_size, "num_hash": num_hash}, name)
+    out.stop_gradient = True
     return out
 
 
