@@ -199,7 +199,7 @@ const NeutralAttrs& FluidAttrs() {
   const std::set<std::string_view> interpolate = {"bilinear_interp", "nearest_interp"};
   const std::set<std::string_view> conv = {"conv2d",           "conv2d_transpose",           "conv3d",
                                            "conv3d_transpose", "depthwise_conv2d_transpose", "depthwise_conv2d"};
-  const std::set<std::string_view> tables = {"hierarchical_sigmoid", "lookup_table", "nce"};
+  const std::set<std::string_view> tables = {"hierarchical_sigmoid", "lookup_table", "lookup_table_v2", "nce"};
   const std::set<std::string_view> uniform = {"uniform_random", "uniform_random_batch_size_like"};
   const std::set<std::string_view> blocks = {"conditional_block", "recurrent", "while"};
   static const auto* attrs = new NeutralAttrs{{"Scale_in", {}},
@@ -227,7 +227,7 @@ const NeutralAttrs& FluidAttrs() {
                                               {"fuse_relu_before_depthwise_conv", {{}, {false}}},
                                               {"fuse_residual_connection", {{}, {false}}},
                                               {"fuse_with_relu", {{}, {false}}},
-                                              {"grad_inplace", {{"lookup_table"}, {}}},
+                                              {"grad_inplace", {{"lookup_table", "lookup_table_v2"}, {}}},
                                               {"head_number", {{"matmul"}, {int32_t{1}}}},
                                               {"height_sections", {tables, {std::vector<int64_t>{}}}},
                                               {"interp_method", {{"bilinear_interp"}, {"bilinear"s}}},

@@ -23,6 +23,7 @@ _INTERP = {"data_layout": "AnyLayout", "out_d": -1}
 SAVED: dict[str, dict[str, Any]] = {
     "less_than": {"force_cpu": True},
     "lookup_table": {"grad_inplace": False, **_TABLES},
+    "lookup_table_v2": {"grad_inplace": False, **_TABLES},
     "fill_constant": {"force_cpu": True},
     "fill_constant_batch_size_like": {"force_cpu": False},
     "bilinear_interp": {"interp_method": "bilinear", "scale": 0.0, **_INTERP},
@@ -67,6 +68,7 @@ def build() -> list[Variable]:
     images, volumes = layers.data("images", [2, 4, 4]), layers.data("volumes", [1, 2, 3, 3])
     words, label = layers.data("words", [1], dtype="int64", lod_level=1), layers.data("label", [1], dtype="int64")
     rows = layers.embedding(words, (7, 4))
+    fluid.embedding(words, (7, 4))
     logits = layers.fc(layers.pool2d(layers.conv2d(images, 2, 3), 2), 5)
     loss = layers.mean(layers.softmax_with_cross_entropy(logits, label))
     fluid.optimizer.Adam(0.01).minimize(loss)
