@@ -94,19 +94,21 @@ struct Findings {
   std::map<int32_t, Names> given;       // those that a step is given a gradient of
 };
 
-// Whether `op` reads the dims, dtype and LoD of `name` at most, so that nothing it makes depends on the elements.
-bool ReadsShapeOnly(const OpDesc& op, const std::string& name) {
+// Whether `op` has `name` in inputs of which the dims, dtype and LoD alone are read, and in no others: nothing it makes
+// depends on the elements.
+bool ReadsNoElements(const OpDesc& op, const std::string& name) {
   const OpInfo& info = OpRegistry::Get(op.type);
-  bool reads = false;
+  bool has_it = false;
   for (const auto& [slot, names] : op.inputs) {
     if (Contains(names, name)) {
-      if (!info.FindInput(slot)->shape_only) {
+      const SlotInfo* input = info.FindInput(slot);
+      if (input == nullptr || !input->shape_only) {
         return false;
       }
-      reads = true;
+      has_it = true;
     }
   }
-  return reads;
+  return has_it;
 }
 
 // Adds to `names`, which depend on a parameter, those that operator `op` makes depend on it. Returns whether `op` reads
@@ -114,7 +116,7 @@ bool ReadsShapeOnly(const OpDesc& op, const std::string& name) {
 bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names, Findings* findings) {
   const Access access(block, op);
   if (std::none_of(access.reads.begin(), access.reads.end(),
-                   [&](const auto& name) { return names->contains(name) && !ReadsShapeOnly(op, name); })) {
+                   [&](const auto& name) { return names->contains(name) && !ReadsNoElements(op, name); })) {
     return false;
   }
   const BlockDesc* inner = InnerBlock(block, op);
