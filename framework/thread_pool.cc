@@ -216,6 +216,8 @@ ScopedThreadPool::ScopedThreadPool(ThreadPool* pool) : outer_(current_pool) { cu
 
 ScopedThreadPool::~ScopedThreadPool() { current_pool = outer_; }
 
+int PoolThreads() { return current_pool != nullptr ? current_pool->threads() : 1; }
+
 void RunBlocks(int64_t count, int64_t grain, const ThreadPool::Block& block) {
   if (current_pool != nullptr && current_pool->TryRun(count, grain, block)) {
     return;

@@ -68,6 +68,9 @@ class HEADRACE_API ScopedThreadPool {
   ThreadPool* const outer_;
 };
 
+// The most threads that ParallelFor on this thread uses, to cut a loop by whose results do not depend on the cut.
+HEADRACE_API int PoolThreads();
+
 // As ParallelFor, of more than one block.
 HEADRACE_API void RunBlocks(int64_t count, int64_t grain, const ThreadPool::Block& block);
 

@@ -243,11 +243,14 @@ TEST(ThreadPool, AForkedChildRunsLoopsOnItsOnlyThread) {
 }
 
 TEST(ThreadPool, InnerScopesHideOuterOnes) {
+  EXPECT_EQ(PoolThreads(), 1);
   ThreadPool outer(2);
   const ScopedThreadPool use_outer(&outer);
+  EXPECT_EQ(PoolThreads(), 2);
   const std::thread::id self = std::this_thread::get_id();
   {
     const ScopedThreadPool use_none(nullptr);
+    EXPECT_EQ(PoolThreads(), 1);
     ParallelFor(100, 1, [&](int64_t, int64_t) { EXPECT_EQ(std::this_thread::get_id(), self); });
   }
   std::atomic<int> begun = 0;

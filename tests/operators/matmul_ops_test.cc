@@ -1,4 +1,5 @@
 #include "framework/errors.h"
+#include "framework/thread_pool.h"
 #include "testing/op_test.h"
 
 namespace headrace {
@@ -142,19 +143,30 @@ TEST(MatmulOperator, KeepsTheLoDOfXWhileTheRowsAreThoseOfX) {
 
 class Products : public testing::TestWithParam<DDim> {};  // m, n, k
 
-TEST_P(Products, AgreeWithSumsInDouble) {
-  const int64_t m = GetParam()[0];
-  const int64_t n = GetParam()[1];
-  const int64_t k = GetParam()[2];
+template <typename T>
+std::vector<T> Product(const DDim& size, bool transpose_x, bool transpose_y, const std::vector<T>& x,
+                       const std::vector<T>& y, int threads) {
+  ThreadPool pool(threads);
+  const ScopedThreadPool scope(&pool);
+  OpTest test("matmul");
+  test.In<T>("X", transpose_x ? DDim{size[2], size[0]} : DDim{size[0], size[2]}, x);
+  test.In<T>("Y", transpose_y ? DDim{size[1], size[2]} : DDim{size[2], size[1]}, y).Out("Out");
+  test.Attr("transpose_X", transpose_x).Attr("transpose_Y", transpose_y).Attr("alpha", 0.5).Run();
+  return test.Get<T>("Out");
+}
+
+// Of whatever size, transposed or not, on however many threads.
+template <typename T>
+void ExpectSumsInDouble(const DDim& size, double tolerance) {
+  const int64_t m = size[0];
+  const int64_t n = size[1];
+  const int64_t k = size[2];
   for (const bool transpose_x : {false, true}) {
     for (const bool transpose_y : {false, true}) {
-      const auto x = As<float>(Numbers(m * k, -1, 1, 1));
-      const auto y = As<float>(Numbers(k * n, -1, 1, 2));
-      OpTest test("matmul");
-      test.In<float>("X", transpose_x ? DDim{k, m} : DDim{m, k}, x);
-      test.In<float>("Y", transpose_y ? DDim{n, k} : DDim{k, n}, y).Out("Out");
-      test.Attr("transpose_X", transpose_x).Attr("transpose_Y", transpose_y).Attr("alpha", 0.5).Run();
-      const auto out = test.Get<float>("Out");
+      const auto x = As<T>(Numbers(m * k, -1, 1, 1));
+      const auto y = As<T>(Numbers(k * n, -1, 1, 2));
+      const auto out = Product<T>(size, transpose_x, transpose_y, x, y, 1);
+      EXPECT_EQ(Product<T>(size, transpose_x, transpose_y, x, y, 3), out);
       for (int64_t r = 0; r < m; ++r) {
         for (int64_t c = 0; c < n; ++c) {
           double sum = 0;
@@ -162,18 +174,23 @@ TEST_P(Products, AgreeWithSumsInDouble) {
             sum += static_cast<double>(x[static_cast<size_t>(transpose_x ? l * m + r : r * k + l)]) *
                    static_cast<double>(y[static_cast<size_t>(transpose_y ? c * k + l : l * n + c)]);
           }
-          ASSERT_NEAR(out[static_cast<size_t>(r * n + c)], 0.5 * sum, 1e-5) << r << ", " << c;
+          ASSERT_NEAR(out[static_cast<size_t>(r * n + c)], 0.5 * sum, tolerance) << r << ", " << c;
         }
       }
     }
   }
 }
 
+TEST_P(Products, AgreeWithSumsInDouble) {
+  ExpectSumsInDouble<float>(GetParam(), 1e-5);
+  ExpectSumsInDouble<double>(GetParam(), 1e-13);
+}
+
 // Less than a vector, a panel, a tile of rows, a task or a block of the depth, and more.
 INSTANTIATE_TEST_SUITE_P(Sizes, Products,
                          testing::Values(DDim{1, 1, 1}, DDim{1, 70, 9}, DDim{70, 1, 9}, DDim{2, 3, 1000},
                                          DDim{15, 16, 257}, DDim{14, 32, 256}, DDim{33, 47, 129}, DDim{150, 33, 520},
-                                         DDim{9, 300, 30}));
+                                         DDim{9, 300, 30}, DDim{300, 150, 100}, DDim{290, 150, 270}));
 
 // Whatever the other elements are, and however many: an element is summed in the same order.
 TEST(MatmulOperator, GivesAnElementTheSameBitsInAnyProduct) {
