@@ -4,7 +4,9 @@
 Each case trains the same network on the same batches (but for the initial weights) with the same optimizer, in float32.
 Each contestant has a process of its own, with the same number of threads for all. The processes take turns, so that
 whatever else the machine does hits all alike: the figures are medians over the rounds, the ratios medians of the
-rounds' ratios, by time and, where a busy machine makes that uncertain, by CPU time.
+rounds' ratios, by time and, where a busy machine makes that uncertain, by CPU time. What two threads can reach on this
+machine at this moment, where two processors of a virtual machine may be one core, is what two processes of one thread
+each reach together: that is measured, too.
 
   lenet   two convolutions (20 and 50 filters of 5 x 5) and two connected layers on 64 images of 28 x 28, Adam
   mlp     784-512-512-10 on a batch of 128, Adam
@@ -356,13 +358,19 @@ class Contestant:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def run(self, steps: int) -> tuple[float, float]:
-        """Seconds and seconds of CPU time per step."""
+    def start(self, steps: int) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{steps}\n")
         self._process.stdin.flush()
+
+    def finish(self, steps: int) -> tuple[float, float]:
+        """Seconds and seconds of CPU time per step."""
         answer = self._answer()
         return answer["seconds"] / steps, answer["cpu"] / steps
+
+    def run(self, steps: int) -> tuple[float, float]:
+        self.start(steps)
+        return self.finish(steps)
 
     def warm_up(self, seconds: float) -> None:
         """Finds out how many steps take `seconds`."""
@@ -377,26 +385,52 @@ class Contestant:
         self._process.wait()
 
 
+class Processes:
+    """Several contestants of one thread, at the same time. Their steps are counted together."""
+
+    def __init__(self, name: str, case: str, count: int, python: str) -> None:
+        self._contestants = [Contestant(name, case, 1, python) for _ in range(count)]
+        self.missing = self._contestants[0].missing
+        self.steps = 1
+
+    def run(self, steps: int) -> tuple[float, float]:
+        for contestant in self._contestants:
+            contestant.start(steps)
+        times = [contestant.finish(steps) for contestant in self._contestants]
+        return max(seconds for seconds, _ in times) / len(times), sum(cpu for _, cpu in times) / len(times)
+
+    def warm_up(self, seconds: float) -> None:
+        for contestant in self._contestants:
+            contestant.warm_up(seconds)
+        self.steps = self._contestants[0].steps
+
+    def close(self) -> None:
+        for contestant in self._contestants:
+            contestant.close()
+
+
 def median_ratio(theirs: list[float], ours: list[float]) -> float:
     """Of the rounds' ratios."""
     return statistics.median(a / b for a, b in zip(theirs, ours))
 
 
-#: By contestant and number of threads, (seconds, seconds of CPU time) per step in each round.
-Times = dict[tuple[str, int], list[tuple[float, float]]]
+#: By contestant, threads and processes, (seconds, seconds of CPU time) per step in each round.
+Times = dict[tuple[str, int, int], list[tuple[float, float]]]
 
 
 def measure(case: str, options: argparse.Namespace) -> Times:
-    contestants: dict[tuple[str, int], Contestant] = {}
+    contestants: dict[tuple[str, int, int], Contestant | Processes] = {}
     for name in options.contestants:
         python = options.paddle_python if name == "paddle" else sys.executable
         for threads in options.threads:
-            contestant = Contestant(name, case, threads, python)
+            contestant: Contestant | Processes = Contestant(name, case, threads, python)
             if contestant.missing is not None:
                 print(f"  {name} is left out: {contestant.missing}")
                 contestant.close()
                 break
-            contestants[name, threads] = contestant
+            contestants[name, threads, 1] = contestant
+            if name == "headrace" and threads > 1:
+                contestants[name, 1, threads] = Processes(name, case, threads, python)
     try:
         for contestant in contestants.values():
             contestant.warm_up(options.seconds)
@@ -424,15 +458,17 @@ def figure(case: str, seconds: float) -> str:
 
 
 def report(case: str, times: Times) -> None:
-    for (name, threads), rounds in times.items():
-        line = f"  {case:6} {threads} thread{'s' if threads > 1 else ' '} {name:9}"
+    for (name, threads, processes), rounds in times.items():
+        count = max(threads, processes)
+        unit = ("process" if processes > 1 else "thread") + ("" if count == 1 else "es" if processes > 1 else "s")
+        line = f"  {case:6} {count} {unit:9} {name:9}"
         line += figure(case, statistics.median(seconds for seconds, _ in rounds))
-        ours = times.get(("headrace", threads))
+        ours = times.get(("headrace", threads, 1))
         if name != "headrace" and ours is not None:
             by_time, by_cpu = (median_ratio([r[i] for r in rounds], [r[i] for r in ours]) for i in (0, 1))
             line += f"   / headrace: {by_time:5.2f} x the time, {by_cpu:5.2f} x the CPU time"
-        alone = times.get((name, 1))
-        if threads > 1 and alone is not None:
+        alone = times.get((name, 1, 1))
+        if count > 1 and alone is not None:
             line += f"   {median_ratio([r[0] for r in alone], [r[0] for r in rounds]):.2f} times as fast as one"
         print(line, flush=True)
 
