@@ -390,7 +390,6 @@ class Processes:
 
     def __init__(self, name: str, case: str, count: int, python: str) -> None:
         self._contestants = [Contestant(name, case, 1, python) for _ in range(count)]
-        self.missing = self._contestants[0].missing
         self.steps = 1
 
     def run(self, steps: int) -> tuple[float, float]:
