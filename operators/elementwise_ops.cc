@@ -1,12 +1,12 @@
 // elementwise_add, _sub, _mul, _div, _max, _min, _pow, _mod, _floordiv: Y is broadcast into X.
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <type_traits>
 
 #include "framework/op_registry.h"
 #include "operators/declare.h"
 #include "operators/elementwise.h"
+#include "operators/elementwise_functions.h"
 #include "operators/kernel_util.h"
 #include "operators/reduction.h"
 
@@ -33,159 +33,6 @@ void InferElementwiseGrad(InferShapeContext& ctx) {
   InferGradients(ctx, {"X", "Y"});
 }
 
-template <typename T, typename Operation>
-T Wrapped(T x, T y, Operation operation) {
-  return static_cast<T>(operation(static_cast<Wrapping<T>>(x), static_cast<Wrapping<T>>(y)));
-}
-
-// Each operation: the value, and the derivatives by x and by y times the gradient `d` of the result. NaN comes through.
-struct Add {
-  template <typename T>
-  static T Value(T x, T y) {
-    return Wrapped(x, y, [](auto a, auto b) { return a + b; });
-  }
-  template <typename T>
-  static T ByX(T, T, T d) {
-    return d;
-  }
-  template <typename T>
-  static T ByY(T, T, T d) {
-    return d;
-  }
-};
-struct Sub {
-  template <typename T>
-  static T Value(T x, T y) {
-    return Wrapped(x, y, [](auto a, auto b) { return a - b; });
-  }
-  template <typename T>
-  static T ByX(T, T, T d) {
-    return d;
-  }
-  template <typename T>
-  static T ByY(T, T, T d) {
-    return -d;
-  }
-};
-struct Mul {
-  template <typename T>
-  static T Value(T x, T y) {
-    return Wrapped(x, y, [](auto a, auto b) { return a * b; });
-  }
-  template <typename T>
-  static T ByX(T, T y, T d) {
-    return d * y;
-  }
-  template <typename T>
-  static T ByY(T x, T, T d) {
-    return d * x;
-  }
-};
-struct Div {
-  template <typename T>
-  static T Value(T x, T y) {
-    if constexpr (std::is_integral_v<T>) {
-      HR_ENFORCE(y != 0, InvalidArgument, "input Y: division of ", x, " by zero");
-      if (y == T(-1)) {
-        return Sub::Value(T(0), x);  // the smallest integer has no positive counterpart
-      }
-    }
-    return x / y;
-  }
-  template <typename T>
-  static T ByX(T, T y, T d) {
-    return d / y;
-  }
-  template <typename T>
-  static T ByY(T x, T y, T d) {
-    return -d * (x / y) / y;
-  }
-};
-struct Max {
-  template <typename T>
-  static T Value(T x, T y) {
-    return x > y || IsNaN(x) ? x : y;
-  }
-  template <typename T>
-  static T ByX(T x, T y, T d) {
-    return x > y ? d : T(0);
-  }
-  template <typename T>
-  static T ByY(T x, T y, T d) {
-    return x > y ? T(0) : d;
-  }
-};
-struct Min {
-  template <typename T>
-  static T Value(T x, T y) {
-    return x < y || IsNaN(x) ? x : y;
-  }
-  template <typename T>
-  static T ByX(T x, T y, T d) {
-    return x < y ? d : T(0);
-  }
-  template <typename T>
-  static T ByY(T x, T y, T d) {
-    return x < y ? T(0) : d;
-  }
-};
-
-struct Pow {
-  template <typename T>
-  static T Value(T x, T y) {
-    if constexpr (std::is_integral_v<T>) {
-      return IntegerPower(x, y);
-    } else {
-      return std::pow(x, y);
-    }
-  }
-  template <typename T>
-  static T ByX(T x, T y, T d) {
-    return d * y * std::pow(x, y - 1);
-  }
-  template <typename T>
-  static T ByY(T x, T y, T d) {
-    return d * std::log(x) * std::pow(x, y);
-  }
-
- private:
-  // By squaring. Negative exponents give what is left of the fraction: 0, or 1 or -1 for x = 1 or -1.
-  template <typename T>
-  static T IntegerPower(T x, T y) {
-    if (y < 0) {
-      HR_ENFORCE(x != 0, InvalidArgument, "input Y: 0 to the power of ", y);
-      return x == 1 || x == -1 ? IntegerPower(x, static_cast<T>(-(y % 2))) : T(0);
-    }
-    Wrapping<T> power = 1;
-    for (auto base = static_cast<Wrapping<T>>(x); y > 0; y /= 2, base *= base) {
-      power *= y % 2 == 0 ? 1 : base;
-    }
-    return static_cast<T>(power);
-  }
-};
-// Fluid's: the quotient is truncated, so that the remainder has the sign of X.
-struct Mod {
-  template <typename T>
-  static T Value(T x, T y) {
-    if constexpr (std::is_integral_v<T>) {
-      HR_ENFORCE(y != 0, InvalidArgument, "input Y: remainder of ", x, " by zero");
-      return y == T(-1) ? T(0) : static_cast<T>(x % y);  // the smallest integer over -1 would overflow
-    } else {
-      return std::fmod(x, y);
-    }
-  }
-};
-struct FloorDiv {
-  template <typename T>
-  static T Value(T x, T y) {
-    if constexpr (std::is_integral_v<T>) {
-      return Div::Value(x, y);
-    } else {
-      return std::trunc(x / y);
-    }
-  }
-};
-
 // Selected rows times a single element, as a clipped gradient is.
 template <typename T>
 void ScaleRows(const ExecutionContext& ctx) {
@@ -196,12 +43,13 @@ void ScaleRows(const ExecutionContext& ctx) {
   *out->mutable_rows() = x.rows();
   T* to = out->mutable_value()->Resize(x.value().dims()).template mutable_data<T>();
   const T* from = x.value().data<T>();
-  std::transform(from, from + x.value().numel(), to, [factor](T value) { return Mul::Value(value, factor); });
+  std::transform(from, from + x.value().numel(), to,
+                 [factor](T value) { return elementwise::Mul::Value(value, factor); });
 }
 
 template <typename T, typename Operation>
 void ElementwiseKernel(const ExecutionContext& ctx) {
-  if constexpr (std::is_same_v<Operation, Mul>) {
+  if constexpr (std::is_same_v<Operation, elementwise::Mul>) {
     if (ctx.IsSelectedRows("X")) {
       ScaleRows<T>(ctx);
       return;
@@ -212,7 +60,7 @@ void ElementwiseKernel(const ExecutionContext& ctx) {
 
 // Of these, gradients depend on that of the result alone.
 template <typename Operation>
-constexpr bool kIsLinear = std::is_same_v<Operation, Add> || std::is_same_v<Operation, Sub>;
+constexpr bool kIsLinear = std::is_same_v<Operation, elementwise::Add> || std::is_same_v<Operation, elementwise::Sub>;
 
 // X@GRAD comes last: it may be Out@GRAD.
 template <typename T, typename Operation>
@@ -261,7 +109,7 @@ constexpr bool kDifferentiable = requires(float v) { Operation::ByX(v, v, v); };
 
 template <typename Operation>
 void Register(const std::string& name, const std::string& formula) {
-  constexpr bool kTakesRows = std::is_same_v<Operation, Mul>;
+  constexpr bool kTakesRows = std::is_same_v<Operation, elementwise::Mul>;
   constexpr unsigned rows = kTakesRows ? kSelectedRows : kPlain;
   OpRegistrar op("elementwise_" + name);
   (void)More(op)
@@ -296,15 +144,15 @@ void Register(const std::string& name, const std::string& formula) {
 }
 
 HEADRACE_REGISTER_OPS(elementwise_ops) {
-  Register<Add>("add", "X + Y");
-  Register<Sub>("sub", "X - Y");
-  Register<Mul>("mul", "X * Y");
-  Register<Div>("div", "X / Y; integers are divided towards zero");
-  Register<Max>("max", "The greater of X and Y");
-  Register<Min>("min", "The smaller of X and Y");
-  Register<Pow>("pow", "X to the power of Y; integers without a fraction");
-  Register<Mod>("mod", "What is left of X / Y, with the sign of X; not differentiable");
-  Register<FloorDiv>("floordiv", "X / Y, rounded towards zero; not differentiable");
+  Register<elementwise::Add>("add", "X + Y");
+  Register<elementwise::Sub>("sub", "X - Y");
+  Register<elementwise::Mul>("mul", "X * Y");
+  Register<elementwise::Div>("div", "X / Y; integers are divided towards zero");
+  Register<elementwise::Max>("max", "The greater of X and Y");
+  Register<elementwise::Min>("min", "The smaller of X and Y");
+  Register<elementwise::Pow>("pow", "X to the power of Y; integers without a fraction");
+  Register<elementwise::Mod>("mod", "What is left of X / Y, with the sign of X; not differentiable");
+  Register<elementwise::FloorDiv>("floordiv", "X / Y, rounded towards zero; not differentiable");
 }
 
 }  // namespace
