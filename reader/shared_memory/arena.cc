@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,8 @@ constexpr uint64_t kMagic = 0x4845414452414345;  // "HEADRACE"
 constexpr size_t kPage = 4096;
 constexpr size_t kSmallestSlot = size_t{1} << 20;
 constexpr size_t kLargestSlot = size_t{1} << 40;
+// Of this size most batches fit into a slot.
+constexpr size_t kRoomySlot = size_t{256} << 20;
 
 constexpr size_t RoundUp(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr size_t kTraceOffset = RoundUp(sizeof(ControlBlock), kPage);
@@ -40,6 +43,19 @@ size_t SlotsOffset(uint32_t trace_events) {
 bool HasAddressSpace(size_t bytes) {
   void* probe = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return probe != MAP_FAILED && munmap(probe, bytes) == 0;
+}
+
+// How much address space the system grants in one piece: `bytes`, or what there is, give or take a mebibyte.
+size_t FreeAddressSpace(size_t bytes) {
+  if (HasAddressSpace(bytes)) {
+    return bytes;
+  }
+  size_t granted = 0;
+  for (size_t refused = bytes; refused - granted > size_t{1} << 20;) {
+    const size_t middle = granted + (refused - granted) / 2;
+    (HasAddressSpace(middle) ? granted : refused) = middle;
+  }
+  return granted;
 }
 
 // A file without a name. If vm.memfd_noexec is 2, the kernel requires MFD_NOEXEC_SEAL; older kernels reject the flag.
@@ -107,11 +123,22 @@ const char* NameOf(ClaimKind kind) {
   return "stream";
 }
 
+std::string LimitHint(size_t slot_bytes) {
+  rlimit limit{};
+  if (slot_bytes >= ArenaOptions().slot_bytes || getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return {};
+  }
+  return StrCat(". The limit of ", limit.rlim_cur >> 20,
+                " MiB of address space (RLIMIT_AS, ulimit -v) leaves no more: raise it, or make smaller batches");
+}
+
 std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   HR_ENFORCE(options.slot_count >= 1 && options.slot_count <= kMaxSlots, InvalidArgument,
              "the number of slots must be 1 to ", kMaxSlots, ", got ", options.slot_count);
   HR_ENFORCE(options.slot_bytes >= kSmallestSlot && options.slot_bytes <= kLargestSlot, InvalidArgument,
              "a slot must have ", kSmallestSlot, " to ", kLargestSlot, " bytes, got ", options.slot_bytes);
+  HR_ENFORCE(options.fewest_slots <= options.slot_count, InvalidArgument, "there are ", options.slot_count,
+             " slots, of which at least ", options.fewest_slots, " cannot remain");
   HR_ENFORCE(options.trace_events <= kMaxTraceEvents, InvalidArgument, "a trace has at most ", kMaxTraceEvents,
              " events, got ", options.trace_events);
   std::shared_ptr<Arena> arena(new Arena);
@@ -120,17 +147,20 @@ std::shared_ptr<Arena> Arena::Create(const ArenaOptions& options) {
   HR_ENFORCE(arena->fd_ >= 0, IoError, "memfd_create failed: ", std::strerror(errno));
   arena->slots_offset_ = SlotsOffset(options.trace_events);
   arena->trace_events_ = options.trace_events;
-  arena->slot_count_ = options.slot_count;
-  arena->slot_bytes_ = RoundUp(options.slot_bytes, kPage);
-  // Address space may be limited (ulimit -v, a sanitizer), and roomy slots are not worth failing for. As much again
-  // must stay free for the rest of the process.
-  for (;; arena->slot_bytes_ = RoundUp(arena->slot_bytes_ / 2, kPage)) {
-    const size_t bytes = arena->slots_offset_ + arena->slot_bytes_ * arena->slot_count_;
-    if (ftruncate(arena->fd_, static_cast<off_t>(bytes)) == 0 && HasAddressSpace(2 * bytes) && arena->Map(bytes)) {
+  // Address space may be limited (ulimit -v, a sanitizer). As much again must stay free for the rest of the process.
+  const uint32_t fewest = options.fewest_slots == 0 ? options.slot_count : options.fewest_slots;
+  const size_t largest = RoundUp(options.slot_bytes, kPage);
+  const size_t roomy = std::min(largest, kRoomySlot);
+  for (size_t room = FreeAddressSpace(2 * (arena->slots_offset_ + largest * options.slot_count)) / 2;; room /= 2) {
+    const size_t budget = room - std::min(room, arena->slots_offset_);
+    arena->slot_count_ = static_cast<uint32_t>(std::clamp<size_t>(budget / roomy, fewest, options.slot_count));
+    arena->slot_bytes_ = std::min(largest, budget / arena->slot_count_ / kPage * kPage);
+    const size_t bytes = arena->slots_offset_ + std::max(arena->slot_bytes_, kSmallestSlot) * arena->slot_count_;
+    HR_ENFORCE(arena->slot_bytes_ >= kSmallestSlot, ResourceExhausted, "cannot get ", bytes,
+               " bytes of shared memory: ", std::strerror(errno), LimitHint(arena->slot_bytes_));
+    if (ftruncate(arena->fd_, static_cast<off_t>(bytes)) == 0 && arena->Map(bytes)) {
       break;
     }
-    HR_ENFORCE(arena->slot_bytes_ / 2 >= kSmallestSlot, ResourceExhausted, "cannot get ", bytes,
-               " bytes of shared memory: ", std::strerror(errno));
   }
   // Sealing is a safeguard; a system without it still works.
   fcntl(arena->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -165,7 +195,7 @@ std::shared_ptr<Arena> Arena::MapExisting(int fd) {
   HR_ENFORCE(S_ISREG(status.st_mode) && bytes >= kTraceOffset, DataLoss, "file descriptor ", fd, " of ", bytes,
              " bytes is not an arena");
   HR_ENFORCE(arena->Map(bytes), ResourceExhausted, "cannot map ", bytes,
-             " bytes of shared memory: ", std::strerror(errno));
+             " bytes of shared memory: ", std::strerror(errno), LimitHint(0));
   const ArenaConstants constants = CopyShared(arena->control().constants);
   HR_ENFORCE(constants.magic == kMagic && constants.seal == SealOf(constants, 0) && constants.slot_count >= 1 &&
                  constants.slot_count <= kMaxSlots && constants.slot_bytes >= kSmallestSlot &&

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "framework/export.h"
 #include "reader/shared_memory/control_block.h"
@@ -27,8 +28,11 @@
 namespace headrace::shared_memory {
 
 struct ArenaOptions {
-  uint32_t slot_count = 64;             // at most kMaxSlots
-  size_t slot_bytes = size_t{4} << 30;  // address space per slot, 1 MiB to 1 TiB; halved if the system refuses
+  // Address space per slot, 1 MiB to 1 TiB, and the number of slots, at most kMaxSlots. Where address space is limited,
+  // slots become smaller, but rather fewer than smaller than 256 MiB, as long as `fewest_slots` remain (0: all).
+  size_t slot_bytes = size_t{4} << 30;
+  uint32_t slot_count = 64;
+  uint32_t fewest_slots = 0;
   IndexOrder order = IndexOrder::kSequential;
   uint64_t dataset_length = 0;
   uint64_t seed = 0;
@@ -38,11 +42,15 @@ struct ArenaOptions {
   uint32_t trace_events = 0;  // kept per producer, at most kMaxTraceEvents; 0: no trace
 };
 
+// What to add to an error about a slot of that size that is too small: words on a limit of address space, if there is
+// one; else nothing.
+HEADRACE_API std::string LimitHint(size_t slot_bytes);
+
 class HEADRACE_API Arena {
  public:
   // Creates and maps an arena. Throws InvalidArgument for a count or size out of range, ResourceExhausted with the
-  // number of bytes if the system gives no memory, IoError if a system call fails. Where address space is limited,
-  // slots are made smaller and leave half of it to others.
+  // number of bytes if the system gives no memory, IoError if a system call fails. Where address space is limited, half
+  // of it is left to others.
   static std::shared_ptr<Arena> Create(const ArenaOptions& options);
 
   // The arena behind `fd`, which another process may have created; `fd` may be closed afterwards. All that attach in a

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/errors.h"
+#include "reader/shared_memory/arena.h"
 
 namespace headrace::shared_memory {
 
@@ -61,7 +62,8 @@ BatchLayout::BatchLayout(const std::vector<LeafSpec>& leaves, std::string_view t
     const uint64_t leaf_bytes = leaf.bytes();
     HR_ENFORCE(end <= slot_bytes && leaf_bytes <= slot_bytes - end, ResourceExhausted, "an array of shape ",
                ToString(leaf.dims), " needs ", leaf_bytes, " bytes of a batch, of which ",
-               slot_bytes - std::min<uint64_t>(end, slot_bytes), " of ", slot_bytes - kDataOffset, " are left");
+               slot_bytes - std::min<uint64_t>(end, slot_bytes), " of ", slot_bytes - kDataOffset, " are left",
+               LimitHint(slot_bytes));
     end += leaf_bytes;
     std::memcpy(out, &record, sizeof(record));
     out += sizeof(record);

@@ -28,10 +28,7 @@ namespace headrace::shared_memory {
 enum class Collation : uint32_t {
   kNone = 0,   // the producer of each row writes it to its place
   kWhole = 1,  // one producer makes all samples and collates them
-  kSplit = 2,  // several producers make the samples, one collates them
-  // Split where it pays: where there are more producers than batches in flight, or a batch takes one producer long, and
-  // a sample takes longer to make than to hand over. The content of the batches does not depend on it.
-  kAdaptive = 3,
+  kSplit = 2,  // several producers make the samples, one collates copies of them
 };
 
 // SchedulerOptions::prefetch_bytes: however large batches are, `prefetch` of them are open.
@@ -50,7 +47,7 @@ struct SchedulerOptions {
   uint32_t producers = 1;                  // how many will fill them: decides how finely a batch is cut
   Collation collation = Collation::kNone;  // not for kStream
   bool round_robin = false;                // kWhole: producer b % producers alone makes batch b of an epoch
-  uint32_t collators = kMaxProducers;      // kSplit, kAdaptive: producers with a lower id collate
+  uint32_t collators = kMaxProducers;      // kSplit: producers with a lower id collate
   bool in_order = true;                    // hand out batches in the order of their numbers, else as they complete
   bool pin_memory = false;                 // page-lock the batches that are taken for CUDA (pinned_memory.h)
   bool fence_device = true;  // with pin_memory: reuse a slot once devices have finished what was submitted before its

@@ -17,6 +17,9 @@ namespace {
 
 // How often to look whether another producer has written a layout before sleeping: a microsecond or two.
 constexpr uint32_t kLayoutSpins = 32;
+// How long it then sleeps between two looks: twice as long each time.
+constexpr int64_t kLayoutPauseNs = 20'000;
+constexpr int64_t kLongestLayoutPauseNs = 10'000'000;
 
 // Also accepts an empty view with a null pointer.
 void Copy(std::string_view bytes, std::byte* out) {
@@ -199,25 +202,39 @@ bool BatchProducer::Retired() {
 }
 
 uint64_t BatchProducer::IndexAt(const Claim& claim, uint32_t row) {
-  row = PlannedRow(claim, row);
-  const uint64_t position = claim.first_position + row * constants_.stride;
-  HR_ENFORCE(position < constants_.dataset_length || constants_.order == IndexOrder::kExplicit ||
-                 constants_.order == IndexOrder::kStream,
-             DataLoss, "the position of a batch in its epoch was written over");
-  switch (constants_.order) {
-    case IndexOrder::kExplicit:
-      return reinterpret_cast<const uint64_t*>(Data(claim) + kDataOffset)[row];
-    case IndexOrder::kShuffled:
-      if (!permutation_ || permutation_epoch_ != claim.epoch) {
-        permutation_.emplace(constants_.dataset_length, constants_.seed, claim.epoch);
-        permutation_epoch_ = claim.epoch;
-      }
-      return (*permutation_)(position);
-    case IndexOrder::kSequential:
-    case IndexOrder::kStream:
-      break;
+  const uint64_t position = PositionOf(claim, row);
+  return constants_.order == IndexOrder::kShuffled ? PermutationOf(claim)(position) : position;
+}
+
+std::vector<uint64_t> BatchProducer::Indices(const Claim& claim) {
+  std::vector<uint64_t> indices;
+  indices.reserve(claim.end - claim.begin);
+  for (uint32_t row = claim.begin; row < claim.end; ++row) {
+    indices.push_back(PositionOf(claim, row));
   }
+  if (constants_.order == IndexOrder::kShuffled && !indices.empty()) {
+    PermutationOf(claim).Map(indices);
+  }
+  return indices;
+}
+
+uint64_t BatchProducer::PositionOf(const Claim& claim, uint32_t row) const {
+  row = PlannedRow(claim, row);
+  if (constants_.order == IndexOrder::kExplicit) {
+    return reinterpret_cast<const uint64_t*>(Data(claim) + kDataOffset)[row];
+  }
+  const uint64_t position = claim.first_position + row * constants_.stride;
+  HR_ENFORCE(position < constants_.dataset_length || constants_.order == IndexOrder::kStream, DataLoss,
+             "the position of a batch in its epoch was written over");
   return position;
+}
+
+const IndexPermutation& BatchProducer::PermutationOf(const Claim& claim) {
+  if (!permutation_ || permutation_epoch_ != claim.epoch) {
+    permutation_.emplace(constants_.dataset_length, constants_.seed, claim.epoch);
+    permutation_epoch_ = claim.epoch;
+  }
+  return *permutation_;
 }
 
 std::string_view BatchProducer::PickledIndices(const Claim& claim) const {
@@ -232,10 +249,10 @@ size_t BatchProducer::DataOffset(const Claim& claim) const {
   return kDataOffset + arena_->slot(claim.slot).facts.indices_bytes;
 }
 
-bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
+std::optional<bool> BatchProducer::TryPublishLayout(const Claim& claim, std::string_view layout) {
   SlotHeader& slot = arena_->slot(claim.slot);
   std::byte* place = Data(claim) + kLayoutOffset;
-  for (uint32_t tries = 0;; ++tries) {
+  for (uint32_t tries = 0; tries <= kLayoutSpins; ++tries) {
     uint32_t state = slot.layout_state.load(std::memory_order_acquire);
     if (IsLayoutReady(state)) {
       // If the lengths differ, so do the first bytes, which hold them.
@@ -251,13 +268,20 @@ bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
     }
     HR_ENFORCE(!stopped(), FailedPrecondition, "the loader was shut down");
     HR_ENFORCE(IsLayoutWriting(state), DataLoss, "the state of a batch's layout was written over");
-    // Another producer is writing a few hundred bytes; if it is killed meanwhile, the scheduler resets the state.
-    if (tries < kLayoutSpins) {
-      SpinPause();
-    } else {
-      const timespec pause{0, 20'000};
-      nanosleep(&pause, nullptr);
+    SpinPause();
+  }
+  return std::nullopt;
+}
+
+bool BatchProducer::PublishLayout(const Claim& claim, std::string_view layout) {
+  // Another producer is writing a few hundred bytes. If it is killed meanwhile, the scheduler resets the state once the
+  // consumer comes back, which may take minutes.
+  for (int64_t pause_ns = kLayoutPauseNs;; pause_ns = std::min(2 * pause_ns, kLongestLayoutPauseNs)) {
+    if (const std::optional<bool> published = TryPublishLayout(claim, layout)) {
+      return *published;
     }
+    const timespec pause{0, pause_ns};
+    nanosleep(&pause, nullptr);
   }
 }
 
@@ -270,7 +294,7 @@ SideRecord BatchProducer::AllocateSide(const Claim& claim, size_t bytes, size_t 
     const size_t free = slot_bytes - std::min<uint64_t>(slot_bytes, used);
     const size_t room = free - std::min(free, leaves_end);
     HR_ENFORCE(bytes <= room && AlignedSide(bytes) <= room, ResourceExhausted, "a batch with ", used, " and ", bytes,
-               " bytes beside its arrays does not fit into a slot of ", slot_bytes, " bytes");
+               " bytes beside its arrays does not fit into a slot of ", slot_bytes, " bytes", LimitHint(slot_bytes));
     grown = used + AlignedSide(bytes);
   } while (!slot.side_bytes.compare_exchange_weak(used, grown, std::memory_order_relaxed));
   return {slot_bytes - grown, bytes};

@@ -79,6 +79,8 @@ class HEADRACE_API BatchProducer {
   // The row's index in the dataset; for batches without pickled indices. Throws DataLoss if a stray write hit what
   // tells it, as far as that can be seen.
   uint64_t IndexAt(const Claim& claim, uint32_t row);
+  // IndexAt of each of the claim's rows, in one go.
+  std::vector<uint64_t> Indices(const Claim& claim);
   // The pickled indices of all planned rows of the batch; empty if it has none.
   std::string_view PickledIndices(const Claim& claim) const;
   // Where the leaves of the batch start.
@@ -93,6 +95,8 @@ class HEADRACE_API BatchProducer {
   // producer gave it a different one. Waits while another producer is writing it. Throws FailedPrecondition if the
   // scheduler stops meanwhile.
   bool PublishLayout(const Claim& claim, std::string_view layout);
+  // As PublishLayout, but returns nothing if it would have to sleep.
+  std::optional<bool> TryPublishLayout(const Claim& claim, std::string_view layout);
 
   // Start of the slot, from which the layout's offsets count.
   std::byte* Data(const Claim& claim) const { return arena_->slot_data(claim.slot); }
@@ -136,6 +140,10 @@ class HEADRACE_API BatchProducer {
 
  private:
   std::optional<Claim> TryClaimBatch(uint64_t sequence);
+  // Where the row is in its epoch or, where the order is explicit, in the dataset.
+  uint64_t PositionOf(const Claim& claim, uint32_t row) const;
+  // The order of the claim's epoch, where that is shuffled.
+  const IndexPermutation& PermutationOf(const Claim& claim);
   // The claim on a chunk whose word names this producer.
   Claim Begin(uint32_t slot, uint32_t chunk);
   void MarkDone(const Claim& claim, bool failed);

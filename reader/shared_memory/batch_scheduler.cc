@@ -27,6 +27,22 @@ constexpr uint32_t kHeldWithSamples = 2;
 // How long to spin, at most, if there are more processors than producers (spin.h).
 constexpr int64_t kSpinNs = 50'000;
 
+// How batches are made.
+ClaimKind ClaimKindOf(const SchedulerOptions& options) {
+  if (options.arena.order == IndexOrder::kStream) {
+    return ClaimKind::kStream;
+  }
+  switch (options.collation) {
+    case Collation::kNone:
+      return ClaimKind::kRows;
+    case Collation::kWhole:
+      return ClaimKind::kWhole;
+    case Collation::kSplit:
+      return ClaimKind::kItems;
+  }
+  Throw<InvalidArgument>("unknown way to collate ", static_cast<uint32_t>(options.collation));
+}
+
 }  // namespace
 
 std::shared_ptr<BatchScheduler> BatchScheduler::Create(const SchedulerOptions& options) {
@@ -72,10 +88,12 @@ BatchScheduler::~BatchScheduler() {
 
 bool BatchScheduler::InOwner() const { return ProcessId() == owner_; }
 
+void BatchScheduler::RequireOwner() const { HR_ENFORCE(InOwner(), FailedPrecondition, kNotTheOwner); }
+
 void BatchScheduler::StartEpoch(const EpochStart& start) {
   std::vector<uint32_t> idle;
   {
-    const MutexLock lock(mutex_);
+    const OwnerLock lock(*this);
     const uint64_t epoch = start.epoch;
     const bool planned_ahead =
         options_.arena.order == IndexOrder::kSequential || options_.arena.order == IndexOrder::kShuffled;
@@ -115,14 +133,14 @@ void BatchScheduler::GiveBack(const std::vector<uint32_t>& slots) {
     }
     arena_->Release(slot, 0);
   }
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   slots_.AddCold(slots);
 }
 
 void BatchScheduler::Supply(uint64_t rows, std::string_view indices, bool pickled) {
   HR_ENFORCE(indices.size() < arena_->slot_bytes() - kDataOffset, ResourceExhausted, "the indices of a batch need ",
              indices.size(), " bytes, a slot has ", arena_->slot_bytes() - kDataOffset);
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   HR_ENFORCE(started_ && !plan_.supply_ended(), FailedPrecondition,
              "batches can be supplied between StartEpoch and EndSupply only");
   plan_.Supply(rows, indices, pickled);
@@ -130,12 +148,12 @@ void BatchScheduler::Supply(uint64_t rows, std::string_view indices, bool pickle
 }
 
 void BatchScheduler::EndSupply() {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   plan_.EndSupply();
 }
 
 uint32_t BatchScheduler::WantedSupply() const {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   const auto have = static_cast<uint32_t>(open_.size() + plan_.supplied());
   return plan_.supply_ended() || have >= options_.prefetch ? 0 : options_.prefetch - have;
 }
@@ -145,7 +163,7 @@ void BatchScheduler::SetProducers(uint32_t producers) {
   cpu_set_t cpus;
   const bool spare_cpu =
       sched_getaffinity(0, sizeof(cpus), &cpus) == 0 && static_cast<uint32_t>(CPU_COUNT(&cpus)) > producers;
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   cost_.SetProducers(producers);
   producers_end_ = std::max({producers_end_, producers, 1U});
   spin_ns_.store(spare_cpu ? kSpinNs : 0, std::memory_order_relaxed);
@@ -207,7 +225,7 @@ void BatchScheduler::Open(uint32_t slot, PlannedBatch plan) {
   facts.indices_bytes = plan.indices.size();
   facts.revision = revision_;
   facts.rows = static_cast<uint32_t>(plan.rows);
-  facts.kind = cost_.KindOf(plan.rows);
+  facts.kind = ClaimKindOf(options_);
   facts.chunk_rows = cost_.ChunkRows(facts.kind, plan.rows);
   facts.chunks = (facts.rows + facts.chunk_rows - 1) / facts.chunk_rows + (facts.split() ? 1 : 0);
   facts.stream = plan.stream;
@@ -430,7 +448,7 @@ std::optional<WaitOutcome> BatchScheduler::Decided() {
 }
 
 std::optional<WaitOutcome> BatchScheduler::TryWait() {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   const uint64_t now = CoarseNanoseconds();
   // Even while batches are always ready: a dead worker should be replaced.
   if (now >= next_look_ns_) {
@@ -454,7 +472,7 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   const uint64_t begin = MonotonicNanoseconds();
   const WaitOutcome outcome = WaitUntilDecided(timeout_ns, spin_.Start(spin_ns_), begin);
   sleep_.Awake();
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   OpenMore();  // one slow batch may have been all that there was to do
   ++stats_.waits;
   const uint64_t waited = MonotonicNanoseconds() - begin;
@@ -471,7 +489,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
     bool nothing_open = false;
     bool may_open_more = false;
     {
-      const MutexLock lock(mutex_);
+      const OwnerLock lock(*this);
       if (const std::optional<WaitOutcome> outcome = Decided()) {
         return *outcome;
       }
@@ -517,7 +535,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
     if (result == ConsumerSleep::Result::kSignal) {
       return WaitOutcome::kInterrupted;
     }
-    const MutexLock lock(mutex_);
+    const OwnerLock lock(*this);
     if (result == ConsumerSleep::Result::kReadable) {
       NoteDeaths();
     }
@@ -530,7 +548,7 @@ WaitOutcome BatchScheduler::WaitUntilDecided(int64_t timeout_ns, int64_t awake_n
 }
 
 void BatchScheduler::Interrupt() {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   interrupted_ = true;
   sleep_.Wake();
 }
@@ -541,9 +559,10 @@ ReadyBatch BatchScheduler::Take() {
   size_t kept_bytes = 0;
   bool many_held = false;
   std::vector<uint32_t> idle;
+  RequireOwner();
   FreeEnded(/*urgent=*/false);
   {
-    const MutexLock lock(mutex_);
+    const OwnerLock lock(*this);
     const auto found = FindReady();
     HR_ENFORCE(found != open_.end(), FailedPrecondition, "no batch is ready");
     OpenBatch batch = std::move(*found);
@@ -637,7 +656,7 @@ ReadyBatch BatchScheduler::Take() {
 }
 
 std::string BatchScheduler::StreamEndAttachment(uint32_t stream) const {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   HR_ENFORCE(stream < stream_ends_.size(), OutOfRange, "stream ", stream, " is not one of ", stream_ends_.size());
   return stream_ends_[stream];
 }
@@ -651,7 +670,7 @@ void BatchScheduler::ReleaseSlot(uint32_t slot) {
     fence_->Hold(slot);
   }
   if (!held_facts_.empty()) {
-    const MutexLock lock(mutex_);
+    const OwnerLock lock(*this);
     Note(TraceKind::kReleased, slot, held_facts_[slot], MonotonicNanoseconds());
   }
   if (!fenced) {
@@ -663,7 +682,7 @@ void BatchScheduler::ReleaseSlot(uint32_t slot) {
 void BatchScheduler::FreeHeld(std::span<const uint32_t> slots) {
   std::vector<uint32_t> unused;
   {
-    const MutexLock lock(mutex_);
+    const OwnerLock lock(*this);
     for (const uint32_t slot : slots) {
       slots_.Free(slot, true);
     }
@@ -690,7 +709,7 @@ bool BatchScheduler::FreeEnded(bool urgent) {
 void BatchScheduler::Shutdown() {
   std::vector<uint32_t> unused;
   {
-    const MutexLock lock(mutex_);
+    const OwnerLock lock(*this);
     if (!stopped_) {
       stopped_ = true;
       WithdrawAll();

@@ -10,11 +10,17 @@
 // and copies and checks whatever it reads from a slot (SlotReader). A batch that fails a check is reported as kCorrupt,
 // and the producers known to have written it are killed; their deaths are reported like any other.
 //
+// No wait is in vain: while the consumer waits, it looks again and again (CheckSharedState) for what cannot come. A
+// batch is waited for because of a chunk that is unclaimed or claimed. If its word, or anything that leads producers to
+// it, is not as it should be, the batch fails or the word is restored. If it is claimed, its claimant is at work on it,
+// or else the batch fails. If it is unclaimed, producers claim it, unless all are at work on other claims, which end;
+// or are starting; or have lost their way and are replaced (lost_producers.h).
+//
 // Thread-safety: Wait and Take belong to one consumer thread at a time; everything else may be called from any thread.
 // `mutex_` guards all members that change; it is held for microseconds, never while waiting or calling out. The shared
-// memory is written under the rules of slot.h. After a fork the child must not use the object; dropping it there, or a
-// batch of it, is safe and does nothing. Lifetime: batches keep the scheduler and its mapping alive; Shutdown ends the
-// producers before that.
+// memory is written under the rules of slot.h. After a fork the object is the parent's: in the child every method
+// throws FailedPrecondition before it touches anything (OwnerLock); dropping it there, or a batch of it, does nothing.
+// Lifetime: batches keep the scheduler and its mapping alive; Shutdown ends the producers before that.
 #pragma once
 
 #include <sys/types.h>
@@ -35,6 +41,7 @@
 #include "reader/shared_memory/batch_plan.h"
 #include "reader/shared_memory/consumer_sleep.h"
 #include "reader/shared_memory/device_fence.h"
+#include "reader/shared_memory/lost_producers.h"
 #include "reader/shared_memory/open_batch.h"
 #include "reader/shared_memory/pinned_memory.h"
 #include "reader/shared_memory/prefetch_depth.h"
@@ -46,6 +53,10 @@
 #include "reader/shared_memory/spin.h"
 
 namespace headrace::shared_memory {
+
+// Of the FailedPrecondition that a process gets which is a fork of the one that the batches belong to.
+inline constexpr const char* kNotTheOwner =
+    "this iteration belongs to the process in which it was started; iterate over the loader anew in this one";
 
 // What the consumer's wait for its next batch came to.
 enum class WaitOutcome {
@@ -110,6 +121,9 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   ~BatchScheduler();
   BatchScheduler(const BatchScheduler&) = delete;
   BatchScheduler& operator=(const BatchScheduler&) = delete;
+
+  // Throws FailedPrecondition in a fork of the process that created it, to which it belongs.
+  void RequireOwner() const;
 
   const std::shared_ptr<Arena>& arena() const { return arena_; }
   int completion_fd() const { return sleep_.fd(); }
@@ -198,6 +212,20 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
  private:
   using Batches = std::deque<OpenBatch>;
 
+  // Holds mutex_, in the owner only: every method that needs it begins with one, so none of them touches in a fork what
+  // it shares with its parent, or waits for a mutex that a thread of the parent held.
+  class HR_THREAD_ATTRIBUTE(scoped_lockable) OwnerLock {
+   public:
+    explicit OwnerLock(const BatchScheduler& scheduler) HR_THREAD_ATTRIBUTE(acquire_capability(scheduler.mutex_))
+        : lock_((scheduler.RequireOwner(), scheduler.mutex_)) {}
+    ~OwnerLock() HR_THREAD_ATTRIBUTE(release_capability()) {}
+    OwnerLock(const OwnerLock&) = delete;
+    OwnerLock& operator=(const OwnerLock&) = delete;
+
+   private:
+    MutexLock lock_;
+  };
+
   BatchScheduler(const SchedulerOptions& options, BatchPlan plan);
   bool InOwner() const;
 
@@ -241,6 +269,8 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   ProducerDeath ReclaimLocked(uint32_t id) HR_REQUIRES(mutex_);
   // What producer `id` is doing with a chunk that it holds.
   HeldClaim Describe(const BatchFacts& facts, uint32_t chunk, uint32_t id) const;
+  // Appends the claims held on all batches, open or withdrawn.
+  void AddAllClaims(std::vector<HeldClaim>* claims) const HR_REQUIRES(mutex_);
   // Appends the claims held on one batch.
   void AddClaims(uint32_t slot, const BatchFacts& facts, std::vector<HeldClaim>* claims) const;
   // Frees a dead producer's chunks of one batch. `closed`: nothing of the batch is to be made any more.
@@ -255,6 +285,12 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   void CheckSharedState() HR_REQUIRES(mutex_);
   void RestoreControlBlock() HR_REQUIRES(mutex_);
   void CheckOpen(OpenBatch& batch) HR_REQUIRES(mutex_);
+  // Kills the processes of producers that have lost their way.
+  void EndLost() HR_REQUIRES(mutex_);
+  // Adds who may claim a chunk of an open batch.
+  void AddWork(const OpenBatch& batch, WorkSeen* seen) const HR_REQUIRES(mutex_);
+  // Whether the producer whom a chunk's word names has begun with it and is not asleep.
+  bool IsAtWork(uint32_t id, uint64_t sequence) const HR_REQUIRES(mutex_);
 
   void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);
   // Frees slots that the consumer had and that no device reads any more.
@@ -299,8 +335,9 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   bool interrupted_ HR_GUARDED_BY(mutex_) = false;
   uint32_t producers_end_ HR_GUARDED_BY(mutex_) = 1;  // above the ids of all producers so far
   ProducerWatch watch_;                               // all but fd() under mutex_
-  std::vector<bool> retired_ HR_GUARDED_BY(mutex_);   // by producer
-  std::vector<bool> corrupt_ HR_GUARDED_BY(mutex_);   // by producer: killed for what it wrote
+  LostProducers lost_ HR_GUARDED_BY(mutex_);
+  std::vector<bool> retired_ HR_GUARDED_BY(mutex_);  // by producer
+  std::vector<bool> corrupt_ HR_GUARDED_BY(mutex_);  // by producer: killed for what it wrote
   std::vector<ProducerDeath> deaths_ HR_GUARDED_BY(mutex_);
   bool unreported_deaths_ HR_GUARDED_BY(mutex_) = false;
   uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;   // for deaths, by the coarse clock

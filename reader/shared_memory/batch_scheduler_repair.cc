@@ -11,10 +11,6 @@
 namespace headrace::shared_memory {
 namespace {
 
-// In how many checks in a row a batch may wait for work that nobody seems to be doing, before the only explanation left
-// is a stray write. Normally this lasts microseconds, unless a producer is stopped (SIGSTOP) at that very moment.
-constexpr uint32_t kStuckChecks = 10;
-
 void CheckProducer(uint32_t id) {
   HR_ENFORCE(id < kMaxProducers, OutOfRange, "producer ", id, " is beyond the limit of ", kMaxProducers);
 }
@@ -26,7 +22,7 @@ void BatchScheduler::WatchProducer(uint32_t id, int pidfd, uint32_t threads) {
              " producers, got ", threads);
   CheckProducer(id);
   CheckProducer(id + threads - 1);
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   for (uint32_t each = id; each < id + threads; ++each) {
     if (!watch_.Watches(each)) {
       continue;
@@ -41,6 +37,9 @@ void BatchScheduler::WatchProducer(uint32_t id, int pidfd, uint32_t threads) {
   }
   watch_.Add(id, threads, pidfd);
   for (uint32_t each = id; each < id + threads; ++each) {
+    if (retired_[each]) {
+      lost_.Begin(each, control_.producers[each]);
+    }
     retired_[each] = false;
     corrupt_[each] = false;
     control_.producers[each].retirement.store(Retirement::kServes, std::memory_order_relaxed);
@@ -75,18 +74,22 @@ void BatchScheduler::AddClaims(uint32_t slot, const BatchFacts& facts, std::vect
   }
 }
 
+void BatchScheduler::AddAllClaims(std::vector<HeldClaim>* claims) const {
+  for (const OpenBatch& batch : open_) {
+    if (batch.has_slot) {
+      AddClaims(batch.slot, batch.facts, claims);
+    }
+  }
+  for (const SlotPool::Draining& draining : slots_.draining()) {
+    AddClaims(draining.slot, draining.facts, claims);
+  }
+}
+
 std::vector<HeldClaim> BatchScheduler::Claims() const {
   std::vector<HeldClaim> claims;
   {
-    const MutexLock lock(mutex_);
-    for (const OpenBatch& batch : open_) {
-      if (batch.has_slot) {
-        AddClaims(batch.slot, batch.facts, &claims);
-      }
-    }
-    for (const SlotPool::Draining& draining : slots_.draining()) {
-      AddClaims(draining.slot, draining.facts, &claims);
-    }
+    const OwnerLock lock(*this);
+    AddAllClaims(&claims);
   }
   std::sort(claims.begin(), claims.end(), [](const HeldClaim& a, const HeldClaim& b) {
     return std::tie(a.sequence, a.producer) < std::tie(b.sequence, b.producer);
@@ -96,7 +99,7 @@ std::vector<HeldClaim> BatchScheduler::Claims() const {
 
 void BatchScheduler::RetireProducer(uint32_t id) {
   CheckProducer(id);
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   retired_[id] = true;
   std::erase_if(deaths_, [id](const ProducerDeath& death) { return death.producer == id; });
   unreported_deaths_ = unreported_deaths_ && !deaths_.empty();
@@ -120,21 +123,21 @@ void BatchScheduler::NoteDeaths() {
 }
 
 std::vector<ProducerDeath> BatchScheduler::TakeDeaths() {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   unreported_deaths_ = false;
   return std::exchange(deaths_, {});
 }
 
 ProducerDeath BatchScheduler::Reclaim(uint32_t id) {
   CheckProducer(id);
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   const ProducerDeath death = ReclaimLocked(id);
   sleep_.Wake();  // it may have been the last at work on a batch that is to be made again
   return death;
 }
 
 void BatchScheduler::Accuse(uint32_t author) {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   EndProducer(author);
 }
 
@@ -154,6 +157,8 @@ ProducerDeath BatchScheduler::ReclaimLocked(uint32_t id) {
     ReclaimChunks(draining.slot, draining.facts, true, &death);
   }
   ProducerRecord& record = control_.producers[id];
+  // Here, since no successor has started yet: one may claim before it is watched.
+  lost_.Begin(id, record);
   record.busy.store(0, std::memory_order_relaxed);
   record.retirement.store(Retirement::kServes, std::memory_order_relaxed);
   control_.sleepers[id / 64].fetch_and(~(uint64_t{1} << id % 64));
@@ -230,7 +235,7 @@ BatchScheduler::Batches::iterator BatchScheduler::FindUndone(uint64_t sequence, 
 }
 
 bool BatchScheduler::Abandon(uint64_t sequence, uint32_t row) {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   const auto batch = FindUndone(sequence, row);
   if (batch == open_.end()) {
     return false;
@@ -242,7 +247,7 @@ bool BatchScheduler::Abandon(uint64_t sequence, uint32_t row) {
 }
 
 bool BatchScheduler::Skip(uint64_t sequence, uint32_t row) {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   const auto batch = FindUndone(sequence, row);
   if (batch == open_.end() || options_.arena.order == IndexOrder::kStream) {
     return false;
@@ -309,8 +314,7 @@ void BatchScheduler::CheckOpen(OpenBatch& batch) {
       return;
     }
     if (IsClaimed(word, batch.facts.sequence)) {
-      const ProducerRecord& record = control_.producers[Claimant(word) - 1];
-      stuck = stuck || record.busy.load(std::memory_order_relaxed) == 0;
+      stuck = stuck || !IsAtWork(static_cast<uint32_t>(Claimant(word) - 1), batch.facts.sequence);
     }
   }
   try {
@@ -326,6 +330,53 @@ void BatchScheduler::CheckOpen(OpenBatch& batch) {
   batch.stuck_checks = stuck ? batch.stuck_checks + 1 : 0;
   if (!known || batch.stuck_checks > kStuckChecks) {
     MarkCorrupt(batch, "nobody is making what somebody is said to make", std::nullopt);
+  }
+}
+
+// Between its claim and its note of it, and between the end of its work and that of its claim, a producer spends
+// microseconds, unless it is stopped (SIGSTOP) at that very moment.
+bool BatchScheduler::IsAtWork(uint32_t id, uint64_t sequence) const {
+  const ProducerRecord& record = control_.producers[id];
+  return record.busy.load(std::memory_order_acquire) != 0 &&
+         record.sequence.load(std::memory_order_relaxed) == sequence && !IsAsleep(control_, id);
+}
+
+void BatchScheduler::AddWork(const OpenBatch& batch, WorkSeen* seen) const {
+  const BatchFacts& facts = batch.facts;
+  const SlotHeader& header = arena_->slot(batch.slot);
+  for (uint32_t chunk = batch.done_chunks; chunk < facts.chunks; ++chunk) {
+    if (header.claims[chunk].load(std::memory_order_acquire) != ClaimWord(facts.sequence, kChunkUnclaimed)) {
+      continue;
+    }
+    if (facts.KindOf(chunk) == ClaimKind::kCollate) {
+      const ChunksState items = LookAtChunks(header, facts.sequence, facts.RowChunks());
+      if (items.done && !items.failed) {
+        seen->collators_may_claim = constants_.collators;
+      }
+    } else if (facts.producer == kAnybody) {
+      seen->anybody_may_claim = true;
+    } else {
+      seen->may_claim[facts.producer] = true;
+    }
+  }
+}
+
+void BatchScheduler::EndLost() {
+  WorkSeen seen;
+  for (const OpenBatch& batch : open_) {
+    if (batch.has_slot && !batch.concluded) {
+      AddWork(batch, &seen);
+    }
+  }
+  std::vector<HeldClaim> claims;
+  AddAllClaims(&claims);
+  for (const HeldClaim& claim : claims) {
+    seen.at_claim[claim.producer] = true;
+  }
+  for (const std::vector<uint32_t>& process : watch_.Processes()) {
+    if (lost_.Note(process, control_.producers, seen) && !retired_[process.front()]) {
+      EndProducer(process.front());
+    }
   }
 }
 
@@ -346,6 +397,7 @@ void BatchScheduler::CheckSharedState() {
   for (OpenBatch& batch : open_) {
     CheckOpen(batch);
   }
+  EndLost();
   RestoreControlBlock();
   // Even if all of that was right: producers may have gone by what stood there before.
   SignalRescan();

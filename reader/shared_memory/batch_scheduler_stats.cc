@@ -7,7 +7,7 @@
 namespace headrace::shared_memory {
 
 SchedulerStats BatchScheduler::stats() const {
-  const MutexLock lock(mutex_);
+  const OwnerLock lock(*this);
   SchedulerStats stats = stats_;
   for (uint32_t id = 0; id < producers_end_; ++id) {
     const ProducerRecord& record = control_.producers[id];
@@ -50,7 +50,7 @@ std::vector<TraceEvent> BatchScheduler::Trace() const {
   arena_->trace(kMaxProducers).Read(TraceEvent::kScheduler, &events);
   uint32_t end = 0;
   {
-    const MutexLock lock(mutex_);
+    const OwnerLock lock(*this);
     end = producers_end_;
   }
   for (uint32_t id = 0; id < end; ++id) {

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -79,6 +80,13 @@ void ProducerWatch::Kill(uint32_t producer) const {
   if (const Process* process = Find(producer)) {
     syscall(SYS_pidfd_send_signal, process->pidfd, SIGKILL, nullptr, 0);
   }
+}
+
+std::vector<std::vector<uint32_t>> ProducerWatch::Processes() const {
+  std::vector<std::vector<uint32_t>> all;
+  std::transform(processes_.begin(), processes_.end(), std::back_inserter(all),
+                 [](const Process& process) { return process.producers; });
+  return all;
 }
 
 std::vector<uint32_t> ProducerWatch::TakeEnded() {

@@ -38,6 +38,9 @@ class HEADRACE_API ProducerWatch {
   // Sends SIGKILL to the process of a watched producer.
   void Kill(uint32_t producer) const;
 
+  // The producers of each watched process.
+  std::vector<std::vector<uint32_t>> Processes() const;
+
   // The producers whose processes have ended since the last call, which are no longer watched. One system call.
   std::vector<uint32_t> TakeEnded();
 

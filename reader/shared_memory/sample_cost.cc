@@ -9,12 +9,6 @@ namespace {
 // producers to finish a batch together.
 constexpr double kLeastClaimNs = 50'000;
 constexpr double kClaimNs = 1'000'000;
-// Kept samples are pickled and copied one extra time.
-constexpr double kWorthKeepingNs = 50'000;
-// How long one producer may take for a batch while the others make the next ones; and the samples for which sharing it
-// costs next to nothing.
-constexpr double kLongBatchNs = 20'000'000;
-constexpr double kLongSampleNs = 10'000'000;
 // The records live in the producers' caches; reading them for every batch would cost more than it is worth.
 constexpr uint64_t kMeasureEveryNs = 1'000'000;
 
@@ -41,29 +35,6 @@ void SampleCost::Measure(const ProducerRecord* records, uint32_t end, uint64_t n
     work_ns_ = work_ns;
     samples_ = samples;
   }
-}
-
-ClaimKind SampleCost::KindOf(uint64_t rows) const {
-  if (options_.arena.order == IndexOrder::kStream) {
-    return ClaimKind::kStream;
-  }
-  switch (options_.collation) {
-    case Collation::kNone:
-      return ClaimKind::kRows;
-    case Collation::kWhole:
-      return ClaimKind::kWhole;
-    case Collation::kSplit:
-      return ClaimKind::kItems;
-    case Collation::kAdaptive:
-      break;
-  }
-  const bool first = sample_ns_ == 0;  // share the first batch among all producers
-  const bool few_collators = options_.collators < producers_;
-  const bool busy_alone = producers_ <= options_.prefetch;  // each could make a batch of its own
-  const bool worth_it = busy_alone
-                            ? sample_ns_ >= kLongSampleNs && sample_ns_ * static_cast<double>(rows) >= kLongBatchNs
-                            : sample_ns_ >= kWorthKeepingNs;
-  return first || few_collators || worth_it ? ClaimKind::kItems : ClaimKind::kWhole;
 }
 
 uint32_t SampleCost::ChunkRows(ClaimKind kind, uint64_t rows) const {

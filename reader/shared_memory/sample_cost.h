@@ -1,5 +1,5 @@
-// Measures what a sample costs its producer, and decides from it how to cut batches: into how many chunks, and which
-// producers collate. The content of the batches does not depend on it.
+// Measures what a sample costs its producer, and decides from it into how many chunks to cut batches. The content of
+// the batches does not depend on it.
 //
 // Thread-safety: none; BatchScheduler guards it with its mutex.
 #pragma once
@@ -21,8 +21,6 @@ class SampleCost {
   // Reads the counters of the first `end` producers, unless it did so a short while ago. `now_ns` may be coarse.
   void Measure(const ProducerRecord* records, uint32_t end, uint64_t now_ns);
 
-  // How to make a batch of `rows` rows.
-  ClaimKind KindOf(uint64_t rows) const;
   // How many rows a producer claims at once.
   uint32_t ChunkRows(ClaimKind kind, uint64_t rows) const;
 

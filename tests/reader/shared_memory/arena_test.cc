@@ -219,6 +219,38 @@ TEST(ArenaTest, LimitedAddressSpaceGivesSmallerSlotsAndLeavesRoom) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// Many slots that no batch fits into are of no use.
+TEST(ArenaTest, LimitedAddressSpaceGivesFewerSlotsRatherThanTinyOnes) {
+  SKIP_WITHOUT_ADDRESS_LIMIT();
+  ChildProcess child([] {
+    LimitAddressSpace(size_t{4} << 30);
+    ArenaOptions options = Options(260, size_t{4} << 30);
+    options.fewest_slots = 8;
+    const auto arena = Arena::Create(options);
+    if (arena->slot_count() < 8 || arena->slot_bytes() < (size_t{128} << 20)) {
+      _exit(3);
+    }
+    options.slot_bytes = size_t{1} << 20;
+    _exit(Arena::Create(options)->slot_count() == 260 ? 0 : 4);
+  });
+  const int status = child.Join();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(ArenaTest, ABatchThatDoesNotFitBecauseOfTheLimitSaysSo) {
+  SKIP_WITHOUT_ADDRESS_LIMIT();
+  EXPECT_EQ(LimitHint(1 << 20), "");
+  ChildProcess child([] {
+    LimitAddressSpace(size_t{3000} << 20);
+    const bool named = LimitHint(1 << 20).find("3000 MiB of address space (RLIMIT_AS, ulimit -v)") != std::string::npos;
+    _exit(named && LimitHint(size_t{4} << 30).empty() ? 0 : 3);
+  });
+  const int status = child.Join();
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(ArenaTest, TooLittleAddressSpaceIsAnErrorThatNamesTheBytes) {
   SKIP_WITHOUT_ADDRESS_LIMIT();
   ChildProcess child([] {

@@ -1,12 +1,15 @@
 #include "reader/shared_memory/batch_layout.h"
 
+#include <atomic>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "framework/errors.h"
 #include "gtest/gtest.h"
+#include "transport_test_util.h"
 
 namespace headrace::shared_memory {
 namespace {
@@ -75,6 +78,21 @@ TEST(BatchLayoutTest, DescriptionLargerThanItsRoomIsRefused) {
   const std::string tree(kDataOffset - kLayoutOffset - sizeof(LayoutHeader), 'x');
   EXPECT_NO_THROW(BatchLayout({}, tree, kDataOffset, kSlotBytes));
   EXPECT_THROW(BatchLayout({}, tree + "x", kDataOffset, kSlotBytes), ResourceExhausted);
+}
+
+// While another producer writes the layout, which may take for ever if it is killed meanwhile.
+TEST(PublishLayoutTest, TryDoesNotWait) {
+  const auto scheduler = BatchScheduler::Create(SmallOptions(8, 4));
+  scheduler->StartEpoch(0);
+  BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
+  const Claim claim = *producer.TryClaim();
+  std::atomic<uint32_t>& state = scheduler->arena()->slot(claim.slot).layout_state;
+  const BatchLayout layout = SampleLayout(producer, claim, 4);
+  state.store(LayoutWriting(1));
+  EXPECT_EQ(producer.TryPublishLayout(claim, layout.bytes()), std::nullopt);
+  state.store(kLayoutEmpty);
+  EXPECT_EQ(producer.TryPublishLayout(claim, layout.bytes()), true);
+  EXPECT_EQ(producer.TryPublishLayout(claim, SampleLayout(producer, claim, 5).bytes()), false);
 }
 
 }  // namespace

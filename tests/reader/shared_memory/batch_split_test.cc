@@ -50,41 +50,6 @@ TEST_P(BatchSplitTest, BatchesAreCollatedFromAllTheirSamples) {
   }
 }
 
-// Whether batches are split while samples take so long.
-bool SplitsSamplesOf(uint64_t sample_ns, SchedulerOptions options) {
-  options.collation = Collation::kAdaptive;
-  const auto scheduler = BatchScheduler::Create(options);
-  ControlBlock& control = scheduler->arena()->control();
-  ClaimKind kind{};
-  for (uint64_t epoch = 0; epoch < 3; ++epoch) {
-    scheduler->StartEpoch(epoch);
-    const uint32_t slot = control.ring[(control.next.load() - 1) % kMaxSlots].load();
-    kind = scheduler->arena()->slot(slot).facts.kind;
-    EXPECT_TRUE(epoch != 0 || kind == ClaimKind::kItems) << "the first batch is wanted early";
-    control.producers[0].samples += 100;
-    control.producers[0].work_ns += 100 * (sample_ns + 1'000'000);
-    control.producers[0].collate_ns += 100 * uint64_t{1'000'000};
-  }
-  return kind == ClaimKind::kItems;
-}
-
-TEST(BatchSplitAdaptiveTest, BatchesAreSplitWhereItPays) {
-  SchedulerOptions options = Split(100'000, 8);
-  options.prefetch = 2;
-  options.producers = 2;
-  EXPECT_FALSE(SplitsSamplesOf(1'000, options));
-  EXPECT_FALSE(SplitsSamplesOf(1'000'000, options));
-  EXPECT_TRUE(SplitsSamplesOf(10'000'000, options));  // others may help with a batch that takes long
-  SchedulerOptions small = options;
-  small.batch_size = 64;
-  EXPECT_FALSE(SplitsSamplesOf(5'000'000, small));  // it takes as long, but handing its samples over costs too much
-  options.producers = 3;                            // of which one would have no batch of its own
-  EXPECT_FALSE(SplitsSamplesOf(1'000, options));
-  EXPECT_TRUE(SplitsSamplesOf(1'000'000, options));
-  options.collators = 1;
-  EXPECT_TRUE(SplitsSamplesOf(1'000, options));
-}
-
 TEST_P(BatchSplitTest, OnlyCollatorsCollate) {
   SKIP_WITHOUT_FORK();
   for (uint32_t collators = 1; collators <= GetParam(); ++collators) {

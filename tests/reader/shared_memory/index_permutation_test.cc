@@ -49,6 +49,24 @@ double ChiSquare(const std::vector<uint64_t>& counts) {
 // time.
 double Bound(double degrees) { return degrees + 6 * std::sqrt(2 * degrees); }
 
+TEST(IndexPermutationTest, ManyPositionsMapAsOneByOne) {
+  for (const uint64_t length : {uint64_t{1}, uint64_t{65}, uint64_t{1000}, uint64_t{1} << 40}) {
+    const IndexPermutation permutation(length, 7, 3);
+    for (const uint64_t count : {0, 1, 64, 65, 500}) {
+      std::vector<uint64_t> positions(count);
+      for (uint64_t i = 0; i < count; ++i) {
+        positions[i] = (i * 0x9E3779B97F4A7C15ULL) % length;
+      }
+      std::vector<uint64_t> expected(count);
+      std::transform(positions.begin(), positions.end(), expected.begin(), permutation);
+      permutation.Map(positions);
+      EXPECT_EQ(positions, expected) << "length " << length;
+    }
+  }
+  std::vector<uint64_t> beyond{0, 10};
+  EXPECT_THROW(IndexPermutation(10, 7, 3).Map(beyond), OutOfRange);
+}
+
 TEST(IndexPermutationTest, SmallLengthsArePermuted) {
   for (uint64_t length = 1; length <= 300; ++length) {
     ExpectPermutation(length, 7, 0);
