@@ -15,7 +15,7 @@ namespace headrace {
 struct BatchContract {
   std::vector<TensorSpec> specs;   // one per tensor; -1 in dims fits anything
   bool dims_only = false;          // nothing is known but the dims
-  std::vector<bool> checked = {};  // empty: all; else false where any well-formed tensor will do
+  std::vector<bool> checked = {};  // empty: all; else false where operators look at dims and LoD, and integers will do
 };
 
 // Throws InvalidArgument (count, shape, LoD, no memory) or TypeMismatch (dtype) unless `batch` fits. The message names

@@ -53,6 +53,8 @@ void BufferedReader::Restart() {
 }
 
 bool BufferedReader::RewindImpl() {
+  if (!CanRewind()) return false;
+  ahead_->buffer.Interrupt();
   if (ahead_->thread.joinable()) ahead_->thread.join();
   ahead_->buffer.ReOpen();
   return DecoratedReader::RewindImpl();

@@ -44,9 +44,13 @@ void EnforceSpecs(const std::vector<TensorSpec>& declared, const std::vector<Ten
   }
 }
 
-BatchContract SinkContract(const BlockDesc& block, const OpDesc& op) {
+// Where the batches of `below` need not be as they are declared, what becomes of them need not be either.
+BatchContract SinkContract(const BlockDesc& block, const OpDesc& op, const BatchContract& below) {
   const BlockDesc& inner = block.program().block(static_cast<size_t>(op.Attr<BlockRef>("sub_block").index));
-  return {.specs = SpecsOf(inner, "sink_var_names", op.Attr<NameList>("sink_var_names"))};
+  BatchContract contract{.specs = SpecsOf(inner, "sink_var_names", op.Attr<NameList>("sink_var_names"))};
+  const bool strict = std::find(below.checked.begin(), below.checked.end(), false) == below.checked.end();
+  contract.checked.assign(contract.specs.size(), strict);
+  return contract;
 }
 
 const LoDTensor& WrittenTensor(const Variable& variable) {
@@ -88,7 +92,7 @@ CustomReader::Wiring CustomReader::Check(const BlockDesc& block, const OpDesc& o
 
 CustomReader::CustomReader(const std::shared_ptr<ReaderBase>& below, const BlockDesc& block, const OpDesc& op,
                            Wiring wiring)
-    : DecoratedReader(below, SinkContract(block, op)),
+    : DecoratedReader(below, SinkContract(block, op, below->contract())),
       program_(block.program()),
       wiring_(std::move(wiring)),
       inner_(&outer_),

@@ -33,16 +33,47 @@ uint64_t IndexPermutation::operator()(uint64_t position) const {
   HR_ENFORCE(position < length_, OutOfRange, "position ", position, " of a permutation of length ", length_);
   uint64_t value = position;
   do {
-    uint64_t left = value >> half_bits_;
-    uint64_t right = value & half_mask_;
-    for (const uint64_t key : keys_) {
-      const uint64_t mixed = left ^ (MixBits(right ^ key) & half_mask_);
-      left = right;
-      right = mixed;
-    }
-    value = (left << half_bits_) | right;
+    value = Permuted(value);
   } while (value >= length_);
   return value;
+}
+
+void IndexPermutation::Map(std::span<uint64_t> positions) const {
+  // The positions that are still walking: a processor works on several of them at once, as long as no branch depends on
+  // where one is.
+  constexpr size_t kAtOnce = 64;
+  uint32_t walking[kAtOnce];
+  for (size_t begin = 0; begin < positions.size(); begin += kAtOnce) {
+    const std::span<uint64_t> values = positions.subspan(begin, std::min(kAtOnce, positions.size() - begin));
+    uint32_t left = 0;
+    for (uint64_t value : values) {
+      HR_ENFORCE(value < length_, OutOfRange, "position ", value, " of a permutation of length ", length_);
+      walking[left] = left;
+      ++left;
+    }
+    while (left != 0) {
+      uint32_t still = 0;
+      for (uint32_t i = 0; i < left; ++i) {
+        const uint32_t at = walking[i];
+        const uint64_t value = Permuted(values[at]);
+        values[at] = value;
+        walking[still] = at;
+        still += value >= length_ ? 1 : 0;
+      }
+      left = still;
+    }
+  }
+}
+
+inline uint64_t IndexPermutation::Permuted(uint64_t value) const {
+  uint64_t left = value >> half_bits_;
+  uint64_t right = value & half_mask_;
+  for (const uint64_t key : keys_) {
+    const uint64_t mixed = left ^ (MixBits(right ^ key) & half_mask_);
+    left = right;
+    right = mixed;
+  }
+  return (left << half_bits_) | right;
 }
 
 }  // namespace headrace

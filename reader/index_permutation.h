@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "framework/export.h"
 
@@ -23,9 +24,14 @@ class HEADRACE_API IndexPermutation {
 
   // The index at `position`. Throws OutOfRange unless it is less than length().
   uint64_t operator()(uint64_t position) const;
+  // Replaces positions by the indices there: several times as fast as one by one. Throws as above.
+  void Map(std::span<uint64_t> positions) const;
 
  private:
   static constexpr int kRounds = 8;
+
+  // The network, without the walk.
+  uint64_t Permuted(uint64_t value) const;
 
   uint64_t length_;
   uint32_t half_bits_;

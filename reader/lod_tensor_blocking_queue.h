@@ -100,14 +100,14 @@ class HEADRACE_API LoDTensorBlockingQueueHolder {
   // also dtypes and LoD depths.
   void InitOnce(size_t capacity, const std::vector<DDim>& dims, QueueOptions options = {});
   void InitOnce(size_t capacity, const std::vector<TensorSpec>& specs, QueueOptions options = {});
+  // As InitOnce, with what is to be checked of each tensor.
+  void Init(size_t capacity, BatchContract contract, QueueOptions options = {});
 
   bool initialized() const;
   // Throws FailedPrecondition before InitOnce.
   std::shared_ptr<LoDTensorBlockingQueue> GetQueue() const;
 
  private:
-  void Init(size_t capacity, BatchContract contract, QueueOptions options);
-
   mutable Mutex mutex_;
   std::shared_ptr<LoDTensorBlockingQueue> queue_ HR_GUARDED_BY(mutex_);
 };

@@ -68,8 +68,7 @@ void ShapeRowsAsDeclared(const BatchContract& contract, LoDTensorArray* batch) {
   for (size_t i = 0; i < std::min(batch->size(), contract.specs.size()); ++i) {
     LoDTensor& tensor = (*batch)[i];
     const DDim& declared = contract.specs[i].dims;
-    const bool checked = contract.checked.empty() || contract.checked[i];
-    if (!checked || declared.empty() || tensor.dims().empty() || Matches(declared, tensor.dims())) {
+    if (declared.empty() || tensor.dims().empty() || Matches(declared, tensor.dims())) {
       continue;
     }
     if (SqueezedRow(declared) == SqueezedRow(tensor.dims())) {

@@ -45,8 +45,8 @@ struct FeederHooks {
 HEADRACE_API LoDTensorArray TensorsOf(const shared_memory::ReadyBatch& batch);
 
 // Gives the rows of each tensor the declared shape where they differ from it by dimensions of 1 alone: labels of shape
-// [32] become [32, 1] where [-1, 1] is declared. The elements stay where they are. Other tensors are left for
-// CheckBatch to refuse.
+// [32] become [32, 1] where [-1, 1] is declared. The elements stay where they are. Other tensors are left as
+// they are, for CheckBatch or an operator to refuse.
 HEADRACE_API void ShapeRowsAsDeclared(const BatchContract& contract, LoDTensorArray* batch);
 
 class HEADRACE_API QueueFeeder {

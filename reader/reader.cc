@@ -1,10 +1,50 @@
 #include "reader/reader.h"
 
+#include <cxxabi.h>
+
 #include <chrono>
+#include <cstdlib>
+#include <string>
+#include <typeinfo>
 
 #include "framework/errors.h"
+#include "framework/profiler.h"
 
 namespace headrace {
+namespace {
+
+// "BufferedReader", say.
+std::string ClassName(const ReaderBase& reader) {
+  const char* mangled = typeid(reader).name();
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> known(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
+                                                          &std::free);
+  const std::string name = status == 0 ? known.get() : mangled;
+  const size_t prefix = name.rfind("::");
+  return prefix == std::string::npos ? name : name.substr(prefix + 2);
+}
+
+// Tells the profiler of a read, if that was on when the read began.
+class ReadSpan {
+ public:
+  ReadSpan(const ReaderBase& reader, const LoDTensorArray& batch)
+      : reader_(reader), batch_(batch), begin_ns_(Profiler::is_on() ? Profiler::Now() : 0) {}
+  ReadSpan(const ReadSpan&) = delete;
+  ReadSpan& operator=(const ReadSpan&) = delete;
+  ~ReadSpan() {
+    if (begin_ns_ == 0) return;
+    size_t bytes = 0;
+    for (const LoDTensor& tensor : batch_) bytes += tensor.nbytes();
+    Profiler::Record(ProfiledSpan::Kind::kReader, ClassName(reader_), begin_ns_, bytes);
+  }
+
+ private:
+  const ReaderBase& reader_;
+  const LoDTensorArray& batch_;
+  const uint64_t begin_ns_;
+};
+
+}  // namespace
 
 ReaderBase::ReaderBase(BatchContract contract)
     : contract_(std::move(contract)), chain_mutex_(std::make_shared<Mutex>()) {
@@ -34,6 +74,7 @@ bool ReaderBase::ReadIfRunning(LoDTensorArray* out, uint64_t* number) {
     }
   } const wait{wait_ns_};
   out->clear();
+  const ReadSpan span(*this, *out);
   const MutexLock lock(read_mutex_);
   if (state() == State::kStopped) return false;
   ReadNextImpl(out);

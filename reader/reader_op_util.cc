@@ -16,8 +16,9 @@ OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op) {
       .Attr<std::vector<int32_t>>("ranks", "how many entries of shape_concat belong to each tensor")
       .Attr<std::vector<int32_t>>("dtypes", "the element type of each tensor (values of VarType.Type)")
       .Attr<std::vector<int32_t>>("lod_levels", "depth of the LoD of each tensor; empty: 0 for all", {})
-      .Attr<std::vector<int32_t>>("need_check_feed",
-                                  "for each tensor, 0 if it is not to be checked; empty: all are checked", {});
+      .Attr<std::vector<int32_t>>(
+          "need_check_feed", "for each tensor, 0 if its dims and LoD are not to be checked; empty: all are checked",
+          {});
 }
 
 BatchContract ContractFromAttrs(const OpDesc& op) {

@@ -2,9 +2,7 @@
 
 #include <bit>
 #include <cstring>
-#include <filesystem>
 #include <limits>
-#include <system_error>
 #include <utility>
 
 #include "framework/errors.h"
@@ -37,22 +35,14 @@ void CheckCompressor(uint32_t compressor, const std::string& path) {
 }  // namespace
 
 RecordIOWriter::RecordIOWriter(std::string path, RecordIOCompressor compressor, size_t max_records)
-    : path_(std::move(path)), unfinished_(path_ + ".unfinished"), compressor_(compressor), max_records_(max_records) {
+    : path_(std::move(path)), compressor_(compressor), max_records_(max_records) {
   HR_ENFORCE(max_records > 0, InvalidArgument, "'", path_, "': a chunk holds at least 1 record, got 0");
   CheckCompressor(static_cast<uint32_t>(compressor), path_);
-  file_.open(unfinished_, std::ios::binary | std::ios::trunc);
-  HR_ENFORCE(file_.is_open(), IoError, "cannot open '", unfinished_, "' for writing");
-}
-
-RecordIOWriter::~RecordIOWriter() {
-  if (!closed_) {
-    file_.close();
-    Remove();
-  }
+  file_.emplace(path_);
 }
 
 void RecordIOWriter::Write(std::string_view record) {
-  HR_ENFORCE(!closed_, FailedPrecondition, "'", path_, "' has been closed");
+  HR_ENFORCE(file_, FailedPrecondition, "'", path_, "' has been closed");
   HR_ENFORCE(record.size() <= std::numeric_limits<uint32_t>::max() - sizeof(uint32_t), InvalidArgument, "'", path_,
              "': a record has less than 4 GiB, got ", record.size(), " bytes");
   if (!payload_.empty() && payload_.size() + record.size() > kMaxChunkBytes) {
@@ -63,6 +53,16 @@ void RecordIOWriter::Write(std::string_view record) {
   ++records_;
   if (records_ >= max_records_) {
     Flush();
+  }
+}
+
+template <typename Step>
+void RecordIOWriter::EndedByErrors(const Step& step) {
+  try {
+    step();
+  } catch (...) {
+    file_.reset();
+    throw;
   }
 }
 
@@ -78,31 +78,19 @@ void RecordIOWriter::Flush() {
                            .checksum = Crc32(payload_),
                            .compressor = static_cast<uint32_t>(compressor_),
                            .bytes = static_cast<uint32_t>(payload_.size())};
-  file_.write(reinterpret_cast<const char*>(&header), sizeof(header));
-  file_.write(payload_.data(), static_cast<std::streamsize>(payload_.size()));
-  HR_ENFORCE(file_.good(), IoError, "writing '", unfinished_, "' failed");
+  EndedByErrors([&] {
+    file_->Write(&header, sizeof(header));
+    file_->Write(payload_);
+  });
   payload_.clear();
   records_ = 0;
 }
 
 void RecordIOWriter::Close() {
-  if (closed_) return;
+  if (!file_) return;
   Flush();
-  file_.close();
-  closed_ = true;
-  std::error_code error;
-  if (file_.good()) {
-    std::filesystem::rename(unfinished_, path_, error);
-  }
-  if (!file_.good() || error) {
-    Remove();
-    Throw<IoError>("writing '", path_, "' failed", error ? ": " + error.message() : "");
-  }
-}
-
-void RecordIOWriter::Remove() {
-  std::error_code ignored;
-  std::filesystem::remove(unfinished_, ignored);
+  EndedByErrors([&] { file_->Commit(); });
+  file_.reset();
 }
 
 RecordIOReader::RecordIOReader(std::string path) : path_(std::move(path)), file_(path_, std::ios::binary) {

@@ -9,17 +9,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "framework/export.h"
+#include "framework/file_replacement.h"
 
 namespace headrace {
 
 // How payloads are compressed. kGzip is neither written nor read, as in Fluid.
 enum class RecordIOCompressor : uint32_t { kNoCompress = 0, kSnappy = 1, kGzip = 2 };
 
-// Writes a file, which appears under its name when it is complete: at Close. Without Close nothing is left.
+// Writes a file, which appears under its name when it is complete, and on the disk: at Close. Without Close nothing is
+// left. Any number of writers may write the same file at the same time; the last Close wins.
 //
 // Thread-safety: none.
 class HEADRACE_API RecordIOWriter {
@@ -27,27 +30,26 @@ class HEADRACE_API RecordIOWriter {
   // A chunk is written when it has `max_records` records, or 32 MiB before it is compressed. Throws InvalidArgument if
   // `max_records` is 0, Unimplemented for a compressor that is not written, IoError if the file cannot be made.
   RecordIOWriter(std::string path, RecordIOCompressor compressor, size_t max_records);
-  ~RecordIOWriter();
   RecordIOWriter(const RecordIOWriter&) = delete;
   RecordIOWriter& operator=(const RecordIOWriter&) = delete;
 
-  // Throws FailedPrecondition after Close, InvalidArgument for a record of 4 GiB or more, IoError.
+  // Throws FailedPrecondition after Close or an IoError, InvalidArgument for a record of 4 GiB or more, IoError.
   void Write(std::string_view record);
-  // Throws IoError; then there is no file of that name. Nothing if closed.
+  // Throws IoError; then the file is as it was before. Nothing if closed.
   void Close();
 
  private:
   void Flush();
-  void Remove();
+  // An error of the file ends the writer.
+  template <typename Step>
+  void EndedByErrors(const Step& step);
 
   const std::string path_;
-  const std::string unfinished_;
   const RecordIOCompressor compressor_;
   const size_t max_records_;
-  std::ofstream file_;
+  std::optional<FileReplacement> file_;  // none once it is closed
   std::string payload_;
   uint32_t records_ = 0;  // in it
-  bool closed_ = false;
 };
 
 // Reads the records of a file, one chunk in memory at a time.

@@ -72,6 +72,26 @@ TEST(BufferedReaderTest, NeverWritesIntoABatchThatWasGivenOut) {
   EXPECT_EQ(memory.size(), kept.size());
 }
 
+TEST(BufferedReaderTest, MayBeRewoundInMidPass) {
+  const auto reader = Buffer(std::make_shared<CountingReader>(50, [] {}, /*rewinds=*/true));
+  LoDTensorArray batch;
+  for (int pass = 0; pass < 3; ++pass) {
+    reader->ReadNext(&batch);
+    EXPECT_EQ(ValueOf(batch), 0);
+    GiveOthersTime();  // its thread waits for room
+    EXPECT_TRUE(reader->Rewind());
+  }
+  EXPECT_EQ(ReadAll(*reader), Iota(50));
+}
+
+TEST(BufferedReaderTest, OfDataThatCannotBeReadAgainARewindIsRefusedAndNothingIsLost) {
+  const auto reader = Buffer(std::make_shared<CountingReader>(50));
+  LoDTensorArray batch;
+  reader->ReadNext(&batch);
+  EXPECT_FALSE(reader->Rewind());
+  EXPECT_EQ(ReadAll(*reader).size(), 49U);
+}
+
 TEST(BufferedReaderTest, KeepsLoD) {
   const auto queue = MakeQueue(2, {{.dims = {-1}, .dtype = DataType::kFloat32, .lod_level = 2}});
   const auto reader = Buffer(std::make_shared<PyReader>(queue));

@@ -21,6 +21,7 @@
 #include "reader/py_reader.h"
 #include "reader/random_data_generator.h"
 #include "reader/shuffle_reader.h"
+#include "reader/threaded_reader.h"
 #include "tests/reader/reader_test_util.h"
 
 namespace headrace {
@@ -191,6 +192,52 @@ TEST(MultiPassReaderTest, RefusesDataThatCannotBeReadAgain) {
                FailedPrecondition);
 }
 
+TEST(ThreadedReaderTest, GivesEachBatchToOneOfItsThreads) {
+  constexpr size_t kBatches = 500;
+  const auto source = std::make_shared<CountingReader>(kBatches, std::function<void()>(), /*rewinds=*/true);
+  const auto reader = DecoratedReader::Make<ThreadedReader>(DecoratedReader::Make<BufferedReader>(source));
+  for (int pass = 0; pass < 3; ++pass) {
+    std::vector<std::vector<float>> read(4);
+    {
+      std::vector<std::jthread> threads;
+      for (std::vector<float>& values : read) {
+        threads.emplace_back([&values, &reader] { values = ReadAll(*reader); });
+      }
+    }
+    std::vector<float> all;
+    for (const std::vector<float>& values : read) {
+      EXPECT_TRUE(std::is_sorted(values.begin(), values.end()));
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    EXPECT_EQ(Sorted(all), Iota(kBatches));
+    reader->ResetAll();
+  }
+}
+
+TEST(ThreadedReaderTest, AResetOrAnErrorReachesEveryThread) {
+  const auto endless = DecoratedReader::Make<ThreadedReader>(std::make_shared<CountingReader>(-1));
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] {
+        LoDTensorArray batch;
+        while (endless->ReadIfRunning(&batch) && !batch.empty()) {
+        }
+      });
+    }
+    GiveOthersTime();
+    endless->Shutdown();
+  }
+  endless->Start();
+  LoDTensorArray batch;
+  endless->ReadNext(&batch);
+  EXPECT_EQ(ValueOf(batch), 0);
+  const auto failing = DecoratedReader::Make<ThreadedReader>(
+      std::make_shared<CountingReader>(0, [] { throw std::domain_error("bad sample"); }));
+  EXPECT_THROW(failing->ReadNext(&batch), std::domain_error);
+  EXPECT_FALSE(failing->CanRewind());
+}
+
 TEST(RandomDataGeneratorTest, YieldsNumbersInTheRange) {
   RandomDataGenerator reader({{100, 10}, {5}}, -2, 3, 1);
   LoDTensorArray batch;
@@ -230,7 +277,7 @@ TEST(RandomDataGeneratorTest, RefusesSenselessRangesAndShapes) {
   EXPECT_THROW(RandomDataGenerator({}, 0, 1, 0), InvalidArgument);
 }
 
-// random data → shuffle → batch → multi-pass, as a program.
+// random data → shuffle → batch → multi-pass → threaded, as a program.
 class ReaderChainOpTest : public ::testing::Test {
  protected:
   BlockDesc& block() { return program_.block(0); }
@@ -261,13 +308,14 @@ TEST_F(ReaderChainOpTest, CreatesAChainOnceThatReadRuns) {
   Append("create_shuffle_reader", "random", "shuffled", {{"buffer_size", 4}, {"seed", 3}});
   Append("create_batch_reader", "shuffled", "batched", {{"batch_size", 5}});
   Append("create_multi_pass_reader", "batched", "passes", {{"pass_num", 2}});
+  Append("create_threaded_reader", "passes", "shared", {});
   block().Var("x");
-  block().AppendOp({.type = "read", .inputs = {{"Reader", {"passes"}}}, .outputs = {{"Out", {"x"}}}, .attrs = {}});
-  EXPECT_EQ(block().GetVar("passes").reader.at(0).dims, (DDim{-1, 3}));
+  block().AppendOp({.type = "read", .inputs = {{"Reader", {"shared"}}}, .outputs = {{"Out", {"x"}}}, .attrs = {}});
+  EXPECT_EQ(block().GetVar("shared").reader.at(0).dims, (DDim{-1, 3}));
   RunAll();
-  const auto reader = scope_.GetVar("passes").Get<ReaderHolder>().Get();
+  const auto reader = scope_.GetVar("shared").Get<ReaderHolder>().Get();
   RunAll();
-  EXPECT_EQ(scope_.GetVar("passes").Get<ReaderHolder>().Get(), reader);
+  EXPECT_EQ(scope_.GetVar("shared").Get<ReaderHolder>().Get(), reader);
   EXPECT_EQ(scope_.GetVar("x").Get<LoDTensor>().dims(), (DDim{10, 3}));
 }
 

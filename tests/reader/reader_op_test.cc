@@ -324,9 +324,14 @@ TEST_F(LooseQueueTest, NeedCheckFeedSaysWhichTensorsAreChecked) {
   attrs["need_check_feed"] = std::vector<int32_t>{0, 1};
   Run(AppendCreate(attrs));
   const OpDesc& read = AppendRead("source");
-  queue().Push({MakeTensor<double>({2, 9}, 0), MakeTensor<int64_t>({2, 1}, 0)});
+  queue().Push({MakeTensor<float>({2, 9}, 0, {{0, 2}}), MakeTensor<int64_t>({2, 1}, 0)});
   Run(read);
-  EXPECT_EQ(Tensor("img").dtype(), DataType::kFloat64);
+  EXPECT_EQ(Tensor("img").dims(), (DDim{2, 9}));
+  queue().Push({MakeTensor<int32_t>({2, 4}, 0), MakeTensor<int64_t>({2, 1}, 0)});
+  Run(read);
+  EXPECT_EQ(Tensor("img").dtype(), DataType::kInt32);
+  queue().Push({MakeTensor<double>({2, 4}, 0), MakeTensor<int64_t>({2, 1}, 0)});
+  EXPECT_THROW(Run(read), TypeMismatch);
   queue().Push({MakeTensor<float>({2, 4}, 0), MakeTensor<float>({2, 1}, 0)});
   EXPECT_THROW(Run(read), TypeMismatch);
 }

@@ -119,10 +119,10 @@ TEST(ShapeRowsAsDeclaredTest, ABatchOfAnotherLengthIsLeftToTheCheck) {
   EXPECT_EQ(batch[1].dims(), DDim({2}));
 }
 
-TEST(ShapeRowsAsDeclaredTest, WhatIsNotCheckedStays) {
+TEST(ShapeRowsAsDeclaredTest, WhatIsNotCheckedIsShapedToo) {
   LoDTensorArray batch{Floats({2})};
   ShapeRowsAsDeclared({.specs = {{{-1, 1}, DataType::kFloat32}}, .checked = {false}}, &batch);
-  EXPECT_EQ(batch[0].dims(), DDim({2}));
+  EXPECT_EQ(batch[0].dims(), DDim({2, 1}));
 }
 
 }  // namespace

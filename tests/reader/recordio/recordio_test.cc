@@ -39,6 +39,7 @@ class RecordIO : public testing::Test {
   }
   ~RecordIO() override { std::filesystem::remove_all(folder_); }
 
+  const std::filesystem::path& Folder() const { return folder_; }
   std::string Path() const { return folder_ / "data"; }
   std::string File() const {
     std::ifstream file(Path(), std::ios::binary);
@@ -124,6 +125,23 @@ TEST_F(RecordIO, NamesAndPassesOverADamagedChunk) {
   EXPECT_TRUE(reader.Next(&record));
   EXPECT_EQ(reader.record_index(), 8U);
   EXPECT_FALSE(reader.Next(&record));
+}
+
+TEST_F(RecordIO, TwoWritersOfOneFileDoNotMixUpWhatTheyWrite) {
+  RecordIOWriter first(Path(), RecordIOCompressor::kNoCompress, 1);
+  RecordIOWriter second(Path(), RecordIOCompressor::kNoCompress, 1);
+  first.Write("first");
+  second.Write("second");
+  first.Write("first, too");
+  second.Close();
+  first.Close();
+  {
+    RecordIOWriter abandoned(Path(), RecordIOCompressor::kNoCompress, 1);
+    abandoned.Write("third");
+  }
+  RecordIOReader reader(Path());
+  EXPECT_THAT(ReadAll(&reader), ElementsAreArray({"first", "first, too"}));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(Folder()), {}), 1) << "nothing else is left";
 }
 
 TEST_F(RecordIO, KnowsNoOtherCompressors) {
