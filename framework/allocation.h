@@ -47,6 +47,7 @@ class HEADRACE_API Allocation {
   bool on_heap() const { return on_heap_; }
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   void* data_;
   size_t size_;
   Deleter deleter_;

@@ -46,6 +46,9 @@ bool Convert(const From& from, To* to) {
     return true;
   } else if constexpr (kIsNumber<From> && kIsNumber<To>) {
     return ConvertNumber(from, to);
+  } else if constexpr (kIsInteger<From> && std::is_same_v<To, bool>) {
+    *to = from != 0;
+    return true;
   } else if constexpr (kIsList<From> && kIsList<To>) {
     if constexpr (kIsNumber<typename From::value_type> && kIsNumber<typename To::value_type>) {
       to->resize(from.size());

@@ -31,8 +31,8 @@ HEADRACE_API std::string_view AttributeTypeName(const Attribute& attribute);
 HEADRACE_API std::string ToString(const Attribute& attribute);
 
 // Converts `value` to the alternative that `like` holds: between the integer types in range, from integers to floating
-// point and between float and double (rounding, but never to infinity), lists element by element, and an empty list of
-// any kind to an empty list. Throws TypeMismatch otherwise.
+// point and between float and double (rounding, but never to infinity), from an integer to whether it is not 0, lists
+// element by element, and an empty list of any kind to an empty list. Throws TypeMismatch otherwise.
 HEADRACE_API Attribute Coerce(const Attribute& value, const Attribute& like);
 
 }  // namespace headrace

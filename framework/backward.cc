@@ -16,6 +16,9 @@
 // The block of `recurrent` has variables of its own for what goes in and out, with the names of those outside; see
 // operators/recurrent_op.cc.
 //
+// What an optimizer's operator changes stays the same value, as in Fluid: the gradient operators of a loss whose
+// backward pass is appended behind the updates of another one read the parameters as these have left them.
+//
 // An array is written place by place, and keeps what is not written. Its gradient is one variable that every gradient
 // operator changes in place: reading a place adds to it there, writing a place takes it out.
 #include "framework/backward.h"
@@ -30,6 +33,7 @@
 
 #include "framework/block_runner.h"
 #include "framework/op_registry.h"
+#include "framework/op_role.h"
 #include "framework/operator.h"
 
 namespace headrace {
@@ -44,6 +48,13 @@ bool IsFloatingPoint(DataType type) {
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool IsUpdate(const OpDesc& op) { return HasRole(op, kRoleOptimize); }
+
+void AppendBackwardOp(BlockDesc* to, OpDesc op, int32_t role = kRoleBackward) {
+  op.attrs[std::string(kOpRoleAttr)] = role;
+  to->AppendOp(std::move(op));
 }
 
 bool IsArray(const BlockDesc& block, const std::string& name) {
@@ -266,6 +277,9 @@ BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const N
   std::copy_if(influenced.begin(), influenced.end(), std::inserter(influenced_, influenced_.end()),
                [&](const auto& name) { return outer == nullptr || !block.HasLocalVar(name); });
   for (size_t i = 0; i < block_.ops().size(); ++i) {
+    if (IsUpdate(*block_.ops()[i])) {
+      continue;
+    }
     const Access access(block_, *block_.ops()[i]);
     for (const std::string& name : access.writes) {
       std::vector<size_t>& indices = writers_[name];
@@ -286,7 +300,8 @@ void BlockPass::PropagateInfluence(const Names& own) {
   for (size_t before = 0; before != influenced_.size();) {
     before = influenced_.size();
     for (size_t i = 0; i < end_; ++i) {
-      depends_[i] = PassInfluenceOn(block_, *block_.ops()[i], no_grad_, &influenced_, findings_);
+      depends_[i] =
+          !IsUpdate(*block_.ops()[i]) && PassInfluenceOn(block_, *block_.ops()[i], no_grad_, &influenced_, findings_);
     }
     if (!repeats) {
       return;
@@ -335,7 +350,7 @@ std::string BlockPass::ValueOf(const std::string& name, size_t index, bool after
   }
   HR_ENFORCE(!var->persistable, InvalidArgument, "the gradient of '", block_.ops()[index]->type, "' needs '", name,
              "', which ", is_last ? "a later operator" : StrCat("'", block_.ops()[writers->second.back()]->type, "'"),
-             " overwrites");
+             " overwrites; append that one behind this backward pass");
   const auto [saved, is_new] = saved_.try_emplace(name + "@VERSION@" + std::to_string(version));
   if (is_new) {
     for (size_t i = 0; saved->second.empty() || block_.FindVar(saved->second) != nullptr; ++i) {
@@ -692,6 +707,7 @@ void BlockPass::FinishForward() {
     assign.type = "assign";
     assign.inputs["X"] = {save.from};
     assign.outputs["Out"] = {save.to};
+    assign.attrs[std::string(kOpRoleAttr)] = int32_t{kRoleBackward};
     block_.InsertOp(save.position, std::move(assign));
   }
 }
@@ -722,7 +738,7 @@ void BlockPass::EmitSum(const std::string& key) {
   }
   sum.outputs["Out"] = {Unique(gradient)};
   Declare(Unique(gradient), NameOf(key));
-  to_->AppendOp(std::move(sum));
+  AppendBackwardOp(to_, std::move(sum));
   summed_.insert(key);
 }
 
@@ -781,7 +797,7 @@ void BlockPass::EmitStep(const Step& step) {
   } else if (step.inner != nullptr) {
     EmitBlock(step, std::move(op));
   } else {
-    to_->AppendOp(std::move(op));
+    AppendBackwardOp(to_, std::move(op));
   }
 }
 
@@ -820,7 +836,7 @@ void BlockPass::EmitRecurrent(const Step& step, OpDesc op) {
     op.attrs[list] = variables;
   }
   op.attrs["sub_block"] = BlockRef{block.index()};
-  to_->AppendOp(std::move(op));
+  AppendBackwardOp(to_, std::move(op));
 }
 
 void BlockPass::EmitBlock(const Step& step, OpDesc op) {
@@ -842,7 +858,7 @@ void BlockPass::EmitBlock(const Step& step, OpDesc op) {
   op.attrs["given"] = given;
   op.attrs["made"] = made;
   op.attrs["sub_block"] = BlockRef{block.index()};
-  to_->AppendOp(std::move(op));
+  AppendBackwardOp(to_, std::move(op));
 }
 
 // The loss must be a single element that an operator computes.
@@ -875,7 +891,8 @@ std::vector<std::string> Parameters(const BlockDesc& root, const std::vector<std
   }
   std::vector<std::string> parameters;
   for (const VarDesc* var : root.LocalVars()) {
-    if (wanted.empty() ? var->is_parameter && CarriesGradient(root, no_grad, var->name) : Contains(wanted, var->name)) {
+    if (wanted.empty() ? var->IsTrainable() && CarriesGradient(root, no_grad, var->name)
+                       : Contains(wanted, var->name)) {
       parameters.push_back(var->name);
     }
   }
@@ -891,7 +908,22 @@ void AppendLossGradient(BlockDesc* root, const std::string& loss, const std::str
   fill.attrs["shape"] = spec.dims;
   fill.attrs["dtype"] = static_cast<int32_t>(spec.dtype);
   fill.attrs["value"] = 1.0F;
-  root->AppendOp(std::move(fill));
+  AppendBackwardOp(root, std::move(fill), kRoleBackward | kRoleLoss);
+}
+
+// Says of the operator that completes the gradient of a parameter that it does.
+void NoteGradient(BlockDesc* root, const std::string& parameter, const std::string& gradient) {
+  for (size_t i = root->ops().size(); i-- > 0;) {
+    if (Contains(root->ops()[i]->OutputNames(), gradient)) {
+      Attribute& noted = root->MutableOp(i).attrs[std::string(kOpRoleVarAttr)];
+      if (!std::holds_alternative<std::vector<std::string>>(noted)) {
+        noted = std::vector<std::string>();
+      }
+      auto& names = std::get<std::vector<std::string>>(noted);
+      names.insert(names.end(), {parameter, gradient});
+      return;
+    }
+  }
 }
 
 }  // namespace
@@ -920,11 +952,15 @@ std::vector<std::pair<std::string, std::string>> AppendBackward(ProgramDesc* pro
   for (int i = 1; pass.GradientNameIsTaken(suffix); ++i) {
     suffix = "@" + std::to_string(i);
   }
+  root.MutableOp(end - 1).attrs[std::string(kOpRoleAttr)] = RoleOf(*root.ops()[end - 1]) | kRoleLoss;
   pass.FinishForward();
   AppendLossGradient(&root, loss, GradVarName(loss) + suffix);
   pass.Emit(&root, suffix);
   for (const std::string& name : reached) {
     result.emplace_back(name, pass.Total(name));
+    if (root.GetVar(name).is_parameter) {
+      NoteGradient(&root, name, result.back().second);
+    }
   }
   program->Swap(&changed);
   return result;

@@ -16,12 +16,14 @@ namespace headrace {
 // once. Only what lies between the loss and the wanted parameters is differentiated; variables with stop_gradient and
 // those in `no_grad` are not passed. Operators with blocks (while, conditional_block) are made to keep their steps, and
 // get a new block each for their gradient; where a value is overwritten that a gradient needs, `assign` operators are
-// inserted that save it.
+// inserted that save it. What is appended has kRoleBackward (op_role.h). Operators with kRoleOptimize are passed over:
+// behind them, gradients are those of the parameters as they have become, as in Fluid.
 //
-// `parameters`: names to differentiate by, any floating-point variables of the root block; empty: every variable with
-// is_parameter. Returns (parameter, gradient variable) in the order of the parameters' creation; parameters that the
-// loss does not depend on are left out. A gradient variable is named GradVarName(v), with a further suffix if that name
-// is taken by an earlier call. Uses the operators "fill_constant" (shape, dtype, value → Out) and "sum" (X → Out).
+// `parameters`: names to differentiate by, any floating-point variables of the root block; empty: every trainable
+// parameter (VarDesc::IsTrainable). Returns (parameter, gradient variable) in the order of the parameters' creation;
+// parameters that the loss does not depend on are left out. A gradient variable is named GradVarName(v), with a further
+// suffix if that name is taken by an earlier call. Uses the operators "fill_constant" (shape, dtype, value → Out) and
+// "sum" (X → Out).
 //
 // Throws, leaving the program as it was: NotFound if the program lacks the loss or a parameter; TypeMismatch if the
 // loss is not of a floating-point type; InvalidArgument if it is not a single element, if no operator computes it, if a

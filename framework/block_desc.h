@@ -56,6 +56,7 @@ class HEADRACE_API BlockDesc {
   OpDesc& MutableOp(size_t position);
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   friend class ProgramDesc;
   ProgramDesc* program_;
   int32_t index_;

@@ -61,6 +61,25 @@ DataType DataTypeFromName(std::string_view name) {
   return it->type;
 }
 
+bool MayBeGivenAs(DataType declared, DataType given) {
+  if (declared == given) {
+    return true;
+  }
+  switch (given) {
+    case DataType::kInt8:
+    case DataType::kInt16:
+    case DataType::kInt32:
+    case DataType::kInt64:
+    case DataType::kUInt8:
+    case DataType::kUInt16:
+    case DataType::kUInt32:
+    case DataType::kUInt64:
+      return declared != DataType::kBool;
+    default:
+      return false;
+  }
+}
+
 bool IsDataType(int32_t value) {
   return std::any_of(kTypes.begin(), kTypes.end(),
                      [value](const TypeInfo& t) { return static_cast<int32_t>(t.type) == value; });

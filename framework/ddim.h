@@ -132,6 +132,7 @@ class HEADRACE_API DDim {
   }
 
  private:
+  friend struct AbiLayout;     // see op_library_abi.h
   void Grow(size_t capacity);  // to at least `capacity`
   void Release() {
     if (data_ != inline_) {

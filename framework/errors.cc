@@ -9,6 +9,12 @@ Error::Error(std::string message)
       details_(std::make_shared<const Details>(Details{message, {}, {}, -1, std::move(message)})) {}
 Error::~Error() = default;
 
+void Error::AddNote(std::string_view note) {
+  Details details = *details_;
+  details.message += StrCat("; ", note);
+  Replace(std::move(details));
+}
+
 void Error::SetOpType(std::string_view op_type) {
   if (details_->op_type.empty()) {
     Details details = *details_;

@@ -47,6 +47,8 @@ class HEADRACE_API Error : public std::runtime_error {
   void SetOpType(std::string_view op_type);
   void SetVariable(std::string_view variable);
   void SetSampleIndex(int64_t index);
+  // Adds "; note" to the message.
+  void AddNote(std::string_view note);
 
   const char* what() const noexcept override { return details_->what.c_str(); }
 
@@ -54,6 +56,7 @@ class HEADRACE_API Error : public std::runtime_error {
   virtual std::exception_ptr Copy() const { return nullptr; }
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   struct Details {
     std::string message;
     std::string op_type;

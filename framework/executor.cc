@@ -16,6 +16,7 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/program_check.h"
+#include "framework/wait_hook.h"
 
 namespace headrace {
 namespace {
@@ -89,6 +90,15 @@ class RunningGuard {
   std::atomic<bool>* flag_;
 };
 
+// Whether the shape and the dtype that are declared are those of what is fed: fluid.data asks for it, and what persists
+// stays as it is. Others are checked where an operator needs it, as in Fluid, whose programs declare the longest
+// sentence, say, and feed shorter ones.
+bool IsFedAsDeclared(const VarDesc& desc) {
+  const auto it = desc.attrs.find("need_check_feed");
+  const bool* asked = it == desc.attrs.end() ? nullptr : std::get_if<bool>(&it->second);
+  return desc.persistable || (asked != nullptr && *asked);
+}
+
 }  // namespace
 
 struct PreparedProgram::Impl {
@@ -109,13 +119,16 @@ struct PreparedProgram::Impl {
   };
   void Expect(const std::map<std::string, LoDTensor>& feeds);
   static void CheckFeed(const Fed& feed, const LoDTensor& value);
+  std::string Deviations(const std::map<std::string, LoDTensor>& feeds) const;
   void Feed(const std::map<std::string, LoDTensor>& feeds);
   void TakeFeedsOut();
+  void SetFetches(const std::vector<std::string>& names);
   void Fetch(std::vector<LoDTensor>* fetched) const;
 
   ProgramDesc program;  // not changed after Check
   BlockDesc& block;
   MemoryPool pool;
+  std::vector<const OpDesc*> order;  // in which the operators run
   std::vector<std::unique_ptr<OperatorBase>> ops;
   std::vector<std::string> feed_outputs;   // what the operators `feed` write, unless it is fed by its name
   std::vector<Variable*> from_feed_lists;  // the same, once bound
@@ -137,6 +150,7 @@ struct PreparedProgram::Impl {
     const Variable* variable = nullptr;  // once bound
   };
   std::vector<Fetched> fetches;
+  NameSet kept;  // all that has ever been fetched
   std::vector<Fed> fed;
 
   std::vector<LoDTensorArray*> arrays;  // once bound: what each run starts without
@@ -199,7 +213,7 @@ void PreparedProgram::Impl::Check() {
 // What blocks within the block read is left out: whether they run is known only then.
 void PreparedProgram::Impl::FindNeeded() {
   NameSet seen;
-  for (const OpDesc* op : RunningOrder(block)) {
+  for (const OpDesc* op : order) {
     const bool is_kernel = !OpRegistry::Get(op->type).kernels.empty();
     for (const auto& [slot, names] : op->inputs) {
       for (const std::string& name : names) {
@@ -306,6 +320,39 @@ void PreparedProgram::Impl::Expect(const std::map<std::string, LoDTensor>& feeds
   scope_revision = 0;  // so that their variables are found
 }
 
+// "'x' is declared as float32 [-1, 3], but was given as float32 [2, 4]" for each of what the program was given, feeds
+// or what it reads, that is not as it declares it; else "".
+std::string PreparedProgram::Impl::Deviations(const std::map<std::string, LoDTensor>& feeds) const {
+  std::string all;
+  const auto compare = [&all, this](const std::string& name, const LoDTensor& value) {
+    const TensorSpec& spec = block.FindVar(name)->tensor;
+    if (value.dtype() == spec.dtype && Matches(spec.dims, value.dims()) &&
+        value.lod_level() == static_cast<size_t>(spec.lod_level)) {
+      return;
+    }
+    const auto levels = [](size_t count) { return count == 0 ? std::string() : StrCat(", LoD level ", count); };
+    all += StrCat(all.empty() ? "" : "; ", "'", name, "' is declared as ", DataTypeName(spec.dtype), " ",
+                  ToString(spec.dims), levels(static_cast<size_t>(spec.lod_level)), ", but was given as ",
+                  DataTypeName(value.dtype()), " ", ToString(value.dims()), levels(value.lod_level()));
+  };
+  for (const auto& [name, value] : feeds) {
+    compare(name, value);
+  }
+  for (const OpDesc* op : order) {
+    if (op->type != "read") {
+      continue;
+    }
+    for (const std::string& name : op->Output("Out")) {
+      const Variable* variable = temporaries->FindVar(name);
+      if (block.FindVar(name) != nullptr && variable != nullptr && variable->IsType<LoDTensor>() &&
+          variable->Get<LoDTensor>().initialized()) {
+        compare(name, variable->Get<LoDTensor>());
+      }
+    }
+  }
+  return all;
+}
+
 void PreparedProgram::Impl::CheckFeed(const Fed& feed, const LoDTensor& value) {
   const std::string& name = feed.name;
   const VarDesc* desc = feed.desc;
@@ -314,13 +361,11 @@ void PreparedProgram::Impl::CheckFeed(const Fed& feed, const LoDTensor& value) {
              VarKindName(desc->kind), ", not a LoDTensor");
   HR_ENFORCE(value.initialized(), InvalidArgument, "the tensor fed to '", name, "' is empty");
   const TensorSpec& spec = desc->tensor;
-  HR_ENFORCE(value.dtype() == spec.dtype, TypeMismatch, "'", name, "' is declared as ", DataTypeName(spec.dtype),
-             ", fed with ", DataTypeName(value.dtype()));
-  HR_ENFORCE(Matches(spec.dims, value.dims()), InvalidArgument, "'", name, "' is declared with shape ",
+  const bool strict = IsFedAsDeclared(*desc);
+  HR_ENFORCE(value.dtype() == spec.dtype || (!strict && MayBeGivenAs(spec.dtype, value.dtype())), TypeMismatch, "'",
+             name, "' is declared as ", DataTypeName(spec.dtype), ", fed with ", DataTypeName(value.dtype()));
+  HR_ENFORCE(!strict || Matches(spec.dims, value.dims()), InvalidArgument, "'", name, "' is declared with shape ",
              ToString(spec.dims), ", fed with ", ToString(value.dims()));
-  // What is declared without sequences may have them: Fluid's programs feed single words that way.
-  HR_ENFORCE(spec.lod_level == 0 || static_cast<size_t>(spec.lod_level) == value.lod_level(), InvalidArgument, "'",
-             name, "' is declared with LoD level ", spec.lod_level, ", fed with ", value.lod_level());
   if (!value.lod().empty()) {
     HR_ENFORCE(!value.dims().empty(), InvalidArgument, "'", name, "' is fed with a scalar that has an LoD");
     CheckLoD(value.lod(), value.dims()[0]);
@@ -358,13 +403,42 @@ void PreparedProgram::Impl::TakeFeedsOut() {
   }
 }
 
+void PreparedProgram::Impl::SetFetches(const std::vector<std::string>& names) {
+  if (plan.has_value() &&
+      std::equal(fetches.begin(), fetches.end(), names.begin(), names.end(),
+                 [](const Fetched& fetch, const std::string& name) { return fetch.name == name; })) {
+    return;
+  }
+  std::vector<Fetched> wanted;
+  for (const std::string& name : names) {
+    const VarDesc* desc = block.FindVar(name);
+    HR_ENFORCE(desc != nullptr, NotFound, "cannot fetch '", name, "': the program declares no such variable");
+    HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot fetch '", name, "': it is a ",
+               VarKindName(desc->kind), ", not a LoDTensor",
+               desc->kind == VarKind::kSelectedRows ? "; fetch what get_tensor_from_selected_rows makes of it" : "");
+    wanted.push_back({.name = name, .persistable = desc->persistable});
+  }
+  NameSet all = kept;
+  all.insert(names.begin(), names.end());
+  if (!plan.has_value() || all.size() != kept.size()) {
+    if (plan.has_value()) {
+      Unbind();
+    }
+    plan.emplace(block, order, std::vector<std::string>(all.begin(), all.end()));
+    kept = std::move(all);
+  }
+  fetches = std::move(wanted);
+  scope_revision = 0;  // so that their variables are found
+}
+
+// What nobody else holds is handed out as it is.
 void PreparedProgram::Impl::Fetch(std::vector<LoDTensor>* fetched) const {
   fetched->reserve(fetches.size());
   for (const Fetched& fetch : fetches) {
     const auto& tensor = fetch.variable->Get<LoDTensor>();
     HR_ENFORCE(tensor.initialized(), FailedPrecondition, "cannot fetch '", fetch.name,
                "': nothing has been written to it");
-    if (fetch.persistable) {
+    if (fetch.persistable || !tensor.allocation()->on_heap() || tensor.allocation().use_count() != 1) {
       Tensor copy;
       copy.CopyFrom(tensor);
       fetched->emplace_back(std::move(copy), tensor.lod());
@@ -376,6 +450,11 @@ void PreparedProgram::Impl::Fetch(std::vector<LoDTensor>* fetched) const {
 
 PreparedProgram::PreparedProgram() = default;
 PreparedProgram::~PreparedProgram() = default;
+
+void PreparedProgram::SetFetches(const std::vector<std::string>& fetches) {
+  const RunningGuard guard(&impl_->running);
+  impl_->SetFetches(fetches);
+}
 
 void PreparedProgram::Reset() {
   const RunningGuard guard(&impl_->running);
@@ -394,24 +473,16 @@ std::unique_ptr<PreparedProgram> Executor::Prepare(const ProgramDesc& program, c
   PreparedProgram::Impl& impl = *prepared->impl_;
   impl.Check();
   CheckTypes(impl.program, block);
+  impl.order = RunningOrder(impl.block);
   impl.FindNeeded();
-  const std::vector<const OpDesc*> order = RunningOrder(impl.block);
-  for (const OpDesc* op : order) {
+  for (const OpDesc* op : impl.order) {
     impl.ops.push_back(OpRegistry::Create(*op));
     impl.ops.back()->Prepare(impl.block);
     if (op->type == "feed") {
       impl.feed_outputs.push_back(op->Output("Out").front());
     }
   }
-  for (const std::string& fetch : fetches) {
-    const VarDesc* desc = impl.block.FindVar(fetch);
-    HR_ENFORCE(desc != nullptr, NotFound, "cannot fetch '", fetch, "': the program declares no such variable");
-    HR_ENFORCE(desc->kind == VarKind::kLoDTensor, TypeMismatch, "cannot fetch '", fetch, "': it is a ",
-               VarKindName(desc->kind), ", not a LoDTensor",
-               desc->kind == VarKind::kSelectedRows ? "; fetch what get_tensor_from_selected_rows makes of it" : "");
-    impl.fetches.push_back({.name = fetch, .persistable = desc->persistable});
-  }
-  impl.plan.emplace(impl.block, order, fetches);
+  impl.SetFetches(fetches);
   return prepared;
 }
 
@@ -444,8 +515,18 @@ void Executor::Run(PreparedProgram& prepared, Scope* scope, const std::map<std::
   impl.CheckNeeded();
   const ScopedThreadPool threads(threads_.get());
   for (size_t i = 0; i < impl.ops.size(); ++i) {
+    ScopedWaitHook::CallIfDue();
     impl.plan->Before(i);
-    impl.ops[i]->Run(*impl.temporaries, place_);
+    try {
+      impl.ops[i]->Run(*impl.temporaries, place_);
+    } catch (Error& error) {
+      // An operator further on names its own variable; the user has to know which of theirs it comes from.
+      const std::string deviations = impl.Deviations(feeds);
+      if (!deviations.empty() && dynamic_cast<const EndOfData*>(&error) == nullptr) {
+        error.AddNote(deviations);
+      }
+      throw;
+    }
     impl.plan->After(i);
   }
   if (fetched != nullptr) {

@@ -34,6 +34,11 @@ class HEADRACE_API PreparedProgram {
   PreparedProgram(const PreparedProgram&) = delete;
   PreparedProgram& operator=(const PreparedProgram&) = delete;
 
+  // What runs fetch from now on, in this order, in place of what was given before. What has been fetched once has
+  // memory of its own in all runs; so a name that is new here has the next run find places for the temporaries anew.
+  // Throws as Executor::Prepare does for a fetch, leaving all as it was; FailedPrecondition if a thread runs it.
+  void SetFetches(const std::vector<std::string>& fetches);
+
   // Lets go of the temporaries and of the scope.
   void Reset();
 
@@ -70,11 +75,12 @@ class HEADRACE_API Executor {
   // their memory, and taken out after the last (what is fed to a persistable variable is copied and stays); a feed that
   // contradicts the declared shape, dtype or LoD depth is an InvalidArgument or TypeMismatch naming the variable, one
   // that is not declared a NotFound. `fetched`, if given, is emptied first and receives the fetches in order; the
-  // tensors are the caller's: the next run does not write into them (persistable variables are copied, all others
-  // shared until they are written again). Operators that take data from readers run before all others that they do not
-  // depend on, so that EndOfData leaves every persistable variable untouched. Throws what the operators throw, with
-  // operator and variable as context; FailedPrecondition if another thread runs `prepared`. It can be run again after
-  // any error.
+  // tensors are the caller's: the next run does not write into them, and nobody else holds their memory (what persists,
+  // what was fed or lies in memory from elsewhere, and what other tensors have a part in are copied). Operators that
+  // take data from readers run before all others that they do not depend on, so that EndOfData leaves every persistable
+  // variable untouched. Throws what the operators throw, with operator and variable as context; FailedPrecondition if
+  // another thread runs `prepared`; between operators, what the thread's ScopedWaitHook throws. It can be run again
+  // after any error.
   void Run(PreparedProgram& prepared, Scope* scope, const std::map<std::string, LoDTensor>& feeds = {},
            std::vector<LoDTensor>* fetched = nullptr) const;
 

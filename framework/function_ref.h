@@ -25,6 +25,7 @@ class FunctionRef<Result(Args...)> {
   Result operator()(Args... args) const { return call_(function_, std::forward<Args>(args)...); }
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   const void* function_;
   Result (*call_)(const void*, Args...);
 };

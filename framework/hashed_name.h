@@ -22,7 +22,7 @@ class HashedName {
       : text_(literal), size_(N - 1), hash_(ExtendByEach(literal, std::make_index_sequence<N - 1>())) {}
   constexpr HashedName(std::string_view text)  // NOLINT(google-explicit-constructor)
       : text_(text.data()), size_(static_cast<uint32_t>(text.size())), hash_(Extend(kBasis, text)) {}
-  constexpr HashedName(const std::string& text)  // NOLINT(google-explicit-constructor)
+  HashedName(const std::string& text)  // NOLINT(google-explicit-constructor)
       : HashedName(std::string_view(text)) {}
   template <std::same_as<const char*> Text>
   constexpr HashedName(Text text)  // NOLINT(google-explicit-constructor)
@@ -46,6 +46,7 @@ class HashedName {
   friend std::ostream& operator<<(std::ostream& out, const HashedName& name) { return out << name.ToString(); }
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   static constexpr std::string_view kGradSuffix = "@GRAD";
   static constexpr uint32_t kIsGradient = uint32_t{1} << 31;
 

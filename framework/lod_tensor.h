@@ -39,6 +39,7 @@ class HEADRACE_API LoDTensor : public Tensor {
   size_t lod_level() const { return lod_.size(); }
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   LoD lod_;
 };
 

@@ -36,7 +36,8 @@ bool AreTensorsAlike(const VarDesc& a, const VarDesc& b) {
   return a.kind == VarKind::kLoDTensor && b.kind == VarKind::kLoDTensor && a.tensor.dtype == b.tensor.dtype;
 }
 
-// Whether no other slot of the operator, input or output, has the variable.
+}  // namespace
+
 bool IsOnlyIn(const OpDesc& op, const std::string& slot, const std::string& name) {
   const auto has_it = [&name](const auto& entry) {
     return std::find(entry.second.begin(), entry.second.end(), name) != entry.second.end();
@@ -45,8 +46,6 @@ bool IsOnlyIn(const OpDesc& op, const std::string& slot, const std::string& name
          std::all_of(op.inputs.begin(), op.inputs.end(),
                      [&](const auto& entry) { return entry.first == slot || !has_it(entry); });
 }
-
-}  // namespace
 
 MemoryPlan::MemoryPlan(const BlockDesc& block, const std::vector<const OpDesc*>& order,
                        const std::vector<std::string>& kept)

@@ -22,11 +22,15 @@
 #include <vector>
 
 #include "framework/allocation.h"
+#include "framework/export.h"
 #include "framework/memory_pool.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
 
 namespace headrace {
+
+// Whether no slot of the operator but input `slot` has the variable: what OpInfo::in_place takes for granted.
+HEADRACE_API bool IsOnlyIn(const OpDesc& op, const std::string& slot, const std::string& name);
 
 class MemoryPlan {
  public:

@@ -7,6 +7,8 @@
 #include <system_error>
 #include <utility>
 
+#include "framework/op_role.h"
+
 namespace headrace {
 namespace {
 
@@ -114,5 +116,11 @@ void OpDesc::RethrowWithContext() const {
 }
 
 std::string OpDesc::ToString() const { return type + "(" + SlotsToString(inputs) + ") → " + SlotsToString(outputs); }
+
+int32_t RoleOf(const OpDesc& op) {
+  const auto it = op.attrs.find(kOpRoleAttr);
+  const int32_t* role = it == op.attrs.end() ? nullptr : std::get_if<int32_t>(&it->second);
+  return role == nullptr ? int32_t{kRoleForward} : *role;
+}
 
 }  // namespace headrace

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string_view>
 
 #include "framework/errors.h"
+#include "framework/op_library_abi.h"
 #include "framework/op_registration_log.h"
 
 namespace headrace {
@@ -55,25 +58,69 @@ bool IsLoaded(const std::string& path) {
   return handle != nullptr;
 }
 
+// A symbol as its source has it.
+std::string Demangled(const std::string& symbol) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status),
+                                                         std::free);
+  return name == nullptr ? symbol : name.get();
+}
+
 // What dlerror says, with the name of a missing symbol as its source has it.
-std::string Readable(std::string reason) {
+std::string Readable(const std::string& reason) {
   constexpr std::string_view kBefore = "undefined symbol: ";
   const size_t found = reason.find(kBefore);
   if (found == std::string::npos) {
     return reason;
   }
   const size_t begin = found + kBefore.size();
-  const size_t size = reason.find_first_of(" ,", begin) - begin;
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(reason.substr(begin, size).c_str(), nullptr, nullptr, &status), std::free);
-  return name == nullptr ? reason : StrCat(reason, " (", name.get(), "): is the library linked with all that it uses?");
+  const std::string symbol = reason.substr(begin, reason.find_first_of(" ,", begin) - begin);
+  const std::string name = Demangled(symbol);
+  return name == symbol ? reason : StrCat(reason, " (", name, "): is the library linked with all that it uses?");
+}
+
+Dl_info OwnInfo(const void* function) {
+  Dl_info info{};
+  dladdr(function, &info);
+  return info;
+}
+
+std::string StandardLibraryName(uint64_t library) {
+  return library > kLibcxx ? StrCat("libc++ with _LIBCPP_ABI_VERSION=", library - kLibcxx)
+                           : StrCat("libstdc++ with _GLIBCXX_USE_CXX11_ABI=", library - 1);
+}
+
+// Why the library at `path` does not fit this libheadrace: what the name of the OpLibraryAbi that it refers to tells.
+// Empty if it fits, or if nothing is known of it.
+std::string WhyNotThisAbi(const std::string& path) {
+  const Dl_info own = OwnInfo(reinterpret_cast<const void*>(&OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>));
+  const std::string name = own.dli_sname == nullptr ? "" : own.dli_sname;
+  const size_t digits = name.find(std::to_string(kOpLibraryLayout));
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (digits == std::string::npos || bytes.find(name) != std::string::npos) {
+    return "";
+  }
+  const size_t found = bytes.find(name.substr(0, digits));  // among the names of the symbols that it needs
+  if (found == std::string::npos) {
+    return "";
+  }
+  const std::string other = Demangled(bytes.c_str() + found);  // "void headrace::OpLibraryAbi<layout, library>()"
+  const size_t comma = other.find(", ");
+  const uint64_t library = comma == std::string::npos ? 0 : std::strtoull(other.c_str() + comma + 2, nullptr, 10);
+  if (library != 0 && library != kStandardLibrary) {
+    return StrCat("it was built with ", StandardLibraryName(library), ", and '", own.dli_fname, "' with ",
+                  StandardLibraryName(kStandardLibrary), "; build it anew with the latter");
+  }
+  return StrCat(
+      "it was built with the headers of another version of headrace, or with options that change how types "
+      "are laid out, such as _GLIBCXX_DEBUG; build it anew with the headers of '",
+      own.dli_fname, "' and without such options");
 }
 
 // Why a library has registered nothing that this program could use.
 std::string WhyNothing() {
-  Dl_info own{};
-  dladdr(reinterpret_cast<const void*>(&LoadOpLibrary), &own);
+  const Dl_info own = OwnInfo(reinterpret_cast<const void*>(&LoadOpLibrary));
   const std::string other = OtherLibheadrace();
   if (other.empty()) {
     return "it registers neither operators nor kernels";
@@ -99,12 +146,8 @@ std::vector<std::string> LoadOpLibrary(const std::string& path) {
   if (handle == nullptr) {
     const char* error = dlerror();
     const std::string reason = error == nullptr ? "unknown reason" : error;
-    const bool other_abi = reason.find("headrace_op_library_abi_") != std::string::npos;
-    Throw<IoError>("cannot load operator library '", path, "': ",
-                   other_abi ? "it was built with the headers of another version of headrace; build it anew with those "
-                               "of this version: "
-                             : "",
-                   Readable(reason));
+    const std::string why = WhyNotThisAbi(path);
+    Throw<IoError>("cannot load operator library '", path, "': ", why.empty() ? Readable(reason) : why);
   }
   if (const auto it = libraries->find(handle); it == libraries->end()) {
     Library library;

@@ -5,11 +5,15 @@
 
 #include "framework/kernel_operator.h"
 #include "framework/op_registration_log.h"
+#include "framework/op_role.h"
 #include "framework/thread_annotations.h"
 
-void HEADRACE_OP_LIBRARY_ABI() {}
-
 namespace headrace {
+
+template <uint64_t layout, uint64_t standard_library>
+void OpLibraryAbi() {}
+template HEADRACE_API void OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>();
+
 namespace {
 
 struct Registry {
@@ -232,6 +236,7 @@ const NeutralAttrs& FluidAttrs() {
                                               {"height_sections", {tables, {std::vector<int64_t>{}}}},
                                               {"interp_method", {{"bilinear_interp"}, {"bilinear"s}}},
                                               {"interp_method", {{"nearest_interp"}, {"nearest"s}}},
+                                              {"interp_method", {{"trilinear_interp"}, {"trilinear"s}}},
                                               {"is_distributed", {{}, {false}}},
                                               {"is_test", {}},
                                               {"min_row_size_to_use_multithread", {{"adam"}, {}}},
@@ -240,9 +245,6 @@ const NeutralAttrs& FluidAttrs() {
                                               {"numeric_stable_mode", {{"softmax_with_cross_entropy"}, {}}},
                                               {"op_callstack", {}},
                                               {"op_device", {}},
-                                              {"op_namescope", {}},
-                                              {"op_role", {}},
-                                              {"op_role_var", {}},
                                               {"out_d", {interpolate, {}}},  // of volumes
                                               {"overwrite", {{"gather"}, {}}},
                                               {"padding_algorithm", {{}, {"EXPLICIT"s}}},
@@ -300,12 +302,31 @@ bool HasNoEffect(std::string_view type, const std::string& name, const Attribute
   return false;
 }
 
+// Attributes that every operator has, whatever it declares. They are kept, but no kernel asks for them. Those without a
+// default may be absent.
+const std::vector<AttrInfo>& CommonAttrs() {
+  static const auto* attrs = new std::vector<AttrInfo>{
+      {std::string(kOpRoleAttr), "see framework/op_role.h", int32_t{}, int32_t{kRoleForward},
+       [](const Attribute& role) {
+         HR_ENFORCE(std::get<int32_t>(role) >= 0, InvalidArgument, "attribute op_role: expected a sum of roles, got ",
+                    ToString(role));
+       }},
+      {std::string(kOpRoleVarAttr), "see framework/op_role.h", std::vector<std::string>{}, std::nullopt, {}},
+      {std::string(kOpNameScopeAttr), "see framework/op_role.h", std::string(), std::nullopt, {}}};
+  return *attrs;
+}
+
+const AttrInfo* FindAttrOf(const OpInfo& info, std::string_view name) {
+  const AttrInfo* own = info.FindAttr(name);
+  return own != nullptr ? own : FindByName(CommonAttrs(), name);
+}
+
 void CheckAttrs(const OpInfo& info, OpDesc* op) {
   std::erase_if(op->attrs, [&info](const auto& attr) {
-    return info.FindAttr(attr.first) == nullptr && HasNoEffect(info.type, attr.first, attr.second);
+    return FindAttrOf(info, attr.first) == nullptr && HasNoEffect(info.type, attr.first, attr.second);
   });
   for (auto& [name, value] : op->attrs) {
-    const AttrInfo* attr = info.FindAttr(name);
+    const AttrInfo* attr = FindAttrOf(info, name);
     HR_ENFORCE(attr != nullptr, NotFound, "operator '", op->type, "' has no attribute '", name, "'");
     try {
       value = Coerce(value, attr->like);
@@ -313,15 +334,23 @@ void CheckAttrs(const OpInfo& info, OpDesc* op) {
       Throw<TypeMismatch>("attribute '", name, "' of '", op->type, "': ", error.message());
     }
   }
-  for (const AttrInfo& attr : info.attrs) {
+  const auto complete = [op](const AttrInfo& attr) {
     auto it = op->attrs.find(attr.name);
     if (it == op->attrs.end()) {
-      HR_ENFORCE(attr.default_value.has_value(), InvalidArgument, "operator '", op->type, "' needs attribute '",
-                 attr.name, "' (", AttributeTypeName(attr.like), ")");
       it = op->attrs.emplace(attr.name, *attr.default_value).first;
     }
     if (attr.check) {
       attr.check(it->second);
+    }
+  };
+  for (const AttrInfo& attr : info.attrs) {
+    HR_ENFORCE(attr.default_value.has_value() || op->attrs.contains(attr.name), InvalidArgument, "operator '", op->type,
+               "' needs attribute '", attr.name, "' (", AttributeTypeName(attr.like), ")");
+    complete(attr);
+  }
+  for (const AttrInfo& attr : CommonAttrs()) {
+    if (attr.default_value.has_value() || op->attrs.contains(attr.name)) {
+      complete(attr);
     }
   }
 }

@@ -25,99 +25,12 @@
 #include "framework/attribute.h"
 #include "framework/data_type.h"
 #include "framework/export.h"
+#include "framework/op_info.h"
+#include "framework/op_library_abi.h"
 #include "framework/operator.h"
 #include "framework/program_desc.h"
 
-// What a library of operators and libheadrace.so must agree on: the layout of the types in these headers. Each release
-// that changes one of them raises the number. HEADRACE_REGISTER_OP refers to a function of that name, so that a library
-// built with other headers is refused by the dynamic linker, before any of its code runs.
-#define HEADRACE_OP_LIBRARY_ABI headrace_op_library_abi_1
-extern "C" HEADRACE_API void HEADRACE_OP_LIBRARY_ABI();
-
 namespace headrace {
-
-struct SlotInfo {
-  std::string name;
-  std::string comment;
-  bool duplicable = false;     // may hold any number of variables, else exactly one
-  bool dispensable = false;    // may be absent
-  bool selected_rows = false;  // its variables may hold SelectedRows
-  // Only the dims, the dtype and the LoD are read, of a variable that may have lost its elements by then.
-  bool shape_only = false;
-};
-
-struct AttrInfo {
-  std::string name;
-  std::string comment;
-  Attribute like;                               // an example of the type
-  std::optional<Attribute> default_value;       // none: the attribute must be given
-  std::function<void(const Attribute&)> check;  // throws InvalidArgument; may be empty
-};
-
-// Flags for Input and Output below.
-enum SlotFlags : unsigned { kPlain = 0, kDuplicable = 1, kDispensable = 2, kSelectedRows = 4, kShapeOnly = 8 };
-
-using InferShapeFn = std::function<void(InferShapeContext&)>;
-using KernelFn = std::function<void(const ExecutionContext&)>;
-using OperatorFactory = std::function<std::unique_ptr<OperatorBase>(OpDesc)>;
-// The operators that compute the gradients of `op`'s inputs from those of its outputs. Gradient variables are named
-// GradVarName(v).
-using GradientMaker = std::function<std::vector<OpDesc>(const OpDesc& op)>;
-// Makes of an operator of version `from`, an older one, what computes the same today: changes its slots and attributes,
-// which nothing has checked yet. May throw, best Unimplemented with what to do instead.
-using OpUpgrade = std::function<void(OpDesc* op, int32_t from)>;
-
-// An output that may be the variable of an input: the kernel reads each element of the input before it writes that
-// element of the output, or does not mind.
-struct InPlacePair {
-  std::string output;
-  std::string input;
-};
-
-// How an operator that runs a block (attribute "sub_block") is differentiated. append_backward makes a block that
-// computes the gradients of one step, and appends the operator `<type>_grad` that runs it for each step, last first.
-// Its slots: `reads`, `writes`, `scopes` and the gradients of `writes` → the gradients of `reads`. See
-// operators/block_grad_ops.cc.
-struct BlockGradient {
-  std::string reads;   // input slot: variables outside of the block that it reads
-  std::string writes;  // output slot: those that it writes
-  std::string scopes;  // output slot of the StepScopes
-};
-
-struct OpInfo {
-  std::string type;
-  int32_t version = 0;  // raised by each change after which older programs would compute something else
-  OpUpgrade upgrade;    // for those
-  std::string comment;
-  std::vector<SlotInfo> inputs;
-  std::vector<SlotInfo> outputs;
-  std::vector<AttrInfo> attrs;
-  std::vector<InPlacePair> in_place;
-  InferShapeFn infer_shape;
-  std::map<DataType, KernelFn> kernels;
-  std::string kernel_type_slot;  // the input whose dtype selects the kernel
-  std::string kernel_type_attr;  // or the attribute (an int32 DataType) that does
-  OperatorFactory factory;       // makes an operator that is not a kernel, or not always
-  GradientMaker gradient;        // empty: not differentiable, unless:
-  std::optional<BlockGradient> block_gradient;
-  GradientMaker array_gradient;  // in place of `gradient`, if an output is an array
-  bool reads_data = false;       // takes the next batch from a reader: the executor runs it before what changes state
-
-  const SlotInfo* FindInput(std::string_view slot) const;
-  const SlotInfo* FindOutput(std::string_view slot) const;
-  const AttrInfo* FindAttr(std::string_view name) const;
-  bool MayBeInPlace(std::string_view output, std::string_view input) const;
-};
-
-// Which of the forward variables the gradient operator `<type>_grad` reads. It always gets the gradients of the outputs
-// and gives those of the inputs, and has the attributes of the forward operator.
-struct GradientUses {
-  std::vector<std::string> inputs;
-  std::vector<std::string> outputs;
-  // Inputs that have no gradient (labels, say).
-  std::vector<std::string> no_gradient;
-};
-HEADRACE_API GradientMaker DefaultGradient(GradientUses uses);
 
 class HEADRACE_API OpRegistry {
  public:
@@ -229,7 +142,7 @@ class HEADRACE_API OpRegistrar {
 // What HEADRACE_REGISTER_OP defines: it registers what the declaration that it is initialised with has gathered.
 struct OpRegistration {
   OpRegistration(OpRegistrar&& declaration) {  // NOLINT(google-explicit-constructor): see the macro
-    HEADRACE_OP_LIBRARY_ABI();
+    OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>();
     std::move(declaration).Register();
   }
 };
@@ -240,7 +153,7 @@ struct OpRegistration {
 
 struct OpFamilyRegistration {
   explicit OpFamilyRegistration(void (*register_all)()) {
-    HEADRACE_OP_LIBRARY_ABI();
+    OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>();
     register_all();
   }
 };
@@ -260,7 +173,7 @@ struct OpFamilyRegistration {
 
 struct KernelRegistration {
   KernelRegistration(const char* type, DataType dtype, KernelFn kernel) {
-    HEADRACE_OP_LIBRARY_ABI();
+    OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>();
     OpRegistry::RegisterKernel(type, dtype, std::move(kernel));
   }
 };

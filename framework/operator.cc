@@ -4,6 +4,8 @@
 #include <new>
 #include <stdexcept>
 
+#include "framework/profiler.h"
+
 namespace headrace {
 namespace {
 
@@ -48,6 +50,60 @@ std::vector<ExecutionContext::Slot> ResolveSlots(const Scope& scope, const OpDes
   return resolved;
 }
 
+size_t BytesOf(const Tensor& tensor) { return tensor.initialized() ? tensor.nbytes() : 0; }
+
+size_t BytesOf(const Variable& variable) {
+  if (!variable.initialized()) {
+    return 0;
+  }
+  if (variable.IsType<LoDTensor>()) {
+    return BytesOf(variable.Get<LoDTensor>());
+  }
+  if (variable.IsType<SelectedRows>()) {
+    return BytesOf(variable.Get<SelectedRows>().value());
+  }
+  size_t bytes = 0;
+  if (variable.IsType<LoDTensorArray>()) {
+    for (const LoDTensor& tensor : variable.Get<LoDTensorArray>()) {
+      bytes += BytesOf(tensor);
+    }
+  }
+  return bytes;
+}
+
+// Tells the profiler of a run, if that was on when the run began.
+class RunSpan {
+ public:
+  RunSpan(const OpDesc& op, const Scope& scope)
+      : op_(op), scope_(scope), begin_ns_(Profiler::is_on() ? Profiler::Now() : 0) {}
+  RunSpan(const RunSpan&) = delete;
+  RunSpan& operator=(const RunSpan&) = delete;
+  ~RunSpan() {
+    if (begin_ns_ != 0) {
+      Profiler::Record(ProfiledSpan::Kind::kOperator, op_.type, begin_ns_, done_ ? OutputBytes() : 0);
+    }
+  }
+
+  void Done() { done_ = true; }
+
+ private:
+  size_t OutputBytes() const {
+    size_t bytes = 0;
+    for (const auto& [slot, names] : op_.outputs) {
+      for (const std::string& name : names) {
+        const Variable* variable = scope_.FindVar(name);
+        bytes += variable == nullptr ? 0 : BytesOf(*variable);
+      }
+    }
+    return bytes;
+  }
+
+  const OpDesc& op_;
+  const Scope& scope_;
+  const uint64_t begin_ns_;
+  bool done_ = false;
+};
+
 }  // namespace
 
 OperatorBase::~OperatorBase() = default;
@@ -55,8 +111,10 @@ void OperatorBase::Prepare(const BlockDesc&) {}
 void OperatorBase::Unbind() { bindings_.Clear(); }
 
 void OperatorBase::Run(const Scope& scope, const Place& place) {
+  RunSpan span(desc_, scope);
   try {  // what else is thrown, by feeders and wait hooks, keeps its type
     RunImpl(scope, place);
+    span.Done();
   } catch (const Error&) {
     desc_.RethrowWithContext();
   } catch (const std::bad_alloc&) {

@@ -56,6 +56,7 @@ class HEADRACE_API AttributeIndex {
   HashedName Text(HashedName name) const;
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   struct Entry {
     HashedName name;
     const Attribute* attr;
@@ -132,6 +133,7 @@ class HEADRACE_API ExecutionContext {
   }
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   template <typename Visit>
   static void ForEachIn(const std::vector<Slot>& slots, Visit& visit) {
     for (const Slot& slot : slots) {
@@ -191,6 +193,7 @@ class HEADRACE_API OperatorBase {
   ExecutionContext LookUp(const Scope& scope) const;
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   virtual void RunImpl(const Scope& scope, const Place& place) = 0;
 
   const OpDesc desc_;

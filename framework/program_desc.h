@@ -51,6 +51,7 @@ class HEADRACE_API ProgramDesc {
   std::string ToString() const;
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   std::vector<std::unique_ptr<BlockDesc>> blocks_;
   uint64_t revision_ = 0;
 };

@@ -206,7 +206,19 @@ class MessageBuilder {
     out->persistable = var.persistable ? 1 : 0;
     out->is_parameter = var.is_parameter ? 1 : 0;
     out->stop_gradient = var.stop_gradient ? 1 : 0;
+    std::tie(out->n_attrs, out->attrs) = Build(var.attrs);
     return out;
+  }
+
+  std::pair<size_t, proto::Attr**> Build(const AttributeMap& attrs) {
+    auto it = attrs.begin();
+    return List<proto::Attr*>(attrs.size(), [&](size_t) {
+      auto* attr = New<proto::Attr>(headrace__proto__op_desc__attr__init);
+      attr->name = Text(it->first);
+      std::visit(SetValue{*this, attr}, it->second);
+      ++it;
+      return attr;
+    });
   }
 
   std::pair<size_t, proto::Slot**> Build(const VarNameMap& slots) {
@@ -225,14 +237,7 @@ class MessageBuilder {
     out->type = Text(op.type);
     std::tie(out->n_inputs, out->inputs) = Build(op.inputs);
     std::tie(out->n_outputs, out->outputs) = Build(op.outputs);
-    auto it = op.attrs.begin();
-    std::tie(out->n_attrs, out->attrs) = List<proto::Attr*>(op.attrs.size(), [&](size_t) {
-      auto* attr = New<proto::Attr>(headrace__proto__op_desc__attr__init);
-      attr->name = Text(it->first);
-      std::visit(SetValue{*this, attr}, it->second);
-      ++it;
-      return attr;
-    });
+    std::tie(out->n_attrs, out->attrs) = Build(op.attrs);
     return out;
   }
 
@@ -276,9 +281,10 @@ std::vector<T> ToVector(size_t n, const Item* items) {
   return std::vector<T>(items, items + n);
 }
 
-Attribute Read(const proto::Attr& attr, const std::string& name, const std::string& op_type) {
+// `of`: the operator's type or the variable's name.
+Attribute Read(const proto::Attr& attr, const std::string& name, const std::string& of) {
   const auto scalar = [&](bool present, auto value) -> Attribute {
-    HR_ENFORCE(present, DataLoss, "corrupt program: attribute '", name, "' of '", op_type, "' has a type but no value");
+    HR_ENFORCE(present, DataLoss, "corrupt program: attribute '", name, "' of '", of, "' has a type but no value");
     return value;
   };
   switch (NumberOf(attr.type)) {
@@ -307,8 +313,18 @@ Attribute Read(const proto::Attr& attr, const std::string& name, const std::stri
     case HEADRACE__PROTO__ATTR_TYPE__BOOLEANS:
       return ToVector<bool>(attr.n_bools, attr.bools);
     default:
-      Throw<DataLoss>("corrupt program: attribute '", name, "' of '", op_type, "' is of type ", NumberOf(attr.type));
+      Throw<DataLoss>("corrupt program: attribute '", name, "' of '", of, "' is of type ", NumberOf(attr.type));
   }
+}
+
+AttributeMap ReadAttrs(size_t n, const proto::Attr* const* attrs, const std::string& of) {
+  AttributeMap map;
+  for (size_t i = 0; i < n; ++i) {
+    const std::string name = TextOf(attrs[i]->name);
+    const bool is_new = map.emplace(name, Read(*attrs[i], name, of)).second;
+    HR_ENFORCE(is_new, DataLoss, "corrupt program: '", of, "' has attribute '", name, "' twice");
+  }
+  return map;
 }
 
 TensorSpec Read(const proto::TensorDesc& desc, const std::string& name) {
@@ -376,6 +392,7 @@ void Read(const proto::VarDesc& in, BlockDesc* block) {
   var.persistable = in.persistable != 0;
   var.stop_gradient = in.stop_gradient != 0;
   var.is_parameter = in.is_parameter != 0;
+  var.attrs = ReadAttrs(in.n_attrs, in.attrs, name);
 }
 
 VarNameMap ReadSlots(size_t n, const proto::Slot* const* slots, const std::string& op_type) {
@@ -393,11 +410,7 @@ OpDesc Read(const proto::OpDesc& in) {
   op.type = TextOf(in.type);
   op.inputs = ReadSlots(in.n_inputs, in.inputs, op.type);
   op.outputs = ReadSlots(in.n_outputs, in.outputs, op.type);
-  for (size_t i = 0; i < in.n_attrs; ++i) {
-    const std::string name = TextOf(in.attrs[i]->name);
-    const bool is_new = op.attrs.emplace(name, Read(*in.attrs[i], name, op.type)).second;
-    HR_ENFORCE(is_new, DataLoss, "corrupt program: operator '", op.type, "' has attribute '", name, "' twice");
-  }
+  op.attrs = ReadAttrs(in.n_attrs, in.attrs, op.type);
   return op;
 }
 

@@ -64,6 +64,7 @@ class HEADRACE_API Scope {
   uint64_t revision() const;
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   void Touch() HR_REQUIRES(mutex_);
 
   const Scope* const parent_;

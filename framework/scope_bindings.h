@@ -47,6 +47,7 @@ class ScopeBindings {
   }
 
  private:
+  friend struct AbiLayout;                     // see op_library_abi.h
   static constexpr size_t kMaxEntries = 2048;  // so that those of scopes which are gone do not add up
 
   struct Entry {

@@ -35,6 +35,7 @@ class HEADRACE_API SelectedRows {
   void Check() const;
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   PoolVector<int64_t> rows_;
   int64_t height_ = 0;
   LoDTensor value_;

@@ -75,6 +75,7 @@ class HEADRACE_API Tensor {
   void Clear();
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   void CheckType(DataType wanted) const;
 
   std::shared_ptr<Allocation> allocation_;

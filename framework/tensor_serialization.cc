@@ -116,6 +116,20 @@ void MemorySource::ReadImpl(void* to, uint64_t bytes) {
   bytes_.remove_prefix(bytes);
 }
 
+FileSource::FileSource(const std::string& path)
+    : FileSource(path, std::ifstream(path, std::ios::binary | std::ios::ate)) {}
+
+FileSource::FileSource(const std::string& path, std::ifstream file)
+    : ByteSource("'" + path + "'", file.is_open() ? static_cast<uint64_t>(file.tellg()) : 0), file_(std::move(file)) {
+  HR_ENFORCE(file_.is_open(), IoError, "cannot open '", path, "' for reading");
+  file_.seekg(0);
+}
+
+void FileSource::ReadImpl(void* to, uint64_t bytes) {
+  file_.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
+  HR_ENFORCE(file_.good() || bytes == 0, IoError, "reading ", name(), " failed");
+}
+
 std::string SerializedHeader(const LoDTensor& tensor) {
   std::string bytes;
   Put<uint32_t>(&bytes, 0);
@@ -157,6 +171,27 @@ void ReadTensor(ByteSource* source, LoDTensor* tensor) {
   void* data = tensor->mutable_data(desc.dtype);
   source->Read(data, tensor->nbytes(), "the elements");
   tensor->set_lod(std::move(lod));
+}
+
+void WriteTensor(const LoDTensor& tensor, FileReplacement* file) {
+  file->Write(SerializedHeader(tensor));
+  file->Write(tensor.raw_data(), tensor.nbytes());
+}
+
+std::vector<LoDTensor> ReadTensors(const std::string& path, const std::vector<std::string>& names) {
+  FileSource source(path);
+  std::vector<LoDTensor> tensors(names.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    try {
+      ReadTensor(&source, &tensors[i]);
+    } catch (Error& error) {
+      error.SetVariable(names[i]);
+      throw;
+    }
+  }
+  HR_ENFORCE(source.left() == 0, DataLoss, source.name(), " holds more than the ", names.size(),
+             " tensors that are expected: ", source.left(), " bytes are left");
+  return tensors;
 }
 
 }  // namespace headrace

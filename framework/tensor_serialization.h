@@ -7,11 +7,14 @@
 #pragma once
 
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "framework/errors.h"
 #include "framework/export.h"
+#include "framework/file_replacement.h"
 #include "framework/lod_tensor.h"
 
 namespace headrace {
@@ -57,10 +60,29 @@ class HEADRACE_API MemorySource : public ByteSource {
   std::string_view bytes_;
 };
 
+// A file. Throws IoError if it cannot be read.
+class HEADRACE_API FileSource : public ByteSource {
+ public:
+  explicit FileSource(const std::string& path);
+
+ private:
+  FileSource(const std::string& path, std::ifstream file);
+  void ReadImpl(void* to, uint64_t bytes) override;
+
+  std::ifstream file_;
+};
+
 // Everything that lies before the elements of `tensor`.
 HEADRACE_API std::string SerializedHeader(const LoDTensor& tensor);
 
 // The next tensor of `source`. What the bytes claim is checked before memory is allocated for it.
 HEADRACE_API void ReadTensor(ByteSource* source, LoDTensor* tensor);
+
+// Appends a tensor that has data.
+HEADRACE_API void WriteTensor(const LoDTensor& tensor, FileReplacement* file);
+
+// The tensors of a file that holds one for each variable of `names`, in that order, and nothing else. Throws IoError or
+// DataLoss, with the variable.
+HEADRACE_API std::vector<LoDTensor> ReadTensors(const std::string& path, const std::vector<std::string>& names);
 
 }  // namespace headrace

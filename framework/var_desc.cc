@@ -28,4 +28,10 @@ std::string_view VarKindName(VarKind kind) {
   Throw<InvalidArgument>(static_cast<int32_t>(kind), " is not a kind of variable");
 }
 
+bool VarDesc::IsTrainable() const {
+  const auto it = attrs.find("trainable");
+  const bool* trainable = it == attrs.end() ? nullptr : std::get_if<bool>(&it->second);
+  return is_parameter && (trainable == nullptr || *trainable);
+}
+
 }  // namespace headrace

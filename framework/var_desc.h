@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/attribute.h"
 #include "framework/data_type.h"
 #include "framework/ddim.h"
 #include "framework/export.h"
@@ -42,6 +43,12 @@ struct VarDesc {
   bool persistable = false;        // lives in the executor's scope and survives a run
   bool stop_gradient = false;      // append_backward does not go past it
   bool is_parameter = false;       // trained by optimizers
+  // What else belongs to it, for whoever builds on it, and is stored with it: how a parameter is trained. Of these,
+  // only "trainable", a bool, is known here.
+  AttributeMap attrs;
+
+  // Whether it is a parameter that optimizers change unless they are told otherwise.
+  HEADRACE_API bool IsTrainable() const;
 };
 
 }  // namespace headrace

@@ -53,6 +53,7 @@ class HEADRACE_API Variable {
   void Clear() { holder_.reset(); }
 
  private:
+  friend struct AbiLayout;  // see op_library_abi.h
   struct HolderBase {
     virtual ~HolderBase() = default;
     virtual const std::type_info& type() const = 0;

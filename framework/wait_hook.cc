@@ -1,5 +1,6 @@
 #include "framework/wait_hook.h"
 
+#include <ctime>
 #include <utility>
 
 #include "framework/errors.h"
@@ -9,13 +10,18 @@ namespace {
 
 thread_local const ScopedWaitHook* innermost = nullptr;
 
+// The steady clock to a few milliseconds, for a fraction of what reading it exactly takes: operators may be as short.
+std::chrono::steady_clock::time_point CoarseNow() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return std::chrono::steady_clock::time_point(std::chrono::seconds(now.tv_sec) +
+                                               std::chrono::nanoseconds(now.tv_nsec));
+}
+
 }  // namespace
 
 ScopedWaitHook::ScopedWaitHook(std::function<void()> hook, std::chrono::milliseconds loop_period)
-    : hook_(std::move(hook)),
-      loop_period_(loop_period),
-      due_(std::chrono::steady_clock::now() + loop_period),
-      outer_(innermost) {
+    : hook_(std::move(hook)), loop_period_(loop_period), due_(CoarseNow() + loop_period), outer_(innermost) {
   HR_ENFORCE(hook_ != nullptr, InvalidArgument, "a wait hook needs a function");
   innermost = this;
 }
@@ -28,7 +34,7 @@ void ScopedWaitHook::CallIfDue() {
   if (innermost == nullptr) {
     return;
   }
-  if (const auto now = std::chrono::steady_clock::now(); now >= innermost->due_) {
+  if (const auto now = CoarseNow(); now >= innermost->due_) {
     innermost->due_ = now + innermost->loop_period_;
     innermost->hook_();
   }

@@ -1,6 +1,6 @@
-// Lets a thread look up from a long wait. While a ScopedWaitHook exists, every blocking wait of a reader, and every
-// loop of a program, on the same thread calls its function about every 50 ms and goes on unless it throws. A language
-// binding uses it to notice Ctrl-C while a queue is empty:
+// Lets a thread look up from a long wait. While a ScopedWaitHook exists, every blocking wait of a reader, and a program
+// between its operators and in its loops, on the same thread calls its function about every 50 ms and goes on unless it
+// throws. A language binding uses it to notice Ctrl-C while a queue is empty:
 //
 //   ScopedWaitHook hook([] { ThrowIfInterrupted(); });
 //   executor.Run(*prepared, &scope);
@@ -22,7 +22,8 @@ class HEADRACE_API ScopedWaitHook {
  public:
   static constexpr std::chrono::milliseconds kPeriod{50};
 
-  // Loops of programs call the hook once per `loop_period`, first when that has passed; 0: at every step.
+  // Programs call the hook once per `loop_period`, first when that has passed; 0: before every operator and at every
+  // step of a loop.
   explicit ScopedWaitHook(std::function<void()> hook, std::chrono::milliseconds loop_period = kPeriod);
   ~ScopedWaitHook();
   ScopedWaitHook(const ScopedWaitHook&) = delete;
@@ -31,7 +32,7 @@ class HEADRACE_API ScopedWaitHook {
   // This thread's innermost hook; nullptr if it has none.
   static const std::function<void()>* Current();
 
-  // For loops whose end a program decides: calls this thread's innermost hook if it has one whose loop_period is over.
+  // For a program at work: calls this thread's innermost hook if it has one whose loop_period is over.
   // Throws what the hook throws.
   static void CallIfDue();
 

@@ -4,6 +4,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/labels.h"
 
 namespace headrace::ops {
 namespace {
@@ -31,7 +32,7 @@ void InferAccuracy(InferShapeContext& ctx) {
   const DDim indices = ctx.InputDim("Indices");
   EnforceDims(ctx, "Out", indices);
   EnforceDims(ctx, "Label", {indices[0], 1});
-  EnforceType(ctx, "Label", DataType::kInt64);
+  EnforceNumbers(ctx, "Label");
   HR_ENFORCE(indices[0] != 0 && indices[0] <= INT32_MAX, InvalidArgument,
              "input Indices: expected at least one row and at most 2^31 - 1, got dims ", ToString(indices));
   SetOutput(ctx, "Accuracy", {1}, DataType::kFloat32);

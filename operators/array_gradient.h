@@ -13,6 +13,12 @@ namespace headrace::ops {
 
 inline bool IsArray(const VarDesc* var) { return var != nullptr && var->kind == VarKind::kLoDTensorArray; }
 
+// Checks that a variable is declared to hold an array; nothing at run time, when there is no `desc`. `slot`: "input X".
+inline void EnforceArray(const VarDesc* desc, const char* slot) {
+  HR_ENFORCE(desc == nullptr || IsArray(desc), TypeMismatch, slot, ": expected a LoDTensorArray, '", desc->name,
+             "' is a ", VarKindName(desc->kind));
+}
+
 inline void SetZerosLike(const LoDTensor& like, LoDTensor* out) {
   out->Resize(like.dims());
   std::memset(out->mutable_data(like.dtype()), 0, like.nbytes());

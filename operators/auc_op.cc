@@ -6,6 +6,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/labels.h"
 
 namespace headrace::ops {
 namespace {
@@ -103,7 +104,7 @@ void InferAuc(InferShapeContext& ctx) {
   HR_ENFORCE(predict[1] < 0 || predict[1] == 1 || predict[1] == 2, InvalidArgument,
              "input Predict: expected dims [N, 1] or [N, 2], got ", ToString(predict));
   EnforceDims(ctx, "Label", {predict[0], 1});
-  EnforceType(ctx, "Label", DataType::kInt64);
+  EnforceNumbers(ctx, "Label");
   for (const HashedName slot : HashedNames{"StatPos", "StatNeg"}) {
     HR_ENFORCE(Fits(Numel(ctx.InputDim(slot)), h.Numel()), InvalidArgument, "input ", slot, ": expected ", h.Numel(),
                " elements (attributes num_thresholds and slide_steps), got dims ", ToString(ctx.InputDim(slot)));

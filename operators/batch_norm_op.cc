@@ -8,6 +8,7 @@
 #include "operators/kernel_util.h"
 #include "operators/layout.h"
 #include "operators/reduction.h"
+#include "operators/scratch.h"
 
 namespace headrace::ops {
 namespace {
@@ -47,6 +48,65 @@ struct Channels {
     return sum;
   }
 
+  // Whether the pixels of a channel are so few that they are read a whole image at a time, as `columns()` columns of a
+  // matrix, rather than channel by channel.
+  bool HasFewPixels() const { return pixels < 16; }
+  int64_t columns() const { return channels * pixels; }
+
+  // sums[c] = Σ at(element, column) over the elements of channel c. The order depends on the dims alone: parts of the
+  // images, of which a thread takes some, then those of each column, then the pixels.
+  template <typename At>
+  void SumColumns(const At& at, double* sums) const {
+    constexpr int64_t kMaxParts = 64;
+    constexpr int64_t kWidth = 256;  // columns at a time, whose sums stay in the nearest cache
+    const int64_t n = columns();
+    const int64_t size = std::max(RowsPerBlock(n), (images + kMaxParts - 1) / kMaxParts);
+    Tensor memory;
+    double* parts = Scratch<double>(&memory, (images + size - 1) / size * n);
+    ParallelFor(images, size, [&](int64_t begin, int64_t end) {
+      for (int64_t first = 0; first < n; first += kWidth) {
+        const int64_t width = std::min(kWidth, n - first);
+        double column_sums[kWidth] = {};
+        for (int64_t image = begin; image < end; ++image) {
+          const int64_t row = image * n + first;
+          for (int64_t j = 0; j < width; ++j) {
+            column_sums[j] += static_cast<double>(at(row + j, first + j));
+          }
+        }
+        std::copy_n(column_sums, width, parts + begin / size * n + first);
+      }
+    });
+    for (int64_t c = 0; c < channels; ++c) {
+      sums[c] = 0;
+      for (int64_t j = c * pixels; j < (c + 1) * pixels; ++j) {
+        for (int64_t begin = 0; begin < images; begin += size) {
+          sums[c] += parts[begin / size * n + j];
+        }
+      }
+    }
+  }
+
+  // to[column] = of(c) for each column of channel c.
+  template <typename T, typename Of>
+  void FillColumns(const Of& of, T* to) const {
+    for (int64_t c = 0; c < channels; ++c) {
+      std::fill_n(to + c * pixels, pixels, of(c));
+    }
+  }
+
+  // to[element] = at(element, column), by several threads.
+  template <typename T, typename At>
+  void FillElements(const At& at, T* to) const {
+    ParallelFor(images, RowsPerBlock(columns()), [&, n = columns()](int64_t begin, int64_t end) {
+      for (int64_t image = begin; image < end; ++image) {
+        HEADRACE_INDEPENDENT_ITERATIONS
+        for (int64_t j = 0; j < n; ++j) {
+          to[image * n + j] = at(image * n + j, j);
+        }
+      }
+    });
+  }
+
   int64_t images;
   int64_t channels;
   int64_t pixels;
@@ -75,16 +135,8 @@ void BatchNormKernel(const ExecutionContext& ctx) {
   const T* mean = ctx.Input("Mean").data<T>();
   const T* variance = ctx.Input("Variance").data<T>();
 
-  s.ForEachChannel([=, &s](int64_t c) {
-    double channel_mean = static_cast<double>(mean[c]);
-    double channel_variance = static_cast<double>(variance[c]);
-    if (!running) {
-      channel_mean = s.SumOfChannel<T>(c, [x](int64_t i) { return x[i]; }) / static_cast<double>(s.count);
-      // The mean is taken off first: the difference of large squares would cancel.
-      const double sum =
-          s.SumOfChannel<T>(c, [x, m = static_cast<T>(channel_mean)](int64_t i) { return (x[i] - m) * (x[i] - m); });
-      channel_variance = sum / static_cast<double>(s.count);
-    }
+  // Writes what is known of channel c and gives what its elements are multiplied by.
+  const auto finish = [=](int64_t c, double channel_mean, double channel_variance) {
     const auto m = static_cast<T>(channel_mean);
     const auto inverse = static_cast<T>(1 / std::sqrt(channel_variance + epsilon));
     mean_out[c] = running ? mean[c] : momentum * mean[c] + (1 - momentum) * m;
@@ -92,7 +144,47 @@ void BatchNormKernel(const ExecutionContext& ctx) {
         running ? variance[c] : momentum * variance[c] + (1 - momentum) * static_cast<T>(channel_variance);
     saved_mean[c] = m;
     saved_inverse[c] = inverse;
-    const T factor = inverse * scale[c];
+    return inverse * scale[c];
+  };
+  const auto count = static_cast<double>(s.count);
+  // The mean is taken off first: the difference of large squares would cancel.
+  if (s.HasFewPixels()) {
+    Tensor sums_memory;
+    Tensor columns_memory;
+    double* sums = Scratch<double>(&sums_memory, 2 * s.channels);
+    T* means = Scratch<T>(&columns_memory, 3 * s.columns());
+    T* factors = means + s.columns();
+    T* biases = factors + s.columns();
+    if (running) {
+      std::copy_n(mean, s.channels, sums);
+    } else {
+      s.SumColumns([x](int64_t i, int64_t) { return x[i]; }, sums);
+      std::for_each(sums, sums + s.channels, [count](double& sum) { sum /= count; });
+    }
+    s.FillColumns([sums](int64_t c) { return static_cast<T>(sums[c]); }, means);
+    if (!running) {
+      s.SumColumns([=](int64_t i, int64_t j) { return (x[i] - means[j]) * (x[i] - means[j]); }, sums + s.channels);
+    }
+    s.FillColumns(
+        [=, &s](int64_t c) {
+          return finish(c, sums[c], running ? static_cast<double>(variance[c]) : sums[s.channels + c] / count);
+        },
+        factors);
+    s.FillColumns([bias](int64_t c) { return bias[c]; }, biases);
+    s.FillElements([=](int64_t i, int64_t j) { return (x[i] - means[j]) * factors[j] + biases[j]; }, y);
+    return;
+  }
+  s.ForEachChannel([=, &s](int64_t c) {
+    double channel_mean = static_cast<double>(mean[c]);
+    double channel_variance = static_cast<double>(variance[c]);
+    if (!running) {
+      channel_mean = s.SumOfChannel<T>(c, [x](int64_t i) { return x[i]; }) / count;
+      channel_variance = s.SumOfChannel<T>(c, [x, m = static_cast<T>(channel_mean)](int64_t i) {
+        return (x[i] - m) * (x[i] - m);
+      }) / count;
+    }
+    const auto m = static_cast<T>(channel_mean);
+    const T factor = finish(c, channel_mean, channel_variance);
     s.ForEachRow(c, [=, &s, b = bias[c]](int64_t row) {
       for (int64_t i = row; i < row + s.pixels; ++i) {
         y[i] = (x[i] - m) * factor + b;
@@ -120,20 +212,56 @@ void BatchNormGradKernel(const ExecutionContext& ctx) {
   const T* saved_mean = ctx.Input("SavedMean").data<T>();
   const T* saved_inverse = ctx.Input("SavedVariance").data<T>();
 
+  // Writes the gradients of Scale and Bias for channel c, whose sums are Σ dy and Σ dy · h.
+  const auto finish = [=](int64_t c, double sum, double dot) {
+    if (dbias != nullptr) {
+      dbias[c] = static_cast<T>(sum);
+    }
+    if (dscale != nullptr) {
+      dscale[c] = static_cast<T>(dot);
+    }
+  };
+  const auto share = [count = static_cast<T>(s.count), running](double sum) {
+    return running ? T(0) : static_cast<T>(sum) / count;
+  };
+  if (s.HasFewPixels()) {
+    Tensor sums_memory;
+    Tensor columns_memory;
+    double* sums = Scratch<double>(&sums_memory, 2 * s.channels);
+    double* dots = sums + s.channels;
+    T* means = Scratch<T>(&columns_memory, 5 * s.columns());
+    T* inverses = means + s.columns();
+    s.FillColumns([=](int64_t c) { return saved_mean[c]; }, means);
+    s.FillColumns([=](int64_t c) { return saved_inverse[c]; }, inverses);
+    s.SumColumns([=](int64_t i, int64_t) { return dy[i]; }, sums);
+    s.SumColumns([=](int64_t i, int64_t j) { return dy[i] * ((x[i] - means[j]) * inverses[j]); }, dots);
+    for (int64_t c = 0; c < s.channels; ++c) {
+      finish(c, sums[c], dots[c]);
+    }
+    if (dx != nullptr) {
+      T* factors = inverses + s.columns();
+      T* sum_shares = factors + s.columns();
+      T* dot_shares = sum_shares + s.columns();
+      s.FillColumns([=](int64_t c) { return scale[c] * saved_inverse[c]; }, factors);
+      s.FillColumns([=](int64_t c) { return share(sums[c]); }, sum_shares);
+      s.FillColumns([=](int64_t c) { return share(dots[c]); }, dot_shares);
+      s.FillElements(
+          [=](int64_t i, int64_t j) {
+            return factors[j] * (dy[i] - sum_shares[j] - (x[i] - means[j]) * inverses[j] * dot_shares[j]);
+          },
+          dx);
+    }
+    return;
+  }
   s.ForEachChannel([=, &s](int64_t c) {
     const T mean = saved_mean[c];
     const T inverse = saved_inverse[c];
-    const auto sum = static_cast<T>(s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i]; }));
-    const auto dot = static_cast<T>(s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i] * ((x[i] - mean) * inverse); }));
-    if (dbias != nullptr) {
-      dbias[c] = sum;
-    }
-    if (dscale != nullptr) {
-      dscale[c] = dot;
-    }
+    const double sum = s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i]; });
+    const double dot = s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i] * ((x[i] - mean) * inverse); });
+    finish(c, sum, dot);
     if (dx != nullptr) {
-      const T sum_share = running ? T(0) : sum / static_cast<T>(s.count);
-      const T dot_share = running ? T(0) : dot / static_cast<T>(s.count);
+      const T sum_share = share(sum);
+      const T dot_share = share(dot);
       s.ForEachRow(c, [=, &s, factor = scale[c] * inverse](int64_t row) {
         for (int64_t i = row; i < row + s.pixels; ++i) {
           dx[i] = factor * (dy[i] - sum_share - (x[i] - mean) * inverse * dot_share);

@@ -141,7 +141,8 @@ void InferBeamSearch(InferShapeContext& ctx) {
   HR_ENFORCE(level < levels || (levels == 0 && !ctx.IsRuntime()), InvalidArgument,
              "input scores: expected a LoD of more than ", level, " levels (attribute level), got ", levels);
   const DDim scores = ctx.InputDim("scores");
-  EnforceDims(ctx, "pre_ids", {scores[0], 1});
+  // Fluid's programs give [prefixes, 1, 1] as well.
+  EnforceDims(ctx, "pre_ids", ctx.InputDim("pre_ids").size() == 3 ? DDim{scores[0], 1, 1} : DDim{scores[0], 1});
   EnforceType(ctx, "pre_ids", DataType::kInt64);
   EnforceDims(ctx, "pre_scores", {scores[0], 1});
   EnforceSameType(ctx, "pre_scores", "scores");

@@ -4,6 +4,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/labels.h"
 #include "operators/sigmoid.h"
 
 namespace headrace::ops {
@@ -58,7 +59,7 @@ DDim CheckBprLoss(const InferShapeContext& ctx) {
   const DDim x = ctx.InputDim("X");
   HR_ENFORCE(x[1] < 0 || x[1] >= 2, InvalidArgument, "input X: expected at least two classes, got dims ", ToString(x));
   EnforceDims(ctx, "Label", {x[0], 1});
-  EnforceType(ctx, "Label", DataType::kInt64);
+  EnforceNumbers(ctx, "Label");
   return {x[0], 1};
 }
 

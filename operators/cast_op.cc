@@ -112,10 +112,13 @@ HEADRACE_REGISTER_OP(cast)
         "becomes a narrower one modulo 2^bits.")
     .Input("X", "any tensor")
     .Output("Out", "dims and LoD of X")
-    .Attr<int32_t>("in_dtype", "DataType of X")
+    .Attr<int32_t>("in_dtype", "DataType that X is declared with")
     .Attr<int32_t>("out_dtype", "DataType of Out")
     .InferShape([](InferShapeContext& ctx) {
-      EnforceType(ctx, "X", TypeAttr(ctx, "in_dtype"));
+      const DataType declared = TypeAttr(ctx, "in_dtype");
+      if (!ctx.IsRuntime() || !MayBeGivenAs(declared, ctx.InputType("X"))) {
+        EnforceType(ctx, "X", declared);
+      }
       SetOutput(ctx, "Out", ctx.InputDim("X"), TypeAttr(ctx, "out_dtype"));
       ctx.ShareLoD("X", "Out");
     })

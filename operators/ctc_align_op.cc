@@ -62,9 +62,9 @@ void CtcAlignKernel(const ExecutionContext& ctx) {
     kept.push_back(kept.back() + n);
   });
   LoDTensor* out = ctx.Output("Output");
-  if (kept.back() == 0) {  // Fluid's
+  if (kept.back() == 0) {  // Fluid's: a row that belongs to no sequence
     *out->Resize({1, 1}).template mutable_data<T>() = T(-1);
-    out->set_lod({});
+    out->set_lod({std::move(kept)});
     return;
   }
   T* to = out->Resize({static_cast<int64_t>(kept.back()), 1}).template mutable_data<T>();
@@ -85,10 +85,9 @@ HEADRACE_REGISTER_OP(ctc_align)
     .Input("Input", "int32 or int64 [rows, 1] with LoD, or [N, rows] with InputLength")
     .Input("InputLength", "[N] or [N, 1], dtype of Input: how many rows each sequence has; the others are padding",
            kDispensable)
-    .Output(
-        "Output",
-        "[rows that stay, 1], dtype of Input, with LoD; if no row of any sequence stays, [[-1]] without a LoD. With "
-        "InputLength dims of Input, padded with padding_value")
+    .Output("Output",
+            "[rows that stay, 1], dtype of Input, with LoD; if no row of any sequence stays, [[-1]], which belongs to "
+            "none. With InputLength dims of Input, padded with padding_value")
     .Output("OutputLength", "with InputLength: [N, 1], dtype of Input: how many rows stay", kDispensable)
     .Attr<int32_t>("blank", "the label of nothing", 0)
     .Attr<bool>("merge_repeated", "whether equal labels in a row make one", true)

@@ -1,6 +1,7 @@
 // What operators with two inputs share, of which Y is broadcast into X.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -14,6 +15,8 @@
 namespace headrace::ops {
 
 // The dims of Y as they lie under those of X: Y's, with ones on both sides. Throws InvalidArgument if they do not fit.
+// Where both have dims that only the run knows, both hang on what is fed, whose extents may differ from those declared:
+// then only the run compares them.
 inline DDim AlignY(const DDim& x, const DDim& y, int32_t axis) {
   HR_ENFORCE(y.size() <= x.size(), InvalidArgument, "input Y: expected no more dimensions than X of dims ", ToString(x),
              " has, got dims ", ToString(y));
@@ -25,9 +28,11 @@ inline DDim AlignY(const DDim& x, const DDim& y, int32_t axis) {
   }
   HR_ENFORCE(begin + rank <= x.size(), InvalidArgument, "attribute axis: Y of dims ", ToString(y),
              " does not fit into X of dims ", ToString(x), " at axis ", axis);
+  const auto hangs_on_feeds = [](const DDim& dims) { return std::find(dims.begin(), dims.end(), -1) != dims.end(); };
+  const bool compared = !(hangs_on_feeds(x) && hangs_on_feeds(y));
   DDim aligned(x.size(), 1);
   for (size_t d = 0; d < rank; ++d) {
-    HR_ENFORCE(y[d] == 1 || Fits(y[d], x[begin + d]), InvalidArgument, "input Y: expected ", x[begin + d],
+    HR_ENFORCE(!compared || y[d] == 1 || Fits(y[d], x[begin + d]), InvalidArgument, "input Y: expected ", x[begin + d],
                " or 1 for dimension ", d, " of dims ", ToString(y), ", as X has dims ", ToString(x), " and axis is ",
                axis);
     aligned[begin + d] = y[d];

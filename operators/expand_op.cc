@@ -24,6 +24,7 @@ struct Expand {
     }
   }
   int64_t From(size_t d, int64_t i) const { return i % x[d]; }
+  static bool KeepsRows(const OpArgs& args, size_t rank) { return rank > 0 && args.Ints(kExpandTimes, rank)[0] == 1; }
   DDim out;
   DDim x;
 };

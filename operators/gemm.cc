@@ -129,11 +129,9 @@ struct Part {
 // way.
 inline void TransposeSquare(const float* from, int64_t stride, float* to, int64_t to_stride) {
   typedef float Vector __attribute__((vector_size(32)));
-  const auto load = [&](int row) __attribute__((always_inline)) {
-    Vector v;
-    __builtin_memcpy(&v, from + row * stride, sizeof(v));
-    return v;
-  };
+  // Not returned: without AVX, the ABI has no place for what a function returns, be it inlined or not.
+  const auto load = [&](int row, Vector* v)
+                        __attribute__((always_inline)) { __builtin_memcpy(v, from + row * stride, sizeof(*v)); };
   const auto store = [&](int row, const Vector& low, const Vector& high) __attribute__((always_inline)) {
     const Vector first = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
     const Vector second = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
@@ -145,7 +143,11 @@ inline void TransposeSquare(const float* from, int64_t stride, float* to, int64_
     Vector column[4];
   };
   const auto four = [&](int row) __attribute__((always_inline)) {
-    const Vector a = load(row), b = load(row + 1), c = load(row + 2), d = load(row + 3);
+    Vector a, b, c, d;
+    load(row, &a);
+    load(row + 1, &b);
+    load(row + 2, &c);
+    load(row + 3, &d);
     const Vector ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
     const Vector cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13);
     const Vector ab2 = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);

@@ -9,6 +9,7 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/labels.h"
 #include "operators/reduction.h"
 #include "operators/row_gradient.h"
 
@@ -138,7 +139,7 @@ int64_t CheckHierarchicalSigmoid(const InferShapeContext& ctx) {
   EnforceDims(ctx, "W", {-1, x[1]});
   EnforceSameType(ctx, "W", "X");
   EnforceDims(ctx, "Label", ctx.InputDim("Label").size() == 1 ? DDim{x[0]} : DDim{x[0], 1});
-  EnforceType(ctx, "Label", DataType::kInt64);
+  EnforceNumbers(ctx, "Label");
   const int64_t nodes = ctx.InputDim("W")[0];
   if (ctx.HasInput("Bias")) {
     const DDim bias = ctx.InputDim("Bias");

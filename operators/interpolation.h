@@ -1,12 +1,11 @@
-// What bilinear_interp and nearest_interp share: images of another size, whose elements come from places in between
-// those of the input.
+// What bilinear_interp, nearest_interp and trilinear_interp share: images or volumes of another size, whose elements
+// come from places in between those of the input.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <type_traits>
-#include <utility>
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
@@ -35,35 +34,38 @@ struct PixelAlignment {
   bool centers;  // pixels are areas, of which the centers are compared
 };
 
-using ImageSize = std::pair<int64_t, int64_t>;  // height and width
+// Below, `spatial` is 2 for images, whose depth is 1, or 3 for volumes.
 
-Extents ExtentsOfX(const AttributeIndex& op, const DDim& x);
 // The dims of the result for `x`.
-DDim ResizedDims(const AttributeIndex& op, const DDim& x, const ImageSize& size);
+DDim ResizedDims(const AttributeIndex& op, size_t spatial, const DDim& x, const Extents& size);
 // The size of the result: of the first of SizeTensor, OutSize, Scale that is given, or of the attributes.
-ImageSize ReadOutSize(const ExecutionContext& ctx);
+Extents ReadOutSize(const ExecutionContext& ctx, size_t spatial);
 // Checks the inputs that operator and gradient share; returns the dims of Out, as far as they are known.
-DDim CheckInterpolate(const InferShapeContext& ctx);
-OpRegistrar&& InterpolateAttrs(OpRegistrar&& op);
+DDim CheckInterpolate(const InferShapeContext& ctx, size_t spatial);
+OpRegistrar&& InterpolateAttrs(OpRegistrar&& op, size_t spatial);
 
 // How the elements of the result come from those of the input. An element is one of each of `channels` that lie side by
 // side; with the channels first each channel of an image counts as an image.
 //
 // Interpolation::Sources(alignment, extent of X, extent of Out) gives a PoolVector<PixelSource>, one for each place of
-// the result; where Interpolation::kLinear is false, `low` alone counts.
+// the result; where Interpolation::kLinear is false, `low` alone counts. Interpolation::kSpatial is 2 or 3.
 template <typename T, typename Interpolation>
 struct InterpolationPlan {
-  InterpolationPlan(const ExecutionContext& ctx, const ImageSize& out) {
+  static constexpr size_t kSpatial = Interpolation::kSpatial;
+
+  InterpolationPlan(const ExecutionContext& ctx, const Extents& out) {
     const DDim& x = ctx.Input("X").dims();
-    const Extents in = ExtentsOfX(ctx.attrs(), x);
-    const PixelAlignment alignment(ctx.attrs());
-    rows = Interpolation::Sources(alignment, in.height, out.first);
-    cols = Interpolation::Sources(alignment, in.width, out.second);
     const bool channels_last = HasChannelsLast(ctx.attrs());
-    channels = channels_last ? x[3] : 1;
+    const Extents in = ExtentsOf(x, kSpatial, "X", channels_last);
+    const PixelAlignment alignment(ctx.attrs());
+    planes = Interpolation::Sources(alignment, in.depth, out.depth);
+    rows = Interpolation::Sources(alignment, in.height, out.height);
+    cols = Interpolation::Sources(alignment, in.width, out.width);
+    channels = channels_last ? x.back() : 1;
     images = channels_last ? x[0] : x[0] * x[1];
     in_width = in.width;
     in_size = in.height * in.width;
+    in_volume = in.Volume();
   }
 
   // Calls visit(place in the input, place in the result, weight) for all that count.
@@ -84,42 +86,57 @@ struct InterpolationPlan {
         visit(from * n + c, at + c, weight);
       }
     };
+    // Of one plane, with `share` of the weight.
+    const auto visit_plane = [&](int64_t base, const PixelSource& y, const PixelSource& x, T share) {
+      const int64_t low = base + y.low * in_width;
+      const auto top = static_cast<T>(y.weight);
+      const auto left = static_cast<T>(x.weight);
+      if constexpr (Interpolation::kLinear) {
+        const int64_t high = base + y.high * in_width;
+        visit_all(low + x.low, share * (top * left));
+        visit_all(low + x.high, share * (top * (1 - left)));
+        visit_all(high + x.low, share * ((1 - top) * left));
+        visit_all(high + x.high, share * ((1 - top) * (1 - left)));
+      } else {
+        visit_all(low + x.low, T(1));
+      }
+    };
     for (int64_t image = 0; image < images; ++image) {
-      const int64_t base = image * in_size;
-      for (const PixelSource& y : rows) {
-        for (const PixelSource& x : cols) {
-          const int64_t low = base + y.low * in_width;
-          const auto top = static_cast<T>(y.weight);
-          const auto left = static_cast<T>(x.weight);
-          if constexpr (Interpolation::kLinear) {
-            const int64_t high = base + y.high * in_width;
-            visit_all(low + x.low, top * left);
-            visit_all(low + x.high, top * (1 - left));
-            visit_all(high + x.low, (1 - top) * left);
-            visit_all(high + x.high, (1 - top) * (1 - left));
-          } else {
-            visit_all(low + x.low, T(1));
+      const int64_t base = image * in_volume;
+      for (const PixelSource& z : planes) {
+        for (const PixelSource& y : rows) {
+          for (const PixelSource& x : cols) {
+            if constexpr (kSpatial == 3) {
+              const auto front = static_cast<T>(z.weight);
+              visit_plane(base + z.low * in_size, y, x, front);
+              visit_plane(base + z.high * in_size, y, x, 1 - front);
+            } else {
+              visit_plane(base, y, x, T(1));
+            }
+            at += n;
           }
-          at += n;
         }
       }
     }
   }
 
+  PoolVector<PixelSource> planes;
   PoolVector<PixelSource> rows;
   PoolVector<PixelSource> cols;
   int64_t images;
   int64_t channels;
   int64_t in_width;
-  int64_t in_size;
+  int64_t in_size;    // of a plane
+  int64_t in_volume;  // of all planes
 };
 
 template <typename T, typename Interpolation>
 void InterpolateKernel(const ExecutionContext& ctx) {
-  const ImageSize size = ReadOutSize(ctx);
+  constexpr size_t kSpatial = Interpolation::kSpatial;
+  const Extents size = ReadOutSize(ctx, kSpatial);
   const LoDTensor& x_tensor = ctx.Input("X");
   LoDTensor* out_tensor = ctx.Output("Out");
-  out_tensor->Resize(ResizedDims(ctx.attrs(), x_tensor.dims(), size));
+  out_tensor->Resize(ResizedDims(ctx.attrs(), kSpatial, x_tensor.dims(), size));
   T* out = out_tensor->mutable_data<T>();
   if (out_tensor->numel() == 0) {
     return;
@@ -149,21 +166,23 @@ void InterpolateGradKernel(const ExecutionContext& ctx) {
     return;
   }
   const T* d = out_grad.data<T>();
-  const Extents out = ExtentsOf(out_grad.dims(), 2, "Out@GRAD", HasChannelsLast(ctx.attrs()));
-  InterpolationPlan<T, Interpolation>(ctx, {out.height, out.width}).ForEach([=](int64_t from, int64_t to, T weight) {
-    dx[from] += weight * d[to];
-  });
+  const Extents out = ExtentsOf(out_grad.dims(), Interpolation::kSpatial, "Out@GRAD", HasChannelsLast(ctx.attrs()));
+  InterpolationPlan<T, Interpolation>(ctx, out).ForEach(
+      [=](int64_t from, int64_t to, T weight) { dx[from] += weight * d[to]; });
 }
 
 // Registers an operator and its gradient.
 template <typename Interpolation>
 void RegisterInterpolation(const std::string& type, const std::string& comment) {
+  constexpr size_t kSpatial = Interpolation::kSpatial;
   OpRegistrar(type)
       .Comment(comment)
-      .Input("X", LayoutNames(2))
-      .Output("Out", "[N, C, out_h, out_w] or [N, out_h, out_w, C]")
-      .With(InterpolateAttrs)
-      .InferShape([](InferShapeContext& ctx) { SetKnownOutput(ctx, "Out", CheckInterpolate(ctx), ctx.InputType("X")); })
+      .Input("X", LayoutNames(kSpatial))
+      .Output("Out", "as X, of the size that is asked for")
+      .With(InterpolateAttrs, kSpatial)
+      .InferShape([](InferShapeContext& ctx) {
+        SetKnownOutput(ctx, "Out", CheckInterpolate(ctx, kSpatial), ctx.InputType("X"));
+      })
       .template Kernel<float>(InterpolateKernel<float, Interpolation>)
       .template Kernel<double>(InterpolateKernel<double, Interpolation>)
       .template Kernel<uint8_t>(InterpolateKernel<uint8_t, Interpolation>)
@@ -176,9 +195,9 @@ void RegisterInterpolation(const std::string& type, const std::string& comment) 
       .Input("X", "as in the operator; only its dims are used", kShapeOnly)
       .Input("Out@GRAD", "gradient of Out")
       .Output("X@GRAD", "dims of X")
-      .With(InterpolateAttrs)
+      .With(InterpolateAttrs, kSpatial)
       .InferShape([](InferShapeContext& ctx) {
-        EnforceDims(ctx, "Out@GRAD", CheckInterpolate(ctx));
+        EnforceDims(ctx, "Out@GRAD", CheckInterpolate(ctx, kSpatial));
         EnforceSameType(ctx, "Out@GRAD", "X");
         InferGradients(ctx, {"X"});
       })

@@ -1,4 +1,4 @@
-// The labels of losses over classes.
+// Numbers of classes: labels of losses, and what else names rows of a table.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,14 @@
 #include "operators/kernel_util.h"
 
 namespace headrace::ops {
+
+// Checks numbers of classes or of rows: int64. Declared they may be as float32, the dtype of layers.data unless a
+// program says another, which may be fed int64 all the same.
+inline void EnforceNumbers(const InferShapeContext& ctx, HashedName slot) {
+  if (ctx.IsRuntime() || ctx.InputType(slot) != DataType::kFloat32) {
+    EnforceType(ctx, slot, DataType::kInt64);
+  }
+}
 
 // The classes of the rows, from a label tensor of int64 [..., 1] or [...].
 class HardLabels {
@@ -40,7 +48,7 @@ inline DDim CheckHardLabels(const InferShapeContext& ctx, DDim losses, size_t cl
     losses.erase(losses.begin() + static_cast<std::ptrdiff_t>(classes));
   }
   EnforceDims(ctx, "Label", losses);
-  EnforceType(ctx, "Label", DataType::kInt64);
+  EnforceNumbers(ctx, "Label");
   return losses;
 }
 

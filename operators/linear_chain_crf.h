@@ -8,6 +8,7 @@
 #include "framework/lod_tensor.h"
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/labels.h"
 #include "operators/sequences.h"
 
 namespace headrace::ops {
@@ -60,7 +61,7 @@ inline DDim CheckCrf(const InferShapeContext& ctx) {
   if (ctx.HasInput("Label")) {
     const bool column = padded && ctx.InputDim("Label").size() == 3;
     EnforceDims(ctx, "Label", column ? DDim{label[0], label[1], 1} : label);
-    EnforceType(ctx, "Label", DataType::kInt64);
+    EnforceNumbers(ctx, "Label");
   }
   if (padded) {
     EnforceLengths(ctx, "Length", emission[0]);

@@ -96,6 +96,7 @@ HEADRACE_REGISTER_OP(lod_reset)
       SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
       const int32_t given = ctx.HasInput("Y") ? ctx.InputLoDLevel("Y") : 0;
       const int32_t above = ctx.Attr<bool>("append") ? ctx.InputLoDLevel("X") : 0;
+      ctx.ShareLoD("X", "Out");  // where Out is X, the kernel finds that of X still there
       ctx.SetOutputLoDLevel("Out", given > 0 ? given : above + 1);
     })
     .With(KernelForAllTypes, LoDResetKernel)

@@ -7,6 +7,7 @@
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/kernel_util.h"
+#include "operators/labels.h"
 
 namespace headrace::ops {
 namespace {
@@ -93,7 +94,7 @@ template <bool kColumn>
 DDim LookupDims(const InferShapeContext& ctx) {
   EnforceRank(ctx, "W", 2);
   EnforceRankAtLeast(ctx, "Ids", kColumn ? 2 : 1);
-  EnforceType(ctx, "Ids", DataType::kInt64);
+  EnforceNumbers(ctx, "Ids");
   const DDim w = ctx.InputDim("W");
   DDim dims = ctx.InputDim("Ids");
   if constexpr (kColumn) {

@@ -8,6 +8,8 @@
 
 #include "framework/op_registry.h"
 #include "operators/kernel_util.h"
+#include "operators/labels.h"
+#include "operators/log_uniform.h"
 #include "operators/philox.h"
 #include "operators/reduction.h"
 #include "operators/row_gradient.h"
@@ -21,7 +23,9 @@ enum Sampler : int32_t { kUniform = 0, kLogUniform = 1, kCustom = 2 };
 class Noise {
  public:
   explicit Noise(const ExecutionContext& ctx)
-      : sampler_(ctx.Attr<int32_t>("sampler")), classes_(ctx.Attr<int32_t>("num_total_classes")) {
+      : sampler_(ctx.Attr<int32_t>("sampler")),
+        classes_(ctx.Attr<int32_t>("num_total_classes")),
+        log_uniform_(classes_) {
     if (sampler_ == kCustom) {
       probability_ = ctx.Input("CustomDistProbs").data<float>();
       alias_ = ctx.Input("CustomDistAlias").data<int32_t>();
@@ -34,10 +38,8 @@ class Noise {
     switch (sampler_) {
       case kUniform:
         return 1.0 / static_cast<double>(classes_);
-      case kLogUniform: {
-        const auto x = static_cast<double>(label);
-        return std::log((x + 2) / (x + 1)) / std::log(static_cast<double>(classes_) + 1);
-      }
+      case kLogUniform:
+        return log_uniform_.Probability(label);
       default:
         return static_cast<double>(probability_[label]);
     }
@@ -50,7 +52,7 @@ class Noise {
       case kUniform:
         return static_cast<int64_t>(u * n);
       case kLogUniform:
-        return std::clamp<int64_t>(static_cast<int64_t>(std::exp(u * std::log(n + 1))) - 1, 0, classes_ - 1);
+        return log_uniform_.Draw(u);
       default: {  // A. J. Walker's alias method, 1977
         const auto column = static_cast<int64_t>(u * n);
         if (v < static_cast<double>(alias_probability_[column])) {
@@ -67,6 +69,7 @@ class Noise {
  private:
   int32_t sampler_;
   int64_t classes_;
+  LogUniform log_uniform_;
   const float* probability_ = nullptr;
   const int32_t* alias_ = nullptr;
   const float* alias_probability_ = nullptr;
@@ -81,9 +84,6 @@ void SampleLabels(const ExecutionContext& ctx, const Noise& noise, int64_t* samp
   const auto& custom = ctx.Attr<std::vector<int32_t>>("custom_neg_classes");
   const int64_t true_count = label_dims.size() == 2 ? label_dims[1] : 1;
   const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
-  const auto uniform = [](uint32_t high, uint32_t low) {
-    return static_cast<double>((static_cast<uint64_t>(high) << 32 | low) >> 11) * 0x1p-53;
-  };
   for (int64_t r = 0; r < label_dims[0]; ++r) {
     for (int64_t k = 0; k < true_count; ++k, ++label) {
       HR_ENFORCE(0 <= *label && *label < classes, OutOfRange, "input Label: row ", r, " has class ", *label,
@@ -96,7 +96,7 @@ void SampleLabels(const ExecutionContext& ctx, const Noise& noise, int64_t* samp
     }
     for (int64_t k = 0; k < count; ++k) {
       const PhiloxBlock bits = stream.Block(static_cast<uint64_t>(r * count + k));
-      *samples++ = noise.Draw(uniform(bits[0], bits[1]), uniform(bits[2], bits[3]));
+      *samples++ = noise.Draw(UniformOfBits(bits[0], bits[1]), UniformOfBits(bits[2], bits[3]));
     }
   }
 }
@@ -206,7 +206,7 @@ DDim CheckNce(const InferShapeContext& ctx) {
   const DDim label = ctx.InputDim("Label");
   HR_ENFORCE((label.size() == 1 || label.size() == 2) && Fits(label[0], input[0]), InvalidArgument,
              "input Label: expected dims [", input[0], ", number of true classes], got ", ToString(label));
-  EnforceType(ctx, "Label", DataType::kInt64);
+  EnforceNumbers(ctx, "Label");
   EnforceDims(ctx, "Weight", {classes, input[1]});
   EnforceSameType(ctx, "Weight", "Input");
   if (ctx.HasInput("Bias")) {

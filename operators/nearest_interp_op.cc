@@ -9,6 +9,7 @@ namespace {
 
 struct NearestPixel {
   static constexpr bool kLinear = false;
+  static constexpr size_t kSpatial = 2;
   static PoolVector<PixelSource> Sources(const PixelAlignment& alignment, int64_t in, int64_t out) {
     const double ratio = alignment.Ratio(in, out);
     PoolVector<PixelSource> sources;

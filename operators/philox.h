@@ -48,6 +48,11 @@ class PhiloxStream {
   uint64_t stream_;
 };
 
+// A number from [0, 1), a multiple of 2^-53, from 64 random bits.
+inline double UniformOfBits(uint32_t high, uint32_t low) {
+  return static_cast<double>((static_cast<uint64_t>(high) << 32 | low) >> 11) * 0x1p-53;
+}
+
 // The stream of an operator's `seed` attribute: of that seed, or, if it is 0, of a fresh one from the operating system.
 PhiloxStream StreamOfSeed(int32_t seed, uint64_t stream = 0);
 

@@ -41,6 +41,12 @@ PoolAxis WholeAxis(int64_t inputs) {
 }
 
 PoolAxis SlidingAxis(const Window& window, int64_t inputs, bool ceil, const char* dimension) {
+  // Fluid's number of positions is a quotient that is truncated towards 0: where the window hangs over the end by less
+  // than its stride, there is one.
+  const int64_t over = window.size - (inputs + window.Paddings());
+  if (inputs > 0 && over > 0 && over < window.stride + (ceil ? window.stride - 1 : 0)) {
+    return {window, inputs, 1};
+  }
   const int64_t outputs = OutputSize(window, inputs, ceil, "X", dimension);
   if (outputs < 0) {
     PoolAxis axis;

@@ -18,7 +18,7 @@ void SamplingIdKernel(const ExecutionContext& ctx) {
   const T* x = ctx.Input("X").data<T>();
   for (int64_t r = 0; r < dims[0]; ++r, x += dims[1]) {
     const PhiloxBlock bits = stream.Block(static_cast<uint64_t>(r));
-    const double u = static_cast<double>((static_cast<uint64_t>(bits[0]) << 32 | bits[1]) >> 11) * 0x1p-53;
+    const double u = UniformOfBits(bits[0], bits[1]);
     double left = min + (max - min) * u;
     int64_t chosen = 0;
     while (chosen + 1 < dims[1] && (left -= static_cast<double>(x[chosen])) >= 0) {

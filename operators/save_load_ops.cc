@@ -1,15 +1,12 @@
 // save, save_combine, load, load_combine: tensors in files, in the format of framework/tensor_serialization.h. A
 // combined file holds one tensor after the other.
-#include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <ios>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "framework/file_replacement.h"
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/tensor_serialization.h"
@@ -18,57 +15,16 @@
 namespace headrace::ops {
 namespace {
 
-class FileSource : public ByteSource {
- public:
-  explicit FileSource(const std::string& path)
-      : FileSource(path, std::ifstream(path, std::ios::binary | std::ios::ate)) {}
-
- private:
-  FileSource(const std::string& path, std::ifstream file) : ByteSource("'" + path + "'", SizeOf(path, &file)) {
-    file_ = std::move(file);
-    file_.seekg(0);
-  }
-
-  static uint64_t SizeOf(const std::string& path, std::ifstream* file) {
-    HR_ENFORCE(file->is_open(), IoError, "cannot open '", path, "' for reading");
-    return static_cast<uint64_t>(file->tellg());
-  }
-
-  void ReadImpl(void* to, uint64_t bytes) override {
-    file_.read(static_cast<char*>(to), static_cast<std::streamsize>(bytes));
-    HR_ENFORCE(file_.good() || bytes == 0, IoError, "reading ", name(), " failed");
-  }
-
-  std::ifstream file_;
-};
-
 // Appears under its name when it is complete.
 void WriteFile(const std::string& path, bool overwrite, const PoolVector<const LoDTensor*>& tensors) {
-  namespace fs = std::filesystem;
   std::error_code error;
-  HR_ENFORCE(overwrite || !fs::exists(path, error), AlreadyExists, "'", path,
+  HR_ENFORCE(overwrite || !std::filesystem::exists(path, error), AlreadyExists, "'", path,
              "' exists already; set attribute overwrite, or name another file");
-  if (const fs::path folder = fs::path(path).parent_path(); !folder.empty()) {
-    fs::create_directories(folder, error);
-    HR_ENFORCE(!error, IoError, "cannot make the folder '", folder.string(), "': ", error.message());
+  FileReplacement file(path);
+  for (const LoDTensor* tensor : tensors) {
+    WriteTensor(*tensor, &file);
   }
-  const std::string unfinished = path + ".unfinished";
-  {
-    std::ofstream file(unfinished, std::ios::binary | std::ios::trunc);
-    HR_ENFORCE(file.is_open(), IoError, "cannot open '", unfinished, "' for writing");
-    for (const LoDTensor* tensor : tensors) {
-      const std::string header = SerializedHeader(*tensor);
-      file.write(header.data(), static_cast<std::streamsize>(header.size()));
-      file.write(static_cast<const char*>(tensor->raw_data()), static_cast<std::streamsize>(tensor->nbytes()));
-    }
-    file.close();
-    if (!file) {
-      fs::remove(unfinished, error);
-      Throw<IoError>("writing '", unfinished, "' failed");
-    }
-  }
-  fs::rename(unfinished, path, error);
-  HR_ENFORCE(!error, IoError, "cannot rename '", unfinished, "' to '", path, "': ", error.message());
+  file.Commit();
 }
 
 const LoDTensor& TensorOf(const Scope& scope, const std::string& name) {
@@ -97,17 +53,15 @@ class LoadOp : public OperatorBase {
 
  private:
   void RunImpl(const Scope& scope, const Place&) override {
-    FileSource source(Attr<std::string>("file_path"));
-    for (const std::string& name : Outputs("Out")) {
-      try {
-        ReadTensor(&source, scope.GetVar(name).GetMutable<LoDTensor>());
-      } catch (Error& error) {
-        error.SetVariable(name);
-        throw;
-      }
+    const auto& names = Outputs("Out");
+    std::vector<LoDTensor*> targets;
+    for (const std::string& name : names) {
+      targets.push_back(scope.GetVar(name).GetMutable<LoDTensor>());
     }
-    HR_ENFORCE(source.left() == 0, DataLoss, source.name(), " holds more than the ", Outputs("Out").size(),
-               " variables of output Out: ", source.left(), " bytes are left");
+    std::vector<LoDTensor> tensors = ReadTensors(Attr<std::string>("file_path"), names);  // or all stay as they are
+    for (size_t i = 0; i < targets.size(); ++i) {
+      *targets[i] = std::move(tensors[i]);
+    }
   }
 };
 

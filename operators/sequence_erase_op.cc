@@ -19,14 +19,14 @@ void SequenceEraseKernel(const ExecutionContext& ctx) {
   const auto stays = [&](T token) {
     return std::none_of(tokens.begin(), tokens.end(), [token](int32_t erased) { return token == erased; });
   };
-  const LoDOffsets& offsets = SequencesOf(ctx, "X");
+  const LoDOffsets& offsets = SequencesOrNoneOf(ctx, "X");
   LoDOffsets kept = {0};
   ForEachSequence(offsets, [&](int64_t, int64_t begin, int64_t end) {
     kept.push_back(kept.back() + static_cast<size_t>(std::count_if(x + begin, x + end, stays)));
   });
   LoDTensor* out = ctx.Output("Out");
   T* to = out->Resize({static_cast<int64_t>(kept.back()), 1}).template mutable_data<T>();
-  std::copy_if(x, x + x_tensor.numel(), to, stays);
+  std::copy_if(x, x + offsets.back(), to, stays);
   LoD lod = x_tensor.lod();
   lod.back() = std::move(kept);
   out->set_lod(std::move(lod));

@@ -14,6 +14,17 @@ const LoDOffsets& SequencesOf(const ExecutionContext& ctx, HashedName slot, size
   return x.lod().back();
 }
 
+const LoDOffsets& SequencesOrNoneOf(const ExecutionContext& ctx, HashedName slot) {
+  const LoDTensor& x = ctx.Input(slot);
+  const bool none =
+      x.lod_level() == 1 && x.lod()[0].size() >= 2 && x.lod()[0].back() == 0 && !x.dims().empty() && x.dims()[0] == 1;
+  if (!none) {
+    return SequencesOf(ctx, slot);
+  }
+  CheckLoD(x.lod(), 0);
+  return x.lod()[0];
+}
+
 void EnforceSequences(const InferShapeContext& ctx, HashedName slot, size_t rank) {
   EnforceRankAtLeast(ctx, slot, rank);
   HR_ENFORCE(!ctx.IsRuntime() || ctx.InputLoDLevel(slot) > 0, InvalidArgument, "input ", slot,
@@ -34,14 +45,14 @@ PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, HashedName slot, int6
   return lengths;
 }
 
-SequenceRanges::SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths) {
+SequenceRanges::SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths, bool may_be_none) {
   if (ctx.HasInput(lengths)) {
     const DDim& dims = ctx.Input(slot).dims();
     count_ = dims[0];
     width_ = dims[1];
     lengths_ = LengthsOf(ctx, lengths, width_);
   } else {
-    offsets_ = &SequencesOf(ctx, slot);
+    offsets_ = may_be_none ? &SequencesOrNoneOf(ctx, slot) : &SequencesOf(ctx, slot);
     count_ = SequenceCount(*offsets_);
   }
 }

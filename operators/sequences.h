@@ -18,6 +18,10 @@ namespace headrace::ops {
 // the slot if the variable has no LoD, or one that does not fit its rows.
 const LoDOffsets& SequencesOf(const ExecutionContext& ctx, HashedName slot, size_t i = 0);
 
+// As SequencesOf; and takes what ctc_align gives where no label stays: sequences that are all empty, and one row that
+// belongs to none of them. To be called by operators that look at the rows of sequences only.
+const LoDOffsets& SequencesOrNoneOf(const ExecutionContext& ctx, HashedName slot);
+
 // Checks that an input has at least `rank` dimensions and, at run time, a LoD: a program need not declare the LoD of
 // what it is fed. Throws InvalidArgument naming the slot.
 void EnforceSequences(const InferShapeContext& ctx, HashedName slot, size_t rank);
@@ -42,8 +46,8 @@ PoolVector<int64_t> LengthsOf(const ExecutionContext& ctx, HashedName slot, int6
 // input `lengths`, padded: sequence s begins with row s * dims[1].
 class SequenceRanges {
  public:
-  // Throws as SequencesOf or LengthsOf does.
-  SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths);
+  // Throws as SequencesOf or LengthsOf does; as SequencesOrNoneOf with `may_be_none`.
+  SequenceRanges(const ExecutionContext& ctx, HashedName slot, HashedName lengths, bool may_be_none = false);
 
   bool padded() const { return offsets_ == nullptr; }
   int64_t count() const { return count_; }

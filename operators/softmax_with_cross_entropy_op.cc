@@ -62,8 +62,11 @@ void LossOfRows(const Problem& problem, int64_t first, int64_t rows, const T* lo
     for (int64_t c = 0; c < cols; ++c) {
       row[c] /= sum;
     }
-    const T weight = hard_labels ? T((*hard_labels)[first + r] >= 0) : Sum(cols, soft_labels + r * cols);
-    loss[r] = weight * std::log(sum) - loss[r];
+    if (!hard_labels) {
+      loss[r] = Sum(cols, soft_labels + r * cols) * std::log(sum) - loss[r];
+    } else if ((*hard_labels)[first + r] >= 0) {  // else the loss is 0, whatever the logits are
+      loss[r] = std::log(sum) - loss[r];
+    }
   }
 }
 

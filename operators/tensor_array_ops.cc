@@ -106,11 +106,6 @@ class ArrayLengthOp : public OperatorBase {
   }
 };
 
-void EnforceArray(const VarDesc* desc, const char* slot) {
-  HR_ENFORCE(desc == nullptr || desc->kind == VarKind::kLoDTensorArray, TypeMismatch, slot,
-             ": expected a LoDTensorArray, '", desc->name, "' is a ", VarKindName(desc->kind));
-}
-
 void EnforcePlace(const InferShapeContext& ctx) {
   EnforceType(ctx, "I", DataType::kInt64);
   const DDim dims = ctx.InputDim("I");

@@ -45,7 +45,17 @@ void VectorExp(int64_t n, const T* x, T* y) {
 
 template <typename T>
 void VectorLog(int64_t n, const T* x, T* y) {
-  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> { return v.log(); });
+  // Eigen's takes denormals for the smallest normal number: they are computed from 2^64 times as large ones.
+  static constexpr T kSmallest = std::numeric_limits<T>::min();
+  static constexpr T kScale = static_cast<T>(0x1p64);
+  static const T log_of_scale = std::log(kScale);
+  ForEachChunk(n, x, y, [](const Chunk<T>& v) -> Chunk<T> {
+    if (!(v < kSmallest).any()) {
+      return v.log();
+    }
+    const Chunk<T> log = (v < kSmallest).select(v * kScale, v).log();
+    return (v < kSmallest).select(log - log_of_scale, log);
+  });
 }
 
 template <typename T>

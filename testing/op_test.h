@@ -31,6 +31,7 @@
 #include "framework/operator.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
+#include "testing/memory_declarations.h"
 
 namespace headrace {
 
@@ -105,7 +106,7 @@ class OpTest {
   // Compares the derivatives of the operator's gradient with central differences, in double: those of a random linear
   // combination of the output slots `outs`, by each element of the input slots `ins`. Compares those in float32 with
   // those in double, and what is inferred for the gradient at compile time, from known and from unknown (-1) dims, with
-  // what it gives.
+  // what it gives. What the gradient declares of its memory is checked as in Run.
   void CheckGradient(const std::vector<std::string>& ins, const std::vector<std::string>& outs,
                      double tolerance = 1e-7);
 
@@ -186,6 +187,24 @@ class Generator {
 inline void RunOp(OpDesc op, const Scope& scope) {
   OpRegistry::Check(op);
   OpRegistry::Create(op)->Run(scope, CPUPlace());
+}
+
+inline void CheckMemory(const OpDesc& op, const std::function<void(Scope*)>& fill) {
+  for (const std::string& fault : BrokenMemoryDeclarations(op, fill)) {
+    ADD_FAILURE() << fault;
+  }
+}
+
+// Copies the inputs of `op` that are tensors from one scope to another.
+inline void CopyInputs(const OpDesc& op, const Scope& from, Scope* to) {
+  for (const std::string& name : op.InputNames()) {
+    if (name != kEmptyVarName && from.GetVar(name).IsType<LoDTensor>()) {
+      const auto& tensor = from.GetVar(name).Get<LoDTensor>();
+      auto* copy = to->Var(name)->GetMutable<LoDTensor>();
+      copy->CopyFrom(tensor);
+      copy->set_lod(tensor.lod());
+    }
+  }
 }
 
 // The same elements, one element further in memory that is aligned: as foreign memory may lie.
@@ -315,6 +334,7 @@ inline void OpTest::Run() {
   CheckInference();
   if (deterministic_) {
     CheckShifted();
+    op_test_internal::CheckMemory(op_, [this](Scope* scope) { FillScope(scope, false); });
   }
 }
 
@@ -460,6 +480,9 @@ inline std::map<std::string, LoDTensor> OpTest::Gradients(const std::vector<std:
           name = kEmptyVarName;
         }
       }
+    }
+    if (type == DataType::kFloat64 && deterministic_) {
+      op_test_internal::CheckMemory(gradient, [&](Scope* to) { op_test_internal::CopyInputs(gradient, scope, to); });
     }
     op_test_internal::RunOp(gradient, scope);
     for (const std::string& name : gradient.OutputNames()) {

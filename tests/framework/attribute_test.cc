@@ -61,9 +61,15 @@ TEST(Coerce, EmptyListFitsEveryList) {
   EXPECT_THROW(Coerce(std::vector<int64_t>{1}, std::vector<std::string>{}), TypeMismatch);
 }
 
-TEST(Coerce, RefusesBoolForIntegerAndBack) {
+TEST(Coerce, TakesAnIntegerForWhetherItIsNotZero) {
+  EXPECT_EQ(Coerce(int32_t{1}, bool{}), Attribute(true));
+  EXPECT_EQ(Coerce(int64_t{-2}, bool{}), Attribute(true));
+  EXPECT_EQ(Coerce(int32_t{0}, bool{}), Attribute(false));
+  EXPECT_THROW(Coerce(1.0, bool{}), TypeMismatch);
+}
+
+TEST(Coerce, RefusesBoolForInteger) {
   EXPECT_THROW(Coerce(true, int32_t{}), TypeMismatch);
-  EXPECT_THROW(Coerce(int32_t{1}, bool{}), TypeMismatch);
   EXPECT_THROW(Coerce(std::string("1"), int32_t{}), TypeMismatch);
 }
 

@@ -5,6 +5,7 @@
 
 #include "framework/executor.h"
 #include "framework/op_registry.h"
+#include "framework/op_role.h"
 #include "test_ops.h"
 
 namespace headrace {
@@ -292,6 +293,86 @@ TEST_F(BackwardTest, GradientDescentConverges) {
   EXPECT_NEAR(Values(scope_.GetVar("w").Get<LoDTensor>())[0], 0, 1e-6);
   EXPECT_EQ(scope_.GetVar("w").Get<LoDTensor>().raw_data(), memory);
 }
+
+int32_t RoleAttr(const ProgramDesc& program, const std::string& output) {
+  for (const auto& op : program.block(0).ops()) {
+    for (const std::string& name : op->OutputNames()) {
+      if (name == output) {
+        return op->Attr<int32_t>(kOpRoleAttr);
+      }
+    }
+  }
+  ADD_FAILURE() << "nothing writes " << output;
+  return -1;
+}
+
+TEST_F(BackwardTest, WhatIsAppendedHasItsRole) {
+  Parameter("w", {3});
+  Op("test_exp", {"w"}, "a");
+  Op("test_scale", {"a"}, "a", {{"factor", 2.0F}});  // so that the gradient of test_exp needs what is overwritten
+  Op("test_mul", {"a", "w"}, "b");
+  Op("test_mean", {"b"}, "loss");
+  const Pairs pairs = AppendBackward(&program_, "loss");
+  EXPECT_EQ(RoleAttr(program_, "a"), kRoleForward);
+  EXPECT_EQ(RoleAttr(program_, "loss"), kRoleForward | kRoleLoss);
+  EXPECT_EQ(RoleAttr(program_, "loss@GRAD"), kRoleBackward | kRoleLoss);
+  EXPECT_EQ(RoleAttr(program_, "b@GRAD"), kRoleBackward);
+  EXPECT_EQ(RoleAttr(program_, "w@GRAD"), kRoleBackward);
+  int saves = 0;
+  for (const auto& op : program_.block(0).ops()) {
+    if (op->type == "assign") {
+      ++saves;
+      EXPECT_EQ(op->Attr<int32_t>(kOpRoleAttr), kRoleBackward);
+    }
+  }
+  EXPECT_EQ(saves, 1);
+  const OpDesc& last = *program_.block(0).ops().back();
+  EXPECT_EQ(last.Attr<std::vector<std::string>>(kOpRoleVarAttr), (std::vector<std::string>{"w", "w@GRAD"}));
+}
+
+TEST_F(BackwardTest, ParametersThatAreNotTrainableAreLeftOut) {
+  Parameter("w", {3});
+  Parameter("frozen", {2});
+  program_.block(0).MutableVar("w").attrs["trainable"] = false;
+  Op("test_mul", {"w", "frozen"}, "a");
+  Op("test_mean", {"a"}, "loss");
+  EXPECT_EQ(AppendBackward(&program_, "loss"), (Pairs{{"frozen", "frozen@GRAD"}}));
+}
+
+// As in Fluid: the second backward pass goes by what the first optimizer has made of the parameter.
+class TwoOptimizersTest : public BackwardTest, public testing::WithParamInterface<bool> {};
+
+TEST_P(TwoOptimizersTest, GoOneAfterTheOther) {
+  const bool second_loss_is_built_later = GetParam();
+  Parameter("w", {3});
+  const auto build_second = [this] {
+    Op("test_mul", {"a", "w"}, "b");  // w³
+    Op("test_mean", {"b"}, "loss2");
+  };
+  Op("test_mul", {"w", "w"}, "a");
+  Op("test_mean", {"a"}, "loss1");
+  if (!second_loss_is_built_later) {
+    build_second();
+  }
+  const auto update = [this](const std::string& loss) {
+    const Pairs pairs = AppendBackward(&program_, loss);
+    ASSERT_EQ(pairs.size(), 1U);
+    Append(&program_, "test_sgd", {{"Param", {"w"}}, {"Grad", {pairs[0].second}}}, {{"ParamOut", {"w"}}},
+           {{"rate", 0.25F}, {"op_role", int32_t{kRoleOptimize}}});
+  };
+  update("loss1");
+  if (second_loss_is_built_later) {
+    build_second();
+  }
+  update("loss2");
+  Run({});
+  const float w = 3 - 0.25F * 2 * 3;
+  // d(a · w), where a was computed before the first update, and the rest is read after it.
+  const float expected = w - 0.25F * (9 + 2 * w * w);
+  EXPECT_NEAR(Values(scope_.GetVar("w").Get<LoDTensor>())[0], expected, 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Either, TwoOptimizersTest, testing::Bool());
 
 // A gradient in two operators, with a variable between them that its maker makes up.
 HEADRACE_REGISTER_OP(test_twice)

@@ -28,6 +28,14 @@ TEST(Errors, ContextIsAppendedToWhatAndLeavesTheMessage) {
   EXPECT_EQ(error.message(), "gone");
 }
 
+TEST(Errors, ANoteBelongsToTheMessage) {
+  NotFound error("gone");
+  error.SetOpType("conv2d");
+  error.AddNote("it was here yesterday");
+  EXPECT_EQ(error.message(), "gone; it was here yesterday");
+  EXPECT_STREQ(error.what(), "gone; it was here yesterday [operator 'conv2d']");
+}
+
 TEST(Errors, InnermostContextIsKept) {
   InvalidArgument error("bad");
   error.SetOpType("inner");

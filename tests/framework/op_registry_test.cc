@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "framework/op_role.h"
 #include "test_ops.h"
 
 namespace headrace {
@@ -151,12 +152,32 @@ TEST(OpCheck, AttributeCheckRuns) {
 
 TEST(OpRegistry, AttributesThatChooseALibraryAreLeftOut) {
   OpDesc op{"relu", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}};
-  op.attrs = {{"use_cudnn", true}, {"op_role", int32_t{1}}, {"fuse_relu", false}, {"data_format", std::string("NCHW")}};
+  op.attrs = {{"use_cudnn", true}, {"fuse_relu", false}, {"data_format", std::string("NCHW")}};
   OpRegistry::Check(op);
-  EXPECT_TRUE(op.attrs.empty());
+  EXPECT_EQ(op.attrs, (AttributeMap{{"op_role", int32_t{kRoleForward}}}));
   op.attrs = {{"fuse_relu", true}};  // this would change the result
   EXPECT_THAT(MessageOf<Unimplemented>([&] { OpRegistry::Check(op); }),
               testing::AllOf(HasSubstr("'relu'"), HasSubstr("'fuse_relu' as false, got true")));
+}
+
+TEST(OpRegistry, EveryOperatorHasARole) {
+  OpDesc op{"relu", {{"X", {"x"}}}, {{"Out", {"y"}}}, {}};
+  EXPECT_EQ(RoleOf(op), kRoleForward);
+  const AttributeMap given = {{"op_role", int32_t{kRoleBackward | kRoleLoss}},
+                              {"op_role_var", std::vector<std::string>{"w", "w@GRAD"}},
+                              {"op_namescope", std::string("/encoder/")}};
+  op.attrs = given;
+  OpRegistry::Check(op);
+  EXPECT_EQ(op.attrs, given);
+  EXPECT_TRUE(HasRole(op, kRoleTraining));
+  EXPECT_FALSE(HasRole(op, kRoleOptimize | kRoleLRSched));
+  op.attrs = {{"op_role", int32_t{0x1000}}};  // Fluid's "not specified"
+  OpRegistry::Check(op);
+  EXPECT_FALSE(HasRole(op, kRoleTraining));
+  op.attrs = {{"op_role", std::string("backward")}};
+  EXPECT_THROW(OpRegistry::Check(op), TypeMismatch);
+  op.attrs = {{"op_role", int32_t{-1}}};
+  EXPECT_THROW(OpRegistry::Check(op), InvalidArgument);
 }
 
 TEST(OpRegistry, AttributesOfSomeOperatorsAreLeftOutOfThem) {

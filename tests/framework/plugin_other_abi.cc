@@ -1,11 +1,8 @@
-// What HEADRACE_REGISTER_OP refers to in a library that was built with the headers of another version.
-extern "C" void headrace_op_library_abi_0();
+// A library of operators like any other, but built as for another libheadrace; see CMakeLists.txt.
+#include "framework/op_registry.h"
 
 namespace {
 
-[[maybe_unused]] const bool kRegistered = [] {
-  headrace_op_library_abi_0();
-  return true;
-}();
+HEADRACE_REGISTER_OP(plugin_other_abi).Output("Out", "nothing").Kernel<float>([](const headrace::ExecutionContext&) {});
 
 }  // namespace

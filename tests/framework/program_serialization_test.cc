@@ -38,6 +38,8 @@ ProgramDesc Sample() {
   Declare(&program, "x", {-1, 3}).tensor.lod_level = 2;
   Declare(&program, "half", {3}).tensor.dtype = DataType::kBFloat16;
   test::DeclareParameter(&program, "w", {4, 5});
+  program.block(0).MutableVar("w").attrs = {
+      {"trainable", false}, {"optimize_attr.learning_rate", 0.1}, {"regularizer", std::string("L2")}};
   Declare(&program, "skip").stop_gradient = true;
   VarDesc& reader = Declare(&program, "reader");
   reader.kind = VarKind::kReader;
@@ -73,6 +75,8 @@ TEST(ProgramSerialization, RoundTripKeepsEverything) {
   EXPECT_EQ(parsed->ToString(), program.ToString());
   EXPECT_EQ(parsed->block(0).ops()[1]->attrs, program.block(0).ops()[1]->attrs);
   EXPECT_EQ(parsed->block(0).GetVar("reader").reader, program.block(0).GetVar("reader").reader);
+  EXPECT_EQ(parsed->block(0).GetVar("w").attrs, program.block(0).GetVar("w").attrs);
+  EXPECT_FALSE(parsed->block(0).GetVar("w").IsTrainable());
   EXPECT_EQ(parsed->block(1).parent(), 0);
 }
 

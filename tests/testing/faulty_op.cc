@@ -5,6 +5,8 @@
 //   "LoD", "gradient LoD"          declared one level too deep
 //   "float16", "gradient float16"  7/8 of what it should be
 //   "gradient without LoD"         7/8 of what it should be, where the gradient of Out has no LoD
+//   "in place", "gradient in place"  0 where it is written in place of its input, which is declared to be possible
+//   "gradient shape only"          reads an element of X, of which it declares to read only the shape
 //
 // The tests of both OpTests are built with it, those in Python as a library of operators.
 #include <algorithm>
@@ -50,12 +52,26 @@ void Copy(const ExecutionContext& ctx, const std::string& from, const std::strin
 }
 
 template <typename T>
+void Clear(const ExecutionContext& ctx, const std::string& to) {
+  std::fill_n(ctx.Output(to)->mutable_data<T>(), ctx.Output(to)->numel(), T{});
+}
+
+template <typename T>
 void Forward(const ExecutionContext& ctx) {
+  if (Has("in place", ctx)) {
+    Clear<T>(ctx, "Out");
+  }
   Copy<T>(ctx, "X", "Out", std::is_same_v<T, float16> && Has("float16", ctx));
 }
 
 template <typename T>
 void Backward(const ExecutionContext& ctx) {
+  if (Has("gradient in place", ctx)) {
+    Clear<T>(ctx, "X@GRAD");
+  }
+  if (Has("gradient shape only", ctx)) {
+    (void)ctx.Input("X").data<T>();
+  }
   const bool has_lod = !ctx.Input("Out@GRAD").lod().empty();
   const bool wrong = std::is_same_v<T, float16> && Has("gradient float16", ctx);
   Copy<T>(ctx, "Out@GRAD", "X@GRAD", wrong || (!has_lod && Has("gradient without LoD", ctx)));
@@ -76,17 +92,21 @@ void Infer(InferShapeContext& ctx, const std::string& from, const std::string& t
 HEADRACE_REGISTER_OP(test_faulty)
     .Comment("X.")
     .Input("X", "one dimension or more")
-    .Output("Out", "dims, dtype and LoD of X")
+    .Output("Out", "dims, dtype and LoD of X; may be X")
+    .InPlace("Out", "X")
     .Attr<std::string>("fault", "what is wrong with it", "")
     .InferShape([](InferShapeContext& ctx) { Infer(ctx, "X", "Out", ""); })
     .Kernel<float>(Forward<float>)
     .Kernel<double>(Forward<double>)
-    .Gradient(headrace::DefaultGradient({.inputs = {}, .outputs = {}, .no_gradient = {}}));
+    .Gradient(headrace::DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {}}));
 
 HEADRACE_REGISTER_OP(test_faulty_grad)
     .Comment("The gradient of test_faulty.")
+    .Input("X", "its dims are those of Out@GRAD", headrace::kShapeOnly)
     .Input("Out@GRAD", "that of Out")
-    .Output("X@GRAD", "dims, dtype and LoD of Out@GRAD")
+    .Output("X@GRAD", "dims, dtype and LoD of Out@GRAD; may be Out@GRAD")
+    .InPlace("X@GRAD", "Out@GRAD")
+    .KernelTypeFrom("Out@GRAD")
     .Attr<std::string>("fault", "that of test_faulty", "")
     .InferShape([](InferShapeContext& ctx) { Infer(ctx, "Out@GRAD", "X@GRAD", "gradient "); })
     .Kernel<float>(Backward<float>)

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace headrace {
 namespace {
@@ -65,6 +66,22 @@ TEST(OpTest, FindsLoDsThatAreDeclaredWrongly) {
 
 TEST(OpTest, FindsGradientsThatNeedALoD) {
   ExpectContains(FailuresOfGradient(Faulty("gradient without LoD")), {"test_faulty in float32: d/dX_0[0]"});
+}
+
+TEST(OpTest, FindsResultsThatMustNotBeWrittenInPlace) {
+  ExpectContains(FailuresOfRun(Faulty("in place")),
+                 {"test_faulty: Out_out_0 differs where Out_out_0 has the memory of X_0", "(as one variable)"});
+  OpTest random = Faulty("in place");
+  random.NotDeterministic();
+  EXPECT_EQ(FailuresOfRun(std::move(random)), "");
+  EXPECT_EQ(FailuresOfRun(Faulty("gradient in place")), "");
+  ExpectContains(FailuresOfGradient(Faulty("gradient in place")),
+                 {"test_faulty_grad: X_0@GRAD differs where X_0@GRAD has the memory of Out_out_0@GRAD"});
+}
+
+TEST(OpTest, FindsElementsThatAreReadThoughOnlyTheShapeMayBe) {
+  EXPECT_EQ(FailuresOfRun(Faulty("gradient shape only")), "");
+  ExpectContains(FailuresOfGradient(Faulty("gradient shape only")), {"test_faulty_grad: ", "X_0 has no elements"});
 }
 
 }  // namespace

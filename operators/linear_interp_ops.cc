@@ -1,5 +1,6 @@
-// bilinear_interp: images of another size, by linear interpolation in both directions.
+// bilinear_interp and trilinear_interp: images and volumes of another size, by linear interpolation in all directions.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "operators/interpolation.h"
@@ -7,8 +8,10 @@
 namespace headrace::ops {
 namespace {
 
-struct Bilinear {
+template <size_t kDimensions>
+struct LinearPixel {
   static constexpr bool kLinear = true;
+  static constexpr size_t kSpatial = kDimensions;
   static PoolVector<PixelSource> Sources(const PixelAlignment& alignment, int64_t in, int64_t out) {
     const double ratio = alignment.Ratio(in, out);
     PoolVector<PixelSource> sources;
@@ -22,9 +25,11 @@ struct Bilinear {
   }
 };
 
-HEADRACE_REGISTER_OPS(bilinear_interp) {
-  RegisterInterpolation<Bilinear>("bilinear_interp",
-                                  "Images of another size; a pixel is the weighted mean of its four nearest.");
+HEADRACE_REGISTER_OPS(linear_interp) {
+  RegisterInterpolation<LinearPixel<2>>("bilinear_interp",
+                                        "Images of another size; a pixel is the weighted mean of its four nearest.");
+  RegisterInterpolation<LinearPixel<3>>("trilinear_interp",
+                                        "Volumes of another size; a voxel is the weighted mean of its eight nearest.");
 }
 
 }  // namespace

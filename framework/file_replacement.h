@@ -1,0 +1,104 @@
+// Files that are replaced as a whole, or not at all: whoever opens one finds what was there before or all that has been
+// written, also after a crash and after the power has failed.
+//
+//   FileReplacement file(path);
+//   file.Write(data, bytes);
+//   file.Commit();
+//
+// What is written goes to an unfinished file in the same folder, ".<name>.unfinished", which Commit brings to the disk
+// and renames; then it brings the folder to the disk. An unfinished file is locked by whoever writes it: others that
+// write the same file at the same time take further names, and the last Commit wins. What a process that died has left
+// is written over by the next one.
+//
+// A FileSetReplacement replaces several files of a folder together. When all are on the disk, it notes down in the file
+// ".unfinished-set" what is to be renamed, and removes that once it is done; if it dies in between, the next one that
+// opens the folder by a FileSetLock or a FileSetReplacement does the rest. Those take turns by a lock on the folder
+// (flock(2), where the file system has it), so that a reader never finds files of two sets.
+//
+// Thread-safety: none, but any number of objects, in any number of threads and processes, may be at work on a file.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "framework/export.h"
+
+namespace headrace {
+
+// Makes a folder, and those around it, so that they are there after the power has failed. Throws IoError.
+HEADRACE_API void MakeFolders(const std::filesystem::path& folder);
+
+class HEADRACE_API FileReplacement {
+ public:
+  // Makes the folders of `path` as they are needed. Throws IoError, also if there is something that is not a file.
+  explicit FileReplacement(std::filesystem::path path);
+  // Without Commit, leaves what was there before.
+  ~FileReplacement();
+  FileReplacement(const FileReplacement&) = delete;
+  FileReplacement& operator=(const FileReplacement&) = delete;
+
+  // These throw IoError; after one, nothing but the destructor may be called.
+  void Write(const void* data, size_t bytes);
+  void Write(std::string_view bytes) { Write(bytes.data(), bytes.size()); }
+  void Commit();
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  friend class FileSetReplacement;
+  FileReplacement(std::filesystem::path path, std::string_view suffix);
+
+  bool Open(const std::filesystem::path& unfinished);
+  void Sync();
+
+  const std::filesystem::path path_;
+  std::filesystem::path unfinished_;  // empty: there is none any more
+  int fd_ = -1;
+};
+
+// Keeps the files of a folder as they are while it lives: nobody commits a set there. If a set has been left half
+// renamed, it completes that first. Throws IoError if it cannot. A folder that does not exist is not locked.
+class HEADRACE_API FileSetLock {
+ public:
+  explicit FileSetLock(std::filesystem::path folder) : FileSetLock(std::move(folder), /*exclusive=*/false) {}
+  ~FileSetLock();
+  FileSetLock(const FileSetLock&) = delete;
+  FileSetLock& operator=(const FileSetLock&) = delete;
+
+ private:
+  friend class FileSetReplacement;
+  FileSetLock(std::filesystem::path folder, bool exclusive);
+
+  void Lock(bool exclusive);
+
+  const std::filesystem::path folder_;
+  int fd_ = -1;
+};
+
+class HEADRACE_API FileSetReplacement {
+ public:
+  // Makes the folder, and waits until nobody else is at work on a set there. Throws IoError.
+  explicit FileSetReplacement(std::filesystem::path folder);
+
+  // One more file, by its path within the folder. Throws InvalidArgument if that leads out of it, IoError as
+  // FileReplacement does.
+  FileReplacement& Add(const std::string& name);
+
+  // Replaces all. Throws IoError; then either all or none are replaced once the folder is opened again.
+  void Commit();
+
+ private:
+  static std::filesystem::path Made(std::filesystem::path folder);
+
+  const std::filesystem::path folder_;
+  const FileSetLock lock_;
+  std::string names_;  // each with a zero behind it
+  std::vector<std::unique_ptr<FileReplacement>> files_;
+};
+
+}  // namespace headrace
