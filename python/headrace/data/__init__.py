@@ -1,8 +1,7 @@
 """The feeding engine: datasets in, batches in shared memory out."""
 
-from headrace.data._collation import RaggedRule, default_collate, default_convert
 from headrace.data._dataloader import DataLoader
-from headrace.data._dataset import (
+from headrace.data._datasets.datasets import (
     ChainDataset,
     ConcatDataset,
     Dataset,
@@ -12,24 +11,26 @@ from headrace.data._dataset import (
     TensorDataset,
     random_split,
 )
-from headrace.data._frozen_list import FrozenList
-from headrace.data._grain import RecordMetadata, SampledDataset
-from headrace.data._mixing import IterableMixture, MixtureDataset, MixtureSampler, Schedule
-from headrace.data._packing import PackedDataset, PackedIterableDataset
-from headrace.data._ragged import Ragged
-from headrace.data._random import record_generator
-from headrace.data._sampler import (
+from headrace.data._datasets.frozen_list import FrozenList
+from headrace.data._datasets.grain import RecordMetadata, SampledDataset
+from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
+from headrace.data._datasets.packing import PackedDataset, PackedIterableDataset
+from headrace.data._datasets.schedule import Schedule
+from headrace.data._randomness.records import record_generator
+from headrace.data._samplers.permuted_range import PermutedRange
+from headrace.data._samplers.protocols import Sampler, SeekableSampler
+from headrace.data._samplers.samplers import (
     BatchSampler,
     DistributedSampler,
-    PermutedRange,
     RandomSampler,
-    Sampler,
-    SeekableSampler,
     SequentialSampler,
     SubsetRandomSampler,
-    WeightedRandomSampler,
 )
-from headrace.data._worker import WorkerInfo, WorkerTraceback, get_worker_info
+from headrace.data._samplers.weighted import WeightedRandomSampler
+from headrace.data._samples.collation import RaggedRule, default_collate, default_convert
+from headrace.data._samples.ragged import Ragged
+from headrace.data._workers.errors import WorkerTraceback
+from headrace.data._workers.info import WorkerInfo, get_worker_info
 
 __all__ = [
     "BatchSampler",

@@ -23,12 +23,19 @@ from headrace.data._arguments import (
     start_method,
 )
 from headrace.data._autotune import WAITING_WORKERS, processors
-from headrace.data._collation import DefaultCollate, check_ragged_rule, default_collate, default_convert
-from headrace.data._dataset import bulk_method, is_iter_datapipe, is_iterable_dataset, is_torch_dataset
-from headrace.data._device import check_device
-from headrace.data._grain import SampledDataset, is_grain_sampler
-from headrace.data._sampler import SeekableSampler
-from headrace.data._tensor_dataset import tensor_columns
+from headrace.data._datasets.datasets import bulk_method, is_iter_datapipe, is_iterable_dataset, is_torch_dataset
+from headrace.data._datasets.grain import SampledDataset, is_grain_sampler
+from headrace.data._samplers.protocols import SeekableSampler
+from headrace.data._samples.collation import (
+    DefaultCollate,
+    check_ragged_rule,
+    default_collate,
+    default_convert,
+    is_in_place,
+)
+from headrace.data._samples.device import check_device
+from headrace.data._samples.tensor_columns import tensor_columns
+from headrace.data._world import check_sharing
 
 MAX_WORKERS = 512
 _MAX_PREFETCH = 512
@@ -80,10 +87,15 @@ class LoaderConfig:
     trace: bool
     max_deaths_per_sample: int
     on_worker_death: str
+    on_state_mismatch: str
     # Of the loader's class: whether a dataset's set_epoch is called for it, rather than by the program alone.
     tells_epoch: bool = True
     # Of the loader's class: worker w of W makes whole batches, w, w + W, …, if worker_init_fn may have seeded it.
     keeps_to_workers: bool = False
+    # Of the loader's class: what a sampler gives reaches the dataset as it is, not as an int if it is another integer.
+    keeps_indices: bool = False
+    # Of the loader's class: makes what is raised of what a worker process has raised; None: that itself.
+    rephrases: Callable[[BaseException], BaseException] | None = None
 
     # Derived from the arguments.
     iterable: bool = dataclasses.field(init=False)
@@ -95,6 +107,10 @@ class LoaderConfig:
     seed_is_given: bool = dataclasses.field(init=False)
     # Whether torch's generator is asked for a seed in each epoch: torch's loader asks when it starts workers.
     draws_each_epoch: bool = dataclasses.field(init=False)
+    # Whether several workers make the samples of one batch for ``collate_fn``.
+    splits_batches: bool = dataclasses.field(init=False)
+    # Whether the user wants workers to stay even if nobody can tell whether the dataset has changed.
+    always_persistent: bool = dataclasses.field(init=False)
     # What the workers read: a Grain sampler says which record is at which position.
     source: Any = dataclasses.field(init=False)
 
@@ -109,6 +125,8 @@ class LoaderConfig:
         if self.to not in (None, "numpy", "torch"):
             raise ValueError(f'to must be "numpy", "torch" or None, got {self.to!r}')
         self._check_device()
+        if self.on_state_mismatch not in ("raise", "adapt"):
+            raise ValueError(f'on_state_mismatch must be "raise" or "adapt", got {self.on_state_mismatch!r}')
         for name in ("pin_memory", "in_order", "trace", "progress"):
             self._set(name, bool(getattr(self, name)))
         if self.progress:
@@ -192,6 +210,7 @@ class LoaderConfig:
         if prefetch is not None:
             self._set("prefetch_factor", integer("prefetch_factor", prefetch, 1, _MAX_PREFETCH))
         start_method(self.multiprocessing_context)
+        self._set("splits_batches", self.num_workers_batches is not None)
         self._check_worker_options()
         producers = self.num_workers * self.threads_per_worker
         if producers > MAX_WORKERS:
@@ -210,6 +229,7 @@ class LoaderConfig:
             )
         self._set("draws_each_epoch", not self.persistent_workers)
         persistent: Any = self.persistent_workers
+        self._set("always_persistent", bool(persistent))
         self._set("persistent_workers", self.num_workers > 0 if persistent is None else bool(persistent))
         collators: Any = self.num_workers_batches
         collators = max(1, self.num_workers) if collators is None else collators
@@ -223,12 +243,19 @@ class LoaderConfig:
             )
         if self.seed_records != "place":
             self._set("seed_records", bool(self.seed_records))
-        if self.seed_records and self.workers == "thread":
-            raise ValueError("seed_records needs worker processes: threads share the global generators")
+        if self.seed_records and (self.workers == "thread" or self.threads_per_worker > 1):
+            raise ValueError(
+                "seed_records needs worker processes of one thread each: threads share the global generators, so what "
+                "they draw does not repeat. Pass seed_records=False if the samples draw from none of these, or let the "
+                "dataset make them with the generator of the record (a parameter named rng)"
+            )
 
     def _batch_is_one_claim(self) -> bool:
         """Whether workers cannot share the making of a batch, so that each needs one to be busy."""
         if self.iterable or (self.batch_sampler is None and self.batch_size in (None, 1)):
+            return True
+        own_function = not (self.collate is default_collate or is_in_place(self.collate))
+        if own_function and not self.splits_batches:
             return True
         return bulk_method(self.source) is not None or tensor_columns(self.source, self.collate_fn) is not None
 
@@ -282,6 +309,7 @@ class LoaderConfig:
 
     def _check_shard(self) -> None:
         self._set("shard", rank_and_world(self.shard))
+        check_sharing(self.shard, self.sampler, self.batch_sampler)
         if self.shard[1] > 1:
             if self.batch_sampler is not None:
                 raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
@@ -359,6 +387,16 @@ class LoaderConfig:
         return self.keeps_to_workers and own_seeds and self.num_workers > 1 and not self.iterable
 
     @property
+    def workers_are_alike(self) -> bool:
+        """Whether nothing depends on which worker makes a sample, so that others may take the place of all.
+
+        Not where one makes them all, or those of its batches: its random numbers go on from epoch to epoch. Nor where
+        they read streams, of which they may keep what no state says.
+        """
+        several = self.num_workers > 1 or self.auto_workers or self.workers == "thread"
+        return several and not self.iterable and not self.round_robin
+
+    @property
     def global_batch_size(self) -> int | None:
         """Samples per batch of all loaders of the group together."""
         return None if self.batch_size is None else self.batch_size * self.shard[1]
@@ -373,5 +411,5 @@ class LoaderConfig:
 ARGUMENT_NAMES = frozenset(
     field.name
     for field in dataclasses.fields(LoaderConfig)
-    if field.init and field.name not in ("tells_epoch", "keeps_to_workers")
+    if field.init and field.name not in ("tells_epoch", "keeps_to_workers", "keeps_indices", "rephrases")
 )

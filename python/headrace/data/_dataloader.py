@@ -8,25 +8,29 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Optional
 
 from headrace import _core, errors
+from headrace._traced import traced_loaders
 from headrace._weak_collections import WeakBag
+from headrace.data._argument import Argument
 from headrace.data._arguments import import_tqdm, integer
 from headrace.data._config import ARGUMENT_NAMES, LoaderConfig
-from headrace.data._dataset import has_state
-from headrace.data._engine import Engine
-from headrace.data._feed import Feed
-from headrace.data._fingerprint import difference, fingerprint
-from headrace.data._idle import IdleEngine
-from headrace.data._interpreter_exit import rest_if_interpreter_exits
-from headrace.data._iteration import BatchIterator, Progress, ProgressBar
-from headrace.data._order import batches_per_epoch, upcoming
-from headrace.data._random import worker_base_seed
-from headrace.data._sampler import BatchSampler, RandomSampler, SeekableSampler, SequentialSampler
-from headrace.data._state import MAX_BATCH, MAX_EPOCH, Position, StreamPosition, decode_state, encode_state
-from headrace.data._timeline import write_timeline
-from headrace.data._torch_random import draw_torch_seed
+from headrace.data._datasets.datasets import has_state
+from headrace.data._iteration.engine import Engine
+from headrace.data._iteration.feed import Feed
+from headrace.data._iteration.idle import IdleEngine
+from headrace.data._iteration.iterator import BatchIterator
+from headrace.data._iteration.progress import Progress
+from headrace.data._iteration.progress_bar import ProgressBar
+from headrace.data._iteration.state import MAX_BATCH, MAX_EPOCH, Position, StreamPosition, decode_state, encode_state
+from headrace.data._order.choice import batches_per_epoch, upcoming
+from headrace.data._randomness.records import worker_base_seed
+from headrace.data._randomness.torch_generators import draw_torch_seed
+from headrace.data._reports.timeline import trace_events, write_timeline
+from headrace.data._samplers.protocols import SeekableSampler
+from headrace.data._samplers.samplers import BatchSampler, RandomSampler, SequentialSampler
+from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 from headrace.data._world import warn_of_shared_samples
 
 if TYPE_CHECKING:
@@ -46,7 +50,7 @@ class _FixedBatchSampler(BatchSampler):
         vars(self).update(sampler=sampler, batch_size=batch_size, drop_last=drop_last)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise ValueError(f"{name} of a loader's batch_sampler cannot be changed: make another loader")
+        raise ValueError(f"{name} of a loader's batch_sampler cannot be changed; create a new loader")
 
 
 class DataLoader(Generic[Batch]):
@@ -57,8 +61,9 @@ class DataLoader(Generic[Batch]):
     on the number of workers: the same seed gives the same batches, even with ``num_workers=0``.
 
     A batch consists of NumPy arrays, or torch tensors, that view the shared memory. It belongs to the consumer, stays
-    valid and unchanged for as long as somebody holds it, and may be written to. Lists, tuples, named tuples, dicts and
-    dataclasses of arrays, tensors, numbers and strings are collated as in PyTorch.
+    valid and unchanged for as long as somebody holds it, and may be written to; with ``num_workers=0``, arrays in it
+    that somebody else refers to are copied first. Lists, tuples, named tuples, dicts and dataclasses of arrays,
+    tensors, numbers and strings are collated as in PyTorch.
 
     Several iterations of one loader may be in progress at once; each has workers of its own, which the next one takes
     over. Thread-safety: use a loader and its iterators from one thread at a time. After a fork, the child can iterate
@@ -76,7 +81,8 @@ class DataLoader(Generic[Batch]):
             finds a good number while it runs: at most one per processor that they keep busy, and four per processor if
             they wait for files or networks.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
-            :func:`headrace.data.default_collate`. It may keep samples beyond the call.
+            :func:`headrace.data.default_collate`. It may keep samples beyond the call. What it returns, anything that
+            pickle takes, arrives as it was: strides, arrays that share memory, attributes.
         pin_memory: page-lock the memory of batches, for fast asynchronous copies to a GPU; has no effect without one. A
             batch may be dropped while its ``.to("cuda", non_blocking=True)`` is in progress: its memory is not reused
             before the device has finished. Batches that arrive as copies because the program keeps hundreds,
@@ -94,8 +100,11 @@ class DataLoader(Generic[Batch]):
             memory, whatever the number of workers; if so many batches take more than 16 MiB, there are only as many as
             keep the consumer from waiting. Default: enough for two per worker; at most 8, unless one worker
             makes a whole batch, as of an iterable dataset, or of one with ``__getitems__``.
-        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends. After
-            a minute between two epochs they end all the same, and the next epoch starts workers again.
+        persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends.
+            Default: as long as the dataset and the functions have not changed. True: also if nobody can tell whether
+            they have, as with a large dataset (see :meth:`refresh`). After a minute between two epochs those of which
+            any makes any sample end all the same, and the next epoch starts workers again; a single worker, and those
+            that read streams or keep to their batches, stay.
         in_order: batches arrive in their order; False: as they become ready, except those of one stream.
         pin_memory_device: accepted for PyTorch's sake, and ignored.
         device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the previous
@@ -119,7 +128,9 @@ class DataLoader(Generic[Batch]):
             the GIL.
         threads_per_worker: threads that make samples in each worker process, for datasets that wait for files or
             networks. The dataset must be thread-safe.
-        num_workers_batches: how many of the workers may run ``collate_fn``; default: all.
+        num_workers_batches: how many of the workers run ``collate_fn``, on samples that all of them have made: for
+            samples that take long. They reach it pickled and restored, so it cannot tell them, or what is in them, by
+            identity (``sample is MISSING``). Default: each worker makes the samples of whole batches and collates them.
         iterable_sharding: who shards an iterable dataset. "engine": all workers iterate over the same stream; each
             batch is made by one of them, and the others skip it; the order is the same as without workers. "dataset":
             each worker iterates over a stream of its own, which the dataset derives from ``get_worker_info``, and makes
@@ -132,6 +143,11 @@ class DataLoader(Generic[Batch]):
             that cause elsewhere, too, somebody kills them from outside, and the sample is not blamed.
         on_worker_death: what happens when a sample is given up: "raise": ``errors.WorkerDied`` comes instead of its
             batch; "skip": the batch comes without that sample.
+        on_state_mismatch: what :meth:`load_state_dict` does with a state of a loader whose batches were others, because
+            of its batch size, number of loaders, dataset, order or seed. "raise": a ValueError. "adapt": where the
+            order is the same, and only the size of its (global) batches differs, the epoch goes on with the batch that
+            holds the next sample: of what was taken, no more than the beginning of that batch comes again. Else the
+            epoch begins anew. A RuntimeWarning says what comes again.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
             that datasets that draw from them do not depend on which worker runs them; or "place": from the sample's
             place in the epoch, so that a record that comes twice is not drawn alike. ``collate_fn`` and
@@ -141,9 +157,42 @@ class DataLoader(Generic[Batch]):
         TypeError, ValueError: arguments that are out of range or exclude one another.
     """
 
+    # The arguments, which can be read. The properties below are those that may differ from the argument.
+    dataset = Argument[Any]()
+    batch_size = Argument[Optional[int]]()
+    shuffle = Argument[bool]()
+    pin_memory = Argument[bool]()
+    drop_last = Argument[bool]()
+    timeout = Argument[float]()
+    worker_init_fn = Argument["Callable[[int], None] | None"]()
+    multiprocessing_context = Argument[Any]()
+    generator = Argument[Any]()
+    prefetch_factor = Argument[int]()
+    persistent_workers = Argument[bool]()
+    pin_memory_device = Argument[str]()
+    device = Argument[Optional[str]]()
+    in_order = Argument[bool]()
+    to = Argument[Optional[str]]()
+    shard = Argument["tuple[int, int]"]()
+    order = Argument[Optional[str]]()
+    ragged = Argument[Any]()
+    workers = Argument[str]()
+    threads_per_worker = Argument[int]()
+    num_workers_batches = Argument[int]()
+    seed_records = Argument["bool | str"]()
+    iterable_sharding = Argument[Optional[str]]()
+    progress = Argument[bool]()
+    trace = Argument[bool]()
+    max_deaths_per_sample = Argument[int]()
+    on_worker_death = Argument[str]()
+    on_state_mismatch = Argument[str]()
+
     # What LoaderConfig says of them.
     _tells_epoch: ClassVar[bool] = True
     _keeps_to_workers: ClassVar[bool] = False
+    _keeps_indices: ClassVar[bool] = False
+    _rephrases: ClassVar[Any] = None
+    _iterator_class: type[BatchIterator] = BatchIterator
 
     def __init__(
         self,
@@ -180,9 +229,16 @@ class DataLoader(Generic[Batch]):
         trace: bool = False,
         max_deaths_per_sample: int = 4,
         on_worker_death: str = "raise",
+        on_state_mismatch: str = "raise",
     ) -> None:
         arguments = {name: value for name, value in locals().items() if name in ARGUMENT_NAMES}
-        self._config = LoaderConfig(**arguments, tells_epoch=self._tells_epoch, keeps_to_workers=self._keeps_to_workers)
+        self._config = LoaderConfig(
+            **arguments,
+            tells_epoch=self._tells_epoch,
+            keeps_to_workers=self._keeps_to_workers,
+            keeps_indices=self._keeps_indices,
+            rephrases=self._rephrases,
+        )
         self._seed = self._config.seed
         self._num_workers = self._config.num_workers
         self._next = Position(0)
@@ -195,17 +251,12 @@ class DataLoader(Generic[Batch]):
         self._summary: dict[str, Any] = {}
         self._running: WeakBag[Feed | BatchIterator] = WeakBag()
         self._refreshed = 0  # how often refresh() was called
-
-    # All arguments can be read as attributes. The properties below are those that may differ from the argument.
-    def __getattr__(self, name: str) -> Any:
-        if name in ARGUMENT_NAMES:
-            return getattr(self._config, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ARGUMENT_NAMES:
-            raise ValueError(f"{name} cannot be changed once the loader is made: make another one")
-        super().__setattr__(name, value)
+        # Where an iterable dataset that no worker reads was before this loader read it; None: it has not yet.
+        self._initial: tuple[StreamPosition, ...] | None = None
+        # Whether the latest engine could compare the dataset with what its workers have.
+        self._comparable = True
+        if self.trace:
+            traced_loaders.add(self)
 
     @property
     def num_workers(self) -> int:
@@ -253,6 +304,11 @@ class DataLoader(Generic[Batch]):
         """What makes a batch of samples."""
         return self._config.collate
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ARGUMENT_NAMES:
+            raise ValueError(f"{name} cannot be changed after construction; create a new loader")
+        super().__setattr__(name, value)
+
     def __repr__(self) -> str:
         shown = {
             "batch_size": 1,
@@ -266,14 +322,17 @@ class DataLoader(Generic[Batch]):
         return f"DataLoader({', '.join([type(self.dataset).__name__, *given, f'seed={self.seed}'])})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy, in this process or another, needs: it iterates independently of this loader."""
-        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running"))
-        return {**self.__dict__, **fresh}
+        """What a copy, in this process or another, needs: it goes on where this loader is, independently of it."""
+        fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_chosen_at"))
+        position, resuming = self._place()
+        return {**self.__dict__, **fresh, "_next": position, "_resuming": resuming}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._idle = IdleEngine()
         self._running = WeakBag()
+        if self.trace:
+            traced_loaders.add(self)
 
     def __len__(self) -> int:
         """Batches per epoch that this loader gives."""
@@ -285,7 +344,7 @@ class DataLoader(Generic[Batch]):
         total = self._length_if_known() if config.progress else None
         engine, progress = self._start_epoch()
         length = functools.partial(batches_per_epoch, config, self._seed or 0)
-        iterator = BatchIterator(engine, progress, length, self._give_back(progress), config.pin_memory)
+        iterator = self._iterator_class(engine, progress, length, self._give_back(progress), config.pin_memory)
         self._running.add(iterator)
         if config.progress:
             return ProgressBar(iterator, progress, import_tqdm()(total=total, initial=progress.taken, unit="batch"))
@@ -307,7 +366,7 @@ class DataLoader(Generic[Batch]):
         epoch = integer("epoch", epoch, 0, MAX_EPOCH)
         if not self._resuming or epoch != self._next.epoch:
             # Of streams, a state between two epochs is one of the dataset, whichever epoch comes next.
-            streams = self._next.streams if self._next.batch == 0 else ()
+            streams = self._next.streams if self._next.batch == 0 else self._begins(self._next)
             self._next = Position(epoch, streams=streams)
             self._resuming = False
         if self._latest is not None and (self._latest.finished or not self._latest.feeding):
@@ -316,14 +375,18 @@ class DataLoader(Generic[Batch]):
     def refresh(self) -> None:
         """Has the next iteration begin with the dataset and ``collate_fn`` as they are now, in new workers.
 
-        Between epochs the loader sees by itself when attributes have changed, short lists and dicts, small arrays, or
-        tensors: of the dataset, of ``collate_fn``, and of the objects that these refer to. The workers are sent what
-        has changed, up to 1 MiB; if it is more, cannot be pickled, or is of a class that they may not know, new workers
-        start. What they had made of the next epoch is made again. The loader does not see changes within arrays of more
-        than 64 KiB, containers of more than 1,000 items, and objects that are not Python's own, such as open files; nor
-        those of classes and of global variables, which new workers of "spawn" and "forkserver" do not see either.
+        Between epochs the loader sees by itself what has changed in the dataset, in ``collate_fn`` and in whatever they
+        refer to, and the workers of the next epoch have it: of "fork", new workers; others are sent it, or new ones
+        start. If it is more than 64 MiB of arrays or 4 MiB of anything else, or cannot be pickled, the loader cannot
+        tell, and starts new workers in each epoch, unless ``persistent_workers=True`` was given: then this method says
+        when. It does not see attributes of classes, global variables and what ``__getstate__`` leaves out; the first
+        two, new workers of "spawn" and "forkserver" have as their modules define them.
+
+        In the course of an epoch the workers' dataset does not change. Threads, and a loader without workers, use the
+        program's own: a change shows at once.
         """
         self._refreshed += 1
+        self._comparable = True
 
     def state_dict(self, batches: int | None = None) -> dict[str, Any]:
         """The position that the latest iteration has reached: a small dict for :meth:`load_state_dict`, which JSON can
@@ -344,18 +407,19 @@ class DataLoader(Generic[Batch]):
         """
         if batches is not None:
             batches = integer("batches", batches, 0, MAX_BATCH)
-        if self._latest is not None and self._latest.batch != self._chosen_at:
+        if self._iterates:
+            assert self._latest is not None
             position = self._latest.position(batches)
         elif batches is None or self._resuming:
             position = self._next
         else:
             position = Position(self._next.epoch, batches)
-        seed = self._seed
+        seed, here = self._seed, position.batch == 0 and not position.streams
         if not any(stream != StreamPosition() for stream in position.streams):
             position = dataclasses.replace(position, streams=())
-        if position == Position(position.epoch):
+        if position == Position(position.epoch, begins=position.begins):
             seed, plan = upcoming(self._config, seed)
-            position = Position(position.epoch, plan=plan, streams=self._stream_here())
+            position = Position(position.epoch, plan=plan, streams=self._known_here() if here else ())
         return encode_state(self._config, seed, position)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -366,20 +430,32 @@ class DataLoader(Generic[Batch]):
         Raises:
             TypeError: ``state`` is not a loader's state, or one of its values has the wrong type.
             ValueError: ``state`` belongs to another dataset, seed, order, batch size or version, or one of its values
-                is out of range.
+                is out of range; see ``on_state_mismatch``.
         """
-        position, seed = decode_state(self._config, state)
+        position, seed, of_dataset = decode_state(self._config, state)
+        for part in of_dataset:
+            self._load_dataset(part)
         self._end_running("the loader was given another state during the iteration; iterate over it anew")
         if seed != self._seed:
             self._idle.close()  # their workers have the other seed
             self._own_sampler = None
-        if "dataset" in state:
-            self._config.dataset.load_state_dict(state["dataset"])
+        if of_dataset:
             self.refresh()
         self._seed = seed
         self._next = position
         self._resuming = True
         self._latest = None
+
+    def _load_dataset(self, state: Any) -> None:
+        """Has the dataset load its part of a state. If it refuses, it goes back to where it was."""
+        dataset = self._config.dataset
+        before = dataset.state_dict()
+        try:
+            dataset.load_state_dict(state)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                dataset.load_state_dict(before)
+            raise
 
     def stats(self) -> dict[str, Any]:
         """What the workers of the latest iteration have done since they started; empty before the first iteration.
@@ -412,6 +488,16 @@ class DataLoader(Generic[Batch]):
             )
         write_timeline(path, engine.scheduler.trace(), self.threads_per_worker)
 
+    def _trace_events(self, first_pid: int, since: int) -> list[dict[str, Any]]:
+        """For the timeline of somebody else: what workers, slots and consumer have done in the latest iteration since
+        ``since``, in nanoseconds of the monotonic clock. See trace_events.
+        """
+        engine = self._latest_engine()
+        if engine is None:
+            return []
+        events = (event for event in engine.scheduler.trace() if event[3] >= since)
+        return trace_events(events, self.threads_per_worker, first_pid)
+
     def shutdown(self) -> None:
         """Ends the workers and frees their memory. Batches stay valid; the next iteration starts new workers."""
         if self._latest is not None:
@@ -423,11 +509,26 @@ class DataLoader(Generic[Batch]):
         if self._latest is not None:
             self._latest.engine = None
 
+    @property
+    def _iterates(self) -> bool:
+        """Whether the latest iteration says where this loader is, rather than an epoch that was chosen since."""
+        return self._latest is not None and self._latest.batch != self._chosen_at
+
+    def _place(self) -> tuple[Position, bool]:
+        """Where another loader would go on in place of this one, and whether within an epoch."""
+        latest = self._latest
+        if latest is None or not self._iterates or (latest.feeding and not latest.finished):
+            return self._next, self._resuming
+        if latest.untouched:
+            return latest.back
+        return latest.position(None), not latest.finished
+
     def _succeed(self, other: DataLoader) -> None:
         """Counts epochs on from where another loader of the same dataset stands, in whose place it comes."""
         if not self._config.seed_is_given:
             self._seed = other._seed
         self._next, self._resuming, self._latest = other._next, other._resuming, other._latest
+        self._initial = other._initial
         self._chosen_at = other._chosen_at
         other._idle.close()
 
@@ -436,12 +537,24 @@ class DataLoader(Generic[Batch]):
         return engine if engine is not None and engine.is_mine() else None
 
     def _stream_here(self) -> tuple[StreamPosition, ...]:
-        """Between epochs: where an iterable dataset is that no worker reads; empty if it does not say."""
+        """Between epochs: where an iterable dataset is that no worker reads; empty if it has no state."""
         dataset = self._config.dataset
-        if self._config.iterable and self._config.num_workers == 0 and has_state(dataset):
-            with contextlib.suppress(Exception):  # it may have none before it has begun
-                return (StreamPosition(0, dataset.state_dict()),)
-        return ()
+        if not self._config.iterable or self._config.num_workers > 0 or not has_state(dataset):
+            return ()
+        state = None
+        with contextlib.suppress(Exception):  # it may have none before it has begun
+            state = dataset.state_dict()
+        return (StreamPosition(0, state),)
+
+    def _known_here(self) -> tuple[StreamPosition, ...]:
+        """The same; empty also if the dataset does not say."""
+        return tuple(stream for stream in self._stream_here() if stream.state is not None)
+
+    def _begins(self, position: Position) -> tuple[StreamPosition, ...]:
+        """Where the streams of an epoch began that ``position`` is in the middle of: of a state, which does not say,
+        where this loader has found its dataset.
+        """
+        return (self._initial or ()) if position.begins is None else position.begins
 
     def _end_running(self, reason: str, feed_reason: str | None = None) -> None:
         for running in self._running:
@@ -451,7 +564,11 @@ class DataLoader(Generic[Batch]):
                 running.end(reason)
         self._running.clear()
 
-    def _start_epoch(self) -> tuple[Engine, Progress]:
+    def _start_epoch(self, feeds: bool = False) -> tuple[Engine, Progress]:
+        """
+        Args:
+            feeds: the batches go into a queue of a program.
+        """
         rest_if_interpreter_exits()
         config = self._config
         warn_of_shared_samples(config)
@@ -467,49 +584,40 @@ class DataLoader(Generic[Batch]):
                 self._next = Position(chosen)
         position, resumed = self._next, self._resuming
         self._resuming = False
+        # Given up, an epoch leaves streams where it began, and not every worker, or copy of the dataset, is there.
+        here = self._stream_here() if self._initial is None or not (position.batch or position.streams) else ()
+        self._initial = here if self._initial is None else self._initial
+        begins = self._begins(position) if position.batch else position.streams or here
         length = config.dataset_length()
-        given = self._given_to_workers()
         engine = self._idle.take()
-        if engine is not None and not (engine.usable(length) and self._up_to_date(engine, given, position)):
+        if engine is not None and not (
+            engine.feeds == feeds
+            and engine.refreshed == self._refreshed
+            and engine.usable(length)
+            and engine.follow(position)
+        ):
             engine.close()
             engine = None
         if engine is None:
             seed = self._seed or 0
             # Workers that start anew must not draw what earlier ones drew.
             base_seed = worker_base_seed(seed, position.epoch, position.batch) if drawn is None else drawn
+            initial = self._initial[0].state if self._initial else None
             try:
-                engine = Engine(config, seed, base_seed, position)
+                engine = Engine(config, seed, base_seed, position, self._refreshed, self._comparable, feeds, initial)
             except BaseException:
                 rest_if_interpreter_exits()
                 raise
-        engine.given = given
-        # Given up, an epoch leaves streams where it began, and not every worker may have seen that.
-        self._next = Position(position.epoch + 1, streams=position.streams if position.batch == 0 else ())
+            self._comparable = engine.comparable
+        self._next = Position(position.epoch + 1, streams=begins)
         self._chosen_at = None
         try:
             engine.start_epoch(position)
         except BaseException:
             engine.close()
             raise
-        self._latest = Progress(engine, position, resumed)
+        self._latest = Progress(engine, position, resumed, begins)
         return engine, self._latest
-
-    def _given_to_workers(self) -> tuple[int, tuple[Any, ...]]:
-        """What tells whether workers that started with it would start with the same now."""
-        config = self._config
-        if config.num_workers == 0:
-            return self._refreshed, ()
-        return self._refreshed, (fingerprint(config.dataset), fingerprint(config.collate_fn))
-
-    def _up_to_date(self, engine: Engine, given: tuple[int, tuple[Any, ...]], position: Position) -> bool:
-        """Whether workers that run already can make the epoch at ``position``: of what they have, or can be sent."""
-        before = engine.given
-        if before == given and not position.streams:
-            return True
-        if before[0] != given[0]:
-            return False
-        roots = (self._config.dataset, self._config.collate_fn)
-        return engine.follow(difference(roots[: len(given[1])], before[1], given[1]), position)
 
     def _give_back(self, progress: Progress) -> Callable[[Engine], None]:
         """What takes back an engine whose iteration is over, if this loader is still there, and the epoch with it, if
@@ -534,27 +642,28 @@ class DataLoader(Generic[Batch]):
                     if loader._latest is progress:
                         loader._chosen_at = progress.batch
                 elif progress.finished:
-                    # Of workers that share a stream, one was at its end: the others begin where it was.
-                    own = loader._config.own_streams
-                    loader._next = Position(progress.epoch + 1) if own else progress.position(None)
-                loader._release(engine)
+                    # Of workers that share a stream, one was at its end: the others begin where it was. And whoever
+                    # takes the place of a worker begins where that one was.
+                    loader._next = progress.position(None)
+                loader._release(engine, loader._latest is progress)
 
         return give_back
 
-    def _release(self, engine: Engine) -> None:
+    def _release(self, engine: Engine, is_latest: bool) -> None:
         if self._config.auto_workers:
             self._num_workers = engine.workers.count
-        ends = self._config.num_workers > 0 and not self._config.persistent_workers
-        if ends or self._idle or not engine.usable(engine.length):
+        # In this process, others have read the dataset since: what this one knows of its place is out of date.
+        outdated = self._config.iterable and self._config.num_workers == 0 and not is_latest
+        if not engine.lasts or outdated or self._idle or not engine.usable(engine.length):
             engine.close()
         else:
-            self._idle.put(engine)
+            self._idle.put(engine, self._config.workers_are_alike)
 
     def _feed(self, queue: _core.LoDTensorBlockingQueue) -> Feed:
         """Starts the next epoch and a C++ thread that moves its batches into ``queue``; used by
         ``py_reader.decorate_loader``.
         """
-        engine, progress = self._start_epoch()
+        engine, progress = self._start_epoch(feeds=True)
         progress.feeding = True
         feed = Feed(engine, queue, progress.finish, self._give_back(progress))
         self._running.add(feed)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from headrace.data._config import LoaderConfig
+if TYPE_CHECKING:
+    from headrace.data._config import LoaderConfig
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _warned = False
@@ -22,15 +24,97 @@ def warn_of_shared_samples(config: LoaderConfig) -> None:
     if _warned or config.iterable or config.shard[1] > 1:
         return
     world = _world_size()
-    if world < 2 or any(map(_is_distributed, (config.sampler, config.batch_sampler))):
+    if world < 2 or any(map(sharing_sampler, (config.sampler, config.batch_sampler))):
         return
     _warned = True
     warnings.warn(
-        f"this process is one of {world}, and each of them is given all samples: pass shard=(rank, {world}) or "
-        "sampler=DistributedSampler(dataset) to share them out.",
+        f"this process is one of {world}, and each of them is given all samples: {_remedy(config, world)}",
         RuntimeWarning,
         stacklevel=_level_of_program(),
     )
+
+
+def sharing_sampler(sampler: Any) -> Any:
+    """A sampler, or one that it is made of, that gives each process a share, like ``DistributedSampler``; or None."""
+    for _ in range(8):  # a chain may be a circle
+        if hasattr(sampler, "num_replicas") or hasattr(sampler, "num_processes"):
+            return sampler
+        sampler = getattr(sampler, "sampler", None)
+    return None
+
+
+def check_sharing(shard: tuple[int, int], *samplers: Any) -> None:
+    """Raises ValueError if both ``shard`` and a sampler give this process a share: together, a share of a share."""
+    for sampler in filter(None, map(sharing_sampler, samplers)):
+        among = getattr(sampler, "num_replicas", None) or getattr(sampler, "num_processes", None)
+        if shard[1] > 1 and among != 1:
+            if _in_charge() == "Lightning":
+                way = (
+                    "Lightning puts such a sampler into each loader: leave out shard=, or pass "
+                    "use_distributed_sampler=False to the Trainer, or to Fabric's setup_dataloaders"
+                )
+            else:
+                way = "leave out shard=, or the sampler"
+            raise ValueError(
+                f"shard={shard} and the sampler ({type(sampler).__name__}) would each take a share of the samples, and "
+                f"most samples would never come. {way}."
+            )
+
+
+def _remedy(config: LoaderConfig, world: int) -> str:
+    """What to write, in a program of whoever is in charge."""
+    if config.batch_sampler is not None:
+        return "let batch_sampler draw from a sampler that shares them out, such as DistributedSampler(dataset)."
+    rest = "drop_last=True"
+    if config.shuffle and not config.seed_is_given:
+        rest += ", seed=0"
+    equal = "drop_last is for processes that must make equally many steps, as under DistributedDataParallel."
+    who = _in_charge()
+    if who == "Lightning":
+        return (
+            "leave out use_distributed_sampler=False, or keep it and make the loader with "
+            f"shard=(trainer.global_rank, trainer.world_size), {rest}. {equal}"
+        )
+    if who == "Trainer":
+        return (
+            "have get_train_dataloader return a loader with shard=(self.accelerator.process_index, "
+            f"self.accelerator.num_processes), {rest}; or self.accelerator.prepare(loader), whose batches PyTorch's "
+            f"workers make. {equal}"
+        )
+    if who == "Accelerate":
+        return (
+            f"make the loader with shard=(accelerator.process_index, accelerator.num_processes), {rest}, and do not "
+            f"prepare it; or use accelerator.prepare(loader), whose batches PyTorch's workers make. {equal}"
+        )
+    return f"pass shard=(rank, {world}), {rest}; or sampler=DistributedSampler(dataset). {equal}"
+
+
+# Who a module belongs to.
+_LIBRARIES = {
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "lightning_fabric": "Lightning",
+    "transformers": "Trainer",
+    "accelerate": "Accelerate",
+}
+
+
+def _in_charge() -> str:
+    """The library that makes or reads the loader, by the calls that led here; "": the program itself."""
+    for frame in _frames():
+        library = _LIBRARIES.get(str(frame.f_globals.get("__name__")).partition(".")[0])
+        if library is not None:
+            return library
+    state: Any = sys.modules.get("accelerate.state")
+    in_use = state is not None and getattr(state.PartialState, "_shared_state", None)
+    return "Accelerate" if in_use else ""
+
+
+def _frames() -> Iterator[Any]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back  # type: ignore[assignment]
 
 
 def _level_of_program() -> int:
@@ -48,12 +132,3 @@ def _world_size() -> int:
         return int(distributed.get_world_size())
     size = os.environ.get("WORLD_SIZE", "")
     return int(size) if "RANK" in os.environ and size.isdecimal() else 1
-
-
-def _is_distributed(sampler: Any) -> bool:
-    """Whether a sampler, or one that it is made of, gives each process a share."""
-    while sampler is not None:
-        if hasattr(sampler, "num_replicas") or hasattr(sampler, "num_processes"):
-            return True
-        sampler = getattr(sampler, "sampler", None)
-    return False

@@ -27,6 +27,13 @@ def session_members(session: int) -> list[int]:
     return members
 
 
+def name_of(pid: int) -> str:
+    try:
+        return Path("/proc", str(pid), "comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def command_of(pid: int) -> str:
     try:
         return Path("/proc", str(pid), "cmdline").read_text().replace("\0", " ")
@@ -42,6 +49,7 @@ def workers_of(main: int) -> list[int]:
         for pid, stat in members
         if stat[1] == main and ("resource_tracker import" in command_of(pid) or _is_forkserver(pid, main))
     }
+    services |= {pid for pid, _ in members if name_of(pid) == "hr-template"}
     return [pid for pid, stat in members if pid not in services and (stat[1] == main or stat[1] in services)]
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import gc
 import hashlib
 import importlib
 import json
 import multiprocessing.context
+import multiprocessing.forkserver
 import multiprocessing.popen_fork
+import multiprocessing.util
 import os
 import random
 import re
@@ -227,6 +230,17 @@ def endless(kind: str, context: str) -> None:
     """Iterates forever; prints "ready" once the first batch has arrived."""
     loader = make_loader(kind, 2, context)
     _iterate(loader, lambda: print("ready", flush=True))
+
+
+def executes(context: str) -> None:
+    """Becomes another program in mid-epoch, beside a child that has all its files open."""
+    loader = make_loader("map", 2, context)
+    iterator = iter(loader)
+    next(iterator)
+    if os.fork() == 0:
+        time.sleep(1000)
+    report({"workers": [process.pid for process in loader._latest_engine().workers.processes]})  # type: ignore[union-attr]
+    os.execv("/bin/sleep", ["sleep", "1000"])
 
 
 def _iterate(loader: DataLoader, on_first: Callable[[], object]) -> None:
@@ -671,14 +685,18 @@ def few_descriptors(context: str, limit: int) -> None:
     report({"works": works, "error": error, "leaked": len(os.listdir("/proc/self/fd")) - before})
 
 
-def many_workers() -> None:
+def many_workers(context: str) -> None:
+    be_quiet()
     error = ""
     try:
-        iter(DataLoader(Work(40), batch_size=4, num_workers=20))
-    except OSError as raised:
+        iter(DataLoader(Work(40), batch_size=4, num_workers=20, multiprocessing_context=context))
+    except (OSError, RuntimeError) as raised:
         error = str(raised)
     gc.collect()
-    report({"error": error, "left": workers_of(os.getpid())})
+    left = workers_of(os.getpid())
+    if context == "forkserver":  # which, ending, has told multiprocessing nothing of workers that it had started
+        left = [pid for pid in left if ignores_interrupts(pid)]
+    report({"error": error, "left": left})
 
 
 def one_process_more(cgroup: str) -> None:
@@ -691,7 +709,7 @@ def one_process_more(cgroup: str) -> None:
     error = ""
     try:
         next(iter(DataLoader(Work(40), batch_size=4, num_workers=1)))
-    except RuntimeError as raised:
+    except (RuntimeError, MemoryError) as raised:
         error = str(raised)
     report({"error": error})
 
@@ -727,6 +745,27 @@ def forbidden_call(call: str, error: str) -> None:
     with contextlib.suppress(OSError):
         got["in process"] = len(list(DataLoader(Work(40), batch_size=4))) == 10
     report(got)
+
+
+def few_processes(more: int) -> None:
+    """Starts workers as a user who may have only so many more processes and threads."""
+    warnings.simplefilter("ignore")
+    be_quiet()
+    for name in ("multiprocessing.popen_fork", "numpy.random"):  # from where only root may read
+        importlib.import_module(name)
+    user = 40_000 + os.getpid() % 20_000  # who has no other processes
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    threads = len(os.listdir("/proc/self/task"))
+    resource.setrlimit(resource.RLIMIT_NPROC, (threads + more, threads + more))
+    error = ""
+    try:
+        next(iter(DataLoader(Work(40), batch_size=4, num_workers=1, multiprocessing_context="fork")))
+    except (RuntimeError, OSError, MemoryError) as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    gc.collect()
+    report({"error": error})
 
 
 def another_user(context: str) -> None:
@@ -848,10 +887,13 @@ def dies_while_ready() -> None:
         if loader.stats()["worker_deaths"]:
             break
         replaced += 1
-    after = workers_of(os.getpid())
+    deadline = time.monotonic() + 10
+    while len(workers_of(os.getpid())) != 2 and time.monotonic() < deadline:
+        time.sleep(0.001)  # for a moment a forked worker bears the template's name
+    after = len(workers_of(os.getpid()))
     got += list(iterator)
     exact = np.concatenate(got).tolist() == list(range(100_000))
-    report({"replaced after batches": replaced if len(after) == 2 else 1000, "exact": exact})
+    report({"replaced after batches": replaced, "workers after": after, "exact": exact})
 
 
 def cpu_seconds() -> float:
@@ -908,6 +950,106 @@ def more_than_memory() -> None:
     except RuntimeError as raised:
         error = str(raised)
     report({"error": error})
+
+
+class KeepsPlaces:
+    """Keeps the places of its samples, of 32 MiB each. At sample 3 there is no address space for another one."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int, out: Any = None) -> Any:
+        if out is None:
+            return np.full(32 << 20, index, np.uint8)
+        self.kept.append(out)
+        out[:] = index
+        if index == 3:
+            with open("/proc/self/statm") as file:
+                space = int(file.read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (space + (16 << 20), resource.RLIM_INFINITY))
+            raise ValueError("mine")
+        return out
+
+
+def keeps_places() -> None:
+    """Fails while a place that was kept cannot get memory of its own."""
+    dataset = KeepsPlaces()
+    iterator = iter(DataLoader(dataset, batch_size=1, num_workers=1, workers="thread", prefetch_factor=1, timeout=30))
+    got: list[Any] = []
+    for _ in range(6):
+        try:
+            got.append(int(next(iterator)[0, 0]))
+        except (ValueError, errors.Timeout) as error:
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            got.append(f"{type(error).__name__}: {error}")
+    report({"got": got, "kept": [np.unique(place).tolist() for place in dataset.kept]})
+
+
+def flush_late(folder: str, worker: int) -> None:
+    time.sleep(2)
+    open(os.path.join(folder, str(worker)), "w").close()
+
+
+def flush_at_exit(folder: str, worker: int) -> None:
+    multiprocessing.util.Finalize(None, flush_late, args=(folder, worker), exitpriority=1)
+
+
+def flushes(folder: str, context: str) -> None:
+    """Has workers that write something down as they end, as profilers and loggers do. Reports whose notes there are."""
+    init = functools.partial(flush_at_exit, folder)
+    loader = DataLoader(Work(400), 4, num_workers=3, worker_init_fn=init, multiprocessing_context=context)
+    iterator = iter(loader)
+    next(iterator)
+    begin = time.monotonic()
+    loader.shutdown()
+    report({"notes": sorted(os.listdir(folder)), "seconds": time.monotonic() - begin})
+
+
+def preloads(way: str) -> None:
+    """Starts workers by a forkserver. Reports the private memory of each, in MiB, and what the forkserver imported."""
+    if way == "own":
+        multiprocessing.set_forkserver_preload(["json"])
+    elif way == "running":
+        multiprocessing.forkserver.ensure_running()
+    elif way == "torch":
+        importlib.import_module("torch")
+    loader = DataLoader(Work(64), batch_size=4, num_workers=8, multiprocessing_context="forkserver")
+    assert len(list(loader)) == 16
+    assert len(list(loader)) == 16
+    private = []
+    for process in loader._latest_engine().workers.processes:  # type: ignore[union-attr]
+        with open(f"/proc/{process.pid}/smaps_rollup") as file:
+            private.append(sum(int(line.split()[1]) for line in file if line.startswith("Private_")) / 1024)
+    report({"private": private, "modules": multiprocessing.forkserver._forkserver._preload_modules})
+
+
+class KeepsBatches:
+    """Samples of 1 MiB, which take a little while."""
+
+    def __len__(self) -> int:
+        return 4000
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.001)
+        return np.full(1 << 20, index, np.uint8)
+
+
+def keeps_batches() -> None:
+    """Keeps batches until memory runs out."""
+    warnings.simplefilter("ignore")
+    be_quiet()
+    kept: list[Any] = []
+    error, progress = "", time.monotonic()
+    try:
+        for batch in DataLoader(KeepsBatches(), batch_size=4, num_workers=2):
+            kept.append(batch)
+            progress = time.monotonic()
+    except RuntimeError as raised:
+        error = str(raised)
+    report({"error": error, "kept": len(kept), "seconds": time.monotonic() - progress})
 
 
 def exits_beside_a_thread(count: int, workers: int) -> None:

@@ -118,17 +118,17 @@ class Waiting(Ints):
 
 
 def test_a_dataset_that_waits_is_given_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._worker_group.processors", lambda: 2)
+    monkeypatch.setattr("headrace.data._workers.group.processors", lambda: 2)
     # Of a machine with nothing else to do.
-    monkeypatch.setattr("headrace.data._worker_pool._processor_seconds", lambda pid: 1e-3 * time.monotonic())
+    monkeypatch.setattr("headrace.data._workers.process_pool._processor_seconds", lambda pid: 1e-3 * time.monotonic())
     counts = worker_counts(Waiting(12_000), until=8)
     assert max(counts) == counts[-1] == 8
 
 
 def test_a_dataset_that_computes_is_given_a_worker_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._worker_group.processors", lambda: 2)
+    monkeypatch.setattr("headrace.data._workers.group.processors", lambda: 2)
     # More workers would be faster, so that nothing but their computing tells how many there may be.
-    monkeypatch.setattr("headrace.data._worker_pool._processor_seconds", lambda pid: time.monotonic())
+    monkeypatch.setattr("headrace.data._workers.process_pool._processor_seconds", lambda pid: time.monotonic())
     assert max(worker_counts(Waiting(500), until=3)) <= 2
 
 
@@ -159,7 +159,7 @@ class Script:
 
 
 def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
+    monkeypatch.setattr("headrace.data._workers.group.Tuning", Script)
     loader = DataLoader(Random(400), 4, shuffle=True, seed=3, num_workers="auto")
     numbers, got = [], []
     for _ in range(2):
@@ -176,7 +176,7 @@ def test_the_batches_stay_the_same_while_workers_come_and_go(monkeypatch: pytest
 
 
 def test_workers_that_come_again_draw_other_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
+    monkeypatch.setattr("headrace.data._workers.group.Tuning", Script)
     numbers = []
     loader = DataLoader(GloballyRandom(400), 4, seed=3, num_workers="auto")
     for batch in loader:
@@ -193,7 +193,7 @@ def test_it_begins_with_one_worker_and_knows_the_processors(monkeypatch: pytest.
             self.proposals = itertools.repeat(1)
             made.append(self)
 
-    monkeypatch.setattr("headrace.data._worker_group.Tuning", Still)
+    monkeypatch.setattr("headrace.data._workers.group.Tuning", Still)
     loader = DataLoader(Ints(40), 4, num_workers="auto")
     assert {loader.stats()["workers"] for _ in loader} == {1}
     assert [tuning.most for tuning in made] == [len(os.sched_getaffinity(0))]
@@ -201,7 +201,7 @@ def test_it_begins_with_one_worker_and_knows_the_processors(monkeypatch: pytest.
 
 
 def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
+    monkeypatch.setattr("headrace.data._workers.group.Tuning", Script)
     queue = core.init_lod_tensor_blocking_queue(fluid.Scope().var("queue"), 2, [[-1]])
     loader = DataLoader(Ints(4000), 4, num_workers="auto")
     feed = loader._feed(queue)
@@ -221,7 +221,7 @@ def test_a_feed_is_tuned_by_a_thread_that_ends_with_it(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("second", ["replace_dead", "close", "note"])
 def test_only_one_thread_at_a_time_changes_the_workers(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one thread starts a worker, another wants to replace, stop or kill some."""
-    monkeypatch.setattr("headrace.data._worker_group.Tuning", Script)
+    monkeypatch.setattr("headrace.data._workers.group.Tuning", Script)
     loader = DataLoader(Ints(40), 4, num_workers="auto", timeout=1000)
     engine, _ = loader._start_epoch()
     pool: Any = engine.workers.pool

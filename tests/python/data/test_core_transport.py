@@ -10,7 +10,7 @@ import pytest
 
 from headrace import _core, errors
 from headrace._core import WaitOutcome
-from headrace.data._batch_tree import describe
+from headrace.data._samples.describe import describe
 
 
 def decode_tree(_: bytes) -> tuple[Any, list[Any]]:

@@ -9,16 +9,18 @@ import multiprocessing
 import pickle
 import random
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from loader_datasets import same
+from loader_datasets import Ints, same
 
 from headrace import errors
-from headrace.data import DataLoader
+from headrace.data import DataLoader, IterableDataset
+from headrace.data._iteration import engine
 
 CONTROL, RING, RECORDS, END = 0, 320, 320 + 4 * 1024, 320 + 4 * 1024 + 128 * 512
 CLAIMS, DEATHS, LAYOUT = 408, 408 + 8 * 256, 12 << 10
@@ -67,6 +69,24 @@ class Arena:
         else:
             flipped = ctypes.c_uint64.from_address(address)
             flipped.value ^= 1 << chance.randrange(64)
+
+    def garbage(self, region: str, chance: random.Random) -> None:
+        """Overwrites a part of a region, or all of it, in one slot after the other."""
+        slots = [self.first_slot + slot * self.slot_bytes for slot in range(min(self.slots, 8))]
+        places = {
+            "control": [(self.begin + CONTROL, RECORDS)],
+            "records": [(self.begin + RECORDS, 4 * 128)],
+            "slots": [(slot, LAYOUT) for slot in slots],
+            "layouts": [(slot + LAYOUT, 512) for slot in slots],
+            "side": [(slot + self.slot_bytes - 4096, 4096) for slot in slots],
+        }
+        for begin, size in places[region]:
+            length = chance.choice([8, 64, 512, size])
+            pattern = chance.choice(
+                [chance.randbytes(8), b"\0" * 8, b"\xff" * 8, struct.pack("<Q", chance.randrange(20))]
+            )
+            offset = chance.randrange((size - min(length, size)) // 8 + 1) * 8
+            ctypes.memmove(begin + offset, pattern * (length // 8), min(length, size))
 
 
 class Wild:
@@ -133,6 +153,69 @@ def test_stray_writes_give_an_error_or_the_right_batch(seed: int, collation: str
     for number, batch in enumerate(batches):
         batch[1] = list(batch[1])
         assert same(batch, expected(number)), number
+
+
+class Wilder(Ints):
+    """Sample i is an array full of i, and a text. Every now and then a worker writes over a whole region."""
+
+    def __init__(self, length: int, seed: int, region: str, lock: Path) -> None:
+        super().__init__(length)
+        self.seed, self.region, self.lock = seed, region, lock
+        self.made: Any = multiprocessing.Value("i", 0, lock=False)
+        self.facts = multiprocessing.Array("Q", 2, lock=False)
+
+    def __getitem__(self, index: int) -> Any:
+        with locked(self.lock):
+            self.made.value += 1
+            number = self.made.value
+            arena = Arena(self.facts) if number % 7 == 3 and number < 60 else None
+        if arena is not None:
+            arena.garbage(self.region, random.Random(f"{self.seed} {self.region} {number}"))
+        time.sleep(0.0005)
+        return np.full(40, index), f"sample {index}"
+
+
+class WilderStream(IterableDataset[Any]):
+    def __init__(self, dataset: Wilder) -> None:
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.dataset.__getitem__, range(len(self.dataset)))
+
+
+@pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("region", ["control", "records", "slots", "layouts", "side"])
+@pytest.mark.parametrize("kind", ["default", "function", "stream", "sampler"])
+def test_whatever_is_written_over_nobody_waits_for_ever(
+    kind: str, region: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even without ``timeout``: whoever waits looks for what cannot come."""
+    options = engine._scheduler_options
+    monkeypatch.setattr(engine, "_scheduler_options", lambda *args: {**options(*args), "recheck_ms": 20})
+    for seed in range(3):
+        dataset: Any = Wilder(96, seed, region, tmp_path / "lock")
+        arguments: dict[str, Any] = {
+            "function": {"collate_fn": collate},
+            "sampler": {"sampler": list(range(96))},
+        }.get(kind, {})
+        dataset = WilderStream(dataset) if kind == "stream" else dataset
+        loader = DataLoader(dataset, batch_size=4, num_workers=2, multiprocessing_context="fork", **arguments)
+        for _ in range(2):
+            iterator, number = iter(loader), 0
+            while number < 25:
+                try:
+                    batch = list(next(iterator))
+                except StopIteration:
+                    break
+                except (errors.DataLoss, errors.WorkerDied, pickle.UnpicklingError, EOFError):
+                    pass
+                else:
+                    assert region == "side" or kind == "stream" or same(batch[0], expected(number)[0]), (seed, number)
+                number += 1
+            assert number == 24 or kind == "stream"
+        assert [len(batch[1]) for batch in loader] == [4] * 24  # by now nobody writes any more
+        loader.shutdown()
 
 
 class OverObjects:

@@ -37,7 +37,17 @@ from loader_datasets import (
 )
 
 from headrace import errors
-from headrace.data import DataLoader, Dataset, RandomSampler, default_collate, default_convert, get_worker_info
+from headrace.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    RandomSampler,
+    WeightedRandomSampler,
+    default_collate,
+    default_convert,
+    get_worker_info,
+)
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
 
@@ -335,6 +345,33 @@ def test_breaking_off_and_starting_anew() -> None:
                 break
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    "make_arguments",
+    [
+        lambda: {"shuffle": True, "seed": 3, "batch_size": 4},
+        lambda: {"sampler": RandomSampler(Ints(24), generator=3), "batch_size": 4},
+        lambda: {"sampler": WeightedRandomSampler([1.0] * 24, 24, generator=3), "batch_size": 4},
+        lambda: {"sampler": DistributedSampler(Ints(24), num_replicas=1, rank=0, seed=3), "batch_size": 4},
+        lambda: {"batch_sampler": BatchSampler(RandomSampler(Ints(24), generator=3), 4, False)},
+    ],
+    ids=["shuffle", "random", "weighted", "distributed", "batches"],
+)
+def test_an_iteration_keeps_its_order_while_another_begins(make_arguments: Any, num_workers: int) -> None:
+    plain = DataLoader(Ints(24), **make_arguments())
+    expected = [[batch.tolist() for batch in plain] for _ in range(2)]
+    assert expected[0] != expected[1]
+    loader = DataLoader(
+        Ints(24), num_workers=num_workers, prefetch_factor=2 if num_workers else None, **make_arguments()
+    )
+    first = iter(loader)
+    begin = next(first).tolist()
+    second = iter(loader)
+    other = next(second).tolist()
+    assert [begin, *[batch.tolist() for batch in first]] == expected[0]
+    assert [other, *[batch.tolist() for batch in second]] == expected[1]
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_iterations_of_one_loader_may_be_under_way_at_once(num_workers: int) -> None:
     loader = DataLoader(Ints(6), num_workers=num_workers, shuffle=True, seed=3)
@@ -440,11 +477,12 @@ def test_a_dataset_that_grows_is_read_anew() -> None:
 def test_a_copy_of_a_loader_runs_on_its_own(num_workers: int) -> None:
     loader = DataLoader(Ints(6), batch_size=2, num_workers=num_workers, shuffle=True, seed=1)
     iterator = iter(loader)
-    first = next(iterator).tolist()
-    for other in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
-        other.set_epoch(0)
-        assert next(iter(other)).tolist() == first
-    assert len(list(iterator)) == 2
+    next(iterator)
+    copies = [copy.copy(loader), pickle.loads(pickle.dumps(loader))]
+    taken = [[batch.tolist() for batch in other] for other in copies]
+    rest = [batch.tolist() for batch in iterator]
+    assert len(rest) == 2
+    assert taken == [rest, rest]
 
 
 def test_iteration_in_another_thread() -> None:
@@ -655,6 +693,8 @@ def test_dataset_protocol() -> None:
         ({"workers": "thread", "num_workers": 1, "multiprocessing_context": "spawn"}, ValueError, "for processes"),
         ({"threads_per_worker": 0}, ValueError, "threads_per_worker must be from 1"),
         ({"threads_per_worker": 256, "num_workers": 4}, ValueError, "must be at most 512"),
+        ({"seed_records": True, "num_workers": 1, "threads_per_worker": 2}, ValueError, "seed_records=False"),
+        ({"seed_records": "place", "num_workers": 2, "workers": "thread"}, ValueError, "seed_records=False"),
         ({"num_workers_batches": 0}, ValueError, "num_workers_batches must be from 1"),
         ({"ragged": "pad", "collate_fn": list}, ValueError, "collate_fn excludes ragged"),
         ({"shard": 3}, TypeError, "shard must be"),
@@ -779,7 +819,7 @@ def test_there_is_no_batch_sampler_whose_lists_are_not_the_batches() -> None:
 @pytest.mark.parametrize("name", ["batch_size", "drop_last", "sampler", "shuffle"])
 def test_the_batch_sampler_of_a_loader_cannot_be_changed(name: str) -> None:
     loader = DataLoader(Ints(10), 4)
-    with pytest.raises(ValueError, match=f"{name} of a loader's batch_sampler cannot be changed: make another loader"):
+    with pytest.raises(ValueError, match=f"{name} of a loader's batch_sampler cannot be changed; create a new loader"):
         setattr(loader.batch_sampler, name, 3)
 
 

@@ -1,4 +1,4 @@
-"""headrace.data._dataset: optional methods of datasets, and datasets made of others."""
+"""headrace.data._datasets.datasets: optional methods of datasets, and datasets made of others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from loader_datasets import Bulk, Ints, Random, ShortBulk, same
 
-from headrace.data._dataset import (
+from headrace.data._datasets.datasets import (
     ChainDataset,
     ConcatDataset,
     Dataset,
@@ -23,7 +23,7 @@ from headrace.data._dataset import (
     is_iterable_dataset,
     random_split,
 )
-from headrace.data._random import record_generator
+from headrace.data._randomness.records import record_generator
 
 
 class Filling(Ints):
@@ -187,7 +187,7 @@ def test_concatenated_datasets_are_one() -> None:
 def test_concatenation_of_nothing_or_of_iterables_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one dataset"):
         ConcatDataset([])
-    with pytest.raises(TypeError, match="Count is iterable; ChainDataset chains these"):
+    with pytest.raises(TypeError, match="Count is iterable; use ChainDataset for iterable datasets"):
         ConcatDataset([Ints(3), Count(0, 3)])
 
 
@@ -299,7 +299,7 @@ def test_states_epochs_and_specs_go_through() -> None:
     without.set_epoch(1)
     assert without.state_dict() == {"parts": [None]}
     without.load_state_dict({"parts": [None]})
-    with pytest.raises(ValueError, match="the state is of 2 datasets, and there are 1"):
+    with pytest.raises(ValueError, match="the state was saved with 2 datasets, but this one has 1"):
         Subset(parts[0], [0]).load_state_dict(state)
 
 

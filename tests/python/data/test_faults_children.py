@@ -75,6 +75,7 @@ def test_workers_are_the_first_to_go_when_memory_runs_out() -> None:
 def test_a_worker_that_dies_is_replaced_while_batches_are_ready() -> None:
     result = run("dies_while_ready")
     assert result["replaced after batches"] <= 1
+    assert result["workers after"] == 2
     assert result["exact"]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
 from fault_harness import run
+
+from headrace.data import DataLoader, get_worker_info
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -52,6 +55,29 @@ def test_it_is_left_out(how: str, kind: str) -> None:
         expected = [with_sum(batch) for batch in expected]
     assert result["epochs"] == [expected, expected]
     assert result["stats"]["skipped_samples"] == 4
+
+
+class Deadly:
+    """Samples 3 to 8 end the worker that makes them."""
+
+    def __getitem__(self, index: int) -> int:
+        if 3 <= index < 9 and get_worker_info() is not None:
+            os._exit(1)
+        return index
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_more_batches_in_a_row_are_left_out_than_are_in_flight() -> None:
+    loader = DataLoader(
+        Deadly(),
+        sampler=range(12),
+        num_workers=1,
+        prefetch_factor=2,
+        on_worker_death="skip",
+        max_deaths_per_sample=1,
+    )
+    assert [int(number) for (number,) in loader] == [0, 1, 2, 9, 10, 11]
 
 
 @pytest.mark.parametrize("tries", [1, 5])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fault_harness import can_unshare, program, run
+from fault_harness import CONTEXTS, can_unshare, program, run
 
 from headrace import errors
 from headrace.data import DataLoader, IterableDataset
@@ -82,13 +82,23 @@ def test_executable_memory_files_are_forbidden() -> None:
     assert result == {"noexec": "2", "ok": True}
 
 
-@pytest.mark.parametrize(("space", "enough", "context"), [(64, True, "spawn"), (4, False, "fork")])
-def test_little_address_space(space: int, enough: bool, context: str) -> None:
-    """Slots are smaller then; for a batch that does not fit, an error gives both sizes."""
-    result = run("big_batches", context, prefix=f"prlimit --as={space}000000000")
-    assert result["ok"] == enough
+@pytest.mark.parametrize(
+    ("mebibytes", "enough", "context"), [(64000, True, "spawn"), (4096, True, "fork"), (400, False, "fork")]
+)
+def test_little_address_space(mebibytes: int, enough: bool, context: str) -> None:
+    """Slots are fewer and smaller then; for a batch that does not fit, an error gives both sizes, and the limit."""
+    result = run("big_batches", context, prefix=f"prlimit --as={mebibytes << 20}")
+    assert result["ok"] == enough, result
     if not enough:
         assert "needs 16777216 bytes" in result["error"]
+        assert "400 MiB of address space (RLIMIT_AS, ulimit -v)" in result["error"]
+
+
+def test_no_address_space_for_a_place_that_is_kept() -> None:
+    """The sample fails with its own error, the loader goes on, and the place shows no other sample."""
+    result = run("keeps_places")
+    assert result["got"] == [0, 1, 2, "ValueError: mine", 4, 5]
+    assert result["kept"][:5] == [[1], [2], [0], [4], [5]]
 
 
 @pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
@@ -100,11 +110,12 @@ def test_few_file_descriptors(context: str) -> None:
 
 
 @pytest.mark.parametrize("cgroup", ["pids"], indirect=True)
-def test_no_process_can_be_started(cgroup: Path) -> None:
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_no_process_can_be_started(context: str, cgroup: Path) -> None:
     (cgroup / "pids.max").write_text("6")
-    result = run("many_workers", mounts=within(cgroup))
-    assert "cannot start worker" in result["error"]
-    assert "limit on processes" in result["error"]
+    result = run("many_workers", context, mounts=within(cgroup))
+    assert ("could not" if context == "forkserver" else "cannot start worker") in result["error"]
+    assert "ulimit -u" in result["error"]
     assert result["left"] == []
 
 
@@ -112,7 +123,35 @@ def test_no_process_can_be_started(cgroup: Path) -> None:
 def test_no_thread_can_be_started_in_a_worker(cgroup: Path) -> None:
     environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # threads that end with a fork make room
     result = run("one_process_more", str(cgroup), mounts=within(cgroup), environment=environment)
-    assert "die before they make a sample" in result["error"]
+    assert "cannot start the thread that watches the main process" in result["error"]
+    assert "ulimit -u" in result["error"]
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("more", "what"), [(0, "cannot start worker 0"), (1, "cannot start the thread that watches"), (4, "")]
+)
+def test_few_processes(more: int, what: str) -> None:
+    """Whatever cannot start, a process or its thread: the error names it, and the limit. Of the four that suffice, two
+    are the process from which others are forked and its thread.
+    """
+    environment = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    error = run("few_processes", more, environment=environment)["error"]
+    assert what in error
+    assert (error == "") == (what == "")
+    assert error == "" or "ulimit -u" in error
+
+
+@pytest.mark.parametrize("cgroup", ["memory"], indirect=True)
+def test_a_program_that_keeps_more_batches_than_memory_holds(cgroup: Path) -> None:
+    """Whichever workers the kernel ends, and whenever: an error soon, which says what has run out and who has it."""
+    (cgroup / "memory.limit_in_bytes").write_text(str(250 << 20))
+    result = run("keeps_batches", mounts=within(cgroup))
+    assert "SIGKILL" in result["error"]
+    assert "the memory of its control group" in result["error"]
+    assert "of 250 MiB" in result["error"]
+    assert f"the program keeps {result['kept']} batches" in result["error"]
+    assert result["seconds"] < 30
 
 
 @pytest.mark.parametrize("cgroup", ["memory"], indirect=True)

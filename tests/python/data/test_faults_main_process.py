@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import time
 
 import pytest
-from fault_harness import program, run
+from fault_harness import CONTEXTS, program, run
+from fault_processes import command_of, session_members
 from fault_programs import starved_seconds
 
 pytestmark = pytest.mark.timeout(360)
@@ -54,6 +56,18 @@ def test_ends_of_programs_whose_workers_have_started_otherwise(way: str, context
         running.assert_nothing_left()
         # As in test_ends_at_random_moments. Before they have started, workers also import what they need.
         assert time.monotonic() - begin - (starved_seconds() - starved) < 2
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_a_program_that_executes_another_one_leaves_no_workers(context: str) -> None:
+    with program("executes", context) as running:
+        workers = json.loads(running.line())["workers"]
+        assert len(workers) == 2
+        deadline = time.monotonic() + 20
+        while any(pid in session_members(running.session) for pid in workers):
+            assert time.monotonic() < deadline, "workers of a program that is no more"
+            time.sleep(0.01)
+        assert command_of(running.pid).startswith("sleep")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -7,9 +7,10 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,27 @@ def test_what_is_no_tensor_is_a_clear_error(samples: list[Any], words: str) -> N
     feed.stop()
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        (tuple(np.zeros((2000, 1))), "at most 1,024 arrays, .*; this one has 2,000 arrays, "),
+        (np.zeros([1] * 13), "of 12 dimensions each.*of up to 14 dimensions"),
+        ({"x" * 100_000: 0}, "96 KiB of keys.*and 97 KiB"),
+    ],
+    ids=["arrays", "dimensions", "keys"],
+)
+def test_what_no_slot_has_room_for_is_a_clear_error(sample: Any, words: str, num_workers: int) -> None:
+    loader = DataLoader(Samples([sample]), num_workers=num_workers)
+    queue = make_queue()
+    feed = loader._feed(queue)
+    with pytest.raises(ValueError, match=words):
+        queue.pop(timeout=20)
+    feed.stop()
+    queue.reopen()  # else it keeps the error
+    assert len(list(loader)) == 1  # of what is iterated over, each batch arrives
+
+
 def test_big_endian_arrays_are_not_taken_for_native_ones() -> None:
     queue = make_queue()
     feed = DataLoader(Samples([np.ones((), ">i8")]), num_workers=1)._feed(queue)
@@ -221,7 +243,9 @@ def test_a_dropped_feed_stops(num_workers: int) -> None:
     assert set(os.listdir("/proc/self/task")) - before
     del feed
     gc.collect()
-    wait_until(lambda: set(os.listdir("/proc/self/task")) <= before)
+    # One thread ends the workers if nobody iterates again.
+    kept = {str(thread.native_id) for thread in threading.enumerate() if thread.name == "headrace-idle"}
+    wait_until(lambda: set(os.listdir("/proc/self/task")) <= before | kept)
     with pytest.raises(RuntimeError, match="whoever fed the queue is gone"):
         drain(queue)
 
@@ -283,24 +307,25 @@ def test_a_timeout_ends_the_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "error", "words"),
+    ("shape", "dtype", "use", "error", "words"),
     [
-        ([-1, 8], "float32", TypeError, "float32"),
-        ([-1, 9], "uint8", ValueError, "9"),
+        ([-1, 8], "float32", lambda x: x + fluid.layers.fill_constant([8], "float32", 1), TypeError, "float32"),
+        ([-1, 9], "uint8", lambda x: fluid.layers.reshape(x, [-1, 3]), ValueError, "8"),
     ],
 )
-def test_a_batch_that_does_not_fit_the_declaration_is_the_queues_error(
-    shape: list[int], dtype: str, error: type[Exception], words: str
+def test_a_batch_that_an_operator_cannot_take_is_an_error_that_names_the_variable(
+    shape: list[int], dtype: str, use: Callable[[Any], Any], error: type[Exception], words: str
 ) -> None:
     main, startup = fluid.Program(), fluid.Program()
     with fluid.program_guard(main, startup):
         reader = fluid.layers.py_reader(4, [shape], [dtype], use_double_buffer=False)
-        fluid.layers.read_file(reader)
+        out = fluid.layers.read_file(reader)
+        use(out)
     executor = fluid.Executor(fluid.CPUPlace())
     executor.run(startup)
     reader.decorate_loader(DataLoader(Memory(4, 8), num_workers=1))
     reader.start()
-    with pytest.raises(error, match=f"{reader.name}.*{words}"):
+    with pytest.raises(error, match=f"(?s){out.name}.*{words}"):
         executor.run(main)
     reader.reset()
 
@@ -357,3 +382,42 @@ queue.pop()
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+class Box(dict):  # type: ignore[type-arg]
+    """A container that is no dict of Python's own."""
+
+
+def transposed(samples: Any) -> Any:
+    array = np.array(samples, np.float32).T  # in Fortran's order
+    return array, np.arange(2 * len(samples))[::2].reshape(-1, 1)
+
+
+def shared(samples: Any) -> Any:
+    array = np.array(samples, np.float32)
+    return Box(all=array.T, first=array[:, :1].astype(np.int64))
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("collate", [transposed, shared])
+def test_whatever_strides_and_containers_a_collate_function_gives(collate: Any, num_workers: int) -> None:
+    rows = [[float(i), float(i + 1)] for i in range(6)]
+    loader = DataLoader(rows, 3, collate_fn=collate, num_workers=num_workers)
+    expected = [collate(rows[:3]), collate(rows[3:])]
+    for _ in range(2):
+        queue = core.init_lod_tensor_blocking_queue(
+            fluid.Scope().var("queue"), 2, [[-1, 3], [-1, 1]], dtypes=[int(core.VarType.FP32), int(core.VarType.INT64)]
+        )
+        feed = loader._feed(queue)
+        for batch in expected:
+            parts = batch.values() if isinstance(batch, dict) else batch
+            for got, want in zip(queue.pop(timeout=20), parts):
+                np.testing.assert_array_equal(np.asarray(got), want)
+        with pytest.raises(core.EOFException):
+            queue.pop(timeout=20)
+        feed.stop()
+        # The same loader, iterated over: as the function has given them.
+        (first, _) = loader
+        arrays = list(first.values()) if isinstance(first, dict) else list(first)
+        assert not arrays[0].flags.c_contiguous
+        assert type(first) is type(expected[0])

@@ -1,4 +1,4 @@
-"""headrace.data._frozen_list: a list that processes share."""
+"""headrace.data._datasets.frozen_list: a list that processes share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.data import DataLoader
-from headrace.data._frozen_list import FrozenList
+from headrace.data._datasets.frozen_list import FrozenList
 
 CASES: list[list[Any]] = [
     [],
@@ -78,6 +78,12 @@ def test_nothing_is_left_when_it_is_gone() -> None:
         FrozenList([lambda: 0])
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("code", [0xD83D, 0xDC80, 0x1F600])
+def test_any_text_comes_back(code: int) -> None:
+    text = chr(code)
+    assert list(FrozenList([text, f"a{text}é", ""])) == [text, f"a{text}é", ""]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -1,4 +1,4 @@
-"""headrace.data._grain: the order of Grain 0.2, as observed, and data sources and samplers like Grain's."""
+"""headrace.data._datasets.grain: the order of Grain 0.2, as observed, and data sources and samplers like Grain's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import pytest
 from loader_datasets import Random, same
 
 from headrace.data import DataLoader
-from headrace.data._grain import GrainSampler, SampledDataset, grain_batch_count, grain_positions, is_grain_sampler
+from headrace.data._datasets.grain import (
+    GrainSampler,
+    SampledDataset,
+    grain_batch_count,
+    grain_positions,
+    is_grain_sampler,
+)
 
 
 def batches(length: int, size: int, workers: int, shards: int, shard: int, drop: bool) -> list[list[int]]:
@@ -190,6 +196,8 @@ def grain_batches(grain: Any, sampler: Any, arguments: tuple[Any, ...]) -> list[
 @pytest.fixture(scope="module")
 def grain() -> Any:
     pytest.importorskip("grain", reason="grain is not installed; make test-peers does")
+    # Grain's workers read flags, which absl.app.run would have parsed.
+    importlib.import_module("absl.flags").FLAGS.mark_as_parsed()
     return importlib.import_module("grain.python")
 
 

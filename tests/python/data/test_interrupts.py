@@ -6,6 +6,7 @@ import contextlib
 import dis
 import functools
 import itertools
+import multiprocessing
 import random
 import signal
 import sys
@@ -22,7 +23,8 @@ from loader_datasets import Ints, Raising, Vectors, same
 
 import headrace
 from headrace.data import DataLoader, IterableDataset, RandomSampler
-from headrace.data._iteration import BatchIterator, ProgressBar
+from headrace.data._iteration.iterator import BatchIterator
+from headrace.data._iteration.progress_bar import ProgressBar
 
 # A garbage collection on the way may run finalizers of other loaders, in which Python reports an interrupt as ignored.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -207,7 +209,7 @@ def test_an_interrupt_at_any_step_of_an_error_loses_neither_it_nor_a_batch(name:
 
 def in_next(frame: types.FrameType | None) -> bool:
     while frame is not None:
-        if frame.f_code in (BatchIterator.__next__.__code__, ProgressBar.__next__.__code__):
+        if frame.f_code in (BatchIterator._advance.__code__, ProgressBar.__next__.__code__):
             return True
         frame = frame.f_back
     return False
@@ -288,3 +290,38 @@ def test_a_sampler_that_an_interrupt_ends_is_an_error_and_not_the_end_of_the_epo
     with pytest.raises(headrace.errors.FailedPrecondition, match="the sampler was interrupted"):
         for _ in range(3):
             next(iterator)
+
+
+@pytest.mark.filterwarnings("ignore:worker:RuntimeWarning")
+def test_an_interrupt_while_dead_workers_are_replaced_loses_nothing() -> None:
+    loader = DataLoader(Ints(12), 2, num_workers=2)
+    expected = [[i, i + 1] for i in range(0, 12, 2)]
+    assert [batch.tolist() for batch in loader] == expected
+    chance = random.Random(1)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    strikes = 0
+    try:
+        while strikes < 15:
+            for process in loader._latest_engine().workers.processes:  # type: ignore[union-attr]
+                process.kill()
+                process.join()
+            iterator = iter(loader)
+            got: list[Any] = []
+            while True:
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-4, 0.02))
+                before_this = len(got)
+                try:
+                    # Without a step of this program between the iterator and the list, at which a batch could be lost.
+                    got.extend(itertools.islice(iterator, 1))
+                    if len(got) == before_this:
+                        break
+                except KeyboardInterrupt:
+                    strikes += 1
+                finally:
+                    with contextlib.suppress(KeyboardInterrupt):
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+            assert [batch.tolist() for batch in got] == expected
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(multiprocessing.active_children()) == 2

@@ -29,3 +29,18 @@ def test_the_benchmark_measures_every_case() -> None:
     ]
     assert all(row["batches_per_s"] > 0 for row in rows)
     assert rows[2]["batch_bytes"] == 64 * 150 * 1024
+
+
+def test_the_benchmark_of_collate_functions_runs() -> None:
+    sizes = ["--batches", "200", "--rounds", "2", "--workers", "0", "1", "--json"]
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARK.parent / "collate_benchmark.py"), *sizes],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+    rows = {row["loader"]: row for row in json.loads(done.stdout)["rows"]}
+    assert {"loop", "headrace, 0", "headrace, 1"} <= set(rows)
+    assert rows["loop"]["ratio_to_loop"] == 1
+    assert rows["headrace, 1"]["workers_cpu_us_per_batch"] > 0

@@ -1,4 +1,4 @@
-"""headrace.data._mixing: exact proportions at every point, and the same samples however one reaches it."""
+"""headrace.data._datasets.mixtures: exact proportions at every point, and the same samples however one reaches it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import pytest
 from loader_datasets import Bulk, Ints, Random, same
 from test_dataset import Count, Filling, StatefulCount
 
-from headrace.data._dataset import ConcatDataset, Fetcher
-from headrace.data._mixing import IterableMixture, MixtureDataset, MixtureSampler, Schedule
-from headrace.data._random import record_generator
+from headrace.data._datasets.datasets import ConcatDataset, Fetcher
+from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
+from headrace.data._datasets.schedule import Schedule
+from headrace.data._randomness.records import record_generator
 
 WEIGHTS = [
     [1],
@@ -308,5 +309,5 @@ def test_an_empty_dataset_cannot_begin_anew() -> None:
 
 def test_a_state_of_another_mixture_is_an_error() -> None:
     state = IterableMixture(streams(3, 4)).state_dict()
-    with pytest.raises(ValueError, match="a mixture of 2 datasets, and this is one of 1"):
+    with pytest.raises(ValueError, match="a mixture of 2 datasets, but this one has 1"):
         IterableMixture(streams(3)).load_state_dict(state)

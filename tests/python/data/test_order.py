@@ -18,7 +18,7 @@ from headrace.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from headrace.data._grain import grain_positions
+from headrace.data._datasets.grain import grain_positions
 
 WAYS: list[dict[str, Any]] = [
     {"num_workers": 0},

@@ -10,7 +10,7 @@ import pytest
 from loader_datasets import Ints, Point
 
 from headrace.data import DataLoader
-from headrace.data._batch_tree import describe, sample_prototype
+from headrace.data._samples.describe import describe, sample_prototype
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""headrace.data._packing: every record comes once, whole, in the first row where it fits."""
+"""headrace.data._datasets.packing: every record comes once, whole, in the first row where it fits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from loader_datasets import Ints, Samples, same
 
 from headrace.data import DataLoader
-from headrace.data._dataset import Fetcher
-from headrace.data._packing import PackedDataset, PackedIterableDataset
+from headrace.data._datasets.datasets import Fetcher
+from headrace.data._datasets.packing import PackedDataset, PackedIterableDataset
 
 
 class Texts(Ints):
@@ -306,6 +306,20 @@ def test_a_packed_stream_goes_on_from_any_row(kind: Any, bins: int) -> None:
     other = make()
     other.load_state_dict(packed.state_dict())
     assert list(other) == []
+
+
+@pytest.mark.parametrize("bins", [1, 4])
+def test_a_stream_is_asked_for_its_state_once_for_each_set_of_rows(bins: int) -> None:
+    class Asked(StatefulStream):
+        asked = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            self.asked += 1
+            return super().state_dict()
+
+    dataset = Asked(Texts(800))
+    rows = list(PackedIterableDataset(dataset, 16, bins=bins))
+    assert dataset.asked <= -(-len(rows) // bins)
 
 
 def test_a_stream_with_a_state_replays_only_the_rows_under_way() -> None:

@@ -11,9 +11,10 @@ from loader_datasets import Point, Samples, same
 
 import headrace.fluid as fluid
 from headrace.data import DataLoader, default_collate
-from headrace.data._batch_tree import decode_tree, flatten_batch
-from headrace.data._collation import collate_in_place
-from headrace.data._ragged import Ragged
+from headrace.data._samples.collation import collate_in_place
+from headrace.data._samples.decode import decode_tree
+from headrace.data._samples.flatten import Flattener
+from headrace.data._samples.ragged import Ragged
 from headrace.fluid import core
 
 
@@ -28,7 +29,7 @@ def load(samples: list[Any], rule: Any, **arguments: Any) -> Any:
     collate = functools.partial(default_collate, ragged=rule)
     (batch,) = DataLoader(Samples(samples), batch_size=len(samples), num_workers=1, collate_fn=collate, **arguments)
     assert equal(batch, expected)
-    tree, leaves = flatten_batch(collate_in_place(samples, ragged=rule))
+    tree, leaves = Flattener().collated(collate_in_place(samples, ragged=rule))
     build, _ = decode_tree(tree)
     assert equal(build([leaf.make() if hasattr(leaf, "make") else leaf for leaf in leaves]), expected)
     return batch
@@ -168,7 +169,7 @@ def test_lists_of_numbers_are_columns_and_cannot_be_ragged() -> None:
 @pytest.mark.parametrize("offsets", [[1, 2], [0, 3], [0, 2, 1, 2], [], [[0, 2]], [0, -1, 2]], ids=str)
 def test_offsets_that_do_not_fit_the_values_are_an_error(offsets: Any) -> None:
     with pytest.raises(ValueError, match="offsets of a Ragged"):
-        flatten_batch(Ragged(np.zeros(2), np.array(offsets, np.int64)))
+        Flattener().result(Ragged(np.zeros(2), np.array(offsets, np.int64)))
 
 
 def test_tensors_stay_tensors() -> None:

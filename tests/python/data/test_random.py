@@ -14,8 +14,9 @@ import pytest
 from loader_datasets import GloballyRandom, Random, same
 
 from headrace import _core
-from headrace.data import DataLoader, IterableDataset, _mersenne_twister, get_worker_info, record_generator
-from headrace.data._random import generators_restored, seed_generators
+from headrace.data import DataLoader, IterableDataset, get_worker_info, record_generator
+from headrace.data._randomness import mersenne_twister
+from headrace.data._randomness.records import generators_restored, seed_generators
 
 
 def draw(seed: int, epoch: int, index: Any) -> list[int]:
@@ -33,6 +34,39 @@ def test_each_of_seed_epoch_and_index_matters() -> None:
         (seed, epoch, index) for seed in range(4) for epoch in range(4) for index in (0, 1, 2, -1, 1 << 64, "0", (0, 1))
     ]
     assert len({tuple(draw(*key)) for key in keys}) == len(keys)
+
+
+class Key:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.words = frozenset(["a", f"b{number}", "c"])
+
+
+class Keyed:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, key: Any, rng: np.random.Generator) -> int:
+        return int(rng.integers(1 << 60))
+
+
+@pytest.mark.parametrize("make", [Key, lambda i: (i, Key(i)), lambda i: ("a", float(i)), lambda i: b"%d" % i, str])
+def test_what_a_record_draws_depends_on_the_value_of_its_key(make: Any) -> None:
+    def draws(**arguments: Any) -> list[int]:
+        loader = DataLoader(Keyed(), 4, sampler=[make(i) for i in range(4)], seed=7, **arguments)
+        (batch,) = loader
+        drawn: list[int] = batch.tolist()
+        return drawn
+
+    expected = draws()
+    assert len(set(expected)) == 4
+    assert draws() == draws(num_workers=1) == expected
+    assert draws(num_workers=2, multiprocessing_context="spawn") == expected
+
+
+def test_a_key_that_has_no_value_elsewhere_is_refused() -> None:
+    with pytest.raises(TypeError, match="use integers, strings or tuples"):
+        draw(1, 2, lambda: 3)
 
 
 def test_seed_and_epoch_do_not_add_up() -> None:
@@ -192,8 +226,8 @@ def test_seeding_does_not_depend_on_where_a_generator_keeps_its_state(monkeypatc
     seed_generators(1, 2, 3)
     expected = draws()
     for name in ("_memory_of_random", "_memory_of_numpy"):
-        assert getattr(_mersenne_twister, name)(generators()[name]) is not None, "or this test is void"
-        monkeypatch.setattr(_mersenne_twister, name, lambda generator: None)
+        assert getattr(mersenne_twister, name)(generators()[name]) is not None, "or this test is void"
+        monkeypatch.setattr(mersenne_twister, name, lambda generator: None)
     random.gauss(0, 1)
     np.random.standard_normal()
     seed_generators(1, 2, 3)
@@ -208,9 +242,9 @@ def test_a_state_that_lies_elsewhere_is_not_touched() -> None:
     generator = np.random.MT19937(1)
     address, state = generator.ctypes.state_address, generator.state["state"]
     key, position = state["key"].tolist(), state["pos"]
-    assert _mersenne_twister._checked(address, address + 4 * 624, key, position) is not None
-    assert _mersenne_twister._checked(address, address + 4 * 624, [*key[:-1], key[-1] ^ 1], position) is None
-    assert _mersenne_twister._checked(address, address + 4 * 624, key, position + 1) is None
+    assert mersenne_twister._checked(address, address + 4 * 624, key, position) is not None
+    assert mersenne_twister._checked(address, address + 4 * 624, [*key[:-1], key[-1] ^ 1], position) is None
+    assert mersenne_twister._checked(address, address + 4 * 624, key, position + 1) is None
 
 
 @pytest.mark.usefixtures("own_generators")

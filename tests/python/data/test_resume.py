@@ -12,13 +12,8 @@ from loader_datasets import Ints, Raising, Vectors, same
 
 from headrace import errors
 from headrace.data import DataLoader
-from headrace.data._sampler import (
-    BatchSampler,
-    RandomSampler,
-    SequentialSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+from headrace.data._samplers.samplers import BatchSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
+from headrace.data._samplers.weighted import WeightedRandomSampler
 from headrace.fluid import core
 
 

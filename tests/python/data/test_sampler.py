@@ -1,4 +1,4 @@
-"""headrace.data._sampler: orders that are functions of seed, epoch and position."""
+"""headrace.data._samplers.samplers: orders that are functions of seed, epoch and position."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 from headrace import _core
-from headrace.data._sampler import (
+from headrace.data._samplers.permuted_range import PermutedRange
+from headrace.data._samplers.protocols import Sampler, SeekableSampler
+from headrace.data._samplers.samplers import (
     BatchSampler,
     DistributedSampler,
-    PermutedRange,
     RandomSampler,
-    Sampler,
-    SeekableSampler,
     SequentialSampler,
     SubsetRandomSampler,
-    WeightedRandomSampler,
 )
+from headrace.data._samplers.weighted import WeightedRandomSampler
 
 
 def seekable_samplers() -> list[SeekableSampler]:
@@ -342,7 +341,7 @@ def test_a_state_carries_the_order_over(sampler: SeekableSampler) -> None:
 
 def test_a_state_of_another_length_is_an_error() -> None:
     state = RandomSampler(range(5)).state_dict()
-    with pytest.raises(ValueError, match="the state is of a sampler of 5 indices, this one has 6"):
+    with pytest.raises(ValueError, match="the state was saved with a sampler of 5 indices, but this one has 6"):
         RandomSampler(range(6)).load_state_dict(state)
 
 

@@ -18,9 +18,10 @@ import pytest
 from loader_datasets import Point, Samples, same
 
 from headrace.data import DataLoader, default_collate, default_convert
-from headrace.data._batch_tree import decode_tree, flatten_batch
-from headrace.data._collation import collate_in_place
-from headrace.data._sample_pickle import dumps_sample, loads_sample
+from headrace.data._samples.collation import collate_in_place
+from headrace.data._samples.decode import decode_tree
+from headrace.data._samples.flatten import Flattener
+from headrace.data._samples.pickling import dumps_sample, loads_sample
 
 
 class Color(enum.IntEnum):
@@ -111,7 +112,7 @@ def rebuilt(tree: bytes, leaves: list[Any], to: str | None) -> Any:
 
 
 def _bits(tensor: Any) -> Any:
-    from headrace.data._tensors import array_of_tensor
+    from headrace.data._samples.tensors import array_of_tensor
 
     return array_of_tensor(tensor)[0]
 
@@ -276,8 +277,8 @@ def test_batches_are_those_of_torch() -> None:
     torch = pytest.importorskip("torch")
     for name, samples in nested(torch):
         expected = torch.utils.data.default_collate(samples)
-        assert equal(rebuilt(*flatten_batch(default_collate(samples)), "torch"), expected), name
-        assert equal(rebuilt(*flatten_batch(collate_in_place(samples)), "torch"), expected), name
+        assert equal(rebuilt(*Flattener().collated(default_collate(samples)), "torch"), expected), name
+        assert equal(rebuilt(*Flattener().collated(collate_in_place(samples)), "torch"), expected), name
         for num_workers in (0, 2):
             (batch,) = DataLoader(Samples(samples), batch_size=2, num_workers=num_workers, to="torch")
             assert equal(batch, expected), name
@@ -287,7 +288,7 @@ def test_single_samples_are_those_of_torch() -> None:
     torch = pytest.importorskip("torch")
     for name, samples in nested(torch):
         expected = torch.utils.data._utils.collate.default_convert(samples[0])
-        assert equal(rebuilt(*flatten_batch(default_convert(samples[0])), "torch"), expected), name
+        assert equal(rebuilt(*Flattener().result(default_convert(samples[0])), "torch"), expected), name
 
 
 @pytest.mark.parametrize(
@@ -317,25 +318,25 @@ def test_tensors_are_arrays_or_tensors_as_asked() -> None:
     torch = pytest.importorskip("torch")
     samples = [(torch.ones(2), np.zeros(2), 1, "x", np.zeros(2, "M8[s]"))] * 2
     kinds = {
-        to: [type(each) for each in rebuilt(*flatten_batch(collate_in_place(samples)), to)]
+        to: [type(each) for each in rebuilt(*Flattener().collated(collate_in_place(samples)), to)]
         for to in ("numpy", "torch", None)
     }
     assert kinds["numpy"] == [np.ndarray] * 3 + [list, np.ndarray]
     assert kinds["torch"] == kinds[None] == [torch.Tensor] * 3 + [list, np.ndarray]
-    assert type(rebuilt(*flatten_batch(collate_in_place([np.ones(2)])), None)) is np.ndarray
+    assert type(rebuilt(*Flattener().collated(collate_in_place([np.ones(2)])), None)) is np.ndarray
 
 
 def test_torch_is_not_imported_for_arrays() -> None:
     if "torch" in sys.modules:
         pytest.skip("somebody imported torch already")
     load([(np.ones(2), 1, "x")] * 2)
-    rebuilt(*flatten_batch(collate_in_place([(np.ones(2), 1)])), None)
+    rebuilt(*Flattener().collated(collate_in_place([(np.ones(2), 1)])), None)
     assert "torch" not in sys.modules
 
 
 def test_bfloat16_without_ml_dtypes_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    tree, leaves = flatten_batch(collate_in_place([torch.ones(2, dtype=torch.bfloat16)]))
+    tree, leaves = Flattener().collated(collate_in_place([torch.ones(2, dtype=torch.bfloat16)]))
     assert rebuilt(tree, leaves, "torch").dtype == torch.bfloat16
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(TypeError, match=r'bfloat16 only with the package ml_dtypes.*to="torch"'):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import headrace.fluid as fluid
-from headrace.data import DataLoader, IterableDataset, _stall
+from headrace.data import DataLoader, IterableDataset
+from headrace.data._workers import stalls
 from headrace.fluid import core
 
 
@@ -44,8 +45,8 @@ def test_a_warning_names_worker_sample_and_stack(workers: str, tmp_path: Path, m
         if "index 5" in text:
             (tmp_path / "gate").touch()
 
-    monkeypatch.setattr(_stall, "_SILENCE", 0.5)
-    monkeypatch.setattr(_stall.warnings, "warn", warn)
+    monkeypatch.setattr(stalls, "_SILENCE", 0.5)
+    monkeypatch.setattr(stalls.warnings, "warn", warn)
     batches = list(DataLoader(Gated(tmp_path / "gate"), batch_size=2, num_workers=2, workers=workers))
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert re.match(r"no batch has come for [\d.]+ seconds", told[-1])
@@ -86,8 +87,8 @@ def test_a_warning_shows_the_stack_whatever_is_waited_for(
         if "wait_at_the_gate" in text:
             (tmp_path / "gate").touch()
 
-    monkeypatch.setattr(_stall, "_SILENCE", 0.5)
-    monkeypatch.setattr(_stall.warnings, "warn", warn)
+    monkeypatch.setattr(stalls, "_SILENCE", 0.5)
+    monkeypatch.setattr(stalls.warnings, "warn", warn)
     arguments = WAYS[way](tmp_path / "gate")
     loader = DataLoader(batch_size=2, num_workers=2, multiprocessing_context="fork", **arguments)
     if way == "feed":
@@ -102,4 +103,4 @@ def test_a_warning_shows_the_stack_whatever_is_waited_for(
 
 
 def test_the_time_is_a_minute() -> None:
-    assert _stall._SILENCE == 60
+    assert stalls._SILENCE == 60

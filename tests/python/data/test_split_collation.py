@@ -1,4 +1,4 @@
-"""Batches whose samples are made by several workers and collated by one."""
+"""Batches whose samples are made by several workers and collated by one, as num_workers_batches asks for."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def sums(samples: list[Any]) -> Any:
 
 @pytest.mark.parametrize("arguments", [{"num_workers": 4}, {"num_workers": 4, "workers": "thread"}], ids=str)
 def test_several_workers_make_one_batch(arguments: dict[str, Any]) -> None:
-    loader = DataLoader(Makers(64, 4), 16, collate_fn=with_collator, persistent_workers=False, **arguments)
+    loader = DataLoader(
+        Makers(64, 4), 16, collate_fn=with_collator, num_workers_batches=4, persistent_workers=False, **arguments
+    )
     batches = list(loader)
     assert [_indices(batch) for batch in batches] == [list(range(i, i + 16)) for i in range(0, 64, 16)]
     assert {maker for _, maker in batches[0]["samples"]} == {0, 1, 2, 3}
@@ -87,7 +89,9 @@ def test_only_so_many_workers_collate() -> None:
 )
 def test_the_batches_are_those_of_one_worker(dataset: Any, collate: Any, num_workers: int) -> None:
     expected = list(DataLoader(dataset, 7, True, collate_fn=collate, seed=3))
-    loader = DataLoader(dataset, 7, True, collate_fn=collate, seed=3, num_workers=num_workers)
+    loader = DataLoader(
+        dataset, 7, True, collate_fn=collate, seed=3, num_workers=num_workers, num_workers_batches=num_workers
+    )
     for number in range(2):
         got = list(loader)
         assert len(got) == 8
@@ -113,7 +117,13 @@ def test_samples_that_cannot_be_pickled_are_collated_where_they_were_made() -> N
         def __getitem__(self, index: int) -> Any:
             return lambda: index
 
-    loader = DataLoader(Odd(12), 4, num_workers=2, collate_fn=lambda functions: np.array([f() for f in functions]))
+    loader = DataLoader(
+        Odd(12),
+        4,
+        num_workers=2,
+        num_workers_batches=1,
+        collate_fn=lambda functions: np.array([f() for f in functions]),
+    )
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
 
 
@@ -127,7 +137,7 @@ def test_collate_fn_may_write_into_the_samples() -> None:
         def __getitem__(self, index: int) -> Any:
             return np.full(300, index, np.float32)
 
-    loader = DataLoader(Arrays(20), 4, num_workers=3, collate_fn=doubled)
+    loader = DataLoader(Arrays(20), 4, num_workers=3, num_workers_batches=2, collate_fn=doubled)
     for _ in range(2):
         assert [batch[:, 299].tolist() for batch in loader] == [
             [2 * j for j in range(i, i + 4)] for i in range(0, 20, 4)
@@ -144,7 +154,7 @@ def test_the_first_bad_sample_is_reported_whoever_made_it() -> None:
                 raise KeyError(f"no sample {index}")
             return index
 
-    iterator = iter(DataLoader(Bad(16), 8, num_workers=4, collate_fn=list))
+    iterator = iter(DataLoader(Bad(16), 8, num_workers=4, num_workers_batches=4, collate_fn=list))
     for first in (3, 11):
         with pytest.raises(KeyError, match=f"no sample {first}"):
             next(iterator)
@@ -157,7 +167,7 @@ def test_an_error_in_collate_fn_consumes_its_batch() -> None:
             raise ValueError("not with 5")
         return samples
 
-    iterator = iter(DataLoader(Ints(12), 3, num_workers=3, collate_fn=picky))
+    iterator = iter(DataLoader(Ints(12), 3, num_workers=3, num_workers_batches=2, collate_fn=picky))
     assert next(iterator) == [0, 1, 2]
     with pytest.raises(ValueError, match="not with 5"):
         next(iterator)
@@ -173,7 +183,7 @@ def test_batches_survive_workers_that_are_killed_while_they_collate(tmp_path: Pa
             os.kill(os.getpid(), signal.SIGKILL)
         return list(samples)
 
-    loader = DataLoader(Ints(60), 4, num_workers=3, collate_fn=deadly)
+    loader = DataLoader(Ints(60), 4, num_workers=3, num_workers_batches=3, collate_fn=deadly)
     assert list(loader) == [list(range(i, i + 4)) for i in range(0, 60, 4)]
 
 
@@ -182,7 +192,7 @@ def test_memory_is_bounded() -> None:
         def __getitem__(self, index: int) -> Any:
             return np.full(1 << 18, index, np.uint8)
 
-    loader = DataLoader(Large(160), 8, num_workers=4, collate_fn=np.stack, prefetch_factor=2)
+    loader = DataLoader(Large(160), 8, num_workers=4, num_workers_batches=4, collate_fn=np.stack, prefetch_factor=2)
     most = 0
     for _ in range(3):
         for _batch in loader:

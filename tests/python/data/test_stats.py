@@ -12,8 +12,8 @@ import pytest
 from loader_datasets import Gated, Ints
 
 from headrace.data import DataLoader, IterableDataset
-from headrace.data._stall import TimeLimit
-from headrace.data._stats import bottleneck, summarize
+from headrace.data._reports.stats import bottleneck, summarize
+from headrace.data._workers.stalls import TimeLimit
 
 
 class Arrays(Ints):

@@ -11,6 +11,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
@@ -232,10 +233,11 @@ def test_resuming_a_dataset_that_is_its_own_iterator(num_workers: int) -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
 @pytest.mark.parametrize("dataset", [StatefulIterator, StatefulPair])
-def test_resuming_where_the_iterator_has_the_state(dataset: Any, num_workers: int) -> None:
+def test_resuming_where_the_iterator_has_the_state(dataset: Any, sharding: str, num_workers: int) -> None:
     def make() -> DataLoader:
-        return DataLoader(dataset(9), 2, num_workers=num_workers, iterable_sharding="dataset")
+        return DataLoader(dataset(9), 2, num_workers=num_workers, iterable_sharding=sharding)
 
     loader = make()
     list(loader)
@@ -328,24 +330,34 @@ def test_an_error_consumes_its_batch_and_iteration_goes_on(num_workers: int) -> 
     assert lists(iterator) == [[6, 7], [8, 9], [10, 11]]
 
 
-def test_a_dataset_that_cannot_be_iterated_over_ends() -> None:
-    class Never(Count):
-        def __iter__(self) -> Iterator[Any]:
+class Never(Count):
+    """Raises where its iteration would begin: in a method of that name."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(8)
+        self.method = method
+
+    def set_epoch(self, epoch: int) -> None:
+        self.begin("set_epoch")
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begin("__iter__")
+        return super().__iter__()
+
+    def begin(self, method: str) -> None:
+        if method == self.method:
             raise OSError("no stream today")
 
-    for num_workers in (0, 2):
-        iterator = iter(DataLoader(Never(3), 2, num_workers=num_workers))
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize("method", ["__iter__", "set_epoch"])
+def test_a_dataset_that_cannot_be_iterated_over_is_one_error_and_the_end(method: str, num_workers: int) -> None:
+    loader = DataLoader(Never(method), 2, num_workers=num_workers)
+    for _ in range(2):
+        batches = iter(loader)
         with pytest.raises(OSError, match="no stream today"):
-            next(iterator)
-        failures = 0
-        while True:  # at most one failure per worker
-            try:
-                next(iterator)
-            except StopIteration:
-                break
-            except OSError:
-                failures += 1
-        assert failures <= num_workers
+            next(batches)
+        assert list(batches) == []
 
 
 @pytest.mark.parametrize("sharding", ["engine", "dataset"])
@@ -552,6 +564,317 @@ def test_a_stream_that_comes_after_an_epoch_that_was_given_up_begins_where_it_wa
     assert [begin, *lists(iterator)] == expected
 
 
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:worker")
+def test_whoever_comes_in_a_workers_place_has_the_datasets_state(context: str, num_workers: int, sharding: str) -> None:
+    def epochs(killed_in: int | None) -> list[list[list[int]]]:
+        loader = DataLoader(
+            Alike(12),
+            2,
+            num_workers=num_workers,
+            iterable_sharding=sharding,
+            multiprocessing_context=context,
+            prefetch_factor=2,
+            seed=1,
+        )
+        result = []
+        for epoch in range(4):
+            batches = iter(loader)
+            result.append([next(batches).tolist()])
+            if epoch == killed_in:
+                for process in batches._workers:  # type: ignore[attr-defined]
+                    os.kill(process.pid, signal.SIGKILL)
+            result[-1] += lists(batches)
+        loader.shutdown()
+        return result
+
+    expected = epochs(None)
+    assert expected[3][0] == [300, 301]
+    for epoch in (1, 2) if context == "fork" else (2,):
+        assert epochs(epoch) == expected
+
+
+class Onwards(Count):
+    """Goes on from epoch to epoch, and says where it is."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.at = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        end = self.at - self.at % self.length + self.length
+        while self.at < end:
+            self.at += 1
+            yield self.at - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["old iterator there", "old iterator gone"])
+@pytest.mark.parametrize("dataset", [Onwards, Epochs, Count, AtItsEnd, Stateful])
+def test_a_new_iteration_begins_where_it_would_with_workers(dataset: Any, keeps: bool) -> None:
+    def epochs(num_workers: int) -> list[list[list[int]]]:
+        loader = DataLoader(dataset(10), 2, num_workers=num_workers, seed=0)
+        taken, batches = [], None
+        for stop in (99, 2, 99, 0, 3, 99, 1, 99):
+            if not keeps:
+                batches = None
+            batches = iter(loader)
+            taken.append(lists(itertools.islice(batches, stop)))
+        return taken
+
+    assert epochs(0) == epochs(1) == epochs(2)
+
+
+class LateState(AtItsEnd):
+    """Has no state before it was iterated over."""
+
+    begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begun = True
+        return super().__iter__()
+
+    def state_dict(self) -> dict[str, int]:
+        if not self.begun:
+            raise RuntimeError("nobody has begun yet")
+        return super().state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_epochs_that_are_given_up_begin_where_the_first_did_even_if_it_had_no_state(num_workers: int) -> None:
+    loader = DataLoader(LateState(10), 2, num_workers=num_workers, seed=0)
+    for _ in range(3):
+        assert next(iter(loader)).tolist() == [0, 1]
+        loader.set_epoch(0)
+        resumed = DataLoader(LateState(10), 2, num_workers=num_workers, seed=0)
+        resumed.load_state_dict(loader.state_dict())
+        assert next(iter(resumed)).tolist() == [0, 1]
+    assert lists(loader) == lists(loader) == [[i, i + 1] for i in range(0, 10, 2)]
+
+
+def pickled(loader: DataLoader) -> DataLoader:
+    copied: DataLoader = pickle.loads(pickle.dumps(loader))
+    return copied
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize(("num_workers", "sharding"), [(0, "engine"), (1, "engine"), (2, "dataset")])
+@pytest.mark.parametrize("dataset", [Onwards, Epochs, AtItsEnd])
+def test_a_copy_goes_on_and_begins_again_where_the_loader_would(
+    dataset: Any, num_workers: int, sharding: str, copied: Callable[[DataLoader], DataLoader]
+) -> None:
+    def make() -> DataLoader:
+        return DataLoader(dataset(10), 2, num_workers=num_workers, iterable_sharding=sharding, seed=0)
+
+    plain = make()
+    _, second, third = lists(plain), lists(plain), lists(plain)
+    loader = make()
+    lists(loader)
+    batches = iter(loader)
+    assert lists(itertools.islice(batches, 2)) == second[:2]
+    whole, broken_off, chosen = copied(loader), copied(loader), copied(loader)
+    assert lists(batches) == second[2:]
+    assert [lists(whole), lists(whole)] == [second[2:], third]
+    assert lists(itertools.islice(broken_off, 1)) == second[2:3]
+    assert [lists(broken_off), lists(broken_off)] == [second, third]
+    chosen.set_epoch(7)
+    assert lists(chosen) == second
+
+
+class Lazy(Count):
+    """Loads a state when it is iterated over, and always begins at its first element without one. It cannot load the
+    states of its end, as Hugging Face's streams of several sources, shuffled, cannot in a worker.
+    """
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.at, self.begin = 0, 0
+        self.loads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.begin:
+            self.loads += 1
+            Lazy.Source(self.length).load_state_dict(self.begin)
+        for element in range(self.begin, self.length):
+            self.at = element + 1
+            yield element
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.begin = state["at"]
+
+    class Source:
+        def __init__(self, length: int) -> None:
+            self.length = length
+
+        def load_state_dict(self, at: int) -> None:
+            if at == self.length:
+                raise IndexError("list index out of range")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.filterwarnings("ignore:Lazy cannot load the state")
+def test_a_dataset_that_cannot_load_the_state_of_its_end_begins_anew(num_workers: int) -> None:
+    loader = DataLoader(Lazy(10), 2, num_workers=num_workers, seed=0)
+    whole = [[i, i + 1] for i in range(0, 10, 2)]
+    assert [lists(itertools.islice(iter(loader), stop)) for stop in (99, 99, 2, 99, 99)] == [
+        whole,
+        whole,
+        whole[:2],
+        whole,
+        whole,
+    ]
+    resumed = DataLoader(Lazy(10), 2, num_workers=num_workers, seed=0)
+    resumed.load_state_dict(loader.state_dict())
+    assert lists(resumed) == whole
+    batches = iter(loader)
+    next(batches)
+    resumed.load_state_dict(loader.state_dict())
+    assert lists(resumed) == whole[1:]
+
+
+def test_a_state_that_cannot_be_loaded_is_told_of(recwarn: pytest.WarningsRecorder) -> None:
+    dataset = Lazy(10)
+    loader = DataLoader(dataset, 2, seed=0)
+    list(loader), list(loader)
+    assert dataset.loads == 0  # it was there already
+    assert not recwarn.list
+    next(iter(loader))
+    with pytest.warns(RuntimeWarning, match="Lazy cannot load the state in which its last epoch ended .IndexError"):
+        list(loader)
+
+
+def test_an_error_of_the_first_element_is_no_refused_state() -> None:
+    class Failing(Lazy):
+        failing = False
+
+        def __iter__(self) -> Iterator[Any]:
+            for element in super().__iter__():
+                if self.failing:
+                    raise IndexError("mine")
+                yield element
+
+    dataset = Failing(10)
+    loader = DataLoader(dataset, 2, seed=0)
+    assert len(list(loader)) == 5
+    dataset.failing = True
+    with pytest.raises(IndexError, match="mine"):
+        list(loader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_an_epoch_that_was_resumed_and_given_up_begins_again_where_the_dataset_was(num_workers: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Onwards(10), 2, num_workers=num_workers, seed=0)
+
+    loader = make()
+    next(iter(loader))
+    state = loader.state_dict()
+    for refreshes in (False, True):
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert lists(itertools.islice(iter(resumed), 2)) == [[2, 3], [4, 5]]
+        if refreshes:
+            resumed.refresh()
+        assert lists(resumed)[0] == [0, 1]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_epoch_after_one_that_was_resumed_at_its_end_goes_on(num_workers: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Onwards(3), 2, num_workers=num_workers, seed=0)
+
+    loader = make()
+    batches = iter(loader)
+    next(batches), next(batches)  # the second one is short: the loader knows that it is the last
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    assert lists(resumed) == []
+    again = make()
+    again.load_state_dict(resumed.state_dict())
+    assert lists(again) == lists(resumed) == [[3, 4], [5]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_epoch_of_the_same_number_goes_on_where_the_stream_is(num_workers: int) -> None:
+    loader = DataLoader(Onwards(4), 2, num_workers=num_workers, seed=0)
+    list(loader)
+    next(iter(loader))
+    assert lists(loader) == [[4, 5], [6, 7]]
+    loader.set_epoch(2)
+    assert lists(loader) == [[8, 9], [10, 11]]
+
+
+class Heavy(Onwards):
+    """Its state is large; how often it was asked for is counted."""
+
+    def __init__(self, length: int, ballast: int) -> None:
+        super().__init__(length)
+        self.ballast = ballast
+        self.asked = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        self.asked += 1
+        return {"at": self.at, "ballast": "x" * self.ballast}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_large_state_is_not_taken_for_every_batch_and_any_batch_can_be_resumed(num_workers: int) -> None:
+    def make() -> DataLoader:
+        return DataLoader(Heavy(41, 20_000), 2, num_workers=num_workers, seed=0)
+
+    expected = lists(make())
+    for taken in range(len(expected) + 1):
+        loader = make()
+        assert lists(itertools.islice(iter(loader), taken)) == expected[:taken]
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.shutdown()
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert lists(resumed) == expected[taken:]
+        resumed.shutdown()
+
+
+@pytest.mark.parametrize(("ballast", "most"), [(10, 54), (20_000, 14), (10_000_000, 6)])
+def test_the_cost_of_a_state_is_shared_by_batches(ballast: int, most: int) -> None:
+    dataset = Heavy(100, ballast)
+    for _ in DataLoader(dataset, 2, seed=0):
+        pass
+    assert dataset.asked <= most
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_that_failed_leaves_the_state_that_came_before(num_workers: int) -> None:
+    class Failing(Onwards):
+        def __iter__(self) -> Iterator[Any]:
+            for element in super().__iter__():
+                yield -1 if element == 25 else element
+
+    def make() -> DataLoader:
+        return DataLoader(
+            Failing(10), 2, num_workers=num_workers, seed=0, collate_fn=lambda pair: pair if min(pair) >= 0 else 1 / 0
+        )
+
+    loader = make()
+    list(loader), list(loader)
+    batches = iter(loader)
+    next(batches), next(batches)
+    with pytest.raises(ZeroDivisionError):
+        next(batches)
+    resumed = make()
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert list(resumed) == list(batches) == [[26, 27], [28, 29]]
+
+
 def test_chained_datasets_follow_each_other() -> None:
     loader = DataLoader(ChainDataset([Count(3), Count(4)]), 2, num_workers=2)
     assert lists(loader) == [[0, 1], [2, 0], [1, 2], [3]]
@@ -726,3 +1049,40 @@ def test_files_that_no_two_workers_read_from_are_allowed(numbers: Path, tmp_path
             assert lists(loader)[0] == list(range(5))
         loader = DataLoader(Lines(read), 10)
         assert len(list(loader)) == 300
+
+
+class Noted(Alike):
+    """Tells other processes that it has come to its end."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.ended = multiprocessing.get_context("fork").Event()
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.ended.set()
+
+
+@pytest.mark.parametrize("sharding", ["engine", "dataset"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_stream_that_workers_have_read_ahead_to_its_end_was_not_consumed(
+    taken: int, num_workers: int, sharding: str
+) -> None:
+    dataset = Noted(3)
+    loader = DataLoader(
+        dataset,
+        1,
+        num_workers=num_workers,
+        iterable_sharding=sharding,
+        prefetch_factor=8 if num_workers else None,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+    iterator = iter(loader)
+    for _ in range(taken):
+        next(iterator)
+    if num_workers and taken:  # before that nobody reads
+        assert dataset.ended.wait(20)
+    del iterator
+    assert lists(loader) == [[0], [1], [2]]
+    assert lists(loader) == [[100], [101], [102]]

@@ -14,7 +14,7 @@ from loader_datasets import Ints
 
 from headrace import errors
 from headrace.data import DataLoader
-from headrace.data._stall import TimeLimit
+from headrace.data._workers.stalls import TimeLimit
 
 
 class Gathering(Ints):

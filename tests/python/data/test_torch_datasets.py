@@ -10,10 +10,10 @@ import pytest
 from loader_datasets import Ints, Random, Vectors
 
 from headrace.data import DataLoader
-from headrace.data import _dataset as ours
-from headrace.data import _sampler as samplers
-from headrace.data._mixing import IterableMixture, MixtureDataset, MixtureSampler
-from headrace.data._packing import PackedDataset
+from headrace.data._datasets import datasets as ours
+from headrace.data._datasets.mixtures import IterableMixture, MixtureDataset, MixtureSampler
+from headrace.data._datasets.packing import PackedDataset
+from headrace.data._samplers import samplers as samplers
 
 torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
 theirs = pytest.importorskip("torch.utils.data")

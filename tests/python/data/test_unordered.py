@@ -12,7 +12,7 @@ import pytest
 from loader_datasets import Gated, Ints, Raising
 
 from headrace.data import DataLoader, RandomSampler, SeekableSampler
-from headrace.data._iteration import _UnorderedPlace
+from headrace.data._iteration.progress import _UnorderedPlace
 
 
 def gated_loader(num_workers: int, sampler: SeekableSampler | None = None) -> DataLoader:
@@ -50,7 +50,7 @@ def test_resuming_gives_the_batches_that_were_not_taken(num_workers: int, sample
         loader, other, third = (gated_loader(num_workers, sampler) for _ in range(3))
         before = take(loader, taken)
         state = json.loads(json.dumps(loader.state_dict()))
-        assert ("skip" in state) == (num_workers > 0)
+        assert ("skip" in json.loads(state["details"])) == (num_workers > 0)
         other.load_state_dict(state)
         after = take(other, 1)
         third.load_state_dict(other.state_dict())
@@ -75,7 +75,8 @@ class CountedWalks(tuple):  # type: ignore[type-arg]
 def test_resuming_with_many_skipped_batches_does_not_cost_their_product(batches: int) -> None:
     loader = DataLoader(Ints(4 * batches), 2, sampler=RandomSampler(range(4 * batches), generator=3), in_order=False)
     whole = [batch.tolist() for batch in loader]
-    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "skip": list(range(1, 2 * batches, 2))})
+    skip = {"skip": list(range(1, 2 * batches, 2))}
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "details": json.dumps(skip)})
     loader._next = dataclasses.replace(loader._next, skip=CountedWalks(loader._next.skip))
     CountedWalks.walks = 0
     assert [batch.tolist() for batch in loader] == whole[::2]

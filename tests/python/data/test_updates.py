@@ -1,4 +1,4 @@
-"""Small changes of a dataset reach workers that run already; for others, new workers start."""
+"""Workers that got their dataset as a pickle are sent one that has changed, as a whole; else, new workers start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from headrace import errors
 from headrace.data import DataLoader, Subset, get_worker_info
+from headrace.data._workers import updates
 
 CONTEXTS = ["fork", "forkserver", "spawn"]
 
@@ -133,7 +135,7 @@ SMALL = [
 
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_small_changes_need_no_new_workers(context: str, wrapped: bool) -> None:
+def test_whatever_has_changed_reaches_the_workers(context: str, wrapped: bool) -> None:
     dataset = Scaled()
     given = Subset(dataset, range(8)) if wrapped else dataset
     loader = DataLoader(given, batch_size=2, num_workers=1, multiprocessing_context=context)
@@ -142,30 +144,31 @@ def test_small_changes_need_no_new_workers(context: str, wrapped: bool) -> None:
         change(dataset)
         numbers, pids = epoch_of(loader)
         assert numbers == [dataset[i][0] for i in range(8)], change.__name__
-        assert pids == workers, change.__name__
+        assert (pids == workers) == (context != "fork"), change.__name__
+        workers = pids
+        assert epoch_of(loader) == (numbers, pids), change.__name__
     loader.shutdown()
 
 
 def set_what_is_large(dataset: Scaled) -> None:
-    dataset.large = np.ones(1 << 18)
+    dataset.large = np.ones(9 << 20)
 
 
 def set_what_cannot_be_pickled(dataset: Scaled) -> None:
     dataset.lock = threading.Lock()  # type: ignore[attr-defined]
 
 
-def set_an_instance_of_a_class_that_workers_may_not_know(dataset: Scaled) -> None:
+def set_an_instance_of_another_class(dataset: Scaled) -> None:
     dataset.transforms[0] = Negative()
 
 
-LARGE = [set_what_is_large, set_what_cannot_be_pickled, set_an_instance_of_a_class_that_workers_may_not_know]
-
-
-def test_other_changes_start_new_workers() -> None:
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_other_changes_start_new_workers(context: str) -> None:
     dataset = Scaled()
-    loader = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="fork")
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context=context)
     _, workers = epoch_of(loader)
-    for change in LARGE:
+    changes = [set_an_instance_of_another_class, set_what_is_large]
+    for change in [*changes, set_what_cannot_be_pickled] if context == "fork" else changes:
         change(dataset)
         numbers, pids = epoch_of(loader)
         assert numbers == [dataset[i][0] for i in range(8)], change.__name__
@@ -173,76 +176,100 @@ def test_other_changes_start_new_workers() -> None:
         workers = pids
 
 
-@pytest.mark.parametrize("folder", ["site-packages", "src"])
-def test_only_an_installed_module_is_taken_to_be_the_same_in_workers(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_workers_that_may_have_imported_another_version_are_not_sent_its_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / folder).mkdir()
-    name = f"headrace_test_kinds_{folder.replace('-', '_')}"
-    (tmp_path / folder / f"{name}.py").write_text(
-        "class Twice:\n    def __call__(self, value):\n        return 2 * value\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path / folder))
+    name = "headrace_test_kinds"
+    source = "class Times:\n    def __call__(self, value):\n        return {} * value\n"
+    (tmp_path / f"{name}.py").write_text(source.format(2))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = importlib.import_module(name)
     dataset = Scaled()
-    loader = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="fork")
-    _, workers = epoch_of(loader)
-    dataset.transforms[0] = importlib.import_module(name).Twice()
-    numbers, pids = epoch_of(loader)
-    assert numbers == [0, 2, 4, 6, 8, 10, 12, 14]
-    assert (pids == workers) == (folder == "site-packages")
+    dataset.transforms[0] = module.Times()
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="spawn")
+    before = epoch_of(loader)
+    assert before[0] == [0, 2, 4, 6, 8, 10, 12, 14]
+    (tmp_path / f"{name}.py").write_text(source.format(10))
+    dataset.transforms[0] = importlib.reload(module).Times()
+    after = epoch_of(loader)
+    assert after[0] == [0, 10, 20, 30, 40, 50, 60, 70]
+    assert after[1] != before[1]
     loader.shutdown()
     del sys.modules[name]
 
 
-def test_what_workers_have_made_of_it_stays(tmp_path: Path) -> None:
-    class Opened(Scaled):
-        handle: Any = None
+class Opened(Scaled):
+    """Opens a file when it is first asked, and tells how often its process has done that."""
 
-        def __getitem__(self, index: int) -> Any:
-            return self.handle.tell() + self.options["shift"], os.getpid()
+    handle: Any = None
+    openings = 0
 
-    def open_it(worker: int) -> None:
-        info = get_worker_info()
-        assert info is not None
-        info.dataset.handle = open(tmp_path / f"worker {worker}", "w")  # noqa: SIM115
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        if self.handle is None:
+            self.handle = True
+            Opened.openings += 1
+        return Opened.openings + self.options["shift"], os.getpid()
 
+
+def test_what_workers_have_opened_stays_open_until_something_changes() -> None:
     dataset = Opened()
-    loader = DataLoader(dataset, batch_size=8, num_workers=1, worker_init_fn=open_it)
+    loader = DataLoader(dataset, batch_size=8, num_workers=1, multiprocessing_context="forkserver")
     before = epoch_of(loader)
-    dataset.options["shift"] = 3
-    assert epoch_of(loader) == ([3] * 8, before[1])
+    assert before[0] == [1] * 8
+    assert epoch_of(loader) == before
+    dataset.options["shift"] = 10
+    assert epoch_of(loader) == ([12] * 8, before[1])  # it is a new dataset
+    loader.shutdown()
 
 
-def test_a_worker_that_has_lost_what_changes_is_replaced() -> None:
-    class Forgetful(Scaled):
-        def __getitem__(self, index: int) -> Any:
-            shift = self.__dict__.pop("options")["shift"]
-            self.options = {"shift": shift} if get_worker_info() is None else {"shift": shift, "own": []}
-            if get_worker_info() is not None:
-                self.transforms = []
-            return shift, os.getpid()
+def open_it(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.options = {"shift": 1000 + info.dataset.options["shift"]}
 
-    dataset = Forgetful()
-    loader = DataLoader(dataset, batch_size=2, num_workers=2)
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_what_worker_init_fn_makes_of_the_dataset_it_makes_of_each(context: str) -> None:
+    dataset = Scaled(2)
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, worker_init_fn=open_it, multiprocessing_context=context)
+    for shift in range(3):
+        dataset.options["shift"] = shift
+        assert epoch_of(loader)[0] == [1000 + shift, 1001 + shift]
+    loader.shutdown()
+
+
+class Tells(Scaled):
+    """Whether get_worker_info knows the dataset of now."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        info = get_worker_info()
+        return self.options["shift"] if info is None or info.dataset is self else -1, os.getpid()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_workers_know_the_dataset_that_they_were_sent(threads: int) -> None:
+    dataset = Tells(64)
+    loader = DataLoader(
+        dataset, batch_size=4, num_workers=1, threads_per_worker=threads, multiprocessing_context="forkserver"
+    )
     _, workers = epoch_of(loader)
-    dataset.transforms[0].factor = 2
-    dataset.options["shift"] = 4
-    numbers, pids = epoch_of(loader)
-    assert numbers == [4] * 8
-    assert pids.isdisjoint(workers)
-    assert loader.stats()["worker_deaths"] == 0
+    for shift in range(1, 4):
+        dataset.options["shift"] = shift
+        assert epoch_of(loader) == ([shift] * 64, workers)
+    loader.shutdown()
 
 
-@pytest.mark.parametrize("way", [{"workers": "thread"}, {"threads_per_worker": 2}], ids=["thread", "threads"])
-def test_threads_follow_as_well(way: dict[str, Any]) -> None:
+def test_threads_follow_as_well() -> None:
     dataset = Scaled(64)
-    loader = DataLoader(dataset, batch_size=4, num_workers=2, **way)
-    _, workers = epoch_of(loader)
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, workers="thread")
     for shift in range(1, 5):
         dataset.options["shift"] = shift
-        numbers, pids = epoch_of(loader)
-        assert numbers == [dataset[i][0] for i in range(64)]
-        assert len(pids | workers) <= 2  # the threads' one, or those of two workers
+        assert epoch_of(loader)[0] == [dataset[i][0] for i in range(64)]
+    dataset.large = np.zeros(9 << 20)  # too large to be compared
+    for shift in range(1, 5):
+        dataset.options["shift"] = shift
+        assert epoch_of(loader)[0] == [dataset[i][0] for i in range(64)]
 
 
 def test_what_was_made_ahead_is_made_again() -> None:
@@ -255,27 +282,71 @@ def test_what_was_made_ahead_is_made_again() -> None:
         assert epoch_of(loader)[0] == expected
 
 
-def test_a_stream_follows() -> None:
-    class Stream:
-        def __init__(self) -> None:
-            self.begin = 0
+class Stream:
+    def __init__(self) -> None:
+        self.begin = 0
 
-        def __iter__(self) -> Any:
-            return iter([(self.begin + i, os.getpid()) for i in range(6)])
+    def __iter__(self) -> Any:
+        return iter([(self.begin + i, os.getpid()) for i in range(6)])
 
+
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_a_stream_follows(context: str) -> None:
     dataset = Stream()
-    loader = DataLoader(dataset, batch_size=2, num_workers=2)
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, multiprocessing_context=context)
     everybody = {process.pid for process in iter(loader)._workers}  # type: ignore[attr-defined]
     for begin in (0, 10, 20):
         dataset.begin = begin
         numbers, pids = epoch_of(loader)
         assert numbers == list(range(begin, begin + 6))
-        assert pids <= everybody
+        assert context == "fork" or pids <= everybody
+    loader.shutdown()
 
 
-def test_a_loader_whose_dataset_always_changes_goes_on() -> None:
+def test_a_loader_whose_dataset_always_changes_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "_MAX_LOG_BYTES", 10 << 20)
     dataset = Scaled(2)
-    loader = DataLoader(dataset, batch_size=2, num_workers=1)
-    for number in range(40):
-        dataset.table = np.full(1 << 15, number, np.int64)  # 256 KiB: the sum is more than workers are sent
-        assert epoch_of(loader)[0] == [number, number + 1]
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, multiprocessing_context="forkserver")
+    seen = set()
+    for number in range(8):
+        dataset.table = np.full(4, number, np.int64)  # beside 2 MiB
+        numbers, pids = epoch_of(loader)
+        assert numbers == [number, number + 1]
+        seen |= pids
+    assert len(seen) == 2  # the log of the first worker was full
+    loader.shutdown()
+
+
+class OfTensors:
+    def __init__(self) -> None:
+        import torch
+
+        self.numbers, self.more = torch.arange(40), 0
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.numbers[index]) + self.more
+
+
+@pytest.mark.filterwarnings("ignore:worker")
+def test_what_multiprocessing_sends_in_its_own_way_is_sent_again_only_if_it_is_the_same() -> None:
+    pytest.importorskip("torch")
+    dataset = OfTensors()
+    loader = DataLoader(dataset, 2, num_workers=1, multiprocessing_context="spawn", prefetch_factor=2, to="numpy")
+    batches = iter(loader)
+
+    def kill() -> None:
+        for process in batches._engine.workers.processes:  # type: ignore[attr-defined]
+            process.kill()
+
+    assert next(batches).tolist() == [0, 1]
+    kill()
+    assert [next(batches).tolist() for _ in range(3)] == [[2, 3], [4, 5], [6, 7]]
+    dataset.more = 100
+    kill()
+    with pytest.raises(errors.FailedPrecondition, match="Iterate over the loader again"):
+        list(batches)
+    assert next(iter(loader)).tolist() == [100, 101]
+    loader.shutdown()

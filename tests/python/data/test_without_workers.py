@@ -42,8 +42,119 @@ def test_the_samples_are_handed_to_collate_fn_themselves() -> None:
 
 
 def test_without_batches_samples_arrive_themselves() -> None:
-    samples = [Anything(0), threading.Lock(), np.zeros(2)]
+    samples = [Anything(0), threading.Lock(), "text"]
     assert [got is sample for got, sample in zip(DataLoader(Samples(samples), batch_size=None), samples)] == [True] * 3
+
+
+class Table:
+    """Its samples are rows of its own memory."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.table[index]
+
+
+@dataclasses.dataclass
+class Held:
+    values: Any
+
+    def __post_init__(self) -> None:
+        self.note = "kept"
+
+
+PASS_ON: dict[str, Any] = {
+    "list": list,
+    "first": lambda samples: samples[0],
+    "dict": lambda samples: {"x": samples[0], "y": [samples[1], "text", None, 3]},
+    "tuple": lambda samples: ((samples[0],), samples[1]),
+    "dataclass": lambda samples: Held(samples[0]),
+    "user dict": lambda samples: collections.UserDict(x=samples[0]),
+    "views": lambda samples: [samples[0][1:], samples[0][::-1]],
+}
+
+
+def scribble(batch: Any) -> None:
+    """Writes to all arrays and tensors in a batch."""
+    if isinstance(batch, (list, tuple)):
+        for value in batch:
+            scribble(value)
+    elif isinstance(batch, (dict, collections.UserDict)):
+        scribble(list(batch.values()))
+    elif isinstance(batch, Held):
+        assert batch.note == "kept"
+        scribble(batch.values)
+    elif hasattr(batch, "shape"):
+        batch += 1
+
+
+@pytest.mark.parametrize("kind", ["array", "list of arrays", "read-only", "tensor", "tensors", "from_numpy"])
+@pytest.mark.parametrize("pass_on", [None, *PASS_ON])
+def test_a_batch_may_be_written_to_and_the_dataset_stays(pass_on: str | None, kind: str) -> None:
+    table = np.zeros((4, 3))
+    rows: Any = table
+    if kind == "list of arrays":
+        rows = list(table)
+    elif kind == "read-only":
+        rows = [row.copy() for row in table]
+        for row in rows:
+            row.flags.writeable = False
+    elif kind != "array":
+        torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+        if "first" in kind or pass_on == "views":
+            pytest.skip("torch knows no negative strides")
+        rows = torch.zeros(4, 3)
+        if kind == "tensors":
+            rows = list(rows.clone())
+        elif kind == "from_numpy":
+            rows = [torch.from_numpy(row) for row in table]
+    arguments = {"batch_size": None} if pass_on is None else {"batch_size": 2, "collate_fn": PASS_ON[pass_on]}
+    for batch in DataLoader(Table(rows), **arguments):
+        scribble(batch)
+    assert [float(row.sum()) for row in rows] == [0.0] * 4
+
+
+@pytest.mark.parametrize("pass_on", [None, "list", "dict"])
+@pytest.mark.parametrize("kind", ["array", "view", "tensor"])
+def test_what_nobody_else_has_is_not_copied(kind: str, pass_on: str | None) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed; make test-peers does")
+    addresses = []
+
+    class Fresh(Ints):
+        def __getitem__(self, index: int) -> Any:
+            array = np.arange(6).reshape(2, 3) if kind == "view" else np.arange(6)
+            addresses.append(array.__array_interface__["data"][0])
+            if kind == "tensor":
+                tensor = torch.ones(6)
+                addresses[-1] = tensor.data_ptr()
+                return tensor
+            return array
+
+    collate = None if pass_on is None else lambda samples: samples if pass_on == "list" else {"x": samples[0]}
+    loader = DataLoader(Fresh(3), None if pass_on is None else 1, collate_fn=collate)
+    for batch, address in zip(loader, addresses):
+        value = batch if pass_on is None else batch[0] if pass_on == "list" else batch["x"]
+        there = value.data_ptr() if kind == "tensor" else value.__array_interface__["data"][0]
+        assert there == addresses[-1] == address
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_a_dataset_may_return_one_buffer_again_and_again(num_workers: int) -> None:
+    class OneBuffer(Ints):
+        def __init__(self, length: int) -> None:
+            super().__init__(length)
+            self.buffer = np.zeros(2, np.int64)
+
+        def __getitem__(self, index: int) -> Any:
+            self.buffer[:] = index
+            return {"x": self.buffer, "y": index}
+
+    loader = DataLoader(OneBuffer(8), 4, num_workers=num_workers)
+    assert [batch["x"][:, 0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_default_collation_keeps_objects_and_local_classes() -> None:

@@ -1,4 +1,4 @@
-"""headrace.data._worker: how errors in a worker reach the consumer."""
+"""headrace.data._workers.claim_server: how errors in a worker reach the consumer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from loader_datasets import (
 )
 
 from headrace.data import DataLoader
-from headrace.data._worker import WorkerTraceback, decode_error, encode_error
+from headrace.data._workers.errors import WorkerTraceback, decode_error, encode_error
 
 
 def run(loader: DataLoader) -> list[Any]:

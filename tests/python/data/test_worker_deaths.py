@@ -1,4 +1,4 @@
-"""headrace.data._worker_deaths: which deaths count against a sample, and for how long workers are restarted."""
+"""headrace.data._workers.deaths: which deaths count against a sample, and for how long workers are restarted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from headrace.data import _worker_deaths
-from headrace.data._worker_deaths import IdleDeaths, SampleDeaths, pause_before_retry
+from headrace.data._workers import deaths as _worker_deaths
+from headrace.data._workers.deaths import IdleDeaths, SampleDeaths, Standstill, pause_before_retry
 
 KILLED = -int(signal.SIGKILL)
 ONE, TWO = (1, 0, "rows"), (1, 5, "rows")
@@ -121,12 +121,64 @@ def test_progress_begins_the_count_anew(clock: list[float]) -> None:
 
 
 def test_what_is_killed_from_outside_is_waited_for(clock: list[float]) -> None:
-    idle = IdleDeaths()
+    idle, standstill = IdleDeaths(), Standstill()
     for _ in range(59):
         assert idle.note(0, KILLED, 0.1, samples=0)
+        assert standstill.note(completed=0)
         clock[0] += 1
     clock[0] += 2
-    assert not idle.note(0, KILLED, 0.1, samples=0)
+    assert idle.note(0, KILLED, 0.1, samples=0)
+    assert not standstill.note(completed=0)
+    assert (standstill.deaths, standstill.seconds) == (60, 61)
+
+
+def test_samples_that_acquit_each_other_for_ever_are_a_standstill(clock: list[float]) -> None:
+    """As when memory runs out: some other worker dies each time, at its start or at a sample."""
+    sample_deaths, idle, standstill = SampleDeaths(4), IdleDeaths(), Standstill()
+    while clock[0] < 100:
+        samples = [[(1, int(clock[0]) % 5, "rows")], [], [(2, int(clock[0]) % 3, "collate")]][int(clock[0]) % 3]
+        assert sample_deaths.note(KILLED, samples) == []
+        if not samples:
+            assert idle.note(0, KILLED, 0.1, samples=7)
+        if not standstill.note(completed=7):
+            break
+        clock[0] += 1
+    assert clock[0] == 60
+
+
+def test_memory_that_has_run_out_is_waited_for_less_long(clock: list[float]) -> None:
+    standstill = Standstill()
+    assert standstill.note(completed=5, memory_kills=3)
+    for kills in (4, 5, 6, 7):
+        clock[0] += 2
+        assert standstill.note(completed=5, memory_kills=kills)
+    clock[0] += 2
+    assert not standstill.note(completed=5, memory_kills=8)
+    # What was killed before the latest progress explains nothing.
+    standstill = Standstill()
+    assert standstill.note(completed=5, memory_kills=8)
+    assert all(standstill.note(completed=6, memory_kills=8) for _ in range(20))
+    clock[0] += 30
+    assert standstill.note(completed=6, memory_kills=8)
+
+
+def test_progress_ends_a_standstill(clock: list[float]) -> None:
+    standstill = Standstill()
+    for completed in range(100):
+        assert all(standstill.note(completed) for _ in range(10))
+        clock[0] += 50
+    for _ in range(100):  # samples that are given up, too
+        assert standstill.note(completed=99)
+        standstill.forget()
+        clock[0] += 50
+
+
+def test_few_deaths_are_none(clock: list[float]) -> None:
+    standstill = Standstill()
+    for _ in range(3):
+        assert standstill.note(completed=0)
+        clock[0] += 1000
+    assert not standstill.note(completed=0)
 
 
 def test_workers_that_die_again_and_again_start_later(clock: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""headrace.data._worker_pool: how workers end, and how loaders do."""
+"""headrace.data._workers.process_pool: how workers end, and how loaders do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_harness import run
 from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unloadable, Unpicklable, die_at_start, same
 
 from headrace import errors
 from headrace.data import DataLoader, WorkerTraceback
-from headrace.data._worker_pool import describe_exit
+from headrace.data._workers.process_pool import describe_exit
 
 
 def workers() -> list[int]:
@@ -198,6 +199,26 @@ def test_a_slow_worker_does_not_hold_up_the_end() -> None:
     assert [next(iterator).tolist() for _ in range(4)] == [[0], [1], [2], [3]]
     del iterator, loader  # takes a thousand seconds, or does not
     assert not workers()
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_what_workers_do_as_they_end_is_waited_for(context: str, tmp_path: Path) -> None:
+    """Profilers and loggers write down then what they have; PyTorch's loader gives a worker five seconds, too."""
+    result = run("flushes", str(tmp_path), context)
+    assert result["notes"] == ["0", "1", "2"]
+    assert result["seconds"] < 20  # all end at the same time
+
+
+@pytest.mark.parametrize("way", ["default", "torch", "own", "running"])
+def test_workers_of_a_forkserver_share_what_they_import(way: str) -> None:
+    if way == "torch":
+        pytest.importorskip("torch")
+    result = run("preloads", way)
+    torch = ["torch"] if way == "torch" else []
+    ours = ["__main__", "numpy", "headrace.data._workers.start", *torch, "headrace.data._workers.preloaded"]
+    assert result["modules"] == {"own": ["json"], "running": ["__main__"]}.get(way, ours)
+    if way == "torch":  # which alone is some 290 MiB; the main module of the program, each worker imports itself
+        assert max(result["private"]) < 40
 
 
 def test_two_loaders_at_once() -> None:

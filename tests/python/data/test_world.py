@@ -63,3 +63,22 @@ def test_a_process_group_says_more_than_the_environment(tmp_path: Path, monkeypa
     finally:
         distributed.destroy_process_group()
     assert len(told(DataLoader(Ints(8)))) == 1
+
+
+def test_samples_are_not_shared_out_twice() -> None:
+    sampler = DistributedSampler(Ints(8), 2, 0)
+    for given in ({"sampler": sampler}, {"batch_sampler": BatchSampler(sampler, 2, False)}):
+        with pytest.raises(
+            ValueError, match=r"shard=\(1, 2\) and the sampler \(DistributedSampler\).*leave out shard="
+        ):
+            DataLoader(Ints(8), shard=(1, 2), **given)
+    loader = DataLoader(Ints(8), sampler=DistributedSampler(Ints(8), 1, 0, shuffle=False), shard=(1, 2))
+    assert sorted(int(value) for batch in loader for value in batch) == [1, 3, 5, 7]
+
+
+def test_what_to_write_fits_the_arguments() -> None:
+    (text,) = told(DataLoader(Ints(8), batch_size=2, shuffle=True, seed=3))
+    assert "shard=(rank, 2), drop_last=True;" in text
+    _world._warned = False
+    (text,) = told(DataLoader(Ints(8), batch_sampler=[[1, 2]]))
+    assert "batch_sampler draw from" in text

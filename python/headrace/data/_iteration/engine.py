@@ -1,0 +1,460 @@
+"""What a loader has once it runs: the scheduler of its arena, its workers, and the indices under way."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pickle
+import reprlib
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from headrace import _core, errors
+from headrace.data._arguments import start_context
+from headrace.data._config import LoaderConfig
+from headrace.data._datasets.datasets import bulk_method, has_state, wants_out
+from headrace.data._iteration.index_supply import IndexSupply
+from headrace.data._iteration.state import Position
+from headrace.data._order.choice import make_plan
+from headrace.data._reports.stats import summarize
+from headrace.data._samples.collation import default_collate, is_in_place
+from headrace.data._samples.decode import decode_tree
+from headrace.data._samples.device import DeviceCopies
+from headrace.data._samples.hand_over import HandOver
+from headrace.data._samples.tensor_columns import tensor_columns
+from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
+from headrace.data._workers.claim_server import ClaimServer
+from headrace.data._workers.errors import KeptErrors, decode_error
+from headrace.data._workers.group import WorkerGroup
+from headrace.data._workers.snapshot import Snapshot
+from headrace.data._workers.stalls import stall_watch
+from headrace.data._workers.stream_reader import StreamPlace, StreamTask
+from headrace.data._workers.task import WorkerTask
+
+WaitOutcome = _core.WaitOutcome
+
+# Batches that the consumer can keep before further ones are handed out as copies.
+_HELD_SLOTS = 256
+# As many at least, where address space is limited.
+_FEWEST_HELD_SLOTS = 4
+# Address space, not memory: a slot takes what its batch needs.
+_SLOT_BYTES = 4 << 30
+# As many batches as prefetch_factor says may be in flight if they take no more than this; else as many as it takes.
+_PREFETCH_BYTES = 16 << 20
+# Of each worker, the newest.
+_TRACE_EVENTS = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """Takes the place of a batch that could not be made.
+
+    Attributes:
+        error: why.
+    """
+
+    error: BaseException
+
+
+class Engine:
+    """Makes the batches of a loader, one epoch after the other.
+
+    Ended by ``close``, or with the last reference. Belongs to the process that made it.
+
+    Thread-safety: one thread at a time, except ``close``, which any thread may call.
+
+    Args:
+        seed: of the order and of the records' generators.
+        base_seed: of the global generators of the workers, to which each adds its number.
+        position: where the first epoch begins, which workers that read iterable datasets learn as they start.
+        try_snapshot: whether a snapshot of what workers are given may succeed.
+        initial: the state of an iterable dataset before anyone read it, if that is known.
+
+    Attributes:
+        length: of the dataset.
+        stateful: whether it reads a stream that has a state of its own.
+        stream_count: how many streams the scheduler tells apart; one that workers share counts as one.
+        in_order: whether batches arrive in their order.
+        scheduler: opens batches and gives them to the consumer, as which this object acts.
+        supply: the indices of the batches.
+        workers: make the batches.
+        stall: what to do when none comes for long.
+        comparable: whether it can tell if the dataset and the functions that the workers have are still the program's.
+        lasts: whether it is good for more than one epoch.
+        refreshed: how often ``refresh`` of the loader had been called when it started.
+    """
+
+    def __init__(
+        self,
+        config: LoaderConfig,
+        seed: int,
+        base_seed: int,
+        position: Position,
+        refreshed: int = 0,
+        try_snapshot: bool = True,
+        feeds: bool = False,
+        initial: Any = None,
+    ) -> None:
+        self._config = config
+        self.feeds = feeds
+        self.refreshed = refreshed
+        self._owner = os.getpid()
+        self.length = config.dataset_length()
+        self._stream = _stream_task(config, position, initial) if config.iterable else None
+        self.stateful = self._stream is not None and has_state(config.dataset)
+        self.stream_count = 0 if self._stream is None else config.num_workers if self._stream.own else 1
+        # Of one common stream the next batch is known only when the one before is.
+        self.in_order = config.in_order or (config.iterable and not config.own_streams)
+        # The problem that `next` met last, until it is acknowledged, and its exception.
+        self._problem: _core.ReadyBatch | None = None
+        self._failure: BaseException | None = None
+        self._errors = KeptErrors()
+        self._device = None if config.device is None else DeviceCopies(config.device)
+        self._hand_over = HandOver(config.batch_type, self._device) if config.num_workers == 0 else None
+        task = _worker_task(config, seed, base_seed, self._stream, feeds)
+        roots = (config.source, config.collate_fn, config.worker_init_fn)
+        forked = _is_forked(config)
+        needed = config.persistent_workers or not forked
+        snapshot = Snapshot.take(roots, forked) if needed and try_snapshot and config.num_workers else None
+        self.comparable = snapshot is not None
+        self.lasts = config.num_workers == 0 or (
+            config.persistent_workers and (self.comparable or config.always_persistent or config.workers == "thread")
+        )
+        order, plan = ("stream", None) if config.iterable else make_plan(config, seed)
+        prefetch = config.prefetch_factor if config.num_workers else 1
+        self.scheduler = _core.BatchScheduler(
+            dataset_length=self.length,
+            seed=seed,
+            decode_tree=_tree_decoder(config, self._device, self._hand_over),
+            # A bound method would make a cycle through C++, which the garbage collector cannot see.
+            decode_problem=_weakly(self, Engine._decode_problem),
+            unpickle=pickle.loads,
+            **_scheduler_options(config, order, prefetch, task),
+            cross_epochs=config.num_workers > 0 and self.lasts and (self.comparable or config.workers == "process"),
+            in_order=self.in_order,
+        )
+        self.supply = IndexSupply(config, order, plan, self.scheduler, self.length, seed, prefetch)
+        self.workers = WorkerGroup(
+            config, self.scheduler, task, self._errors, self._hand_over, self.supply.index_at, roots, snapshot
+        )
+        self.stall = stall_watch(config.timeout, self.scheduler, self.workers)
+        # What each batch asks for, at hand.
+        top_up = self.supply.top_up if self.supply.needed else None
+        self._before = top_up if not self.supply.ahead else None
+        self._after = top_up if self.supply.ahead else None
+        self._tuning = self.workers.tuning
+        self._server, self._serving = self.workers.server, self.workers.serving
+        self._patience = self.stall.seconds
+
+    def close(self) -> None:
+        """Ends the workers. Batches stay valid."""
+        self.workers.close()
+
+    def is_mine(self) -> bool:
+        """Whether this process made it, rather than one that this is a fork of."""
+        return self._owner == os.getpid()
+
+    def usable(self, length: int) -> bool:
+        """Whether a new epoch of a dataset of that length can run."""
+        return self.workers.alive and self.is_mine() and self.length == length
+
+    def follow(self, position: Position) -> bool:
+        """Has the epoch that starts next, at ``position``, made of the dataset as it is now.
+
+        Returns:
+            Whether that is possible; if not, this engine is of no further use.
+        """
+        if self._server is not None:
+            if not position.streams and self._server.reader is not None:
+                self._server.reader.forget_place()
+            return not position.streams
+        return self.workers.follow(_places(position) if position.streams else None)
+
+    def start_epoch(self, position: Position) -> None:
+        """Begins an epoch, or continues one."""
+        self._errors.clear()
+        if self._server is not None:
+            self._server.hands_over = True
+        epoch, batch = position.epoch, position.batch
+        revision = self.workers.revision
+        if self._stream is not None:
+            places = [(stream.batches, stream.ended) for stream in position.streams] if self._stream.own else []
+            self.scheduler.start_epoch(
+                epoch, batch, streams=places, next_stream=position.next_stream, revision=revision
+            )
+            return
+        self.scheduler.start_epoch(epoch, batch, position.skip, revision=revision)
+        self.supply.start_epoch(position)
+
+    def stream_ends(self) -> list[bytes]:
+        """At the end of an epoch: what the worker said of the end of each stream, for :func:`decode_place`."""
+        return [self.scheduler.stream_end(stream) for stream in range(self.stream_count)]
+
+    def last(self) -> Any:
+        """The batch that :meth:`next` took last."""
+        return self.scheduler.last
+
+    def next(self) -> Any:
+        """The next batch, or a :class:`Failed` one: the same again until :meth:`acknowledge` is called.
+
+        Raises:
+            StopIteration: the epoch has ended.
+            Exception: the sampler's, after the batches before it (``supply.error``).
+        """
+        undecoded: BaseException | None = None
+        while True:
+            if self._before is not None:
+                self._before()
+            if self._tuning is not None and time.monotonic() >= self._tuning.due:
+                self.workers.tune()
+            try:
+                result = self.scheduler.next(self._patience) if self._server is None else self._next_here(self._server)
+            except BaseException as error:
+                if error is self._failure:
+                    if self._after is not None:
+                        self._after()
+                    return Failed(error)
+                if not self.scheduler.undecoded or isinstance(error, KeyboardInterrupt):
+                    raise
+                undecoded = error
+            if undecoded is not None:
+                try:
+                    failed = self._decode_again()
+                    if failed is None:
+                        raise undecoded
+                    if self._after is not None:
+                        self._after()
+                    return failed
+                finally:
+                    undecoded = None  # it refers to this frame
+            if type(result) is not WaitOutcome:
+                if self._after is not None:
+                    self._after()
+                return result if self._device is None else self._device.deliver(result)
+            if result == WaitOutcome.END_OF_EPOCH:
+                if self.supply.error is not None:
+                    raise self.supply.error
+                raise StopIteration
+            if result == WaitOutcome.PRODUCER_DIED:
+                rest_if_interpreter_exits()  # multiprocessing ends workers then
+                self.workers.replace_dead()
+                if self._after is not None:
+                    self._after()  # batches may have been left out, of which nobody takes any
+            elif result == WaitOutcome.TIMED_OUT:
+                self.stall.note()
+            elif result == WaitOutcome.STOPPED:
+                raise errors.FailedPrecondition("the loader was shut down during the iteration")
+
+    def _decode_again(self) -> Failed | None:
+        """Decodes a batch once more: the exception that the first try met may be a signal handler's.
+
+        Returns:
+            None if it was: the batch is decoded now, and what the next call of :meth:`next` gives.
+        """
+        try:
+            self.scheduler.next(0)
+        except BaseException as error:
+            if not self.scheduler.undecoded or isinstance(error, KeyboardInterrupt):
+                raise
+            return Failed(self._undecodable(error))
+        return None
+
+    def _undecodable(self, error: BaseException) -> BaseException:
+        """What to raise for a batch that cannot be decoded, because of ``error``."""
+        batch = self.scheduler.last
+        assert batch is not None
+        if isinstance(error, errors.DataLoss):
+            self._accuse(batch)
+        # Without the frames of this package, which refer to the engine.
+        error = error.with_traceback(error.__traceback__.tb_next if error.__traceback__ is not None else None)
+        if isinstance(error, StopIteration):  # which would end the consumer's loop
+            cause, error = error, RuntimeError("a sample raised StopIteration when it was unpickled")
+            error.__cause__ = cause
+        if hasattr(error, "add_note"):
+            error.add_note(f"Batch {batch.batch} of epoch {batch.epoch}{self._samples_of(batch)} could not be decoded.")
+        return error
+
+    def _samples_of(self, batch: _core.ReadyBatch) -> str:
+        """The indices of its samples, in words; empty if they are not known."""
+        if self._stream is not None or self.workers.deaths()["skipped_samples"]:
+            return ""
+        indices = [self.supply.index_at(batch.epoch, batch.batch, row) for row in range(batch.rows)]
+        return "" if any(index is None for index in indices) else f", with the samples {reprlib.repr(indices)},"
+
+    def _accuse(self, batch: _core.ReadyBatch) -> None:
+        """Has the worker replaced that wrote what cannot be read."""
+        if batch.author is not None:
+            self.scheduler.accuse(batch.author)
+
+    @property
+    def acknowledge(self) -> Callable[[], None]:
+        """To be called for each batch, when what :meth:`next` gave has arrived: the scheduler's, if that will do."""
+        return self.scheduler.acknowledge if self._hand_over is None else self._acknowledge_here
+
+    def _acknowledge_here(self) -> None:
+        assert self._hand_over is not None
+        self.scheduler.acknowledge()
+        self._hand_over.batch = None
+
+    def forget_failure(self) -> None:
+        """The consumer is about to hear of the :class:`Failed` batch that has arrived."""
+        if self._problem is not None:
+            if self.workers.in_process and not (self._problem.killed or self._problem.corrupt):
+                self._errors.drop(self._problem.message)
+            self._problem = self._failure = None
+
+    def _next_here(self, server: ClaimServer) -> Any:
+        """As the scheduler's ``next``, in a process that makes its batches itself."""
+        while True:
+            result = self.scheduler.next(0)
+            if type(result) is not WaitOutcome or result != WaitOutcome.TIMED_OUT:
+                return result
+            claim = server.producer.try_claim()
+            if claim is None:
+                # An interrupt came between a claim and its end, and the user went on.
+                self.scheduler.reclaim(0)
+            else:
+                with self._serving:
+                    server.serve(claim)
+
+    def stats(self) -> dict[str, Any]:
+        """What the workers have done since they started; see ``DataLoader.stats``."""
+        counters = {**self.scheduler.stats(), **self.workers.deaths()}
+        return summarize(counters, self.workers.count, self._config.threads_per_worker)
+
+    def _decode_problem(self, problem: _core.ReadyBatch) -> BaseException:
+        self._problem = problem
+        self._failure = self._error_of(problem)
+        return self._failure
+
+    def _error_of(self, problem: _core.ReadyBatch) -> BaseException:
+        if problem.corrupt:
+            return errors.DataLoss(problem.message.decode())
+        if problem.killed:
+            return self.workers.death_error(problem)
+        in_process = self.workers.in_process
+        read = self._errors.get if in_process else decode_error
+        try:
+            error = read(problem.message)
+        except Exception as failure:
+            if not _fails(read, problem.message):
+                raise  # a signal handler's: the next call reads the report again
+            self._accuse(problem)
+            return errors.DataLoss(
+                f"the shared memory of batch {problem.batch} of epoch {problem.epoch} is corrupt: the report of what "
+                f"failed in it cannot be read ({type(failure).__name__}: {failure})"
+            )
+        rephrases = self._config.rephrases
+        return error if in_process or rephrases is None else rephrases(error)
+
+
+def _fails(function: Callable[[bytes], Any], argument: bytes) -> bool:
+    try:
+        function(argument)
+    except Exception:
+        return True
+    return False
+
+
+def _scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: WorkerTask) -> dict[str, Any]:
+    """What the scheduler does by the configuration alone."""
+    producers = max(1, config.num_workers * config.threads_per_worker)
+    return {
+        "order": order,
+        "batch_size": config.batch_size or 1,
+        "drop_last": config.drop_last,
+        "rank": config.shard[0],
+        "world": config.shard[1],
+        "prefetch": prefetch,
+        "prefetch_bytes": _PREFETCH_BYTES,
+        "producers": producers,
+        "collate": "whole" if config.round_robin else _collation(config, task, producers, prefetch),
+        "round_robin": config.round_robin,
+        "collators": config.num_workers_batches * config.threads_per_worker,
+        "streams": config.num_workers if config.own_streams else 0,
+        "pin_memory": config.pin_memory,
+        "fence_device": config.device is None,  # else DeviceCopies keeps each batch until its copies have ended
+        "look_ahead": config.device is not None,
+        "trace_events": _TRACE_EVENTS if config.trace else 0,
+        "slot_count": prefetch + _HELD_SLOTS,
+        "fewest_slots": prefetch + _FEWEST_HELD_SLOTS,
+        "slot_bytes": _SLOT_BYTES,
+    }
+
+
+def _is_forked(config: LoaderConfig) -> bool:
+    """Whether workers have the files that this process has mapped: forks, and threads. Without workers nobody asks
+    multiprocessing, whose default start method is fixed by that.
+    """
+    if config.num_workers == 0:
+        return False
+    return config.workers == "thread" or start_context(config.multiprocessing_context).get_start_method() == "fork"
+
+
+def _tree_decoder(
+    config: LoaderConfig, device: DeviceCopies | None, hand_over: HandOver | None
+) -> Callable[[bytes], Any]:
+    """What makes batches of slots."""
+    decode: Callable[[bytes], Any] = functools.partial(decode_tree, to=config.batch_type)
+    if device is not None:
+        decode = device.decoder(decode_tree)
+    return decode if hand_over is None else hand_over.decoder(decode)
+
+
+def _worker_task(config: LoaderConfig, seed: int, base_seed: int, stream: StreamTask | None, feeds: bool) -> WorkerTask:
+    return WorkerTask(
+        dataset=config.source,
+        collate=None if config.collate is default_collate else config.collate,  # the default writes row by row
+        convert=not config.batches_samples,
+        seed=seed,
+        seed_records=config.seed_records,
+        num_workers=config.num_workers,
+        worker_init_fn=config.worker_init_fn,
+        base_seed=base_seed,
+        stream=stream,
+        feeds=feeds,
+    )
+
+
+def _collation(config: LoaderConfig, task: WorkerTask, producers: int, prefetch: int) -> str | None:
+    """Whether, in the scheduler's words, one worker makes a batch with all its samples, or several make these."""
+    in_process = config.num_workers == 0
+    if task.stream is not None:
+        return None
+    bulk = bulk_method(task.dataset) is not None or tensor_columns(task.dataset, task.collate) is not None
+    if not task.convert and bulk and producers <= prefetch:
+        return "whole"  # a call for many samples costs little more than one for a few
+    if task.collate is None or is_in_place(task.collate):
+        alone = producers == 1 and not task.seed_records and getattr(task.collate, "makes_once", False)
+        return "whole" if (in_process or alone) and not wants_out(task.dataset) else None
+    # The samples that several workers make are copies by the time that one collates them, which the function can see.
+    return "split" if config.splits_batches and not (in_process or task.convert) else "whole"
+
+
+def _stream_task(config: LoaderConfig, position: Position, initial: Any) -> StreamTask:
+    size, tells_epoch, places = config.batch_size or 1, config.tells_epoch, _places(position)
+    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, places, tells_epoch, initial)
+
+
+def _places(position: Position) -> dict[int, StreamPlace]:
+    """Where streams begin, by stream; those that are not mentioned are read up to there."""
+    return {
+        number: StreamPlace(position.epoch, stream.batches - stream.behind, stream.state, stream.ended)
+        for number, stream in enumerate(position.streams)
+        if stream.ended or stream.state is not None
+    }
+
+
+def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    reference = weakref.ref(owner)
+
+    def call(*args: Any) -> Any:
+        alive = reference()
+        if alive is None:
+            return RuntimeError("the loader is gone")
+        return method(alive, *args)
+
+    return call

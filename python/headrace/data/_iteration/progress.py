@@ -1,0 +1,240 @@
+"""How far an iteration is, and the state that it would be resumed from."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from headrace import errors
+from headrace.data._iteration.engine import Engine
+from headrace.data._iteration.state import Position, StreamPosition
+from headrace.data._workers.stream_reader import decode_place, encode_place
+
+
+class _StreamPlace(NamedTuple):
+    """How far one stream was taken.
+
+    Attributes:
+        batches: how many of the epoch.
+        noted: after how many of them the worker has said where the dataset is.
+        message: what it said, for :func:`decode_place`: it is decoded only when somebody asks for it.
+    """
+
+    batches: int
+    noted: int
+    message: bytes
+
+    def position(self) -> StreamPosition:
+        """What a :class:`Position` says of it."""
+        return StreamPosition(self.batches, *decode_place(self.message), self.batches - self.noted)
+
+
+class _StreamsPlace(NamedTuple):
+    """How far an iteration over streams has come.
+
+    Attributes:
+        streams: how far each stream was taken.
+        next_stream: whose turn it is.
+    """
+
+    streams: tuple[_StreamPlace, ...]
+    next_stream: int
+
+    @classmethod
+    def at(cls, position: Position, streams: int) -> _StreamsPlace:
+        """Where an iteration over that many streams begins."""
+        places = position.streams or (StreamPosition(),) * streams
+        return cls(
+            tuple(
+                _StreamPlace(place.batches, place.batches - place.behind, encode_place(place.state, place.ended))
+                for place in places
+            ),
+            position.next_stream,
+        )
+
+    def after(self, last: Any) -> _StreamsPlace:
+        """The place once another batch was taken: the scheduler's ``last``."""
+        streams = list(self.streams)
+        batches, message = last.stream_batch + 1, last.attachment
+        before = streams[last.stream]
+        noted, message = (batches, message) if message else (before.noted, before.message)
+        streams[last.stream] = _StreamPlace(batches, noted, message)
+        return _StreamsPlace(tuple(streams), (last.stream + 1) % len(streams))
+
+    @property
+    def batch(self) -> int:
+        """How many batches were taken."""
+        return sum(stream.batches for stream in self.streams)
+
+    @property
+    def taken(self) -> int:
+        """The same: a stream has no gaps."""
+        return self.batch
+
+    def position(self) -> dict[str, Any]:
+        """What a :class:`Position` says of it."""
+        streams = tuple(stream.position() for stream in self.streams)
+        return {"batch": self.batch, "streams": streams, "next_stream": self.next_stream}
+
+
+class _UnorderedPlace(NamedTuple):
+    """How far an iteration has come whose batches arrive in any order.
+
+    Immutable, and yet it takes constant time per batch, however many batches overtake a slow one: the newest are a
+    linked list, which is folded into the set once it is as long.
+
+    Attributes:
+        first: all batches before this one were taken.
+        ahead: batches from ``first`` on that were taken.
+        newest: further ones: the last one taken, and the list of those before it.
+        recent: how many ``newest`` holds.
+    """
+
+    first: int
+    ahead: frozenset[int]
+    newest: tuple[int, Any] | None = None
+    recent: int = 0
+
+    def after(self, last: Any) -> _UnorderedPlace:
+        """The place once another batch was taken: the scheduler's ``last``."""
+        newest = (last.batch, self.newest)
+        place = _UnorderedPlace(self.first, self.ahead, newest, self.recent + 1)
+        return place if place.recent <= 32 + len(self.ahead) else place._folded()
+
+    def _folded(self) -> _UnorderedPlace:
+        first, ahead, newest = self.first, set(self.ahead), self.newest
+        while newest is not None:
+            batch, newest = newest
+            ahead.add(batch)
+        while first in ahead:
+            ahead.remove(first)
+            first += 1
+        return _UnorderedPlace(first, frozenset(ahead))
+
+    @property
+    def batch(self) -> int:
+        """The first batch that was not taken."""
+        return self._folded().first
+
+    @property
+    def taken(self) -> int:
+        """How many batches were taken."""
+        return self.first + len(self.ahead) + self.recent
+
+    def position(self) -> dict[str, Any]:
+        """What a :class:`Position` says of it."""
+        place = self._folded()
+        return {"batch": place.first, "skip": tuple(sorted(place.ahead))}
+
+
+class Progress:
+    """How far one iteration has come.
+
+    Args:
+        begin: where it began.
+        resumed: whether a state said so.
+        begins: where the streams of its epoch began.
+
+    Attributes:
+        back: what the loader goes back to if nobody reads it: a position, and whether a state said so.
+        place: the next batch of the order, whatever came of those before; if ``detailed``, a :class:`_StreamsPlace` or
+            an :class:`_UnorderedPlace`. Always replaced as a whole, so that it can be put back.
+        engine: None once it was shut down.
+    """
+
+    def __init__(self, engine: Engine, begin: Position, resumed: bool, begins: tuple[StreamPosition, ...]) -> None:
+        self.begin = begin
+        self._begins = begins
+        self.back = begin, resumed
+        self.epoch = begin.epoch
+        self.finished = False
+        self.feeding = False
+        self.engine: Engine | None = engine
+        # Where the streams of the epoch that follows begin; empty: at their beginnings.
+        self._following_streams: tuple[StreamPosition, ...] = ()
+        self._plan_states = engine.supply.states()
+        self._stateful = engine.stateful
+        self.detailed = bool(engine.stream_count) or not engine.in_order
+        self.place: Any = begin.batch
+        if engine.stream_count:
+            self.place = _StreamsPlace.at(begin, engine.stream_count)
+        elif self.detailed:
+            self.place = _UnorderedPlace(begin.batch, frozenset(begin.skip))
+        self._first_place = self.place
+
+    @property
+    def batch(self) -> int:
+        """The first batch that was not taken."""
+        batch: int = self.place.batch if self.detailed else self.place
+        return batch
+
+    @property
+    def taken(self) -> int:
+        """How many batches were taken, those that no sample was left of included."""
+        taken: int = self.place.taken if self.detailed else self.place
+        return taken
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has asked it for a batch."""
+        return not self.finished and self.place == self._first_place
+
+    def finish(self, engine: Engine) -> None:
+        """All batches were taken."""
+        self.finished = True
+        if not isinstance(self.place, _StreamsPlace):
+            return
+        # In this process the dataset itself says where it is, when it is asked; unless this epoch was resumed at its
+        # end, and nothing was read.
+        if engine.workers.count == 0 and not any(stream.ended for stream in self.begin.streams):
+            return
+        states = []
+        for stream, end in zip(self.place.position()["streams"], engine.stream_ends()):
+            states.append(stream.state if stream.ended else decode_place(end)[0])
+        if any(state is not None for state in states):
+            self._following_streams = tuple(StreamPosition(0, state) for state in states)
+
+    def position(self, batches: int | None) -> Position:
+        """Where to go on; after ``batches`` of the epoch, if the caller knows better."""
+        if batches is None:
+            if self.feeding and not self.finished:
+                raise errors.FailedPrecondition(
+                    "while a loader feeds a queue, only the program knows how many batches it has consumed: pass "
+                    "state_dict(batches=n), n of this epoch"
+                )
+            if self.finished:
+                return Position(self.epoch + 1, streams=self._following_streams)
+        else:
+            return self._position_after(batches)
+        place = self.place.position() if self.detailed else self.begin.from_batch(self.place)
+        return self._position(place)
+
+    def _position_after(self, batches: int) -> Position:
+        """Where to go on after that many batches of the epoch."""
+        if self.begin.skip or self._left_out() or (self.detailed and not self._is_one_stream()):
+            raise errors.FailedPrecondition(
+                "the number of batches does not say which these were: state_dict takes it only where batches come in "
+                "order, none was taken or left out before its turn, and workers have no streams of their own"
+            )
+        if not self.detailed:
+            return self._position({"batch": batches})
+        if self._stateful and (self.epoch > 0 or self.begin.streams):
+            raise errors.FailedPrecondition(
+                "the dataset has a state of its own, on which this epoch's batches may depend, and the number of "
+                "batches does not say what it was: call state_dict() when the epoch is over, without a number"
+            )
+        return Position(self.epoch, batches, streams=(StreamPosition(batches),))
+
+    def _position(self, place: dict[str, Any]) -> Position:
+        plan = self.begin.plan if place["batch"] == self.begin.batch else {}
+        if not plan and self._plan_states is not None:
+            plan = self._plan_states(place["batch"])
+        if place["batch"] == 0 and self._begins:
+            place = {**place, "streams": self._begins}
+        return Position(self.epoch, plan=plan, begins=self._begins, **place)
+
+    def _is_one_stream(self) -> bool:
+        return isinstance(self.place, _StreamsPlace) and len(self.place.streams) == 1
+
+    def _left_out(self) -> bool:
+        """Whether samples were left out that kill workers, and so perhaps whole batches."""
+        return self.engine is not None and self.engine.workers.deaths()["skipped_samples"] > 0

@@ -1,0 +1,79 @@
+"""What plans the batches of an epoch: :class:`BatchPlan`."""
+
+from __future__ import annotations
+
+import abc
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import numpy as np
+
+Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
+# What an epoch's order depends on from a batch on, besides epoch and batch; JSON can hold it.
+States = Callable[[int], dict[str, Any]]
+_MAX_INDEX = (1 << 63) - 1
+
+
+class Kept(list[Any]):
+    """Indices that reach the dataset as the objects that they are."""
+
+
+class BatchPlan(abc.ABC):
+    """The index lists of an epoch's batches. One iteration at a time.
+
+    A signal handler may raise at any moment; asking for the same batch again then gives what it would have given.
+
+    A subclass whose order depends on more than epoch and batch overrides ``states``, ``check`` and ``restore``.
+    """
+
+    @abc.abstractmethod
+    def start(self, epoch: int, batch: int) -> None:
+        """Begins ``epoch`` at ``batch``, counted from 0."""
+
+    @abc.abstractmethod
+    def take(self, batch: int) -> Indices | None:
+        """The list of a batch, never empty; None after the last one. Batches are asked for in ascending order."""
+
+    def states(self) -> States:
+        """What the order of this epoch depends on, from any batch on: a function that stays valid when others start."""
+        return _no_state
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Raises TypeError or ValueError unless :meth:`restore` accepts ``state``. Changes nothing."""
+        check_keys(state)
+
+    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Makes the next :meth:`start` begin the epoch in which ``state`` was taken."""
+
+
+def check_keys(state: dict[str, Any], *expected: str) -> None:
+    if set(state) != set(expected):
+        raise ValueError(
+            f"plan of the state must have the keys {sorted(expected)}, got {sorted(map(str, state))!r:.200}"
+        )
+
+
+def as_integers(indices: Indices) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """The indices as int64, if they are integers that fit, and none is negative or to be kept; else None."""
+    if isinstance(indices, Kept):
+        return None
+    try:
+        array = np.asarray(indices)
+    except ValueError:  # of different lengths
+        return None
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not array.size:
+        return None
+    if array.min() < 0 or array.max() > _MAX_INDEX:
+        return None
+    return array.astype(np.int64, copy=False)
+
+
+def index_checksum(indices: Indices, before: int) -> int:
+    """Tells a sequence of lists of indices from others, given that of the lists before."""
+    data = indices.tobytes() if isinstance(indices, np.ndarray) else repr(indices).encode()
+    return zlib.crc32(data, zlib.crc32(b"%d" % len(indices), before))
+
+
+def _no_state(batch: int) -> dict[str, Any]:
+    return {}

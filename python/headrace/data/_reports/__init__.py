@@ -1,0 +1,1 @@
+"""What a loader tells of itself: statistics and a timeline."""

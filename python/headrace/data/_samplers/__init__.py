@@ -1,0 +1,5 @@
+"""Samplers: which index comes when.
+
+By position wherever possible, so that an epoch resumes without a replay. Part of the public interface. Knows nothing of
+loaders.
+"""

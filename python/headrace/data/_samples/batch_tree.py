@@ -1,0 +1,74 @@
+"""The tree of a batch: how its leaves, which lie in shared memory, hang together.
+
+:mod:`describe <headrace.data._samples.describe>` makes it of a sample, :mod:`flatten
+<headrace.data._samples.flatten>` of a collated batch, and :mod:`decode <headrace.data._samples.decode>` makes a batch
+of it again. A tree is a nested tuple. Its leaves are numbered in order; for ``form`` see
+:mod:`headrace.data._samples.tensors`.
+
+    ("leaf", i, form)                            an array; a list of objects, if the leaf has no dtype
+    ("object", i)                                a leaf's only object
+    ("objects", i)                               a leaf's objects, as a tuple
+    ("list", children), ("tuple", children)
+    ("namedtuple", type, children)
+    ("sequence", type, shell, children)          another kind of sequence
+    ("dict", type, shell, keys, children)        any mapping
+    ("dataclass", type, names, children)
+    ("ragged", values, offsets)                  a Ragged
+    ("pieces", values, shapes)                   a list of arrays, concatenated in `values`
+    ("pickled", i, arrays)                       any object: leaf i is its pickle, without the `arrays` in it
+    ("packed", body, arrays, objects)            a tree of which the layout has no room; three leaves hold all of it
+
+A shell is what pickle would store for the container without its items: (function, arguments, state).
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, Union
+
+import numpy as np
+
+from headrace.data._samples.pickling import unsendable
+
+Structure = tuple[Any, ...]
+# Of the leaves: None for objects; a string where NumPy makes the dtype of that, because a batch may have thousands.
+Dtypes = list[Union[np.dtype[Any], str, None]]
+
+
+# What a slot's layout has room for, with a margin: leaves, bytes of the tree, and dimensions (batch_layout.h).
+LAYOUT_LEAVES = 1024
+LAYOUT_TREE_BYTES = 96 * 1024
+LAYOUT_DIMS = 12
+
+
+def fits_layout(leaves: int, tree: bytes) -> bool:
+    """Whether the layout of a slot has room for a tree and the descriptions of so many leaves."""
+    return leaves <= LAYOUT_LEAVES and len(tree) <= LAYOUT_TREE_BYTES
+
+
+def dtype_in_tree(dtype: np.dtype[Any] | None) -> np.dtype[Any] | str | None:
+    """What stands for a dtype in :data:`Dtypes`."""
+    return dtype.str if dtype is not None and dtype.kind in "biufcmMSU" and dtype.metadata is None else dtype
+
+
+def dtype_of_tree(dtype: np.dtype[Any] | str | None) -> np.dtype[Any] | None:
+    """The inverse of :func:`dtype_in_tree`."""
+    return np.dtype(dtype) if isinstance(dtype, str) else dtype
+
+
+def dumps_tree(value: Any) -> bytes:
+    """Pickles such that equal values give equal bytes, which workers compare.
+
+    Pickle's memo would break this: it depends on which equal parts are the same object.
+    """
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.fast = True
+    try:
+        pickler.dump(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise unsendable("the dataset or collate_fn", error) from error
+    return buffer.getvalue()

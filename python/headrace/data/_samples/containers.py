@@ -1,0 +1,131 @@
+"""The containers that samples and batches consist of: what counts as one, and how one is made again."""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace.data._samples.batch_tree import dumps_tree
+
+
+def is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def is_sequence(value: Any) -> bool:
+    """Whether ``value`` is a sequence that is collated element by element."""
+    if type(value) in (list, tuple):  # asking an abstract class takes much longer
+        return True
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview))
+
+
+def is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def field_names(value: Any) -> tuple[str, ...]:
+    """The names of the fields that are set in this instance of a dataclass."""
+    return tuple(field.name for field in dataclasses.fields(value) if hasattr(value, field.name))
+
+
+def is_plain_array(value: Any) -> bool:
+    """Whether ``value`` is an array or NumPy scalar that is nothing but its bytes: no references to objects, no mask.
+
+    NumPy's string scalars do not count: a batch holds them in a list, like Python's strings.
+    """
+    if type(value) is np.ndarray:
+        return not value.dtype.hasobject
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject and not isinstance(value, np.ma.MaskedArray)
+    return isinstance(value, np.generic) and not value.dtype.hasobject and not isinstance(value, (str, bytes))
+
+
+def shell_of(value: Any) -> tuple[Any, ...] | None:
+    """Returns the container without its items, if it consists of more than its type and items: attributes, a factory.
+
+    Returns None also if the items cannot be separated from the rest, or the rest cannot be pickled.
+    """
+    if type(value) in (list, tuple, dict):
+        return None
+    try:
+        function, arguments, state, *items = value.__reduce_ex__(2)
+        if all(iterator is None for iterator in items):  # the items are part of the state
+            return None
+        if not state and (not arguments or (function is copyreg.__newobj__ and arguments == (type(value),))):  # type: ignore[attr-defined]
+            return None
+        dumps_tree((function, arguments, state))
+    except Exception:
+        return None
+    return function, arguments, state
+
+
+def _from_shell(shell: tuple[Any, ...]) -> Any:
+    function, arguments, state = shell
+    container = function(*arguments)
+    if hasattr(container, "__setstate__"):
+        container.__setstate__(state)
+    elif state:
+        attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+        for name, value in {**(attributes or {}), **(slots or {})}.items():
+            setattr(container, name, value)
+    return container
+
+
+def make_mapping(cls: type[Any], shell: tuple[Any, ...] | None, items: dict[Any, Any]) -> Any:
+    """Makes a mapping of that type with those items; a dict, if the type cannot be instantiated."""
+    return items if cls is dict else _filled(cls, shell, items, "update")
+
+
+def like_mapping(value: Any, items: dict[Any, Any]) -> Any:
+    """A copy of a mapping, its attributes included, with other items for the same keys."""
+    if type(value) is dict:
+        return items
+    try:
+        made = copy.copy(value)
+        for key, item in items.items():
+            made[key] = item
+        return made
+    except Exception:  # it is read-only
+        return make_mapping(type(value), shell_of(value), items)
+
+
+def like_dataclass(value: Any, fields: dict[str, Any]) -> Any:
+    """A copy of a dataclass's instance, its other attributes included, with other values of these fields."""
+    made = copy.copy(value)
+    for name, item in fields.items():
+        object.__setattr__(made, name, item)
+    return made
+
+
+def make_sequence(cls: type[Any], shell: tuple[Any, ...] | None, elements: list[Any]) -> Any:
+    """Makes a sequence of that type with those elements; a list, if the type cannot be instantiated."""
+    return elements if cls is list else _filled(cls, shell, elements, "extend")
+
+
+def _filled(cls: type[Any], shell: tuple[Any, ...] | None, content: Any, fill: str) -> Any:
+    """Makes a container of that type with that content; returns ``content`` itself if that fails.
+
+    Args:
+        shell: makes an empty container, to which the method ``fill`` adds; None: the type's constructor takes it all.
+    """
+    try:
+        if shell is None:
+            return cls(content)
+        container = _from_shell(shell)
+        getattr(container, fill)(content)
+        return container
+    except Exception:
+        return content
+
+
+def make_dataclass(cls: type[Any], fields: dict[str, Any]) -> Any:
+    """Makes an instance with those fields, without running its ``__init__``, which expects those of a sample."""
+    instance = object.__new__(cls)
+    for name, value in fields.items():
+        object.__setattr__(instance, name, value)
+    return instance

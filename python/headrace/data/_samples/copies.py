@@ -1,0 +1,29 @@
+"""Copies of what belongs to the dataset, for a consumer in its process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.data._samples.decode import build_arrays
+from headrace.data._samples.memory import Memory, find_shown, part_of
+from headrace.data._samples.planned import Planned
+from headrace.data._samples.walk import Walk
+
+
+def own_copies(batch: Any) -> dict[int, Any]:
+    """Copies the arrays and tensors in the containers of a batch, such as they would arrive from a worker.
+
+    Returns:
+        The copies, by the ``id`` of what they are copies of; none if the batch has objects of other kinds, which may
+        refer to the arrays, too.
+    """
+    shown: dict[int, Any] = {}
+    if not find_shown(batch, shown, set()):
+        return {}
+    parts = {key: part for key, value in shown.items() if (part := part_of(value)) is not None}
+    walk = Walk()
+    memory = Memory(list(parts.values()), walk)
+    entries = [(*memory.place(part), part.form, True, part.kind, part.requires_grad) for part in parts.values()]
+    leaves = [leaf.make_array() if isinstance(leaf, Planned) else leaf.copy() for leaf in walk.leaves]
+    built = build_arrays(entries, [leaf.dtype for leaf in leaves], leaves)
+    return dict(zip(parts, built))

@@ -1,0 +1,219 @@
+"""Batches that bypass shared memory: without workers, the consumer gets what the collate function made, unchanged."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from headrace.data._samples.containers import (
+    field_names,
+    is_dataclass,
+    is_namedtuple,
+    is_plain_array,
+    is_sequence,
+    like_dataclass,
+    like_mapping,
+    make_sequence,
+    shell_of,
+)
+from headrace.data._samples.copies import own_copies
+from headrace.data._samples.decode import Build
+from headrace.data._samples.describe import Description, describe, describe_whole
+from headrace.data._samples.device import DeviceCopies
+from headrace.data._samples.flatten import Flattener
+from headrace.data._samples.ragged import Ragged
+from headrace.data._samples.tensors import (
+    array_of_tensor,
+    is_plain_tensor,
+    is_tensor,
+    leaves_slot_unchanged,
+    to_numpy,
+    to_torch,
+)
+
+
+class _HandedOver:
+    """A mapping key that no sample has."""
+
+
+# Written to a slot in place of a batch that is handed over.
+_PLACEHOLDER = Flattener().collated({_HandedOver: None})
+
+
+class HandOver:
+    """Holds the current batch for a consumer in the same process. Not thread-safe.
+
+    Args:
+        to: what the arrays and tensors of a batch become, as for :func:`decode_tree`.
+        device: copies tensors to a device; None: they stay where they are.
+
+    Attributes:
+        batch: the batch that the placeholder represents; None once the consumer has it.
+    """
+
+    def __init__(self, to: str | None, device: DeviceCopies | None) -> None:
+        self._to = to
+        self._device = device
+        self.batch: Any = None
+
+    def put(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
+        """Holds a batch for the consumer, and returns what to write to the slot in its place.
+
+        It becomes the consumer's: arrays that may be the dataset's as well are copied, and so are read-only ones.
+
+        Args:
+            holder: has the batch, and the only reference to it that is not the user's.
+            is_new: its memory is known to be nobody else's.
+        """
+        shared = not is_new and _is_shared(holder, 0)
+        batch = holder.pop()
+        if shared:
+            copies = own_copies(batch)
+            batch = _converted(batch, lambda value: copies.get(id(value), value))
+        to = "torch" if self._to is None and _has_tensor(batch) else self._to
+        if to in ("torch", "numpy"):
+            batch = _converted(batch, _as_tensor if to == "torch" else _as_array)
+        self.batch = batch
+        return _PLACEHOLDER
+
+    def decoder(self, decode: Callable[[bytes], tuple[Build, Any]]) -> Callable[[bytes], tuple[Build, Any]]:
+        """Wraps the scheduler's ``decode`` so that the placeholder yields the current batch.
+
+        The result refers to this object weakly: the garbage collector cannot see the scheduler's references.
+        """
+        reference, device = weakref.ref(self), self._device
+
+        def take(leaves: list[Any]) -> Any:
+            alive = reference()
+            batch = None if alive is None else alive.batch
+            return batch if device is None else device.submit(_converted(batch, device.copy))
+
+        return lambda tree: (take, [None]) if tree == _PLACEHOLDER[0] else decode(tree)
+
+
+def describe_as_is(sample: Any) -> Description:
+    """As :func:`describe`; a sample that would come out of a slot changed is left to the collate function."""
+    return describe(sample) if _fits_in_place(sample) else describe_whole(sample)
+
+
+_VALUES = frozenset((int, float, bool, complex, str, bytes, type(None)))
+
+
+def _fits_in_place(sample: Any) -> bool:
+    """Whether a batch of such samples survives being written to shared memory unchanged: they consist of numbers,
+    strings, and arrays and tensors that are nothing but their elements.
+    """
+    kind = type(sample)
+    if kind in _VALUES or is_plain_array(sample):
+        return True
+    if kind in (list, tuple):
+        return all(map(_fits_in_place, sample))
+    if kind is dict:
+        return all(type(key) in _VALUES for key in sample) and all(map(_fits_in_place, sample.values()))
+    if is_tensor(sample):
+        return leaves_slot_unchanged(sample)
+    if is_namedtuple(sample):
+        return _is_importable(kind) and all(map(_fits_in_place, sample))
+    if is_dataclass(sample):
+        return _is_importable(kind) and all(_fits_in_place(getattr(sample, name)) for name in field_names(sample))
+    return False
+
+
+def _is_importable(cls: type[Any]) -> bool:
+    return getattr(sys.modules.get(cls.__module__), cls.__qualname__, None) is cls
+
+
+def _references(container: Any, key: Any) -> int:
+    """How many there are to ``container[key]``."""
+    return sys.getrefcount(container[key])
+
+
+# What _references says of an object that only its container refers to.
+_ONE_REFERENCE = _references([object()], 0)
+
+
+def _is_shared(container: Any, key: Any) -> bool:
+    """Whether an array or tensor in ``container[key]`` may be somebody else's, too, or is read-only."""
+    alone = _references(container, key) == _ONE_REFERENCE
+    value = container[key]
+    kind = type(value)
+    if kind in _VALUES:
+        return False
+    if isinstance(value, np.ndarray):
+        return not (alone and value.flags.writeable and _owns_memory(value))
+    if kind is dict:
+        return any(_is_shared(value, name) for name in value)
+    if kind is list or kind is tuple:
+        return any(_is_shared(value, index) for index in range(len(value)))
+    if is_tensor(value):
+        # What would not leave a slot unchanged is handed over as it is.
+        return leaves_slot_unchanged(value) and not (alone and _owns_storage(value))
+    return isinstance(value, Mapping) or is_dataclass(value) or is_sequence(value)
+
+
+def _owns_memory(array: Any) -> bool:
+    """Whether nobody but the array refers to its memory."""
+    chain = [array]
+    while (base := chain[-1].base) is not None:
+        del base
+        chain.append(None)
+        chain[-1] = chain[-2].base
+        # The references are the array's whose base it is, and the list's.
+        if not isinstance(chain[-1], np.ndarray) or _references(chain, -1) != _ONE_REFERENCE + 1:
+            return False
+    return bool(chain[-1].flags.owndata)
+
+
+def _owns_storage(tensor: Any) -> bool:
+    """Whether nobody but the tensor refers to its memory."""
+    use_count = getattr(sys.modules["torch"]._C, "_storage_Use_Count", None)
+    storage = tensor.untyped_storage()
+    # Memory that torch has not allocated, such as NumPy's, cannot be resized. The references are the tensor's and ours.
+    return use_count is not None and storage.resizable() and use_count(storage._cdata) == 2
+
+
+def _has_tensor(batch: Any) -> bool:
+    if "torch" not in sys.modules:
+        return False
+    if isinstance(batch, Ragged):
+        return is_tensor(batch.values)
+    if isinstance(batch, Mapping):
+        return any(_has_tensor(batch[key]) for key in batch)
+    if is_dataclass(batch):
+        return any(_has_tensor(getattr(batch, name)) for name in field_names(batch))
+    return any(map(_has_tensor, batch)) if is_sequence(batch) else is_tensor(batch)
+
+
+def _as_tensor(value: Any) -> Any:
+    return to_torch(value.dtype, None)(value) if isinstance(value, np.ndarray) and is_plain_array(value) else value
+
+
+def _as_array(value: Any) -> Any:
+    if not is_tensor(value) or not is_plain_tensor(value):
+        return value
+    array, form = array_of_tensor(value)
+    convert = to_numpy(form)
+    return array if convert is None else convert(array)
+
+
+def _converted(batch: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Rebuilds the containers, with ``leaf`` applied to each value in them."""
+    if isinstance(batch, Ragged):
+        return dataclasses.replace(batch, values=leaf(batch.values), offsets=leaf(batch.offsets))
+    if is_namedtuple(batch):
+        return type(batch)(*(_converted(value, leaf) for value in batch))
+    if isinstance(batch, Mapping):
+        items = {key: _converted(batch[key], leaf) for key in batch}
+        return like_mapping(batch, items)
+    if is_dataclass(batch):
+        return like_dataclass(batch, {name: _converted(getattr(batch, name), leaf) for name in field_names(batch)})
+    if type(batch) is tuple:
+        return tuple([_converted(value, leaf) for value in batch])
+    if is_sequence(batch):
+        return make_sequence(type(batch), shell_of(batch), [_converted(value, leaf) for value in batch])
+    return leaf(batch)

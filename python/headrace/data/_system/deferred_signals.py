@@ -1,0 +1,54 @@
+"""Steps that no signal handler of the program's may interrupt, because half of them would be of no use."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+# The program's own handlers, while they are put off.
+_put_off: dict[int, Any] = {}
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[None]:
+    """Puts off the handlers of signals that arrive until the end, where one of them may raise.
+
+    Only the main thread runs handlers; in others this does nothing, nor does it within another one.
+    """
+    if threading.current_thread() is not threading.main_thread() or _put_off:
+        yield
+        return
+    arrived: list[int] = []
+    try:
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                _put_off[number] = handler
+                signal.signal(number, lambda number, frame: arrived.append(number))
+        yield
+    finally:
+        _restore()
+        _deliver(arrived)
+
+
+def _deliver(arrived: list[int]) -> None:
+    while arrived:
+        try:
+            signal.raise_signal(arrived.pop(0))
+        finally:  # whatever the handler raises
+            _deliver(arrived)
+
+
+def _restore() -> None:
+    # From now on a handler may raise: that of Ctrl-C, the likeliest, comes last but one.
+    for number in sorted(_put_off, reverse=True):
+        signal.signal(number, _put_off[number])
+    _put_off.clear()
+
+
+# A child has the handlers that it would have had.
+os.register_at_fork(after_in_child=_restore)

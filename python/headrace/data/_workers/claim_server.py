@@ -1,0 +1,404 @@
+"""What runs in a worker: claims rows, makes samples, writes them in place."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pickle
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+from headrace import _core
+from headrace.data._datasets.datasets import Fetcher
+from headrace.data._randomness.records import generators_restored, place_key, seed_generators
+from headrace.data._samples.collation import DefaultCollate, collate_in_place, default_collate, is_in_place
+from headrace.data._samples.describe import describe, sample_prototype
+from headrace.data._samples.flatten import Flattener
+from headrace.data._samples.hand_over import HandOver, describe_as_is
+from headrace.data._samples.pickling import dumps_from, dumps_sample, loads_sample
+from headrace.data._samples.tensor_columns import TensorColumns, tensor_columns
+from headrace.data._workers.deaths import pause_before_retry
+from headrace.data._workers.errors import (
+    KeptErrors,
+    caused_by,
+    copied_error,
+    described_error,
+    encode_error,
+    shortened_indices,
+)
+from headrace.data._workers.info import WorkerInfo, get_worker_info
+from headrace.data._workers.stream_reader import StreamReader
+from headrace.data._workers.task import WorkerTask
+from headrace.data._workers.updates import UpdateError, UpdateReader, begun_at
+
+
+class ClaimServer:
+    """Makes the rows of claims. One per worker thread.
+
+    Args:
+        arena_fd, completion_fd: of the scheduler.
+        producer_id: unique among the servers of the arena.
+        errors: where the consumer, which is in this process, finds exceptions; None: they are pickled.
+        hand_over: the consumer is this thread and finds there what would not leave a slot as it is; None: whatever it
+            is, it is written to a slot.
+        updates: of the task of this process; None: its dataset is the program's own.
+        revision: of the task.
+
+    Attributes:
+        task: what it was given, or sent later.
+        producer: what it claims rows with.
+        info: what get_worker_info says in its thread, if it is one of the main process.
+        hands_over: whether ``hand_over`` is used: not while C++ moves the batches.
+        reader: of an iterable dataset; None for any other.
+    """
+
+    def __init__(
+        self,
+        task: WorkerTask,
+        arena_fd: int,
+        completion_fd: int,
+        producer_id: int,
+        errors: KeptErrors | None = None,
+        hand_over: HandOver | None = None,
+        updates: UpdateReader | None = None,
+        revision: int = 0,
+    ) -> None:
+        self.task = task
+        self._updates, self._revision = updates, revision
+        self._sent: WorkerTask | None = None
+        self.info: WorkerInfo | None = None
+        self._number = producer_id
+        self._errors = errors
+        self.reader: StreamReader | None = None
+        self._hand_over = hand_over
+        collate: Any = task.collate
+        self._in_place = collate is None or is_in_place(collate)
+        self._own_collate = not (self._in_place or isinstance(collate, DefaultCollate))
+        self._begin()
+        self._epoch = 0
+        self._init_error: BaseException | None = None
+        self._init_traceback: types.TracebackType | None = None
+        # What an exception is blamed on; None: on the current sample.
+        self._culprit: str | None = None
+        self.hands_over = hand_over is not None
+        describe_sample = describe if hand_over is None else describe_as_is
+        if is_in_place(collate):
+            describe_sample = self._describe_in_place
+        flattener = Flattener(task.feeds)
+        # Batches that do not feed programs arrive with the strides and shared memory that their arrays have.
+        self._take_apart = flattener.result if self._own_collate and not task.feeds else flattener.collated
+        dumps_object = dumps_from("collate_fn" if self._own_collate else "the dataset")
+        self.producer = _core.BatchProducer(arena_fd, producer_id, completion_fd, describe_sample, dumps_object)
+
+    def _begin(self) -> None:
+        """Begins with a dataset."""
+        task = self.task
+        if task.stream is not None:
+            interruptible = self._errors is not None
+            self.reader = StreamReader(task.dataset, task.stream, self._number, interruptible=interruptible)
+        self._prepare()
+        self._spec = getattr(task.dataset, "sample_spec", None) if self._fetcher.wants_out else None
+
+    def _describe_in_place(self, sample: Any) -> Any:
+        collate: Any = self.task.collate
+        return collate.describe(sample)
+
+    def _prepare(self) -> None:
+        """Looks up the methods of the dataset as it is now."""
+        task = self.task
+        self._fetcher = Fetcher([] if task.stream is not None else task.dataset, task.seed)
+        self._getitem = self._seeded_getitem if task.seed_records else self._fetcher.getitem
+        # Each record has a seed of its own, unless it is that of its place.
+        single = task.convert or task.seed_records is True
+        self._bulk = None if single else self._fetcher.bulk
+        self._columns = None if task.convert else tensor_columns(task.dataset, task.collate)
+        # Whether claims of plain rows need nothing but getitem, and whole batches nothing but collate_fn besides.
+        self._plain = self.reader is None and self._bulk is None
+        whole = self._own_collate and self._hand_over is None and self._columns is None
+        self._collates_plain = self._plain and whole and not (task.seed_records or task.convert)
+
+    def initialize(self, worker_id: int) -> None:
+        """Calls ``worker_init_fn``. If that raises, every claim fails with its exception."""
+        if self.task.worker_init_fn is None:
+            return
+        try:
+            self.task.worker_init_fn(worker_id)
+        except BaseException as error:  # SystemExit, too: the consumer must hear of it
+            self._init_error = error
+            self._init_traceback = error.__traceback__.tb_next if error.__traceback__ is not None else None
+
+    def share_failure(self, other: ClaimServer) -> None:
+        """Fails as ``other`` does, if its ``worker_init_fn`` has raised."""
+        self._init_error, self._init_traceback = other._init_error, other._init_traceback
+
+    def run(self) -> None:
+        """Serves claims until the loader is shut down."""
+        producer = self.producer
+        claim = producer.wait()
+        while claim is not None:
+            self.serve(claim)
+            claim = self._serve_plain() if self._plain and self._init_error is None else producer.wait()
+
+    def _serve_plain(self) -> _core.Claim | None:
+        """Serves plain claims of the epoch at hand. Returns the next other claim, or None, as ``producer.wait``."""
+        producer = self.producer
+        try:
+            if self._collates_plain:
+                collate: Any = self.task.collate
+                return producer.collate_plain(self._getitem, collate, self._take_apart, self._epoch, self._revision)
+            return producer.fill_plain(self._getitem, self._epoch, self._fetcher.wants_out, self._revision)
+        except BaseException as error:
+            failed = producer.failed_claim
+            if failed is None:
+                raise
+            self._culprit = _COLLATION if producer.failed_collation else None
+            self._fail(failed, error)
+        return producer.wait()
+
+    def serve(self, claim: _core.Claim) -> None:
+        """Makes the rows of a claim; an exception becomes the batch's."""
+        try:
+            self._serve(claim)
+        except BaseException as error:
+            self._fail(claim, error)
+
+    def _fail(self, claim: _core.Claim, error: BaseException) -> None:
+        """Ends a claim because of an exception: whatever it is, it fails the batch, not the worker."""
+        here = self._errors is not None and threading.current_thread() is threading.main_thread()
+        if here and isinstance(error, KeyboardInterrupt):
+            raise error  # not the sample's doing
+        if isinstance(error, StopIteration) or not (here or isinstance(error, Exception)):
+            # The consumer's loop, or its program, would end without a word and with status 0.
+            error = caused_by(
+                RuntimeError(f"a dataset, collate_fn or worker_init_fn raised {described_error(error)}"), error
+            )
+        # A stream that does not begin ends with this batch, whichever workers try to begin it meanwhile.
+        ended = self.reader is not None and self.reader.is_broken
+        self.producer.fail(claim, self._encode(error, claim), ended)
+
+    def _serve(self, claim: _core.Claim) -> None:
+        producer = self.producer
+        if self._init_error is not None:
+            self._culprit = "worker_init_fn failed"
+            # One for each batch: what catches it in this process must not be kept alive by the worker.
+            raise copied_error(self._init_error).with_traceback(self._init_traceback)
+        self._culprit = None
+        if claim.revision != self._revision:
+            self._catch_up(claim.revision)
+        if self.reader is not None:
+            self._serve_stream(claim, self.reader)
+            return
+        self._pause(claim)
+        self._epoch = claim.epoch
+        self._fetcher.set_epoch(self._epoch)
+        kind = claim.kind
+        if kind == "collate":
+            self._serve_collation(claim)
+            return
+        if kind == "rows" and self._bulk is None:
+            keys = self._keys(claim)
+            self._expect_spec()
+            producer.fill(claim, self._getitem, keys, self._fetcher.wants_out)
+            return
+        if kind == "whole" and self._columns is not None and self._look_up(claim, self._columns):
+            return
+        if kind == "whole" and self._in_place and self._bulk is None:
+            samples = producer.make_whole(claim, self._getitem, self._keys(claim))
+            if samples is not None:
+                self._write_batch(claim, [samples])
+            return
+        begin = time.perf_counter_ns()
+        made = [self._make(claim)]
+        producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
+        if kind == "whole":
+            if not self._in_place or not producer.fill_from(claim, made[0]):
+                self._write_batch(claim, made)
+        elif kind == "items":
+            self._keep(claim, made[0])
+        else:
+            producer.fill_from(claim, made[0])
+
+    def _keys(self, claim: _core.Claim) -> list[Any] | None:
+        """The indices of a claim, unless the producer knows them."""
+        return self.producer.indices(claim, pickle.loads) if self.producer.has_pickled_indices(claim) else None
+
+    def _catch_up(self, revision: int) -> None:
+        """Continues with another revision of the task."""
+        self._revision = revision
+        if self._updates is None:
+            self._prepare()
+            return
+        try:
+            self._updates.catch_up(revision)
+        except UpdateError:
+            os._exit(OUTDATED)  # a new worker takes the place of this one, and the claim
+        places, sent = self._updates.places, self._updates.task
+        if sent is not None and sent is not self._sent:
+            self._sent = sent
+            self.task = begun_at(dataclasses.replace(self.task, dataset=sent.dataset, collate=sent.collate), places)
+            self._begin()
+        elif self.reader is not None:
+            self.reader.begin_anew(places)
+
+    def _look_up(self, claim: _core.Claim, columns: TensorColumns) -> bool:
+        """Makes a batch of rows of tensors; False if its samples have to be made one by one."""
+        self.producer.begin_row(claim, claim.begin)
+        indices = self.producer.indices(claim, pickle.loads)
+        batch = columns.batch(indices, planned=self._hand_over is None or not self.hands_over)
+        if batch is None:
+            return False
+        self._culprit = f"The samples with indices {_INDICES} could not be looked up"
+        self.producer.write_batch(claim, *self._written([batch], is_new=True))
+        return True
+
+    def _pause(self, claim: _core.Claim) -> None:
+        """Waits before it starts rows at which workers have died (``_worker_deaths``)."""
+        if claim.deaths == 0 or self._errors is not None:
+            return
+        deadline = time.monotonic() + pause_before_retry(claim.deaths)
+        while (left := deadline - time.monotonic()) > 0 and not self.producer.stopped:
+            time.sleep(min(left, 0.1))
+
+    def _keep(self, claim: _core.Claim, samples: list[Any]) -> None:
+        """Stores samples in the slot for the worker that collates the batch."""
+        try:
+            kept = [dumps_sample(sample) for sample in samples]
+        except Exception:  # what cannot be pickled, one worker makes and collates
+            self.producer.mismatch(claim)
+            return
+        for row, (data, buffers) in enumerate(kept, claim.begin):
+            self.producer.keep(claim, row, data, buffers)
+        self.producer.complete(claim)
+
+    def _serve_collation(self, claim: _core.Claim) -> None:
+        self._culprit = f"The samples with indices {_INDICES} could not be unpickled"
+        self.producer.begin_row(claim, 0)
+        # A collate_fn of the user's may keep samples beyond this call, after which others take their place in the slot.
+        samples = [
+            loads_sample(data, map(bytearray, buffers) if self._own_collate else buffers)
+            for data, buffers in self.producer.kept(claim)
+        ]
+        self._write_batch(claim, [samples])
+
+    def _write_batch(self, claim: _core.Claim, made: list[list[Any]]) -> None:
+        """Collates the samples that are in ``made`` and writes the batch."""
+        self._culprit = _COLLATION
+        indices = None if self._own_collate else self.producer.indices(claim, pickle.loads)
+        holder = [self._collate(made.pop(), indices)]
+        self.producer.write_batch(claim, *self._written(holder))
+
+    def _serve_stream(self, claim: _core.Claim, reader: StreamReader) -> None:
+        producer = self.producer
+        self._culprit = "The iterable dataset could not be read"
+        begin = time.perf_counter_ns()
+        # Before the batch is begun: catching up may take long, and a death meanwhile is not the batch's doing.
+        reader.seek(claim.epoch, claim.stream_batch)
+        self._pause(claim)
+        producer.begin_row(claim, claim.begin)
+        samples, ended = reader.read()
+        producer.add_time(dataset_ns=time.perf_counter_ns() - begin)
+        place = reader.place()
+        if not samples:
+            producer.end_stream(claim, place)
+            return
+        self._culprit = f"Batch {claim.batch} of the iterable dataset could not be collated"
+        if not self._in_place or not producer.fill_from(claim, samples, ended, place):
+            rows = len(samples)
+            made = [samples]
+            del samples
+            holder = [self._collate(made.pop(), list(range(rows)))]
+            producer.write_batch(claim, *self._written(holder), ended, place, rows=rows)
+
+    def _written(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
+        """What is written to the slot for a collated batch, to which ``holder`` has the only reference of this class's:
+        what others refer to as well is not the consumer's yet, unless its memory ``is_new``.
+        """
+        if self._hand_over is not None and self.hands_over:
+            return self._hand_over.put(holder, is_new)
+        batch = holder.pop()
+        return self._take_apart(batch)
+
+    def _make(self, claim: _core.Claim) -> Any:
+        producer = self.producer
+        if self._bulk is not None and (claim.kind == "whole" or not self.task.seed_records):
+            producer.begin_row(claim, claim.begin)
+            self._culprit = f"The samples with indices {_INDICES} could not be made"
+            indices = producer.indices(claim, pickle.loads)
+            seeds = self.task.seed_records
+            made = self._seeded(place_key(claim.batch, 0), self._bulk, indices) if seeds else self._bulk(indices)
+            if claim.kind == "whole" and self._own_collate and not isinstance(made, (list, tuple)):
+                return made  # a batch already, in a form that is between the dataset and its collate_fn
+            if not hasattr(made, "__len__"):
+                raise TypeError(f"__getitems__ must return a list of samples, got {type(made).__name__}")
+            if len(made) != len(indices):
+                raise ValueError(f"__getitems__ was asked for {len(indices)} samples and gave {len(made)}")
+            self._culprit = None
+            return made
+        return producer.make(claim, self._getitem, self._keys(claim))
+
+    def _collate(self, samples: list[Any], indices: list[Any] | None) -> Any:
+        """What the collate function makes of the samples; ``indices`` are for the messages of the default one."""
+        begin = time.perf_counter_ns()
+        producer, collate = self.producer, self.task.collate
+        if collate is None or isinstance(collate, DefaultCollate):
+            stack = default_collate if self.hands_over else collate_in_place
+            batch = stack(samples, indices, None if collate is None else collate.ragged)
+        else:
+            argument = samples[0] if self.task.convert else samples
+            # Whoever collates, and after which samples, what the function draws is the same.
+            seeds = self.task.seed_records and self.task.stream is None
+            batch = self._seeded(place_key(producer.batch, -1), collate, argument) if seeds else collate(argument)
+        producer.add_time(collate_ns=time.perf_counter_ns() - begin)
+        return batch
+
+    def _expect_spec(self) -> None:
+        """Passes the dataset's ``sample_spec`` on, once, so that even the first sample has a place."""
+        if self._spec is not None:
+            self._culprit = "The dataset's sample_spec is not one"
+            self.producer.expect(sample_prototype(self._spec))
+            self._culprit = self._spec = None
+
+    def _seeded_getitem(self, index: Any, *out: Any) -> Any:
+        at_place = self.task.seed_records == "place"
+        key = place_key(self.producer.batch, self.producer.row) if at_place else index
+        return self._seeded(key, self._fetcher.getitem, index, *out)
+
+    def _seeded(self, key: Any, function: Callable[..., Any], *args: Any) -> Any:
+        """What ``function`` gives while the global generators are seeded by ``key``."""
+        if self._errors is None:
+            seed_generators(self.task.seed, self._epoch, key)
+            return function(*args)
+        with generators_restored():  # the consumer draws from them, too
+            seed_generators(self.task.seed, self._epoch, key)
+            return function(*args)
+
+    def _encode(self, error: BaseException, claim: _core.Claim) -> bytes:
+        index, culprit = None, self._culprit
+        if culprit is not None and _INDICES in culprit:
+            with contextlib.suppress(Exception):  # the indices may be what cannot be read
+                culprit = culprit.replace(_INDICES, shortened_indices(self.producer.indices(claim, pickle.loads)))
+        if culprit is None:
+            try:
+                index = self.producer.indices(claim, pickle.loads)[self.producer.row - claim.begin]
+                culprit = f"The sample with index {index!r} could not be made"
+            except Exception:  # the indices may be what cannot be read
+                culprit = "A sample could not be made"
+        if self._errors is not None:
+            if hasattr(error, "add_note"):
+                error.add_note(culprit + ".")
+            return self._errors.keep(error)
+        # Half of the room: another thread or process may fail at the same time.
+        info = get_worker_info()
+        worker = None if info is None else info.id
+        return encode_error(error, culprit, index, self.producer.message_room(claim) // 2, worker)
+
+
+# Stands for the indices of a claim in what is said of it: few claims fail.
+_INDICES = "{indices}"
+_COLLATION = f"The batch of the samples with indices {_INDICES} could not be collated"
+# The status of a worker that could not follow a change of the dataset.
+OUTDATED = 108

@@ -1,0 +1,140 @@
+"""Exceptions of workers: how they travel to the consumer, and what is said of them there."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import pickle
+import traceback
+from typing import Any
+
+from headrace.data._samples.pickling import dumps
+
+
+class KeptErrors:
+    """Exceptions that stay in this process while their numbers travel through the arena. Any thread."""
+
+    def __init__(self) -> None:
+        self._errors: dict[int, BaseException] = {}
+        self._numbers = itertools.count()  # the same error may befall several batches
+
+    def keep(self, error: BaseException) -> bytes:
+        number = next(self._numbers)
+        self._errors[number] = error
+        return dumps(number)
+
+    def get(self, message: bytes) -> BaseException:
+        return self._errors[int(pickle.loads(message))]
+
+    def drop(self, message: bytes) -> None:
+        """Drops the exception of a message that nobody will ask for again."""
+        self._errors.pop(int(pickle.loads(message)), None)
+
+    def clear(self) -> None:
+        """Drops the exceptions of batches that nobody wants any more."""
+        self._errors.clear()
+
+
+def caused_by(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error.with_traceback(cause.__traceback__)
+
+
+def copied_error(error: BaseException) -> BaseException:
+    try:
+        return copy.copy(error)
+    except Exception:  # its constructor wants something else
+        return error
+
+
+def shortened_indices(indices: list[Any]) -> str:
+    return repr(indices) if len(indices) <= 8 else f"[{', '.join(map(repr, indices[:7]))}, … ({len(indices)} in all)]"
+
+
+def described_error(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
+
+
+def encode_error(
+    error: BaseException, culprit: str, index: Any, room: int = 1 << 30, worker: int | None = None
+) -> bytes:
+    """Encodes an exception, its traceback as text and what it is blamed on, for :func:`decode_error` elsewhere.
+
+    Args:
+        room: the maximum number of bytes of the result; texts that are too long lose their middle.
+    """
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    for shortened in (None, room // 8, 64):
+        error_text = _shorten_text(described_error(error), shortened)
+        trace = _shorten_text(text, shortened)
+        try:
+            pickled = dumps(error if shortened is None else _shortened_error(error, shortened))
+            pickle.loads(pickled)
+        except Exception:  # some exceptions cannot travel: their text still does
+            pickled = None
+        for known_index in (index, None):
+            try:
+                packed_index = dumps(known_index)  # apart: the consumer may be unable to restore it
+                message = dumps((pickled, error_text, _shorten_text(culprit, shortened), trace, packed_index, worker))
+            except Exception:  # an index that cannot travel back
+                continue
+            if len(message) <= room:
+                return message
+    return b""
+
+
+def _shorten_text(text: str, length: int | None) -> str:
+    if length is None or len(text) <= length:
+        return text
+    half = length // 2
+    return f"{text[:half]} [… {len(text) - 2 * half:,} characters …] {text[-half:] if half else ''}"
+
+
+def _shortened_error(error: BaseException, length: int) -> BaseException:
+    """An exception of the same type, its arguments shortened and as texts."""
+    arguments = [_shorten_text(arg if isinstance(arg, str) else repr(arg), length) for arg in error.args]
+    return type(error)(*arguments)
+
+
+class WorkerTraceback(Exception):
+    """The cause of an exception that was raised in a worker; shows where.
+
+    Attributes:
+        culprit: what failed, in a sentence.
+        text: the worker's traceback.
+        sample_index: the index of the sample that could not be made; None if it was not a single sample.
+        worker: the number of the worker; None if it had none yet.
+    """
+
+    def __init__(self, culprit: str, text: str, sample_index: Any, worker: int | None = None) -> None:
+        super().__init__(culprit, text, sample_index, worker)
+        self.culprit = culprit
+        self.text = text
+        self.sample_index = sample_index
+        self.worker = worker
+
+    def __str__(self) -> str:
+        return f"\n\n{self.culprit}:\n\n{self.text}"
+
+
+def decode_error(message: bytes) -> BaseException:
+    """The exception that a worker encoded, with :class:`WorkerTraceback` as its cause."""
+    if not message:
+        return RuntimeError("a worker failed to make a sample, and there was no room in the slot to say why")
+    pickled, description, culprit, trace, packed_index, worker = pickle.loads(message)
+    error: BaseException = RuntimeError(description)
+    index = None
+    with contextlib.suppress(Exception):
+        index = pickle.loads(packed_index)
+    if pickled is not None:
+        # What the worker can import this process may not be able to.
+        with contextlib.suppress(Exception):
+            unpickled = pickle.loads(pickled)
+            error = unpickled if isinstance(unpickled, Exception) else error
+    error.__cause__ = WorkerTraceback(culprit, trace, index, worker)
+    return error

@@ -1,0 +1,367 @@
+"""The workers of an engine, whatever they are: processes, threads, or the consumer's own thread."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pickle
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from headrace import _core, errors
+from headrace.data._arguments import start_context
+from headrace.data._autotune import Tuning, processors
+from headrace.data._config import LoaderConfig
+from headrace.data._datasets.datasets import has_state
+from headrace.data._samples.hand_over import HandOver
+from headrace.data._samples.tensors import is_tensor
+from headrace.data._system.deferred_signals import deferred_signals
+from headrace.data._system.interpreter_exit import interpreter_exits
+from headrace.data._system.open_files import refuse_open_files
+from headrace.data._workers.claim_server import ClaimServer
+from headrace.data._workers.errors import KeptErrors
+from headrace.data._workers.process_pool import DeathPolicy, Source, WorkerPool
+from headrace.data._workers.snapshot import Snapshot
+from headrace.data._workers.stream_reader import StreamPlace
+from headrace.data._workers.task import SharedDescriptor, WorkerSetup, WorkerTask
+from headrace.data._workers.thread_pool import ThreadPool
+from headrace.data._workers.updates import SentTask, UpdateLog, begun_at
+
+
+class WorkerGroup:
+    """Starts workers for a scheduler, watches, replaces and ends them.
+
+    Knows what the user gave, which its pool does not: what the user gave may refer to the loader, and such a cycle can
+    be collected only if the finalizer, which refers to the pool, does not refer to the task.
+
+    Ended by ``close``, or with the last reference.
+
+    Thread-safety: any thread may call any method. Only one thread at a time may change the pool, so ``_lock`` is held
+    while workers are started, let go or ended.
+
+    Args:
+        errors_here: where workers in this process leave exceptions.
+        hand_over: how batches reach a consumer whose thread makes them.
+        index_at: gives the dataset index of an epoch's, batch's and row's sample.
+        roots, snapshot: what the workers are given of the program's, and how it is now; None: that cannot be told, and
+            it counts as unchanged.
+
+    Attributes:
+        count: how many workers there are.
+        in_process: whether they belong to this process: its threads, or none.
+        server: makes samples in the consumer's thread; None if there are workers.
+        serving: held by that thread while it does.
+        tuning: decides on the number of workers; None if that is fixed.
+        revision: of the dataset that the workers have or have been sent.
+
+    Raises:
+        PicklingError: an argument cannot be sent to workers.
+        InvalidArgument: forked workers would share the position of an open file of an iterable dataset.
+        Exception: what :class:`WorkerPool` raises.
+    """
+
+    def __init__(
+        self,
+        config: LoaderConfig,
+        scheduler: _core.BatchScheduler,
+        task: WorkerTask,
+        errors_here: KeptErrors,
+        hand_over: HandOver | None,
+        index_at: Callable[[int, int, int], Any],
+        roots: tuple[Any, ...],
+        snapshot: Snapshot | None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._index_at = index_at
+        self._threads = config.threads_per_worker
+        self._lock = threading.RLock()
+        self.count = config.num_workers
+        self.in_process = config.num_workers == 0 or config.workers == "thread"
+        self.tuning = Tuning(processors()) if config.auto_workers else None
+        self.server: ClaimServer | None = None
+        self.serving = threading.Lock()
+        self.revision = 0
+        self._task = task
+        self._roots = roots
+        self._snapshot = snapshot
+        self.pool: WorkerPool | ThreadPool | None = None
+        self._finalizer: weakref.finalize[..., WorkerGroup]
+        arena, completion = scheduler.arena_fd, scheduler.completion_fd
+        make_server = functools.partial(ClaimServer, task, arena, completion)
+        if config.num_workers == 0:
+            self.server = make_server(0, errors=errors_here, hand_over=hand_over)
+            self._finalizer = weakref.finalize(self, _stop_here, scheduler, self.serving, os.getpid())
+            return
+        if self.in_process:
+            self._servers = [make_server(number, errors=errors_here) for number in range(config.num_workers)]
+            self.pool = ThreadPool(scheduler, self._servers)
+        else:
+            self.pool = self._start_processes(config)
+        self._finalizer = weakref.finalize(self, _stop_pool, self.pool, self._lock, os.getpid())
+
+    def _start_processes(self, config: LoaderConfig) -> WorkerPool:
+        context = start_context(config.multiprocessing_context)
+        if context.get_start_method() != "fork":
+            _require_importable(config, context.get_start_method())
+        elif config.iterable_sharding == "engine" and config.num_workers > 1:
+            refuse_open_files(config.dataset)
+        policy = DeathPolicy(config.max_deaths_per_sample, config.on_worker_death == "skip")
+        updates = UpdateLog()
+        forked = context.get_start_method() == "fork"
+        sent = not forked and updates.begin(self._task)
+        source = self._source(updates)
+        try:
+            pool = WorkerPool(self._scheduler, self.count, self._threads, context, source, updates, policy)
+        except BaseException as error:
+            updates.close()
+            if isinstance(error, Exception):
+                _explain_pickling(config, context.get_start_method(), error)
+            raise
+        if self._snapshot is not None and not (forked or sent):
+            self._snapshot = Snapshot.take(self._roots, False)  # to be sent, tensors have moved to shared memory
+        return pool
+
+    def _source(self, updates: UpdateLog) -> Source:
+        """What a worker that starts now begins with."""
+        task: Any = self._task
+        places = {} if task.stream is None else task.stream.places
+        log = SharedDescriptor(updates.fd)  # one, which is sent once
+        if updates.task is not None:
+            task = SentTask(log, updates.task, places)
+        make_setup = functools.partial(
+            WorkerSetup,
+            task=task,
+            threads=self._threads,
+            arena=SharedDescriptor(self._scheduler.arena_fd),
+            completion=SharedDescriptor(self._scheduler.completion_fd),
+            updates=log,
+        )
+        return Source(make_setup, places, self._is_as_given)
+
+    def _is_as_given(self) -> bool:
+        """Whether the program still has what the workers were given, as far as that can be told."""
+        return self._snapshot is not None and self._snapshot.holds(self._roots)
+
+    @property
+    def processes(self) -> list[BaseProcess]:
+        """The worker processes of now; none if the workers belong to this process."""
+        return self.pool.processes if isinstance(self.pool, WorkerPool) else []
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not been closed."""
+        return self._finalizer.alive
+
+    def close(self) -> None:
+        """Ends the workers."""
+        with deferred_signals():  # or the finalizer, which is called once, might be interrupted before it has begun
+            self._finalizer()
+
+    def replace_dead(self) -> None:
+        """Starts workers for those that died, with a warning each; if that fails, the group is closed."""
+        if not isinstance(self.pool, WorkerPool):
+            return
+        with self._lock, deferred_signals():
+            try:
+                deaths = self._scheduler.take_deaths()
+                reports = self.pool.replace_dead(deaths, self._source(self.pool.updates), self._index_of)
+            except BaseException:
+                self.close()
+                raise
+        for report in reports:
+            warnings.warn(report, RuntimeWarning, stacklevel=4)
+
+    def follow(self, places: Mapping[int, StreamPlace] | None) -> bool:
+        """Has the next epoch made of what the program has now.
+
+        Args:
+            places: where streams begin; None: where the workers are.
+
+        Returns:
+            Whether that is possible; if not, other workers have to start.
+        """
+        with self._lock:
+            changed = self._snapshot is not None and not self._is_as_given()
+            if not isinstance(self.pool, WorkerPool):  # threads have the program's own, but may have worked ahead
+                if changed:
+                    self._snapshot = Snapshot.take(self._roots, True)
+                self.revision += changed or self._snapshot is None
+                return True
+            if changed and not self._note_change(self.pool.updates):
+                return False
+            if changed or places is not None:
+                places = places or {}
+                if not self.pool.updates.append(places, self._task if changed else None):
+                    return False
+                self._task = begun_at(self._task, places)  # whoever starts from now on begins there, too
+                self.revision += 1
+            return True
+
+    def _note_change(self, updates: UpdateLog) -> bool:
+        """Whether workers that run can be sent what has changed, and then are as new ones would be: not if
+        ``worker_init_fn`` may have changed the dataset, if the dataset has a state that may be older or newer than its
+        attributes, or if the modules that the workers have imported may be others than this process has.
+        """
+        if updates.task is None or self._task.worker_init_fn is not None:
+            return False
+        if self._task.stream is not None and has_state(self._task.dataset):
+            return False
+        snapshot = Snapshot.take(self._roots, False)
+        if snapshot is None or self._snapshot is None or not self._snapshot.knows(snapshot):
+            return False
+        self._snapshot = snapshot
+        return True
+
+    def tune(self) -> None:
+        """Adapts the number of workers to what happened since the last time (``num_workers="auto"``)."""
+        if self.tuning is None or not isinstance(self.pool, WorkerPool):
+            return
+        with self._lock:
+            if not self.alive:
+                return
+            wanted = self.tuning.propose(self.count, {**self._scheduler.stats(), **self.pool.load()})
+            if wanted != self.count:
+                self.resize(wanted)
+
+    def resize(self, count: int) -> None:
+        """Starts worker processes, or lets some end after their samples, so that there are ``count`` of them soon."""
+        assert isinstance(self.pool, WorkerPool)
+        with self._lock, deferred_signals():
+            self.count = self.pool.resize(count, self._source(self.pool.updates))
+
+    def explain(self) -> str:
+        """What delays the next batch: which worker is at which sample, and the stack of each."""
+        if self.pool is None:
+            return ""
+        claims = self._scheduler.claims()
+        # Of the batch that is waited for, if anybody is at work on it.
+        held = [claim for claim in claims if claim.sequence == claims[0].sequence]
+        with self._lock:
+            return self.pool.explain(held, self._index_of)
+
+    def end_hung(self, held_before: list[_core.HeldClaim]) -> str:
+        """Ends the worker processes that are still at the same sample as when they held those claims.
+
+        Returns:
+            What :meth:`explain` said before.
+        """
+        with self._lock:
+            text = self.explain()
+            if isinstance(self.pool, WorkerPool):
+                self.pool.end_hung(held_before)
+        return text
+
+    def death_error(self, problem: _core.ReadyBatch) -> errors.WorkerDied:
+        """What to raise for a batch with a sample that was given up because it kills workers."""
+        assert isinstance(self.pool, WorkerPool)  # which gave the sample up
+        index = self._index_at(problem.epoch, problem.batch, problem.row)
+        exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)
+        error = errors.WorkerDied(
+            f"every worker process that made the sample with index {index!r} died; the last one {exit_text}. {hint}"
+            "With num_workers=0 the sample is made in this process, where a debugger can see it."
+        )
+        error.sample_index = index
+        return error
+
+    def deaths(self) -> dict[str, int]:
+        """How many worker processes died, and how many samples were left out because of that."""
+        pool = self.pool if isinstance(self.pool, WorkerPool) else None
+        return {
+            "worker_deaths": 0 if pool is None else pool.deaths,
+            "skipped_samples": 0 if pool is None else pool.skipped,
+        }
+
+    def _index_of(self, claim: _core.HeldClaim) -> Any:
+        return self._index_at(claim.epoch, claim.batch, claim.row)
+
+
+class _MainImports(pickle.Pickler):
+    """Notes the first class or function of the main module that what is pickled needs; writes nothing.
+
+    Attributes:
+        found: it; None: there is none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(self, pickle.HIGHEST_PROTOCOL)
+        self.found: str | None = None
+
+    def write(self, data: Any) -> int:
+        return len(data)
+
+    def persistent_id(self, value: Any) -> int | None:
+        return 0 if isinstance(value, np.ndarray) or is_tensor(value) else None  # which may be large
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
+            self.found = self.found or value.__qualname__
+        return NotImplemented
+
+
+def _require_importable(config: LoaderConfig, start_method: str) -> None:
+    """Refuses, in a notebook or an interactive session, what workers would have to import from it.
+
+    Raises:
+        PicklingError: one of the arguments needs it.
+        FailedPrecondition: the program has no file that workers could import at all.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is not None and not os.path.exists(file):
+        raise errors.FailedPrecondition(
+            f'workers of the start method "{start_method}" import the main module of the program, and there is no file '
+            f'{file!r}: put the program into a file, or pass multiprocessing_context="fork" or workers="thread"'
+        )
+    if file is not None or getattr(main, "__spec__", None) is not None:
+        return
+    for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
+        imports = _MainImports()
+        with contextlib.suppress(Exception):  # what cannot be pickled is reported when workers start
+            imports.dump(getattr(config, name))
+        if imports.found is not None:
+            raise pickle.PicklingError(
+                f"{name} needs {imports.found}, which this notebook, or interactive session, defines: workers of the "
+                f'start method "{start_method}" cannot import that. Define it in a module (a .py file) that the '
+                'notebook imports, or pass multiprocessing_context="fork" or workers="thread".'
+            )
+
+
+def _explain_pickling(config: LoaderConfig, start_method: str, error: Exception) -> None:
+    """Raises an error that names the argument that cannot be sent to workers, if that caused ``error``."""
+    for name in ("dataset", "collate_fn", "worker_init_fn", "sampler"):
+        try:
+            pickle.dumps(getattr(config, name))
+        except Exception as reason:
+            if str(reason) != str(error):
+                continue
+            raise pickle.PicklingError(
+                f'{name} cannot be pickled, which the start method "{start_method}" requires: {reason}. Define it at '
+                'the top level of a module, or use multiprocessing_context="fork" or workers="thread".'
+            ) from error
+
+
+def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: int) -> None:
+    """Ends a group without workers.
+
+    At the interpreter's exit a daemon thread may be in a dataset that C++ has called. Python before 3.13 would end that
+    thread by unwinding its stack, which C++ answers with abort(): so it is given time to come out.
+    """
+    scheduler.shutdown()
+    if interpreter_exits() and os.getpid() == owner and serving.acquire(timeout=1.0):
+        serving.release()
+
+
+def _stop_pool(pool: WorkerPool | ThreadPool, lock: threading.RLock, owner: int) -> None:
+    if os.getpid() == owner:  # in a forked child the lock may be held by a thread that is not there
+        # Nobody calls this a second time, so an interrupt would leave open what the pool has.
+        with lock, deferred_signals():
+            pool.stop()

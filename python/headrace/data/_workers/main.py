@@ -1,0 +1,161 @@
+"""What a worker process, or thread, runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import multiprocessing.forkserver
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from headrace import _core, errors
+from headrace.data._randomness.records import successor_seed
+from headrace.data._workers.claim_server import ClaimServer
+from headrace.data._workers.info import MAX_SEED, set_process_info, thread_info, worker_info
+from headrace.data._workers.stacks import offer_stacks
+from headrace.data._workers.task import WorkerSetup, WorkerTask
+from headrace.data._workers.updates import UpdateReader
+
+
+def _seed_generators(seed: int, worker_id: int) -> None:
+    """The global generators begin as in PyTorch's workers: forked ones would otherwise all draw the same numbers."""
+    own_seed = (seed + worker_id) & MAX_SEED
+    random.seed(own_seed)
+    words = [worker_id, seed & 0xFFFF_FFFF, seed >> 32, 0]
+    np.random.seed(np.random.SeedSequence(words).generate_state(4))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(own_seed)
+        # As torch's own workers: each is one of many, and a forked one must not use the parent's OpenMP threads.
+        torch.set_num_threads(1)
+
+
+def own_task(setup: WorkerSetup) -> WorkerTask:
+    """The task of one worker: one that comes after others of its number has another ``base_seed`` than these, so that
+    it does not repeat what they drew. Not for streams: it reads its own from the beginning again, and what the dataset
+    shuffles with these numbers must come in the same order.
+    """
+    task = setup.task
+    if setup.predecessors == 0 or task.stream is not None:
+        return task
+    return dataclasses.replace(task, base_seed=successor_seed(task.base_seed, setup.worker_id, setup.predecessors))
+
+
+def serve_in_thread(server_of: weakref.ref[ClaimServer], worker_id: int) -> None:
+    """The whole life of a worker that is a thread of the main process.
+
+    It refers to the server, and through it to what the user gave, only while it works: otherwise a loader to which its
+    own dataset or ``collate_fn`` refers could never be collected.
+    """
+    claim: _core.Claim | None = None
+    while (server := server_of()) is not None:
+        if claim is None:
+            server.producer.own_thread()
+            server.info = worker_info(server.task, worker_id)
+        thread_info.info = server.info
+        try:
+            if claim is None:
+                server.initialize(worker_id)
+            else:
+                server.serve(claim)
+        finally:
+            thread_info.info = None
+        producer = server.producer
+        del server
+        claim = producer.wait()
+        if claim is None:
+            return
+
+
+def _let_forkserver_end() -> None:
+    """Closes this worker's copy of the forkserver's pipe: a forkserver lives for as long as anybody holds that.
+
+    Otherwise a stopped worker would keep the forkserver alive after the main process has ended, and the forkserver the
+    worker, which its end wakes (``exit_with``). Workers have no children, which would need the pipe.
+    """
+    server = getattr(multiprocessing.forkserver, "_forkserver", None)
+    descriptor = getattr(server, "_forkserver_alive_fd", None)
+    if descriptor is not None and multiprocessing.current_process().daemon:
+        os.close(descriptor)
+        server._forkserver_alive_fd = None  # type: ignore[union-attr]
+
+
+def _offer_to_out_of_memory_killer() -> None:
+    """If memory runs out, has the kernel end a worker, which can be replaced, rather than the main process."""
+    path = "/proc/self/oom_score_adj"
+    with contextlib.suppress(OSError, ValueError):  # without /proc, or where it is read-only
+        with open(path) as file:
+            own = int(file.read())
+        with open(path, "w") as file:
+            file.write(str(min(1000, own + _OOM_SCORE)))
+
+
+# Of 1000, which stands for all memory.
+_OOM_SCORE = 500
+
+
+def _note_task(task: WorkerTask, worker_id: int) -> None:
+    """Has get_worker_info, and torch's, tell of it."""
+    set_process_info(worker_info(task, worker_id))
+
+
+def start_worker(setup: WorkerSetup) -> Callable[[], None]:
+    """Begins the life of a worker process; returns the rest of it.
+
+    Raises:
+        ResourceExhausted: a limit keeps its threads from starting.
+    """
+    _offer_to_out_of_memory_killer()  # first: until then the main process is as good a victim
+    _core.exit_with(setup.life.fd, setup.sockets)
+    # Ctrl-C reaches every process of the terminal; the main process decides what follows from it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A handler that the main process installed would run its clean-up here, and only once the sample is made.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_forkserver_end()
+    offer_stacks(setup.stacks.fd)
+    time.sleep(setup.delay)
+    task = own_task(setup)
+    _seed_generators(task.base_seed, setup.worker_id)
+    _note_task(task, setup.worker_id)
+    first = setup.worker_id * setup.threads
+    note_task = functools.partial(_note_task, worker_id=setup.worker_id)
+    updates = UpdateReader(setup.updates.fd, setup.revision, setup.updates_size, note_task)
+    servers = [
+        ClaimServer(task, setup.arena.fd, setup.completion.fd, first + thread, updates=updates, revision=setup.revision)
+        for thread in range(setup.threads)
+    ]
+    begin = threading.Event()
+    threads = [threading.Thread(target=_run_after, args=(begin, server), daemon=True) for server in servers[1:]]
+    for thread in threads:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise errors.ResourceExhausted(
+                f"a worker cannot start its {setup.threads} threads: {error}. A limit on threads and processes "
+                "(ulimit -u, the pids cgroup) is reached"
+            ) from error
+
+    def run() -> None:
+        servers[0].initialize(setup.worker_id)
+        for server in servers[1:]:
+            server.share_failure(servers[0])
+        begin.set()
+        servers[0].run()
+        for thread in threads:  # which may be at a sample, when the worker is let go
+            thread.join()
+
+    return run
+
+
+def _run_after(begin: threading.Event, server: ClaimServer) -> None:
+    begin.wait()
+    server.run()

@@ -1,0 +1,610 @@
+"""The worker processes of a loader: started together, watched, replaced when they die, ended with the loader."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import errno
+import functools
+import glob
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.process
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from headrace import _core, errors
+from headrace._weak_collections import WeakBag
+from headrace.data._system.interpreter_exit import process_start
+from headrace.data._system.life_line import LifeLine
+from headrace.data._system.memory_kills import MemoryKills
+from headrace.data._workers.claim_server import OUTDATED
+from headrace.data._workers.deaths import IdleDeaths, SampleDeaths, Standstill
+from headrace.data._workers.stacks import Stacks
+from headrace.data._workers.start import StartLog, StartReporter, run_worker
+from headrace.data._workers.start_checks import (
+    MAIN_GUARD,
+    NO_MAIN_GUARD,
+    limits_named,
+    no_main_guard,
+    require_descriptors,
+    require_main_guard,
+    worker_name,
+)
+from headrace.data._workers.stream_reader import StreamPlace
+from headrace.data._workers.task import SharedDescriptor, WorkerSetup
+from headrace.data._workers.template import Template, TemplateGone
+from headrace.data._workers.updates import UpdateLog, begun_at
+
+# How long workers may take to end by themselves, in seconds: they finish their samples, and what a profiler or a logger
+# has registered for the end of a process runs.
+GRACE = 5.0
+# Seconds after which a worker that was not seen at work has nothing to do.
+_LONGEST_START = 10.0
+# Of so many workers at most an error shows the stacks.
+MOST_STACKS = 4
+MakeSetup = Callable[..., WorkerSetup]  # with what the pool knows of a worker, by name
+
+
+class Source(NamedTuple):
+    """What a worker starts with.
+
+    Attributes:
+        make_setup: makes what it is given.
+        places: where streams begin now.
+        is_as_given: tells whether that is what the other workers have: the program may have changed it since.
+    """
+
+    make_setup: MakeSetup
+    places: Mapping[int, StreamPlace]
+    is_as_given: Callable[[], bool]
+
+
+# The dataset index of the row at hand.
+IndexOf = Callable[[_core.HeldClaim], Any]
+
+
+def describe_exit(code: int | None) -> str:
+    """For instance "was killed by SIGKILL" or "exited with status 1"."""
+    if code is None:
+        return "died"
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with status {code}"
+
+
+def _in_pytorchs_words(process: multiprocessing.process.BaseProcess) -> str:
+    """A sentence on a worker's end in the words of PyTorch's loader, which programs look for."""
+    code = process.exitcode
+    if code is None or code >= 0:
+        return f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly. "
+    return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}. "
+
+
+@dataclasses.dataclass(frozen=True)
+class DeathPolicy:
+    """What happens when workers die at a sample.
+
+    Attributes:
+        max_deaths: deaths of one cause after which the sample is given up.
+        skip: make its batch without it, if that is possible; else the batch fails.
+    """
+
+    max_deaths: int
+    skip: bool
+
+
+@dataclasses.dataclass
+class _Worker:
+    """A running worker process.
+
+    Attributes:
+        started: when, by the monotonic clock.
+        hung: whether it was ended because it had been at a sample for too long.
+        seen: whether it was seen at work.
+    """
+
+    process: multiprocessing.process.BaseProcess
+    started: float
+    hung: bool = False
+    seen: bool = False
+
+    def describe_exit(self) -> str:
+        """What happened, in words that follow "worker 3"."""
+        return "hung, and was ended after the timeout" if self.hung else describe_exit(self.process.exitcode)
+
+
+class WorkerPool:
+    """Worker processes that fill the arena of one scheduler.
+
+    It does not refer to the dataset, so a dataset or collate function may refer to the loader without keeping its
+    workers alive.
+
+    Thread-safety: one thread at a time, which in practice is the scheduler's consumer.
+
+    Attributes:
+        deaths: how many workers have died.
+        skipped: how many samples were given up and left out.
+        updates: what they are told. Closed with the pool.
+
+    Raises:
+        IoError: the system cannot start a process, or lacks what it takes to watch one.
+        FailedPrecondition: this process is daemonic, and must not have children.
+        Exception: what :mod:`multiprocessing` raises for a dataset that cannot be sent to a worker; nothing is left
+            running then.
+    """
+
+    def __init__(
+        self,
+        scheduler: _core.BatchScheduler,
+        num_workers: int,
+        threads: int,
+        context: Any,
+        source: Source,
+        updates: UpdateLog,
+        policy: DeathPolicy,
+    ) -> None:
+        self.updates = updates
+        if multiprocessing.current_process().daemon:
+            raise errors.FailedPrecondition(
+                "this process is a worker of a loader or of a pool, which may have no processes of its own: in it, use "
+                'a DataLoader with num_workers=0 or workers="thread"'
+            )
+        self._scheduler = scheduler
+        self._threads = threads
+        self._context = context
+        self._policy = policy
+        self._sample_deaths = SampleDeaths(policy.max_deaths)
+        self._idle_deaths = IdleDeaths()
+        self._standstill = Standstill()
+        self._memory_kills = MemoryKills()
+        self._owner = os.getpid()
+        self._workers: list[_Worker] = []
+        # How often a worker of each number was started.
+        self._started: collections.Counter[int] = collections.Counter()
+        # By worker: processes that have been told to end and may still be at a sample.
+        self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
+        # How workers ended at what was given up, by epoch and batch.
+        self._given_up: collections.OrderedDict[tuple[int, int], tuple[str, str]] = collections.OrderedDict()
+        self.deaths = 0
+        self.skipped = 0
+        require_main_guard()
+        require_descriptors(num_workers)
+        self._stacks = Stacks()
+        self._starts = StartLog()
+        self._template: Template | None = None
+        self._life = LifeLine()
+        try:
+            os.close(_open_pidfd(self._owner))  # before anything starts: it may be forbidden
+            # Start all, then watch all, so that the processes start in parallel.
+            for worker_id in range(num_workers):
+                self._workers.append(self._start(worker_id, self._process(worker_id, source)))
+            self._make_template(source)
+            for worker_id in range(num_workers):
+                self._watch(worker_id)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _make_template(self, source: Source) -> None:
+        """Keeps what forked workers have, for those that start later."""
+        if self._context.get_start_method() != "fork":
+            return
+        run = functools.partial(
+            _run_in_fork, StartReporter(SharedDescriptor(self._starts.fd)), self._fixed_setup(source)
+        )
+        with process_start(), contextlib.suppress(OSError):  # as long as nobody dies, all goes well without
+            self._template = Template(self._context, run, self._life.fd)
+
+    def _fixed_setup(self, source: Source) -> MakeSetup:
+        """What all workers are given."""
+        return functools.partial(
+            source.make_setup,
+            life=SharedDescriptor(self._life.fd),
+            stacks=SharedDescriptor(self._stacks.fd),
+        )
+
+    def _own_setup(self, worker_id: int) -> dict[str, Any]:
+        """What one of them is given in addition."""
+        with limits_named(worker_id):
+            sockets = _forkserver_sockets(self._context)
+        return {
+            "worker_id": worker_id,
+            "revision": self.updates.revision,
+            "updates_size": self.updates.size,
+            "sockets": sockets,
+            "delay": self._idle_deaths.delay(worker_id),
+            "predecessors": self._started[worker_id],
+        }
+
+    def _process(self, worker_id: int, source: Source) -> multiprocessing.process.BaseProcess:
+        """One that starts with what the program has."""
+        setup = self._fixed_setup(source)(**self._own_setup(worker_id))
+        process: multiprocessing.process.BaseProcess = self._context.Process(
+            target=run_worker,
+            args=(StartReporter(SharedDescriptor(self._starts.fd)), setup),
+            name=worker_name(worker_id),
+            daemon=True,
+        )
+        return process
+
+    def _start_later(self, worker_id: int, source: Source) -> _Worker:
+        """Starts a worker with what the others have.
+
+        Raises:
+            FailedPrecondition: nobody has that any more.
+        """
+        if self._template is not None:
+            setup = self._own_setup(worker_id)
+            try:
+                return self._start(
+                    worker_id, self._template.process(worker_name(worker_id), places=source.places, **setup)
+                )
+            except TemplateGone:
+                self._template = None
+        if self.updates.task is None and not source.is_as_given():
+            raise errors.FailedPrecondition(
+                f"worker {worker_id} cannot start: the others have the dataset as it was when the epoch began, and "
+                "whether that is what the program has now cannot be told. Iterate over the loader again to go on with "
+                'the dataset as it is; multiprocessing_context="fork" keeps a copy for such workers'
+            )
+        return self._start(worker_id, self._process(worker_id, source))
+
+    def _start(self, worker_id: int, process: multiprocessing.process.BaseProcess) -> _Worker:
+        self._started[worker_id] += 1
+        with limits_named(worker_id), process_start():
+            process.start()
+        _processes.add(process)
+        return _Worker(process, time.monotonic())
+
+    def _watch(self, worker_id: int) -> None:
+        process = self._workers[worker_id].process
+        try:
+            pidfd = _open_pidfd(process.pid)  # type: ignore[arg-type]
+        except ProcessLookupError:
+            # It has ended, and a forkserver has reaped it: the sentinel is readable.
+            pidfd = os.dup(process.sentinel)
+        try:
+            self._scheduler.watch_producer(worker_id * self._threads, pidfd, self._threads)
+        finally:
+            os.close(pidfd)
+
+    @property
+    def processes(self) -> list[multiprocessing.process.BaseProcess]:
+        """The workers' processes, in the order of their numbers."""
+        return [worker.process for worker in self._workers]
+
+    def replace_dead(
+        self,
+        deaths: list[_core.ProducerDeath],
+        source: Source,
+        index_of: IndexOf,
+    ) -> list[str]:
+        """Starts a new worker for each that died, and gives up the samples that always kill theirs.
+
+        Returns:
+            A report for the user on each.
+
+        Raises:
+            errors.WorkerDied: workers die again and again before they reach a sample, or without completing any.
+            errors.FailedPrecondition: they import a main module that starts workers itself, or that fails; or nobody
+                has the dataset of this epoch any more.
+            Exception: what a worker raised when it unpickled the dataset.
+            Exception: what :mod:`multiprocessing` raises when it cannot start a process.
+        """
+        reports = []
+        of_workers: dict[int, list[_core.ProducerDeath]] = {}
+        for death in deaths:  # all threads of a process die with it
+            of_workers.setdefault(death.producer // self._threads, []).append(death)
+        for worker_id, together in of_workers.items():
+            if worker_id >= len(self._workers):
+                continue  # it had been let go
+            worker = self._workers[worker_id]
+            process = worker.process
+            _join(process, 5)
+            if process.exitcode == NO_MAIN_GUARD:
+                raise no_main_guard()
+            outdated = process.exitcode == OUTDATED
+            self.deaths += not outdated
+            seen = {death.producer for death in together}
+            ids = range(worker_id * self._threads, (worker_id + 1) * self._threads)
+            together += [self._scheduler.reclaim(number) for number in ids if number not in seen]
+            if not outdated:
+                at_work = [death for death in together if death.busy and death.at_row]
+                report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
+                reports.append(report + self._note_death(worker_id, worker, at_work, report, index_of))
+            _close(process)
+            self._workers[worker_id] = self._start_later(worker_id, source)
+            self._watch(worker_id)
+        return reports
+
+    def _note_death(
+        self,
+        worker_id: int,
+        worker: _Worker,
+        at_work: list[_core.ProducerDeath],
+        report: str,
+        index_of: IndexOf,
+    ) -> str:
+        """Decides what happens next, and returns words that continue ``report``."""
+        code = worker.process.exitcode
+        cause = "hung" if worker.hung else code
+        by_sample = {(death.sequence, death.row, death.kind): death for death in at_work}
+        stats = self._scheduler.stats()
+        samples = stats["samples"]
+        given_up = [by_sample[sample] for sample in self._sample_deaths.note(cause, list(by_sample), samples)]
+        if not at_work:
+            again = self._idle_deaths.note(worker_id, code, time.monotonic() - worker.started, samples)
+            failure = self._failure_at_start(report, worker)
+            if failure is not None and not (again and samples):
+                raise failure
+            if not again:
+                raise errors.WorkerDied(
+                    f"the worker processes die before they make a sample: {report}. "
+                    f"{_in_pytorchs_words(worker.process)}{self._hint(worker)}See what they printed; with "
+                    "num_workers=0 the dataset runs in this process."
+                )
+            self._require_progress(stats, report, worker)
+            when = "while it was idle" if samples else "before it made a sample"
+            when = when if failure is None else f"while it started ({failure})"
+            return f" {when}; another worker takes its place"
+        self._idle_deaths.forget(worker_id)
+        if given_up:
+            self._standstill.forget()
+        else:
+            self._require_progress(stats, report, worker)
+        names = [repr(index_of(death)) for death in at_work]
+        text = f"sample with index {names[0]}" if len(names) == 1 else f"samples with indices {', '.join(names)}"
+        outcomes = {self._give_up(death, worker) for death in given_up}
+        return f" while it made the {text}; {', '.join(sorted(outcomes)) or 'another worker makes it again'}"
+
+    def _require_progress(self, stats: dict[str, Any], report: str, worker: _Worker) -> None:
+        """Raises WorkerDied if workers have died for too long without completing anything."""
+        standstill = self._standstill
+        if not standstill.note(stats["samples"], self._memory_kills.count()):
+            raise errors.WorkerDied(
+                f"{standstill.deaths} worker processes have died in {standstill.seconds:.0f} seconds, in which no "
+                f"sample was completed: {report}. {_in_pytorchs_words(worker.process)}{self._hint(worker, stats)}"
+            )
+
+    def _hint(self, worker: _Worker, stats: dict[str, Any] | None = None) -> str:
+        """Sentences on the reason of an exit that does not explain itself."""
+        if worker.hung or worker.process.exitcode != -signal.SIGKILL:
+            return ""
+        memory = self._memory_kills.describe()
+        if not memory:
+            return (
+                "The kernel sends that, too, when memory runs out: smaller batches, a smaller prefetch_factor or fewer "
+                "workers need less. "
+            )
+        stats = self._scheduler.stats() if stats is None else stats
+        held, resident = stats["held_slots"], stats["resident_bytes"] >> 20
+        return (
+            f"{memory}The loader's shared memory takes {resident} MiB, and the program keeps {held} batches in it. "
+            "Smaller batches, a smaller prefetch_factor, fewer workers or fewer kept batches need less. "
+        )
+
+    def _failure_at_start(self, report: str, worker: _Worker) -> BaseException | None:
+        """What to raise for a worker that ended before it could do anything; None if it has begun."""
+        process = worker.process
+        if process.exitcode != 1:  # as Python ends after an exception
+            return None
+        if self._context.get_start_method() == "fork" or self._starts.began(process.pid):
+            return self._starts.error(process.pid)
+        return errors.FailedPrecondition(
+            f"{report} while it imported the main module of the program, as each worker does when it starts: see the "
+            f"traceback that it printed. {MAIN_GUARD}"
+        )
+
+    def _give_up(self, death: _core.ProducerDeath, worker: _Worker) -> str:
+        if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
+            self.skipped += 1
+            return "its batch is made without it"
+        explanation = "" if worker.hung else _in_pytorchs_words(worker.process) + self._hint(worker)
+        self._given_up[(death.epoch, death.batch)] = (worker.describe_exit(), explanation)
+        while len(self._given_up) > 2048:
+            self._given_up.popitem(last=False)
+        self._scheduler.abandon(death.sequence, death.row)
+        return "it is given up"
+
+    def exit_at(self, epoch: int, batch: int) -> tuple[str, str]:
+        """How the last worker that made a given-up sample of that batch ended, and the possible reason."""
+        return self._given_up.get((epoch, batch), (describe_exit(None), ""))
+
+    def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
+        """Sample, process and stack of the workers that hold those claims; of all workers if there are no claims."""
+        samples: dict[int, _core.HeldClaim | None] = dict.fromkeys(range(len(self._workers)))
+        if held:
+            samples = {claim.producer // self._threads: claim for claim in held}
+        texts: list[str] = []
+        for worker_id, claim in samples.items():
+            if worker_id < len(self._workers) and len(texts) < MOST_STACKS:
+                pid = self._workers[worker_id].process.pid
+                assert pid is not None
+                what = (
+                    "no sample"
+                    if claim is None or not claim.at_row
+                    else f"the sample with {claim_name(claim, index_of)}"
+                )
+                texts.append(f"Worker {worker_id} (pid {pid}) is at {what}. {self._stacks.of(pid)}")
+        return "\n\n".join(texts)
+
+    def end_hung(self, before: list[_core.HeldClaim]) -> None:
+        """Kills the workers that are still at the same sample as before; their deaths count like any other."""
+        known = {_identity(claim) for claim in before}
+        for claim in self._scheduler.claims():
+            worker_id = claim.producer // self._threads
+            if claim.at_row and _identity(claim) in known and worker_id < len(self._workers):
+                self._workers[worker_id].hung = True
+                self._workers[worker_id].process.kill()
+
+    def load(self) -> dict[str, Any]:
+        """What the workers do: ``processor_s``, the seconds so far that they used processors or waited for one; and
+        ``starting``, whether one has not come to its first sample, if it began lately.
+        """
+        for claim in self._scheduler.claims():
+            if claim.producer // self._threads < len(self._workers):
+                self._workers[claim.producer // self._threads].seen = True
+        now = time.monotonic()
+        return {
+            "processor_s": sum(_processor_seconds(worker.process.pid) for worker in self._workers),
+            "starting": any(not worker.seen and now - worker.started < _LONGEST_START for worker in self._workers),
+        }
+
+    def resize(self, workers: int, source: Source) -> int:
+        """Starts workers, or lets some end once they have finished their samples.
+
+        Returns:
+            How many there are now: fewer than requested while one that was let go has not ended.
+        """
+        while len(self._workers) < workers:
+            worker_id = len(self._workers)
+            leaving = self._leaving.get(worker_id)
+            if leaving is not None:
+                if leaving.is_alive():
+                    break
+                for thread in range(self._threads):  # if it was killed before it could end of its own accord
+                    self._scheduler.reclaim(worker_id * self._threads + thread)
+                _close(self._leaving.pop(worker_id))
+            self._workers.append(self._start_later(worker_id, source))
+            self._watch(worker_id)
+        while len(self._workers) > workers:
+            worker_id = len(self._workers) - 1
+            for thread in range(self._threads):
+                self._scheduler.retire_producer(worker_id * self._threads + thread)
+            self._leaving[worker_id] = self._workers.pop().process
+        self._scheduler.set_producers(len(self._workers) * self._threads)
+        return len(self._workers)
+
+    def stop(self) -> None:
+        """Ends the workers: asks them to end, then kills them. Does nothing in a forked child. Idempotent."""
+        if os.getpid() != self._owner:
+            return
+        self._scheduler.shutdown()
+        if self._template is not None:
+            self._template.close()
+            self._template = None
+        processes = [*(worker.process for worker in self._workers), *self._leaving.values()]
+        self._workers.clear()
+        self._leaving.clear()
+        deadline = time.monotonic() + GRACE
+        try:
+            for process in processes:
+                _join(process, max(0.0, deadline - time.monotonic()))
+        finally:
+            for process in processes:
+                with contextlib.suppress(ValueError):  # closed already
+                    process.kill()
+            for process in processes:
+                _join(process, 5)
+                _close_descriptors(process)
+            self._scheduler.shutdown()  # gives back the memory of the batches that they were at
+            self._life.close()
+            self._stacks.close()
+            self._starts.close()
+            self.updates.close()
+
+
+def _run_in_fork(reporter: StartReporter, make_setup: MakeSetup, places: Mapping[int, StreamPlace], **own: Any) -> None:
+    """What a worker runs that is forked from a template."""
+    setup = make_setup(**own)
+    run_worker(reporter, dataclasses.replace(setup, task=begun_at(setup.task, places)))
+
+
+def _processor_seconds(pid: int | None) -> float:
+    """What all threads of a process have run, and waited to run; 0 if the system does not say."""
+    nanoseconds = 0
+    for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            ran, waited, _ = file.read().split()
+            nanoseconds += int(ran) + int(waited)
+    return nanoseconds * 1e-9
+
+
+def _identity(claim: _core.HeldClaim) -> tuple[int, int, int, str]:
+    return claim.producer, claim.sequence, claim.row, claim.kind
+
+
+def claim_name(claim: _core.HeldClaim, index_of: IndexOf) -> str:
+    return f"index {index_of(claim)!r}"
+
+
+def _open_pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        raise errors.IoError(
+            f"worker processes need the system call pidfd_open: {error.strerror}. The kernel is older than 5.3, or a "
+            'container\'s seccomp profile forbids it; workers="thread" and num_workers=0 do without'
+        ) from error
+
+
+def _forkserver_sockets(context: Any) -> str:
+    """The folder of the forkserver's socket, which is left behind if this process is killed; empty if there is none."""
+    if _is_fork or context.get_start_method() != "forkserver" or multiprocessing.parent_process() is not None:
+        return ""  # it may belong to another process
+    _preload()
+    multiprocessing.forkserver.ensure_running()
+    configuration: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    return str(configuration.get("tempdir") or "")
+
+
+def _preload() -> None:
+    """Has a forkserver that is yet to start import what all workers need, so that they share the memory of it.
+
+    The user's own choice of modules stands.
+    """
+    server = multiprocessing.forkserver._forkserver
+    running = getattr(server, "_forkserver_pid", None) is not None
+    if not running and getattr(server, "_preload_modules", None) == ["__main__"]:
+        torch = ["torch"] if "torch" in sys.modules else []
+        modules = ["numpy", "headrace.data._workers.start", *torch, "headrace.data._workers.preloaded"]
+        multiprocessing.set_forkserver_preload(["__main__", *modules])
+
+
+# Worker processes of this process.
+_processes: WeakBag[multiprocessing.process.BaseProcess] = WeakBag()
+_is_fork = False
+
+
+def _forget_workers() -> None:
+    """In a forked child: forgets the workers, which are the parent's.
+
+    Otherwise multiprocessing's exit handler would end them with the child.
+    """
+    global _is_fork
+    _is_fork = True
+    children: set[multiprocessing.process.BaseProcess] = getattr(multiprocessing.process, "_children", set())
+    children.difference_update(_processes)
+    _processes.clear()
+
+
+os.register_at_fork(after_in_child=_forget_workers)
+
+
+def _join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
+    with contextlib.suppress(ValueError):  # closed already
+        process.join(timeout)
+
+
+def _close_descriptors(process: multiprocessing.process.BaseProcess) -> None:
+    """Closes what this process has open for one that has ended, of which ``close`` would also forget how it ended."""
+    popen = getattr(process, "_popen", None)
+    if popen is not None and popen.returncode is not None:
+        popen.close()
+
+
+def _close(process: multiprocessing.process.BaseProcess) -> None:
+    with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes it is still running
+        process.close()

@@ -1,0 +1,199 @@
+"""What the workers of an epoch were given, for the question whether the program's own is still the same.
+
+A snapshot is what pickle makes of the roots together, so that it sees what two of them share. It is never unpickled,
+and so it may name by identity what cannot be pickled. The next one is compared with it while it is written, and kept
+nowhere: as long as nothing has changed, that costs little more than a look at each part.
+
+Nothing is guessed: what is too large, or cannot be pickled, has no snapshot.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+import threading
+import types
+from typing import Any
+
+import numpy as np
+
+from headrace.data._samples.tensors import is_tensor
+
+# Of the pickle, in bytes; of the arrays beside it, which are merely compared; and of instances, arrays and functions,
+# each of which takes some microseconds. New workers would take no longer than what exceeds that.
+_MAX_STREAM = 4 << 20
+_MAX_ARRAYS = 64 << 20
+_MAX_OBJECTS = 20_000
+# Before Python 3.12, how deep pickle may recurse is up to the program, and C's stack has room for thrice as much.
+_MAX_DEPTH = 20_000
+
+
+class Snapshot:
+    """Immutable, and so for any thread.
+
+    Attributes:
+        objects: what it names by identity: classes, the code of functions, modules. Kept, so that nothing else can take
+            their addresses.
+    """
+
+    def __init__(self, stream: bytes, arrays: list[bytes], objects: list[Any], forked: bool) -> None:
+        self._stream, self._arrays = stream, arrays
+        self.objects = objects
+        self._forked = forked
+
+    @classmethod
+    def take(cls, roots: tuple[Any, ...], forked: bool) -> Snapshot | None:
+        """A snapshot of some objects; None if they have none.
+
+        Args:
+            forked: whether workers get them by a fork, so that they share the files that this process has mapped.
+        """
+        record = _Record()
+        return (
+            cls(bytes(record.stream), record.arrays, record.objects, forked) if _dump(roots, record, forked) else None
+        )
+
+    def holds(self, roots: tuple[Any, ...]) -> bool:
+        """Whether a snapshot taken now would equal this one."""
+        comparison = _Comparison(self._stream, self._arrays, self.objects)
+        return _dump(roots, comparison, self._forked) and comparison.complete
+
+    def knows(self, other: Snapshot) -> bool:
+        """Whether the other one names nothing that this one does not."""
+        return {id(each) for each in other.objects} <= {id(each) for each in self.objects}
+
+
+class _Unequal(Exception):
+    """Ends a comparison early."""
+
+
+class _Record:
+    """Takes what a pickler writes."""
+
+    def __init__(self) -> None:
+        self.stream = bytearray()
+        self.arrays: list[bytes] = []
+        self.objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._left = _MAX_ARRAYS
+
+    def write(self, data: Any) -> int:
+        if len(self.stream) + len(data) > _MAX_STREAM:
+            raise OverflowError("too large for a snapshot")
+        self.stream += data
+        return len(data)
+
+    def note_array(self, buffer: pickle.PickleBuffer) -> None:
+        with buffer.raw() as view:
+            self._left -= view.nbytes
+            if self._left < 0:
+                raise OverflowError("too large for a snapshot")
+            self.arrays.append(bytes(view))
+
+    def number_of(self, value: Any) -> int:
+        number = self._numbers.setdefault(id(value), len(self.objects))
+        if number == len(self.objects):
+            self.objects.append(value)
+        return number
+
+
+class _Comparison:
+    """Raises _Unequal where what a pickler writes is not what it wrote before."""
+
+    def __init__(self, stream: bytes, arrays: list[bytes], objects: list[Any]) -> None:
+        self._stream, self._arrays, self._objects = stream, arrays, objects
+        self._at = self._arrays_seen = 0
+        self._numbers: dict[int, int] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing at the end."""
+        seen = self._at, self._arrays_seen, len(self._numbers)
+        return seen == (len(self._stream), len(self._arrays), len(self._objects))
+
+    def write(self, data: Any) -> int:
+        if not self._stream.startswith(data, self._at):
+            raise _Unequal
+        self._at += len(data)
+        return len(data)
+
+    def note_array(self, buffer: pickle.PickleBuffer) -> None:
+        number, self._arrays_seen = self._arrays_seen, self._arrays_seen + 1
+        with buffer.raw() as view:
+            same = number < len(self._arrays) and len(self._arrays[number]) == view.nbytes
+            if not (same and self._arrays[number].startswith(view)):
+                raise _Unequal
+
+    def number_of(self, value: Any) -> int:
+        number = self._numbers.setdefault(id(value), len(self._numbers))
+        if not (number < len(self._objects) and self._objects[number] is value):
+            raise _Unequal
+        return number
+
+
+def _dump(roots: tuple[Any, ...], sink: _Record | _Comparison, forked: bool) -> bool:
+    """Whether all of it could be written."""
+    if sys.version_info < (3, 12) and sys.getrecursionlimit() > _MAX_DEPTH:
+        return False
+    try:
+        _Pickler(sink, forked).dump(roots)
+    except Exception:  # whatever the parts raise when they are pickled
+        return False
+    return True
+
+
+# What has no contents, and what all processes see alike.
+_LOCKS = type(threading.Lock()), type(threading.RLock())
+_SHARED = frozenset(f"multiprocessing.{name}" for name in ("synchronize", "sharedctypes", "queues", "connection"))
+
+
+def _same(*_: Any) -> None:
+    """Stands for what a snapshot names by identity, or describes in its own way."""
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, sink: _Record | _Comparison, forked: bool) -> None:
+        super().__init__(sink, 5, buffer_callback=sink.note_array)
+        self._number_of = sink.number_of
+        self._forked = forked
+        self._left = _MAX_OBJECTS
+
+    def reducer_override(self, value: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise OverflowError("too many objects for a snapshot")
+        if isinstance(value, (type, types.ModuleType, types.CodeType)):
+            return _same, (self._number_of(value),)
+        if isinstance(value, types.FunctionType):
+            if value is _same:
+                return NotImplemented
+            state = value.__defaults__, value.__kwdefaults__, value.__closure__, value.__dict__
+            return _same, (self._number_of(value.__code__), self._number_of(value.__globals__)), state
+        if isinstance(value, types.CellType):
+            try:
+                return _same, (), (value.cell_contents,)
+            except ValueError:  # not bound yet
+                return _same, ()
+        if isinstance(value, types.MethodType):
+            return _same, (), (value.__func__, value.__self__)
+        if isinstance(value, _LOCKS) or type(value).__module__ in _SHARED:
+            return _same, (self._number_of(value),)
+        if isinstance(value, functools._lru_cache_wrapper):
+            return _same, (self._number_of(value),), (value.__dict__,)
+        if self._forked and isinstance(value, np.memmap) and value.mode != "c":
+            # What the file holds, all processes that map it see alike.
+            place = value.__array_interface__["data"], value.shape, value.strides, value.dtype.str
+            return _same, (self._number_of(getattr(value, "_mmap", None)), place)
+        return self._reduce_tensor(value) if is_tensor(value) else NotImplemented
+
+    def _reduce_tensor(self, value: Any) -> Any:
+        """Torch's own pickles copy several times, and those of tensors in shared memory their contents, too."""
+        about = type(value), str(value.dtype), tuple(value.shape), value.requires_grad, value.__dict__
+        if value.is_shared():  # as the workers see it, too
+            return _same, (self._number_of(value), value.data_ptr(), value.stride()), about
+        if value.device.type != "cpu" or str(value.layout) != "torch.strided" or value.is_quantized or value.is_nested:
+            return NotImplemented
+        plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        elements = plain.view(sys.modules["torch"].uint8).numpy()
+        return _same, (), (*about, value.stride(), pickle.PickleBuffer(elements))

@@ -1,0 +1,82 @@
+"""What happens when no batch comes for long: an error once ``timeout`` is over; without ``timeout``, a warning."""
+
+from __future__ import annotations
+
+import abc
+import warnings
+
+from headrace import _core, errors
+from headrace.data._workers.group import WorkerGroup
+
+# Seconds between two warnings.
+_SILENCE = 60.0
+
+
+class StallWatch(abc.ABC):
+    """Called while the consumer waits for a batch.
+
+    Attributes:
+        seconds: how long a wait lasts before ``note`` is called, and until it is called again.
+    """
+
+    seconds: float
+
+    @abc.abstractmethod
+    def note(self) -> None:
+        """No batch has come for ``seconds``."""
+
+
+class TimeLimit(StallWatch):
+    """Ends the wait for a batch that takes longer than ``timeout``.
+
+    Half-way it notes what the workers are doing. Those that are still at the same sample at the end count as hung, and
+    are replaced.
+    """
+
+    def __init__(self, timeout: float, scheduler: _core.BatchScheduler, workers: WorkerGroup) -> None:
+        self.seconds = timeout / 2
+        self._timeout = timeout
+        self._scheduler, self._workers = scheduler, workers
+        # How many batches had been taken half-way, and the claims that were held.
+        self._half_way: tuple[int, list[_core.HeldClaim]] | None = None
+
+    def note(self) -> None:
+        """Half of the time is over, or all of it.
+
+        Raises:
+            errors.Timeout: all of it.
+        """
+        taken = self._scheduler.stats()["batches"]
+        if self._half_way is None or self._half_way[0] != taken:
+            self._half_way = (taken, self._scheduler.claims())
+            return
+        held, self._half_way = self._half_way[1], None
+        text = self._workers.end_hung(held)
+        raise errors.Timeout(f"DataLoader timed out after {self._timeout:g} seconds. {text}")
+
+
+class SilenceWatch(StallWatch):
+    """Warns again and again while no batch comes, and says what the workers are doing."""
+
+    def __init__(self, scheduler: _core.BatchScheduler, workers: WorkerGroup) -> None:
+        self.seconds = _SILENCE
+        self._scheduler, self._workers = scheduler, workers
+        # How many batches had been taken at the last call, and how many calls found that number.
+        self._silence = (-1, 0)
+
+    def note(self) -> None:
+        taken = self._scheduler.stats()["batches"]
+        before, times = self._silence
+        times = times + 1 if before == taken else 1
+        self._silence = (taken, times)
+        warnings.warn(
+            f"no batch has come for {times * self.seconds:g} seconds; with timeout= that would be an error. "
+            f"{self._workers.explain()}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+
+
+def stall_watch(timeout: float, scheduler: _core.BatchScheduler, workers: WorkerGroup) -> StallWatch:
+    """The watch of a loader with that ``timeout``; 0: no limit."""
+    return TimeLimit(timeout, scheduler, workers) if timeout > 0 else SilenceWatch(scheduler, workers)

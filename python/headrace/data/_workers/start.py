@@ -1,0 +1,112 @@
+"""What keeps a worker from starting reaches the main process as an error, rather than a traceback of each worker.
+
+A worker of the start methods "spawn" and "forkserver" imports the main module of the program, then it unpickles what it
+is given: :class:`StartReporter` first, which has it report what happens from then on until it serves claims.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from headrace.data._system.memory_file import memory_file
+from headrace.data._workers.errors import decode_error, encode_error
+from headrace.data._workers.main import start_worker
+from headrace.data._workers.task import SharedDescriptor, WorkerSetup
+
+# A worker's pid, and the length of its exception, 0 as it begins.
+_HEADER = struct.Struct("<QQ")
+
+
+class StartLog:
+    """The main process's end. Any thread.
+
+    Attributes:
+        fd: of the memory file to which workers append.
+    """
+
+    def __init__(self) -> None:
+        self.fd = memory_file("headrace-starts")
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_APPEND)  # several processes write to it
+
+    def began(self, pid: int | None) -> bool:
+        """Whether that worker had imported the main module."""
+        return self._latest(pid) is not None
+
+    def error(self, pid: int | None) -> BaseException | None:
+        """What that worker met when it unpickled what it was given."""
+        message = self._latest(pid)
+        return decode_error(message) if message else None
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _latest(self, pid: int | None) -> bytes | None:
+        offset, latest = 0, None
+        while len(header := os.pread(self.fd, _HEADER.size, offset)) == _HEADER.size:
+            writer, length = _HEADER.unpack(header)
+            if writer == pid:
+                latest = os.pread(self.fd, length, offset + _HEADER.size)
+            offset += _HEADER.size + length
+        return latest
+
+
+class StartReporter:
+    """The worker's end: once it is unpickled, an exception that nobody catches goes to the log, until ``end``; after
+    that, what is passed to ``report``.
+
+    Args:
+        log: the descriptor of the :class:`StartLog`.
+    """
+
+    def __init__(self, log: SharedDescriptor) -> None:
+        self._log = log
+        self._hook_before: Callable[..., Any] | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _begin, (self._log,)
+
+    def begin(self) -> None:
+        self._append(b"")
+        self._hook_before, sys.excepthook = sys.excepthook, self._report
+
+    def end(self) -> None:
+        if self._hook_before is not None:
+            sys.excepthook, self._hook_before = self._hook_before, None
+
+    def report(self, error: BaseException) -> None:
+        self._append(encode_error(error, "A worker could not start", None))
+
+    def _report(self, kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        self.end()
+        try:
+            self._append(encode_error(error, "A worker could not unpickle what it was given", None))
+        except OSError:
+            sys.excepthook(kind, error, trace)
+
+    def _append(self, message: bytes) -> None:
+        os.write(self._log.fd, _HEADER.pack(os.getpid(), len(message)) + message)
+
+
+def _begin(log: SharedDescriptor) -> StartReporter:
+    reporter = StartReporter(log)
+    reporter.begin()
+    return reporter
+
+
+def run_worker(reporter: StartReporter, setup: WorkerSetup) -> None:
+    """The target of a worker process."""
+    reporter.end()
+    try:
+        run = start_worker(setup)
+    except Exception as error:
+        reporter.report(error)
+        raise SystemExit(1) from error
+    run()

@@ -1,0 +1,100 @@
+"""What must hold before workers start: a main guard, descriptors, limits; and errors that say which does not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing
+import multiprocessing.connection
+import multiprocessing.forkserver
+import multiprocessing.process
+import os
+import resource
+from collections.abc import Iterator
+
+from headrace import errors
+
+# What the parent has open for each worker; for the template, and while it starts one.
+_DESCRIPTORS = 3
+_DESCRIPTORS_AT_START = 10
+_WORKER_NAME = "headrace-worker-"
+# What multiprocessing calls a forkserver, which imports the main module in the place of its workers (Python 3.13.1).
+_FORKSERVER_NAME = "MainProcess"
+# The status of a worker that would have become a main process of its own.
+NO_MAIN_GUARD = 109
+
+
+def require_main_guard() -> None:
+    """Refuses to start workers while a process that is being spawned imports its main module.
+
+    A worker, or a forkserver, ends without a word then, and the pool that has started it says why, once.
+    """
+    process = multiprocessing.current_process()
+    if not getattr(process, "_inheriting", False):  # as multiprocessing marks such processes
+        return
+    if process.name.startswith(_WORKER_NAME) or process.name == _FORKSERVER_NAME:
+        os._exit(NO_MAIN_GUARD)
+    raise no_main_guard()
+
+
+MAIN_GUARD = 'Put what the program does under `if __name__ == "__main__":`, or pass multiprocessing_context="fork".'
+
+
+def no_main_guard() -> errors.FailedPrecondition:
+    return errors.FailedPrecondition(
+        "each worker imports the main module of the program when it starts, and this module iterated over a loader "
+        f"again. {MAIN_GUARD}"
+    )
+
+
+def worker_name(worker_id: int) -> str:
+    return f"{_WORKER_NAME}{worker_id}"
+
+
+# Why no process could be started.
+_LIMITS = {
+    errno.EAGAIN: "A limit on processes or threads is reached (ulimit -u, or the pids limit of a container)",
+    errno.ENOMEM: "Memory is short",
+    errno.EMFILE: "The limit on file descriptors is reached (ulimit -n)",
+    errno.ENFILE: "The system has no file descriptors left",
+}
+
+
+@contextlib.contextmanager
+def limits_named(worker_id: int) -> Iterator[None]:
+    """Around the start of a worker: an error that a limit causes names it."""
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        raise errors.FailedPrecondition(
+            "the forkserver has ended: see what it printed. Either it could not start a process (ulimit -u, or the "
+            "pids limit of a container), or the main module of the program, which it imports when it starts, raised an "
+            f"exception or iterated over a loader again. {MAIN_GUARD}"
+        ) from error
+    except OSError as error:
+        if error.errno not in _LIMITS:
+            raise
+        raise errors.IoError(
+            f"cannot start worker {worker_id}: {error.strerror}. {_LIMITS[error.errno]}; fewer workers, or "
+            'workers="thread", need less'
+        ) from error
+
+
+def require_descriptors(workers: int) -> None:
+    """Raises IoError unless so many workers can start: :mod:`multiprocessing` leaks descriptors if it fails midway."""
+    wanted = workers * _DESCRIPTORS + _DESCRIPTORS_AT_START
+    taken: list[int] = []
+    try:
+        for _ in range(wanted):
+            taken.append(os.open("/", os.O_PATH | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            return
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        raise errors.IoError(
+            f"{workers} workers need {wanted} more file descriptors, but the limit is {limit} and only {len(taken)} "
+            'are free: raise it (ulimit -n), or use fewer workers or workers="thread"'
+        ) from None
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)

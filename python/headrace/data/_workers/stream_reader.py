@@ -1,0 +1,299 @@
+"""Reads an iterable dataset batch by batch, from any batch on."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from headrace.data._datasets.datasets import has_state, tell_epoch
+from headrace.data._samples.pickling import dumps
+
+# Several batches share the cost of a large state: one goes without it for so many bytes of it, but never more than so
+# many in a row.
+_BYTES_PER_BATCH = 4096
+_MOST_BEHIND = 32
+
+# Keys of a state that consists of the dataset's and its iterator's.
+_BOTH = ("headrace.dataset", "headrace.iterator")
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamPlace:
+    """A place in a stream: after that many batches of an epoch, with the dataset's state there, if it has one."""
+
+    epoch: int
+    batches: int
+    state: Any
+    ended: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamTask:
+    """How the workers read an iterable dataset.
+
+    Attributes:
+        own: each worker has a stream of its own; else all iterate over the same one, and each batch is one worker's.
+        batch_size: rows of this loader's batches.
+        rank, world: of each ``batch_size * world`` elements every ``world``-th, from ``rank`` on, is this loader's.
+        drop_last: leave out a last batch that is not full.
+        places: where streams begin, by worker (if ``own``; else one for all).
+        tells_epoch: call the dataset's ``set_epoch`` before each iteration.
+        initial: the state of the dataset before anyone read it, if that is known.
+    """
+
+    own: bool
+    batch_size: int
+    rank: int
+    world: int
+    drop_last: bool
+    places: Mapping[int, StreamPlace]
+    tells_epoch: bool = True
+    initial: Any = None
+
+
+class StreamReader:
+    """Reads the samples of any batch of a stream; cheap as long as batches are requested in order.
+
+    For an earlier batch it iterates anew; batches in between are read and dropped. So a worker can take over from one
+    that died, and several workers can share a stream of which each makes some batches.
+
+    Not thread-safe: one per worker.
+
+    Args:
+        interruptible: whether signal handlers may raise while it reads, as in the main thread: it then reads the same
+            batch again. Elsewhere every exception is the dataset's.
+
+    Attributes:
+        is_broken: the dataset raised when its iteration was to begin: there is nothing to read in this epoch.
+    """
+
+    def __init__(self, dataset: Any, task: StreamTask, worker_id: int, interruptible: bool) -> None:
+        self._dataset = dataset
+        self._interruptible = interruptible
+        self._task = task
+        self._stream = worker_id if task.own else 0
+        self._place = task.places.get(self._stream)
+        self._group = task.batch_size * task.world
+        self._epoch = -1
+        self._batch = 0
+        self._ended = self.is_broken = False
+        self._interrupted = False
+        self._outdated = False
+        # From which batch on the next state is worth its cost.
+        self._next_state = 0
+        # Of a stream that had ended where this one was resumed: for the epoch that follows.
+        self._end_state: Any = None
+        self._elements: Iterator[Any] = iter(())
+        # Read already, and next.
+        self._ahead: list[Any] = []
+        # With which the latest epoch began: for starting again after an iteration was abandoned, which a dataset with a
+        # state might otherwise resume. And whether it may be one of a dataset at its end.
+        self._begin = self._state_now()
+        self._begin_is_end = False
+        self._initial = self._begin if task.initial is None else task.initial
+        # What :meth:`place` said of the end of the latest epoch, pickled.
+        self._said_at_end = b""
+
+    def seek(self, epoch: int, batch: int) -> None:
+        """Goes to where a batch begins, or to the end of the stream. Raises what the dataset raises when it begins."""
+        restart = self._interrupted or self._outdated or epoch != self._epoch or batch < self._batch
+        # A worker may have read ahead of the consumer, to the end even, and of those that share a stream not all come
+        # to its end: where the stream goes on once all of it was consumed, ``places`` says.
+        given_up = self._epoch >= 0 and (self._interrupted or not self._ended or not self._interruptible)
+        with self._uninterrupted():
+            if restart:
+                self._restart(epoch, batch, given_up)
+            while self._batch < batch and not self._ended:
+                self._skip()
+
+    def begin_anew(self, places: Mapping[int, StreamPlace]) -> None:
+        """Has the next ``seek`` iterate anew: the dataset has changed.
+
+        Args:
+            places: where streams begin, as in :class:`StreamTask`.
+        """
+        self._outdated = True
+        self._place = place = places.get(self._stream)
+        if place is not None and place.batches == 0 and place.state is not None:
+            self._begin, self._begin_is_end = place.state, True
+        elif place is not None:  # with what that epoch began, nobody knows: as in a worker that starts there
+            self._begin, self._begin_is_end = self._initial, False
+
+    def forget_place(self) -> None:
+        """Has the epoch that follows begin where the dataset is, even if it has the number of the one before."""
+        self._place = None
+
+    def read(self) -> tuple[list[Any], bool]:
+        """The rows of the next batch, and whether the stream has ended with them. Raises what the dataset raises."""
+        if self._ended:
+            return [], True
+        with self._uninterrupted():
+            self._batch += 1  # also if the dataset raises: an error consumes its batch
+            elements = self._take()
+            self._ended = len(elements) < self._group
+        task = self._task
+        rows = [] if self._ended and task.drop_last else elements[task.rank :: task.world]
+        return rows, self._ended
+
+    def place(self) -> bytes:
+        """What is worth knowing of the place that has been reached, for :func:`decode_place`; may be empty: then the
+        place is that many batches after the one before that is known.
+        """
+        if self._ended:
+            # For the epoch that follows, which is the dataset's affair, not the iterator's.
+            self._said_at_end = dumps((self._state_now(), True))
+            return self._said_at_end
+        holders = [each for each in (self._dataset, self._elements) if hasattr(each, "state_dict")]
+        if not holders or self._batch < self._next_state:
+            return b""
+        if len(holders) == 1 or self._elements is self._dataset:
+            state = holders[0].state_dict()
+        else:
+            state = dict(zip(_BOTH, (each.state_dict() for each in holders)))
+        message = dumps((state, False))
+        self._next_state = self._batch + 1 + min(_MOST_BEHIND, len(message) // _BYTES_PER_BATCH)
+        return message
+
+    @contextlib.contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        """Leaves ``_interrupted`` behind if KeyboardInterrupt, say, strikes somewhere within a batch."""
+        self._interrupted = True
+        try:
+            yield
+        except BaseException as error:
+            self._interrupted = self._is_interrupt(error)
+            raise
+        self._interrupted = False
+
+    def _is_interrupt(self, error: BaseException) -> bool:
+        """Whether it came from outside rather than from the dataset."""
+        return self._interruptible and not isinstance(error, Exception)
+
+    def _restart(self, epoch: int, batch: int, given_up: bool) -> None:
+        at_end = self._ended and self._batch > 0 and not self._interrupted
+        self._ended = self.is_broken = True  # unless an iterator comes of it
+        self._outdated = False
+        self._epoch, self._batch, self._next_state = epoch, 0, 0
+        self._ahead = []
+        state, self._end_state = self._end_state, None
+        place = self._place
+        if place is not None and place.epoch == epoch and place.batches <= batch:
+            self._batch, state = place.batches, place.state
+            if place.ended:
+                self._end_state, self.is_broken = state, False
+                return
+        if self._task.tells_epoch:
+            tell_epoch([self._dataset], epoch)
+        if state is None and given_up:
+            state = self._begin
+        elif state is None:
+            self._begin, self._begin_is_end = self._state_now(), True
+        elif self._batch == 0:
+            self._begin, self._begin_is_end = state, True
+        if state is None or (self._batch == 0 and at_end and self._is_at(state)):
+            self._elements = iter(self._dataset)
+        else:
+            self._elements = self._resumed(state)
+            if state is self._begin and self._begin_is_end:
+                self._pass_end()
+        self._ended = self.is_broken = False
+
+    def _is_at(self, state: Any) -> bool:
+        """Whether that is the state of the dataset when this reader came to its end. It then need not be loaded, which
+        not every dataset can do in a worker.
+        """
+        # What has been unpickled is pickled alike each time.
+        return bool(self._said_at_end) and dumps(pickle.loads(self._said_at_end)) == dumps((state, True))
+
+    def _state_now(self) -> Any:
+        """The dataset's state; None if it has none."""
+        if has_state(self._dataset):
+            with contextlib.suppress(Exception):  # it may have none before it has begun
+                return self._dataset.state_dict()
+        return None
+
+    def _pass_end(self) -> None:
+        """Begins anew if what was resumed is at its end: a state taken between two epochs may be that of the first. So
+        it does, as PyTorch's loader would, if the dataset proves unable to load it: nothing has been read of the epoch.
+        """
+        anew: list[Callable[[], Iterator[Any]]] = [lambda: iter(self._dataset)]
+        if self._initial is not None:
+            anew.append(lambda: self._resumed(self._initial))
+        for begin in anew:
+            try:
+                self._ahead = [self._elements.__next__()]
+                return
+            except StopIteration:
+                pass
+            except Exception as error:
+                if not _is_of_loading(error):
+                    raise
+                warnings.warn(
+                    f"{type(self._dataset).__name__} cannot load the state in which its last epoch ended "
+                    f"({type(error).__name__}: {error}), so it begins anew",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            self._elements = begin()
+
+    def _resumed(self, state: Any) -> Iterator[Any]:
+        """An iterator that goes on where :meth:`place` took ``state``."""
+        dataset = self._dataset
+        of_dataset, of_elements = state, state
+        both = isinstance(state, dict) and tuple(state) == _BOTH
+        if both:
+            of_dataset, of_elements = state.values()
+        # What is its own iterator has its state from then on: __iter__ sets it up.
+        before = hasattr(dataset, "load_state_dict") and not hasattr(dataset, "__next__")
+        if before:
+            dataset.load_state_dict(of_dataset)
+        elements: Iterator[Any] = iter(dataset)
+        if both or not before:
+            load = getattr(elements, "load_state_dict", None)
+            if load is None:
+                kind = type(dataset).__name__
+                raise ValueError(f"the loader's state holds one of its dataset, and {kind} has no load_state_dict")
+            load(of_elements)
+        return elements
+
+    def _skip(self) -> None:
+        self._batch += 1
+        try:
+            skipped = len(self._take())
+        except BaseException as error:
+            if self._is_interrupt(error):
+                raise
+            return  # that batch was, or will be, reported as failed
+        self._ended = skipped < self._group
+
+    def _take(self) -> list[Any]:
+        """The next group of elements; a short one at the end."""
+        # Not islice, which calls __iter__ again: that of many iterators goes back to the beginning.
+        elements, self._ahead = self._ahead, []
+        take, advance = elements.append, self._elements.__next__
+        with contextlib.suppress(StopIteration):
+            for _ in range(self._group - len(elements)):
+                take(advance())
+        return elements
+
+
+def _is_of_loading(error: BaseException) -> bool:
+    """Whether it was raised by a ``load_state_dict`` that the iteration called."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name == "load_state_dict" for frame, _ in frames)
+
+
+def encode_place(state: Any, ended: bool) -> bytes:
+    """What :func:`decode_place` gives back."""
+    return dumps((state, ended)) if state is not None or ended else b""
+
+
+def decode_place(message: bytes) -> tuple[Any, bool]:
+    """The dataset's state, None if it has none, and whether the stream has ended."""
+    state, ended = pickle.loads(message) if message else (None, False)
+    return state, ended

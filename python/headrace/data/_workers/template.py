@@ -1,0 +1,250 @@
+"""Forks workers from the dataset as it was when an epoch began, whatever the program has made of it since.
+
+The template is a process that is forked together with the first workers of a pool, and then only waits. A worker that
+starts later, in the place of one that died, say, is forked from it, rather than from the main process.
+
+It is a child of the main process all the same, which alone learns how its children end: the template forks a process
+that forks the worker and ends, and meanwhile the main process is the one that adopts orphans among its descendants
+(``PR_SET_CHILD_SUBREAPER``).
+
+Memory: what the template shares with the workers that were forked when it was. What the main process changes later,
+it keeps as it was, as these workers do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import multiprocessing.context
+import multiprocessing.popen_fork
+import multiprocessing.process
+import os
+import pickle
+import signal
+import socket
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing import util
+from typing import Any
+
+from headrace import _core, errors
+
+_PR_SET_NAME = 15
+_PR_GET_NAME = 16
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+# Length of a request; a pid, or what errno says.
+_LENGTH = struct.Struct("<Q")
+_PID = struct.Struct("<q")
+# What ps calls it.
+_NAME = b"hr-template"
+# How often one is forked, if it is killed as it starts.
+_ATTEMPTS = 3
+# How long a fork may take, in seconds: a template that is stopped would be waited for without end.
+_PATIENCE = 60.0
+
+
+class TemplateGone(Exception):
+    """The template has died, or does not answer."""
+
+
+class Template:
+    """The main process's end. One thread at a time.
+
+    Args:
+        context: of the start method "fork".
+        run: what a worker runs, with the arguments of a request. The template keeps it, this object does not.
+        life: of the program with which the template ends; see :class:`LifeLine`.
+    """
+
+    def __init__(self, context: Any, run: Callable[..., None], life: int) -> None:
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            self._socket, theirs = socket.socketpair()
+            self._socket.settimeout(_PATIENCE)
+            self._process: multiprocessing.process.BaseProcess = context.Process(
+                target=_serve, args=(theirs, self._socket, run, life), name="headrace-template", daemon=True
+            )
+            try:
+                self._process.start()
+                theirs.close()
+                if self._socket.recv(1) or attempts_left == 0:
+                    break
+            except BaseException:
+                self._socket.close()
+                raise
+            finally:
+                theirs.close()
+            self.close()  # it was killed before it was there; the dataset is still what it was
+        # It is nobody's worker: not what multiprocessing.active_children() is to count.
+        children: set[multiprocessing.process.BaseProcess] = getattr(multiprocessing.process, "_children", set())
+        children.discard(self._process)
+
+    def process(self, name: str, **arguments: Any) -> multiprocessing.process.BaseProcess:
+        """A process that its ``start`` forks from the template, to call ``run`` with ``arguments``. ``start`` raises
+        OSError if the system has no room for it, and TemplateGone.
+        """
+        return _FromTemplate(name, self._fork, arguments)
+
+    def _fork(self, name: str, arguments: dict[str, Any]) -> int:
+        request = pickle.dumps((name, arguments))
+        with _adopting():
+            try:
+                self._socket.sendall(_LENGTH.pack(len(request)) + request)
+                (pid,) = _PID.unpack(_receive(self._socket, _PID.size))
+            except (OSError, EOFError) as error:
+                self.close()  # an answer that comes late would be taken for that to another request
+                raise TemplateGone from error
+            except BaseException:  # a signal handler's
+                self._take_back()
+                raise
+        if pid < 0:
+            raise OSError(-pid, os.strerror(-pid))
+        return int(pid)
+
+    def _take_back(self) -> None:
+        """Ends the process that a request may have started of which nobody will know."""
+        self._socket.settimeout(1.0)
+        with contextlib.suppress(OSError, EOFError):
+            (pid,) = _PID.unpack(_receive(self._socket, _PID.size))
+            if pid > 0:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the template. Idempotent."""
+        self._socket.close()
+        with contextlib.suppress(ValueError):  # closed already
+            self._process.kill()
+            self._process.join(5)
+            self._process.close()
+
+
+class _FromTemplate(multiprocessing.context.ForkProcess):
+    """A process that multiprocessing starts in its own way, except for the fork."""
+
+    def __init__(self, name: str, fork: Callable[[str, dict[str, Any]], int], arguments: dict[str, Any]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._fork, self._arguments = fork, arguments
+
+    def _Popen(self, process_obj: Any) -> _Adopted:  # type: ignore[override]
+        pid = self._fork(self.name, self._arguments)
+        del self._fork, self._arguments
+        return _Adopted(process_obj, pid)
+
+
+class _Adopted(multiprocessing.popen_fork.Popen):
+    """A child that runs already."""
+
+    def __init__(self, process_obj: Any, pid: int) -> None:
+        self.pid = pid
+        super().__init__(process_obj)
+
+    def _launch(self, process_obj: Any) -> None:
+        self.sentinel = os.pidfd_open(self.pid)
+        self.finalizer = util.Finalize(self, os.close, (self.sentinel,))
+
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+_adopting_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _adopting_lock
+    _adopting_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+@contextlib.contextmanager
+def _adopting() -> Iterator[None]:
+    """Meanwhile, descendants of this process whose parents end become its children."""
+    with _adopting_lock:
+        before = ctypes.c_int()
+        _check(_prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before)))
+        _check(_prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1)))
+        try:
+            yield
+        finally:
+            _check(_prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(before.value)))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), "prctl failed")
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return bytes(data)
+
+
+def _serve(requests: socket.socket, ours: socket.socket, run: Callable[..., None], life: int) -> None:
+    """The template. Returns when it is no longer wanted, and in each worker when that has run."""
+    ours.close()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        _core.exit_with(life)
+    except errors.ResourceExhausted:  # no thread can start
+        return
+    name_before = ctypes.create_string_buffer(16)
+    _prctl(_PR_GET_NAME, name_before)
+    _prctl(_PR_SET_NAME, _NAME)
+    requests.sendall(b"r")  # it is there
+    while True:
+        try:
+            (length,) = _LENGTH.unpack(_receive(requests, _LENGTH.size))
+            name, arguments = pickle.loads(_receive(requests, length))
+        except EOFError:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries that had threads in the main process; here they have none
+            pid = _fork_orphan()
+        if pid == 0:
+            requests.close()
+            _prctl(_PR_SET_NAME, name_before)
+            multiprocessing.current_process().name = name
+            run(**arguments)
+            return
+        requests.sendall(_PID.pack(pid))
+
+
+def _fork_orphan() -> int:
+    """As os.fork, but the new process is soon not a child of this one; or minus the number of the error."""
+    reader, writer = os.pipe()
+    try:
+        between = os.fork()
+    except OSError as error:
+        os.close(reader)
+        os.close(writer)
+        return -(error.errno or 1)
+    if between == 0:
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -(error.errno or 1)
+        if pid != 0:
+            os.write(writer, _PID.pack(pid))
+            os._exit(0)
+        os.close(reader)
+        os.close(writer)
+        while os.getppid() == parent:  # it is about to end
+            time.sleep(0.0001)
+        return 0
+    os.close(writer)
+    os.waitpid(between, 0)
+    answer = os.read(reader, _PID.size)
+    os.close(reader)
+    return int(_PID.unpack(answer)[0]) if len(answer) == _PID.size else -1

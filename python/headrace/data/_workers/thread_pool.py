@@ -1,0 +1,64 @@
+"""Threads as workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+import weakref
+
+from headrace import _core
+from headrace.data._workers.claim_server import ClaimServer
+from headrace.data._workers.main import serve_in_thread
+from headrace.data._workers.process_pool import GRACE, MOST_STACKS, IndexOf, claim_name
+
+
+class ThreadPool:
+    """Workers that are threads of this process; otherwise as :class:`WorkerPool`.
+
+    Args:
+        servers: one for each thread. The caller keeps them alive; the threads do not.
+    """
+
+    def __init__(self, scheduler: _core.BatchScheduler, servers: list[ClaimServer]) -> None:
+        self._scheduler = scheduler
+        self._owner = os.getpid()
+        self._threads = [
+            threading.Thread(
+                target=serve_in_thread,
+                args=(weakref.ref(server), number),
+                name=f"headrace-worker-{number}",
+                daemon=True,
+            )
+            for number, server in enumerate(servers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
+        """As :meth:`WorkerPool.explain`."""
+        frames = sys._current_frames()
+        texts = []
+        for claim in held[:MOST_STACKS]:
+            if claim.producer < len(self._threads):
+                frame = frames.get(self._threads[claim.producer].ident or 0)
+                stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+                texts.append(f"Thread {claim.producer} is at the sample with {claim_name(claim, index_of)}.\n{stack}")
+        return "\n\n".join(texts)
+
+    def stop(self) -> None:
+        """Ends the threads once they have finished their samples, for which it waits a short while.
+
+        Does nothing in a forked child. Idempotent.
+        """
+        if os.getpid() != self._owner:
+            return
+        self._scheduler.shutdown()
+        threads, self._threads = self._threads, []
+        deadline = time.monotonic() + GRACE
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._scheduler.shutdown()  # gives back the memory of the batches that they were at

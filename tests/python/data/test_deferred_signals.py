@@ -1,0 +1,72 @@
+"""headrace.data._system.deferred_signals: handlers run before or after such a step, never within."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.data._system.deferred_signals import deferred_signals
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    """The signals whose handlers have run; that of SIGUSR2 raises."""
+    numbers: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        numbers.append(number)
+
+    def fail(number: int, frame: object) -> None:
+        numbers.append(number)
+        raise TimeoutError
+
+    before = [signal.signal(signal.SIGUSR1, note), signal.signal(signal.SIGUSR2, fail)]
+    yield numbers
+    signal.signal(signal.SIGUSR1, before[0])
+    signal.signal(signal.SIGUSR2, before[1])
+
+
+def test_handlers_run_at_the_end_and_may_raise(handled: list[int]) -> None:
+    ended = False
+    with pytest.raises(TimeoutError), deferred_signals():
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+            signal.raise_signal(number)
+        assert handled == []
+        ended = True
+    assert ended
+    assert handled == [signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1]
+    signal.raise_signal(signal.SIGUSR1)
+    assert len(handled) == 4
+
+
+def test_ctrl_c_and_an_error_of_the_step_itself(handled: list[int]) -> None:
+    with pytest.raises(KeyboardInterrupt) as caught, deferred_signals():
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError
+    assert isinstance(caught.value.__context__, ValueError)
+    with pytest.raises(ValueError, match="mine"), deferred_signals():
+        raise ValueError("mine")
+
+
+def test_one_within_another_and_other_threads_change_nothing(handled: list[int]) -> None:
+    with deferred_signals():
+        with deferred_signals():
+            signal.raise_signal(signal.SIGUSR1)
+        assert handled == []
+        thread = threading.Thread(target=lambda: deferred_signals().__enter__())
+        thread.start()
+        thread.join()
+    assert handled == [signal.SIGUSR1]
+
+
+def test_a_child_that_is_forked_meanwhile_has_its_handlers(handled: list[int]) -> None:
+    with deferred_signals():
+        child = os.fork()
+        if child == 0:
+            signal.raise_signal(signal.SIGUSR1)
+            os._exit(0 if handled == [signal.SIGUSR1] else 1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -1,0 +1,147 @@
+"""The process from which later workers are forked."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from headrace.data._system.life_line import LifeLine
+from headrace.data._workers import template as _template
+from headrace.data._workers.template import Template, TemplateGone
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def life() -> Iterator[int]:
+    line = LifeLine()
+    yield line.fd
+    line.close()
+
+
+def write(values: list[int], path: str, status: int) -> None:
+    Path(path).write_text(repr((values, os.getppid(), multiprocessing.current_process().name)))
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    raise SystemExit(status)
+
+
+def template_of(values: list[int], life: int) -> Template:
+    return Template(CONTEXT, lambda **arguments: write(values, **arguments), life)
+
+
+def finished(process: BaseProcess) -> int | None:
+    process.join(30)
+    return process.exitcode
+
+
+def children() -> list[str]:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def test_libraries_that_warn_of_forks_do_not_warn_of_these(life: int, tmp_path: Path) -> None:
+    main, log = os.getpid(), tmp_path / "actions"
+
+    def note() -> None:
+        if os.getpid() != main and log.parent.exists():
+            with log.open("a") as file:
+                file.write(f"{warnings.filters[0][0]}\n")
+
+    os.register_at_fork(before=note)  # for good
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        template = template_of([], life)
+    process = template.process("worker", path=str(tmp_path / "said"), status=0)
+    process.start()
+    assert finished(process) == 0
+    template.close()
+    assert log.read_text() == "ignore\nignore\n"
+
+
+def is_adopting() -> bool:
+    value = ctypes.c_int()
+    ctypes.CDLL(None).prctl(37, ctypes.byref(value))
+    return bool(value.value)
+
+
+def test_what_is_forked_has_what_was_there_and_is_a_child_of_this_process(life: int, tmp_path: Path) -> None:
+    values = [1, 2]
+    before = len(os.listdir("/proc/self/fd"))
+    template = template_of(values, life)
+    values.append(3)
+    for number, status in enumerate((0, 7, -signal.SIGKILL)):
+        process = template.process(f"worker {number}", path=str(tmp_path / "said"), status=status)
+        process.start()
+        assert finished(process) == status
+        assert (tmp_path / "said").read_text() == repr(([1, 2], os.getpid(), f"worker {number}"))
+        process.close()
+    assert not is_adopting()
+    assert not multiprocessing.active_children()
+    template.close()
+    template.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_template_that_has_died_is_missed(life: int, tmp_path: Path) -> None:
+    template = template_of([], life)
+    template._process.kill()
+    with pytest.raises(TemplateGone):
+        template.process("worker", path=str(tmp_path / "said"), status=0).start()
+    assert not is_adopting()
+
+
+def test_a_template_that_does_not_answer_is_given_up(
+    life: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_template, "_PATIENCE", 0.1)
+    template = template_of([], life)
+    assert template._process.pid is not None
+    os.kill(template._process.pid, signal.SIGSTOP)
+    with pytest.raises(TemplateGone):
+        template.process("worker", path=str(tmp_path / "said"), status=0).start()
+
+
+def test_an_interrupt_leaves_no_process_of_which_nobody_knows(
+    life: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = children()
+    template = template_of([], life)
+    receive = _template._receive
+
+    def interrupted(*arguments: object) -> bytes:
+        monkeypatch.setattr(_template, "_receive", receive)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_template, "_receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        template.process("worker", path=str(tmp_path / "said"), status=0).start()
+    assert children() == before
+
+
+def test_it_ends_with_the_process_that_it_belongs_to() -> None:
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        template = template_of([], LifeLine().fd)
+        os.write(writer, str(template._process.pid).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    template_pid = int(os.read(reader, 100))
+    os.close(reader)
+    os.close(writer)
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{template_pid}").exists() and time.monotonic() < deadline:
+        if "\nState:\tZ" in Path(f"/proc/{template_pid}/status").read_text():
+            break  # nobody here reaps orphans
+        time.sleep(0.01)
+    else:
+        assert not Path(f"/proc/{template_pid}").exists()
