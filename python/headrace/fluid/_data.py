@@ -21,9 +21,10 @@ def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_lev
 
     Args:
         name: the key of the value in ``Executor.run(feed=...)``.
-        shape: of the whole batch; None or -1 fits any extent. A fed value must have this rank and these extents.
+        shape: of the whole batch; None or -1 fits any extent. A fed value must have this rank and these extents;
+            for ``layers.data`` it need not.
         dtype: a fed value must have it.
-        lod_level: how many levels of sequences the first dimension packs.
+        lod_level: how many levels of sequences the first dimension packs; a fed value may have others.
 
     Returns:
         The variable, in the root block of the default main program. Gradients stop there.
@@ -44,8 +45,9 @@ def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_lev
                 f"fluid.data: the dimensions of '{name}' have to be None (any extent) or integers from -1 on, "
                 f"got {list(shape)}"
             )
-    return (
-        default_main_program()
-        .global_block()
-        .create_var(name=name, shape=dims, dtype=dtype, lod_level=lod_level, stop_gradient=True, is_data=True)
+    block = default_main_program().global_block()
+    variable = block.create_var(
+        name=name, shape=dims, dtype=dtype, lod_level=lod_level, stop_gradient=True, is_data=True
     )
+    variable._store("need_check_feed", {"need_check_feed": True})
+    return variable

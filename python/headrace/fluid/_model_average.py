@@ -13,6 +13,7 @@ from headrace.fluid import initializer, layers, unique_name
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import (
     Block,
+    OpRole,
     Parameter,
     Program,
     Variable,
@@ -64,7 +65,9 @@ class _Average:
 
 
 def _trained(what: str) -> list[Parameter]:
-    parameters = [p for p in default_main_program().global_block().all_parameters() if p.trainable]
+    parameters = [
+        p for p in default_main_program().global_block().all_parameters() if p.trainable and p.do_model_average
+    ]
     if not parameters:
         raise errors.InvalidArgument(f"{what}: the default main program has no parameters to be averaged")
     return parameters
@@ -112,7 +115,7 @@ class ModelAverage(_Average):
             "max_average_window": int(max_average_window),
         }
         parameters = _trained("ModelAverage")
-        with main._backward_guard():
+        with main._role_guard(OpRole.OPTIMIZE):
             for parameter in parameters:
                 state = self._accumulate(parameter, attrs)
                 self._add_to_programs(parameter, state)
@@ -197,7 +200,7 @@ class ExponentialMovingAverage(_Average):
     def update(self) -> None:
         """Adds an update of the averages to the default main program: after the optimizer's."""
         main = default_main_program()
-        with main._backward_guard():
+        with main._role_guard(OpRole.OPTIMIZE):
             decay: Variable = layers.fill_constant([1], "float32", self._decay)
             if self._steps is not None:
                 steps = layers.cast(self._steps, "float32")

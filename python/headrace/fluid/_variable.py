@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
 from headrace import errors
 from headrace.fluid import core, unique_name
+from headrace.fluid._stored import from_attributes, to_attributes
 from headrace.fluid.core import VarType
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = ["Operator", "Parameter", "Variable", "grad_var_name"]
 _GRAD_SUFFIX = "@GRAD"
 
 _INTEGERS = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+_FRACTIONS = ("float32", "float64")
 
 
 def grad_var_name(name: str) -> str:
@@ -48,10 +50,8 @@ class Variable:
         if desc is None:
             raise errors.NotFound(f"block {block.idx} and its ancestors declare no variable '{name}'")
         self.desc = desc
-        #: Whether the value comes from outside the program.
-        self.is_data = False
-        #: How an optimizer clips the gradient of the variable, before it passes it on; None: not at all.
-        self.error_clip: ErrorClipByValue | None = None
+        # Of what is stored by attributes of the description (see _stored): the objects that were given.
+        self._objects: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
@@ -94,6 +94,39 @@ class Variable:
     @stop_gradient.setter
     def stop_gradient(self, value: bool) -> None:
         self.desc.stop_gradient = value
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the value comes from outside the program."""
+        return bool(self.desc.attrs.get("is_data", False))
+
+    @is_data.setter
+    def is_data(self, value: bool) -> None:
+        self._store("is_data", {"is_data": True} if value else {})
+
+    @property
+    def error_clip(self) -> ErrorClipByValue | None:
+        """How an optimizer clips the gradient of the variable, before it passes it on; None: not at all."""
+        clip: ErrorClipByValue | None = self._stored("error_clip")
+        return clip
+
+    @error_clip.setter
+    def error_clip(self, value: ErrorClipByValue | None) -> None:
+        self._store("error_clip", to_attributes("error_clip", value), value)
+
+    def _stored(self, key: str) -> Any:
+        """The object under ``key``. FailedPrecondition if it has not been stored with the program."""
+        if key not in self._objects:
+            self._objects[key] = from_attributes(key, self.desc.attrs, f"'{self.name}'")
+        return self._objects[key]
+
+    def _store(self, key: str, attributes: Mapping[str, Any], value: Any = None) -> None:
+        """Puts attributes of the description, named ``key`` or "``key``.…", in the place of those that are there."""
+        others = {
+            name: kept for name, kept in self.desc.attrs.items() if name != key and not name.startswith(f"{key}.")
+        }
+        self.desc.attrs = {**others, **attributes}
+        self._objects[key] = value
 
     def _set_error_clip(self, error_clip: ErrorClipByValue | None) -> None:
         """Fluid's way to set ``error_clip``; to be called before the optimizer's ``minimize``."""
@@ -165,19 +198,21 @@ class Variable:
         return _scale(self, -1.0, 0.0)
 
     def __add__(self, other: Operand) -> Variable:
-        return _scale(self, 1.0, other) if _is_number(other) else _elementwise("elementwise_add", self, other)
+        return _scale(self, 1.0, other) if _fits_scale(other) else _elementwise("elementwise_add", self, other)
 
     def __radd__(self, other: float) -> Variable:
         return self + other
 
     def __sub__(self, other: Operand) -> Variable:
-        return _scale(self, 1.0, -other) if _is_number(other) else _elementwise("elementwise_sub", self, other)
+        return _scale(self, 1.0, -other) if _fits_scale(other) else _elementwise("elementwise_sub", self, other)
 
     def __rsub__(self, other: float) -> Variable:
-        return _scale(self, -1.0, other) if _is_number(other) else _elementwise("elementwise_sub", self, other)
+        if not _is_number(other):
+            return _elementwise("elementwise_sub", self, other)
+        return _scale(self, -1.0, other) if _fits_scale(other) else -self + other
 
     def __mul__(self, other: Operand) -> Variable:
-        return _scale(self, other, 0.0) if _is_number(other) else _elementwise("elementwise_mul", self, other)
+        return _scale(self, other, 0.0) if _fits_scale(other) else _elementwise("elementwise_mul", self, other)
 
     def __rmul__(self, other: float) -> Variable:
         return self * other
@@ -194,10 +229,7 @@ class Variable:
     def __rtruediv__(self, other: float) -> Variable:
         if not _is_number(other):
             return _elementwise("elementwise_div", self, other)
-        zeros = _append_op("fill_zeros_like", {"X": self}, stop_gradient=True)
-        numerator = _scale(zeros, 1.0, other)
-        numerator.stop_gradient = True
-        return _elementwise("elementwise_div", numerator, self)
+        return _reflected("elementwise_div", other, self)
 
     def __floordiv__(self, other: Operand) -> Variable:
         return _elementwise("elementwise_floordiv", self, _operand(self, other))
@@ -205,8 +237,17 @@ class Variable:
     def __mod__(self, other: Operand) -> Variable:
         return _elementwise("elementwise_mod", self, _operand(self, other))
 
+    def __rfloordiv__(self, other: float) -> Variable:
+        return _reflected("elementwise_floordiv", other, self)
+
+    def __rmod__(self, other: float) -> Variable:
+        return _reflected("elementwise_mod", other, self)
+
     def __pow__(self, other: Operand) -> Variable:
         return _elementwise("elementwise_pow", self, _operand(self, other))
+
+    def __rpow__(self, other: float) -> Variable:
+        return _reflected("elementwise_pow", other, self)
 
     def __lt__(self, other: Operand) -> Variable:
         return _compare("less_than", self, other)
@@ -221,9 +262,17 @@ class Variable:
         return _compare("greater_equal", self, other)
 
     def __bool__(self) -> bool:
-        raise errors.TypeMismatch(
-            f"variable '{self.name}' has no value while the program is being built; fetch it from a run"
-        )
+        """True, so that ``if bias:`` asks whether there is a variable. TypeMismatch if it holds bools, as the result of
+        a comparison does: those it gets only when the program runs.
+        """
+        if self.type == VarType.LOD_TENSOR and self.dtype == VarType.BOOL:
+            raise errors.TypeMismatch(
+                f"variable '{self.name}' has no value while the program is being built, so Python's if, while, and, or "
+                f"and not cannot ask for it: choose with layers.cond, loop with layers.while_loop, combine with "
+                f"layers.logical_and, logical_or and logical_not, or fetch it from a run; whether there is a variable, "
+                f"'is not None' says"
+            )
+        return True
 
 
 #: The other side of an arithmetic operator.
@@ -301,6 +350,11 @@ def _is_number(value: Operand) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _fits_scale(value: Operand) -> TypeGuard[float]:
+    """Whether it is a number that the attributes of the operator ``scale``, which are doubles, hold exactly."""
+    return _is_number(value) and not (isinstance(value, int) and int(float(value)) != value)
+
+
 def _append_op(
     op_type: str,
     inputs: Mapping[str, SlotValue],
@@ -339,7 +393,9 @@ def _number(like: Variable, value: float) -> Variable:
     out = block.create_var(
         name=unique_name.generate("fill_constant.tmp"), shape=[1], dtype=like.dtype, stop_gradient=True
     )
-    attrs = {"shape": [1], "dtype": int(like.dtype), "value": float(value)}
+    attrs: dict[str, Any] = {"shape": [1], "dtype": int(like.dtype), "value": float(value)}
+    if isinstance(value, int):
+        attrs["str_value"] = str(value)  # all of its digits
     block.append_op("fill_constant", outputs={"Out": out}, attrs=attrs)
     return out
 
@@ -350,12 +406,27 @@ def _operand(x: Variable, other: Operand) -> Operand:
 
 
 def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
+    y = _operand(x, y)
     if not isinstance(y, Variable):
         raise errors.TypeMismatch(f"arithmetic with '{x.name}' takes a Variable or a number, got {type(y).__name__}")
+    types = core.dtype_name(x.dtype), core.dtype_name(y.dtype)
+    if types[0] in _FRACTIONS and types[1] in (*_FRACTIONS, *_INTEGERS) and types[0] != types[1]:
+        y = y.astype(x.dtype)  # as Fluid does; the other way round, fractions would be lost
     if len(x.shape) < len(y.shape) and op_type in ("elementwise_add", "elementwise_mul"):
         x, y = y, x  # the larger one comes first; these two commute
     # A batch meets a batch.
     return _append_op(op_type, {"X": x, "Y": y}, {"axis": 0 if y.shape[:1] == (-1,) else -1})
+
+
+def _reflected(op_type: str, number: Operand, y: Variable) -> Variable:
+    """An operator with a number on its left side, which is made as large as the other side."""
+    if not _is_number(number):
+        return _elementwise(op_type, y, number)  # says what it takes
+    zeros = _append_op("fill_zeros_like", {"X": y}, stop_gradient=True)
+    # By an addition, since an attribute of scale is a double, which does not hold every integer.
+    full = _scale(zeros, 1.0, number) if _fits_scale(number) else zeros + number
+    full.stop_gradient = True
+    return _elementwise(op_type, full, y)
 
 
 def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
@@ -364,36 +435,119 @@ def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
     return out
 
 
-class Parameter(Variable):
-    """A variable that optimizers train."""
+class _OptimizeAttr(MutableMapping[str, float]):
+    """``Parameter.optimize_attr``: what is set in it is set in the parameter."""
 
-    def __init__(
+    _KEY = "optimize_attr"
+
+    def __init__(self, parameter: Parameter) -> None:
+        self._parameter = parameter
+
+    def _all(self) -> dict[str, float]:
+        prefix = f"{self._KEY}."
+        attributes = self._parameter.desc.attrs
+        return {"learning_rate": 1.0} | {
+            name[len(prefix) :]: value for name, value in attributes.items() if name.startswith(prefix)
+        }
+
+    def replace(self, values: Mapping[str, float]) -> None:
+        self._parameter._store(self._KEY, {f"{self._KEY}.{name}": value for name, value in values.items()})
+
+    def __getitem__(self, name: str) -> float:
+        return self._all()[name]
+
+    def __setitem__(self, name: str, value: float) -> None:
+        self.replace({**self._all(), name: value})
+
+    def __delitem__(self, name: str) -> None:
+        self.replace({kept: value for kept, value in self._all().items() if kept != name})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __repr__(self) -> str:
+        return repr(self._all())
+
+
+class Parameter(Variable):
+    """A variable that optimizers train. How they do is stored with the program, except for regularizers and clips of
+    classes of your own.
+    """
+
+    def _set_training(
         self,
-        block: Block,
-        name: str,
-        trainable: bool = True,
-        regularizer: WeightDecayRegularizer | None = None,
-        learning_rate: float = 1.0,
-        gradient_clip: GradientClipBase | None = None,
+        trainable: bool,
+        regularizer: WeightDecayRegularizer | None,
+        optimize_attr: Mapping[str, float],
+        gradient_clip: GradientClipBase | None,
     ) -> None:
-        super().__init__(block, name)
         self.trainable = trainable
         self.regularizer = regularizer
+        self.optimize_attr = optimize_attr
         self.gradient_clip_attr = gradient_clip
-        #: Factor on the optimizer's learning rate, under the key "learning_rate".
-        self.optimize_attr = {"learning_rate": learning_rate}
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the program says how the parameter is trained: else the bytes that it was parsed from did not."""
+        return "trainable" in self.desc.attrs
+
+    @property
+    def trainable(self) -> bool:
+        """Whether optimizers change it, unless they are told which parameters to change."""
+        return bool(self.desc.attrs.get("trainable", True))
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        self._store("trainable", {"trainable": bool(value)})
+
+    @property
+    def do_model_average(self) -> bool:
+        """Whether ModelAverage and ExponentialMovingAverage average it."""
+        return bool(self.desc.attrs.get("do_model_average", True))
+
+    @do_model_average.setter
+    def do_model_average(self, value: bool | None) -> None:
+        self._store("do_model_average", {} if value is None or value else {"do_model_average": False})
+
+    @property
+    def regularizer(self) -> WeightDecayRegularizer | None:
+        """Goes before the optimizer's."""
+        found: WeightDecayRegularizer | None = self._stored("regularizer")
+        return found
+
+    @regularizer.setter
+    def regularizer(self, value: WeightDecayRegularizer | None) -> None:
+        self._store("regularizer", to_attributes("regularizer", value), value)
+
+    @property
+    def gradient_clip_attr(self) -> GradientClipBase | None:
+        """Goes before the optimizer's."""
+        found: GradientClipBase | None = self._stored("gradient_clip")
+        return found
+
+    @gradient_clip_attr.setter
+    def gradient_clip_attr(self, value: GradientClipBase | None) -> None:
+        self._store("gradient_clip", to_attributes("gradient_clip", value), value)
+
+    @property
+    def optimize_attr(self) -> MutableMapping[str, float]:
+        """Under "learning_rate": a factor on the optimizer's."""
+        return _OptimizeAttr(self)
+
+    @optimize_attr.setter
+    def optimize_attr(self, value: Mapping[str, float]) -> None:
+        _OptimizeAttr(self).replace(value)
 
 
 class Operator:
     """An operator of a block, as it was when it was added."""
 
-    def __init__(self, block: Block, desc: core.OpDesc, is_backward: bool, namescope: str) -> None:
+    def __init__(self, block: Block, desc: core.OpDesc) -> None:
         self.block = block
         self.desc = desc
-        #: Whether a backward pass or an optimizer added it: ``clone(for_test=True)`` leaves it out.
-        self.is_backward = is_backward
-        #: The name scopes it was added in: "/encoder/layer_0/".
-        self.namescope = namescope
         # The Python functions that a program calls live as long as its operators.
         self._functions: list[core.PyFunction] = []
         if desc.type == "py_func":
@@ -403,6 +557,18 @@ class Operator:
     @property
     def type(self) -> str:
         return self.desc.type
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether its role ("op_role") is to train, since a backward pass, an optimizer or a schedule of learning rates
+        has added it: ``clone(for_test=True)`` leaves it out.
+        """
+        return self.desc.is_training
+
+    @property
+    def namescope(self) -> str:
+        """The name scopes it was added in: "/encoder/layer_0/"."""
+        return str(self.desc.attrs().get("op_namescope", "/"))
 
     @property
     def input_names(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.core import VarType
-from headrace.fluid.framework import Block, Parameter, Program, Variable
+from headrace.fluid.framework import Block, OpRole, Parameter, Program, Variable
 
 __all__ = ["append_backward", "gradients"]
 
@@ -26,9 +26,9 @@ def append_backward(
 
     Args:
         loss: a single element.
-        parameter_list: by what to differentiate; None: all trainable parameters, and what is fed if its
-            ``stop_gradient`` is False; or, if there are no parameters, all variables of the root block that do not stop
-            gradients.
+        parameter_list: by what to differentiate; what cannot have a gradient is passed over. None: all trainable
+            parameters, and what is fed, whose ``stop_gradient`` is False; or, if there are no such parameters, all
+            variables of the root block that do not stop gradients.
         no_grad_set: variables that gradients do not pass.
         callbacks, checkpoints: Fluid's; None.
 
@@ -37,7 +37,10 @@ def append_backward(
         one passes has its name, with "@GRAD" after it.
 
     Raises:
-        InvalidArgument: the loss is not a single element, or a parameter is overwritten after it has been used.
+        InvalidArgument: the loss is not a single element, a parameter is overwritten after it has been used, or
+            nothing in ``parameter_list`` can have a gradient.
+        FailedPrecondition: without ``parameter_list``, the program comes from bytes that do not say how its parameters
+            are trained.
         Unimplemented: an operator on the way has no gradient; there are callbacks or checkpoints.
     """
     if not isinstance(loss, Variable):
@@ -49,19 +52,54 @@ def append_backward(
     no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
     others: list[str] = []
     if parameter_list is None:
-        names = [parameter.name for parameter in program.all_parameters() if parameter.trainable]
+        trained = trained_parameters(program)
+        names = [p.name for p in trained if not p.stop_gradient and p.name not in no_grad]
         others = _differentiable(program, given=bool(names)) or ([] if names else [loss.name])
         others = [name for name in others if name not in no_grad]
     else:
-        names = [item.name if isinstance(item, Variable) else item for item in parameter_list]
-        if not names:
-            raise errors.InvalidArgument("append_backward: the list of parameters is empty")
-    with program._backward_guard():
+        names = _with_gradient(program, no_grad, parameter_list)
+    with program._role_guard(OpRole.BACKWARD):
         pairs = core.append_backward(program.desc, loss.name, names + others, no_grad)
         program._sync_with_desc()
     root = program.global_block()
     wanted = set(names)
     return [(root.var(name), root.var(gradient)) for name, gradient in pairs if name in wanted]  # type: ignore[misc]
+
+
+def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[Variable | str]) -> list[str]:
+    """Of ``wanted`` those that can have a gradient: Fluid's programs name all parameters, also the statistics of
+    batch_norm. NotFound for one that is not there, InvalidArgument if none is left.
+    """
+    names = [item.name if isinstance(item, Variable) else item for item in wanted]
+    if not names:
+        raise errors.InvalidArgument("append_backward: the list of parameters is empty")
+    root = program.global_block()
+    left = []
+    for name in names:
+        if root.has_var(name):
+            variable = root.var(name)
+            if name in no_grad or variable.stop_gradient or variable.dtype not in _FLOATS:
+                continue
+        left.append(name)
+    if not left:
+        raise errors.InvalidArgument(
+            f"append_backward: none of the parameters can have a gradient: each is in no_grad_set, has stop_gradient, "
+            f"or is not a tensor of a floating-point type: {', '.join(names)}"
+        )
+    return left
+
+
+def trained_parameters(program: Program) -> list[Parameter]:
+    """Those that are trained unless others are named. FailedPrecondition if the program does not say which."""
+    parameters = program.all_parameters()
+    unknown = [parameter.name for parameter in parameters if not parameter._is_known]
+    if unknown:
+        raise errors.FailedPrecondition(
+            f"the program comes from bytes that do not say how '{unknown[0]}' is trained ({len(unknown)} such "
+            f"parameters): name those that are to be trained, minimize(loss, parameter_list=[…]), or set trainable, "
+            f"optimize_attr, regularizer and gradient_clip_attr of each"
+        )
+    return [parameter for parameter in parameters if parameter.trainable]
 
 
 def _differentiable(program: Program, given: bool) -> list[str]:
@@ -133,7 +171,7 @@ def gradients(
     program = root.program
     ops, variables_before = len(root.ops), set(root.vars)
     found: dict[str, str] = {}
-    with program._backward_guard():
+    with program._role_guard(OpRole.BACKWARD):
         try:
             loss = _weighted_sum(root, of, weights)
             found = dict(core.append_backward(program.desc, loss.name, wanted, no_grad))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from headrace import errors
+from headrace.fluid._stored import stored
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Parameter, Program, Variable, default_main_program
 
@@ -33,7 +34,9 @@ def _temporary(like: Variable) -> Variable:
 
 
 class GradientClipBase:
-    """Base of the clips: a parameter's ``gradient_clip``, or an optimizer's ``grad_clip``."""
+    """Base of the clips: a parameter's ``gradient_clip``, or an optimizer's ``grad_clip``. Parameters' clips of the
+    classes below are stored with the program; a subclass of your own has to be set again.
+    """
 
     def __call__(self, params_grads: ParamGrads) -> ParamGrads:
         """Adds the operators that clip; returns the pairs with the clipped gradients."""
@@ -57,6 +60,7 @@ def _bounds(max: float, min: float | None, what: str) -> tuple[float, float]:
     return low, high
 
 
+@stored("max", "min")
 class GradientClipByValue(GradientClipBase):
     """Each element into [min, max]; ``min`` is -max unless given."""
 
@@ -69,6 +73,7 @@ class GradientClipByValue(GradientClipBase):
         return out
 
 
+@stored("clip_norm")
 class GradientClipByNorm(GradientClipBase):
     """Each gradient to a Euclidean norm of at most ``clip_norm``, a positive number."""
 
@@ -79,6 +84,7 @@ class GradientClipByNorm(GradientClipBase):
         return _scaled(gradient, _factor([gradient], self.clip_norm))
 
 
+@stored("clip_norm", "group_name")
 class GradientClipByGlobalNorm(GradientClipBase):
     """All gradients of a group, taken as one vector, to a Euclidean norm of at most ``clip_norm``, a positive number.
 
@@ -201,6 +207,7 @@ def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBas
     return clipped
 
 
+@stored("max", "min")
 class ErrorClipByValue:
     """Each element of the gradient of a variable into [min, max], before it is passed on to what the variable was
     computed from; ``min`` is -max unless given. To be set as the variable's ``error_clip``.

@@ -12,6 +12,7 @@ from headrace import errors
 from headrace._core import (
     BlockDesc,
     Executor,
+    FileSetLock,
     LoDTensor,
     LoDTensorBlockingQueue,
     OpDesc,
@@ -28,6 +29,8 @@ from headrace._core import (
     load_op_library,
     op_info,
     op_types,
+    read_tensors,
+    replace_files,
 )
 from headrace.errors import EOFException, QueueClosedError
 
@@ -36,6 +39,7 @@ __all__ = [
     "CPUPlace",
     "EOFException",
     "Executor",
+    "FileSetLock",
     "LoDTensor",
     "LoDTensorArray",
     "LoDTensorBlockingQueue",
@@ -53,12 +57,15 @@ __all__ = [
     "append_backward",
     "convert_dtype",
     "dtype_name",
+    "exact_float",
     "get_fetch_variable",
     "init_lod_tensor_blocking_queue",
     "is_compiled_with_cuda",
     "load_op_library",
     "op_info",
     "op_types",
+    "read_tensors",
+    "replace_files",
     "set_feed_variable",
 ]
 
@@ -140,6 +147,17 @@ def convert_dtype(dtype: Any) -> VarType:
 def dtype_name(dtype: Any) -> str:
     """NumPy's name of an element type."""
     return _DTYPE_NAMES[convert_dtype(dtype)]
+
+
+def exact_float(value: Any, what: str) -> float:
+    """``value`` as the double that an attribute holds. InvalidArgument for an integer that it would be rounded."""
+    number = float(value)
+    if isinstance(value, (int, np.integer)) and int(number) != int(value):
+        raise errors.InvalidArgument(
+            f"{what} {value} cannot be given exactly by an attribute, which is a double: use "
+            f"layers.fill_constant([1], 'int64', {value}) and an elementwise layer"
+        )
+    return number
 
 
 def set_feed_variable(scope: Scope, tensor: LoDTensor, var_name: str, index: int) -> None:

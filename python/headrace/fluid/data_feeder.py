@@ -16,6 +16,11 @@ from headrace.fluid.framework import Program, Variable, default_main_program
 __all__ = ["DataFeeder"]
 
 
+def _is_same(row: np.ndarray, given: np.ndarray) -> bool:
+    """Whether integers are the numbers that they were made of."""
+    return given.dtype.kind not in "fiuc" or np.array_equal(row, given)
+
+
 class _Column:
     """Gathers one variable's part of the samples of a batch."""
 
@@ -24,6 +29,7 @@ class _Column:
         self.shape = list(shape)
         self.dtype = core.dtype_name(dtype)
         self.lod_level = lod_level
+        self._takes_integers = self.dtype.startswith(("int", "uint"))
 
     def convert(self, values: list[Any], place: CPUPlace | None) -> LoDTensor:
         lengths: list[list[int]] = [[] for _ in range(self.lod_level)]
@@ -53,11 +59,18 @@ class _Column:
     def _row(self, value: Any, index: int) -> np.ndarray:
         """The value in the declared shape. It may come flat, or as a number without its dimension of 1."""
         try:
-            row = np.asarray(value, dtype=self.dtype)
-        except (TypeError, ValueError) as error:
+            with np.errstate(invalid="ignore"):
+                row = np.asarray(value, dtype=self.dtype)
+            kept = not self._takes_integers or row is value or _is_same(row, np.asarray(value))
+        except (TypeError, ValueError, OverflowError) as error:
             raise errors.InvalidArgument(
                 f"variable '{self.name}': sample {index} cannot be made an array of {self.dtype}: {error}"
             ) from error
+        if not kept:
+            raise errors.InvalidArgument(
+                f"variable '{self.name}': sample {index} has {value!r}, which {self.dtype} does not hold: round it or "
+                f"choose another dtype"
+            )
         wanted = self.shape[1:]
         if len(row.shape) == len(wanted) and all(w in (-1, g) for w, g in zip(wanted, row.shape)):
             return row
@@ -119,8 +132,8 @@ class DataFeeder:
         """The batch of the given samples, to be used as ``Executor.run(feed=…)``.
 
         Raises:
-            InvalidArgument: there are no samples, or a sample has the wrong number of values or a value of the wrong
-                shape.
+            InvalidArgument: there are no samples, or a sample has the wrong number of values, a value of the wrong
+                shape, or one that the variable's integers do not hold: 1.7, or one out of their range.
             TypeMismatch: a value is no sequence where the LoD wants one.
         """
         return dict(zip((column.name for column in self._columns), self._tensors(iterable)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
@@ -12,6 +13,7 @@ import numpy as np
 from headrace import errors
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import core
+from headrace.fluid.compiler import CompiledProgram, Feed, merge_feeds
 from headrace.fluid.core import CPUPlace, LoDTensor, Scope
 from headrace.fluid.framework import Program, Variable, default_main_program
 
@@ -56,27 +58,21 @@ def as_numpy(tensor: LoDTensor) -> np.ndarray:
 
 
 class _Cache:
-    """Prepared programs, by what they depend on. Keeps neither programs nor scopes alive, and of each program and fetch
-    list only the latest revision. Thread-safe."""
+    """Prepared programs, by what they depend on. Keeps neither programs nor scopes alive, and of each program only the
+    latest revision. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: WeakKeyMap[
-            Program, WeakKeyMap[Scope, dict[tuple[str, ...], tuple[int, core.PreparedProgram]]]
-        ] = WeakKeyMap()
+        #: By program and scope, the revision that was prepared and what came of it; or nothing yet.
+        self._entries: WeakKeyMap[Program, WeakKeyMap[Scope, list[tuple[int, core.PreparedProgram]]]] = WeakKeyMap()
 
-    def get(
-        self, executor: core.Executor, program: Program, fetches: tuple[str, ...], scope: Scope
-    ) -> core.PreparedProgram:
+    def get(self, executor: core.Executor, program: Program, scope: Scope) -> core.PreparedProgram:
         with self._lock:
-            of_scope = self._entries.setdefault(program, WeakKeyMap()).setdefault(scope, {})
+            entry = self._entries.setdefault(program, WeakKeyMap()).setdefault(scope, [])
             revision = program.desc.revision
-            found = of_scope.get(fetches)
-            if found is not None and found[0] == revision:
-                return found[1]
-            prepared = core.PreparedProgram(executor, program.desc, list(fetches), scope)
-            of_scope[fetches] = (revision, prepared)
-            return prepared
+            if not entry or entry[0][0] != revision:
+                entry[:] = [(revision, core.PreparedProgram(executor, program.desc, scope))]
+            return entry[0][1]
 
     def clear(self) -> None:
         self._entries.clear()
@@ -85,12 +81,12 @@ class _Cache:
 class Executor:
     """Runs programs on a place.
 
-    A program is prepared when it is first run with a fetch list on a scope, and again after it has been changed;
-    otherwise what was prepared is used again.
+    A program is prepared when it is first run on a scope, and again after it has been changed; otherwise what was
+    prepared is used again, whatever is fetched. A variable that is fetched for the first time has the temporaries find
+    their places anew, which takes one slower run.
 
-    Thread-safety: any number of threads may use one Executor. The same program with the same fetch list on the same
-    scope is run by one thread at a time, the others wait; different ones run at the same time, as far as they do not
-    write the same variables.
+    Thread-safety: any number of threads may use one Executor. The same program on the same scope is run by one thread
+    at a time, the others wait; different ones run at the same time, as far as they do not write the same variables.
 
     Args:
         place: where programs run.
@@ -116,8 +112,8 @@ class Executor:
 
     def run(
         self,
-        program: Program | None = None,
-        feed: Mapping[str, Any] | None = None,
+        program: Program | CompiledProgram | None = None,
+        feed: Feed = None,
         fetch_list: FetchList = None,
         feed_var_name: str = "feed",
         fetch_var_name: str = "fetch",
@@ -128,25 +124,34 @@ class Executor:
         """Runs a program once, without the GIL.
 
         Args:
-            program: None: the default main program.
-            feed: values of variables: LoDTensors, or arrays (not copied where that is possible), which must fit the
-                variables' shapes and dtypes.
+            program: a program, or a CompiledProgram; None: the default main program.
+            feed: values of variables: LoDTensors, or arrays (not copied where that is possible). What ``fluid.data``
+                declares must have that shape and dtype. Otherwise dims and LoD may differ from the declaration, and
+                integers be given for anything but bool, as far as the operators take them. Names that the program does
+                not declare are passed over, with a warning for each name: a program for testing may need less than is
+                fed. Or a list of one such mapping; with a CompiledProgram of several, which are joined.
             fetch_list: variables, or their names, whose values are wanted.
             scope: where persistable variables live; None: the global scope.
             return_numpy: give the values as arrays, else as LoDTensors.
             feed_var_name, fetch_var_name, use_program_cache: Fluid's; they make no difference.
 
         Returns:
-            The fetched values in order. They are the caller's: later runs do not change them.
+            The fetched values in order. They are the caller's: neither later runs nor changes of what was fed change
+            them.
 
         Raises:
             EOFException: a reader has no next batch; no persistable variable has been changed.
             FailedPrecondition: a reader was not started; the Executor was closed.
             NotFound, InvalidArgument, TypeMismatch: a feed or a fetch does not fit the program.
+            KeyboardInterrupt: between operators, and during a wait for data.
             Whatever the source of a reader raised, as it was raised.
         """
         if self._closed:
             raise errors.FailedPrecondition("the Executor has been closed")
+        if isinstance(program, CompiledProgram):
+            program, feed = program.program, merge_feeds(feed)
+        elif isinstance(feed, (list, tuple)) and len(feed) == 1:  # for each place one, as iterable loaders give it
+            feed = feed[0]
         program = default_main_program() if program is None else program
         scope = global_scope() if scope is None else scope
         if not isinstance(program, Program):
@@ -155,10 +160,15 @@ class Executor:
             raise errors.TypeMismatch(f"a program runs on a Scope, got {type(scope).__name__}")
         if feed is not None and not isinstance(feed, Mapping):
             raise errors.TypeMismatch(f"feed has to map names to values, got {type(feed).__name__}")
-        prepared = self._cache.get(self._executor, program, _fetch_names(fetch_list), scope)
+        prepared = self._cache.get(self._executor, program, scope)
         for source in program._feed_sources.values():
             source.check_fed(program, scope)
-        tensors = prepared.run({name: _fed(name, value) for name, value in (feed or {}).items()})
+        declared = program.global_block().vars
+        values = {}
+        for name, value in (feed or {}).items():
+            if name in declared or _must_be_declared(name, program):
+                values[name] = _fed(name, value)
+        tensors = prepared.run(values, _fetch_names(fetch_list))
         return [as_numpy(tensor) for tensor in tensors] if return_numpy else tensors
 
     @property
@@ -170,6 +180,16 @@ class Executor:
         """Lets go of what has been prepared. The Executor runs nothing any more."""
         self._closed = True
         self._cache.clear()
+
+
+def _must_be_declared(name: Any, program: Program) -> bool:
+    """False for the name of a feed that the program does not declare; warns when it is the first time."""
+    if not isinstance(name, str):
+        raise errors.TypeMismatch(f"feed has to map names to values, got {type(name).__name__} for a name")
+    if name not in program._ignored_feeds:
+        program._ignored_feeds.add(name)
+        warnings.warn(f"'{name}' is fed, but the program declares no such variable", UserWarning, stacklevel=3)
+    return False
 
 
 def _fed(name: Any, value: Any) -> Any:
@@ -185,9 +205,9 @@ def _fed(name: Any, value: Any) -> Any:
         ) from error
 
 
-def _fetch_names(fetch_list: FetchList) -> tuple[str, ...]:
+def _fetch_names(fetch_list: FetchList) -> list[str]:
     if fetch_list is None:
-        return ()
+        return []
     if isinstance(fetch_list, (Variable, str)):
         fetch_list = [fetch_list]
     names = []
@@ -195,4 +215,4 @@ def _fetch_names(fetch_list: FetchList) -> tuple[str, ...]:
         if not isinstance(item, (Variable, str)):
             raise errors.TypeMismatch(f"fetch_list takes Variables or their names, got {type(item).__name__}")
         names.append(item.name if isinstance(item, Variable) else item)
-    return tuple(names)
+    return names

@@ -7,6 +7,7 @@ program is one thread's work; a finished one may be run by any thread.
 from __future__ import annotations
 
 import contextlib
+import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Block",
+    "OpRole",
     "Operator",
     "Parameter",
     "Program",
@@ -67,6 +69,16 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str) -> dict[str, lis
         if items:
             out[slot] = _names(items)
     return out
+
+
+class OpRole(enum.IntFlag):
+    """What an operator is in a program for: its attribute "op_role". The numbers are Fluid's."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZE = 2
+    LR_SCHED = 16
+    LOSS = 256
 
 
 class Block:
@@ -150,10 +162,29 @@ class Block:
                 )
             setattr(desc, key, value)
         variable = Variable(self, name)
-        variable.is_data = is_data
-        variable.error_clip = error_clip
+        if is_data:
+            variable.is_data = True
+        if error_clip is not None:
+            variable.error_clip = error_clip
         self.vars[name] = variable
         return variable
+
+    def _clone_variable(self, var: Variable, force_persistable: bool = True) -> Variable:
+        """Declares a variable of this block like ``var``, of another program, say.
+
+        Args:
+            force_persistable: it persists; otherwise, if ``var`` does.
+        """
+        return self.create_var(
+            var.name,
+            var.shape,
+            var.dtype,
+            var.lod_level,
+            persistable=force_persistable or var.persistable,
+            stop_gradient=True,
+            type=var.type,
+            is_data=var.is_data,
+        )
 
     def create_parameter(
         self,
@@ -186,8 +217,10 @@ class Block:
             raise errors.InvalidArgument(f"the shape of parameter '{name}' has to be known, got {list(shape)}")
         block.create_var(name, shape, dtype, lod_level, persistable=True, stop_gradient=stop_gradient)
         block.vars[name].desc.is_parameter = True
-        learning_rate = (optimize_attr or {}).get("learning_rate", 1.0)
-        parameter = Parameter(block, name, trainable, regularizer, learning_rate, gradient_clip_attr)
+        parameter = Parameter(block, name)
+        parameter._set_training(
+            trainable, regularizer, {"learning_rate": 1.0, **(optimize_attr or {})}, gradient_clip_attr
+        )
         block.vars[name] = parameter
         is_initialized = exists and any(name in op.output_arg_names for op in self.ops)
         if initializer is not None and not is_initialized:
@@ -230,8 +263,9 @@ class Block:
         outputs: Mapping[str, SlotValue] | None = None,
         attrs: Mapping[str, Any] | None = None,
     ) -> Operator:
-        desc = self.desc.insert_op(index, type, _slots(inputs, type), _slots(outputs, type), _attributes(attrs or {}))
-        op = Operator(self, desc, self.program._building_backward, _current_name_scope())
+        attributes = {**self.program._role_attributes(), **_attributes(attrs or {})}
+        desc = self.desc.insert_op(index, type, _slots(inputs, type), _slots(outputs, type), attributes)
+        op = Operator(self, desc)
         self.ops.insert(index, op)
         return op
 
@@ -259,7 +293,7 @@ class Block:
             saves = op_desc.type == "assign" and not added.isdisjoint(op_desc.output_arg_names())
             op = None if saves else next(known, None)
             if op is None:
-                op = Operator(self, op_desc, self.program._building_backward, _current_name_scope())
+                op = Operator(self, op_desc)
             op.desc = op_desc
             ops.append(op)
         self.ops = ops
@@ -282,8 +316,8 @@ class Program:
         random_seed: 0, the default: random operators draw afresh in each process. Otherwise initial values, dropout,
             crops, shuffled and random readers that are added afterwards get seeds that follow from this one, so that
             training repeats. Layers that have nothing to tell their runs apart by (``uniform_random``,
-            ``gaussian_random``, ``sampling_id``, ``nce``) draw afresh all the same: with a seed, they would draw the
-            same numbers in every run.
+            ``gaussian_random``, ``sampling_id``, ``nce``, ``sampled_softmax_with_cross_entropy``) draw afresh all the
+            same: with a seed, they would draw the same numbers in every run.
     """
 
     def __init__(self) -> None:
@@ -293,9 +327,13 @@ class Program:
         self.desc = desc
         self.random_seed = 0
         self._seeds_given = 0
-        self._building_backward = False
+        #: What operators that are added now are in the program for.
+        self._role = OpRole.FORWARD
+        self._role_var: tuple[str, ...] = ()
         self.current_block_idx = 0
         self.blocks = [Block(self, i) for i in range(desc.num_blocks())]
+        #: Names that were fed and are not declared, of which an Executor has warned.
+        self._ignored_feeds: set[str] = set()
         #: The readers that Python feeds, by the name of their queue.
         self._feed_sources: dict[str, FeedSource] = {}
         self._sync_with_desc()
@@ -353,14 +391,35 @@ class Program:
         return (z ^ (z >> 31)) % (2**31 - 1) + 1
 
     @contextlib.contextmanager
-    def _backward_guard(self) -> Iterator[None]:
-        """Operators added within it belong to the backward pass and its consequences."""
-        before = self._building_backward
-        self._building_backward = True
+    def _role_guard(self, role: OpRole, role_var: Iterable[Variable | str] = ()) -> Iterator[None]:
+        """Operators added within it are in the program for ``role``.
+
+        Args:
+            role_var: a parameter and its gradient, if they are about these.
+        """
+        before = self._role, self._role_var
+        self._role, self._role_var = role, tuple(_names(role_var))
         try:
             yield
         finally:
-            self._building_backward = before
+            self._role, self._role_var = before
+
+    def _optimized_guard(self, param_and_grads: Iterable[Variable | str]) -> contextlib.AbstractContextManager[None]:
+        """Fluid's name for ``_role_guard`` of operators that update a parameter."""
+        return self._role_guard(OpRole.OPTIMIZE, param_and_grads)
+
+    def _lr_schedule_guard(self, is_with_opt: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Fluid's name for ``_role_guard`` of operators that compute a learning rate."""
+        return self._role_guard(OpRole.LR_SCHED)
+
+    def _role_attributes(self) -> dict[str, Any]:
+        """The attributes of an operator that is added now, whatever it is."""
+        attributes: dict[str, Any] = {"op_role": int(self._role)}
+        if self._role_var:
+            attributes["op_role_var"] = list(self._role_var)
+        if _name_scopes:
+            attributes["op_namescope"] = _current_name_scope()
+        return attributes
 
     def list_vars(self) -> Iterator[Variable]:
         for block in self.blocks:
@@ -373,7 +432,8 @@ class Program:
         """A copy that shares parameters and readers by name.
 
         With ``for_test`` the copy computes as in inference (dropout and batch_norm know of it) and has neither the
-        backward pass nor the optimizer's operators.
+        backward pass nor the optimizer's operators, nor what computes learning rates: the attribute "op_role" of an
+        operator, which is stored with a program, says which these are.
         """
         program = Program.__new__(Program)
         program._start(self.desc.copy())
@@ -381,9 +441,6 @@ class Program:
         program._seeds_given = self._seeds_given
         program._feed_sources = dict(self._feed_sources)
         for mine, copy in zip(self.blocks, program.blocks):
-            for op, copied in zip(mine.ops, copy.ops):
-                copied.is_backward = op.is_backward
-                copied.namescope = op.namescope
             for name, var in mine.vars.items():
                 copy.vars[name] = var._copy_to(copy) if hasattr(var, "_copy_to") else _copy_variable(var, copy)
         if for_test:
@@ -460,13 +517,8 @@ class Program:
 
 
 def _copy_variable(var: Variable, block: Block) -> Variable:
-    if isinstance(var, Parameter):
-        rate = var.optimize_attr["learning_rate"]
-        copy: Variable = Parameter(block, var.name, var.trainable, var.regularizer, rate, var.gradient_clip_attr)
-    else:
-        copy = Variable(block, var.name)
-        copy.is_data = var.is_data
-    copy.error_clip = var.error_clip
+    copy = type(var)(block, var.name)
+    copy._objects = dict(var._objects)
     return copy
 
 
@@ -483,6 +535,13 @@ def default_main_program() -> Program:
 def default_startup_program() -> Program:
     """The program to which layers add what has to run once: the initial values of parameters, the making of readers."""
     return _startup_program
+
+
+def _get_var(name: str, program: Program | None = None) -> Variable:
+    """The variable of that name of the root block, of the main program unless another is given. Fluid's programs use
+    it. NotFound if there is none.
+    """
+    return (default_main_program() if program is None else program).global_block().var(name)
 
 
 def switch_main_program(program: Program) -> Program:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,7 +31,27 @@ __all__ = [
     "UniformInitializer",
     "Xavier",
     "XavierInitializer",
+    "force_init_on_cpu",
+    "init_on_cpu",
 ]
+
+_on_cpu = False
+
+
+def force_init_on_cpu() -> bool:
+    """Whether this is within ``init_on_cpu``."""
+    return _on_cpu
+
+
+@contextlib.contextmanager
+def init_on_cpu() -> Iterator[None]:
+    """Fluid's; within it, parameters are initialised on the CPU, as they are outside."""
+    global _on_cpu
+    before, _on_cpu = _on_cpu, True
+    try:
+        yield
+    finally:
+        _on_cpu = before
 
 
 class Initializer:
@@ -68,7 +90,7 @@ class ConstantInitializer(Initializer):
         self.value = value
 
     def __call__(self, var: Variable, block: Block) -> Operator:
-        attrs = {"shape": list(var.shape), "dtype": int(var.dtype), "value": float(self.value)}
+        attrs = {"shape": list(var.shape), "dtype": int(var.dtype), "value": core.exact_float(self.value, "value")}
         return block.append_op("fill_constant", outputs={"Out": var}, attrs=attrs)
 
 

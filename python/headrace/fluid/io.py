@@ -1,7 +1,11 @@
 """Saves and loads variables and programs; small tools for readers.
 
-Variables are saved as NumPy arrays: one ``.npy`` file each, or, if a file name is given, one ``.npz`` file for all.
-Nothing is pickled, so loading a file from elsewhere runs none of its code. What Fluid has saved is loaded as well.
+The files have Fluid's format, so that each of the two loads what the other has saved: one file for each variable, under
+its name, or one file for all. What earlier versions have saved, as NumPy's ``.npy`` and ``.npz`` files, is loaded as
+well. Nothing is pickled, so loading a file from elsewhere runs none of its code.
+
+All that one call saves is replaced together: whatever happens, a crash or a power cut included, what is loaded
+afterwards (by these functions) is all of what was there before, or all of what has been saved.
 """
 
 from __future__ import annotations
@@ -9,39 +13,78 @@ from __future__ import annotations
 import functools
 import os
 import urllib.parse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace import errors
 from headrace.fluid import core
-from headrace.fluid._sample_readers import batch, shuffle
-from headrace.fluid.core import Scope, VarType
+from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
+from headrace.fluid._program_state import load, load_program_state, save, set_program_state
+from headrace.fluid.core import LoDTensor, Scope, VarType
 from headrace.fluid.executor import Executor, global_scope
 from headrace.fluid.framework import Parameter, Program, Variable, default_main_program
+from headrace.fluid.reader import DataLoader, PyReader
+from headrace.reader import (
+    ComposeNotAligned,
+    batch,
+    buffered,
+    cache,
+    chain,
+    compose,
+    firstn,
+    map_readers,
+    multiprocess_reader,
+    shuffle,
+    xmap_readers,
+)
 
 __all__ = [
+    "ComposeNotAligned",
+    "DataLoader",
+    "PyReader",
     "batch",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "is_parameter",
+    "is_persistable",
+    "load",
+    "load_checkpoint",
     "load_inference_model",
     "load_params",
     "load_persistables",
+    "load_program_state",
     "load_vars",
+    "map_readers",
+    "multiprocess_reader",
+    "save",
+    "save_checkpoint",
     "save_inference_model",
     "save_params",
     "save_persistables",
     "save_vars",
+    "set_program_state",
     "shuffle",
+    "xmap_readers",
 ]
+
+#: The file of a program, unless it is named.
+_MODEL = "__model__"
 
 Predicate = Callable[[Variable], bool]
 
 
-def _is_parameter(var: Variable) -> bool:
+def is_parameter(var: Variable) -> bool:
+    """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a parameter."""
     return isinstance(var, Parameter) or var.desc.is_parameter
 
 
-def _is_persistable(var: Variable) -> bool:
+def is_persistable(var: Variable) -> bool:
+    """A predicate of ``save_vars`` and ``load_vars``: whether ``var`` is a tensor that outlives a run."""
     return var.persistable and var.type == VarType.LOD_TENSOR
 
 
@@ -52,11 +95,7 @@ def _select(
     if vars is not None:
         block = program.global_block()
         return [block.var(item) if isinstance(item, str) else item for item in vars]
-    return [var for var in program.list_vars() if (predicate or _is_persistable)(var)]
-
-
-def _file_of(dirname: str, name: str) -> str:
-    return os.path.join(dirname, urllib.parse.quote(name, safe="@") + ".npy")
+    return [var for var in program.list_vars() if (predicate or is_persistable)(var)]
 
 
 def _check_executor(executor: Executor) -> None:
@@ -64,17 +103,31 @@ def _check_executor(executor: Executor) -> None:
         raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
 
 
-def _write(path: str, write: Callable[[Any], None]) -> None:
-    """Writes a file as a whole or not at all."""
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            write(file)
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.remove(temporary)
-        raise
+def _values(variables: Sequence[Variable], scope: Scope) -> dict[str, LoDTensor]:
+    """The values of variables. NotFound if one has none."""
+    values = {}
+    for var in variables:
+        holder = scope.find_var(var.name)
+        if holder is None or not holder.is_initialized() or not holder.get_tensor()._is_initialized():
+            raise errors.NotFound(f"'{var.name}' has no value in the scope to be saved: run the startup program first")
+        values[var.name] = holder.get_tensor()
+    return values
+
+
+def _file_of(name: str) -> str:
+    """The file of a variable: its name, with folders of their own for what has "/" in it, as in Fluid; names that would
+    lead elsewhere are quoted.
+    """
+    if all(part and not part.startswith(".") for part in name.split("/")) and "\0" not in name:
+        return name
+    return urllib.parse.quote(name, safe="").replace(".", "%2E")
+
+
+def _files_of(values: dict[str, LoDTensor], filename: str | None) -> dict[str, list[LoDTensor]]:
+    """Which file holds what: as in Fluid, the tensors of one file are in the order of their names."""
+    if filename is None:
+        return {_file_of(name): [value] for name, value in values.items()}
+    return {filename: [values[name] for name in sorted(values)]}
 
 
 def save_vars(
@@ -86,31 +139,31 @@ def save_vars(
     filename: str | None = None,
     scope: Scope | None = None,
 ) -> None:
-    """Saves values from the scope.
+    """Saves values from the scope, with their LoDs.
 
     Args:
+        dirname: a folder, which is made if need be.
         vars: what to save; None: the variables of ``main_program`` for which ``predicate`` holds (None: the persistable
             ones).
-        filename: one file, in ``dirname``, for all; None: one for each variable.
+        filename: one file, in ``dirname``, for all; None: one for each variable, of its name.
         scope: None: the global scope.
 
     Raises:
         NotFound: a variable has no value in the scope: has the startup program been run?
+        IoError: a file cannot be written; then all are as before.
     """
     _check_executor(executor)
-    scope = global_scope() if scope is None else scope
-    arrays = {}
-    for var in _select(main_program, vars, predicate):
-        holder = scope.find_var(var.name)
-        if holder is None or not holder.is_initialized() or not holder.get_tensor()._is_initialized():
-            raise errors.NotFound(f"'{var.name}' has no value in the scope to be saved: run the startup program first")
-        arrays[var.name] = np.array(holder.get_tensor())
-    os.makedirs(dirname, exist_ok=True)
-    if filename is not None:
-        _write(os.path.join(dirname, filename), lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
-        return
-    for name, array in arrays.items():
-        _write(_file_of(dirname, name), functools.partial(np.save, arr=array, allow_pickle=False))
+    values = _values(_select(main_program, vars, predicate), global_scope() if scope is None else scope)
+    folder, filename = _split(dirname, filename)
+    core.replace_files(folder, _files_of(values, filename))
+
+
+def _split(dirname: str, filename: str | None) -> tuple[str, str | None]:
+    """The folder and the name in it of a file, which may be given with folders of its own."""
+    if filename is None:
+        return os.fspath(dirname), None
+    folder, name = os.path.split(os.path.join(dirname, filename))
+    return folder, name
 
 
 def load_vars(
@@ -133,25 +186,62 @@ def load_vars(
     _check_executor(executor)
     scope = global_scope() if scope is None else scope
     selected = _select(main_program, vars, predicate)
-    arrays = _read_one(os.path.join(dirname, filename), selected) if filename else _read_each(dirname, selected)
-    for var in selected:
-        array = arrays[var.name]
-        wanted = core.dtype_name(var.dtype)
-        if array.dtype.name != wanted:
-            raise errors.TypeMismatch(f"variable '{var.name}' is {wanted}, but {array.dtype.name} was saved")
-        if len(array.shape) != len(var.shape) or any(w not in (-1, g) for w, g in zip(var.shape, array.shape)):
-            raise errors.InvalidArgument(
-                f"variable '{var.name}' has shape {list(var.shape)}, but {list(array.shape)} was saved"
-            )
-    for name, array in arrays.items():
-        scope.var(name).get_tensor().set(array)
+    folder, filename = _split(dirname, filename)
+    with core.FileSetLock(folder):
+        values = _read(folder, filename, selected)
+    _put(selected, values, scope)
 
 
-def _read_array(read: Callable[[], Any], name: str, path: str) -> np.ndarray:
+def _put(variables: Sequence[Variable], values: dict[str, LoDTensor], scope: Scope) -> None:
+    """Gives variables the values, or raises and changes none."""
+    for var in variables:
+        value, wanted = values[var.name], core.dtype_name(var.dtype)
+        if value.dtype() != wanted:
+            raise errors.TypeMismatch(f"variable '{var.name}' is {wanted}, but {value.dtype()} was saved")
+        if not value.shape() and var.shape == (1,):  # Paddle's later releases store single numbers so
+            value = values[var.name] = LoDTensor.from_numpy(np.array(value).reshape(1))
+        shape = value.shape()
+        if len(shape) != len(var.shape) or any(w not in (-1, g) for w, g in zip(var.shape, shape)):
+            raise errors.InvalidArgument(f"variable '{var.name}' has shape {list(var.shape)}, but {shape} was saved")
+    for name, value in values.items():
+        scope.var(name).get_tensor()._assign(value)
+
+
+def _read(folder: str, filename: str | None, variables: Sequence[Variable]) -> dict[str, LoDTensor]:
+    earlier = _earlier_names(variables)
+    if filename is not None:
+        return _read_one(os.path.join(folder, filename), sorted({var.name for var in variables}), earlier)
+    return {var.name: _read_each(folder, var.name, earlier) for var in variables}
+
+
+def _earlier_names(variables: Sequence[Variable]) -> dict[str, str]:
+    """What the versions that wrote ``.npy`` and ``.npz`` files called the variables that optimizers keep: they put the
+    optimizer's type behind the parameter's name.
+    """
+    names = {}
+    for block in {var.block for var in variables}:
+        for op in block.ops:
+            for parameter in op.input("Param"):
+                for name in op.input_arg_names:
+                    if name.startswith(f"{parameter}_"):
+                        names[name] = f"{parameter}_{op.type}{name[len(parameter) :]}"
+    return names
+
+
+def _read_each(folder: str, name: str, earlier: dict[str, str]) -> LoDTensor:
+    path = os.path.join(folder, _file_of(name))
+    if os.path.isfile(path):
+        return core.read_tensors(path, [name])[0]
+    for known in (name, earlier.get(name, name)):
+        path = os.path.join(folder, urllib.parse.quote(known, safe="@") + ".npy")
+        if os.path.exists(path):
+            return _read_array(functools.partial(_load_array, path), name, path)
+    raise errors.NotFound(f"there is no value of '{name}': {folder} has no file of that name")
+
+
+def _read_array(read: Callable[[], Any], name: str, path: str) -> LoDTensor:
     try:
-        return np.asarray(read())
-    except FileNotFoundError:
-        raise errors.NotFound(f"there is no value of '{name}': {path} does not exist") from None
+        return LoDTensor.from_numpy(read())
     except OSError as error:
         raise errors.IoError(f"{path} cannot be read: {error}") from error
     except Exception as error:
@@ -166,65 +256,42 @@ def _load_array(path: str) -> np.ndarray:
     return np.asarray(array)
 
 
-def _read_each(dirname: str, vars: Iterable[Variable]) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    for var in vars:
-        path = _file_of(dirname, var.name)
-        of_fluid = os.path.join(dirname, var.name)
-        if not os.path.exists(path) and os.path.isfile(of_fluid):
-            arrays |= _read_fluid("load", of_fluid, [var.name])
-            continue
-        arrays[var.name] = _read_array(functools.partial(_load_array, path), var.name, path)
-    return arrays
-
-
-def _read_fluid(op_type: str, path: str, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Reads what Fluid's ``save`` or ``save_combine`` has written."""
-    program, scope = Program(), Scope()
-    block = program.global_block()
-    for name in names:
-        block.create_var(name, persistable=True)
-    block.append_op(op_type, outputs={"Out": list(names)}, attrs={"file_path": path})
-    Executor().run(program, scope=scope)
-    return {name: np.array(scope.var(name).get_tensor()) for name in names}
-
-
-def _read_one(path: str, vars: Sequence[Variable]) -> dict[str, np.ndarray]:
-    if os.path.isfile(path):
-        with open(path, "rb") as file:
-            if file.read(4) == bytes(4):  # the version of Fluid's format; an .npz file begins with "PK"
-                return _read_fluid("load_combine", path, sorted(var.name for var in vars))
+def _read_one(path: str, names: Sequence[str], earlier: dict[str, str]) -> dict[str, LoDTensor]:
     try:
-        archive = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            is_archive = file.read(2) == b"PK"  # an .npz file of earlier versions; Fluid's format begins with zeros
     except FileNotFoundError:
         raise errors.NotFound(f"there is no file {path}") from None
     except OSError as error:
         raise errors.IoError(f"{path} cannot be read: {error}") from error
+    if not is_archive:
+        return dict(zip(names, core.read_tensors(path, names)))
+    try:
+        archive = np.load(path, allow_pickle=False)
     except Exception as error:
         raise errors.DataLoss(f"{path} is no .npz file: {error}") from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise errors.DataLoss(f"{path} is no .npz file, but a single array")
     with archive:
-        arrays = {}
-        for var in vars:
-            if var.name not in archive:
-                raise errors.NotFound(f"{path} has no value of '{var.name}'")
-            arrays[var.name] = _read_array(functools.partial(archive.__getitem__, var.name), var.name, path)
-        return arrays
+        values = {}
+        for name in names:
+            known = name if name in archive else earlier.get(name, name)
+            if known not in archive:
+                raise errors.NotFound(f"{path} has no value of '{name}'")
+            values[name] = _read_array(functools.partial(archive.__getitem__, known), name, path)
+        return values
 
 
 def save_params(
     executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
 ) -> None:
     """Saves the parameters of ``main_program``; see save_vars."""
-    save_vars(executor, dirname, main_program, predicate=_is_parameter, filename=filename)
+    save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def load_params(
     executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
 ) -> None:
     """Loads what save_params saved; see load_vars."""
-    load_vars(executor, dirname, main_program, predicate=_is_parameter, filename=filename)
+    load_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def save_persistables(
@@ -233,14 +300,14 @@ def save_persistables(
     """Saves the persistable tensors of ``main_program``, with the optimizer's, so that training can go on; see
     save_vars.
     """
-    save_vars(executor, dirname, main_program, predicate=_is_persistable, filename=filename)
+    save_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
 
 
 def load_persistables(
     executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
 ) -> None:
     """Loads what save_persistables saved; see load_vars."""
-    load_vars(executor, dirname, main_program, predicate=_is_persistable, filename=filename)
+    load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
 
 
 def save_inference_model(
@@ -281,12 +348,15 @@ def save_inference_model(
             raise errors.InvalidArgument(
                 f"the targets depend on what is read from '{op.input('Reader')[0]}' ({read}): feed what they need of it"
             )
-    os.makedirs(dirname, exist_ok=True)
-    model = os.path.join(dirname, model_filename or "__model__")
     names = [target.name for target in targets]
     _add_feed_and_fetch(pruned, list(feeded_var_names), names)
-    _write(model, lambda file: file.write(pruned.serialize_to_string()))
-    save_persistables(executor, dirname, pruned, params_filename)
+    values = _values(_select(pruned, None, is_persistable), global_scope())
+    model = model_filename or _MODEL
+    files: dict[str, Any] = {model: pruned.serialize_to_string()}
+    parameters = _files_of(values, params_filename)
+    if model in parameters:
+        raise errors.InvalidArgument(f"'{model}' cannot be the file of the program and of parameters")
+    core.replace_files(os.fspath(dirname), files | parameters)
     return names
 
 
@@ -323,15 +393,18 @@ def load_inference_model(
         DataLoss: a file is corrupt.
     """
     _check_executor(executor)
-    model = os.path.join(dirname, model_filename or "__model__")
-    try:
-        with open(model, "rb") as file:
-            binary = file.read()
-    except FileNotFoundError as error:
-        raise errors.NotFound(f"there is no model: {error.filename} does not exist") from None
-    program = Program.parse_from_string(binary)
-    fetches = _in_columns(program, "fetch")
-    if not fetches:
-        raise errors.DataLoss(f"{model} does not say what to fetch: it has no operator fetch")
-    load_persistables(executor, dirname, program, params_filename)
+    model = os.path.join(dirname, model_filename or _MODEL)
+    with core.FileSetLock(os.fspath(dirname)):
+        try:
+            with open(model, "rb") as file:
+                binary = file.read()
+        except FileNotFoundError as error:
+            raise errors.NotFound(f"there is no model: {error.filename} does not exist") from None
+        program = Program.parse_from_string(binary)
+        fetches = _in_columns(program, "fetch")
+        if not fetches:
+            raise errors.DataLoss(f"{model} does not say what to fetch: it has no operator fetch")
+        selected = _select(program, None, is_persistable)
+        values = _read(dirname, params_filename, selected)
+    _put(selected, values, global_scope())
     return program, _in_columns(program, "feed"), [program.global_block().var(name) for name in fetches]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Union
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Union
 
 import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, initializer, unique_name
 from headrace.fluid.framework import (
+    Block,
     Operator,
     Parameter,
     Program,
@@ -18,12 +20,15 @@ from headrace.fluid.framework import (
     default_main_program,
     default_startup_program,
 )
-from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
+from headrace.fluid.param_attr import ParamAttr, ParamAttrLike, WeightNormParamAttr
 
 __all__ = ["Ints", "LayerHelper", "append_layer", "check_shape", "check_variable", "declare_known", "ints_argument"]
 
 #: Integers, as attributes or as variables: a list in which there may be variables of one element, or a variable of all.
 Ints = Union[Variable, Sequence[Union[int, Variable]]]
+
+#: Stands for the layer's own argument.
+_LAYERS_OWN: Any = object()
 
 
 def check_variable(value: Any, what: str, layer: str) -> Variable:
@@ -78,16 +83,25 @@ def _constant(value: int) -> Variable:
 
 
 class LayerHelper:
-    """One use of a layer.
+    """One use of a layer. Layers of your own may be written as Fluid's are::
+
+        def scaled(input, size, param_attr=None, bias_attr=None, act=None, name=None):
+            helper = LayerHelper("scaled", **locals())
+            weight = helper.create_parameter(helper.param_attr, [input.shape[-1], size], helper.input_dtype())
+            out = helper.create_variable_for_type_inference(helper.input_dtype())
+            helper.append_op(type="mul", inputs={"X": input, "Y": weight}, outputs={"Out": out})
+            return helper.append_activation(helper.append_bias_op(out))
 
     Args:
         layer_type: the layer's name; names of variables begin with it.
         name: the user's name for this use; None: numbered.
+        kwargs: the layer's arguments, of which the helper reads ``input``, ``param_attr``, ``bias_attr`` and ``act``.
     """
 
-    def __init__(self, layer_type: str, name: str | None = None) -> None:
+    def __init__(self, layer_type: str, name: str | None = None, **kwargs: Any) -> None:
         self.layer_type = layer_type
         self.name = unique_name.generate(layer_type) if name is None else name
+        self.kwargs = kwargs
 
     @property
     def main_program(self) -> Program:
@@ -107,18 +121,128 @@ class LayerHelper:
         """Adds an operator, of the layer's type unless another is given, to the current block."""
         return self.main_program.current_block().append_op(type or self.layer_type, inputs, outputs, attrs)
 
-    def create_variable(self, dtype: Any, stop_gradient: bool = False) -> Variable:
-        """A temporary; its shape is what shape inference finds."""
-        name = unique_name.generate(f"{self.name}.tmp")
-        return self.main_program.current_block().create_var(name=name, dtype=dtype, stop_gradient=stop_gradient)
+    def create_variable(
+        self, dtype: Any = None, stop_gradient: bool | None = False, name: str | None = None, **declared: Any
+    ) -> Variable:
+        """A variable of the current block: without more than a dtype, a temporary, whose shape is what shape inference
+        finds. Other arguments as of ``Block.create_var``.
+        """
+        name = unique_name.generate(f"{self.name}.tmp") if name is None else name
+        block = self.main_program.current_block()
+        return block.create_var(name=name, dtype=dtype, stop_gradient=stop_gradient, **declared)
+
+    #: Fluid's names for it.
+    create_variable_for_type_inference = create_variable
+    create_tmp_variable = create_variable
 
     def create_global_variable(
-        self, name: str, shape: Sequence[int], dtype: Any, init: initializer.Initializer | None = None
+        self,
+        name: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        init: initializer.Initializer | None = None,
+        persistable: bool = True,
+        stop_gradient: bool = True,
+        **declared: Any,
     ) -> Variable:
-        """A persistable variable of the root block that is not trained; ``init`` gives it a value in the startup
-        program.
+        """A variable of the root block that is not trained; ``init`` gives it a value in the startup program. Other
+        arguments as of ``Block.create_var``.
         """
-        return create_initialized_var(self.main_program, self.startup_program, name, shape, dtype, init)
+        name = unique_name.generate(f"{self.name}.tmp") if name is None else name
+        variable = self.main_program.global_block().create_var(
+            name=name, shape=shape, dtype=dtype, persistable=persistable, stop_gradient=stop_gradient, **declared
+        )
+        if init is not None:
+            self.set_variable_initializer(variable, init)
+        return variable
+
+    def create_or_get_global_variable(self, name: str, **declared: Any) -> tuple[Variable, bool]:
+        """The variable ``name`` of the root block, and whether it is new: see create_global_variable."""
+        block = self.main_program.global_block()
+        if block.has_var(name):
+            return block.var(name), False
+        return self.create_global_variable(name, **declared), True
+
+    def set_variable_initializer(self, var: Variable, initializer: initializer.Initializer) -> Variable:
+        """Has the startup program give a persistable variable its first value, unless it does so already."""
+        block = self.startup_program.global_block()
+        if not block.has_var(var.name):
+            initializer(
+                block.create_var(name=var.name, shape=var.shape, dtype=var.dtype, persistable=True, stop_gradient=True),
+                block,
+            )
+        return var
+
+    def get_parameter(self, name: str) -> Parameter:
+        """The parameter ``name`` of the main program. TypeMismatch if it is no parameter."""
+        found = self.main_program.global_block().var(name)
+        if not isinstance(found, Parameter):
+            raise errors.TypeMismatch(f"'{name}' is a variable, but not a parameter")
+        return found
+
+    def multiple_input(self, input_param_name: str = "input") -> list[Variable]:
+        """The layer's argument of that name, a variable or several."""
+        given = self.kwargs.get(input_param_name)
+        items = list(given) if isinstance(given, (list, tuple)) else [given]
+        return [check_variable(item, input_param_name, self.layer_type) for item in items]
+
+    def input(self, input_param_name: str = "input") -> Variable:
+        """The layer's argument of that name, which is one variable."""
+        found = self.multiple_input(input_param_name)
+        if len(found) != 1:
+            raise errors.InvalidArgument(
+                f"layers.{self.layer_type}: {input_param_name} has to be one variable, got {len(found)}"
+            )
+        return found[0]
+
+    def input_dtype(self, input_param_name: str = "input") -> core.VarType:
+        """The dtype of the layer's inputs. TypeMismatch if they have several."""
+        found = self.multiple_input(input_param_name)
+        for item in found:
+            if item.dtype != found[0].dtype:
+                raise errors.TypeMismatch(
+                    f"layers.{self.layer_type}: the inputs have to have one dtype, '{found[0].name}' is "
+                    f"{core.dtype_name(found[0].dtype)}, '{item.name}' {core.dtype_name(item.dtype)}"
+                )
+        return found[0].dtype
+
+    @property
+    def param_attr(self) -> ParamAttr | Literal[False]:
+        """What the layer's argument ``param_attr`` means."""
+        return ParamAttr._to_attr(self.kwargs.get("param_attr")) or False
+
+    @property
+    def bias_attr(self) -> ParamAttr | Literal[False]:
+        """What the layer's argument ``bias_attr`` means."""
+        return ParamAttr._to_attr(self.kwargs.get("bias_attr")) or False
+
+    def multiple_param_attr(self, length: int) -> list[ParamAttr | Literal[False]]:
+        """One ParamAttr for each of ``length`` inputs, from the layer's argument ``param_attr``: one for all, or a
+        list.
+        """
+        given = self.kwargs.get("param_attr")
+        items = list(given) if isinstance(given, (list, tuple)) else [given] * length
+        if len(items) != length:
+            raise errors.InvalidArgument(
+                f"layers.{self.layer_type}: param_attr has to have one item for each of the {length} inputs, got "
+                f"{len(items)}"
+            )
+        return [ParamAttr._to_attr(copy.copy(item)) or False for item in items]
+
+    def iter_inputs_and_params(
+        self, input_param_name: str = "input"
+    ) -> Iterator[tuple[Variable, ParamAttr | Literal[False]]]:
+        """Each input with its ParamAttr."""
+        inputs = self.multiple_input(input_param_name)
+        return zip(inputs, self.multiple_param_attr(len(inputs)))
+
+    def is_instance(self, param_name: str, cls: type | tuple[type, ...]) -> None:
+        """Raises TypeMismatch unless the layer's argument ``param_name`` is of that class."""
+        if not isinstance(self.kwargs.get(param_name), cls):
+            raise errors.TypeMismatch(
+                f"layers.{self.layer_type}: {param_name} has to be a {cls}, got "
+                f"{type(self.kwargs.get(param_name)).__name__}"
+            )
 
     def create_parameter(
         self,
@@ -128,8 +252,9 @@ class LayerHelper:
         is_bias: bool = False,
         default_initializer: initializer.Initializer | None = None,
         stop_gradient: bool = False,
-    ) -> Parameter | None:
-        """A parameter and, in the startup program, its initialisation; None if ``attr`` is False.
+    ) -> Variable | None:
+        """A parameter and, in the startup program, its initialisation; None if ``attr`` is False; with a
+        WeightNormParamAttr, what is made of its two parameters.
 
         A parameter that exists already is shared; its shape and dtype have to be the same.
         """
@@ -139,6 +264,8 @@ class LayerHelper:
         name = attr.name
         if name is None:
             name = unique_name.generate(f"{self.name}.{'b' if is_bias else 'w'}")
+        if isinstance(attr, WeightNormParamAttr):
+            return self._normalized(attr, name, shape, dtype, default_initializer)
         root = self.main_program.global_block()
         if root.has_var(name):
             existing = root.var(name)
@@ -162,11 +289,54 @@ class LayerHelper:
             stop_gradient=stop_gradient,
             gradient_clip_attr=attr.gradient_clip,
         )
+        parameter.do_model_average = attr.do_model_average
         startup = self.startup_program.global_block()
         if not startup.has_var(name):
             variable = startup.create_parameter(shape, dtype, name, trainable=attr.trainable)
             init(variable, startup)
         return parameter
+
+    def _normalized(
+        self,
+        attr: WeightNormParamAttr,
+        name: str,
+        shape: Sequence[int],
+        dtype: Any,
+        default_initializer: initializer.Initializer | None,
+    ) -> Variable:
+        """The weight g · v / ‖v‖."""
+        rank, dim = len(shape), attr.dim
+        if dim is not None and not -rank <= dim < rank:
+            raise errors.InvalidArgument(
+                f"WeightNormParamAttr: dim has to be in [{-rank}, {rank}) for a weight of {list(shape)}, got {dim}"
+            )
+        dim = None if dim is None else dim % rank
+        plain = ParamAttr(
+            None,
+            attr.initializer,
+            attr.learning_rate,
+            attr.regularizer,
+            attr.trainable,
+            attr.gradient_clip,
+            attr.do_model_average,
+        )
+        v = self.create_parameter(plain._named(f"{name}_v"), shape, dtype, default_initializer=default_initializer)
+        startup = self.startup_program.global_block()
+        has_lengths = startup.has_var(f"{name}_g")
+        g = self.create_parameter(
+            plain._named(f"{name}_g"), [1] if dim is None else [shape[dim]], dtype, default_initializer=_NOTHING
+        )
+        assert v is not None  # the attributes are not False
+        assert g is not None
+        if not has_lengths:
+            _append_norm(startup, v, dim, g)
+        block = self.main_program.current_block()
+        norm, ratio, weight = (self.create_variable(dtype) for _ in range(3))
+        _append_norm(block, v, dim, norm)
+        block.append_op("elementwise_div", {"X": g, "Y": norm}, {"Out": ratio})
+        axis = -1 if dim is None else dim
+        block.append_op("elementwise_mul", {"X": v, "Y": ratio}, {"Out": weight}, {"axis": axis})
+        return weight
 
     def append_bias(self, x: Variable, attr: ParamAttrLike, dim_start: int = 1, size: int | None = None) -> Variable:
         """``x`` plus a bias of shape ``[size]``, by default that of dimension ``dim_start``; ``x`` itself if ``attr``
@@ -180,8 +350,22 @@ class LayerHelper:
         self.append_op({"X": x, "Y": bias}, {"Out": out}, {"axis": dim_start}, type="elementwise_add")
         return out
 
-    def append_activation(self, x: Variable, act: str | Mapping[str, Any] | None) -> Variable:
-        """``x`` after the activation: an operator's type, or a dict with its type under "type" and its attributes."""
+    def append_bias_op(self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None) -> Variable:
+        """``input_var`` plus a bias, as the layer's argument ``bias_attr`` says, of the shape of its dimensions from
+        ``dim_start`` to before ``dim_end``.
+        """
+        bias = self.create_parameter(self.bias_attr, input_var.shape[dim_start:dim_end], input_var.dtype, is_bias=True)
+        if bias is None:
+            return input_var
+        out = self.create_variable(input_var.dtype)
+        self.append_op({"X": input_var, "Y": bias}, {"Out": out}, {"axis": dim_start}, type="elementwise_add")
+        return out
+
+    def append_activation(self, x: Variable, act: str | Mapping[str, Any] | None = _LAYERS_OWN) -> Variable:
+        """``x`` after the activation: an operator's type, or a dict with its type under "type" and its attributes; by
+        default the layer's argument ``act``.
+        """
+        act = self.kwargs.get("act") if act is _LAYERS_OWN else act
         if act is None:
             return x
         attrs = {"type": act} if isinstance(act, str) else dict(act)
@@ -189,6 +373,27 @@ class LayerHelper:
         out = self.create_variable(x.dtype)
         self.append_op({"X": x}, {"Out": out}, attrs, type=act_type)
         return out
+
+
+class _Nothing(initializer.Initializer):
+    """Leaves the value to whoever adds an operator afterwards."""
+
+    def __call__(self, var: Variable, block: Block) -> Any:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+def _append_norm(block: Block, v: Variable, dim: int | None, out: Variable) -> None:
+    """Has ``block`` put into ``out`` the norm of ``v``, or those of the slices along ``dim``."""
+    square, total = (block.create_var(dtype=v.dtype) for _ in range(2))
+    others = [d for d in range(len(v.shape)) if d != dim]
+    block.append_op("square", {"X": v}, {"Out": square})
+    if others:
+        attrs = {"dim": others, "reduce_all": dim is None, "keep_dim": False}
+        block.append_op("reduce_sum", {"X": square}, {"Out": total}, attrs)
+    block.append_op("sqrt", {"X": total if others else square}, {"Out": out})
 
 
 def append_layer(

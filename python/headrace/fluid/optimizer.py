@@ -11,14 +11,25 @@ from headrace import errors
 from headrace._weak_collections import WeakKeyMap
 from headrace.fluid import initializer, unique_name
 from headrace.fluid._model_average import ExponentialMovingAverage, ModelAverage
-from headrace.fluid.backward import append_backward
+from headrace.fluid._optimizer_wrappers import LookaheadOptimizer, RecomputeOptimizer
+from headrace.fluid._refused import refusal
+from headrace.fluid.backward import append_backward, trained_parameters
 from headrace.fluid.clip import (
     GradientClipBase,
     append_error_clip_ops,
     append_gradient_clip_ops,
     find_error_clips,
 )
-from headrace.fluid.framework import Operator, Parameter, Program, Variable, default_startup_program
+from headrace.fluid.core import VarType
+from headrace.fluid.framework import (
+    Operator,
+    OpRole,
+    Parameter,
+    Program,
+    Variable,
+    default_main_program,
+    default_startup_program,
+)
 from headrace.fluid.layer_helper import create_initialized_var
 from headrace.fluid.regularizer import WeightDecayRegularizer
 
@@ -36,6 +47,8 @@ __all__ = [
     "AdamaxOptimizer",
     "DecayedAdagrad",
     "DecayedAdagradOptimizer",
+    "Dpsgd",
+    "DpsgdOptimizer",
     "ExponentialMovingAverage",
     "Ftrl",
     "FtrlOptimizer",
@@ -43,6 +56,7 @@ __all__ = [
     "LambOptimizer",
     "LarsMomentum",
     "LarsMomentumOptimizer",
+    "LookaheadOptimizer",
     "ModelAverage",
     "Momentum",
     "MomentumOptimizer",
@@ -53,8 +67,14 @@ __all__ = [
     "ProximalGDOptimizer",
     "RMSProp",
     "RMSPropOptimizer",
+    "RecomputeOptimizer",
     "SGDOptimizer",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise refusal(__name__, "optimizer", name)
+
 
 ParamGrads = list[tuple[Parameter, Variable]]
 
@@ -65,7 +85,8 @@ class Optimizer:
     Args:
         learning_rate: a number, or a variable of one element that the program computes.
         regularization: weight decay for the parameters that have none of their own.
-        name: prefix of the names of what the optimizer creates.
+        name: put before the kind in the names of what the optimizer creates: "fc_0.w_0_<name>_moment1_0". Without one
+            they are Fluid's, "fc_0.w_0_moment1_0", so that either loads what the other has saved.
         grad_clip: clips the gradients of the parameters that have no clip of their own (``ParamAttr(gradient_clip=…)``,
             ``clip.set_gradient_clip``), before weight decay is added.
     """
@@ -86,7 +107,7 @@ class Optimizer:
         self.regularization = regularization
         self._learning_rate = learning_rate
         self._grad_clip = grad_clip
-        self._name = name or self._type
+        self._name = name
         self._rates: WeakKeyMap[Program, Variable] = WeakKeyMap()
         self._accumulators: defaultdict[str, dict[str, Variable]] = defaultdict(dict)
 
@@ -100,7 +121,14 @@ class Optimizer:
     ) -> tuple[list[Operator], ParamGrads]:
         """Adds the backward pass and an update of each parameter to the program of ``loss``.
 
+        A program may have several losses with an optimizer each. As in Fluid, the gradients of a loss are those of the
+        parameters as the updates of an earlier ``minimize`` have left them; for all gradients of the same parameters,
+        call ``backward`` for each loss first, then ``apply_gradients`` for each.
+
         Args:
+            parameter_list: what to train; None: all trainable parameters. A persistable variable that is no parameter
+                yet, as in a program that Fluid has stored, becomes one, with a learning rate factor of 1 and neither
+                regularizer nor clip.
             grad_clip: takes the place of the optimizer's.
 
         Returns:
@@ -108,6 +136,8 @@ class Optimizer:
 
         Raises:
             InvalidArgument: the loss is not a single element, or depends on no trainable parameter.
+            FailedPrecondition: without ``parameter_list``, for a program from bytes that do not say how its parameters
+                are trained; or a parameter had a regularizer or clip of a class of your own, which are not stored.
         """
         params_grads = self.backward(loss, startup_program, parameter_list, no_grad_set)
         return self._apply(params_grads, startup_program, grad_clip or self._grad_clip), params_grads
@@ -124,12 +154,18 @@ class Optimizer:
         if not isinstance(loss, Variable):
             raise errors.TypeMismatch(f"minimize: the loss has to be a Variable, got {type(loss).__name__}")
         program = loss.block.program
-        if parameter_list is None and not any(parameter.trainable for parameter in program.all_parameters()):
-            raise errors.InvalidArgument("append_backward: the program has no trainable parameter")
+        if parameter_list is not None:
+            for item in parameter_list:
+                _make_parameter(program, item)
+        elif not trained_parameters(program):
+            raise errors.InvalidArgument(
+                "append_backward: the program has no trainable parameter. One that Fluid has stored does not say which "
+                "variables are parameters: name those that are to be trained, minimize(loss, parameter_list=[…])"
+            )
         error_clips = find_error_clips(program)
         blocks, ops = program.num_blocks, len(program.global_block().ops)
         params_grads = append_backward(loss, parameter_list, no_grad_set, callbacks)
-        with program._backward_guard():
+        with program._role_guard(OpRole.BACKWARD):
             append_error_clip_ops(program, error_clips, blocks, ops)
         if not params_grads:
             raise errors.InvalidArgument(f"the loss '{loss.name}' depends on no trainable parameter")
@@ -144,9 +180,13 @@ class Optimizer:
     ) -> list[Operator]:
         program = params_grads[0][0].block.program
         startup = default_startup_program() if startup_program is None else startup_program
-        with program._backward_guard():
+        with program._role_guard(OpRole.OPTIMIZE):
             params_grads = self._regularize(append_gradient_clip_ops(params_grads, grad_clip))
-            return [self._update(parameter, gradient, program, startup) for parameter, gradient in params_grads]
+        updates = []
+        for parameter, gradient in params_grads:
+            with program._optimized_guard((parameter, gradient)):
+                updates.append(self._update(parameter, gradient, program, startup))
+        return updates
 
     def _regularize(self, params_grads: ParamGrads) -> ParamGrads:
         out: ParamGrads = []
@@ -160,6 +200,14 @@ class Optimizer:
                 gradient = total
             out.append((parameter, gradient))
         return out
+
+    def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
+        """The variable of the learning rate in ``program`` (None: the default main program), to be fetched, say. None
+        before ``minimize`` if the rate is a number.
+        """
+        if isinstance(self._learning_rate, Variable):
+            return self._learning_rate
+        return self._rates.get(default_main_program() if program is None else program)
 
     def _rate(self, parameter: Parameter, program: Program, startup: Program) -> Variable:
         """The learning rate of a parameter."""
@@ -190,7 +238,8 @@ class Optimizer:
         shape: Sequence[int] | None = None,
     ) -> Variable:
         """The persistable variable in which the optimizer keeps ``kind`` for ``parameter``."""
-        name = unique_name.generate(f"{parameter.name}_{self._name}_{kind}")
+        kind_name = kind if self._name is None else f"{self._name}_{kind}"
+        name = unique_name.generate(f"{parameter.name}_{kind_name}")
         variable = create_initialized_var(
             program,
             startup,
@@ -206,6 +255,23 @@ class Optimizer:
         raise NotImplementedError
 
 
+def _make_parameter(program: Program, item: Variable | str) -> None:
+    """Has ``item`` be a Parameter. InvalidArgument if it cannot be trained."""
+    root = program.global_block()
+    variable = root.var(item.name if isinstance(item, Variable) else item)
+    if isinstance(variable, Parameter):
+        return
+    if not variable.persistable or variable.stop_gradient:
+        raise errors.InvalidArgument(
+            f"minimize: '{variable.name}' in parameter_list cannot be trained: it "
+            f"{'has stop_gradient' if variable.persistable else 'is not persistable'}"
+        )
+    variable.desc.is_parameter = True
+    parameter = Parameter(root, variable.name)
+    parameter._set_training(True, None, {"learning_rate": 1.0}, None)
+    root.vars[variable.name] = parameter
+
+
 class SGDOptimizer(Optimizer):
     """parameter -= learning_rate · gradient."""
 
@@ -216,6 +282,46 @@ class SGDOptimizer(Optimizer):
         return program.global_block().append_op(
             "sgd", {"Param": parameter, "Grad": gradient, "LearningRate": rate}, {"ParamOut": parameter}
         )
+
+
+class DpsgdOptimizer(Optimizer):
+    """Gradient descent with differential privacy (Abadi et al., 2016): parameter -= learning_rate · (gradient /
+    max(1, ‖gradient‖ / clip) + noise / batch_size), where noise is one number for all elements, normally distributed
+    with standard deviation ``sigma``, and drawn afresh in each run, whatever the program's ``random_seed`` is. As in
+    Fluid, gradients are dense.
+    """
+
+    _type = "dpsgd"
+
+    def __init__(
+        self,
+        learning_rate: float | Variable = 0.001,
+        clip: float = 0.9,
+        batch_size: float = 0.999,
+        sigma: float = 1e-8,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(learning_rate, None, name)
+        self._clip, self._batch_size, self._sigma = float(clip), float(batch_size), float(sigma)
+        if not self._clip > 0 or not self._batch_size > 0 or not self._sigma >= 0:
+            raise errors.InvalidArgument(
+                f"Dpsgd: clip and batch_size have to be positive, sigma 0 or more; got {clip}, {batch_size} and {sigma}"
+            )
+
+    def _update(self, parameter: Parameter, gradient: Variable, program: Program, startup: Program) -> Operator:
+        if gradient.type == VarType.SELECTED_ROWS:
+            raise errors.TypeMismatch(
+                f"Dpsgd: the gradient of {parameter.name!r} is sparse, expected a dense one: its noise is for all "
+                "elements. Pass is_sparse=False to the embedding"
+            )
+        block, rate = program.global_block(), self._rate(parameter, program, startup)
+        clipped, noise, step, moved = (block.create_var(dtype=gradient.dtype, stop_gradient=True) for _ in range(4))
+        block.append_op("clip_by_norm", {"X": gradient}, {"Out": clipped}, {"max_norm": self._clip})
+        attrs = {"shape": [1], "dtype": int(gradient.dtype), "mean": 0.0, "std": self._sigma / self._batch_size}
+        block.append_op("gaussian_random", outputs={"Out": noise}, attrs=attrs)
+        block.append_op("elementwise_add", {"X": clipped, "Y": noise}, {"Out": step})
+        block.append_op("elementwise_mul", {"X": step, "Y": rate}, {"Out": moved})
+        return block.append_op("elementwise_sub", {"X": parameter, "Y": moved}, {"Out": parameter})
 
 
 class _StatefulOptimizer(Optimizer):
@@ -644,6 +750,7 @@ Adam = AdamOptimizer
 AdamW = AdamWOptimizer
 Lamb = LambOptimizer
 Adamax = AdamaxOptimizer
+Dpsgd = DpsgdOptimizer
 DecayedAdagrad = DecayedAdagradOptimizer
 Adadelta = AdadeltaOptimizer
 Ftrl = FtrlOptimizer

@@ -10,7 +10,7 @@ from headrace.fluid.clip import GradientClipBase
 from headrace.fluid.initializer import Initializer
 from headrace.fluid.regularizer import WeightDecayRegularizer
 
-__all__ = ["ParamAttr"]
+__all__ = ["ParamAttr", "WeightNormParamAttr"]
 
 
 class ParamAttr:
@@ -23,6 +23,7 @@ class ParamAttr:
         regularizer: goes before the optimizer's.
         trainable: whether optimizers change it.
         gradient_clip: clips the gradient; goes before the optimizer's ``grad_clip``.
+        do_model_average: whether ModelAverage and ExponentialMovingAverage average the parameter.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class ParamAttr:
         regularizer: WeightDecayRegularizer | None = None,
         trainable: bool = True,
         gradient_clip: GradientClipBase | None = None,
+        do_model_average: bool = True,
     ) -> None:
         if gradient_clip is not None and not isinstance(gradient_clip, GradientClipBase):
             raise errors.TypeMismatch(
@@ -45,6 +47,7 @@ class ParamAttr:
         self.regularizer = regularizer
         self.trainable = trainable
         self.gradient_clip = gradient_clip
+        self.do_model_average = do_model_average
 
     def _named(self, name: str) -> ParamAttr:
         """The same for a parameter of another name."""
@@ -73,6 +76,31 @@ class ParamAttr:
 
     def __repr__(self) -> str:
         return f"ParamAttr(name={self.name!r}, learning_rate={self.learning_rate}, trainable={self.trainable})"
+
+
+class WeightNormParamAttr(ParamAttr):
+    """Makes a weight g · v / ‖v‖, of a direction v and lengths g that are trained in its place (Salimans and Kingma,
+    2016): the parameters ``name_v`` and ``name_g``. v begins as ``initializer`` says, g as the norms of v.
+
+    Args:
+        dim: the dimension of the weight along which each index has a length of its own; None: one length for all.
+        name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average: of both parameters,
+            as of ParamAttr.
+    """
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        name: str | None = None,
+        initializer: Initializer | None = None,
+        learning_rate: float = 1.0,
+        regularizer: WeightDecayRegularizer | None = None,
+        trainable: bool = True,
+        gradient_clip: GradientClipBase | None = None,
+        do_model_average: bool = True,
+    ) -> None:
+        super().__init__(name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average)
+        self.dim = dim
 
 
 #: What layers take as ``param_attr`` or ``bias_attr``: True and None mean the defaults, False no such parameter.

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from headrace import errors
 from headrace._weak_collections import WeakBag
 from headrace.fluid import core
-from headrace.fluid._sample_readers import batch
 from headrace.fluid.core import LoDTensor, LoDTensorBlockingQueue, Scope
 from headrace.fluid.data_feeder import DataFeeder
 from headrace.fluid.executor import global_scope
 from headrace.fluid.framework import Block, Program, Variable
+from headrace.reader import batch
 
 __all__ = ["ReaderVariable"]
 
@@ -40,6 +40,12 @@ class FeedingLoader(Protocol):
 
     def _feed(self, queue: LoDTensorBlockingQueue) -> FeedHandle:
         """Starts to feed ``queue`` in its present epoch; at the end of the data closes it, or fails it."""
+
+    def state_dict(self, batches: int | None = None) -> dict[str, Any]:
+        """The place of its next batch; ``batches``: of the epoch, how many have been consumed."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Has the next feeding begin there."""
 
 
 class _Feeder(threading.Thread):
@@ -113,8 +119,15 @@ class FeedSource:
         self._scopes: WeakBag[Scope] = WeakBag()
         self._scopes.add(scope)
         self._specs = list(specs)
+        self._read_names: list[str] | None = [name for name, *_ in specs]
         self._lock = threading.Lock()
         self._begin: Callable[[], FeedHandle] | None = None
+        #: What ``decorate_loader`` was given; None: something else feeds.
+        self.loader: FeedingLoader | None = None
+        #: A decorated reader that gives other batches than the queue has, or in another order.
+        self.regrouped_by: str | None = None
+        self._begun_at = 0  # batch of the loader's epoch
+        self._given_before = 0
         self._handle: FeedHandle | None = None
         self._queue_taken = False
         self._sent_before = 0
@@ -127,6 +140,7 @@ class FeedSource:
                     f"py_reader '{self.name}' is started: its source can be changed after reset()"
                 )
             self._begin = begin
+            self.loader = None
 
     def decorate_batches(self, batches: Callable[[], Iterable[Any]]) -> None:
         """Feeds what the iterable that ``batches`` returns yields: sequences with a tensor or array for each
@@ -156,11 +170,51 @@ class FeedSource:
         if not callable(getattr(loader, "_feed", None)):
             raise errors.TypeMismatch(f"decorate_loader takes a headrace.DataLoader, got {type(loader).__name__}")
         self.decorate(lambda: loader._feed(self.queue))
+        self.loader = loader
+
+    def _given(self) -> int:
+        """Batches that programs have read so far."""
+        given = 0
+        for scope in self._scopes:
+            for name in reversed(self.reader_names):
+                variable = scope.find_var(name)
+                if variable is not None and variable.is_initialized():
+                    given += variable.reader_stats()["batches"]
+                    break
+        return given
+
+    def loader_state(self) -> dict[str, Any]:
+        """The place of the next batch that no program has read. FailedPrecondition if readers regroup batches."""
+        assert self.loader is not None
+        if self.regrouped_by is not None:
+            raise errors.FailedPrecondition(
+                f"py_reader '{self.name}' stands at no place that can be saved: '{self.regrouped_by}' is over it; let "
+                "the headrace.DataLoader shuffle and batch"
+            )
+        with self._lock:
+            if self._handle is None:
+                return self.loader.state_dict()
+            return self.loader.state_dict(self._begun_at + self._given() - self._given_before)
+
+    def load_loader_state(self, state: dict[str, Any]) -> None:
+        """Has the next ``start`` go on at a place. FailedPrecondition if the reader is started."""
+        assert self.loader is not None
+        with self._lock:
+            if self._handle is not None:
+                raise errors.FailedPrecondition(f"py_reader '{self.name}' is started: reset() comes first")
+            self.loader.load_state_dict(state)
 
     def take_queue(self) -> LoDTensorBlockingQueue:
         """The queue, for somebody who will push into it."""
         self._queue_taken = True
         return self.queue
+
+    def take_read_names(self, count: int) -> list[str] | None:
+        """Names for the ``count`` variables that ``read_file`` makes: those by which errors call what is fed. None if
+        they have been taken, or there is another number of them.
+        """
+        names, self._read_names = self._read_names, None
+        return names if names is not None and len(names) == count else None
 
     def start(self) -> None:
         with self._lock:
@@ -177,7 +231,18 @@ class FeedSource:
                 raise errors.FailedPrecondition(
                     f"py_reader '{self.name}' is at the end of a pass: reset() comes before start()"
                 )
+            if self.loader is not None:
+                self._begun_at = self._place_of(self.loader)
+                self._given_before = self._given()
             self._handle = self._begin()
+
+    @staticmethod
+    def _place_of(loader: FeedingLoader) -> int:
+        """The batch of its epoch with which a loader will begin."""
+        try:
+            return int(loader.state_dict()["batch"])
+        except errors.FailedPrecondition:  # it feeds another reader, or was stopped in mid-epoch: it begins anew
+            return 0
 
     def reset(self) -> None:
         current = threading.current_thread()
@@ -198,7 +263,10 @@ class FeedSource:
         for name in reversed(self.reader_names):
             variable = scope.find_var(name)
             if variable is not None and variable.is_initialized():
-                variable.reset_reader()  # the whole chain, and with it the queue
+                try:
+                    variable.reset_reader()  # the whole chain, and with it the queue
+                except errors.FailedPrecondition:
+                    continue  # the run that was to make this reader has failed; those below may be there
                 return
 
     def check_fed(self, program: Program, scope: Scope) -> None:
@@ -374,4 +442,5 @@ def init_queue(
         dtypes=[int(dtype) for _, dtype, _ in specs],
         lod_levels=[lod_level for _, _, lod_level in specs],
         names=list(tensor_names),
+        need_check_feed=[False] * len(specs),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from headrace.fluid._stored import stored
 from headrace.fluid.framework import Block, Parameter, Variable
 
 __all__ = ["L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "WeightDecayRegularizer"]
 
 
 class WeightDecayRegularizer:
-    """Base of the regularizers."""
+    """Base of the regularizers. Those below are stored with a program; a subclass of your own has to be set again."""
 
     def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
         """Adds to ``block`` the operators that compute the penalty's derivative by ``param``, whose gradient is
@@ -21,35 +22,37 @@ def _temporary(param: Parameter, block: Block) -> Variable:
     return block.create_var(dtype=param.dtype, stop_gradient=True)
 
 
+@stored("regularization_coeff")
 class L1DecayRegularizer(WeightDecayRegularizer):
     """The penalty coeff · Σ |parameter|."""
 
     def __init__(self, regularization_coeff: float = 0.0) -> None:
-        self.coeff = regularization_coeff
+        self.regularization_coeff = regularization_coeff
 
     def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
         sign, decay = _temporary(param, block), _temporary(param, block)
         block.append_op("sign", {"X": param}, {"Out": sign})
-        block.append_op("scale", {"X": sign}, {"Out": decay}, {"scale": float(self.coeff)})
+        block.append_op("scale", {"X": sign}, {"Out": decay}, {"scale": float(self.regularization_coeff)})
         return decay
 
     def __str__(self) -> str:
-        return f"L1Decay, regularization_coeff={self.coeff:f}"
+        return f"L1Decay, regularization_coeff={self.regularization_coeff:f}"
 
 
+@stored("regularization_coeff")
 class L2DecayRegularizer(WeightDecayRegularizer):
     """The penalty coeff / 2 · Σ parameter²."""
 
     def __init__(self, regularization_coeff: float = 0.0) -> None:
-        self.coeff = regularization_coeff
+        self.regularization_coeff = regularization_coeff
 
     def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
         decay = _temporary(param, block)
-        block.append_op("scale", {"X": param}, {"Out": decay}, {"scale": float(self.coeff)})
+        block.append_op("scale", {"X": param}, {"Out": decay}, {"scale": float(self.regularization_coeff)})
         return decay
 
     def __str__(self) -> str:
-        return f"L2Decay, regularization_coeff={self.coeff:f}"
+        return f"L2Decay, regularization_coeff={self.regularization_coeff:f}"
 
 
 L1Decay = L1DecayRegularizer

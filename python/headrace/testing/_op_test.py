@@ -8,6 +8,7 @@ from typing import Any, Union
 import numpy as np
 
 import headrace.fluid as fluid
+from headrace import _core
 from headrace.fluid import core
 from headrace.fluid.framework import Program, Variable, grad_var_name
 
@@ -84,6 +85,7 @@ class OpTest:
         results = program.differentiate(inputs, slots)
         tensors = program.gradients()
         values = {name: np.array(tensor) for name, tensor in tensors.items()}
+        _check_memory(program.gradient_ops, program.tensors(results))
         for unknown in _UNKNOWN:
             inferred = _OpProgram(self, dtype, unknown)
             inferred.differentiate(inputs, slots, results)
@@ -100,7 +102,9 @@ class OpTest:
 
     def check_outputs(self, rtol: float | None = None, atol: float | None = None) -> None:
         """Compares values, shapes, dtypes and LoDs of the outputs with what they should be, and what shape inference
-        says before the run, with known and with unknown (-1) dimensions, with what the run gives.
+        says before the run, with known and with unknown (-1) dimensions, with what the run gives. What the operator
+        declares of its memory is put to the test: it is run with each output in the memory of the input that it may be
+        written in place of, and without the elements of inputs of which it reads only the shape.
 
         Args:
             rtol: largest difference allowed, relative to what an element should be; None: 1e-5, or 1e-2 for float16.
@@ -117,6 +121,7 @@ class OpTest:
                     self._compare(f"{slot}[{i}]", actual[slot][i], expected, rtol, atol)
         for unknown in _UNKNOWN:
             self._check_inference(_OpProgram(self, unknown=unknown), actual)
+        _check_memory([program.op], program.tensors())
 
     def check_gradients(
         self,
@@ -129,8 +134,9 @@ class OpTest:
     ) -> None:
         """Compares the derivatives of a fixed linear combination of the output slots, by each element of the input
         slots, with central differences, in float64; those in float32 with those in float64; and what shape inference
-        says of them, with known and with unknown (-1) dimensions, with what they are. No operators but that of the test
-        and those of its gradient are run.
+        says of them, with known and with unknown (-1) dimensions, with what they are. What the operators of the
+        gradient declare of their memory is checked as by :meth:`check_outputs`. No operators but that of the test and
+        those of its gradient are run.
 
         Args:
             inputs: slots to differentiate by.
@@ -298,7 +304,8 @@ class _OpProgram:
                 names.append(name)
         for slot, tensors in test._expected.items():
             self.outputs[slot] = [block.create_var(f"{slot}_out_{i}") for i in range(len(tensors))]
-        self._op = block.append_op(test.op_type, self.inputs, self.outputs, test.attrs).desc
+        self.op = block.append_op(test.op_type, self.inputs, self.outputs, test.attrs).desc
+        self.gradient_ops: list[core.OpDesc] = []
 
     def run(self) -> dict[str, list[core.LoDTensor]]:
         flat = [variable for variables in self.outputs.values() for variable in variables]
@@ -306,8 +313,25 @@ class _OpProgram:
         return {slot: [next(fetched) for _ in variables] for slot, variables in self.outputs.items()}
 
     def _run(self, fetches: Sequence[Variable]) -> list[core.LoDTensor]:
-        feed = {name: _lod_tensor(value, lengths) for name, (value, lengths) in self.feed.items()}
-        return self._executor.run(self.program, feed, list(fetches), scope=self._scope, return_numpy=False)
+        return self._executor.run(self.program, self._fed(), list(fetches), scope=self._scope, return_numpy=False)
+
+    def _fed(self) -> dict[str, core.LoDTensor]:
+        return {name: _lod_tensor(value, lengths) for name, (value, lengths) in self.feed.items()}
+
+    def tensors(self, results: Mapping[str, Sequence[core.LoDTensor]] | None = None) -> dict[str, core.LoDTensor]:
+        """What the variables hold that operators read: those that are fed, the outputs if ``results`` are given, and
+        what one operator of the gradient hands to the next.
+        """
+        tensors = self._fed()
+        for slot, variables in self.outputs.items():
+            if results is not None:
+                tensors.update((variable.name, tensor) for variable, tensor in zip(variables, results[slot]))
+        read = {name for op in self.gradient_ops for name in op.input_arg_names()}
+        block = self.program.global_block()
+        between = [block.var(name) for name in sorted(read - set(tensors) - {_EMPTY})]
+        if between:
+            tensors.update((variable.name, tensor) for variable, tensor in zip(between, self._run(between)))
+        return tensors
 
     def differentiate(
         self,
@@ -337,7 +361,7 @@ class _OpProgram:
             self.feed[name] = (_weights(variable.name, value.shape).astype(value.dtype), lengths)
         wanted = {grad_var_name(name): name for slot in inputs for name in self.inputs[slot] if name != _EMPTY}
         of_inputs = {grad_var_name(name) for names in self.inputs.values() for name in names}
-        for op in self._op.gradient_ops():
+        for op in self.op.gradient_ops():
             given = {slot: [n if block.has_var(n) else _EMPTY for n in op.input(slot)] for slot in op.input_names()}
             given = {slot: names for slot, names in given.items() if any(name != _EMPTY for name in names)}
             made = {
@@ -347,10 +371,10 @@ class _OpProgram:
             names = [name for slot in made.values() for name in slot if name != _EMPTY]
             if names:
                 variables = [block.create_var(name) for name in names]
-                block.append_op(op.type, given, made, op.attrs())
+                self.gradient_ops.append(block.append_op(op.type, given, made, op.attrs()).desc)
                 self.derivatives.update((wanted[v.name], v) for v in variables if v.name in wanted)
         missing = sorted(set(wanted.values()) - set(self.derivatives))
-        assert not missing, f"{self._op.type} gives no gradient of {', '.join(missing)}"
+        assert not missing, f"{self.op.type} gives no gradient of {', '.join(missing)}"
         return results
 
     def _floating(
@@ -372,6 +396,14 @@ class _OpProgram:
             value = np.asarray(tensor)
             total += float((value * _weights(variable.name, value.shape)).sum())
         return total
+
+
+def _check_memory(ops: Sequence[core.OpDesc], tensors: Mapping[str, core.LoDTensor]) -> None:
+    faults = []
+    for op in ops:
+        inputs = {name: tensors[name] for name in op.input_arg_names() if name != _EMPTY}
+        faults += _core.broken_memory_declarations(op, inputs)
+    assert not faults, "\n".join(faults)
 
 
 def _weights(name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -180,6 +180,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "LarsMomentum": lambda: fluid.optimizer.LarsMomentum(1e-2, 0.9),
     "AdamW": lambda: fluid.optimizer.AdamW(1e-2, weight_decay=0.1),
     "Lamb": lambda: fluid.optimizer.Lamb(1e-2, 0.1),
+    "Dpsgd": lambda: fluid.optimizer.Dpsgd(1e-2, sigma=0.0),  # its noise is another one each time
     "ProximalGD": lambda: fluid.optimizer.ProximalGD(1e-2, l1=0.1, l2=0.1),
     "ProximalAdagrad": lambda: fluid.optimizer.ProximalAdagrad(1e-2, l1=0.1, l2=0.1),
 }
@@ -197,7 +198,7 @@ def test_optimizers(name: str) -> None:
         assert results(NETS["fc"], OPTIMIZERS[name], cpu_num) == expected, cpu_num
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "Dpsgd"])  # test_composed_layers
 def test_optimizers_of_sparse_gradients(name: str) -> None:
     def net() -> Any:
         return layers.embedding(words(), [500, 300], is_sparse=True)

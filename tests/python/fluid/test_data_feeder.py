@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import headrace.fluid as fluid
+from headrace import errors
 
 
 def feeder(shape: list[int], dtype: str = "float32", lod_level: int = 0) -> fluid.DataFeeder:
@@ -45,6 +48,36 @@ def test_only_empty_sequences() -> None:
     tensor = feeder([3], "float32", 1).feed([([],), ([],)])["x"]
     assert tensor.shape() == [0, 3]
     assert tensor.recursive_sequence_lengths() == [[0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("int64", 1.7),
+        ("int64", [1.0, 2.5]),
+        ("int64", np.nan),
+        ("int64", 1e300),
+        ("int32", 2**31),
+        ("int8", np.array([300])),
+        ("uint8", -1),
+        ("uint8", np.array([-1])),
+        ("int64", 2**63),
+        ("int64", np.array([2**63], np.uint64)),
+    ],
+)
+@pytest.mark.parametrize("lod_level", [0, 1])
+def test_integers_are_not_rounded_or_wrapped(dtype: str, value: Any, lod_level: int) -> None:
+    with pytest.raises(errors.InvalidArgument, match=r"'x'.*sample 1"):
+        good, bad = ([0] * np.size(value), value) if np.ndim(value) else (0, value)
+        feeder([np.size(value)], dtype, lod_level).feed([([good],), ([bad],)] if lod_level else [(good,), (bad,)])
+
+
+def test_what_integers_hold_is_taken_whatever_holds_it() -> None:
+    values = [3, 3.0, np.float32(3), np.uint64(3), "3", True, [3], np.array([3.0])]
+    tensor = feeder([1], "int64").feed([(value,) for value in values])["x"]
+    np.testing.assert_array_equal(np.asarray(tensor).ravel(), [3, 3, 3, 3, 3, 1, 3, 3])
+    big = feeder([1], "int64").feed([(2**63 - 1,)])["x"]
+    assert np.asarray(big)[0, 0] == 2**63 - 1
 
 
 def test_names_stand_for_variables() -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 import weakref
 
 import numpy as np
@@ -46,6 +47,29 @@ def test_fetched_values_are_the_callers(exe: fluid.Executor, doubled: tuple[Vari
     first[:] = 0
     (again,) = exe.run(feed={"x": X}, fetch_list=[out])
     np.testing.assert_array_equal(again, X * 2)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_fetched_values_are_not_what_was_fed(exe: fluid.Executor, as_tensor: bool) -> None:
+    """Neither the variable that is fed, nor one that shares its memory: loops fill one buffer again and again."""
+    x = fluid.layers.data("x", [2])
+    outs = [x, fluid.layers.reshape(x, [-1, 1]), fluid.layers.scale(x, 1.0)]
+    fed = fluid.LoDTensor.from_numpy(X) if as_tensor else X.copy()
+    fetched = exe.run(feed={"x": fed}, fetch_list=outs)
+    np.asarray(fed)[:] = 7
+    for value in fetched:
+        assert not np.shares_memory(value, np.asarray(fed))
+        np.testing.assert_array_equal(value.ravel(), X.ravel())
+
+
+def test_fetched_values_are_not_what_was_pushed(exe: fluid.Executor) -> None:
+    reader, out = number_reader(double_buffer=False)
+    exe.run(fluid.default_startup_program())
+    tensor = fluid.LoDTensor.from_numpy(np.ones((1, 1), np.float32))
+    reader.queue.push([tensor])
+    (fetched,) = exe.run(fetch_list=[out])
+    np.asarray(tensor)[:] = 7
+    assert fetched[0, 0] == 1
 
 
 def test_fed_arrays_are_not_written_to(exe: fluid.Executor) -> None:
@@ -88,15 +112,12 @@ def test_what_is_declared_without_sequences_may_be_fed_with_some(
     ("feed", "error"),
     [
         ({"x": X.astype(np.float64)}, TypeError),
-        ({"x": np.zeros((3, 3), np.float32)}, ValueError),
-        ({"x": np.zeros(3, np.float32)}, ValueError),
-        ({"y": X}, KeyError),
         ({"x": fluid.LoDTensor()}, ValueError),
         ({"x": None}, TypeError),
         ({"x": [[1], [1, 2]]}, ValueError),
         ([X], TypeError),
     ],
-    ids=["dtype", "shape", "rank", "unknown", "empty", "none", "ragged", "no mapping"],
+    ids=["dtype", "empty", "none", "ragged", "no mapping"],
 )
 def test_a_feed_that_does_not_fit_is_refused(
     exe: fluid.Executor, doubled: tuple[Variable, Variable], feed: object, error: type[Exception]
@@ -107,7 +128,7 @@ def test_a_feed_that_does_not_fit_is_refused(
 
 
 def test_an_error_in_a_feed_names_the_variable(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
-    for wrong in (X.astype(np.float64), np.zeros((3, 3), np.float32), None):
+    for wrong in (X.astype(np.float64), fluid.LoDTensor(), None):
         with pytest.raises(errors.HeadraceError) as caught:
             exe.run(feed={"x": wrong}, fetch_list=[doubled[1]])
         assert caught.value.variable == "x"
@@ -122,6 +143,25 @@ def test_a_forgotten_feed_and_an_unknown_fetch_are_refused(
         exe.run(feed={"x": X}, fetch_list=["nothing"])
     with pytest.raises(TypeError, match="int"):
         exe.run(feed={"x": X}, fetch_list=[3])
+
+
+def test_what_is_fed_and_not_declared_is_passed_over_with_a_warning(
+    exe: fluid.Executor, doubled: tuple[Variable, Variable]
+) -> None:
+    """A program for a test may need less than the loop feeds."""
+    feed = {"x": X, "label": np.zeros((3, 1), np.int64)}
+    with pytest.warns(UserWarning, match="'label' is fed") as caught:
+        (out,) = exe.run(feed=feed, fetch_list=[doubled[1]])
+    np.testing.assert_array_equal(out, X * 2)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exe.run(feed=feed, fetch_list=[doubled[1]])
+        fluid.Executor().run(feed=feed, fetch_list=[doubled[1]])
+    with pytest.warns(UserWarning, match="'label'"):
+        exe.run(fluid.default_main_program().clone(), feed=feed)
+    with pytest.raises(TypeError, match="Variable"):
+        exe.run(feed={doubled[0]: X}, fetch_list=[doubled[1]])
 
 
 def test_a_forgotten_startup_program_is_noticed(exe: fluid.Executor) -> None:
@@ -167,7 +207,7 @@ def test_a_program_is_prepared_once(
     assert len(made) == 1
     exe.run(feed={"x": X}, fetch_list=[])
     exe.run(feed={"x": X}, fetch_list=[doubled[1]], scope=fluid.Scope())
-    assert len(made) == 3
+    assert len(made) == 2
 
 
 def test_the_cache_keeps_neither_scopes_nor_programs_alive(exe: fluid.Executor) -> None:
@@ -267,6 +307,33 @@ def test_ctrl_c_ends_a_program_that_waits_for_data(exe: fluid.Executor, double_b
     queue.push(number(3))
     (value,) = exe.run(fetch_list=[out])
     assert value[0, 0] == 3
+
+
+def test_ctrl_c_ends_a_program_between_operators(exe: fluid.Executor) -> None:
+    size, layers = 300, fluid.layers
+    x = layers.data("x", [size, size], append_batch_size=False)
+    done = layers.create_global_var([1], 0.0, "float32", persistable=True, name="done")
+    out = x
+    for _ in range(400):
+        out = layers.scale(layers.matmul(out, x), 1.0 / size)
+    layers.assign(layers.reshape(layers.reduce_sum(out), [1]) * 0.0 + 1.0, done)
+    exe.run(fluid.default_startup_program())
+    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        for _ in range(100):
+            exe.run(feed={"x": np.ones((size, size), np.float32)})
+            fluid.global_scope().find_var("done").get_tensor().set(np.zeros(1, np.float32))
+    assert np.array(fluid.global_scope().find_var("done").get_tensor())[0] == 0
+
+
+def test_all_fetch_lists_use_one_prepared_program(exe: fluid.Executor, doubled: tuple[Variable, Variable]) -> None:
+    x, y = doubled
+    for fetches, expected in [([y], [X * 2]), ([], []), ([x, y], [X, X * 2]), ([y, y], [X * 2, X * 2]), ([x], [X])]:
+        for _ in range(2):
+            fetched = exe.run(feed={"x": X}, fetch_list=fetches)
+            assert len(fetched) == len(expected)
+            for value, wanted in zip(fetched, expected):
+                np.testing.assert_array_equal(value, wanted)
 
 
 def test_threads_may_run_different_programs(exe: fluid.Executor) -> None:

@@ -209,6 +209,43 @@ def test_arithmetic_of_variables(exe: fluid.Executor) -> None:
         np.testing.assert_allclose(value, expected, err_msg=name)
 
 
+def test_integers_are_exact(exe: fluid.Executor) -> None:
+    """Whatever a double holds of them."""
+    big = 2**53 + 1
+    v = fluid.layers.fill_constant([1], "int64", 2)
+    outs = [v + big, big + v, v - big, big - v, v * big, v + 5, v // big, v % big, v**3, v < big, v >= big]
+    fetched = exe.run(fetch_list=outs)
+    expected = [2 + big, 2 + big, 2 - big, big - 2, 2 * big, 7, 0, 2, 8, True, False]
+    assert [value.item() for value in fetched] == expected
+
+
+def test_an_integer_that_an_attribute_does_not_hold_is_refused() -> None:
+    v = fluid.layers.fill_constant([1], "int64", 2)
+    for build in (
+        lambda: fluid.layers.scale(v, scale=2**53 + 1),
+        lambda: fluid.layers.scale(v, bias=2**53 + 1),
+        lambda: fluid.layers.increment(v, 2**53 + 1),
+        lambda: fluid.layers.fill_constant_batch_size_like(v, [1], "int64", 2**53 + 1),
+        lambda: fluid.layers.create_global_var([1], 2**53 + 1, "int64"),
+    ):
+        with pytest.raises(errors.InvalidArgument, match="9007199254740993 cannot be given exactly"):
+            build()
+
+
+def test_arithmetic_of_fractions_takes_other_numbers(exe: fluid.Executor) -> None:
+    x, count, wide = (
+        fluid.data(name, [3], dtype) for name, dtype in (("x", "float32"), ("n", "int32"), ("w", "float64"))
+    )
+    outs = [x / count, x + wide, x * count, x > count]
+    assert [core.dtype_name(out.dtype) for out in outs] == ["float32"] * 3 + ["bool"]
+    fed = {"x": np.array([1, 3, 5], np.float32), "n": np.array([2, 4, 4], np.int32), "w": np.array([0.5, 1, 2])}
+    values = exe.run(feed=fed, fetch_list=outs)
+    for value, expected in zip(values, ([0.5, 0.75, 1.25], [1.5, 4, 7], [2, 12, 20], [False, False, True])):
+        np.testing.assert_array_equal(value, expected)
+    with pytest.raises(errors.TypeMismatch, match="int32"):
+        count * x  # of whole numbers, which would lose the fractions
+
+
 def test_arithmetic_with_the_wrong_things_is_refused() -> None:
     a = fluid.layers.data("a", [3])
     n = fluid.layers.data("n", [3], dtype="int64")
@@ -219,7 +256,7 @@ def test_arithmetic_with_the_wrong_things_is_refused() -> None:
     with pytest.raises(TypeError, match="int64"):
         n * 0.5
     with pytest.raises(TypeError, match="no value"):
-        bool(a)
+        bool(a > 0)
 
 
 def test_serialisation_gives_back_the_same_program(exe: fluid.Executor) -> None:
@@ -434,3 +471,13 @@ def test_arithmetic_is_added_to_the_variables_own_program(exe: fluid.Executor) -
         out = (1 - x) / x
     (value,) = exe.run(feed={"x": np.array([0.5, 2], np.float32)}, fetch_list=[out])
     assert value.tolist() == [1, -0.5]
+
+
+def test_a_variable_by_its_name() -> None:
+    x = fluid.data("x", [None, 4])
+    assert fluid.framework._get_var("x") is x
+    other = fluid.Program()
+    y = other.global_block().create_var("y")
+    assert fluid.framework._get_var("y", other) is y
+    with pytest.raises(errors.NotFound, match="'y'"):
+        fluid.framework._get_var("y")

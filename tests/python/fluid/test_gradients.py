@@ -122,6 +122,23 @@ def test_no_grad_set_keeps_a_backward_pass_from_what_is_fed(exe: fluid.Executor)
     assert not fluid.default_main_program().global_block().has_var("x@GRAD")
 
 
+def test_parameters_that_stop_gradients_are_passed_over(exe: fluid.Executor) -> None:
+    # As Fluid's detectors freeze the scales of their first layers.
+    x = fed("x")
+    frozen, named, trained = (layers.create_parameter([4], "float32", name=name) for name in ("frozen", "named", "w"))
+    frozen.stop_gradient = True
+    loss = layers.reduce_sum(x * frozen * named * trained)
+    pairs = fluid.backward.append_backward(loss, no_grad_set={named})
+    assert [parameter.name for parameter, _ in pairs] == ["w"]
+    block = fluid.default_main_program().global_block()
+    assert not block.has_var("frozen@GRAD")
+    exe.run(fluid.default_startup_program())
+    scope = fluid.global_scope()
+    values = [np.array(scope.find_var(name).get_tensor()) for name in ("frozen", "named")]
+    (gradient,) = exe.run(feed={"x": X}, fetch_list=[pairs[0][1]])
+    np.testing.assert_allclose(gradient, X.sum(0) * values[0] * values[1], rtol=1e-5)
+
+
 def test_no_gradient_passes_where_the_shape_alone_is_read(exe: fluid.Executor) -> None:
     x = fed("x")
     fed("y")

@@ -188,7 +188,7 @@ def test_volumes_that_do_not_fit_are_refused() -> None:
             layer(x, 2, filter_size=(2, 2))
         with pytest.raises(errors.InvalidArgument, match="3 groups"):
             layer(x, 3, filter_size=2, groups=3)
-        with pytest.raises(errors.InvalidArgument, match="without filters"):
+        with pytest.raises(errors.InvalidArgument, match="needs filters"):
             layer(x, 3, filter_size=2, param_attr=False)
     with pytest.raises(errors.InvalidArgument, match="pool_size"):
         layers.pool3d(x)
@@ -380,3 +380,31 @@ def test_a_pyramid_has_one_size_for_all_images(exe: fluid.Executor, kind: str) -
         np.testing.assert_allclose(got, np.concatenate(expected, 1), rtol=1e-5)
     with pytest.raises(errors.InvalidArgument, match="pooling_type"):
         layers.spp(images(), 2, "median")
+
+
+def test_volumes_of_another_size(exe: fluid.Executor) -> None:
+    x, last = layers.data("x", [2, 2, 3, 4]), layers.data("last", [2, 3, 4, 2])
+    size = layers.data("size", [3], dtype="int32", append_batch_size=False)
+    depth = layers.fill_constant([1], "int32", 4)
+    outs = [
+        layers.resize_trilinear(x, [4, 6, 8], align_corners=False),
+        layers.resize_trilinear(x, scale=2, align_corners=False),
+        layers.image_resize(x, size, resample="TRILINEAR", align_corners=False, data_format="NCDHW"),
+        layers.resize_trilinear(x, [depth, 6, 8], align_corners=False),
+        layers.resize_trilinear(last, [4, 6, 8], align_corners=False, data_format="NDHWC"),
+    ]
+    assert [out.shape for out in outs[:2]] == [(-1, 2, 4, 6, 8)] * 2
+    assert outs[3].shape == (-1, 2, -1, 6, 8)
+    volume = np.random.default_rng(3).uniform(size=(1, 2, 2, 3, 4)).astype(np.float32)
+    feed = {"x": volume, "last": np.moveaxis(volume, 1, -1).copy(), "size": np.array([4, 6, 8], np.int32)}
+    first, *others, of_last = exe.run(feed=feed, fetch_list=outs)
+    for other in [*others, np.moveaxis(of_last, -1, 1)]:
+        np.testing.assert_array_equal(other, first)
+    np.testing.assert_array_equal(first[:, :, ::2, ::2, ::2], volume)
+    for arguments, part in (
+        ({"out_shape": [2, 2]}, "depth and height and width"),
+        ({"out_shape": [2, 2, 2], "data_format": "NCHW"}, "'NCDHW' or 'NDHWC'"),
+        ({}, "out_shape or scale"),
+    ):
+        with pytest.raises(errors.InvalidArgument, match=part):
+            layers.resize_trilinear(x, **arguments)

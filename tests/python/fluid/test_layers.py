@@ -568,7 +568,7 @@ def test_every_kind_of_sequence_pool_trains(kind: str, expected: list[float]) ->
     np.testing.assert_allclose(np.asarray(got).ravel(), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("attr", ["use_cudnn", "use_mkldnn", "is_test", "op_role", "workspace_size_MB"])
+@pytest.mark.parametrize("attr", ["use_cudnn", "use_mkldnn", "is_test", "workspace_size_MB"])
 def test_attributes_that_choose_a_library_make_no_difference(attr: str) -> None:
     x = constant(np.array([[-1, 2]], np.float32))
     plain, chosen = fluid.layers.relu(x), fluid.layers.relu(x, **{attr: 1})

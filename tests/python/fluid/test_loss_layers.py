@@ -60,7 +60,7 @@ def test_nce_refuses_what_does_not_fit() -> None:
     for distribution in (None, [0.5, 0.5], [0.0, 0.0, 0.0], [-1.0, 1.0, 1.0]):
         with pytest.raises(errors.InvalidArgument, match="3 probabilities"):
             layers.nce(x, label, 3, sampler="custom_dist", custom_dist=distribution)
-    with pytest.raises(errors.InvalidArgument, match="without weights"):
+    with pytest.raises(errors.InvalidArgument, match="needs weights"):
         layers.nce(x, label, 3, param_attr=False)
     with pytest.raises(errors.InvalidArgument, match=r"\[N, D\]"):
         layers.nce(layers.data("cube", [2, 2]), label, 3)
@@ -262,3 +262,107 @@ def test_numbers_that_do_not_lie_far_from_their_mean(exe: fluid.Executor) -> Non
     assert got.shape == (1000, 20)
     assert np.abs(got - 1).max() <= 1
     np.testing.assert_allclose([got.mean(), got.std()], [1, 0.5 * 0.88], atol=0.01)
+
+
+def softmax_loss(logits: np.ndarray) -> np.ndarray:
+    """-log of the probability of the first column."""
+    return np.log(np.exp(logits - logits[:, :1]).sum(1, keepdims=True))
+
+
+def test_sampled_softmax_learns_classes(exe: fluid.Executor) -> None:
+    x, label = rows("x", CLASSES), rows("label", 1, "int64")
+    logits = layers.fc(x, CLASSES)
+    loss = layers.mean(layers.sampled_softmax_with_cross_entropy(logits, label, 3, seed=5))
+    whole = layers.mean(layers.softmax_with_cross_entropy(logits, label))
+    test = fluid.default_main_program().clone(for_test=True)
+    fluid.optimizer.SGD(4.0).minimize(loss)
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.eye(CLASSES, dtype=np.float32), "label": np.arange(CLASSES).reshape(-1, 1)}
+    before = exe.run(test, feed=feed, fetch_list=[whole])[0]
+    for seed in range(1, 60):
+        (op,) = (op for op in fluid.default_main_program().global_block().ops if op.type == "sample_logits")
+        op._set_attr("seed", seed)
+        exe.run(feed=feed, fetch_list=[loss])
+    assert exe.run(test, feed=feed, fetch_list=[whole])[0] < before / 3
+
+
+def test_sampled_softmax_of_all_classes_is_nearly_that_of_all(exe: fluid.Executor) -> None:
+    """Every class is drawn, with a probability near 1."""
+    x, label = rows("x", 5), rows("label", 1, "int64")
+    sampled = layers.sampled_softmax_with_cross_entropy(x, label, 5, seed=2)
+    whole = layers.softmax_with_cross_entropy(x, label)
+    assert sampled.shape == (-1, 1)
+    feed = {"x": RNG.uniform(-1, 1, (6, 5)).astype(np.float32), "label": RNG.integers(0, 5, (6, 1))}
+    a, b = exe.run(feed=feed, fetch_list=[sampled, whole])
+    np.testing.assert_allclose(a, b, atol=0.2)
+
+
+@pytest.mark.parametrize("num_true", [1, 2])
+def test_sampled_softmax_of_classes_of_ones_own(exe: fluid.Executor, num_true: int) -> None:
+    x, label = rows("x", 6), rows("label", num_true, "int64")
+    samples = rows("samples", num_true + 2, "int64")
+    probabilities = rows("probabilities", num_true + 2)
+    x.stop_gradient = False
+    loss = layers.sampled_softmax_with_cross_entropy(
+        x,
+        label,
+        2,
+        num_true,
+        use_customized_samples=True,
+        customized_samples=samples,
+        customized_probabilities=probabilities,
+    )
+    (gradient,) = fluid.gradients(loss, x)
+    labels = np.array([[0, 1], [2, 3], [4, 0]])[:, :num_true]
+    drawn = np.concatenate([labels, [[5, 4]] * 3], 1)
+    feed = {
+        "x": RNG.uniform(-1, 1, (3, 6)).astype(np.float32),
+        "label": labels,
+        "samples": drawn,
+        "probabilities": RNG.uniform(0.2, 1, drawn.shape).astype(np.float32),
+    }
+    got, slope = exe.run(feed=feed, fetch_list=[loss, gradient])
+    logits = np.take_along_axis(feed["x"], drawn, 1) - np.log(feed["probabilities"])
+    hit = (drawn == 4) & (labels == 4).any(1, keepdims=True)
+    hit[:, :num_true] = False
+    logits[hit] = -1e20
+    each = [softmax_loss(np.roll(logits, -k, 1)) for k in range(num_true)]
+    np.testing.assert_allclose(got, np.mean(each, 0), rtol=1e-5)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    p[:, :num_true] -= 1 / num_true
+    expected = np.zeros((3, 6))
+    for row in range(3):
+        np.add.at(expected[row], drawn[row], p[row])
+    np.testing.assert_allclose(slope, expected, atol=1e-6)
+
+
+def test_sampled_softmax_refuses_what_does_not_fit() -> None:
+    x, label = rows("x", 6), rows("label", 2, "int64")
+    with pytest.raises(errors.InvalidArgument, match=r"'label' has to be .*num_true"):
+        layers.sampled_softmax_with_cross_entropy(x, label, 3)
+    with pytest.raises(errors.InvalidArgument, match="customized_samples and customized_probabilities"):
+        layers.sampled_softmax_with_cross_entropy(x, label, 3, 2, use_customized_samples=True)
+    with pytest.raises(errors.InvalidArgument, match="num_samples"):
+        layers.sampled_softmax_with_cross_entropy(x, label, 7, 2)
+
+
+def test_a_model_of_clicks_counts_in_its_embeddings(exe: fluid.Executor) -> None:
+    ids, counts = layers.data("ids", [1], dtype="int64"), layers.data("counts", [2])
+    table = fluid.ParamAttr("table", initializer=fluid.initializer.Constant(1.0))
+    embedded = layers.embedding(ids, [3, 5], param_attr=table)
+    out = layers.continuous_value_model(embedded, counts, use_cvm=False)
+    assert out.shape == (-1, 3)
+    fluid.optimizer.SGD(1.0).minimize(layers.reduce_sum(out))
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"ids": np.array([[0], [2]]), "counts": np.array([[1, 0], [2, 1]], np.float32)})
+    rows = np.asarray(fluid.global_scope().find_var("table").get_tensor())
+    np.testing.assert_array_equal(rows, [[0, 1, 0, 0, 0], [1] * 5, [-1, 0, 0, 0, 0]])
+
+
+def test_similarity_focus_is_a_mask(exe: fluid.Executor) -> None:
+    x = layers.data("x", [2, 2, 2])
+    mask = layers.similarity_focus(x, axis=1, indexes=(1,))
+    assert mask.shape == (-1, 2, 2, 2)
+    images = np.array([[[[0, 0], [0, 0]], [[1, 2], [3, 9]]]], np.float32)
+    got = exe.run(feed={"x": images}, fetch_list=[mask])[0]
+    np.testing.assert_array_equal(got, np.tile(np.eye(2), (1, 2, 1, 1)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 from nets import fed_regression
@@ -480,3 +483,60 @@ def test_what_is_no_error_clip_is_refused() -> None:
         fluid.optimizer.SGD(RATE).minimize(loss)
     with pytest.raises(errors.InvalidArgument, match=r"ErrorClipByValue: nothing lies between min=2\.0 and max=1\.0"):
         fluid.clip.ErrorClipByValue(1.0, 2.0)
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+def test_the_state_has_fluids_names(name: str | None) -> None:
+    infix = f"{name}_" if name else ""
+    kinds: dict[Callable[..., fluid.optimizer.Optimizer], list[str]] = {
+        partial(fluid.optimizer.Momentum, momentum=0.9): ["velocity"],
+        fluid.optimizer.Adagrad: ["moment"],
+        partial(fluid.optimizer.RMSProp, centered=True): ["mean_grad", "mean_square", "momentum"],
+        fluid.optimizer.Adam: ["beta1_pow_acc", "beta2_pow_acc", "moment1", "moment2"],
+        fluid.optimizer.Lamb: ["beta1_pow_acc", "beta2_pow_acc", "moment1", "moment2"],
+        fluid.optimizer.Adamax: ["beta1_pow_acc", "inf_norm", "moment"],
+        fluid.optimizer.DecayedAdagrad: ["moment"],
+        fluid.optimizer.Adadelta: ["_avg_squared_grad", "_avg_squared_update"],
+        fluid.optimizer.Ftrl: ["linear", "squared"],
+        partial(fluid.optimizer.LarsMomentum, momentum=0.9): ["velocity"],
+    }
+    for optimizer, states in kinds.items():
+        main = fluid.Program()
+        with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
+            x = fluid.layers.data("x", [3])
+            loss = fluid.layers.mean(fluid.layers.fc(x, 1, bias_attr=False))
+            optimizer(learning_rate=0.1, name=name).minimize(loss)
+        got = {var.name for var in main.list_vars() if var.persistable}
+        assert got - {"learning_rate_0"} == {"fc_0.w_0", *(f"fc_0.w_0_{infix}{state}_0" for state in states)}
+
+
+def test_two_optimizers_in_one_program_go_one_after_the_other(exe: fluid.Executor) -> None:
+    """As in Fluid: the second goes by what the first has made of the weights."""
+    layers = fluid.layers
+    x = layers.data("x", [1])
+    h = layers.fc(x, 1, param_attr=fluid.ParamAttr("w", fluid.initializer.Constant(3.0)), bias_attr=False)
+    first = layers.mean(layers.square(h))
+    fluid.optimizer.SGD(0.25).minimize(first)
+    second = layers.mean(
+        layers.fc(h, 1, param_attr=fluid.ParamAttr("v", fluid.initializer.Constant(2.0)), bias_attr=False)
+    )
+    fluid.optimizer.SGD(0.5).minimize(second)
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"x": np.ones((1, 1), np.float32)}, fetch_list=[first, second])
+    values = {name: np.array(fluid.global_scope().find_var(name).get_tensor()).item() for name in "wv"}
+    assert values == {"w": (3 - 0.25 * 6) - 0.5 * 2, "v": 2 - 0.5 * 3}
+
+
+def test_gradients_of_the_same_weights_are_computed_before_they_are_applied(exe: fluid.Executor) -> None:
+    layers = fluid.layers
+    x = layers.data("x", [1])
+    h = layers.fc(x, 1, param_attr=fluid.ParamAttr("w", fluid.initializer.Constant(3.0)), bias_attr=False)
+    losses = [layers.mean(layers.square(h)), layers.mean(layers.square(layers.square(h)))]
+    optimizers = [fluid.optimizer.SGD(0.25), fluid.optimizer.SGD(0.125)]
+    gradients = [optimizer.backward(loss) for optimizer, loss in zip(optimizers, losses)]
+    for optimizer, pairs in zip(optimizers, gradients):
+        optimizer.apply_gradients(pairs)
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"x": np.ones((1, 1), np.float32)})
+    (w,) = (np.array(fluid.global_scope().find_var("w").get_tensor()).item(),)
+    assert w == 3 - 0.25 * 6 - 0.125 * 4 * 27

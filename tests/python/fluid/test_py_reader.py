@@ -425,17 +425,23 @@ def test_a_loaders_rows_get_the_declared_dimensions_of_one(exe: fluid.Executor, 
     reader.reset()
 
 
-def test_a_loaders_rows_of_another_shape_are_refused(exe: fluid.Executor) -> None:
+def test_a_loaders_rows_of_another_shape_stay_as_they_are(exe: fluid.Executor) -> None:
     """Of as many elements, but in another arrangement: rearranging them would be wrong without a word."""
     reader = fluid.layers.py_reader(2, [[-1, 3, 2], [-1]], ["float32", "int64"], use_double_buffer=False)
-    read = fluid.layers.read_file(reader)
+    rows, _ = fluid.layers.read_file(reader)
+    total = rows + fluid.layers.create_parameter([3, 2], "float32")
     exe.run(fluid.default_startup_program())
-    samples = [(np.zeros((2, 3), np.float32), 0)] * 2
-    reader.decorate_loader(DataLoader(samples, batch_size=2))
-    reader.start()
-    with pytest.raises(errors.InvalidArgument, match=r"expected shape \[-1, 3, 2\], got \[2, 2, 3\]"):
-        exe.run(fetch_list=read)
-    reader.reset()
+    samples = [(np.arange(6, dtype=np.float32).reshape(2, 3), 0)] * 2
+    for fetched in (rows, total):
+        reader.decorate_loader(DataLoader(samples, batch_size=2))
+        reader.start()
+        program = fluid.default_main_program()._prune([fetched])
+        if fetched is rows:
+            assert exe.run(program, fetch_list=[rows])[0].tolist() == [[[0, 1, 2], [3, 4, 5]]] * 2
+        else:
+            with pytest.raises(errors.InvalidArgument, match=rf"'{rows.name}' is declared as float32 \[-1, 3, 2\]"):
+                exe.run(program, fetch_list=[total])
+        reader.reset()
 
 
 def test_the_end_of_scopes_and_readers_runs_no_callback_that_would_swallow_an_interrupt(exe: fluid.Executor) -> None:

@@ -24,6 +24,14 @@ def _nce() -> Variable:
     return fluid.default_main_program().global_block().ops[-1].output("SampleLabels")[0]
 
 
+def _sampled_softmax() -> Variable:
+    label = layers.assign(np.zeros((4, 1), np.int64))
+    logits = layers.fill_constant([4, 1000], "float32", 0.5)
+    layers.sampled_softmax_with_cross_entropy(logits, label, 20)
+    ops = [op for op in fluid.default_main_program().global_block().ops if op.type == "sample_logits"]
+    return ops[-1].output("Samples")[0]
+
+
 SEEDED: dict[str, Callable[[], Variable]] = {
     "random_crop": lambda: layers.random_crop(_rows(), [7]),
     "dropout": lambda: layers.dropout(_rows(), 0.5, seed=0),
@@ -36,6 +44,7 @@ UNSEEDED: dict[str, Callable[[], Variable]] = {
     "gaussian_random_batch_size_like": lambda: layers.gaussian_random_batch_size_like(_rows(), [-1, 5]),
     "sampling_id": lambda: layers.sampling_id(layers.fill_constant([20, 1000], "float32", 0.001)),
     "nce": _nce,
+    "sampled_softmax_with_cross_entropy": _sampled_softmax,
 }
 
 

@@ -132,9 +132,10 @@ def test_misuse_is_refused() -> None:
             getattr(rnn, method)(*arguments)
     with pytest.raises(errors.FailedPrecondition, match="no step"):
         rnn()
-    unknown = layers.data("unknown", [2], dtype="float32")
-    with pytest.raises(errors.InvalidArgument, match="'unknown'"), rnn.step():
-        rnn.step_input(unknown)
+    short = layers.data("short", [STEPS - 1, 2], append_batch_size=False, dtype="float32")
+    with pytest.raises(errors.InvalidArgument, match="'short' has to have 4 steps"), rnn.step():
+        rnn.step_input(x)
+        rnn.step_input(short)
     assert fluid.default_main_program().current_block_idx == 0
     with pytest.raises(errors.FailedPrecondition, match="described already"), rnn.step():
         pass
@@ -163,3 +164,66 @@ def test_an_incomplete_step_is_refused() -> None:
     with pytest.raises(errors.InvalidArgument, match="4 steps"), rnn.step():
         rnn.step_input(x)
         rnn.step_input(other)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_the_number_of_steps_may_be_known_at_run_time_only(exe: fluid.Executor, twice: bool) -> None:
+    outs = []
+    for steps in (STEPS, -1):
+        x = layers.data(f"words{steps}", [steps, -1, WIDTH], append_batch_size=False, dtype="float32")
+        x.stop_gradient = False
+        rnn = layers.StaticRNN()
+        with rnn.step():
+            word = rnn.step_input(x)
+            again = rnn.step_input(x) if twice else word
+            total = layers.reduce_sum(x)  # the whole sequence, in each step
+            before = rnn.memory(shape=[-1, HIDDEN], batch_ref=word)
+            hidden = layers.fc([word, before], HIDDEN, act="tanh", param_attr=["w", "u"], bias_attr="b")
+            rnn.update_memory(before, hidden)
+            rnn.output(hidden * total, layers.reduce_sum(again * 2.0, 1) + layers.reduce_sum(before, 1))
+        outs += rnn()
+    loss = layers.sum([layers.reduce_sum(layers.square(out)) for out in outs])
+    fluid.backward.append_backward(loss)
+    exe.run(fluid.default_startup_program())
+    feed = {f"words{steps}": WORDS for steps in (STEPS, -1)}
+    names = [f"words{steps}@GRAD" for steps in (STEPS, -1)]
+    a, a2, b, b2, da, db = exe.run(feed=feed, fetch_list=[*outs, *names])
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(a2, b2)
+    np.testing.assert_allclose(da, db, rtol=1e-5)
+    assert outs[2].shape == (-1, -1, HIDDEN)
+
+
+def test_what_counts_goes_from_step_to_step(exe: fluid.Executor) -> None:
+    """Dropout with a seed counts its runs in a variable of the program."""
+    seen = []
+    for steps in (STEPS, -1):
+        main, startup = fluid.Program(), fluid.Program()
+        main.random_seed = startup.random_seed = 7
+        with fluid.program_guard(main, startup), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
+            x = layers.data("words", [steps, -1, WIDTH], append_batch_size=False, dtype="float32")
+            x.stop_gradient = False
+            rnn = layers.StaticRNN()
+            with rnn.step():
+                word = rnn.step_input(x)
+                before = rnn.memory(shape=[-1, WIDTH], batch_ref=word)
+                rnn.update_memory(before, layers.dropout(word + before, 0.5))
+                rnn.step_output(layers.dropout(before + word, 0.5))
+            out = rnn()
+            test = main.clone(for_test=True)
+            fluid.backward.append_backward(layers.reduce_sum(layers.square(out)))
+            exe.run(startup)
+            counters = [name for name in main.global_block().vars if name.endswith(".run")]
+            values = [exe.run(main, feed={"words": WORDS}, fetch_list=[out, "words@GRAD"]) for _ in range(2)]
+            counts = [np.array(fluid.global_scope().find_var(name).get_tensor()).item() for name in counters]
+            calm = [exe.run(test, feed={"words": WORDS}, fetch_list=[out])[0] for _ in range(2)]
+            np.testing.assert_array_equal(*calm)
+            assert counts == [2 * STEPS] * 2
+            again = [np.array(fluid.global_scope().find_var(name).get_tensor()).item() for name in counters]
+            assert again == counts
+        seen.append(values)
+    for unrolled, repeated in zip(*seen):
+        for a, b in zip(unrolled, repeated):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+    assert not np.array_equal(seen[1][0][0], seen[1][1][0])
+    assert (seen[1][0][0][0] != seen[1][0][0][1]).any()

@@ -7,6 +7,7 @@ checks.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +36,8 @@ class Rows:
         many: rows enough for several blocks of work.
         known: see OpTest.
         by_row: whether the operator treats each row by itself after all.
+        ordinary: input slots that take no special numbers, probabilities say.
+        fractions: input slots that take no whole numbers either.
     """
 
     inputs: Callable[[int, int], Inputs]
@@ -47,6 +50,8 @@ class Rows:
     many: int = 20_000
     known: tuple[str, ...] = ()
     by_row: bool = True
+    ordinary: tuple[str, ...] = ()
+    fractions: tuple[str, ...] = ()
 
     def test(
         self, op_type: str, rows: int, width: int | None = None, dtype: Any = None, fill: Fill | None = None
@@ -58,12 +63,22 @@ class Rows:
         """
         inputs = self.inputs(rows, self.widths[0] if width is None else width)
         if fill is not None or dtype is not None:
-            inputs = {slot: _converted(value, np.dtype(dtype), fill) for slot, value in inputs.items()}
+            fills = dict.fromkeys(inputs, fill) | dict.fromkeys(self.fractions)
+            inputs = {slot: _converted(value, np.dtype(dtype), fills[slot]) for slot, value in inputs.items()}
         attrs = self.attrs
         if dtype is not None:
             number = int(core.convert_dtype(dtype))
             attrs = {k: number if k in ("dtype", "in_dtype") and v == _FLOAT64 else v for k, v in attrs.items()}
         return OpTest(op_type, inputs, attrs, dict.fromkeys((*self.outputs, *self.others)), self.known)
+
+    def special(self) -> Rows:
+        """The same use of special numbers."""
+
+        def inputs(rows: int, width: int) -> Inputs:
+            given = self.inputs(rows, width)
+            return {slot: value if slot in self.ordinary else _special(value) for slot, value in given.items()}
+
+        return replace(self, inputs=inputs)
 
 
 def _converted(value: Any, dtype: np.dtype[Any], fill: Fill | None) -> Any:
@@ -74,6 +89,30 @@ def _converted(value: Any, dtype: np.dtype[Any], fill: Fill | None) -> Any:
     if value.dtype != np.float64:
         return value
     return value.astype(dtype) if fill is None else fill(value.shape, dtype)
+
+
+#: Where functions overflow, underflow, have a kink or no value.
+SPECIAL = np.array(
+    [-np.inf, np.inf, np.nan, 0.0, -0.0, 1e-40, -1e-40, 2e-38, 0.5, -0.5, 1.0, -1.0, 2.0, -3.0, 88.5, -100.0],
+    np.float32,
+)
+
+
+def _special(value: Any) -> Any:
+    """Numbers from -3 to 3, all of which float32 has, with some of SPECIAL among them: many in small arrays, few in
+    large ones, of which else too little would remain but NaN. Single elements, rates and bounds, stay as they are.
+    """
+    if isinstance(value, list):
+        return [_special(item) for item in value]
+    if isinstance(value, tuple):
+        return _special(value[0]), value[1]
+    if value.dtype != np.float64 or value.size == 1:
+        return value
+    rng = np.random.default_rng(zlib.crc32(value.tobytes()))
+    values = rng.uniform(-3, 3, value.size).astype(np.float32)
+    chosen = rng.random(value.size) < (0.3 if value.size < 1000 else 0.02)
+    values[chosen] = rng.choice(np.array(SPECIAL, np.float32), int(chosen.sum()))
+    return values.reshape(value.shape).astype(np.float64)
 
 
 def numbers(*shape: int, low: float = 0.55, high: float = 0.95, seed: int = 1) -> np.ndarray:
@@ -101,6 +140,28 @@ def images(n: int, w: int) -> Inputs:
     return {"X": numbers(n, 4, w, w)}
 
 
+def regions(n: int, w: int) -> Inputs:
+    """A region of each image, across its border."""
+    corners = np.concatenate([numbers(n, 2, low=-1.2, seed=4), numbers(n, 2, low=1.3, high=4.2, seed=5)], 1)
+    return {**images(n, w), "ROIs": (corners, [[1] * n])}
+
+
+def deformed(n: int, w: int, masks: bool) -> Inputs:
+    """A convolution with filters of 3 × 3, which are moved to places between pixels."""
+    inputs = {
+        "Input": numbers(n, 4, w, w),
+        "Offset": numbers(n, 36, w, w, low=-0.9, high=-0.1, seed=4),
+        "Filter": numbers(4, 2, 3, 3, seed=5),
+    }
+    return {**inputs, "Mask": numbers(n, 18, w, w, seed=6)} if masks else inputs
+
+
+def boxes(*shape: int, seed: int = 1) -> np.ndarray:
+    """xmin, ymin, xmax, ymax."""
+    low = numbers(*shape, 4, seed=seed)
+    return low + np.array([0.0, 0.0, 1.0, 1.0])
+
+
 def volumes(n: int, w: int) -> Inputs:
     return {"X": numbers(n, 2, w, w, w)}
 
@@ -120,6 +181,8 @@ def probabilities(*shape: int, seed: int = 1) -> np.ndarray:
 
 
 ELEMENTWISE = ("add", "sub", "mul", "div", "max", "min", "pow")
+#: Decays that float32 has, too: 1 - 0.999 would be another number there.
+BETAS = {"beta1": 0.875, "beta2": 0.984375}
 COMPARISONS = ("less_than", "less_equal", "greater_than", "greater_equal", "equal", "not_equal")
 ACTIVATIONS = (
     *("abs", "acos", "asin", "atan", "brelu", "ceil", "cos", "elu", "erf", "exp", "floor", "gelu", "hard_shrink"),
@@ -181,7 +244,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         yield op_type, Rows(lambda n, w: {"X": numbers(n, 2, w)}, {"dim": [-2, 2]}, widths=(3, 1))
     for op_type in ("reduce_all", "reduce_any"):
         yield op_type, Rows(lambda n, w: {"X": bits(n, w)}, {"dim": [1], "keep_dim": True}, by=())
-    yield "expand", Rows(x, {"expand_times": [1, 3]}, lod=())
+    yield "expand", Rows(x, {"expand_times": [1, 3]})
     yield "pad", Rows(x, {"paddings": [0, 0, 2, 1], "pad_value": 1.0}, lod=())
     yield (
         "slice",
@@ -376,7 +439,13 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     )
     yield (
         "cross_entropy",
-        Rows(lambda n, w: {"X": probabilities(n, w), "Label": whole(n, 1, below=w)}, {}, ("Y",), lod=("Y",)),
+        Rows(
+            lambda n, w: {"X": probabilities(n, w), "Label": whole(n, 1, below=w)},
+            {},
+            ("Y",),
+            lod=("Y",),
+            ordinary=("X",),
+        ),
     )
     yield (
         "cross_entropy2",
@@ -386,6 +455,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             ("Y", "MatchX"),
             others=("XShape",),
             lod=("Y",),
+            ordinary=("X",),
         ),
     )
     yield (
@@ -395,6 +465,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             {"soft_label": True},
             ("Y",),
             lod=("Y",),
+            ordinary=("X",),
         ),
     )
     for attrs in ({}, {"soft_label": True}):
@@ -512,6 +583,98 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             lod=(),
         ),
     )
+    for op_type in ("deformable_conv", "deformable_conv_v1"):
+        masks = op_type == "deformable_conv"
+        yield (
+            op_type,
+            Rows(
+                lambda n, w, masks=masks: deformed(n, w, masks),
+                {"groups": 2, "deformable_groups": 2, "paddings": [1, 1]},
+                ("Output",),
+                by=("Input", "Offset", "Filter", *(["Mask"] if masks else [])),
+                widths=(3, 2),
+                known=("Filter",),
+                many=60,
+                lod=(),
+                ordinary=("Offset",),
+            ),
+        )
+    yield (
+        "deformable_psroi_pooling",
+        Rows(
+            lambda n, w: {
+                "Input": numbers(n, 4, w, w),
+                "ROIs": regions(n, w)["ROIs"],
+                "Trans": numbers(n, 4, 2, 2, low=-0.9, seed=6),
+            },
+            {"output_dim": 4, "pooled_height": 2, "pooled_width": 2, "part_size": [2, 2], "spatial_scale": 0.7},
+            ("Output",),
+            ("Input", "Trans"),
+            others=("TopCount",),
+            lod=None,
+            widths=(3, 1),
+            many=1000,
+            ordinary=("ROIs", "Trans"),
+        ),
+    )
+    for op_type, attrs, by in (
+        ("roi_pool", {}, ("X",)),
+        ("roi_align", {"sampling_ratio": -1}, ("X",)),
+        ("psroi_pool", {"output_channels": 1}, ("X",)),
+        ("prroi_pool", {}, ("X", "ROIs")),
+    ):
+        outputs = ("Out", "Argmax") if op_type == "roi_pool" else ("Out",)
+        attrs = {**attrs, "pooled_height": 2, "pooled_width": 2, "spatial_scale": 0.7}
+        yield (
+            op_type,
+            Rows(regions, attrs, outputs, by, lod=None, widths=(3, 1), many=1000, ordinary=("ROIs",)),
+        )
+    yield (
+        "box_decoder_and_assign",
+        Rows(
+            lambda n, w: {
+                "PriorBox": numbers(n, 4),
+                "PriorBoxVar": numbers(4, seed=4),
+                "TargetBox": numbers(n, 4 * w, seed=5),
+                "BoxScore": numbers(n, w, seed=6),
+            },
+            {"box_clip": 4.0},
+            ("DecodeBox", "OutputAssignBox"),
+            by=(),
+            lod=("OutputAssignBox",),
+            widths=(4, 1),
+            known=("PriorBoxVar",),
+        ),
+    )
+    yield (
+        "roi_perspective_transform",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, 4, w, w),
+                "ROIs": (np.tile([0.1, 0.2, 2.3, -0.4, 2.7, 1.9, -0.3, 2.2], (n, 1)), [[1] * n]),
+            },
+            {"transformed_height": 3, "transformed_width": 4},
+            ("Out", "Mask"),
+            others=("TransformMatrix",),
+            lod=None,
+            widths=(3, 1),
+            many=1000,
+            ordinary=("ROIs",),
+        ),
+    )
+    yield (
+        "grid_sampler",
+        Rows(
+            lambda n, w: {**images(n, w), "Grid": numbers(n, 3, 2, 2, low=-1.3, high=1.3, seed=4)},
+            {},
+            ("Output",),
+            ("X", "Grid"),
+            lod=(),
+            widths=(3, 1),
+            many=1000,
+            ordinary=("Grid",),
+        ),
+    )
     yield "temporal_shift", Rows(images, {"seg_num": 1, "shift_ratio": 0.3}, widths=(3, 1), many=3000)
     yield "pad2d", Rows(images, {"paddings": [1, 0, 0, 2]}, widths=(3, 1), many=3000, lod=())
     for kind in ("max", "avg"):
@@ -542,6 +705,20 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
     )
     for op_type in ("bilinear_interp", "nearest_interp"):
         yield op_type, Rows(images, {"out_h": 5, "out_w": 2}, widths=(3, 1), many=1000, lod=())
+    size = {"out_d": 2, "out_h": 5, "out_w": 3}
+    yield "trilinear_interp", Rows(volumes, size, widths=(3, 1), many=1000, lod=())
+    for use_cvm in (False, True):
+        yield (
+            "cvm",
+            Rows(
+                lambda n, w: {"X": numbers(n, w + 2), "CVM": numbers(n, 2, seed=4)},
+                {"use_cvm": use_cvm},
+                ("Y",),
+                lod=("Y",),
+                by=(),
+            ),
+        )
+    yield "similarity_focus", Rows(images, {"axis": 1, "indexes": [0, 2]}, widths=(3, 1), many=1000, by=())
     for op_type, maps, spatial, attrs in (
         ("conv2d", 6, 2, {"groups": 2}),
         ("depthwise_conv2d", 4, 2, {"groups": 4}),
@@ -569,6 +746,90 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
                 lod=("Output",),
             ),
         )
+
+    # boxes
+    yield "iou_similarity", Rows(lambda n, w: {"X": boxes(n), "Y": boxes(w, seed=4)}, by=())
+    yield (
+        "box_coder",
+        Rows(
+            lambda n, w: {"TargetBox": boxes(n), "PriorBox": boxes(w, seed=4)},
+            {"variance": [0.5, 0.5, 0.25, 0.25]},
+            ("OutputBox",),
+            by=(),
+            lod=("OutputBox",),
+            ordinary=("TargetBox", "PriorBox"),
+        ),
+    )
+    yield (
+        "box_coder",
+        Rows(
+            lambda n, w: {"TargetBox": numbers(n, w, 4), "PriorBox": boxes(w, seed=4)},
+            {"code_type": "decode_center_size"},
+            ("OutputBox",),
+            by=(),
+            lod=("OutputBox",),
+            ordinary=("PriorBox",),
+        ),
+    )
+    yield (
+        "box_clip",
+        Rows(
+            lambda n, w: {
+                "Input": (5 * boxes(sum(lengths_of(n)[0]), w), lengths_of(n)),
+                "ImInfo": numbers(n, 3, low=1, high=5, seed=4),
+            },
+            {},
+            ("Output",),
+            by=(),
+            lod=None,
+            ordinary=("ImInfo",),
+        ),
+    )
+    yolo = {"anchors": [10, 13, 16, 30, 33, 23], "class_num": 2}
+    yield (
+        "yolo_box",
+        Rows(
+            lambda n, w: {"X": numbers(n, 21, w, w), "ImgSize": whole(n, 2, below=50, dtype=np.int32) + 9},
+            {**yolo, "conf_thresh": 0.7},
+            ("Boxes", "Scores"),
+            by=(),
+            lod=(),
+            widths=(3, 1),
+            many=600,
+        ),
+    )
+    yield (
+        "yolov3_loss",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, 14, w, w),
+                "GTBox": numbers(n, 3, 4, low=0.1, high=0.9, seed=4),
+                "GTLabel": whole(n, 3, below=2, dtype=np.int32),
+                "GTScore": numbers(n, 3, seed=5),
+            },
+            {**yolo, "anchor_mask": [0, 2], "downsample_ratio": 16, "ignore_thresh": 0.3},
+            ("Loss", "ObjectnessMask", "GTMatchMask"),
+            lod=(),
+            widths=(3, 1),
+            many=600,
+            ordinary=("GTBox", "GTScore"),
+            fractions=("GTBox",),
+        ),
+    )
+    yield (
+        "sigmoid_focal_loss",
+        Rows(
+            lambda n, w: {
+                "X": numbers(n, w),
+                "Label": whole(n, 1, below=w + 2, dtype=np.int32) - 1,
+                "FgNum": np.array([3], np.int32),
+            },
+        ),
+    )
+    yield (
+        "polygon_box_transform",
+        Rows(lambda n, w: {"Input": numbers(n, 4, w, w)}, {}, ("Output",), by=(), lod=("Output",), widths=(3, 1)),
+    )
 
     yield "im2sequence", Rows(images, {"kernels": [2, 2], "paddings": [1, 1, 0, 0]}, widths=(3, 1), many=1000, lod=None)
 
@@ -666,6 +927,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             ("Hidden", "Cell"),
             by=("Input",),
             others=("BatchGate", "BatchCellPreAct"),
+            ordinary=("Weight", "Bias"),  # infinity times what float32 takes for 0 is NaN
             lod=None,
             known=("Weight", "Bias"),
             many=3000,
@@ -682,6 +944,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             },
             {},
             ("Projection", "Cell"),
+            ordinary=("Weight", "Bias"),
             by=("Input",),
             others=("BatchGate", "BatchCellPreAct", "BatchHidden"),
             lod=None,
@@ -768,10 +1031,11 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
         ),
         ("proximal_gd", {}, {"l1": 0.1, "l2": 0.2}),
         ("proximal_adagrad", {"Moment": "MomentOut"}, {"l1": 0.1, "l2": 0.2}),
-        ("adam", {"Moment1": "Moment1Out", "Moment2": "Moment2Out"}, {}),
-        ("adamw", {"Moment1": "Moment1Out", "Moment2": "Moment2Out"}, {"coeff": 0.1}),
+        ("adam", {"Moment1": "Moment1Out", "Moment2": "Moment2Out"}, BETAS),
+        ("adamw", {"Moment1": "Moment1Out", "Moment2": "Moment2Out"}, {"coeff": 0.1, **BETAS}),
     ):
         powers = {"adam": ("Beta1Pow", "Beta2Pow"), "adamw": ("Beta1Pow", "Beta2Pow"), "adamax": ("Beta1Pow",)}
+        moves_on = tuple(f"{slot}Out" for slot in powers.get(op_type, ()) if op_type != "adamax")
         single = () if op_type == "adadelta" else ("LearningRate", *powers.get(op_type, ()))
         slots = ("Param", "Grad", *state)
         yield (
@@ -784,6 +1048,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
                 attrs,
                 ("ParamOut", *state.values()),
                 by=(),
+                others=moves_on,
                 known=single,
                 lod=(),
             ),
@@ -835,9 +1100,10 @@ def _others() -> Iterator[tuple[str, Rows]]:
                 **{slot: numbers(n, w, seed=i) for i, slot in enumerate(("Param", "Grad", "Moment1", "Moment2"))},
                 **{slot: np.array([0.5]) for slot in ("LearningRate", "Beta1Pow", "Beta2Pow")},
             },
-            {"weight_decay": 0.1},
+            {"weight_decay": 0.1, **BETAS},
             ("ParamOut", "Moment1Out", "Moment2Out"),
             by=(),
+            others=("Beta1PowOut", "Beta2PowOut"),
             known=("LearningRate", "Beta1Pow", "Beta2Pow"),
             lod=(),
         ),

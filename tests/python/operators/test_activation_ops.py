@@ -142,3 +142,11 @@ def test_nan_comes_through() -> None:
     for op_type in FUNCTIONS:
         (out,) = OpTest(op_type, {"X": x}).run()["Out"]
         assert np.isnan(np.asarray(out)).all(), op_type
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logarithms_of_denormals(dtype: Any) -> None:
+    smallest = np.finfo(dtype).smallest_subnormal
+    x = np.array([smallest, 3 * smallest, np.finfo(dtype).tiny / 2, np.finfo(dtype).tiny, *[1.0] * 30], dtype)
+    exponents = np.log(np.frexp(x)[0].astype(np.float64)) + np.frexp(x)[1] * math.log(2)
+    OpTest("log", {"X": x}, {}, {"Out": exponents.astype(dtype)}).check_outputs(rtol=1e-6, atol=0)

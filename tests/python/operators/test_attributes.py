@@ -131,6 +131,26 @@ def test_sizes_of_resized_images(op_type: str, inputs: dict[str, Any], attrs: di
     test.check_gradients(["X"])
 
 
+@pytest.mark.parametrize(
+    ("inputs", "attrs"),
+    [
+        ({"SizeTensor": [np.array([n], np.int32) for n in (4, 6, 9)]}, {}),
+        ({"OutSize": np.array([4, 6, 9], np.int32)}, {"scale": 2.0}),
+        ({"Scale": np.array([3.0], np.float32)}, {"out_d": 1}),
+        ({}, {"scale": 3.0}),
+    ],
+    ids=str,
+)
+def test_sizes_of_resized_volumes(inputs: dict[str, Any], attrs: dict[str, Any]) -> None:
+    x = numbers(1, 2, 2, 2, 3)
+    depth = 4 if "SizeTensor" in inputs or "OutSize" in inputs else 6
+    expected = outputs_of("trilinear_interp", {"X": x}, {"out_d": depth, "out_h": 6, "out_w": 9}, "Out")
+    known = ["SizeTensor", "OutSize", "Scale"]
+    test = OpTest("trilinear_interp", {"X": x, **inputs}, attrs, expected, known, fixed=["Scale"])
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
 @pytest.mark.parametrize("implementation", ["downgrade_in_infer", "upscale_in_train"])
 def test_dropout_in_a_test_has_a_gradient(implementation: str) -> None:
     attrs = {"dropout_prob": 0.4, "is_test": True, "dropout_implementation": implementation}

@@ -31,8 +31,9 @@ def step(dtype: Any = np.float64) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["float32", "float64"])
-def test_the_best_candidates_of_each_source_are_selected(dtype: Any) -> None:
+def test_the_best_candidates_of_each_source_are_selected(dtype: Any, rank: int) -> None:
     lod = [[2, 2], [1, 1, 1, 1]]
     outputs = {
         "selected_ids": (column(4, 2, 3, 8, dtype=np.int64), lod),
@@ -40,7 +41,9 @@ def test_the_best_candidates_of_each_source_are_selected(dtype: Any) -> None:
         "parent_idx": np.array([0, 1, 2, 3], np.int32),
     }
     attrs = {"level": 0, "beam_size": 2, "end_id": END}
-    OpTest("beam_search", step(dtype), attrs, outputs).check_outputs()
+    inputs = step(dtype)
+    inputs["pre_ids"] = inputs["pre_ids"].reshape(4, *[1] * (rank - 1))
+    OpTest("beam_search", inputs, attrs, outputs).check_outputs()
 
 
 def test_one_prefix_may_give_all_candidates() -> None:
@@ -86,6 +89,7 @@ def test_beam_search_refuses_what_does_not_fit() -> None:
     good, attrs = step(), {"beam_size": 2, "end_id": END}
     cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception], tuple[str, ...], str]] = [
         ({"pre_ids": good["pre_ids"][:3]}, {}, ValueError, ("pre_ids", "1]"), "build"),
+        ({"pre_ids": good["pre_ids"].reshape(2, 2, 1)}, {}, ValueError, ("pre_ids", "[4, 1, 1]"), "build"),
         ({"pre_scores": good["pre_scores"].astype(np.float32)}, {}, TypeError, ("pre_scores", "float64"), "build"),
         ({"ids": (good["ids"][0][:, :2], good["ids"][1])}, {}, ValueError, ("ids",), "build"),
         ({}, {"beam_size": 0}, ValueError, ("beam_size",), "build"),
@@ -144,3 +148,20 @@ def test_beam_search_decode_refuses_what_does_not_fit() -> None:
         decode([STEPS[0], STEPS[2]])
     with pytest.raises(errors.TypeMismatch, match="LoDTensorArray"):
         layers.beam_search_decode(layers.data("a", [1], dtype="int64"), layers.data("b", [1]), 2, END)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_sequences_are_followed_back_from_their_ends(dtype: str) -> None:
+    ids = np.array([[[2, 2], [6, 1]], [[3, 9], [6, 1]], [[0, 1], [9, 0]]], dtype)
+    parents = np.array([[[0, 0], [1, 1]], [[1, 0], [1, 0]], [[0, 0], [0, 1]]], dtype)
+    out = np.array([[[2, 2], [1, 6]], [[3, 3], [6, 1]], [[0, 1], [9, 0]]], dtype)
+    OpTest("gather_tree", {"Ids": ids, "Parents": parents}, {}, {"Out": out}).check_outputs()
+
+
+def test_a_beam_that_is_not_there_is_refused() -> None:
+    ids = np.zeros((2, 1, 2), np.int64)
+    for parent in (2, -1):
+        inputs = {"Ids": ids, "Parents": np.full_like(ids, parent)}
+        OpTest("gather_tree", inputs, {}).check_refused(IndexError, "input Parents", str(parent), when="run")
+    OpTest("gather_tree", {"Ids": ids, "Parents": ids[:1]}, {}).check_refused(ValueError, "input Parents")
+    OpTest("gather_tree", {"Ids": ids[0], "Parents": ids[0]}, {}).check_refused(ValueError, "input Ids")

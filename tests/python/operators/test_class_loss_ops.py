@@ -103,6 +103,28 @@ def test_softmax_with_cross_entropy_along_an_axis(shape: tuple[int, ...], axis: 
     wrong.check_refused(ValueError, "axis", "4")
 
 
+@pytest.mark.parametrize("axis", [-1, 0])
+@pytest.mark.parametrize("of", [-np.inf, np.inf, np.nan])
+def test_ignored_rows_have_no_loss_whatever_their_logits(of: float, axis: int) -> None:
+    logits = np.array([[1.0, 2.0, 3.0], [of] * 3, [0.5, 0.25, of], [-1.0, 2.0, 0.0]])
+    label = np.array([[0], [-1], [-1], [2]])
+    loss = np.array([[-np.log(softmax(logits[:1])[0, 0])], [0.0], [0.0], [-np.log(softmax(logits[3:])[0, 2])]])
+    one_hot = np.zeros((4, 3))
+    one_hot[0, 0] = one_hot[3, 2] = 1
+    gradient = np.zeros((4, 3))
+    gradient[[0, 3]] = softmax(logits[[0, 3]]) - one_hot[[0, 3]]
+    if axis == 0:
+        logits, label, loss, gradient = logits.T, label.T, loss.T, gradient.T
+    attrs = {"ignore_index": -1, "axis": axis}
+    test = OpTest(
+        "softmax_with_cross_entropy", {"Logits": logits, "Label": label}, attrs, {"Softmax": None, "Loss": loss}
+    )
+    test.check_outputs()
+    (probabilities,) = test.run()["Softmax"]
+    given = {"Softmax": np.asarray(probabilities), "Label": label, "Loss@GRAD": np.ones_like(loss)}
+    OpTest("softmax_with_cross_entropy_grad", given, attrs, {"Logits@GRAD": gradient}).check_outputs()
+
+
 def test_a_softmax_along_the_rows_leaves_no_sequences() -> None:
     logits = (RNG.uniform(-1, 1, (3, 2)), [[1, 2]])
     outputs = {"Softmax": (softmax(logits[0], 0), [[1, 2]]), "Loss": -np.log(softmax(logits[0], 0)[:1])}

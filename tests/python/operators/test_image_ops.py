@@ -249,6 +249,44 @@ def test_pooling_with_padding_that_differs_before_and_after(kind: str, algorithm
     test.check_gradients(["X"])
 
 
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize(
+    ("size", "strides", "paddings", "ceil_mode"),
+    [([7, 3], [7, 1], [0, 0], False), ([5, 5], [2, 4], [0, 0], True), ([9, 4], [3, 3], [1, 0], False)],
+    ids=str,
+)
+def test_a_window_that_is_larger_than_the_image_is_cut_at_its_edge(
+    size: list[int], strides: list[int], paddings: list[int], ceil_mode: bool, kind: str, exclusive: bool
+) -> None:
+    """If it hangs over by less than a stride: Fluid's number of windows is truncated towards 0, and one more."""
+    x = distinct(2, 2, 5, 3)
+    if ceil_mode:
+        x = x[:, :, :3, :2]  # over by 2 and 3, of strides of 2 and 4
+    axes = []
+    for n, k, step, around in zip(x.shape[2:], size, strides, paddings):
+        span = n + 2 * around - k + (step - 1 if ceil_mode else 0)
+        count = int(span / step) + 1
+        axes.append([range(max(o * step - around, 0), min(o * step - around + k, n)) for o in range(count)])
+
+    def average(window: np.ndarray) -> Any:
+        return window.mean(-1) if exclusive else window.sum(-1) / np.prod(size)
+
+    expected = pooled(x, axes, average if kind == "avg" else lambda window: window.max(-1))
+    attrs = {"pooling_type": kind, "ksize": size, "strides": strides, "paddings": paddings}
+    attrs |= {"ceil_mode": ceil_mode, "exclusive": exclusive}
+    test = OpTest("pool2d", {"X": x}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+
+
+@pytest.mark.parametrize(("size", "stride", "ceil_mode"), [(5, 1, False), (6, 2, False), (7, 2, True)])
+def test_a_window_that_hangs_over_too_far_is_refused(size: int, stride: int, ceil_mode: bool) -> None:
+    """There Fluid would count no window, or fewer."""
+    attrs = {"ksize": [size, 1], "strides": [stride, 1], "ceil_mode": ceil_mode}
+    OpTest("pool2d", {"X": distinct(1, 1, 4, 4)}, attrs).check_refused(ValueError, "X", "height")
+
+
 def test_pool3d_over_the_whole_volume() -> None:
     x = distinct(2, 2, 2, 3, 2)
     for kind, function in (("max", np.max), ("avg", np.mean)):
@@ -534,6 +572,7 @@ LAST: dict[str, tuple[str, tuple[int, ...], tuple[int, ...] | None, dict[str, An
         {"strides": [2, 1, 1], "dilations": [1, 1, 2]},
     ),
     "bilinear": ("bilinear_interp", (2, 3, 4, 3), None, {"out_h": 3, "out_w": 5}),
+    "trilinear": ("trilinear_interp", (2, 3, 2, 4, 3), None, {"out_d": 3, "out_h": 3, "out_w": 5}),
     "bilinear, scaled": ("bilinear_interp", (1, 2, 2, 3), None, {"scale": 1.7, "align_corners": False}),
     "nearest": ("nearest_interp", (2, 3, 4, 2), None, {"out_h": 2, "out_w": 5, "align_corners": False}),
     "one channel": ("nearest_interp", (2, 1, 4, 2), None, {"out_h": 2, "out_w": 5}),
@@ -596,6 +635,7 @@ def test_any_layout_is_channels_first(case: str) -> None:
         ("pool3d", 3),
         ("bilinear_interp", 2),
         ("nearest_interp", 2),
+        ("trilinear_interp", 3),
     ],
 )
 def test_channels_last_refuses_what_does_not_fit(op_type: str, rank: int) -> None:
@@ -608,6 +648,8 @@ def test_channels_last_refuses_what_does_not_fit(op_type: str, rank: int) -> Non
         inputs, out = {"Input": x, "Filter": numbers(4, 4, *[1] * rank)}, "Output"
     slot = next(iter(inputs))
     attrs = {"out_h": 2, "out_w": 2} if name == "data_layout" else {}
+    if op_type == "trilinear_interp":
+        attrs["out_d"] = 2
 
     def refuse(changed: dict[str, np.ndarray], attrs: dict[str, Any], *parts: str) -> None:
         OpTest(op_type, {**inputs, **changed}, attrs, {out: None}, known=["Filter"]).check_refused(ValueError, *parts)

@@ -10,7 +10,7 @@ from headrace.testing import OpTest
 RNG = np.random.default_rng(31)
 
 
-@pytest.mark.parametrize("shape", [(5, 2), (3, 2, 2, 2), (2, 2, 3), (2, 2, 1, 2, 2), (4, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 2), (3, 2, 2, 2), (2, 2, 3), (2, 2, 1, 2, 2), (4, 1), (2, 2, 4, 4)], ids=str)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("attrs", [{}, {"is_test": True}, {"use_global_stats": True}], ids=str)
 def test_batch_norm(attrs: dict[str, bool], layout: str, shape: tuple[int, ...]) -> None:
@@ -36,6 +36,32 @@ def test_batch_norm(attrs: dict[str, bool], layout: str, shape: tuple[int, ...])
     test = OpTest("batch_norm", inputs, given, outputs)
     test.check_outputs()
     test.check_gradients(["X", "Scale", "Bias"], ["Y"], tolerance=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3000, 300), (200, 7, 3, 5), (40, 2, 20, 20)], ids=str)
+def test_batch_norm_of_many_rows_or_channels(shape: tuple[int, ...]) -> None:
+    """So many that several blocks of rows and of columns are summed up."""
+    x, dy = (RNG.normal(3, 2, shape).astype(np.float32) for _ in range(2))
+    channels, axes, over_channels = shape[1], (0, *range(2, len(shape))), (1, -1, *[1] * (len(shape) - 2))
+    scale, bias = (RNG.uniform(0.5, 1.5, channels).astype(np.float32) for _ in range(2))
+    wide = x.astype(np.float64)
+    mean, inverse = wide.mean(axes), 1 / np.sqrt(wide.var(axes) + 1e-5)
+    h = (wide - mean.reshape(over_channels)) * inverse.reshape(over_channels)
+    y = h * scale.reshape(over_channels) + bias.reshape(over_channels)
+    zeros, ones = np.zeros(channels, np.float32), np.ones(channels, np.float32)
+    inputs = {"X": x, "Scale": scale, "Bias": bias, "Mean": zeros, "Variance": ones}
+    outputs = {"Y": y.astype(np.float32), "SavedMean": mean.astype(np.float32)}
+    outputs |= {"SavedVariance": inverse.astype(np.float32)}
+    OpTest("batch_norm", inputs, {}, {**outputs, "MeanOut": None, "VarianceOut": None}).check_outputs(2e-5, 2e-5)
+
+    dbias, dscale = dy.astype(np.float64).sum(axes), (dy * h).sum(axes)
+    count = x.size / channels
+    within = dy - (dbias / count).reshape(over_channels) - h * (dscale / count).reshape(over_channels)
+    dx = (scale * inverse).reshape(over_channels) * within
+    given = {"X": x, "Scale": scale, "Y@GRAD": dy, **{k: outputs[k] for k in ("SavedMean", "SavedVariance")}}
+    gradients = {"X@GRAD": dx, "Scale@GRAD": dscale, "Bias@GRAD": dbias}
+    expected = {name: value.astype(np.float32) for name, value in gradients.items()}
+    OpTest("batch_norm_grad", given, {}, expected).check_outputs(1e-4, 2e-5 * count**0.5)
 
 
 @pytest.mark.parametrize("axis", [1, 2])

@@ -338,6 +338,49 @@ def test_interpolation(op_type: str, corners: bool, mode: int, size: tuple[int, 
     test.check_gradients(["X"])
 
 
+def along(x: np.ndarray, axis: int, size: int, corners: bool, mode: int) -> np.ndarray:
+    """Linear interpolation along one dimension."""
+    n = x.shape[axis]
+    shared = 1 if corners else 0
+    ratio = (n - shared) / (size - shared) if size > 1 else 0.0
+    at = np.arange(size) * ratio
+    if not corners and mode == 0:
+        at = np.maximum((np.arange(size) + 0.5) * ratio - 0.5, 0)
+    low = np.minimum(at.astype(int), n - 1)
+    share = (at - low).reshape(-1, *[1] * (x.ndim - axis - 1))
+    return np.take(x, low, axis) * (1 - share) + np.take(x, np.minimum(low + 1, n - 1), axis) * share
+
+
+@pytest.mark.parametrize("size", [(3, 6, 5), (1, 1, 1), (2, 2, 7), (4, 3, 4)], ids=str)
+@pytest.mark.parametrize(("corners", "mode"), [(True, 1), (False, 1), (False, 0)])
+def test_interpolation_of_volumes(corners: bool, mode: int, size: tuple[int, int, int]) -> None:
+    """One dimension after the other."""
+    x = RNG.uniform(-1, 1, (2, 2, 2, 3, 4))
+    expected = x
+    for axis, extent in enumerate(size, 2):
+        expected = along(expected, axis, extent, corners, mode)
+    attrs = {"align_corners": corners, "align_mode": mode, **dict(zip(("out_d", "out_h", "out_w"), size))}
+    test = OpTest("trilinear_interp", {"X": x}, attrs, {"Out": expected})
+    test.check_outputs()
+    test.check_gradients(["X"])
+    last = {**attrs, "data_layout": "NDHWC"}
+    moved = OpTest("trilinear_interp", {"X": np.moveaxis(x, 1, -1).copy()}, last, {"Out": np.moveaxis(expected, 1, -1)})
+    moved.check_outputs()
+    moved.check_gradients(["X"])
+
+
+def test_interpolation_of_volumes_refuses_what_does_not_fit() -> None:
+    x = np.zeros((1, 2, 2, 2, 2))
+    for inputs, attrs, part in (
+        ({"X": x}, {"out_h": 2, "out_w": 2}, "out_d"),
+        ({"X": x[0]}, {"out_d": 2, "out_h": 2, "out_w": 2}, "[N, C, D, H, W]"),
+        ({"X": x[:, :, :0]}, {"out_d": 2, "out_h": 2, "out_w": 2}, "not empty"),
+        ({"X": x, "OutSize": np.array([2, 2], np.int32)}, {}, "OutSize"),
+        ({"X": x, "SizeTensor": [np.array([2], np.int32)] * 2}, {}, "expected 3 variables, depth, height, width"),
+    ):
+        OpTest("trilinear_interp", inputs, attrs, {"Out": None}).check_refused(ValueError, part)
+
+
 def test_interpolated_bytes_are_rounded_down() -> None:
     x = np.array([10, 20, 41], np.uint8).reshape(1, 1, 1, 3)
     attrs = {"out_h": 1, "out_w": 5}

@@ -115,7 +115,7 @@ def test_what_cannot_be_saved_or_loaded_is_refused(tmp_path: Path) -> None:
         load("load", tmp_path / "nothing")
     with pytest.raises(OSError, match="folder"):
         save("save", tmp_path / "x" / "below a file", one)
-    with pytest.raises(errors.DataLoss, match="more than the 1 variables"):
+    with pytest.raises(errors.DataLoss, match="more than the 1 tensors"):
         save("save_combine", tmp_path / "two", one * 2)
         load("load_combine", tmp_path / "two")
     with pytest.raises(errors.DataLoss, match="out1"):
@@ -136,3 +136,20 @@ def test_the_layer_loads_into_a_variable(tmp_path: Path) -> None:
         assert exe.run(fetch_list=[twice])[0].tolist() == [6.0, 8.0]
         with pytest.raises(NotImplementedError, match="load_as_fp16"):
             layers.load(weight, str(tmp_path / "w"), load_as_fp16=True)
+
+
+@pytest.mark.parametrize("kept", [0, 30, -1], ids=["nothing", "a part", "all but a byte"])
+def test_a_file_that_is_cut_off_changes_none_of_the_variables(tmp_path: Path, kept: int) -> None:
+    path, scope = tmp_path / "all", fluid.Scope()
+    save("save_combine", path, [(np.ones(3), []), (np.ones((2, 2)), [])])
+    path.write_bytes(path.read_bytes()[:kept])
+    program = fluid.Program()
+    block = program.global_block()
+    out = [block.create_var(name, shape, "float64", persistable=True) for name, shape in (("a", [3]), ("b", [2, 2]))]
+    for var in out:
+        scope.var(var.name).get_tensor().set(np.full(var.shape, 7.0), fluid.CPUPlace())
+    block.append_op("load_combine", {}, {"Out": out}, {"file_path": str(path)})
+    with pytest.raises(errors.DataLoss):
+        fluid.Executor().run(program, {}, [], scope=scope)
+    for var in out:
+        np.testing.assert_array_equal(np.array(scope.var(var.name).get_tensor()), np.full(var.shape, 7.0))

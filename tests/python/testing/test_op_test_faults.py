@@ -11,6 +11,7 @@ import pytest
 
 import headrace.fluid as fluid
 from headrace import sysconfig
+from headrace.fluid import core
 from headrace.testing import OpTest
 
 SOURCE = Path(__file__).parents[2] / "testing/faulty_op.cc"
@@ -70,3 +71,23 @@ def test_faults_of_float16_are_found() -> None:
 def test_gradients_that_need_a_lod_are_found() -> None:
     with pytest.raises(AssertionError, match="test_faulty: the gradient of X_0 needs the LoD"):
         faulty("gradient without LoD").check_gradients(["X"])
+
+
+def test_results_that_must_not_be_written_in_place_are_found() -> None:
+    with pytest.raises(AssertionError, match="test_faulty: Out_out_0 differs where Out_out_0 has the memory of X_0"):
+        faulty("in place").check_outputs()
+    faulty("gradient in place").check_outputs()
+    with pytest.raises(AssertionError, match="test_faulty_grad: X_0@GRAD differs where X_0@GRAD has the memory of Out"):
+        faulty("gradient in place").check_gradients(["X"])
+
+
+def test_elements_that_are_read_though_only_the_shape_may_be_are_found() -> None:
+    faulty("gradient shape only").check_outputs()
+    with pytest.raises(AssertionError, match=r"test_faulty_grad: .* where X_0 has no elements"):
+        faulty("gradient shape only").check_gradients(["X"])
+
+
+def test_what_is_declared_of_memory_can_be_seen() -> None:
+    info = core.op_info("test_faulty_grad")
+    assert info["in_place"] == [("X@GRAD", "Out@GRAD")]
+    assert {slot["name"]: slot["shape_only"] for slot in info["inputs"]} == {"X": True, "Out@GRAD": False}

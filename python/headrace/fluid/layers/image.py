@@ -132,7 +132,7 @@ def _filters(helper: LayerHelper, attr: ParamAttrLike, shape: list[int], **kwarg
     weight = helper.create_parameter(attr, shape, **kwargs)
     if weight is None:
         raise errors.InvalidArgument(
-            f"layers.{helper.layer_type}: there is no layer without filters (param_attr=False)"
+            f"layers.{helper.layer_type}: param_attr=False is not supported; the layer needs filters"
         )
     return weight
 
@@ -541,7 +541,7 @@ def maxout(x: Variable, groups: int, name: str | None = None) -> Variable:
 
 
 def pixel_shuffle(x: Variable, upscale_factor: int) -> Variable:
-    """Larger images of [N, C, H, W]: ``upscale_factor``² channels of a pixel become a square of pixels (Shi et al.,
+    """Larger images of [N, C, H, W]: upscale_factor² channels of a pixel become a square of pixels (Shi et al.,
     2016).
 
     Returns:

@@ -24,6 +24,7 @@ __all__ = [
     "multi_pass",
     "open_files",
     "open_recordio_file",
+    "parallel",
     "py_reader",
     "random_data_generator",
     "read_file",
@@ -35,6 +36,11 @@ __all__ = [
 Spec = tuple[list[int], int, int]
 
 
+def _dims(shape: Sequence[int | None]) -> list[int]:
+    """Dimensions as a program declares them: None and, as in Fluid, anything below 0 are -1, which fits any extent."""
+    return [-1 if d is None else max(int(d), -1) for d in shape]
+
+
 def data(
     name: str,
     shape: Sequence[int],
@@ -44,15 +50,16 @@ def data(
     type: VarType = VarType.LOD_TENSOR,
     stop_gradient: bool = True,
 ) -> Variable:
-    """A variable whose value is fed.
+    """A variable whose value is fed. That may have other extents, another rank or LoD than is declared here, and be of
+    integers, where the operators that use it can work with that.
 
     Args:
         shape: with ``append_batch_size`` that of a sample: the batch's dimension, -1, is put before it unless it has a
-            -1 itself.
+            -1 itself. None and what is below 0 are taken for -1.
     """
     if not isinstance(shape, (list, tuple)):
         raise errors.TypeMismatch(f"layers.data: the shape of '{name}' has to be a list or tuple, got {shape!r}")
-    shape = [-1 if d is None else int(d) for d in shape]
+    shape = _dims(shape)
     if append_batch_size and all(d >= 0 for d in shape):
         shape = [-1, *shape]
     return (
@@ -85,7 +92,8 @@ def py_reader(
 
     Args:
         capacity: how many batches the queue holds at most.
-        shapes: of the tensors of a batch; -1 fits anything.
+        shapes: of the tensors of a batch; -1, or anything below 0, fits anything. As with ``layers.data``, batches may
+            differ from what is declared as far as the operators can work with them.
         dtypes: one for each shape.
         lod_levels: one for each shape; None: 0 for all.
         name: of the reader; None: numbered.
@@ -116,6 +124,19 @@ def create_py_reader_by_data(
     )
 
 
+def _has_queue(scope: core.Scope, base: str) -> bool:
+    existing = scope.find_var(f"{base}.queue")
+    return existing is not None and existing.is_initialized()
+
+
+def _free_name(scope: core.Scope) -> str:
+    """For a reader: two programs that share parameters, built in guards of unique_name, do not share readers."""
+    base = unique_name.generate("create_py_reader")
+    while _has_queue(scope, base):
+        base = unique_name.generate("create_py_reader")
+    return base
+
+
 def _py_reader(
     capacity: int,
     shapes: Sequence[Sequence[int]],
@@ -135,23 +156,23 @@ def _py_reader(
             f"got {len(shapes)} shapes, {len(dtypes)} dtypes and {len(lod_levels)} LoD levels"
         )
     specs = [
-        ([-1 if d is None else int(d) for d in shape], int(core.convert_dtype(dtype)), int(lod_level))
+        (_dims(shape), int(core.convert_dtype(dtype)), int(lod_level))
         for shape, dtype, lod_level in zip(shapes, dtypes, lod_levels)
     ]
     startup = default_startup_program()
     main = default_main_program()
     scope = global_scope()
-    base = unique_name.generate("create_py_reader") if name is None else name
+    base = _free_name(scope) if name is None else name
     reader_name = f"{base}.reader" if use_double_buffer else base
     queue_name = f"{base}.queue"
     for program in (startup, main):
         for taken in (base, reader_name):
             if program.global_block().has_var(taken):
                 raise errors.AlreadyExists(f"py_reader '{base}': the name is taken by another variable of the program")
-    if (existing := scope.find_var(queue_name)) is not None and existing.is_initialized():
+    if _has_queue(scope, base):
         raise errors.AlreadyExists(f"py_reader '{base}': there is one of this name in the scope already")
-    if not tensor_names:
-        tensor_names = [f"{base}.out_{i}" for i in range(len(specs))]
+    if not tensor_names:  # errors about what is fed name the variables that read_file will return
+        tensor_names = _read_names(len(specs))
 
     queue = init_queue(scope, queue_name, capacity, specs, tensor_names)
     source = FeedSource(
@@ -167,7 +188,7 @@ def _py_reader(
         "create_py_reader",
         {"blocking_queue": queue_name},
         {"Out": reader_name},
-        _contract(specs),
+        {**_contract(specs), "need_check_feed": [0] * len(specs)},
     )
     reader = _reader_in_main(reader_name, specs, source)
     return double_buffer(reader, name=base) if use_double_buffer else reader
@@ -207,6 +228,11 @@ def batch(reader: Variable, batch_size: int) -> ReaderVariable:
 def multi_pass(reader: Variable, pass_num: int) -> ReaderVariable:
     """A reader that reads ``reader``, which must be able to begin again, ``pass_num`` times in each pass."""
     return _decorated_reader("create_multi_pass_reader", reader, {"pass_num": pass_num}, None)
+
+
+def parallel(reader: Variable) -> ReaderVariable:
+    """A reader of the batches of ``reader``, each to whichever of several threads asks first."""
+    return _decorated_reader("create_threaded_reader", reader, {}, None)
 
 
 def random_data_generator(
@@ -295,7 +321,7 @@ def _file_reader(
             f"got {len(shapes)} shapes, {len(dtypes)} dtypes and {len(lod_levels)} LoD levels"
         )
     specs = [
-        ([-1 if d is None else int(d) for d in shape], int(core.convert_dtype(dtype)), int(level))
+        (_dims(shape), int(core.convert_dtype(dtype)), int(level))
         for shape, dtype, level in zip(shapes, dtypes, lod_levels)
     ]
     name = unique_name.generate(op_type)
@@ -316,6 +342,10 @@ def _contract(specs: Sequence[Spec]) -> dict[str, list[int]]:
     }
 
 
+#: Readers that give other batches than they read, or in another order.
+_REGROUPING = ("create_batch_reader", "create_multi_pass_reader", "create_shuffle_reader")
+
+
 def _decorated_reader(
     op_type: str, reader: Variable, attrs: dict[str, Any], name: str | None, specs: list[Spec] | None = None
 ) -> ReaderVariable:
@@ -328,6 +358,8 @@ def _decorated_reader(
         raise errors.AlreadyExists(f"reader '{name}': the name is taken by another variable of the program")
     decorated = _reader_in_main(name, reader.specs if specs is None else specs, reader._source)
     block.append_op(op_type, {"UnderlyingReader": reader}, {"Out": decorated}, attrs)
+    if reader._source is not None and op_type in _REGROUPING:
+        reader._source.regrouped_by = op_type
     return decorated
 
 
@@ -424,6 +456,12 @@ class Preprocessor:
         return self._block
 
 
+def _read_names(count: int) -> list[str]:
+    """Names for the variables that are read from a file."""
+    base = unique_name.generate("read_file")
+    return [f"{base}.tmp_{i}" for i in range(count)]
+
+
 def read_file(reader: Variable) -> Any:
     """Takes the next batch from ``reader`` in each run.
 
@@ -433,12 +471,12 @@ def read_file(reader: Variable) -> Any:
     if not isinstance(reader, ReaderVariable):
         raise errors.TypeMismatch(f"read_file takes a reader, got {reader!r}")
     block = default_main_program().current_block()
-    base = unique_name.generate("read_file")
+    names = reader._source.take_read_names(len(reader.specs)) if reader._source is not None else None
+    if names is None or any(block._find_var_recursive(name) is not None for name in names):
+        names = _read_names(len(reader.specs))
     out = [
-        block.create_var(
-            name=f"{base}.tmp_{i}", shape=shape, dtype=dtype, lod_level=lod_level, stop_gradient=True, is_data=True
-        )
-        for i, (shape, dtype, lod_level) in enumerate(reader.specs)
+        block.create_var(name=name, shape=shape, dtype=dtype, lod_level=lod_level, stop_gradient=True, is_data=True)
+        for name, (shape, dtype, lod_level) in zip(names, reader.specs)
     ]
     block.append_op("read", {"Reader": reader}, {"Out": out})
     return out[0] if len(out) == 1 else out

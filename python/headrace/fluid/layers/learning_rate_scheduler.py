@@ -38,12 +38,14 @@ Rate = Union[float, Variable]
 @contextlib.contextmanager
 def _schedule() -> Iterator[None]:
     """Within it, layers belong to training: a test computes no rates and must not count."""
-    with default_main_program()._backward_guard():
+    with default_main_program()._lr_schedule_guard():
         yield
 
 
-def _step(begin: int = 0) -> Variable:
-    """The number of the run, float32 [1]. ``begin``: that of the first run, if the program has no counter yet."""
+def _decay_step_counter(begin: int = 0) -> Variable:
+    """The number of the run, float32 [1], for schedules of your own. ``begin``: that of the first run, if the program
+    has no counter yet.
+    """
     step = tensor.cast(nn.autoincreased_step_counter(_COUNTER, begin), "float32")
     step.stop_gradient = True
     return step
@@ -81,7 +83,7 @@ def noam_decay(d_model: float, warmup_steps: float) -> Variable:
     _check_positive(d_model, "d_model", "noam_decay")
     _check_positive(warmup_steps, "warmup_steps", "noam_decay")
     with _schedule():
-        step = _step(begin=1)
+        step = _decay_step_counter(begin=1)
         least = nn.elementwise_min(ops.pow(step, factor=-0.5), step * math.pow(warmup_steps, -1.5))
         return least * math.pow(d_model, -0.5)
 
@@ -91,7 +93,7 @@ def exponential_decay(learning_rate: Rate, decay_steps: int, decay_rate: float, 
     _check_rate(learning_rate, "learning_rate", "exponential_decay")
     _check_positive(decay_steps, "decay_steps", "exponential_decay")
     with _schedule():
-        exponent = _quotient(_step(), decay_steps, staircase)
+        exponent = _quotient(_decay_step_counter(), decay_steps, staircase)
         return nn.elementwise_pow(_constant(decay_rate), exponent) * learning_rate
 
 
@@ -100,7 +102,7 @@ def natural_exp_decay(learning_rate: Rate, decay_steps: int, decay_rate: float, 
     _check_rate(learning_rate, "learning_rate", "natural_exp_decay")
     _check_positive(decay_steps, "decay_steps", "natural_exp_decay")
     with _schedule():
-        return ops.exp(_quotient(_step(), decay_steps, staircase) * -float(decay_rate)) * learning_rate
+        return ops.exp(_quotient(_decay_step_counter(), decay_steps, staircase) * -float(decay_rate)) * learning_rate
 
 
 def inverse_time_decay(learning_rate: Rate, decay_steps: int, decay_rate: float, staircase: bool = False) -> Variable:
@@ -108,7 +110,7 @@ def inverse_time_decay(learning_rate: Rate, decay_steps: int, decay_rate: float,
     _check_rate(learning_rate, "learning_rate", "inverse_time_decay")
     _check_positive(decay_steps, "decay_steps", "inverse_time_decay")
     with _schedule():
-        return learning_rate / (_quotient(_step(), decay_steps, staircase) * float(decay_rate) + 1.0)
+        return learning_rate / (_quotient(_decay_step_counter(), decay_steps, staircase) * float(decay_rate) + 1.0)
 
 
 def polynomial_decay(
@@ -127,7 +129,7 @@ def polynomial_decay(
     _check_rate(learning_rate, "learning_rate", "polynomial_decay")
     _check_positive(decay_steps, "decay_steps", "polynomial_decay")
     with _schedule():
-        step, steps = _step(), _constant(decay_steps)
+        step, steps = _decay_step_counter(), _constant(decay_steps)
         if cycle:
             steps *= nn.elementwise_max(ops.ceil(nn.elementwise_div(step, steps)), _constant(1))
         else:
@@ -150,7 +152,7 @@ def piecewise_decay(boundaries: Sequence[float], values: Sequence[float]) -> Var
     if list(boundaries) != sorted(boundaries):
         raise errors.InvalidArgument(f"layers.piecewise_decay: boundaries must be ascending, got {list(boundaries)}")
     with _schedule():
-        step = _step()
+        step = _decay_step_counter()
         if not boundaries:
             return _constant(values[0])
         rate = _rate_variable("learning_rate")
@@ -171,7 +173,7 @@ def cosine_decay(learning_rate: Rate, step_each_epoch: int, epochs: int) -> Vari
     _check_positive(step_each_epoch, "step_each_epoch", "cosine_decay")
     _check_positive(epochs, "epochs", "cosine_decay")
     with _schedule():
-        epoch = _quotient(_step(), step_each_epoch, down=True)
+        epoch = _quotient(_decay_step_counter(), step_each_epoch, down=True)
         return (ops.cos(epoch * (math.pi / epochs)) + 1.0) * 0.5 * learning_rate
 
 
@@ -182,7 +184,7 @@ def linear_lr_warmup(learning_rate: Rate, warmup_steps: int, start_lr: float, en
     _check_rate(learning_rate, "learning_rate", "linear_lr_warmup")
     _check_positive(warmup_steps, "warmup_steps", "linear_lr_warmup")
     with _schedule():
-        step = _step()
+        step = _decay_step_counter()
         rate = _rate_variable("learning_rate_warmup")
         then = learning_rate if isinstance(learning_rate, Variable) else _constant(learning_rate)
         with control_flow.Switch() as switch:

@@ -1,26 +1,20 @@
-"""Losses of a prediction, element by element unless said otherwise, and losses over many classes."""
+"""Losses of a prediction, element by element unless said otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from headrace import errors
 from headrace.fluid.framework import Variable
-from headrace.fluid.layer_helper import LayerHelper, append_layer, check_variable
+from headrace.fluid.layer_helper import append_layer, check_variable
 from headrace.fluid.layers import nn, ops
 from headrace.fluid.layers.control_flow import equal
 from headrace.fluid.layers.rearrange import expand, one_hot
-from headrace.fluid.layers.tensor import assign, cast, reshape, transpose
-from headrace.fluid.param_attr import ParamAttrLike
+from headrace.fluid.layers.tensor import cast, reshape, transpose
 
 __all__ = [
     "bpr_loss",
     "dice_loss",
     "hinge_loss",
-    "hsigmoid",
     "huber_loss",
     "kldiv_loss",
     "label_smooth",
@@ -28,9 +22,9 @@ __all__ = [
     "margin_rank_loss",
     "modified_huber_loss",
     "mse_loss",
-    "nce",
     "npair_loss",
     "rank_loss",
+    "sigmoid_focal_loss",
     "smooth_l1",
     "warpctc",
 ]
@@ -156,6 +150,21 @@ def smooth_l1(
     return append_layer("smooth_l1_loss", inputs, attrs, intermediate="Diff")
 
 
+def sigmoid_focal_loss(
+    x: Variable, label: Variable, fg_num: Variable, gamma: float = 2.0, alpha: float = 0.25
+) -> Variable:
+    """Cross entropy in which what is easy counts little (Lin et al., 2017). With p the probability of what is true,
+    -alpha (1 - p)^gamma log(p) / fg_num, and 1 - alpha in place of alpha where a class is not there; [N, C].
+
+    Args:
+        x: logits, [N, C].
+        label: int32 or int64 [N, 1]: 1 to C; 0 if it is none of the classes, -1 if the row does not count.
+        fg_num: int32 or int64 [1]: how many rows have a class.
+    """
+    inputs = {"X": x, "Label": label, "FgNum": fg_num}
+    return append_layer("sigmoid_focal_loss", inputs, {"gamma": float(gamma), "alpha": float(alpha)})
+
+
 def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Variable:
     """The mean of log(1 + exp(input[c] - input[label])) over all classes c but the label, [N, 1] (Hidasi et al., 2016).
 
@@ -164,155 +173,6 @@ def bpr_loss(input: Variable, label: Variable, name: str | None = None) -> Varia
         label: int64 [N, 1].
     """
     return append_layer("bpr_loss", {"X": input, "Label": label}, name=name, out_slot="Y")
-
-
-def _width(input: Variable, layer: str) -> int:
-    width = check_variable(input, "input", layer).shape[1] if len(input.shape) == 2 else -1
-    if width <= 0:
-        raise errors.InvalidArgument(
-            f"layers.{layer}: '{input.name}' must be [N, D] with a known D, got {list(input.shape)}"
-        )
-    return width
-
-
-def _alias_table(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each column of Walker's alias method its other class, and how probable its own one is (Vose, 1991)."""
-    n = len(probabilities)
-    own = probabilities * n
-    alias = np.arange(n, dtype=np.int32)
-    small, large = [i for i in range(n) if own[i] < 1], [i for i in range(n) if own[i] > 1]
-    while small and large:
-        less, more = small.pop(), large.pop()
-        alias[less] = more
-        own[more] -= 1 - own[less]
-        if own[more] != 1:
-            (small if own[more] < 1 else large).append(more)
-    return alias, np.minimum(own, 1).astype(np.float32)
-
-
-def nce(
-    input: Variable,
-    label: Variable,
-    num_total_classes: int,
-    sample_weight: Variable | None = None,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    num_neg_samples: int | None = None,
-    name: str | None = None,
-    sampler: str = "uniform",
-    custom_dist: Sequence[float] | None = None,
-    seed: int = 0,
-    is_sparse: bool = False,
-) -> Variable:
-    """Noise-contrastive estimation: a loss over many classes from the true ones and a few of noise (Gutmann and
-    Hyvärinen, 2010).
-
-    Args:
-        input: [N, D].
-        label: int64 [N, number of true classes].
-        sample_weight: [N, 1], a factor on each loss.
-        bias_attr: False: no bias.
-        num_neg_samples: how many classes of noise are drawn for a row; None: 10.
-        sampler: what noise is drawn from: "uniform", "log_uniform" (lower classes are more frequent) or "custom_dist".
-        custom_dist: the probability of each class, for "custom_dist".
-        seed: if given, the same noise in each run.
-        is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its classes.
-
-    Returns:
-        [N, 1].
-    """
-    samplers = {"uniform": 0, "log_uniform": 1, "custom_dist": 2}
-    if sampler not in samplers:
-        raise errors.InvalidArgument(f"layers.nce: sampler must be one of {', '.join(samplers)}, got {sampler!r}")
-    helper = LayerHelper("nce", name)
-    weight = helper.create_parameter(param_attr, [num_total_classes, _width(input, "nce")], input.dtype)
-    if weight is None:
-        raise errors.InvalidArgument("layers.nce: there is no layer without weights (param_attr=False)")
-    inputs: dict[str, Variable | None] = {
-        "Input": input,
-        "Label": check_variable(label, "label", "nce"),
-        "Weight": weight,
-        "Bias": helper.create_parameter(bias_attr, [num_total_classes, 1], input.dtype, is_bias=True),
-        "SampleWeight": sample_weight,
-    }
-    if sampler == "custom_dist":
-        probabilities = np.asarray([] if custom_dist is None else custom_dist, np.float64)
-        if probabilities.shape != (num_total_classes,) or (probabilities < 0).any() or not probabilities.sum() > 0:
-            raise errors.InvalidArgument(
-                f"layers.nce: custom_dist must be {num_total_classes} probabilities for sampler 'custom_dist'"
-            )
-        probabilities /= probabilities.sum()
-        alias, own = _alias_table(probabilities.copy())
-        inputs |= {
-            "CustomDistProbs": assign(probabilities.astype(np.float32)),
-            "CustomDistAlias": assign(alias),
-            "CustomDistAliasProbs": assign(own),
-        }
-    cost = helper.create_variable(input.dtype)
-    outputs = {
-        "Cost": cost,
-        "SampleLogits": helper.create_variable(input.dtype, stop_gradient=True),
-        "SampleLabels": helper.create_variable("int64", stop_gradient=True),
-    }
-    attrs = {
-        "num_total_classes": num_total_classes,
-        "num_neg_samples": 10 if num_neg_samples is None else num_neg_samples,
-        "seed": seed,
-        "sampler": samplers[sampler],
-        "is_sparse": is_sparse,
-    }
-    helper.append_op(inputs, outputs, attrs)
-    return cost
-
-
-def hsigmoid(
-    input: Variable,
-    label: Variable,
-    num_classes: int,
-    param_attr: ParamAttrLike = None,
-    bias_attr: ParamAttrLike = None,
-    name: str | None = None,
-    path_table: Variable | None = None,
-    path_code: Variable | None = None,
-    is_custom: bool = False,
-    is_sparse: bool = False,
-) -> Variable:
-    """-log of the probability of each label: the product of a sigmoid at each node on the way to it, down a binary tree
-    of the classes (Morin and Bengio, 2005).
-
-    Args:
-        input: [N, D].
-        label: int64 [N, 1].
-        num_classes: number of classes, or with ``is_custom`` of inner nodes.
-        bias_attr: False: no bias.
-        path_table: with ``is_custom`` the nodes on the way of each row, int64 [N, longest]; negative behind its end.
-        path_code: for each node whether the way goes on to the right (1) or to the left (0).
-        is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its nodes.
-
-    Returns:
-        [N, 1].
-    """
-    if is_custom and (path_table is None or path_code is None):
-        raise errors.InvalidArgument("layers.hsigmoid: a tree of one's own (is_custom) needs path_table and path_code")
-    if not is_custom and num_classes < 2:
-        raise errors.InvalidArgument(f"layers.hsigmoid: num_classes must be 2 or more, got {num_classes}")
-    helper = LayerHelper("hierarchical_sigmoid", name)
-    nodes = num_classes if is_custom else num_classes - 1
-    weight = helper.create_parameter(param_attr, [nodes, _width(input, "hsigmoid")], input.dtype)
-    if weight is None:
-        raise errors.InvalidArgument("layers.hsigmoid: there is no layer without weights (param_attr=False)")
-    inputs = {
-        "X": input,
-        "W": weight,
-        "Label": check_variable(label, "label", "hsigmoid"),
-        "Bias": helper.create_parameter(bias_attr, [nodes, 1], input.dtype, is_bias=True),
-        "PathTable": path_table if is_custom else None,
-        "PathCode": path_code if is_custom else None,
-    }
-    out = helper.create_variable(input.dtype)
-    steps = helper.create_variable(input.dtype, stop_gradient=True)
-    helper.append_op(inputs, {"Out": out, "PreOut": steps}, {"num_classes": num_classes, "is_sparse": is_sparse})
-    return out
 
 
 def warpctc(

@@ -11,7 +11,7 @@ from headrace.fluid.layer_helper import LayerHelper, check_variable
 from headrace.fluid.layers.nn import topk
 from headrace.fluid.layers.sequence import sequence_erase
 
-__all__ = ["accuracy", "auc", "chunk_eval", "edit_distance", "mean_iou", "precision_recall"]
+__all__ = ["accuracy", "auc", "chunk_eval", "detection_map", "edit_distance", "mean_iou", "precision_recall"]
 
 
 def accuracy(
@@ -127,6 +127,58 @@ def chunk_eval(
         counts["NumLabelChunks"],
         counts["NumCorrectChunks"],
     )
+
+
+def detection_map(
+    detect_res: Variable,
+    label: Variable,
+    class_num: int,
+    background_label: int = 0,
+    overlap_threshold: float = 0.3,
+    evaluate_difficult: bool = True,
+    has_state: Variable | None = None,
+    input_states: Sequence[Variable] | None = None,
+    out_states: Sequence[Variable] | None = None,
+    ap_version: str = "integral",
+) -> Variable:
+    """Mean average precision of what a detector has found, [1]: that counts as true which overlaps an object of its
+    class, if nothing with a greater score has found it.
+
+    Args:
+        detect_res: what was found, [found, 6] with LoD, a sequence for each image: class, score, box in parts of the
+            image; as ``detection_output`` and ``multiclass_nms`` give it.
+        label: the objects, [objects, 6] with LoD, a sequence for each image: class, whether it is difficult, box; or
+            [objects, 5]: class, box.
+        background_label: the class to leave out; -1: none.
+        overlap_threshold: how much more than that a box overlaps what it finds.
+        evaluate_difficult: whether difficult objects count.
+        has_state: int32 [1]: 0 if ``input_states`` do not count yet.
+        input_states: of the batches before: how many objects each class has, int32 [class_num, 1]; scores of what was
+            found and whether it was true, and whether it was false, [found, 2] with LoD, a sequence for each class.
+        out_states: variables for the same with this batch; may be ``input_states``.
+        ap_version: "integral", the area below precision over recall, or "11point", its mean at 11 recalls.
+    """
+    helper = LayerHelper("detection_map")
+    dtype = check_variable(detect_res, "detect_res", "detection_map").dtype
+    inputs = {"DetectRes": detect_res, "Label": check_variable(label, "label", "detection_map")}
+    if has_state is not None:
+        inputs["HasState"] = check_variable(has_state, "has_state", "detection_map")
+    for what, states in (("input_states", input_states), ("out_states", out_states)):
+        if states and len(states) != 3:
+            raise errors.InvalidArgument(f"layers.detection_map: {what} has to be three variables, got {len(states)}")
+    inputs.update(zip(("PosCount", "TruePos", "FalsePos"), input_states or ()))
+    accumulated = list(out_states or (helper.create_variable(t, stop_gradient=True) for t in ("int32", dtype, dtype)))
+    outputs = {"MAP": helper.create_variable(dtype, stop_gradient=True)}
+    outputs.update(zip(("AccumPosCount", "AccumTruePos", "AccumFalsePos"), accumulated))
+    attrs = {
+        "class_num": class_num,
+        "background_label": background_label,
+        "overlap_threshold": float(overlap_threshold),
+        "evaluate_difficult": evaluate_difficult,
+        "ap_type": ap_version,
+    }
+    helper.append_op(inputs, outputs, attrs)
+    return outputs["MAP"]
 
 
 def mean_iou(input: Variable, label: Variable, num_classes: int) -> tuple[Variable, Variable, Variable]:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid import initializer
-from headrace.fluid.framework import Variable
+from headrace.fluid import core, initializer
+from headrace.fluid.framework import OpRole, Variable
 from headrace.fluid.layer_helper import LayerHelper, append_layer, check_shape, check_variable
 from headrace.fluid.param_attr import ParamAttr, ParamAttrLike
 
@@ -105,7 +105,7 @@ def fc(
             )
         weight = helper.create_parameter(attr, [math.prod(rows), size], x.dtype)
         if weight is None:
-            raise errors.InvalidArgument("layers.fc: there is no layer without weights (param_attr=False)")
+            raise errors.InvalidArgument("layers.fc: param_attr=False is not supported; the layer needs weights")
         product = helper.create_variable(x.dtype)
         helper.append_op(
             {"X": x, "Y": weight},
@@ -359,7 +359,9 @@ def bilinear_tensor_product(
     helper = LayerHelper("bilinear_tensor_product", name)
     weight = helper.create_parameter(param_attr, [size, *widths], x.dtype)
     if weight is None:
-        raise errors.InvalidArgument("layers.bilinear_tensor_product: there is no layer without weights")
+        raise errors.InvalidArgument(
+            "layers.bilinear_tensor_product: param_attr=False is not supported; the layer needs weights"
+        )
     bias = helper.create_parameter(bias_attr, [1, size], x.dtype, is_bias=True)
     out = helper.create_variable(x.dtype)
     helper.append_op({"X": x, "Y": y, "Weight": weight, "Bias": bias}, {"Out": out})
@@ -414,7 +416,7 @@ def dropout(
     }
     helper.append_op(inputs, {"Out": out, "Mask": mask}, attrs)
     if counter is not None:
-        with program._backward_guard():  # a test must not count
+        with program._role_guard(OpRole.OPTIMIZE):  # a test must not count
             helper.append_op({"X": counter}, {"Out": counter}, {"step": 1.0}, type="increment")
     return out
 
@@ -501,7 +503,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
     if root.has_var(name):
         return root.var(name)
     counter = helper.create_global_variable(name, [1], "int64", initializer.Constant(begin - 1))
-    root._prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": float(step)})
+    root._prepend_op("increment", {"X": counter}, {"Out": counter}, {"step": core.exact_float(step, "the step")})
     return counter
 
 
@@ -570,7 +572,7 @@ def prelu(x: Variable, mode: str, param_attr: ParamAttrLike = None, name: str | 
         raise errors.InvalidArgument(f"layers.prelu: mode has to be 'all', 'channel' or 'element', got {mode!r}")
     alpha = helper.create_parameter(param_attr, shape[mode], x.dtype, default_initializer=initializer.Constant(0.25))
     if alpha is None:
-        raise errors.InvalidArgument("layers.prelu: there is no layer without slopes (param_attr=False)")
+        raise errors.InvalidArgument("layers.prelu: param_attr=False is not supported; the layer needs slopes")
     out = helper.create_variable(x.dtype)
     helper.append_op({"X": x, "Alpha": alpha}, {"Out": out}, {"mode": mode})
     return out
@@ -707,7 +709,11 @@ def scale(
     name: str | None = None,
 ) -> Variable:
     """scale · x + bias, or scale · (x + bias)."""
-    attrs = {"scale": float(scale), "bias": float(bias), "bias_after_scale": bias_after_scale}
+    attrs = {
+        "scale": core.exact_float(scale, "scale"),
+        "bias": core.exact_float(bias, "bias"),
+        "bias_after_scale": bias_after_scale,
+    }
     return append_layer("scale", {"X": x}, attrs, name, act)
 
 

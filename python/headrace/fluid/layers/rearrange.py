@@ -26,15 +26,11 @@ __all__ = [
     "gather",
     "gather_nd",
     "hash",
-    "image_resize",
-    "image_resize_short",
     "multiplex",
     "one_hot",
     "pad",
     "pad2d",
     "pad_constant_like",
-    "resize_bilinear",
-    "resize_nearest",
     "reverse",
     "scatter",
     "scatter_nd",
@@ -330,98 +326,3 @@ def space_to_depth(x: Variable, blocksize: int, name: str | None = None) -> Vari
     Fluid's order, that of YOLO v2.
     """
     return append_layer("space_to_depth", {"X": x}, {"blocksize": blocksize}, name)
-
-
-def image_resize(
-    input: Variable,
-    out_shape: Ints | None = None,
-    scale: float | Variable | None = None,
-    name: str | None = None,
-    resample: str = "BILINEAR",
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCHW",
-) -> Variable:
-    """Images [N, C, H, W] of another size.
-
-    Args:
-        out_shape: height and width of the result: two numbers, each of which may be a variable, int32 or int64 [1]; or
-            one, int32 [2].
-        scale: or what to multiply height and width by: a number, or a variable, float32 [1].
-        resample: "BILINEAR": the weighted mean of the four nearest pixels; "NEAREST": the nearest one.
-        actual_shape: as a variable for ``out_shape``, over which it has precedence.
-        align_corners: let the corner pixels of both images coincide.
-        align_mode: otherwise, for "BILINEAR": 0 lets the centers of pixels coincide, 1 their edges.
-        data_format: "NHWC": of [N, H, W, C], as the result is then.
-    """
-    if data_format not in ("NCHW", "NHWC"):
-        raise errors.InvalidArgument(
-            f"layers.image_resize: data_format has to be 'NCHW' or 'NHWC', got {data_format!r}"
-        )
-    kinds = {"BILINEAR": "bilinear_interp", "NEAREST": "nearest_interp"}
-    if resample not in kinds:
-        raise errors.InvalidArgument(f"layers.image_resize: resample must be one of {list(kinds)}, got {resample!r}")
-    known: list[int] = []
-    inputs: dict[str, Any] = {"X": check_variable(input, "input", "image_resize")}
-    attrs: dict[str, Any] = {"align_corners": align_corners, "align_mode": align_mode, "data_layout": data_format}
-    size = out_shape if actual_shape is None else actual_shape
-    if isinstance(size, Variable):
-        inputs["OutSize"] = size
-    elif size is not None:
-        if len(size) != 2:
-            raise errors.InvalidArgument(f"layers.image_resize: out_shape must be height and width, got {list(size)}")
-        given, sizes = ints_argument(list(size), "out_shape", "image_resize", "size", "OutSize", "SizeTensor")
-        inputs |= given
-        attrs["out_h"], attrs["out_w"] = known = sizes["size"]
-    elif isinstance(scale, Variable):
-        inputs["Scale"] = scale
-    elif scale is not None:
-        if not scale > 0:
-            raise errors.InvalidArgument(f"layers.image_resize: scale must be greater than 0, got {scale}")
-        attrs["scale"] = float(scale)
-    else:
-        raise errors.InvalidArgument("layers.image_resize: out_shape or scale is needed")
-    out = append_layer(kinds[resample], inputs, attrs, name)
-    if "SizeTensor" in inputs:
-        declare_known(out, [-1, -1, *known] if data_format == "NCHW" else [-1, *known, -1])
-    return out
-
-
-def image_resize_short(input: Variable, out_short_len: int, resample: str = "BILINEAR") -> Variable:
-    """Images [N, C, H, W], of a known size, of which the shorter side becomes ``out_short_len``; the ratio stays."""
-    dims = check_variable(input, "input", "image_resize_short").shape
-    if len(dims) != 4 or min(dims[2:]) <= 0:
-        raise errors.InvalidArgument(
-            f"layers.image_resize_short: '{input.name}' has to be [N, C, H, W] with a known size, got {list(dims)}"
-        )
-    short = min(dims[2:])
-    size = [out_short_len if extent == short else int(extent * (out_short_len / short) + 0.5) for extent in dims[2:]]
-    return image_resize(input, size, resample=resample)
-
-
-def resize_bilinear(
-    input: Variable,
-    out_shape: Ints | None = None,
-    scale: float | Variable | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    align_mode: int = 1,
-    data_format: str = "NCHW",
-) -> Variable:
-    """image_resize with weighted means."""
-    return image_resize(input, out_shape, scale, name, "BILINEAR", actual_shape, align_corners, align_mode, data_format)
-
-
-def resize_nearest(
-    input: Variable,
-    out_shape: Ints | None = None,
-    scale: float | Variable | None = None,
-    name: str | None = None,
-    actual_shape: Variable | None = None,
-    align_corners: bool = True,
-    data_format: str = "NCHW",
-) -> Variable:
-    """image_resize with the nearest pixels."""
-    return image_resize(input, out_shape, scale, name, "NEAREST", actual_shape, align_corners, data_format=data_format)

@@ -20,7 +20,9 @@ _ACTIVATIONS = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}
 def _weight(helper: LayerHelper, attr: ParamAttrLike, shape: list[int], input: Variable) -> Variable:
     weight = helper.create_parameter(attr, shape, input.dtype)
     if weight is None:
-        raise errors.InvalidArgument(f"layers.{helper.layer_type}: there is no layer without weights")
+        raise errors.InvalidArgument(
+            f"layers.{helper.layer_type}: param_attr=False is not supported; the layer needs weights"
+        )
     return weight
 
 
@@ -46,7 +48,7 @@ def _append_lstm(
     dtype = inputs["Input"].dtype
     bias = helper.create_parameter(bias_attr, [1, (7 if attrs["use_peepholes"] else 4) * width], dtype, is_bias=True)
     if bias is None:
-        raise errors.InvalidArgument(f"layers.{layer}: there is no layer without a bias (bias_attr=False)")
+        raise errors.InvalidArgument(f"layers.{layer}: bias_attr=False is not supported; the layer needs a bias")
     inputs["Bias"] = bias
     if (h_0 is None) != (c_0 is None):
         raise errors.InvalidArgument(f"layers.{layer}: h_0 and c_0 must be given together")

@@ -205,7 +205,7 @@ def row_conv(
     helper = LayerHelper("row_conv")
     filters = helper.create_parameter(param_attr, [future_context_size + 1, width], input.dtype)
     if filters is None:
-        raise errors.InvalidArgument("layers.row_conv: there is no layer without weights (param_attr=False)")
+        raise errors.InvalidArgument("layers.row_conv: param_attr=False is not supported; the layer needs weights")
     out = helper.create_variable(input.dtype)
     helper.append_op({"X": input, "Filter": filters}, {"Out": out})
     return helper.append_activation(out, act)
@@ -313,7 +313,7 @@ def sequence_conv(
     helper = LayerHelper("sequence_conv", name)
     filters = helper.create_parameter(param_attr, [filter_size * width, num_filters], input.dtype)
     if filters is None:
-        raise errors.InvalidArgument("layers.sequence_conv: there is no layer without filters (param_attr=False)")
+        raise errors.InvalidArgument("layers.sequence_conv: param_attr=False is not supported; the layer needs filters")
     out = helper.create_variable(input.dtype)
     start = -(filter_size // 2) if padding_start is None else padding_start
     attrs = {"contextLength": filter_size, "contextStart": start, "contextStride": filter_stride}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace import errors
 from headrace.fluid import unique_name
 from headrace.fluid.framework import Block, Operator, Variable
 from headrace.fluid.layer_helper import LayerHelper, check_variable
-from headrace.fluid.layers.tensor import concat, fill_constant_batch_size_like, split, squeeze, unsqueeze
+from headrace.fluid.layers.tensor import assign, concat, fill_constant_batch_size_like, split, squeeze, unsqueeze
 
 __all__ = ["StaticRNN"]
+
+#: Stands in a slot for no variable.
+_EMPTY_NAME = "@EMPTY@"
 
 
 class StaticRNN:
@@ -29,15 +32,16 @@ class StaticRNN:
             rnn.step_output(hidden)
         hiddens = rnn()  # [steps, N, 32]
 
-    The step is described once and unrolled when the description ends: its operators stand in the program once for each
-    step, so that losses are differentiated through it like through any others. What it uses from outside, parameters
-    above all, is shared by the steps. Steps may hold StaticRNNs themselves.
+    The step is described once. If the program knows the number of steps, it is unrolled when the description ends: its
+    operators stand in the program once for each step; otherwise, an operator ``recurrent`` runs it. Losses are
+    differentiated through it like through any others. What it uses from outside, parameters above all, is shared by the
+    steps. Steps may hold StaticRNNs themselves.
     """
 
     def __init__(self, name: str | None = None) -> None:
         self._helper = LayerHelper("static_rnn", name)
         self._block: Block | None = None  # while the step is described
-        self._steps = -1
+        self._steps: int | None = None  # -1: known at run time
         self._inputs: dict[str, Variable] = {}  # name within the step → the whole sequence
         self._memories: dict[str, Variable] = {}  # name within the step → what it begins with
         self._updates: dict[str, str] = {}  # memory → its next value, names within the step
@@ -61,28 +65,39 @@ class StaticRNN:
             self._check_complete()
         except BaseException:
             self._results = []
+            self._take_out(block)
             raise
         finally:
             program._rollback()
             self._block = None
-            ops = list(block.ops)
-            declared = {name: _declaration(variable) for name, variable in block.vars.items()}
-            for index in reversed(range(len(ops))):
-                block._remove_op(index)
-            for name in declared:
-                block._remove_var(name)
+        if self._steps == -1:
+            self._repeat(block)
+            return
+        ops, declared = self._take_out(block)
         self._unroll(ops, declared)
 
+    @staticmethod
+    def _take_out(block: Block) -> tuple[list[Operator], dict[str, dict[str, Any]]]:
+        """What was described, which leaves the program."""
+        ops = list(block.ops)
+        declared = {name: _declaration(variable) for name, variable in block.vars.items()}
+        for index in reversed(range(len(ops))):
+            block._remove_op(index)
+        for name in declared:
+            block._remove_var(name)
+        return ops, declared
+
     def step_input(self, x: Variable) -> Variable:
-        """What a step sees of ``x`` [steps, ...]: [...]. All inputs have the same number of steps, which is known."""
+        """What a step sees of ``x`` [steps, ...]: [...]. All inputs have the same number of steps."""
         block = self._current("step_input")
-        steps = check_variable(x, "x", "StaticRNN.step_input").shape[0] if x.shape else -1
-        if steps <= 0 or self._steps not in (-1, steps):
-            wanted = "a known number of steps" if self._steps == -1 else f"{self._steps} steps"
+        steps = check_variable(x, "x", "StaticRNN.step_input").shape[0] if x.shape else 0
+        known = -1 if self._steps is None else self._steps
+        if steps == 0 or (-1 not in (known, steps) and known != steps):
+            wanted = "1 or more steps" if known == -1 else f"{known} steps"
             raise errors.InvalidArgument(
                 f"StaticRNN.step_input: '{x.name}' has to have {wanted} in its first dimension, got {list(x.shape)}"
             )
-        self._steps = steps
+        self._steps = max(known, steps)
         seen = block.create_var(
             unique_name.generate(f"{self._helper.name}.input"), x.shape[1:], x.dtype, stop_gradient=x.stop_gradient
         )
@@ -167,7 +182,7 @@ class StaticRNN:
             program.current_block_idx = inside
 
     def _check_complete(self) -> None:
-        if self._steps == -1 or not self._step_outputs:
+        if self._steps is None or not self._step_outputs:
             raise errors.FailedPrecondition("StaticRNN: a step needs a step_input and a step_output")
         for memory in self._memories:
             if memory not in self._updates:
@@ -175,6 +190,7 @@ class StaticRNN:
 
     def _unroll(self, ops: Sequence[Operator], declared: Mapping[str, Mapping[str, Any]]) -> None:
         """Adds ``ops``, which were those of the step's block, to the current block, once for each step."""
+        assert self._steps is not None  # _check_complete has seen to it
         block = self._helper.main_program.current_block()
         seen = {
             name: [squeeze(step, [0]).name for step in split(whole, self._steps, 0)]
@@ -197,6 +213,68 @@ class StaticRNN:
                 name = names.get(output.name, output.name)
                 collected.append(unsqueeze(block._var_recursive(name), [0]))
         self._results = [concat(steps, 0) for steps in outputs]
+
+    def _repeat(self, step: Block) -> None:
+        """Adds an operator that runs the block of the step as often as the inputs have steps. Within the block, its
+        slots go by names of their own: those of the sequences, for what a step sees of them and adds to them.
+        """
+        program = self._helper.main_program
+        block = program.current_block()
+        # What is used as a whole within the step keeps its name there.
+        used = {name for inner in program.blocks[step.idx :] for op in inner.ops for name in op.input_arg_names}
+        sequences = {name: assign(x) if name in used else x for name, x in _by_name(self._inputs.values()).items()}
+        for seen, whole in reversed(self._inputs.items()):
+            name = sequences[whole.name].name
+            if not step.has_var(name):
+                step.create_var(name, whole.shape[1:], whole.dtype, stop_gradient=whole.stop_gradient)
+            step._prepend_op("assign", {"X": name}, {"Out": seen})
+        states: dict[str, str] = {}
+        initial = dict(self._memories)
+        # What the step writes outside, such as the counter of a dropout, goes from step to step as a state, and comes
+        # back from the last one. Within the step, a variable of its own has the name.
+        written = [name for op in step.ops for name in op.output_arg_names if not step.has_var(name)]
+        counters = {name: block._var_recursive(name) for name in dict.fromkeys(written) if name != _EMPTY_NAME}
+        for name, outer in counters.items():
+            before, after = (unique_name.generate(f"{self._helper.name}.state") for _ in range(2))
+            for local in (name, before, after):
+                step.create_var(local, outer.shape, outer.dtype, stop_gradient=True)
+            step._prepend_op("assign", {"X": before}, {"Out": name})
+            step.append_op("assign", {"X": name}, {"Out": after})
+            states[before], initial[before] = after, outer
+        for memory, after in self._updates.items():
+            # A state is a variable of the step, and each has one of its own.
+            name = unique_name.generate(f"{self._helper.name}.state")
+            states[memory] = step.create_var(name, dtype=step.var(memory).dtype).name
+            step.append_op("assign", {"X": after}, {"Out": name})
+        results = []
+        for output in (*self._step_outputs, *(step.var(name) for name in counters)):
+            name = unique_name.generate(f"{self._helper.name}.output")
+            step.create_var(name, dtype=output.dtype)
+            step.append_op("assign", {"X": output.name}, {"Out": name})
+            shape = [-1, *output.shape]
+            results.append(block.create_var(name, shape, output.dtype, stop_gradient=output.stop_gradient))
+        own = {*step.vars}
+        reads = {
+            name: None for op in step.ops for name in op.input_arg_names if name not in own and name != _EMPTY_NAME
+        }
+        block.append_op(
+            "recurrent",
+            {
+                "inputs": list(sequences.values()),
+                "initial_states": [initial[memory] for memory in states],
+                "parameters": list(reads),
+            },
+            {"outputs": results},
+            {"sub_block": step, "ex_states": list(states), "states": list(states.values())},
+        )
+        count = len(self._step_outputs)
+        self._results = results[:count]
+        for outer, sequence in zip(counters.values(), results[count:]):
+            assign(sequence[-1], output=outer)
+
+
+def _by_name(variables: Iterable[Variable]) -> dict[str, Variable]:
+    return {variable.name: variable for variable in variables}
 
 
 def _declaration(variable: Variable) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, unique_name
-from headrace.fluid.framework import Parameter, Variable
+from headrace.fluid.framework import Variable
 from headrace.fluid.initializer import Constant, Initializer, NumpyArrayInitializer
 from headrace.fluid.layer_helper import (
     Ints,
@@ -66,8 +66,10 @@ def create_parameter(
     attr: ParamAttrLike = None,
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
-) -> Parameter:
-    """A parameter. An initializer of ``attr`` goes before ``default_initializer``."""
+) -> Variable:
+    """A parameter; with a WeightNormParamAttr, what is made of its two. An initializer of ``attr`` goes before
+    ``default_initializer``.
+    """
     given = ParamAttr._to_attr(attr)
     if given is None:
         raise errors.InvalidArgument("layers.create_parameter: attr=False means that there is no parameter")
@@ -181,7 +183,7 @@ def fill_constant_batch_size_like(
     attrs = {
         "shape": check_shape(shape, "shape", "fill_constant_batch_size_like"),
         "dtype": int(core.convert_dtype(dtype)),
-        "value": float(value),
+        "value": core.exact_float(value, "value"),
         "input_dim_idx": input_dim_idx,
         "output_dim_idx": output_dim_idx,
     }
@@ -316,7 +318,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True) -> Variabl
     """x + value for a single element."""
     helper = LayerHelper("increment")
     out = check_variable(x, "x", "increment") if in_place else helper.create_variable(x.dtype)
-    helper.append_op({"X": x}, {"Out": out}, {"step": float(value)})
+    helper.append_op({"X": x}, {"Out": out}, {"step": core.exact_float(value, "value")})
     return out
 
 

@@ -1,0 +1,276 @@
+"""Checkpoints from which training goes on exactly where it was: variables, and where readers and loaders are.
+
+A checkpoint is a folder, ``checkpoint_<serial>``, with a file of tensors and one, ``state.json``, that describes it and
+has the checksum of the other. The folder is written under another name, reaches the disk, and is then renamed: whatever
+happens, a crash or a power cut included, what is there under its name is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.core import LoDTensor, Scope, VarType
+from headrace.fluid.executor import Executor, global_scope
+from headrace.fluid.framework import Program, Variable, default_main_program
+
+__all__ = ["load_checkpoint", "save_checkpoint"]
+
+_FORMAT = 1
+_TENSORS, _STATE = "tensors", "state.json"
+_NAME = re.compile(r"checkpoint_(\d+)")
+#: What is being written, or removed.
+_UNFINISHED = ".unfinished-"
+
+
+class Loader(Protocol):
+    """What has a state: a headrace.DataLoader, say."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+def save_checkpoint(
+    executor: Executor,
+    checkpoint_dir: str | os.PathLike[str],
+    main_program: Program | None = None,
+    loaders: Mapping[str, Loader] | None = None,
+    extra: Any = None,
+    max_num_checkpoints: int = 3,
+    scope: Scope | None = None,
+) -> int:
+    """Saves what training needs to go on with the same bits: all variables of the program that persist (parameters,
+    what optimizers keep, counters of learning rates and of random operators), and the place of the readers that
+    ``decorate_loader`` has given a headrace.DataLoader. Batches that are in a queue or a double buffer count as not yet
+    read.
+
+    ::
+
+        reader.decorate_loader(loader)
+        done = fluid.io.load_checkpoint(executor, "checkpoints") or {"step": 0}
+        ...
+            executor.run(program)
+            done["step"] += 1
+            if done["step"] % 100 == 0:
+                fluid.io.save_checkpoint(executor, "checkpoints", extra=done)
+
+    Random operators repeat only if the programs have a ``random_seed``; what Python generators feed has no place that
+    could be saved.
+
+    Args:
+        checkpoint_dir: a folder for checkpoints, which is made if need be.
+        loaders: others whose state belongs to it, under names: loaders that are iterated over, say.
+        extra: what you want to know afterwards, as JSON can hold it.
+        max_num_checkpoints: older ones than the last so many are removed.
+
+    Returns:
+        The serial number of the checkpoint: 0, 1, …
+
+    Raises:
+        NotFound: a variable has no value: has the startup program been run?
+        FailedPrecondition: a reader stands at no place that could be saved: a shuffle or batch reader is over it.
+        TypeMismatch: ``extra``, or a loader's state, is nothing that JSON can hold.
+        OSError: it cannot be written; then the others are as before.
+    """
+    _check(executor)
+    if not isinstance(max_num_checkpoints, int) or max_num_checkpoints < 1:
+        raise errors.InvalidArgument(
+            f"save_checkpoint: max_num_checkpoints has to be a positive number, got {max_num_checkpoints!r}"
+        )
+    program = default_main_program() if main_program is None else main_program
+    variables = _persistables(program)
+    tensors = _values(variables, global_scope() if scope is None else scope)
+    try:
+        state = json.dumps(
+            {
+                "variables": _described(variables),
+                "readers": {
+                    name: source.loader_state()
+                    for name, source in program._feed_sources.items()
+                    if source.loader is not None
+                },
+                "loaders": {name: loader.state_dict() for name, loader in (loaders or {}).items()},
+                "extra": extra,
+            }
+        )
+    except (TypeError, ValueError) as error:
+        raise errors.TypeMismatch(
+            f"save_checkpoint: extra and states have to be what JSON can hold: {error}"
+        ) from error
+    root = os.fspath(checkpoint_dir)
+    os.makedirs(root, exist_ok=True)
+    with core.FileSetLock(root):
+        serials = _serials(root)
+        serial = serials[-1] + 1 if serials else 0
+        _remove_unfinished(root)
+        folder = os.path.join(root, f"{_UNFINISHED}{serial}")
+        core.replace_files(folder, {_TENSORS: tensors})
+        description = {"format": _FORMAT, "tensors": _checksum(os.path.join(folder, _TENSORS)), "state": state}
+        core.replace_files(folder, {_STATE: json.dumps({**description, "checksum": _of_text(description)}).encode()})
+        os.rename(folder, os.path.join(root, f"checkpoint_{serial}"))
+        _sync(root)
+        for old in [*serials, serial][:-max_num_checkpoints]:
+            os.rename(os.path.join(root, f"checkpoint_{old}"), os.path.join(root, f"{_UNFINISHED}{old}"))
+        _remove_unfinished(root)
+    return serial
+
+
+def load_checkpoint(
+    executor: Executor,
+    checkpoint_dir: str | os.PathLike[str],
+    main_program: Program | None = None,
+    loaders: Mapping[str, Loader] | None = None,
+    serial: int | None = None,
+    scope: Scope | None = None,
+) -> Any:
+    """Loads what save_checkpoint has saved: variables into the scope, and the place of readers, whose next ``start``
+    goes on there, and of loaders. The number of their workers may be another one.
+
+    Args:
+        loaders: those that were given when it was saved.
+        serial: of the checkpoint; None: the last one.
+
+    Returns:
+        What was given as ``extra``, or an empty dict instead of None; None if there is no checkpoint.
+
+    Raises:
+        NotFound: there is no checkpoint of that serial number.
+        DataLoss: the checkpoint is damaged: its checksums are others. Nothing has been changed; earlier ones may be
+            loaded by their serial numbers.
+        InvalidArgument: it is of another program, readers or loaders: the error names what differs. Nothing has been
+            changed, unless a loader has refused its state.
+    """
+    _check(executor)
+    root = os.fspath(checkpoint_dir)
+    if not os.path.isdir(root):
+        if serial is not None:
+            raise errors.NotFound(f"there is no checkpoint {serial} in {root}")
+        return None
+    program = default_main_program() if main_program is None else main_program
+    variables = _persistables(program)
+    with core.FileSetLock(root):
+        serials = _serials(root)
+        if serial is None and not serials:
+            return None
+        if serial is not None and serial not in serials:
+            raise errors.NotFound(f"there is no checkpoint {serial} in {root}, only {serials}")
+        folder = os.path.join(root, f"checkpoint_{serials[-1] if serial is None else serial}")
+        saved = _verified(folder)
+        sources = {name: source for name, source in program._feed_sources.items() if source.loader is not None}
+        _check_same(folder, "variable", saved["variables"], _described(variables))
+        _check_same(folder, "reader", dict.fromkeys(saved["readers"]), dict.fromkeys(sources))
+        _check_same(folder, "loader", dict.fromkeys(saved["loaders"]), dict.fromkeys(loaders or {}))
+        values = core.read_tensors(os.path.join(folder, _TENSORS), sorted(saved["variables"]))
+    for name, source in sources.items():
+        source.load_loader_state(saved["readers"][name])
+    for name, loader in (loaders or {}).items():
+        loader.load_state_dict(saved["loaders"][name])
+    scope = global_scope() if scope is None else scope
+    for name, value in zip(sorted(saved["variables"]), values):
+        scope.var(name).get_tensor()._assign(value)
+    return {} if saved["extra"] is None else saved["extra"]
+
+
+def _check(executor: Executor) -> None:
+    if not isinstance(executor, Executor):
+        raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
+
+
+def _persistables(program: Program) -> list[Variable]:
+    if not isinstance(program, Program):
+        raise errors.TypeMismatch(f"a Program was expected, got {type(program).__name__}")
+    kept = {var.name: var for var in program.list_vars() if var.persistable and var.type == VarType.LOD_TENSOR}
+    return [kept[name] for name in sorted(kept)]
+
+
+def _values(variables: Sequence[Variable], scope: Scope) -> list[LoDTensor]:
+    values = []
+    for var in variables:
+        holder = scope.find_var(var.name)
+        if holder is None or not holder.is_initialized() or not holder.get_tensor()._is_initialized():
+            raise errors.NotFound(f"'{var.name}' has no value in the scope to be saved: run the startup program first")
+        values.append(holder.get_tensor())
+    return values
+
+
+def _described(variables: Sequence[Variable]) -> dict[str, str]:
+    return {var.name: f"{core.dtype_name(var.dtype)} {list(var.shape)}" for var in variables}
+
+
+def _check_same(folder: str, what: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    differences = [f"{what} '{name}' is not in it" for name in wanted if name not in saved]
+    differences += [f"it has a {what} '{name}', which is not here" for name in saved if name not in wanted]
+    differences += [
+        f"{what} '{name}' is {wanted[name]} here, {saved[name]} there"
+        for name in wanted
+        if name in saved and wanted[name] != saved[name]
+    ]
+    if differences:
+        raise errors.InvalidArgument(f"{folder} is a checkpoint of something else: {'; '.join(differences[:5])}")
+
+
+def _serials(root: str) -> list[int]:
+    found = (_NAME.fullmatch(name) for name in os.listdir(root))
+    return sorted(int(match[1]) for match in found if match is not None)
+
+
+def _remove_unfinished(root: str) -> None:
+    for name in os.listdir(root):
+        if name.startswith(_UNFINISHED):
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
+
+
+def _checksum(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _of_text(description: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()
+
+
+def _verified(folder: str) -> dict[str, Any]:
+    """The state of a checkpoint. DataLoss if a checksum is another one."""
+    with _damage_of(folder):
+        with open(os.path.join(folder, _STATE), encoding="utf-8") as file:
+            description = json.load(file)
+        checksum = description.pop("checksum")
+        if description["format"] != _FORMAT:
+            raise errors.DataLoss(f"{folder} has format {description['format']}, expected {_FORMAT}")
+        if checksum != _of_text(description):
+            raise ValueError("the checksum of its state is another one")
+        if _checksum(os.path.join(folder, _TENSORS)) != description["tensors"]:
+            raise ValueError("the checksum of its tensors is another one")
+        state: dict[str, Any] = json.loads(description["state"])
+        return state
+
+
+@contextlib.contextmanager
+def _damage_of(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise errors.DataLoss(
+            f"the checkpoint {folder} is damaged ({error}); an earlier one is loaded by load_checkpoint(serial=…)"
+        ) from error
+
+
+def _sync(folder: str) -> None:
+    """Has the names in a folder reach the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,95 @@
+"""Mean average precision over many batches, which a program adds up. :mod:`headrace.fluid.metrics` has it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import layers
+from headrace.fluid.executor import Executor, global_scope
+from headrace.fluid.framework import Program, Variable
+from headrace.fluid.initializer import Constant
+from headrace.fluid.layer_helper import LayerHelper
+
+__all__ = ["DetectionMAP"]
+
+
+class DetectionMAP:
+    """Mean average precision of a detector, of each batch and of all batches since the last :meth:`reset`. Adds what
+    computes it to the default main program.
+
+    ::
+
+        found = layers.detection_output(codes, scores, priors, variances)
+        measure = fluid.metrics.DetectionMAP(found, gt_label, gt_box, class_num=21)
+        of_batch, of_all = measure.get_map_var()
+        for epoch in range(epochs):
+            measure.reset(exe)
+            for batch in batches:
+                of_batch_value, of_all_value = exe.run(test_program, batch, [of_batch, of_all])
+
+    Args:
+        input: what was found, as :func:`layers.detection_map` takes it.
+        gt_label: classes of the objects, [objects, 1] with LoD, a sequence for each image.
+        gt_box: their boxes, [objects, 4] with the same LoD.
+        gt_difficult: 1 where an object is difficult, else 0, [objects, 1] with the same LoD; None: none is.
+        class_num: number of classes; has to be given.
+        background_label, overlap_threshold, evaluate_difficult, ap_version: see :func:`layers.detection_map`.
+
+    Attributes:
+        has_state: the variable that is 0 until the first batch after a reset.
+    """
+
+    def __init__(
+        self,
+        input: Variable,
+        gt_label: Variable,
+        gt_box: Variable,
+        gt_difficult: Variable | None = None,
+        class_num: int | None = None,
+        background_label: int = 0,
+        overlap_threshold: float = 0.5,
+        evaluate_difficult: bool = True,
+        ap_version: str = "integral",
+    ) -> None:
+        if class_num is None:
+            raise errors.InvalidArgument("DetectionMAP: class_num, the number of classes, has to be given")
+        columns = [layers.cast(gt_label, gt_box.dtype), gt_box]
+        if gt_difficult is not None:
+            columns.insert(1, layers.cast(gt_difficult, gt_box.dtype))
+        label = layers.concat(columns, axis=1)
+        arguments = (input, label, class_num, background_label, overlap_threshold, evaluate_difficult)
+        self._of_batch = layers.detection_map(*arguments, ap_version=ap_version)
+        self._helper = LayerHelper("map_eval")
+        self.has_state = self._helper.create_global_variable(
+            f"{self._helper.name}.has_state", [1], "int32", Constant(0)
+        )
+        states = [
+            self._create_state("accum_pos_count", "int32", [class_num, 1]),
+            self._create_state("accum_true_pos", input.dtype, [-1, 2]),
+            self._create_state("accum_false_pos", input.dtype, [-1, 2]),
+        ]
+        self._of_all = layers.detection_map(
+            *arguments, has_state=self.has_state, input_states=states, out_states=states, ap_version=ap_version
+        )
+        layers.fill_constant([1], "int32", 1, out=self.has_state)
+
+    def _create_state(self, suffix: str, dtype: object, shape: list[int]) -> Variable:
+        """A variable for which the startup program makes room: what is in it does not count at first."""
+        name = f"{self._helper.name}.{suffix}"
+        lod_level = 1 if shape[0] < 0 else 0
+        state = self._helper.create_global_variable(name, shape, dtype, lod_level=lod_level)
+        startup = self._helper.startup_program.global_block()
+        room = startup.create_var(name=name, dtype=dtype, persistable=True, stop_gradient=True)
+        attrs = {"shape": [max(extent, 1) for extent in shape], "dtype": int(state.dtype), "value": 0.0}
+        startup.append_op("fill_constant", {}, {"Out": room}, attrs)
+        return state
+
+    def get_map_var(self) -> tuple[Variable, Variable]:
+        """Variables to fetch: of the batch, and of all batches."""
+        return self._of_batch, self._of_all
+
+    def reset(self, executor: Executor, reset_program: Program | None = None) -> None:
+        """Forgets all batches, in the global scope. ``reset_program`` is Fluid's."""
+        tensor = global_scope().var(self.has_state.name).get_tensor()
+        tensor.set(np.zeros(1, np.int32), executor.place)

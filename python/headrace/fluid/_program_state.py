@@ -1,0 +1,202 @@
+"""``fluid.save`` and ``fluid.load``: a program with all that persists, under one path.
+
+Three files: ``path.pdparams`` has the parameters and ``path.pdopt`` what else persists, optimizers' state above all,
+both dicts of arrays by name; ``path.pdmodel`` has the program. Fluid pickles the dicts, and so it is done here; but
+what is read may consist of nothing but names and arrays, so that a file from elsewhere can run no code.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import errors
+from headrace.fluid import core
+from headrace.fluid.core import LoDTensor, VarType
+from headrace.fluid.executor import Executor, global_scope
+from headrace.fluid.framework import Parameter, Program, Variable
+
+__all__ = ["load", "load_program_state", "save", "set_program_state"]
+
+_PARAMETERS, _OTHERS, _MODEL = ".pdparams", ".pdopt", ".pdmodel"
+
+#: What a pickled array is made of.
+_HARMLESS = {
+    ("numpy", "dtype"),
+    ("numpy", "ndarray"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"),
+    ("numpy._core.multiarray", "scalar"),
+    ("numpy.core.numeric", "_frombuffer"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("_codecs", "encode"),
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Loads arrays, and refuses whatever else has a class or a function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _HARMLESS:
+            raise pickle.UnpicklingError(f"it wants {module}.{name}, which no array needs")
+        return super().find_class(module, name)
+
+
+def _persistables(program: Program) -> tuple[list[Variable], list[Variable]]:
+    """The parameters of a program, and what else persists."""
+    if not isinstance(program, Program):
+        raise errors.TypeMismatch(f"a Program was expected, got {type(program).__name__}")
+    kept = {var.name: var for var in program.list_vars() if var.persistable and var.type == VarType.LOD_TENSOR}
+    parameters: list[Variable] = [var for var in kept.values() if isinstance(var, Parameter)]
+    return parameters, [var for var in kept.values() if not isinstance(var, Parameter)]
+
+
+def _parts(model_path: str | os.PathLike[str]) -> tuple[str, str]:
+    folder, base = os.path.split(os.fspath(model_path))
+    if not base:
+        raise errors.InvalidArgument(
+            f"model_path is a prefix of files, such as 'folder/name', got {os.fspath(model_path)!r}"
+        )
+    return folder or ".", base
+
+
+def _pickled(variables: Iterable[Variable]) -> bytes:
+    scope, arrays = global_scope(), {}
+    for var in variables:
+        holder = scope.find_var(var.name)
+        if holder is None or not holder.is_initialized() or not holder.get_tensor()._is_initialized():
+            raise errors.NotFound(f"'{var.name}' has no value in the scope to be saved: run the startup program first")
+        arrays[var.name] = np.array(holder.get_tensor())
+    return pickle.dumps(arrays, protocol=2)
+
+
+def save(program: Program, model_path: str | os.PathLike[str]) -> None:
+    """Saves parameters and all else that persists, from the global scope, and the program, as three files: see the
+    module. They are replaced together.
+
+    Args:
+        model_path: what the names of the files begin with, "folder/name". The folder is made if need be.
+
+    Raises:
+        NotFound: a variable has no value: has the startup program been run?
+        IoError: a file cannot be written; then all are as before.
+    """
+    parameters, others = _persistables(program)
+    folder, base = _parts(model_path)
+    core.replace_files(
+        folder,
+        {
+            base + _PARAMETERS: _pickled(parameters),
+            base + _OTHERS: _pickled(others),
+            base + _MODEL: program.serialize_to_string(),
+        },
+    )
+
+
+def _read(path: str) -> dict[str, np.ndarray]:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except FileNotFoundError:
+        raise errors.NotFound(f"there is no file {path}") from None
+    except OSError as error:
+        raise errors.IoError(f"{path} cannot be read: {error}") from error
+    try:
+        state = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
+    except Exception as error:
+        raise errors.DataLoss(f"{path} holds no arrays by name: {error}") from error
+    if not isinstance(state, dict):
+        raise errors.DataLoss(f"{path} holds no arrays by name, but {type(state).__name__}")
+    state.pop("StructuredToParameterName@@", None)  # Paddle's later releases put it there
+    for name, value in state.items():
+        if not isinstance(name, str) or not isinstance(value, (np.ndarray, np.generic)) or value.dtype.hasobject:
+            raise errors.DataLoss(f"{path} has no array of numbers for {name!r}")
+    return {name: np.asarray(value) for name, value in state.items()}
+
+
+def load_program_state(
+    model_path: str | os.PathLike[str], var_list: Sequence[Variable] | None = None
+) -> dict[str, np.ndarray]:
+    """The arrays of what ``save`` saved, here or in Fluid, by the names of the variables.
+
+    Args:
+        var_list: give the values of these only.
+
+    Raises:
+        NotFound: there is no file of parameters, or no value for one of ``var_list``.
+        DataLoss: a file is corrupt, or has something else than arrays.
+    """
+    folder, base = _parts(model_path)
+    with core.FileSetLock(folder):
+        state = _read(os.path.join(folder, base + _PARAMETERS))
+        others = os.path.join(folder, base + _OTHERS)
+        if os.path.exists(others):
+            state.update(_read(others))
+    if var_list is None:
+        return state
+    for var in var_list:
+        if var.name not in state:
+            raise errors.NotFound(f"{os.path.join(folder, base)} has no value of '{var.name}'")
+    return {var.name: state[var.name] for var in var_list}
+
+
+def set_program_state(program: Program, state_dict: Mapping[str, Any]) -> None:
+    """Gives those variables of a program that persist the values that ``state_dict`` has of them, in the global scope;
+    all, or on an error none. Warns of values for which the program has no variable.
+
+    Raises:
+        InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
+    """
+    parameters, others = _persistables(program)
+    known = {var.name: var for var in (*parameters, *others)}
+    _put({known[name]: value for name, value in state_dict.items() if name in known})
+    unused = [name for name in state_dict if name not in known]
+    if unused:
+        warnings.warn(f"the program has no variables for {', '.join(unused)}", UserWarning, stacklevel=2)
+
+
+def load(
+    program: Program,
+    model_path: str | os.PathLike[str],
+    executor: Executor | None = None,
+    var_list: Sequence[Variable] | None = None,
+) -> None:
+    """Loads what ``save`` saved, here or in Fluid, into the global scope: all variables, or on an error none.
+
+    Args:
+        executor: Fluid's; makes no difference.
+        var_list: load these only.
+
+    Raises:
+        NotFound: there is no file, or no value for a variable.
+        DataLoss: a file is corrupt.
+        InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
+    """
+    parameters, others = _persistables(program)
+    wanted = [*parameters, *others] if var_list is None else list(var_list)
+    state = load_program_state(model_path, wanted)
+    _put({var: state[var.name] for var in wanted})
+
+
+def _put(values: Mapping[Variable, Any]) -> None:
+    tensors = {}
+    for var, value in values.items():
+        array, wanted = np.asarray(value), core.dtype_name(var.dtype)
+        if array.dtype.name != wanted:
+            raise errors.TypeMismatch(f"variable '{var.name}' is {wanted}, but {array.dtype.name} was given")
+        if not array.shape and var.shape == (1,):
+            array = array.reshape(1)
+        if len(array.shape) != len(var.shape) or any(w not in (-1, g) for w, g in zip(var.shape, array.shape)):
+            raise errors.InvalidArgument(
+                f"variable '{var.name}' has shape {list(var.shape)}, but {list(array.shape)} was given"
+            )
+        tensors[var.name] = LoDTensor.from_numpy(np.array(array))
+    for name, tensor in tensors.items():
+        global_scope().var(name).get_tensor()._assign(tensor)

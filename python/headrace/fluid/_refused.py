@@ -1,0 +1,65 @@
+"""Names of Fluid's that are not here, and what to do instead. Who asks for one gets an error that says so."""
+
+from __future__ import annotations
+
+__all__ = ["REFUSED", "refusal"]
+
+_OPERATOR = "there is no such operator; add one by fluid.load_op_library, or compute it in Python by layers.py_func"
+_ONE_MACHINE = (
+    "programs run on one machine; several machines share a data set by headrace.DataLoader(shard=(rank, world))"
+)
+_FEEDING = "feed programs by layers.py_reader or io.DataLoader, with a headrace.DataLoader as source"
+_QUANTISED = (
+    "programs are not quantised or pruned here: do that elsewhere, and load the result by io.load_inference_model"
+)
+_HDFS = "copy files by the tools of HDFS"
+
+#: Module → name → what to do.
+REFUSED: dict[str, dict[str, str]] = {
+    "fluid": {
+        "DataFeedDesc": _FEEDING,
+        "DatasetFactory": _FEEDING,
+        "DistributeTranspiler": _ONE_MACHINE,
+        "DistributeTranspilerConfig": _ONE_MACHINE,
+        "dataset": _FEEDING,
+        "distributed": _ONE_MACHINE,
+        "dygraph": "layers are added to a program, which an Executor runs",
+        "incubate": _ONE_MACHINE,
+        "transpiler": _ONE_MACHINE,
+    },
+    "layers": {
+        "filter_by_instag": _OPERATOR,
+        "lstm": "it needs cuDNN in Fluid, too: use layers.rnn, contrib.layers.basic_lstm or layers.dynamic_lstm",
+    },
+    "optimizer": {
+        "DGCMomentumOptimizer": f"{_ONE_MACHINE}; on one, it is optimizer.Momentum",
+        "PipelineOptimizer": "programs run on one device: use the optimizer that it was to wrap",
+    },
+    "metrics": {},
+    "contrib": {
+        "Calibrator": _QUANTISED,
+        "Compressor": _QUANTISED,
+        "HDFSClient": _HDFS,
+        "QuantizeTranspiler": _QUANTISED,
+        "decoder": "use layers.BeamSearchDecoder and dynamic_decode, or layers.DynamicRNN, While and beam_search",
+        "distributed_batch_reader": "give headrace.DataLoader shard=(rank, world)",
+        "extend_with_decoupled_weight_decay": "use fluid.optimizer.AdamW",
+        "int8_inference": _QUANTISED,
+        "mixed_precision": "kernels compute in float32 and float64",
+        "multi_download": _HDFS,
+        "multi_upload": _HDFS,
+        "quantize": _QUANTISED,
+        "slim": _QUANTISED,
+    },
+}
+
+
+def refusal(module: str, part: str, name: str) -> AttributeError:
+    """The error for a name that a module does not have.
+
+    Args:
+        part: the key of the module in ``REFUSED``.
+    """
+    if name in REFUSED[part]:
+        return AttributeError(f"{module} has no {name}: {REFUSED[part][name]}")
+    return AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -1,0 +1,87 @@
+"""What there is to run on: the CPU. What needs a GPU is refused by name."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from headrace import errors
+from headrace.fluid.core import CPUPlace, is_compiled_with_cuda
+
+__all__ = [
+    "CUDAPinnedPlace",
+    "CUDAPlace",
+    "cpu_places",
+    "cuda_pinned_places",
+    "cuda_places",
+    "device_guard",
+    "get_cuda_device_count",
+    "in_dygraph_mode",
+    "is_compiled_with_cuda",
+]
+
+_NO_GPU = "kernels run on the CPU only: use fluid.CPUPlace(), for example if fluid.is_compiled_with_cuda() is False"
+
+
+class CUDAPlace:
+    """A GPU, of which there is none: to make one raises Unimplemented."""
+
+    def __init__(self, id: int = 0) -> None:
+        raise errors.Unimplemented(f"{type(self).__name__}({id}): {_NO_GPU}")
+
+
+class CUDAPinnedPlace:
+    """Memory for copies to a GPU, of which there is none: to make one raises Unimplemented."""
+
+    def __init__(self) -> None:
+        raise errors.Unimplemented(f"{type(self).__name__}(): {_NO_GPU}")
+
+
+def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
+    """As many CPUPlaces as asked for, all the same CPU; None: as ``CPU_NUM`` says, or 1.
+
+    Raises:
+        InvalidArgument: the number is not positive.
+    """
+    count: Any = os.environ.get("CPU_NUM", 1) if device_count is None else device_count
+    try:
+        count = int(count)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1:
+        raise errors.InvalidArgument(f"device_count, or CPU_NUM, has to be a positive number, got {device_count!r}")
+    return [CPUPlace() for _ in range(count)]
+
+
+def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
+    """Raises Unimplemented: there is no GPU."""
+    raise errors.Unimplemented(f"cuda_places(): {_NO_GPU}")
+
+
+def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:
+    """Raises Unimplemented: there is no GPU."""
+    raise errors.Unimplemented(f"cuda_pinned_places(): {_NO_GPU}")
+
+
+def get_cuda_device_count() -> int:
+    """0."""
+    return 0
+
+
+@contextlib.contextmanager
+def device_guard(device: str | None = None) -> Iterator[None]:
+    """Operators that are added within it run on ``device``: "cpu", or None for wherever the program runs.
+
+    Raises:
+        Unimplemented: another device.
+    """
+    if device not in (None, "cpu"):
+        raise errors.Unimplemented(f"device_guard({device!r}): {_NO_GPU}")
+    yield
+
+
+def in_dygraph_mode() -> bool:
+    """Whether layers are run as they are called: no, they are added to a program."""
+    return False

@@ -1,0 +1,103 @@
+"""What a YOLO detector (J. Redmon and A. Farhadi, 2018) is made of: its loss and its boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import LayerHelper, check_shape, check_variable
+
+__all__ = ["yolo_box", "yolov3_loss"]
+
+
+def yolov3_loss(
+    x: Variable,
+    gt_box: Variable,
+    gt_label: Variable,
+    anchors: Sequence[int],
+    anchor_mask: Sequence[int],
+    class_num: int,
+    ignore_thresh: float,
+    downsample_ratio: int,
+    gt_score: Variable | None = None,
+    use_label_smooth: bool = True,
+    name: str | None = None,
+) -> Variable:
+    """The loss of each image, [N]. Each true box is to be predicted by the anchor whose shape is most like its own, if
+    that is among the predicted ones, at the cell of its centre; everything else is to say that there is nothing.
+
+    Args:
+        x: [N, predicted anchors · (5 + class_num), H, W]: of each x, y, logarithms of width and height, confidence,
+            classes.
+        gt_box: [N, B, 4]: the true boxes, centre, width and height in parts of the image; those without extent, which
+            fill up the list of an image, are none.
+        gt_label: int32 or int64 [N, B]: their classes.
+        anchors: width and height of each anchor, in pixels of what the net is given.
+        anchor_mask: which of them are predicted.
+        ignore_thresh: what predicts a box that overlaps a true one by more need not say that there is nothing.
+        downsample_ratio: how many pixels of what the net is given a cell stands for.
+        gt_score: [N, B]: how much each true box counts; None: 1.
+        use_label_smooth: a class should have probability 1 - s, others s: the less of 1 / class_num and 1 / 40.
+    """
+    helper = LayerHelper("yolov3_loss", name)
+    inputs = {
+        "X": check_variable(x, "x", "yolov3_loss"),
+        "GTBox": check_variable(gt_box, "gt_box", "yolov3_loss"),
+        "GTLabel": check_variable(gt_label, "gt_label", "yolov3_loss"),
+    }
+    if gt_score is not None:
+        inputs["GTScore"] = check_variable(gt_score, "gt_score", "yolov3_loss")
+    loss = helper.create_variable(x.dtype)
+    outputs = {
+        "Loss": loss,
+        "ObjectnessMask": helper.create_variable(x.dtype, stop_gradient=True),
+        "GTMatchMask": helper.create_variable("int32", stop_gradient=True),
+    }
+    attrs = {
+        "anchors": check_shape(anchors, "anchors", "yolov3_loss"),
+        "anchor_mask": check_shape(anchor_mask, "anchor_mask", "yolov3_loss"),
+        "class_num": class_num,
+        "ignore_thresh": float(ignore_thresh),
+        "downsample_ratio": downsample_ratio,
+        "use_label_smooth": use_label_smooth,
+    }
+    helper.append_op(inputs, outputs, attrs)
+    return loss
+
+
+def yolo_box(
+    x: Variable,
+    img_size: Variable,
+    anchors: Sequence[int],
+    class_num: int,
+    conf_thresh: float,
+    downsample_ratio: int,
+    name: str | None = None,
+    clip_bbox: bool = True,
+) -> tuple[Variable, Variable]:
+    """The box that each anchor predicts at each cell. No gradient passes through it.
+
+    Args:
+        x: [N, anchors · (5 + class_num), H, W]: of each x, y, logarithms of width and height, confidence, classes.
+        img_size: int32 or int64 [N, 2]: height and width of each image.
+        anchors: width and height of each anchor, in pixels of what the net is given.
+        conf_thresh: boxes and scores of less confidence are zeros.
+        downsample_ratio: how many pixels of what the net is given a cell stands for.
+        clip_bbox: whether boxes end at the edges of the image.
+
+    Returns:
+        (boxes in pixels of the image, xmin, ymin, xmax, ymax, [N, anchors · H · W, 4]; scores [N, anchors · H · W,
+        class_num]): see multiclass_nms, which takes scores as [N, class_num, anchors · H · W].
+    """
+    helper = LayerHelper("yolo_box", name)
+    inputs = {"X": check_variable(x, "x", "yolo_box"), "ImgSize": check_variable(img_size, "img_size", "yolo_box")}
+    boxes, scores = (helper.create_variable(x.dtype, stop_gradient=True) for _ in range(2))
+    attrs = {
+        "anchors": check_shape(anchors, "anchors", "yolo_box"),
+        "class_num": class_num,
+        "conf_thresh": float(conf_thresh),
+        "downsample_ratio": downsample_ratio,
+        "clip_bbox": clip_bbox,
+    }
+    helper.append_op(inputs, {"Boxes": boxes, "Scores": scores}, attrs)
+    return boxes, scores

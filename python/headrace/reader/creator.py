@@ -1,0 +1,70 @@
+"""Readers of arrays and files."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from headrace import errors
+from headrace._core import RecordIOReader
+from headrace.reader.decorator import buffered
+
+__all__ = ["np_array", "recordio", "text_file"]
+
+
+def np_array(x: Any) -> Callable[[], Iterator[Any]]:
+    """A reader of the rows of an array, which has at least one dimension."""
+    array = np.asarray(x)
+    if array.ndim == 0:
+        raise errors.InvalidArgument("x has to be an array of at least one dimension")
+    return lambda: iter(array)
+
+
+def text_file(path: str | os.PathLike[str]) -> Callable[[], Iterator[str]]:
+    """A reader of the lines of a text file, in UTF-8, without their ends."""
+
+    def lines() -> Iterator[str]:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                yield line.rstrip("\n")
+
+    return lines
+
+
+def recordio(paths: str | os.PathLike[str] | Sequence[str], buf_size: int = 100) -> Callable[[], Iterator[Any]]:
+    """A reader of the samples in RecordIO files, which a thread reads ahead.
+
+    The records are pickles, as Fluid's ``dataset.common.convert`` writes them: read only files of people whom you trust
+    with running code. Those that ``fluid.recordio_writer`` writes are batches, for ``layers.open_files``.
+
+    Args:
+        paths: a path, several that are separated by commas, or a list of them; each may be a pattern (``data-*``),
+            whose files come in the order of their names.
+        buf_size: how many samples are read ahead.
+
+    Raises:
+        IoError: there is no such file, when the reader is called.
+        DataLoss: a file is damaged, or a record is no pickle.
+    """
+    patterns = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else list(paths)
+
+    def samples() -> Iterator[Any]:
+        for pattern in patterns:
+            for path in sorted(glob.glob(pattern)) or [pattern]:
+                yield from _unpickled(path)
+
+    return buffered(samples, buf_size)
+
+
+def _unpickled(path: str) -> Iterator[Any]:
+    for number, record in enumerate(RecordIOReader(path)):
+        try:
+            sample = pickle.loads(record)
+        except (pickle.UnpicklingError, EOFError) as error:
+            raise errors.DataLoss(f"'{path}', record {number}: it is no pickle ({error})") from error
+        yield sample

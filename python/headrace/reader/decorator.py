@@ -1,0 +1,413 @@
+"""Readers made of other readers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+import random
+import shlex
+import subprocess
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from headrace import errors
+
+__all__ = [
+    "ComposeNotAligned",
+    "Fake",
+    "PipeReader",
+    "Reader",
+    "batch",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "map_readers",
+    "multiprocess_reader",
+    "shuffle",
+    "xmap_readers",
+]
+
+Reader = Callable[[], Iterable[Any]]
+Item = TypeVar("Item")
+
+# Samples of a headrace.DataLoader.
+_MOST_AHEAD = 512
+# Seconds between two looks at whether somebody still reads.
+_LOOK_EVERY = 0.05
+
+
+class ComposeNotAligned(ValueError):
+    """Of readers that :func:`compose` joins, one has more samples than another."""
+
+
+def batch(reader: Reader, batch_size: int, drop_last: bool = False) -> Callable[[], Iterator[list[Any]]]:
+    """A reader of lists of ``batch_size`` samples of ``reader``; the last one may be shorter unless ``drop_last``."""
+    _positive("batch_size", batch_size)
+
+    def batches() -> Iterator[list[Any]]:
+        samples: list[Any] = []
+        for sample in reader():
+            samples.append(sample)
+            if len(samples) == batch_size:
+                yield samples
+                samples = []
+        if samples and not drop_last:
+            yield samples
+
+    return batches
+
+
+def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
+    """A reader of the samples of ``reader``, shuffled (by Python's ``random``) within runs of ``buf_size``."""
+    _positive("buf_size", buf_size)
+
+    def shuffled() -> Iterator[Any]:
+        for run in batch(reader, buf_size)():
+            random.shuffle(run)
+            yield from run
+
+    return shuffled
+
+
+def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
+    """A reader of what ``func`` makes of one sample of each reader; it ends with the shortest."""
+    return lambda: map(func, *[reader() for reader in readers])
+
+
+def chain(*readers: Reader) -> Callable[[], Iterator[Any]]:
+    """A reader of the samples of the first reader, then those of the second, and so on."""
+    return lambda: itertools.chain.from_iterable(reader() for reader in readers)
+
+
+def compose(*readers: Reader, check_alignment: bool = True) -> Callable[[], Iterator[tuple[Any, ...]]]:
+    """A reader of tuples of one sample of each reader; a sample that is a tuple is joined, not nested.
+
+    Args:
+        check_alignment: raise :class:`ComposeNotAligned` if one ends before another, rather than end with the
+            shortest.
+    """
+
+    def composed() -> Iterator[tuple[Any, ...]]:
+        missing = object()
+        for samples in itertools.zip_longest(*[reader() for reader in readers], fillvalue=missing):
+            ended = [number for number, sample in enumerate(samples) if sample is missing]
+            if ended and check_alignment:
+                raise ComposeNotAligned(f"reader {ended[0]} has ended, and others have more samples")
+            if ended:
+                return
+            yield tuple(itertools.chain.from_iterable(s if isinstance(s, tuple) else (s,) for s in samples))
+
+    return composed
+
+
+def firstn(reader: Reader, n: int) -> Callable[[], Iterator[Any]]:
+    """A reader of the first ``n`` samples of ``reader``."""
+    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+        raise errors.InvalidArgument(f"n has to be a number of samples, got {n!r}")
+    return lambda: itertools.islice(iter(reader()), n)
+
+
+def cache(reader: Reader) -> Callable[[], Iterator[Any]]:
+    """A reader of the samples of ``reader``, which is read once, to its end, when it is first needed. They stay in
+    memory.
+
+    Thread-safe. If ``reader`` raises, the next call reads it again.
+    """
+    lock = threading.Lock()
+    samples: list[tuple[Any, ...]] = []
+
+    def cached() -> Iterator[Any]:
+        with lock:
+            if not samples:
+                samples.append(tuple(reader()))
+        return iter(samples[0])
+
+    return cached
+
+
+class Fake:
+    """Repeats one sample, for measuring without the cost of reading.
+
+    ``Fake()(reader, 1000)`` is a reader of a thousand samples.
+    """
+
+    def __init__(self) -> None:
+        self._sample: list[Any] = []
+
+    def __call__(self, reader: Reader, data_num: int) -> Callable[[], Iterator[Any]]:
+        """A reader of ``data_num`` times the first sample of ``reader``.
+
+        Raises:
+            InvalidArgument: when it is read, if ``reader`` has no sample.
+        """
+        _positive("data_num", data_num)
+
+        def fake() -> Iterator[Any]:
+            if not self._sample:
+                for sample in reader():
+                    self._sample.append(sample)
+                    break
+                else:
+                    raise errors.InvalidArgument("the reader whose first sample is to be repeated has none")
+            return itertools.repeat(self._sample[0], data_num)
+
+        return fake
+
+
+class _Ended:
+    """Comes after the last item of a queue.
+
+    Attributes:
+        error: what ended it; None: there are no more items.
+    """
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
+class _Readahead(Generic[Item]):
+    """A bounded queue between threads that make items and one that reads them, which may go away at any moment.
+
+    A maker puts through :meth:`put`, which gives up once nobody reads any more. What a maker raises reaches the reader,
+    after the items before it. Thread-safe.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._items: queue.Queue[Item | _Ended] = queue.Queue(size)
+        self.left = threading.Event()  # set once nobody reads any more
+
+    def put(self, item: Item | _Ended) -> bool:
+        """Whether somebody may read it."""
+        while not self.left.is_set():
+            with contextlib.suppress(queue.Full):
+                self._items.put(item, timeout=_LOOK_EVERY)
+                return True
+        return False
+
+    def make(self, items: Callable[[], Iterable[Item]]) -> None:
+        """Puts all items, and how they end."""
+        error: BaseException | None = None
+        try:
+            iterator = iter(items())
+            try:
+                for item in iterator:
+                    if not self.put(item):
+                        return
+            finally:
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as raised:
+            error = raised
+        self.put(_Ended(error))
+
+    def read(self, makers: int) -> Iterator[Item]:
+        """The items, until so many makers have come to their ends, or nobody reads any more."""
+        while makers > 0:
+            try:
+                item = self._items.get(timeout=_LOOK_EVERY)
+            except queue.Empty:
+                if self.left.is_set():
+                    return
+                continue
+            if not isinstance(item, _Ended):
+                yield item
+            elif item.error is not None:
+                raise item.error
+            else:
+                makers -= 1
+
+
+@contextlib.contextmanager
+def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]]) -> Iterator[None]:
+    """Runs them meanwhile; in the end they are told that nobody reads, and waited for."""
+    threads = [threading.Thread(target=target, name="headrace reader", daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for each in readahead:
+            each.left.set()
+        for thread in threads:
+            thread.join()
+
+
+def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
+    """A reader of the samples of ``reader``, which a thread reads ahead, up to ``size`` samples."""
+    _positive("size", size)
+
+    def ahead() -> Iterator[Any]:
+        readahead: _Readahead[Any] = _Readahead(size)
+        with _threads([readahead], [lambda: readahead.make(reader)]):
+            yield from readahead.read(1)
+
+    return ahead
+
+
+def xmap_readers(
+    mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
+) -> Callable[[], Iterator[Any]]:
+    """A reader of what ``mapper`` makes of the samples of ``reader``, in ``process_num`` threads.
+
+    An exception of ``reader`` or ``mapper`` is raised in place of a sample, and ends the reader.
+
+    Args:
+        buffer_size: how many samples may be ahead on either side of the threads.
+        order: the samples come in the order of ``reader``; else as they are made.
+    """
+    _positive("process_num", process_num)
+    _positive("buffer_size", buffer_size)
+
+    def mapped() -> Iterator[Any]:
+        samples: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
+        results: _Readahead[tuple[int, Any]] = _Readahead(buffer_size)
+        source = samples.read(1)
+        lock = threading.Lock()
+
+        def take() -> Iterator[tuple[int, Any]]:
+            while True:
+                with lock:  # a generator is one thread's at a time
+                    try:
+                        number, sample = next(source)
+                    except StopIteration:
+                        return
+                yield number, mapper(sample)
+
+        def feed() -> None:
+            samples.make(lambda: enumerate(reader()))
+
+        def work() -> None:
+            results.make(take)
+
+        with _threads([samples, results], [feed, *[work] * process_num]):
+            if not order:
+                yield from (result for _, result in results.read(process_num))
+                return
+            waiting: dict[int, Any] = {}
+            following = 0
+            for number, result in results.read(process_num):
+                waiting[number] = result
+                while following in waiting:
+                    yield waiting.pop(following)
+                    following += 1
+
+    return mapped
+
+
+class _Readers:
+    """An iterable dataset whose worker number k of W reads the readers k, k + W, …"""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = readers
+
+    def __iter__(self) -> Iterator[Any]:
+        from headrace.data import get_worker_info
+
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for reader in self._readers[first::step]:
+            yield from reader()
+
+
+def multiprocess_reader(
+    readers: Sequence[Reader], use_pipe: bool = True, queue_size: int = 1000
+) -> Callable[[], Iterator[Any]]:
+    """A reader of the samples of all ``readers``, each of which a process of its own reads; one sample of each in turn.
+
+    Samples come through shared memory, see :class:`headrace.DataLoader`: arrays are not pickled. An exception of a
+    reader is raised in place of its sample.
+
+    Args:
+        use_pipe: makes no difference.
+        queue_size: how many samples may be ahead, up to 512.
+    """
+    readers = list(readers)
+    if not readers:
+        raise errors.InvalidArgument("multiprocess_reader needs a reader")
+    _positive("queue_size", queue_size)
+
+    def read() -> Iterator[Any]:
+        from headrace.data import DataLoader
+
+        loader = DataLoader(
+            _Readers(readers),
+            batch_size=None,
+            num_workers=len(readers),
+            iterable_sharding="dataset",
+            prefetch_factor=min(max(queue_size, len(readers)), _MOST_AHEAD),
+            to="numpy",
+        )
+        try:
+            yield from loader
+        finally:
+            loader.shutdown()
+
+    return read
+
+
+class PipeReader:
+    """Reads the lines that a command writes, such as ``PipeReader("hadoop fs -cat /path/part-*")``.
+
+    Args:
+        command: a program and its arguments, split as a shell splits words; no shell runs.
+        bufsize: how many bytes to read at once.
+        file_type: "plain" or "gzip".
+
+    Raises:
+        InvalidArgument: one of these is out of range.
+        IoError: there is no such program.
+    """
+
+    def __init__(self, command: str, bufsize: int = 8192, file_type: str = "plain") -> None:
+        if not isinstance(command, str) or not command.strip():
+            raise errors.InvalidArgument(f"command has to be a text, got {command!r}")
+        if file_type not in ("plain", "gzip"):
+            raise errors.InvalidArgument(f'file_type has to be "plain" or "gzip", got {file_type!r}')
+        _positive("bufsize", bufsize)
+        self.command, self.bufsize, self.file_type = command, bufsize, file_type
+        try:
+            self.process = subprocess.Popen(shlex.split(command), bufsize=bufsize, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise errors.IoError(f"cannot run {command!r}: {error.strerror}") from error
+
+    def get_line(self, cut_lines: bool = True, line_break: str = "\n") -> Iterator[str]:
+        """The lines that it writes, in UTF-8, without their ends.
+
+        Args:
+            cut_lines: else whatever has been read, at most ``bufsize`` bytes of it before decompression.
+            line_break: what ends a line.
+
+        Raises:
+            IoError: in the end, if the command has failed.
+        """
+        output = self.process.stdout
+        assert output is not None
+        unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if self.file_type == "gzip" else None
+        rest, mark = b"", line_break.encode()
+        try:
+            while read := output.read(self.bufsize):
+                data = read if unzip is None else unzip.decompress(read)
+                if not cut_lines:
+                    yield data.decode(errors="replace")
+                    continue
+                *lines, rest = (rest + data).split(mark)
+                for line in lines:
+                    yield line.decode()
+            if rest:
+                yield rest.decode()
+        finally:
+            output.close()
+            code = self.process.wait()
+        if code != 0:
+            raise errors.IoError(f"{self.command!r} ended with status {code}")
+
+
+def _positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        raise errors.InvalidArgument(f"{name} has to be a positive number, got {value!r}")

@@ -1,0 +1,188 @@
+"""What Fluid lets programs do is accepted; what it would get silently wrong is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+from headrace.fluid.framework import Variable
+
+
+def test_a_variable_is_true_as_an_object_is() -> None:
+    bias, count = fluid.data("bias", [None, 3]), fluid.data("count", [1], "int64")
+    reader = layers.py_reader(2, [[-1, 3]], ["float32"])
+    assert bias
+    assert count
+    assert reader
+    assert (bias or None) is bias
+    assert (bias and count) is count
+
+
+@pytest.mark.parametrize(
+    "compared", [lambda x: x > 0, lambda x: layers.equal(x, x), lambda x: layers.logical_not(x > 0), layers.isfinite]
+)
+def test_what_only_a_run_knows_does_not_choose_while_a_program_is_built(compared: Any) -> None:
+    x = fluid.data("x", [1])
+    fact = compared(x)
+    for ask in (bool, lambda v: v and x, lambda v: not v):
+        with pytest.raises(errors.TypeMismatch, match=rf"'{fact.name}' has no value.*layers\.cond"):
+            ask(fact)
+
+
+def test_parameters_without_gradient_are_passed_over() -> None:
+    loss = layers.mean(layers.batch_norm(layers.fc(fluid.data("x", [None, 4]), 4)))
+    names = [p.name for p in fluid.default_main_program().all_parameters()]
+    _, pairs = fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=names)
+    trained = [p.name for p, _ in pairs]
+    assert trained == [n for n in names if n in trained]
+    assert set(names) - set(trained) == {"batch_norm_0.w_1", "batch_norm_0.w_2"}  # mean and variance
+
+
+def test_a_list_of_nothing_but_parameters_without_gradient_is_refused() -> None:
+    loss = layers.mean(layers.batch_norm(layers.fc(fluid.data("x", [None, 4]), 4)))
+    with pytest.raises(errors.InvalidArgument, match=r"none of the parameters.*batch_norm_0\.w_1"):
+        fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=["batch_norm_0.w_1"])
+    with pytest.raises(errors.NotFound, match="nobody"):
+        fluid.optimizer.SGD(0.1).minimize(loss, parameter_list=["fc_0.w_0", "nobody"])
+
+
+@pytest.mark.parametrize("shape", [(-256, 1), (None, 1), (-1, 1)])
+def test_dimensions_below_0_fit_anything(exe: fluid.Executor, shape: tuple[int, int]) -> None:
+    reader = layers.py_reader(2, [shape], ["int64"])
+    ids = layers.read_file(reader)
+    one_hot = layers.one_hot(ids, 4)
+    fed = layers.data("fed", shape, dtype="int64", append_batch_size=False)
+    exe.run(fluid.default_startup_program())
+    reader.decorate_batch_generator(lambda: iter([[np.array([[1], [3]], np.int64)]]))
+    reader.start()
+    got, also = exe.run(feed={"fed": np.array([[1], [3]], np.int64)}, fetch_list=[one_hot, layers.one_hot(fed, 4)])
+    assert (ids.shape, fed.shape) == ((-1, 1), (-1, 1))
+    np.testing.assert_array_equal(got, np.eye(4, dtype=np.float32)[[1, 3]])
+    np.testing.assert_array_equal(also, got)
+    reader.reset()
+
+
+def _values(build: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What ``build`` makes of a variable, and the gradient of its sum."""
+    var = fluid.data("x", list(x.shape), str(x.dtype))
+    var.stop_gradient = False
+    out: Variable = build(var)
+    (gradient,) = fluid.gradients(out, var)
+    assert gradient is not None
+    value, slope = fluid.Executor().run(feed={"x": x}, fetch_list=[out, gradient])
+    return value, slope
+
+
+def test_a_number_to_the_power_of_a_variable() -> None:
+    x = np.array([[-1.5, 0.0, 2.0]], np.float32)
+    value, slope = _values(lambda v: 2.0**v, x)
+    np.testing.assert_allclose(value, 2.0**x, rtol=1e-6)
+    np.testing.assert_allclose(slope, np.log(2.0) * 2.0**x, rtol=1e-5)
+
+
+def test_a_number_divided_by_a_variable() -> None:
+    x = np.array([[-1.5, 0.5, 2.0]], np.float32)
+    value, slope = _values(lambda v: 3 / v, x)
+    np.testing.assert_allclose(value, 3 / x, rtol=1e-6)
+    np.testing.assert_allclose(slope, -3 / x**2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("number", [7, 2**53 + 1])
+def test_integers_on_the_left_side_are_exact(exe: fluid.Executor, number: int) -> None:
+    x = np.array([2, 3, 5], np.int64)
+    var = fluid.data("x", [3], "int64")
+    quotient, rest = exe.run(feed={"x": x}, fetch_list=[number // var, number % var])
+    np.testing.assert_array_equal(quotient, number // x)
+    np.testing.assert_array_equal(rest, number % x)
+
+
+@pytest.mark.parametrize("operation", [lambda v: "two" ** v, lambda v: [] // v, lambda v: None / v])
+def test_what_is_no_number_on_the_left_side_is_refused(operation: Any) -> None:
+    with pytest.raises(TypeError, match="x"):
+        operation(fluid.data("x", [3]))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, -1])
+def test_an_integer_is_taken_for_a_truth_value(number: int) -> None:
+    x = layers.data("x", [8], lod_level=1)
+    layers.dynamic_lstm(x, 8, is_reverse=number)
+    (op,) = (op for op in fluid.default_main_program().global_block().ops if op.type == "lstm")
+    assert op.attr("is_reverse") is (number != 0)
+
+
+@pytest.mark.parametrize("value", [1.0, "yes", [1]], ids=str)
+def test_nothing_else_is_taken_for_a_truth_value(value: Any) -> None:
+    x = layers.data("x", [8], lod_level=1)
+    with pytest.raises(errors.TypeMismatch, match=r"is_reverse.*expected bool"):
+        layers.dynamic_lstm(x, 8, is_reverse=value)
+
+
+def test_shapes_that_only_a_run_knows_are_compared_by_the_run(exe: fluid.Executor) -> None:
+    """Declared is the longest sentence; the mask is as long as the sentence that is given."""
+    x = layers.data("x", [8, 1, 256])
+    mask = layers.data("mask", [8, 256, 256])
+    out = x + mask
+    assert out.shape == (-1, 8, 1, 256)
+    a, b = np.ones((2, 8, 1, 5), np.float32), np.full((2, 8, 1, 5), 2, np.float32)
+    np.testing.assert_array_equal(exe.run(feed={"x": a, "mask": b}, fetch_list=[out])[0], a + b)
+    with pytest.raises(errors.InvalidArgument, match=r"input Y: expected 1 or 1 for dimension 2.*'mask' is declared"):
+        exe.run(feed={"x": a, "mask": np.ones((2, 8, 5, 5), np.float32)}, fetch_list=[out])
+
+
+def test_shapes_that_are_known_are_compared_at_once() -> None:
+    x = layers.data("x", [8, 1, 256])
+    weight = layers.create_parameter([8, 3, 256], "float32")
+    with pytest.raises(errors.InvalidArgument, match="input Y"):
+        layers.elementwise_add(x, weight, axis=1)
+
+
+def test_repeating_columns_keeps_the_sequences(exe: fluid.Executor) -> None:
+    x = layers.data("x", [2], lod_level=1)
+    wide, long = layers.expand(x, [1, 3]), layers.expand(x, [2, 1])
+    pooled = layers.sequence_pool(wide, "sum")
+    assert (wide.lod_level, long.lod_level) == (1, 0)
+    rows = fluid.create_lod_tensor(np.arange(6, dtype=np.float32).reshape(3, 2), [[1, 2]])
+    got = exe.run(feed={"x": rows}, fetch_list=[wide, long, pooled], return_numpy=False)
+    assert [value.recursive_sequence_lengths() for value in got] == [[[1, 2]], [], []]
+    np.testing.assert_array_equal(got[2], [[0, 1] * 3, [6, 8] * 3])
+
+
+def test_a_greedy_decoder_gives_sequences_also_where_there_is_nothing_but_blanks(exe: fluid.Executor) -> None:
+    """So the first steps of a training, whose networks say nothing yet, can be evaluated."""
+    x = layers.data("x", [3], lod_level=1)
+    label = layers.data("label", [1], dtype="int64", lod_level=1)
+    decoded = layers.ctc_greedy_decoder(x, blank=2)
+    distance, count = layers.edit_distance(decoded, label, normalized=False)
+    without, _ = layers.edit_distance(decoded, label, normalized=False, ignored_tokens=[1])
+    probabilities = np.zeros((3, 3), np.float32)
+    probabilities[:, 2] = 1
+    feed = {
+        "x": fluid.create_lod_tensor(probabilities, [[1, 2]]),
+        "label": fluid.create_lod_tensor(np.array([[0], [1], [0]]), [[1, 2]]),
+    }
+    tokens, *got = exe.run(feed=feed, fetch_list=[decoded, distance, count, without], return_numpy=False)
+    assert (tokens.recursive_sequence_lengths(), np.asarray(tokens).tolist()) == ([[0, 0]], [[-1]])
+    assert [np.asarray(value).ravel().tolist() for value in got] == [[1, 2], [2], [1, 1]]
+
+
+def test_sequences_of_a_beam_that_has_other_ones_are_refused(exe: fluid.Executor) -> None:
+    """Fluid takes the first rows, whichever sequences they belong to."""
+    x, y = layers.data("x", [2]), layers.data("y", [1], lod_level=1)
+    out = layers.sequence_expand(x, y)
+    feed = {"x": np.ones((4, 2), np.float32), "y": fluid.create_lod_tensor(np.ones((3, 1), np.float32), [[1, 2]])}
+    with pytest.raises(errors.InvalidArgument, match=r"input X: expected 2 sequences, as many as .* got 4"):
+        exe.run(feed=feed, fetch_list=[out])
+
+
+def test_a_pooling_window_may_be_larger_than_the_image(exe: fluid.Executor) -> None:
+    """GoogLeNet's last one, at its own size of images."""
+    x = layers.data("x", [3, 6, 6])
+    out = layers.pool2d(x, 7, "avg", 7)
+    assert out.shape == (-1, 3, 1, 1)
+    image = np.arange(108, dtype=np.float32).reshape(1, 3, 6, 6)
+    np.testing.assert_allclose(exe.run(feed={"x": image}, fetch_list=[out])[0], image.mean((2, 3), keepdims=True))

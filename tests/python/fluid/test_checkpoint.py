@@ -1,0 +1,240 @@
+"""Checkpoints: training that was killed goes on with the same bits, and what is damaged or foreign is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+
+PROGRAM = Path(__file__).with_name("train_with_checkpoints.py")
+
+#: How often the program is killed; a hundred times by hand.
+KILLS = int(os.environ.get("HEADRACE_CHECKPOINT_KILLS", "3"))
+
+
+def train(folder: Path, workers: int) -> subprocess.Popen[str]:
+    command = [sys.executable, str(PROGRAM), str(folder), str(workers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_program_that_is_killed_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 1)
+    (*_, want) = whole.communicate(timeout=60)[0].splitlines()
+    assert whole.returncode == 0
+    assert want.startswith("done 30 ")
+    chance = random.Random(17)
+    kills, folder = 0, tmp_path / "killed"
+    while True:
+        steps = chance.randrange(1, 12)
+        process = train(folder, chance.randrange(3))
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line.strip())
+            if kills < KILLS and len(lines) == steps:
+                time.sleep(chance.random() * 0.01)
+                process.kill()
+                kills += 1
+                break
+        process.communicate(timeout=60)
+        if process.returncode == 0:
+            assert lines[-1] == want
+            if kills >= KILLS:
+                break
+            folder = tmp_path / f"killed{kills}"  # once more from the beginning
+        else:
+            assert process.returncode == -signal.SIGKILL
+
+
+class Rows:
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray]:
+        return (np.full(2, index, np.float32),)
+
+
+def value(name: str) -> np.ndarray:
+    return np.array(fluid.global_scope().find_var(name).get_tensor())
+
+
+def model(width: int = 1) -> Any:
+    x = layers.data("x", [2])
+    loss = layers.mean(layers.fc(x, width, param_attr="w", bias_attr=False))
+    fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    return loss
+
+
+FEED = {"x": np.ones((3, 2), np.float32)}
+
+
+def test_batches_that_were_read_ahead_are_read_again(exe: fluid.Executor, tmp_path: Path) -> None:
+    reader = layers.py_reader(4, [[-1, 2]], ["float32"])
+    total = layers.reduce_sum(layers.read_file(reader))
+    loader = headrace.DataLoader(Rows(), batch_size=2, shuffle=True, seed=3)
+    reader.decorate_loader(loader)
+    exe.run(fluid.default_startup_program())
+
+    def sums() -> list[float]:
+        seen = []
+        try:
+            while True:
+                seen.append(exe.run(fetch_list=[total])[0].item())
+        except fluid.core.EOFException:
+            reader.reset()
+        return seen
+
+    epochs = []
+    for _ in range(2):
+        reader.start()
+        epochs.append(sums())
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0})
+    for count in (0, 1, 3, 6):
+        reader.start()
+        for _ in range(count):
+            exe.run(fetch_list=[total])
+        fluid.io.save_checkpoint(exe, tmp_path / str(count), extra=count)
+        with pytest.raises(errors.FailedPrecondition, match="reset"):
+            fluid.io.load_checkpoint(exe, tmp_path / str(count))
+        reader.reset()
+        # The rest of the epoch, then the next one; a checkpoint of a pass that goes on counts what it has left out.
+        assert fluid.io.load_checkpoint(exe, tmp_path / str(count)) == count
+        reader.start()
+        if count == 1:
+            assert exe.run(fetch_list=[total])[0].item() == epochs[0][1]
+            fluid.io.save_checkpoint(exe, tmp_path / "again")
+            reader.reset()
+            assert fluid.io.load_checkpoint(exe, tmp_path / "again") == {}
+            reader.start()
+            assert sums() == epochs[0][2:]
+        else:
+            assert sums() == epochs[0][count:]
+        reader.start()
+        assert sums() == epochs[1]
+        loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0})
+
+
+def test_loaders_that_are_iterated_over_go_on(exe: fluid.Executor, tmp_path: Path) -> None:
+    loss = model()
+    exe.run(fluid.default_startup_program())
+    loader = headrace.DataLoader(Rows(), batch_size=3, shuffle=True, seed=1)
+    batches = [batch[0].tolist() for batch in loader]
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": 0})
+    iterator = iter(loader)
+    next(iterator)
+    exe.run(feed=FEED, fetch_list=[loss])
+    fluid.io.save_checkpoint(exe, tmp_path, loaders={"rows": loader})
+    kept = value("w")
+    exe.run(feed=FEED, fetch_list=[loss])
+    other = headrace.DataLoader(Rows(), batch_size=3, shuffle=True, seed=1, num_workers=1)
+    assert fluid.io.load_checkpoint(exe, tmp_path, loaders={"rows": other}) == {}
+    np.testing.assert_array_equal(value("w"), kept)
+    assert [batch[0].tolist() for batch in other] == batches[1:]
+    other.shutdown()
+    with pytest.raises(errors.InvalidArgument, match="has a loader 'rows', which is not here"):
+        fluid.io.load_checkpoint(exe, tmp_path)
+    with pytest.raises(errors.InvalidArgument, match="loader 'cols' is not in it"):
+        fluid.io.load_checkpoint(exe, tmp_path, loaders={"rows": loader, "cols": loader})
+
+
+def test_the_last_ones_are_kept_and_any_may_be_loaded(exe: fluid.Executor, tmp_path: Path) -> None:
+    loss = model()
+    exe.run(fluid.default_startup_program())
+    assert fluid.io.load_checkpoint(exe, tmp_path / "none") is None
+    values = []
+    for step in range(4):
+        exe.run(feed=FEED, fetch_list=[loss])
+        values.append(value("w"))
+        (tmp_path / f".unfinished-{step + 1}").mkdir()  # as a process that was killed leaves it
+        (tmp_path / f".unfinished-{step + 1}" / "tensors").write_bytes(b"half")
+        assert fluid.io.save_checkpoint(exe, tmp_path, extra={"step": step}, max_num_checkpoints=2) == step
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == ["checkpoint_2", "checkpoint_3"]
+    assert fluid.io.load_checkpoint(exe, tmp_path, serial=2) == {"step": 2}
+    np.testing.assert_array_equal(value("w"), values[2])
+    assert fluid.io.load_checkpoint(exe, tmp_path) == {"step": 3}
+    np.testing.assert_array_equal(value("w"), values[3])
+    with pytest.raises(errors.NotFound, match=r"no checkpoint 0 .* only \[2, 3\]"):
+        fluid.io.load_checkpoint(exe, tmp_path, serial=0)
+
+
+@pytest.mark.parametrize("file", ["tensors", "state.json"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+def test_a_damaged_checkpoint_is_refused(exe: fluid.Executor, tmp_path: Path, file: str, damage: str) -> None:
+    loss = model()
+    exe.run(fluid.default_startup_program())
+    for _ in range(2):
+        fluid.io.save_checkpoint(exe, tmp_path)
+        exe.run(feed=FEED, fetch_list=[loss])
+    path = tmp_path / "checkpoint_1" / file
+    raw = path.read_bytes()
+    before = value("w")
+    if damage == "gone":
+        path.unlink()
+    else:
+        middle = len(raw) // 2
+        path.write_bytes(
+            raw[:middle] if damage == "cut" else raw[:middle] + bytes([raw[middle] ^ 1]) + raw[middle + 1 :]
+        )
+    with pytest.raises(errors.DataLoss, match=r"checkpoint_1 is damaged .*serial="):
+        fluid.io.load_checkpoint(exe, tmp_path)
+    np.testing.assert_array_equal(value("w"), before)
+    assert fluid.io.load_checkpoint(exe, tmp_path, serial=0) == {}
+
+
+def test_a_checkpoint_of_another_program_is_refused(exe: fluid.Executor, tmp_path: Path) -> None:
+    model()
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_checkpoint(exe, tmp_path)
+    other, startup = fluid.Program(), fluid.Program()
+    with fluid.program_guard(other, startup), fluid.unique_name.guard(), fluid.scope_guard(fluid.Scope()):
+        model(3)
+        exe.run(startup)
+        before = value("w")
+        with pytest.raises(errors.InvalidArgument, match=r"'w' is float32 \[2, 3\] here, float32 \[2, 1\] there"):
+            fluid.io.load_checkpoint(exe, tmp_path, other)
+        np.testing.assert_array_equal(value("w"), before)
+        layers.create_global_var([1], 0.0, "float32", persistable=True, name="more")
+        with pytest.raises(errors.InvalidArgument, match="variable 'more' is not in it"):
+            fluid.io.load_checkpoint(exe, tmp_path, other)
+    with pytest.raises(errors.InvalidArgument, match="which is not here"):
+        fluid.io.load_checkpoint(exe, tmp_path, fluid.Program())
+
+
+def test_what_cannot_be_saved_is_refused(exe: fluid.Executor, tmp_path: Path) -> None:
+    model()
+    with pytest.raises(errors.NotFound, match="startup"):
+        fluid.io.save_checkpoint(exe, tmp_path)
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.TypeMismatch, match="JSON"):
+        fluid.io.save_checkpoint(exe, tmp_path, extra={1, 2})
+    with pytest.raises(errors.InvalidArgument, match="max_num_checkpoints"):
+        fluid.io.save_checkpoint(exe, tmp_path, max_num_checkpoints=0)
+    assert fluid.io.load_checkpoint(exe, tmp_path) is None
+    reader = layers.shuffle(layers.py_reader(2, [[-1, 2]], ["float32"]), 4)
+    reader.decorate_loader(headrace.DataLoader(Rows(), batch_size=2))
+    layers.read_file(reader)
+    with pytest.raises(errors.FailedPrecondition, match="create_shuffle_reader"):
+        fluid.io.save_checkpoint(exe, tmp_path)
+
+
+def test_state_is_text(exe: fluid.Executor, tmp_path: Path) -> None:
+    model()
+    exe.run(fluid.default_startup_program())
+    fluid.io.save_checkpoint(exe, tmp_path, extra="é")
+    state = json.loads((tmp_path / "checkpoint_0" / "state.json").read_text("utf-8"))
+    assert json.loads(state["state"])["variables"]["w"] == "float32 [2, 1]"
+    assert fluid.io.load_checkpoint(exe, tmp_path) == "é"

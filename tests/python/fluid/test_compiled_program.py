@@ -1,0 +1,164 @@
+"""Programs that ask for several devices run on the one there is; what needs a GPU is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import layers
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def model() -> Any:
+    x = layers.data("x", [3])
+    loss = layers.reduce_mean(layers.square(layers.fc(x, 2, param_attr=fluid.ParamAttr(name="w"))))
+    fluid.optimizer.SGD(0.01).minimize(loss)
+    return loss
+
+
+def weights() -> Any:
+    return np.array(fluid.global_scope().find_var("w").get_tensor())
+
+
+def trained(exe: fluid.Executor, step: Any) -> Any:
+    fluid.default_startup_program().random_seed = 3
+    exe.run(fluid.default_startup_program())
+    losses = [np.asarray(step()[0]).tolist() for _ in range(3)]
+    return losses, weights().tolist()
+
+
+def test_a_compiled_program_trains_as_the_program_does(exe: fluid.Executor) -> None:
+    loss = model()
+    main = fluid.default_main_program()
+    expected = trained(exe, lambda: exe.run(main, feed={"x": X}, fetch_list=[loss]))
+    build, execution = fluid.BuildStrategy(), fluid.ExecutionStrategy()
+    build.memory_optimize = True
+    build.reduce_strategy = fluid.BuildStrategy.ReduceStrategy.Reduce
+    execution.num_threads = 4
+    execution.num_iteration_per_drop_scope = 1
+    compiled = fluid.CompiledProgram(main, build).with_data_parallel(
+        loss_name=loss.name, exec_strategy=execution, places=fluid.cpu_places(2)
+    )
+    assert trained(exe, lambda: exe.run(compiled, feed={"x": X}, fetch_list=[loss])) == expected
+    halves = [{"x": X[:2]}, {"x": X[2:]}]
+    assert trained(exe, lambda: exe.run(compiled, feed=halves, fetch_list=[loss.name])) == expected
+    parallel = fluid.ParallelExecutor(
+        False, loss.name, exec_strategy=execution, build_strategy=build, share_vars_from=None
+    )
+    assert parallel.device_count == 1
+    assert trained(exe, lambda: parallel.run([loss], feed=halves)) == expected
+    assert trained(exe, lambda: parallel.run(fetch_list=[loss.name], feed_dict={"x": X})) == expected
+    parallel.drop_local_exe_scopes()
+    fluid.memory_optimize(main)
+    fluid.release_memory(main)
+    assert trained(exe, lambda: exe.run(main, feed={"x": X}, fetch_list=[loss])) == expected
+
+
+def test_a_parallel_executor_has_a_scope_of_its_own(exe: fluid.Executor) -> None:
+    loss = model()
+    scope = fluid.Scope()
+    with fluid.scope_guard(scope):
+        exe.run(fluid.default_startup_program())
+    parallel = fluid.ParallelExecutor(use_cuda=False, main_program=fluid.default_main_program(), scope=scope)
+    assert np.isfinite(parallel.run([loss], feed={"x": X})[0]).all()
+    assert fluid.global_scope().find_var("w") is None
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "message"),
+    [
+        (lambda p: fluid.CompiledProgram(3), errors.TypeMismatch, "takes a Program, got int"),
+        (lambda p: fluid.CompiledProgram(p, 3), errors.TypeMismatch, "build_strategy has to be a BuildStrategy"),
+        (lambda p: fluid.CompiledProgram(p).with_data_parallel("nothing"), errors.NotFound, "loss_name has to name"),
+        (
+            lambda p: fluid.CompiledProgram(p).with_data_parallel(places=["gpu"]),
+            errors.TypeMismatch,
+            "places has to be",
+        ),
+        (lambda p: fluid.ParallelExecutor(True), errors.Unimplemented, "use_cuda=False"),
+        (lambda p: fluid.ParallelExecutor(False, num_trainers=2), errors.Unimplemented, "num_trainers=1"),
+        (lambda p: fluid.CUDAPlace(0), errors.Unimplemented, r"CUDAPlace\(0\).*fluid.CPUPlace\(\)"),
+        (lambda p: fluid.CUDAPinnedPlace(), errors.Unimplemented, r"CUDAPinnedPlace\(\)"),
+        (lambda p: fluid.cuda_places(), errors.Unimplemented, "CPU only"),
+        (lambda p: fluid.cuda_pinned_places(), errors.Unimplemented, "CPU only"),
+        (lambda p: fluid.device_guard("gpu").__enter__(), errors.Unimplemented, "device_guard"),
+        (lambda p: fluid.cpu_places(0), errors.InvalidArgument, "positive number"),
+        (lambda p: fluid.memory_optimize(3), errors.TypeMismatch, "input_program"),
+        (
+            lambda p: setattr(fluid.BuildStrategy(), "nonsense", 1),
+            AttributeError,
+            "has no setting 'nonsense'; those are",
+        ),
+        (lambda p: setattr(fluid.BuildStrategy(), "enable_inplace", "no"), errors.TypeMismatch, "False by default"),
+        (lambda p: fluid.DistributeTranspiler, AttributeError, "programs run on one machine"),
+        (lambda p: fluid.DatasetFactory, AttributeError, "layers.py_reader"),
+        (lambda p: fluid.dygraph, AttributeError, "an Executor runs"),
+        (lambda p: fluid.nonsense, AttributeError, "no attribute 'nonsense'"),
+    ],
+)
+def test_what_cannot_be_is_refused(run: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        run(fluid.default_main_program())
+
+
+def test_feeds_for_several_devices_that_do_not_fit(exe: fluid.Executor) -> None:
+    loss = model()
+    exe.run(fluid.default_startup_program())
+    compiled = fluid.CompiledProgram(fluid.default_main_program())
+    ragged = fluid.create_lod_tensor(X, [[1, 3]], fluid.CPUPlace())
+    for feed, message in (
+        ([{"x": X}, {"y": X}], "the same names"),
+        ([{"x": X}, {"x": X[:, :2]}], "'x' in a feed for several devices cannot be joined"),
+        ([{"x": ragged}, {"x": ragged}], "'x' has a LoD"),
+    ):
+        with pytest.raises(errors.InvalidArgument, match=message):
+            exe.run(compiled, feed=feed, fetch_list=[loss])
+    with pytest.raises(errors.TypeMismatch, match="list of such mappings"):
+        exe.run(compiled, feed=[X], fetch_list=[loss])
+    with pytest.raises(errors.TypeMismatch, match="feed has to map names to values"):
+        exe.run(fluid.default_main_program(), feed=[{"x": X}, {"x": X}], fetch_list=[loss])
+
+
+def test_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fluid.cpu_places() == [fluid.CPUPlace()]
+    monkeypatch.setenv("CPU_NUM", "3")
+    assert len(fluid.cpu_places()) == 3
+    assert not fluid.is_compiled_with_cuda()
+    assert not fluid.in_dygraph_mode()
+    assert fluid.device.get_cuda_device_count() == 0
+    with fluid.device_guard("cpu"), fluid.device_guard():
+        assert not isinstance(fluid.CPUPlace(), fluid.CUDAPlace)
+
+
+@pytest.mark.parametrize(
+    "versions", [("1.6.0",), ("1.6",), ("1.5.2", "1.7"), ("1.6.0-rc0",), ("0.14",), ("1.6.3", "1.6.3")]
+)
+def test_versions_that_this_is(versions: tuple[str, ...]) -> None:
+    fluid.require_version(*versions)
+
+
+@pytest.mark.parametrize(
+    ("versions", "error", "message"),
+    [
+        (("1.7",), errors.FailedPrecondition, "needs Fluid 1.7 or newer; headrace.fluid has the names of 1.6.3"),
+        (("1.0", "1.5.2"), errors.FailedPrecondition, "needs Fluid 1.5.2 or older"),
+        ((1.6,), errors.TypeMismatch, "has to be a text"),
+        (("newest",), errors.InvalidArgument, "has to be a version such as"),
+        (("1.6.0", "x"), errors.InvalidArgument, "max_version has to be a version"),
+    ],
+)
+def test_versions_that_this_is_not(versions: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        fluid.require_version(*versions)
+
+
+def test_the_installation_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    before = len(fluid.default_main_program().global_block().ops)
+    fluid.install_check.run_check()
+    assert "works" in capsys.readouterr().out
+    assert len(fluid.default_main_program().global_block().ops) == before

@@ -1,0 +1,80 @@
+"""The page that says which names of Fluid 1.6 are here."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import headrace.fluid as fluid
+from headrace.fluid._refused import REFUSED
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def _table() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fluid_names", DOCS / "fluid_names.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TABLE = _table()
+
+
+def stated() -> dict[str, str]:
+    """What the page says of each name: "here", "different" or "refused"."""
+    said, part = {}, ""
+    for line in TABLE.PAGE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            part = line.removeprefix("## ")
+        elif line.startswith("Here: "):
+            said.update({f"{part}.{name}": "here" for name in re.findall(r"`(\w+)`", line)})
+        elif row := re.match(r"\| `(\w+)` \| (\w+) \|", line):
+            said[f"{part}.{row[1]}"] = row[2]
+    return said
+
+
+def owner(name: str) -> tuple[object, str]:
+    *path, last = name.split(".")[1:]
+    found: object = fluid
+    for step in path:
+        found = fluid.Program() if step == "Program" else getattr(found, step)
+    return found, last
+
+
+def test_the_page_is_what_the_script_writes() -> None:
+    assert TABLE.PAGE.read_text(encoding="utf-8") == TABLE.page(), "run: python docs/fluid_names.py"
+
+
+def test_the_page_has_every_name() -> None:
+    said = stated()
+    assert len(said) >= 503
+    assert set(said.values()) == {"here", "different", "refused"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name, what in stated().items() if what != "refused"))
+def test_a_name_that_is_here_can_be_used(name: str) -> None:
+    found, last = owner(name)
+    assert hasattr(found, last)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, what in stated().items() if what == "refused"))
+def test_a_name_that_is_refused_says_what_to_do(name: str) -> None:
+    found, last = owner(name)
+    with pytest.raises(AttributeError, match=rf"has no {last}: \w+ .{{10}}"):
+        getattr(found, last)
+
+
+def test_what_is_refused_is_not_there() -> None:
+    for part, names in REFUSED.items():
+        found = fluid if part == "fluid" else getattr(fluid, part)
+        for name in names:
+            assert not hasattr(found, name), name
+        with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+            _ = found.nonsense

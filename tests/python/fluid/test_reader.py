@@ -1,0 +1,295 @@
+"""Loaders that feed programs from generators: iterated over, or read by the program."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import DataLoader, errors
+from headrace.fluid import layers
+from headrace.fluid.framework import Variable
+
+
+def samples() -> Iterator[tuple[Any, int]]:
+    for i in range(7):
+        yield np.full(3, i, np.float32), i
+
+
+def sample_lists() -> Iterator[list[Any]]:
+    yield from fluid.io.batch(samples, 2)()
+
+
+def batches() -> Iterator[tuple[Any, Any]]:
+    for group in sample_lists():
+        yield np.stack([x for x, _ in group]), np.array([[y] for _, y in group], np.int64)
+
+
+def variables() -> list[Variable]:
+    return [layers.data("x", [3]), layers.data("y", [1], dtype="int64")]
+
+
+#: How a loader is given its generator, by Fluid's names, and the labels of each batch.
+ALL = [[0, 1], [2, 3], [4, 5], [6]]
+from_each_source = pytest.mark.parametrize(
+    ("give", "expected"),
+    [
+        pytest.param(lambda loader: loader.set_sample_generator(samples, batch_size=2), ALL[:3], id="sample"),
+        pytest.param(lambda loader: loader.set_sample_generator(samples, 2, drop_last=False), ALL, id="all samples"),
+        pytest.param(
+            lambda loader: loader.set_sample_list_generator(sample_lists, places=fluid.cpu_places()),
+            ALL,
+            id="sample list",
+        ),
+        pytest.param(lambda loader: loader.set_batch_generator(batches), ALL, id="batch"),
+        pytest.param(
+            lambda loader: loader.set_loader(DataLoader(list(samples_for_loader()), 2)), ALL, id="headrace's loader"
+        ),
+    ],
+)
+
+
+def samples_for_loader() -> Iterator[tuple[Any, Any]]:
+    for x, y in samples():
+        yield x, np.array([y], np.int64)
+
+
+@from_each_source
+@pytest.mark.parametrize("return_list", [False, True])
+def test_an_iterable_loader(give: Any, expected: Any, return_list: bool, exe: fluid.Executor) -> None:
+    x, y = variables()
+    total = layers.reduce_sum(x)
+    loader = fluid.io.DataLoader.from_generator([x, y], capacity=2, return_list=return_list)
+    assert give(loader) is loader
+    for _ in range(2):
+        seen = []
+        for data in loader():
+            if return_list:
+                ((of_x, of_y),) = data
+                data = {"x": of_x, "y": of_y}
+            values = exe.run(feed=data, fetch_list=[total, y])
+            seen.append(values[1].reshape(-1).tolist())
+            assert values[0].reshape(-1)[0] == 3 * sum(seen[-1])
+        assert seen == expected
+
+
+@from_each_source
+@pytest.mark.parametrize("use_double_buffer", [True, False])
+def test_a_loader_that_the_program_reads(
+    give: Any, expected: Any, use_double_buffer: bool, exe: fluid.Executor
+) -> None:
+    x, y = variables()
+    loader = fluid.io.DataLoader.from_generator([x, y], 2, use_double_buffer, iterable=False)
+    total = layers.reduce_sum(x)
+    give(loader)
+    exe.run(fluid.default_startup_program())
+    for _ in range(2):
+        seen = []
+        loader.start()
+        with pytest.raises(fluid.core.EOFException):
+            while True:
+                values = exe.run(fetch_list=[total, y])
+                seen.append(values[1].reshape(-1).tolist())
+                assert values[0].reshape(-1)[0] == 3 * sum(seen[-1])
+        loader.reset()
+        assert seen == expected
+
+
+@pytest.mark.parametrize("name", ["sample", "paddle", "sample_list", "tensor", "batch"])
+def test_a_py_reader_of_io(name: str, exe: fluid.Executor) -> None:
+    x, y = variables()
+    reader = fluid.io.PyReader(feed_list=[x, y], capacity=4)
+    if name == "sample":
+        reader.decorate_sample_generator(samples, batch_size=2, drop_last=False, places=fluid.CPUPlace())
+    elif name in ("paddle", "sample_list"):
+        {"paddle": reader.decorate_paddle_reader, "sample_list": reader.decorate_sample_list_generator}[name](
+            sample_lists, fluid.cpu_places()
+        )
+    else:
+        {"tensor": reader.decorate_tensor_provider, "batch": reader.decorate_batch_generator}[name](batches)
+    assert [exe.run(feed=data, fetch_list=[y])[0].reshape(-1).tolist() for data in reader()] == ALL
+    assert [list(data[0]) for data in reader] == [["x", "y"]] * 4
+
+
+def test_ragged_samples(exe: fluid.Executor) -> None:
+    words = layers.data("words", [1], dtype="int64", lod_level=1)
+    reader = fluid.io.PyReader([words], 2)
+    reader.decorate_sample_list_generator(lambda: iter([[([1, 2],), ([3],)]]))
+    (data,) = reader
+    (value,) = exe.run(feed=data, fetch_list=[words], return_numpy=False)
+    assert value.recursive_sequence_lengths() == [[2, 1]]
+    assert np.array(value).reshape(-1).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("iterable", [True, False])
+def test_a_generators_exception_comes_after_the_batches_before_it(iterable: bool, exe: fluid.Executor) -> None:
+    x, y = variables()
+    failing = [True]
+
+    def generate() -> Iterator[Any]:
+        yield from list(batches())[:2]
+        if failing[0]:
+            raise ZeroDivisionError("in the generator")
+
+    reader = fluid.io.PyReader([x, y], 2, iterable=iterable)
+    reader.decorate_batch_generator(generate)
+    exe.run(fluid.default_startup_program())
+
+    def epoch() -> Iterator[Any]:
+        if iterable:
+            for data in reader():
+                yield exe.run(feed=data, fetch_list=[y])[0]
+            return
+        reader.start()
+        try:
+            while True:
+                yield exe.run(fetch_list=[y])[0]
+        except fluid.core.EOFException:
+            pass
+        finally:
+            reader.reset()
+
+    for fails in (True, True, False):
+        failing[0] = fails
+        seen = []
+        try:
+            for labels in epoch():
+                seen.append(labels.reshape(-1).tolist())
+            assert not fails
+        except ZeroDivisionError:
+            assert fails
+        assert seen == ALL[:2]
+
+
+def endless() -> Iterator[Any]:
+    while True:
+        yield from batches()
+
+
+def feeders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("headrace feeder of generator_loader")]
+
+
+def test_an_iteration_that_is_left_leaves_nothing() -> None:
+    reader = fluid.io.PyReader(variables(), 2)
+    reader.decorate_batch_generator(endless)
+    for _ in range(5):
+        for number, _ in enumerate(reader()):
+            if number == 3:
+                break
+    iterator = iter(reader)
+    next(iterator)
+    newer = iter(reader)
+    next(newer)
+    with pytest.raises(errors.FailedPrecondition, match="another iteration of this loader has begun"):
+        next(iterator)
+    next(newer)
+    assert len(feeders()) == 1
+    del iterator, newer
+    gc.collect()
+    assert not feeders()
+    next(iter(reader))
+    kept = iter(reader)
+    next(kept)
+    del reader, kept
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while feeders() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not feeders()
+
+
+def test_bad_input(exe: fluid.Executor) -> None:
+    x, y = variables()
+    with pytest.raises(errors.InvalidArgument, match="capacity, how many batches the queue holds"):
+        fluid.io.PyReader([x, y])
+    with pytest.raises(errors.InvalidArgument, match="capacity has to be a positive number of batches, got 0"):
+        fluid.io.PyReader([x, y], 0)
+    for feed_list in (None, [], x):
+        with pytest.raises(errors.TypeMismatch, match="feed_list has to be a list of the variables"):
+            fluid.io.PyReader(feed_list, 2)  # type: ignore[arg-type]
+    with pytest.raises(errors.TypeMismatch, match="feed_list takes Variables, got str"):
+        fluid.io.PyReader(["x"], 2)  # type: ignore[list-item]
+    with pytest.raises(errors.Unimplemented, match=r"headrace.DataLoader with num_workers to set_loader"):
+        fluid.io.DataLoader.from_generator([x, y], 2, use_multiprocess=True)
+    with pytest.raises(errors.Unimplemented, match="from_generator"):
+        fluid.io.DataLoader.from_dataset(None)
+    reader = fluid.io.PyReader([x, y], 2)
+    with pytest.raises(errors.FailedPrecondition, match="nothing to start"):
+        iter(reader)
+    for method in (reader.start, reader.reset):
+        with pytest.raises(errors.FailedPrecondition, match="iterable=False"):
+            method()
+    with pytest.raises(errors.TypeMismatch, match="pass it uncalled"):
+        reader.decorate_sample_generator(samples(), 2)  # type: ignore[arg-type]
+    reader.decorate_batch_generator(lambda: iter([(np.zeros((2, 3)), np.zeros((2, 1), np.int64))]))
+    with pytest.raises(errors.TypeMismatch, match=r"batch 0, variable 'x'.*float32, got float64"):
+        list(reader())
+    reader.decorate_batch_generator(lambda: iter([(np.zeros((2, 4), np.float32), np.zeros((2, 1), np.int64))]))
+    hidden = layers.fc(x, 2)
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.InvalidArgument, match=r"'x' is declared as float32 \[-1, 3\], but .* \[2, 4\]"):
+        exe.run(feed=next(iter(reader())), fetch_list=[hidden])
+    with pytest.raises(errors.TypeMismatch, match="feed has to map names to values"):
+        exe.run(feed=[{}, {}], fetch_list=[])  # type: ignore[arg-type]
+
+
+def test_a_loader_made_after_the_layers_is_refused() -> None:
+    x, y = variables()
+    layers.reduce_sum(x)
+    with pytest.raises(errors.FailedPrecondition, match=r"'x' is used by the operator 'reduce_sum' already"):
+        fluid.io.PyReader([x, y], 2, iterable=False)
+
+
+def test_a_program_whose_loader_was_not_started(exe: fluid.Executor) -> None:
+    x, y = variables()
+    reader = fluid.io.PyReader([x, y], 2, iterable=False)
+    reader.decorate_batch_generator(batches)
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(errors.FailedPrecondition, match=r"was not started: call start\(\)"):
+        exe.run(fetch_list=[y])
+    with pytest.raises(errors.FailedPrecondition, match=r"call start\(\) and run that"):
+        iter(reader)
+
+
+def test_programs_that_share_parameters_have_loaders_of_their_own(exe: fluid.Executor) -> None:
+    # As Fluid's programs build one that trains and one that tests, in guards of unique_name.
+    programs = []
+    for factor in (1.0, 2.0):
+        main, startup = fluid.Program(), fluid.Program()
+        with fluid.program_guard(main, startup), fluid.unique_name.guard():
+            feed_list = variables()
+            loader = fluid.io.DataLoader.from_generator(feed_list, capacity=2, iterable=False)
+            out = layers.reduce_sum(layers.scale(feed_list[0], factor))
+        loader.set_batch_generator(batches)
+        exe.run(startup)
+        programs.append((main, loader, out))
+    for _, loader, _ in programs:
+        loader.start()
+    sums = [exe.run(main, fetch_list=[out])[0].item() for _ in range(2) for main, _, out in programs]
+    assert sums == [3, 6, 15, 30]
+    for _, loader, _ in programs:
+        loader.reset()
+
+
+def test_a_model_trains_on_an_iterable_loader_as_on_feeds(exe: fluid.Executor) -> None:
+    x, y = variables()
+    loss = layers.reduce_mean(layers.square(layers.fc(x, 1) - layers.cast(y, "float32")))
+    fluid.optimizer.SGD(0.01).minimize(loss)
+    fluid.default_startup_program().random_seed = 3
+    compiled = fluid.CompiledProgram(fluid.default_main_program()).with_data_parallel(loss_name=loss.name)
+    loader = fluid.io.DataLoader.from_generator(feed_list=[x, y], capacity=3).set_sample_list_generator(sample_lists)
+
+    def losses(feeds: Callable[[], Any], program: Any) -> list[float]:
+        exe.run(fluid.default_startup_program())
+        return [float(exe.run(program, feed=f, fetch_list=[loss])[0].reshape(-1)[0]) for _ in range(3) for f in feeds()]
+
+    expected = losses(lambda: [{"x": a, "y": b} for a, b in batches()], fluid.default_main_program())
+    assert losses(loader, compiled) == expected
+    assert losses(loader, fluid.default_main_program()) == expected

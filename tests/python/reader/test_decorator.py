@@ -1,0 +1,229 @@
+"""Readers made of readers: what comes, in which order, and that nothing is left running."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace import errors, reader
+from headrace.fluid import io
+
+
+def numbers(count: int) -> Any:
+    return lambda: iter(range(count))
+
+
+def failing(count: int) -> Any:
+    def read() -> Iterator[int]:
+        yield from range(count)
+        raise ZeroDivisionError("in the reader")
+
+    return read
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == "headrace reader"]
+
+
+def read_until_error(samples: Any) -> list[Any]:
+    seen: list[Any] = []
+    with pytest.raises(ZeroDivisionError, match="in the"):
+        for sample in samples:
+            seen.append(sample)
+    return seen
+
+
+def test_readers_can_be_read_again() -> None:
+    readers = [
+        reader.batch(numbers(5), 2),
+        reader.shuffle(numbers(5), 3),
+        reader.map_readers(lambda x: 2 * x, numbers(5)),
+        reader.chain(numbers(2), numbers(3)),
+        reader.compose(numbers(2), numbers(2)),
+        reader.firstn(numbers(5), 3),
+        reader.cache(numbers(3)),
+        reader.buffered(numbers(5), 2),
+        reader.xmap_readers(lambda x: x, numbers(5), 2, 2, order=True),
+        reader.Fake()(numbers(3), 4),
+    ]
+    for each in readers:
+        assert len(list(each())) == len(list(each())) > 0
+
+
+def test_what_they_give() -> None:
+    assert list(reader.map_readers(lambda a, b: a + b, numbers(3), numbers(5))()) == [0, 2, 4]
+    assert list(reader.chain(numbers(2), numbers(3))()) == [0, 1, 0, 1, 2]
+    assert list(reader.firstn(itertools.count, 3)()) == [0, 1, 2]
+    assert list(reader.firstn(numbers(2), 5)()) == [0, 1]
+    pairs = reader.compose(numbers(2), numbers(2))
+    assert list(reader.compose(pairs, numbers(2))()) == [(0, 0, 0), (1, 1, 1)]
+    assert list(reader.Fake()(numbers(3), 3)()) == [0, 0, 0]
+    random.seed(1)
+    shuffled = list(reader.shuffle(numbers(10), 5)())
+    assert sorted(shuffled[:5]) == list(range(5))
+    assert shuffled != list(range(10))
+    assert sorted(shuffled) == list(range(10))
+
+
+def test_compose_that_does_not_align() -> None:
+    with pytest.raises(reader.ComposeNotAligned, match="reader 0 has ended"):
+        list(reader.compose(numbers(2), numbers(3))())
+    with pytest.raises(ValueError, match="reader 1 has ended"):
+        list(reader.compose(numbers(3), numbers(2))())
+    assert list(reader.compose(numbers(2), numbers(3), check_alignment=False)()) == [(0, 0), (1, 1)]
+    assert io.ComposeNotAligned is reader.ComposeNotAligned
+
+
+def test_a_cache_reads_once_and_again_after_an_error() -> None:
+    calls = []
+
+    def read() -> Iterator[int]:
+        calls.append(1)
+        yield 1
+        if len(calls) == 1:
+            raise ZeroDivisionError("in the reader")
+
+    cached = reader.cache(read)
+    assert read_until_error(cached() for _ in range(1)) == []
+    assert [list(cached()) for _ in range(3)] == [[1]] * 3
+    assert len(calls) == 2
+
+
+def test_buffered_reads_ahead_and_no_further() -> None:
+    taken: list[int] = []
+
+    def read() -> Iterator[int]:
+        for i in range(100):
+            taken.append(i)
+            yield i
+
+    samples = reader.buffered(read, 3)()
+    assert next(samples) == 0
+    deadline = time.monotonic() + 10
+    while len(taken) < 5 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert len(taken) <= 1 + 3 + 1  # what was given, the queue, and the one that waits for room
+    assert list(samples) == list(range(1, 100))
+
+
+def test_errors_come_after_the_samples_before_them() -> None:
+    assert read_until_error(reader.buffered(failing(5), 2)()) == list(range(5))
+    assert read_until_error(reader.xmap_readers(lambda x: x, failing(5), 1, 2, order=True)()) == list(range(5))
+
+
+def test_an_error_of_a_mapper_comes_in_place_of_its_sample() -> None:
+    samples = reader.xmap_readers(lambda x: 12 // (3 - x), numbers(9), 3, 2, order=True)()
+    seen: list[int] = []
+    with pytest.raises(ZeroDivisionError, match="division"):
+        for sample in samples:
+            seen.append(sample)
+    assert seen == [4, 6, 12][: len(seen)]
+
+
+@pytest.mark.parametrize("order", [False, True])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_xmap_maps_each_sample_once(threads: int, order: bool) -> None:
+    def mapper(x: int) -> int:
+        time.sleep(0.002 if x % 7 == 0 else 0)
+        return x * x
+
+    got = list(reader.xmap_readers(mapper, numbers(60), threads, 4, order)())
+    assert (got if order else sorted(got)) == [x * x for x in range(60)]
+
+
+def test_xmap_runs_its_mapper_in_several_threads() -> None:
+    barrier = threading.Barrier(3)
+    got = list(reader.xmap_readers(lambda x: barrier.wait(20) * 0 + x, numbers(9), 3, 9, order=True)())
+    assert got == list(range(9))
+
+
+@pytest.mark.parametrize("order", [False, True])
+def test_a_reader_that_is_left_ends_its_threads(order: bool) -> None:
+    for samples in (
+        reader.buffered(itertools.count, 2)(),
+        reader.xmap_readers(lambda x: x, itertools.count, 2, 2, order)(),
+    ):
+        next(samples)
+        samples.close()  # type: ignore[attr-defined]
+
+
+def test_processes_read_several_readers_at_once() -> None:
+    def rows(first: int) -> Any:
+        def read() -> Iterator[Any]:
+            for i in range(first, first + 4):
+                yield np.full(3, i, np.float32), i, os.getpid()
+
+        return read
+
+    samples = list(reader.multiprocess_reader([rows(0), rows(10), rows(20)], queue_size=4)())
+    assert [int(number) for _, number, _ in samples] == [0, 10, 20, 1, 11, 21, 2, 12, 22, 3, 13, 23]
+    assert all((row == int(number)).all() for row, number, _ in samples)
+    processes = {int(pid) for _, _, pid in samples}
+    assert len(processes) == 3
+    assert os.getpid() not in processes
+
+
+def test_processes_pass_on_errors_and_may_be_left() -> None:
+    read_until_error(reader.multiprocess_reader([failing(3)])())
+    samples = reader.multiprocess_reader([itertools.count, itertools.count])()
+    assert [int(next(samples)) for _ in range(4)] == [0, 0, 1, 1]
+    samples.close()  # type: ignore[attr-defined]
+
+
+def test_lines_of_a_command(tmp_path: Path) -> None:
+    text = "".join(f"line {i} ä\n" for i in range(50)) + "without an end"
+    (tmp_path / "plain file").write_text(text, "utf-8")
+    (tmp_path / "zipped").write_bytes(gzip.compress(text.encode()))
+    plain = reader.PipeReader(f"cat '{tmp_path / 'plain file'}'", bufsize=16)
+    assert list(plain.get_line()) == text.split("\n")
+    zipped = reader.PipeReader(f"cat {tmp_path / 'zipped'}", bufsize=16, file_type="gzip")
+    assert list(zipped.get_line()) == text.split("\n")
+    whole = reader.PipeReader(f"cat {tmp_path / 'zipped'}", file_type="gzip")
+    assert "".join(whole.get_line(cut_lines=False)) == text
+    with pytest.raises(errors.IoError, match="ended with status 3"):
+        list(reader.PipeReader("sh -c 'exit 3'").get_line())
+    with pytest.raises(errors.IoError, match="cannot run 'no-such-program': No such file"):
+        reader.PipeReader("no-such-program")
+
+
+def test_creators(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("one\ntwo ä\n", "utf-8")
+    assert list(reader.creator.text_file(tmp_path / "lines")()) == ["one", "two ä"]
+    rows = reader.creator.np_array([[1, 2], [3, 4]])
+    assert [row.tolist() for row in rows()] == [row.tolist() for row in rows()] == [[1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: reader.batch(numbers(1), 0), "batch_size has to be a positive number, got 0"),
+        (lambda: reader.shuffle(numbers(1), 1.5), "buf_size has to be a positive number"),  # type: ignore[arg-type]
+        (lambda: reader.buffered(numbers(1), 0), "size has to be a positive number"),
+        (lambda: reader.firstn(numbers(1), -1), "n has to be a number of samples, got -1"),
+        (lambda: reader.xmap_readers(abs, numbers(1), 0, 1), "process_num has to be a positive number"),
+        (lambda: reader.xmap_readers(abs, numbers(1), 1, True), "buffer_size has to be a positive number"),
+        (lambda: reader.multiprocess_reader([]), "needs a reader"),
+        (lambda: reader.multiprocess_reader([numbers(1)], queue_size=0), "queue_size has to be a positive number"),
+        (lambda: reader.Fake()(numbers(1), 0), "data_num has to be a positive number"),
+        (lambda: list(reader.Fake()(numbers(0), 1)()), "has none"),
+        (lambda: reader.PipeReader(""), "command has to be a text"),
+        (lambda: reader.PipeReader("true", file_type="zip"), "file_type has to be"),
+        (lambda: reader.creator.np_array(3), "at least one dimension"),
+    ],
+)
+def test_bad_input(make: Any, message: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match=message):
+        make()
