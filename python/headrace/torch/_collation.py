@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from headrace.data._batch_tree import Description, describe, describe_whole, is_namedtuple
-from headrace.data._tensors import leaves_slot_unchanged
+from headrace.data._samples.containers import is_namedtuple
+from headrace.data._samples.describe import Description, describe, describe_whole
+from headrace.data._samples.tensors import is_collated_as_usual, leaves_slot_unchanged, stacks_tensor_samples
 
 # Python's own types that PyTorch stacks or lists as the writer does. Subclasses may mean more.
 _VALUES = frozenset((int, float, bool, str, bytes))
@@ -29,7 +31,10 @@ class TorchCollate:
     """
 
     makes_once = True
-    stacks_tensors = True
+
+    @property
+    def stacks_tensors(self) -> bool:
+        return stacks_tensor_samples()
 
     def describe(self, sample: Any) -> Description:
         return describe(sample, as_tensors=True) if _is_stacked(sample) else describe_whole(sample)
@@ -41,6 +46,8 @@ class TorchCollate:
 def _is_stacked(value: Any) -> bool:
     """Whether ``default_collate`` makes of such values what the writer makes of them."""
     kind = type(value)
+    if not is_collated_as_usual(value):
+        return False
     if kind in _VALUES:
         return True
     if kind is torch.Tensor:
@@ -51,10 +58,19 @@ def _is_stacked(value: Any) -> bool:
         return _is_known(value.dtype)
     if isinstance(value, np.generic):
         # PyTorch takes NumPy's double for Python's float, which it is; others it makes tensors of.
-        return not isinstance(value, (str, bytes)) and _is_known(value.dtype)
+        return not isinstance(value, (str, bytes)) and _is_known(value.dtype) and _takes_scalars(value.dtype)
     if kind is dict:
         return all(map(_is_stacked, value.values()))
     return (kind in (list, tuple) or is_namedtuple(value)) and all(map(_is_stacked, value))
+
+
+@functools.cache
+def _takes_scalars(dtype: np.dtype[Any]) -> bool:
+    """Whether PyTorch makes a tensor of the same type of a list of such scalars."""
+    try:
+        return bool(torch.as_tensor([dtype.type(1)]).numpy().dtype == dtype)
+    except (TypeError, ValueError, RuntimeError):
+        return False
 
 
 def _is_known(dtype: np.dtype[Any]) -> bool:

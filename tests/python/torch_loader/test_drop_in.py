@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import faulthandler
 import fractions
-import io
 import os
 import pickle
 import random
@@ -24,6 +23,7 @@ from torch.utils import data as torch_data  # noqa: E402
 
 from headrace.data import DataLoader as HeadraceLoader  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
+from headrace.torch._maker import maker_of  # noqa: E402
 
 TorchLoader = torch_data.DataLoader
 
@@ -195,6 +195,93 @@ def test_batches_are_those_of_pytorch(make: Any, workers: int) -> None:
         assert_same(got, expected)
 
 
+MANY: dict[str, Any] = {
+    "floats": lambda i: [float(i)] * 3000,
+    "dict": lambda i: {k: torch.full((2,), i + k) for k in range(3000)},
+    "half": lambda i: {"a": [torch.full((k % 3,), i, dtype=torch.bfloat16) for k in range(2000)], "b": f"text {i}"},
+    "nested": lambda i: [[i, float(k)] for k in range(1500)],
+    "13 dimensions": lambda i: torch.full((1, 2) + (1,) * 11, i),
+}
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("name", MANY)
+def test_samples_of_many_parts_are_collated_as_by_pytorch(name: str, workers: int) -> None:
+    dataset = Made(MANY[name])
+    expected = list(TorchLoader(dataset, batch_size=4))
+    assert_same(list(DataLoader(dataset, batch_size=4, num_workers=workers)), expected)
+    if workers == 1:
+        alone = next(iter(DataLoader(dataset, batch_size=4, num_workers=1)))
+        while not isinstance(alone, torch.Tensor):
+            alone = next(iter(alone.values())) if isinstance(alone, dict) else alone[0]
+        assert alone.untyped_storage().nbytes() == alone.nbytes
+
+
+ROWS = np.arange(12.0).reshape(3, 4)
+
+
+def unlike(first: Any, other: Any) -> Any:
+    """Samples of which the first of each batch of four is of another kind."""
+    return lambda i: first(i) if i % 4 == 0 else other(i)
+
+
+UNLIKE: dict[str, Any] = {
+    "tensor, then array": unlike(lambda i: torch.tensor(ROWS), lambda i: ROWS),
+    "array, then tensor": unlike(lambda i: ROWS, lambda i: torch.tensor(ROWS)),
+    "scalar tensor, then int": unlike(torch.tensor, lambda i: i),
+    "int, then scalar tensor": unlike(lambda i: i, torch.tensor),
+    "int, then bool": unlike(lambda i: i, lambda i: i > 2),
+    "double, then int": unlike(np.float64, lambda i: i),
+    "tuple, then list": unlike(lambda i: (i, 1), lambda i: [i, 1]),
+    "array, then masked": unlike(lambda i: np.ones(2), lambda i: np.ma.array([1.0, 2.0], mask=[False, True])),
+    "some require a gradient": unlike(lambda i: torch.ones(2), lambda i: torch.ones(2, requires_grad=True)),
+    "all require a gradient": lambda i: torch.full((2,), float(i), requires_grad=True),
+    "unsigned scalars": np.uint64,
+    "unsigned arrays": lambda i: np.full(2, i, np.uint64),
+    "reversed": lambda i: (ROWS + i)[::-1],
+    "some reversed": unlike(lambda i: ROWS, lambda i: ROWS[::-1]),
+    "unaligned": lambda i: np.zeros(2, [("a", "u1"), ("b", "f4")])["b"],
+    "too large": lambda i: 2**63 + i,
+    "too large at times": unlike(lambda i: i, lambda i: 2**63),
+    "half complex": lambda i: torch.full((2,), i, dtype=torch.complex32),
+    "meta": lambda i: torch.empty(2, device="meta"),
+    "conjugate": lambda i: torch.tensor([1j * i, 2.0]).conj(),
+    "channels last": lambda i: (torch.arange(24.0).reshape(1, 2, 3, 4) + i).to(memory_format=torch.channels_last)[0],
+    "one attribute": lambda i: {"a": i, "b": (np.float32(i), "x")},
+}
+
+
+def fate(loader_class: Any, make: Any, workers: int) -> Any:
+    """The batches, with what ``assert_same`` cannot compare in a form that it can; or the type of what is raised."""
+    try:
+        batches = list(loader_class(Made(make), batch_size=4, num_workers=workers))
+    except Exception as error:
+        return type(error)
+    if isinstance(batches[0], torch.Tensor) and batches[0].device.type == "meta":
+        return [(batch.shape, batch.device) for batch in batches]
+    half = isinstance(batches[0], torch.Tensor) and batches[0].dtype == torch.complex32
+    return [torch.view_as_real(batch) for batch in batches] if half else batches
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", UNLIKE)
+def test_samples_that_are_unlike_fare_as_with_pytorch_whoever_makes_them(name: str) -> None:
+    expected = {workers: fate(TorchLoader, UNLIKE[name], workers) for workers in (0, 1)}
+    for workers in (0, 1, 2, 4):
+        got = fate(DataLoader, UNLIKE[name], workers)
+        if isinstance(expected[min(workers, 1)], type):
+            assert got is expected[min(workers, 1)], workers
+        else:
+            assert_same(got, expected[min(workers, 1)])
+
+
+def test_threads_that_would_not_repeat_are_refused() -> None:
+    with pytest.raises(ValueError, match="seed_records=False"):
+        list(DataLoader(Made(drawn), batch_size=4, num_workers=2, threads_per_worker=4))
+    loader = DataLoader(Made(pairs), batch_size=4, num_workers=2, threads_per_worker=4, seed_records=False)
+    assert len(list(loader)) == len(loader)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("collate", [keep, nested, sparse, quantized], ids=lambda collate: collate.__name__)
 @pytest.mark.filterwarnings("ignore")
@@ -333,7 +420,7 @@ def test_generators_are_left_alone_where_nothing_is_drawn() -> None:
     mixed = torch_data.ConcatDataset([held, Made(drawn)])
     for dataset, collate, seeds in ((held, None, False), (parts, None, False), (mixed, None, True), (held, len, True)):
         loader = DataLoader(dataset, num_workers=2, collate_fn=collate)
-        assert bool(loader._loader().seed_records) is seeds
+        assert bool(maker_of(loader).loader(loader).seed_records) is seeds
 
 
 def test_seeds_of_samples_look_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +440,7 @@ def test_the_warning_that_nobody_shares_the_samples_out_is_the_programs(monkeypa
     monkeypatch.setattr("headrace.data._world._warned", False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    with pytest.warns(RuntimeWarning, match=r"one of 2.*pass shard=\(rank, 2\)") as caught:
+    with pytest.warns(RuntimeWarning, match=r"one of 2.*pass shard=\(rank, 2\), drop_last=True") as caught:
         list(DataLoader(range(4)))
     assert [each.filename for each in caught] == [__file__]
 
@@ -395,6 +482,26 @@ def test_too_many_workers_are_a_warning() -> None:
     for cls in CLASSES:
         with pytest.warns(UserWarning, match="excessive worker creation might get DataLoader running slow"):
             assert cls(Made(tensors), num_workers=1000).num_workers == 1000
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 600")
+def test_more_workers_than_there_can_be_are_refused_when_they_are_to_start() -> None:
+    loader = DataLoader(Made(tensors), num_workers=600)
+    with pytest.raises(ValueError, match="num_workers must be from 0 to 512, got 600"):
+        iter(loader)
+
+
+def test_a_seed_and_a_generator_exclude_one_another() -> None:
+    for arguments in ({}, {"shuffle": True}, {"num_workers": 1}):
+        with pytest.raises(ValueError, match="generator excludes seed"):
+            DataLoader(Made(tensors), generator=torch.Generator(), seed=5, **arguments)
+
+
+def test_a_timeout_without_workers_is_an_error_as_with_pytorch() -> None:
+    for cls in CLASSES:
+        loader = cls(Made(tensors), timeout=3)
+        with pytest.raises(AssertionError, match="timeout"):
+            iter(loader)
 
 
 def own_process(i: int) -> Any:
@@ -611,11 +718,12 @@ def test_set_epoch_chooses_an_order_only_with_a_seed(cls: Any) -> None:
 
 
 def test_refresh_shows_what_cannot_be_seen() -> None:
-    hidden = io.StringIO("1")
-    loader = DataLoader(Made(lambda i: int(hidden.getvalue()), 1), num_workers=1, persistent_workers=True)
+    class Hidden:
+        value = 1  # of a class, which no comparison looks into
+
+    loader = DataLoader(Made(lambda i: Hidden.value, 1), num_workers=1, persistent_workers=True)
     assert_same(list(loader), [torch.tensor([1])])
-    hidden.seek(0)
-    hidden.write("2")
+    Hidden.value = 2
     assert_same(list(loader), [torch.tensor([1])])
     loader.refresh()
     assert_same(list(loader), [torch.tensor([2])])

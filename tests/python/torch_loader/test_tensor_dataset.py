@@ -118,7 +118,7 @@ def test_an_index_outside_is_named(workers: int) -> None:
     dataset = torch_data.TensorDataset(torch.arange(5))
     with pytest.raises(IndexError) as caught:
         list(DataLoader(dataset, batch_sampler=[[0, 7]], num_workers=workers))
-    notes = [*getattr(caught.value, "__notes__", []), str(caught.value.__cause__)]
+    notes = [*getattr(caught.value, "__notes__", []), str(caught.value)]
     assert any("The sample with index 7" in note for note in notes)
 
 

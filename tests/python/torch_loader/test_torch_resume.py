@@ -249,9 +249,9 @@ def test_a_sampler_that_cannot_repeat_its_indices_is_an_error(workers: int) -> N
 def test_a_replay_that_is_none_is_refused(state: dict[str, Any]) -> None:
     loader = DataLoader(Numbers(), 4, sampler=Unrepeatable())
     with pytest.raises((TypeError, ValueError), match="of the state"):
-        loader.load_state_dict({**loader.state_dict(), "plan": state})
+        loader.load_state_dict({**loader.state_dict(), "details": json.dumps({"plan": state})})
     with pytest.raises(ValueError, match=r"sampler with a torch.Generator"):
-        loader.load_state_dict({**loader.state_dict(), "plan": LOADERS["sampler"]().state_dict()["plan"]})
+        loader.load_state_dict({**loader.state_dict(), "details": LOADERS["sampler"]().state_dict()["details"]})
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -46,11 +46,38 @@ class TestOutOfOrderDataLoader(unittest.TestCase):
 
 @pytest.mark.parametrize("form", sorted(IMPORTS))
 def test_the_loader_is_replaced_and_failures_are_those_expected(form: str, tmp_path: Path) -> None:
-    tests = tmp_path / "test_dataloader.py"
+    project = {"torch": "pytorch", "torchdata": "torchdata-loader"}[form]
+    (tests,) = (tmp_path / file for file in torch_suite.SUITES[project].files)
+    tests.parent.mkdir(parents=True)
     tests.write_text(IMPORTS[form] + TESTS)
-    command = [sys.executable, torch_suite.__file__, str(tests), "-p", "no:xdist"]
+    command = [sys.executable, torch_suite.__file__, project, str(tmp_path), "-p", "no:xdist"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert "1 failed, 2 passed, 1 xfailed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1
+
+
+OTHERS = """
+import torch.utils.data
+
+class Own(torch.utils.data.DataLoader):
+    pass
+
+def test_everybody_has_the_drop_in():
+    assert Own.__mro__[1].__module__.startswith("headrace.torch")
+    assert [batch.tolist() for batch in Own([1, 2], num_workers=1)] == [[1], [2]]
+
+def test_something_else():
+    assert False, "as nobody expected"
+"""
+
+
+def test_for_other_projects_the_class_is_replaced(tmp_path: Path) -> None:
+    (tests,) = (tmp_path / file for file in torch_suite.SUITES["accelerate"].files)
+    tests.parent.mkdir()
+    tests.write_text(OTHERS)
+    command = [sys.executable, torch_suite.__file__, "accelerate", str(tmp_path), "-p", "no:xdist"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 1
 
 

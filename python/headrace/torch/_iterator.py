@@ -1,0 +1,58 @@
+"""The iterators of the drop-in."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch.utils import data as torch_data
+
+from headrace.data._iteration.iterator import BatchIterator
+
+_pinned = torch_data._utils.pin_memory.pin_memory
+
+
+class Batches(BatchIterator):
+    """One epoch, with what programs use of PyTorch's iterators beyond the protocol."""
+
+    @property
+    def _num_yielded(self) -> int:
+        progress = self.progress
+        return progress.taken - progress.begin.batch - len(progress.begin.skip)
+
+    def _shutdown_workers(self) -> None:
+        engine = self._engine
+        self.end("the iteration was ended by _shutdown_workers()")
+        if engine is not None:
+            engine.close()
+
+
+class CheckedBatches(Batches):
+    """Batches that this process has to look at one by one. To be told what to :meth:`expect` before the first one."""
+
+    def expect(self, dataset: Any, length: int | None, pins: bool) -> None:
+        """
+        Args:
+            length: what a stream has said its length is; more batches than that are a warning, as with PyTorch.
+            pins: page-lock each batch, by the ``pin_memory`` of whatever has one.
+        """
+        take, progress, begun, has_workers = self._take, self.progress, self.progress.taken, bool(self._workers)
+
+        # Before the batch is acknowledged: an interrupt in between loses none. It does not refer to the iterator.
+        def take_and_look() -> Any:
+            batch = take()
+            number = progress.taken - begun + 1
+            if length is not None and number > length:
+                text = (
+                    f"Length of IterableDataset {dataset} was reported to be {length}(when accessing "
+                    f"len(dataloader)), but {number} samples have been fetched. "
+                )
+                if has_workers:
+                    text += (
+                        "For multiprocessing data-loading, this happens unless the dataset gives each worker a share "
+                        "of its own: see torch.utils.data.get_worker_info."
+                    )
+                warnings.warn(text, stacklevel=3)
+            return _pinned(batch) if pins else batch
+
+        self._take = take_and_look

@@ -1,0 +1,260 @@
+"""What makes the batches of the drop-in: a loader of Headrace's, with the arguments that PyTorch's has at the time."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import warnings
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar, overload
+
+import torch
+from torch.utils import data as torch_data
+
+from headrace.data import DataLoader as HeadraceLoader
+from headrace.data._iteration.iterator import BatchIterator
+from headrace.torch._collation import TorchCollate
+from headrace.torch._errors import as_pytorch_says
+from headrace.torch._iterator import Batches, CheckedBatches
+
+Value = TypeVar("Value", covariant=True)
+
+_MAX_PREFETCH = 512
+_COLLATE = TorchCollate()
+_PIN_MEMORY_DEVICE_IS_DEPRECATED = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The arguments that the drop-in has beyond PyTorch's, and documents."""
+
+    seed: int | None = None
+    seed_records: bool | None = None
+    shard: tuple[int, int] = (0, 1)
+    device: Any = None
+    max_deaths_per_sample: int = 4
+    on_worker_death: str = "raise"
+    on_state_mismatch: str = "raise"
+    threads_per_worker: int = 1
+    trace: bool = False
+
+    def given(self) -> dict[str, Any]:
+        """Those that differ from their defaults."""
+        pairs = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return {field.name: value for field, value in pairs if value != field.default}
+
+
+class Option(Generic[Value]):
+    """An option as an attribute of a loader, to be read: what a subclass or a user assigns to that name takes its place
+    there, and changes no option.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, loader: None, owner: type) -> Option[Value]: ...
+
+    @overload
+    def __get__(self, loader: object, owner: type) -> Value: ...
+
+    def __get__(self, loader: Any, owner: type) -> Any:
+        return self if loader is None else getattr(maker_of(loader).options, self._name)
+
+
+class _Loader(HeadraceLoader):
+    """Makes the batches of the drop-in.
+
+    As with PyTorch, the program alone tells a dataset its epoch, a worker that it has seeded makes the batches that
+    PyTorch's would, and indices and errors are those of PyTorch.
+    """
+
+    _tells_epoch = False
+    _keeps_to_workers = True
+    _keeps_indices = True
+    _rephrases = staticmethod(as_pytorch_says)
+    _iterator_class: type[BatchIterator] = Batches
+
+
+class _AllReplicas:
+    """The order that PyTorch's ``DistributedSampler`` shares out: position p of it is that of replica p % num_replicas.
+
+    With ``shard=(rank, num_replicas)`` it gives each replica what the sampler would, and the place in it is one that
+    another number of replicas understands.
+    """
+
+    def __init__(self, sampler: torch_data.DistributedSampler[Any]) -> None:
+        self.replicated = sampler
+
+    def __iter__(self) -> Iterator[int]:
+        whole = copy.copy(self.replicated)
+        whole.rank, whole.num_replicas, whole.num_samples = 0, 1, whole.total_size
+        return iter(whole)
+
+    def __len__(self) -> int:
+        return int(self.replicated.total_size)
+
+
+class Maker:
+    """Makes the batches of one of the drop-in's loaders, which it is given with each call.
+
+    All that a loader has beyond PyTorch's attributes is here, under one name of the loader's: its subclasses, which
+    choose their own names, cannot hit it.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._loader: _Loader | None = None
+        self._arguments: dict[str, Any] = {}
+        self._replicas: _AllReplicas | None = None
+
+    def loader(self, of: Any) -> HeadraceLoader:
+        """The loader that makes the batches. Attributes that PyTorch lets change take effect at the next epoch."""
+        return self._current(of)
+
+    def stateful(self, of: Any) -> HeadraceLoader:
+        """The same; TypeError if PyTorch's workers make the batches."""
+        if is_datapipe(of.dataset):
+            raise TypeError(
+                "a loader of DataPipes has no state, statistics or epochs of its own: PyTorch's workers read these"
+            )
+        return self._current(of)
+
+    def iterator(self, of: Any) -> BatchIterator:
+        """Starts the next epoch."""
+        if of.num_workers == 0 and of.timeout != 0:
+            raise AssertionError("timeout is how long to wait for workers: with num_workers=0 it must be 0")
+        _warn_of_pinning(of)
+        loader = self._current(of)
+        # Workers page-lock the arrays that they make, and those alone.
+        only_arrays = of.num_workers > 0 and of.collate_fn is torch_data.default_collate
+        pins = of.pin_memory and not only_arrays and torch.accelerator.is_available()
+        said = of._IterableDataset_len_called
+        loader._iterator_class = CheckedBatches if pins or said is not None else Batches
+        batches = iter(loader)
+        if isinstance(batches, CheckedBatches):
+            batches.expect(of.dataset, said, pins)
+        assert isinstance(batches, BatchIterator)
+        return batches
+
+    def shutdown(self) -> None:
+        """Ends the workers."""
+        if self._loader is not None:
+            self._loader.shutdown()
+
+    def _current(self, of: Any) -> _Loader:
+        arguments = self._arguments_of(of)
+        if self._loader is None or not _same(arguments, self._arguments):
+            before, self._loader = self._loader, _Loader(of.dataset, **arguments)
+            self._arguments = arguments
+            if before is not None:
+                self._loader._succeed(before)
+        return self._loader
+
+    def _arguments_of(self, of: Any) -> dict[str, Any]:
+        options, workers, collate_fn = self.options, of.num_workers, of.collate_fn
+        if collate_fn is torch_data.default_collate and workers > 0:
+            collate_fn = _COLLATE
+        several = workers * options.threads_per_worker > 1 and not isinstance(of.dataset, torch_data.IterableDataset)
+        several = several and of.worker_init_fn is None
+        draws = collate_fn not in (_COLLATE, torch_data.default_collate) or _may_draw(of.dataset)
+        seeds = several and draws if options.seed_records is None else options.seed_records
+        return {
+            "num_workers": workers,
+            "collate_fn": collate_fn,
+            "pin_memory": of.pin_memory and workers > 0 and torch.accelerator.is_available(),
+            "timeout": of.timeout if workers > 0 else 0,
+            "worker_init_fn": of.worker_init_fn,
+            "multiprocessing_context": of.multiprocessing_context,
+            "generator": of.generator,
+            "prefetch_factor": None if workers == 0 else _prefetch(of.prefetch_factor, workers),
+            "persistent_workers": of.persistent_workers,
+            "in_order": of.in_order,
+            "seed": options.seed,
+            "seed_records": "place" if seeds else False,
+            "shard": options.shard,
+            "device": options.device,
+            "max_deaths_per_sample": options.max_deaths_per_sample,
+            "on_worker_death": options.on_worker_death,
+            "on_state_mismatch": options.on_state_mismatch,
+            "threads_per_worker": options.threads_per_worker,
+            "trace": options.trace,
+            **self._order(of),
+        }
+
+    def _order(self, of: Any) -> dict[str, Any]:
+        """Where the indices come from: Headrace's own order where PyTorch's sampler would give the same."""
+        sizes = {"batch_size": of.batch_size, "drop_last": of.drop_last}
+        if isinstance(of.dataset, torch_data.IterableDataset):
+            return sizes
+        sampler, batch_sampler = of.sampler, of.batch_sampler
+        plain = batch_sampler is None or (
+            type(batch_sampler) is torch_data.BatchSampler
+            and batch_sampler.sampler is sampler
+            and batch_sampler.batch_size == of.batch_size
+            and batch_sampler.drop_last == of.drop_last
+        )
+        usual = plain and getattr(sampler, "data_source", None) is of.dataset
+        if usual and type(sampler) is torch_data.SequentialSampler:
+            return sizes
+        shuffled = usual and type(sampler) is torch_data.RandomSampler and sampler.generator is of.generator
+        if shuffled and not sampler.replacement and sampler.num_samples == len(sampler.data_source):
+            return {**sizes, "shuffle": True}
+        if not plain:
+            return {"batch_sampler": batch_sampler}
+        if type(sampler) is torch_data.DistributedSampler and self.options.shard == (0, 1):
+            if self._replicas is None or self._replicas.replicated is not sampler:
+                self._replicas = _AllReplicas(sampler)
+            return {**sizes, "sampler": self._replicas, "shard": (sampler.rank, sampler.num_replicas)}
+        return {**sizes, "sampler": sampler}
+
+
+def maker_of(loader: Any) -> Maker:
+    """What makes a loader's batches; its subclass need not call ``__init__``."""
+    maker: Maker | None = vars(loader).get("_headrace")
+    if maker is None:
+        maker = vars(loader)["_headrace"] = Maker(Options())
+    return maker
+
+
+def is_datapipe(dataset: Any) -> bool:
+    """Whether PyTorch's own workers read a dataset, which those of a graph of DataPipes alone can set up."""
+    pipes = [getattr(torch_data, name, None) for name in ("IterDataPipe", "MapDataPipe")]
+    return any(pipe is not None and isinstance(dataset, pipe) for pipe in pipes)
+
+
+def _warn_of_pinning(of: Any) -> None:
+    if of.pin_memory and of.pin_memory_device and _PIN_MEMORY_DEVICE_IS_DEPRECATED:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device, "
+            f"ignore pin_memory_device='{of.pin_memory_device}'.",
+            stacklevel=5,
+        )
+    if of.pin_memory and not torch.accelerator.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, then device pinned memory won't be "
+            "used.",
+            stacklevel=5,
+        )
+
+
+def _same(arguments: dict[str, Any], others: dict[str, Any]) -> bool:
+    """Whether the arguments are the same objects, or equal numbers or pairs of them."""
+    return arguments.keys() == others.keys() and all(
+        value is others[name] or (isinstance(value, (int, float, tuple)) and value == others[name])
+        for name, value in arguments.items()
+    )
+
+
+def _may_draw(dataset: Any) -> bool:
+    """Whether making a sample may take random numbers: not if PyTorch's own classes only look it up in tensors."""
+    if type(dataset) is torch_data.Subset:
+        return _may_draw(dataset.dataset)
+    if type(dataset) is torch_data.ConcatDataset:
+        return any(map(_may_draw, dataset.datasets))
+    return type(dataset) is not torch_data.TensorDataset
+
+
+def _prefetch(factor: int | None, workers: int) -> int:
+    """Batches in flight in all. PyTorch's workers have none in flight with a factor of 0, and give none."""
+    return min(max(1, factor or 0) * workers, _MAX_PREFETCH)
