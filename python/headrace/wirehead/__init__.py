@@ -5,7 +5,8 @@ A generator script and a training script share one ``config.yaml``::
 
     WireheadGenerator(generator=create_generator(), config_path="config.yaml").run_generator()
 
-    for batch in DataLoader(MongoheadDataset("config.yaml"), batch_size=4, shuffle=True, num_workers=2):
+    dataset = MongoheadDataset("config.yaml")
+    for batch in DataLoader(dataset, batch_size=4, sampler=dataset.sampler(), num_workers=2):
         ...
 
 Samples are kept on a server that speaks MongoDB's protocol (MONGOHOST in the configuration), or in a folder of this
@@ -15,11 +16,12 @@ machine. See :mod:`headrace.wirehead.cache` for what is promised, and why it hol
 
 from headrace.wirehead.config import Config
 from headrace.wirehead.dataset import GenerationSampler, MongoheadDataset, MongoTupleheadDataset
-from headrace.wirehead.errors import ConfigError, CorruptSampleError, StoreError, StoreUnreachableError
+from headrace.wirehead.errors import CacheGoneError, ConfigError, CorruptSampleError, StoreError, StoreUnreachableError
 from headrace.wirehead.generator import WireheadGenerator
 from headrace.wirehead.manager import WireheadManager
 
 __all__ = [
+    "CacheGoneError",
     "Config",
     "ConfigError",
     "CorruptSampleError",

@@ -1,4 +1,4 @@
-"""``python -m headrace.wirehead``: generates, manages, shows, cleans, demonstrates and measures."""
+"""``python -m headrace.wirehead``, ``headrace-wirehead``: generates, manages, shows, cleans, demonstrates, measures."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
     clean = command("clean", "remove everything that a cache has stored")
     clean.add_argument("--force", action="store_true", help="even while generators or readers use it")
+    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
     demo = command("demo", "generate, swap and train on this machine, with nothing else installed", has_config=False)
     demo.add_argument("--seconds", type=float, default=10, help="how long to train (default: %(default)g)")
@@ -63,9 +64,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0; 1 if something failed; 2 if it was asked for something impossible."""
-    options = parser().parse_args(arguments)
+    """Returns the exit code: 0; 1 if something failed; 2 if it was asked for something impossible.
+
+    Where a configuration file is named in place of a command, it does what ``wirehead`` of the original does.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        if any(argument.endswith((".yaml", ".yml", ".json")) for argument in arguments[:1]):
+            from headrace.wirehead.compat import log_swaps
+
+            return log_swaps(arguments)
+        options = parser().parse_args(arguments)
         code: int = globals()[f"_{options.command}"](options)
         return code
     except (ConfigError, FileNotFoundError, ImportError) as error:
@@ -103,7 +112,7 @@ def _manage(options: argparse.Namespace) -> int:
 
 
 def _status(options: argparse.Namespace) -> int:
-    with contextlib.closing(Cache(options.config)) as cache:
+    with contextlib.closing(Cache(options.config, create=False)) as cache:
         while True:
             status = status_of(cache)
             if options.json:
@@ -118,15 +127,19 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    with contextlib.closing(Cache(options.config, check=False)) as cache:
-        users = sorted({str(lease["process"]) for lease in cache.leases().values()})
+    with contextlib.closing(Cache(options.config, create=False, check=False)) as cache:
+        users = sorted({str(lease.get("process")) for lease in cache.leases().values()})
         if users and not options.force:
             raise StoreError(
                 f"{cache.config.dbname} is in use by {', '.join(users)}; end them, wait {cache.config.lease:g} seconds "
                 "for those that have died, or use --force"
             )
-        cache.store.clean()
-        print(f"removed {cache.config.dbname} at {cache.config.place}")
+        generations = ", ".join(map(str, cache.store.generations())) or "none"
+        what = f"the cache {cache.config.dbname} at {cache.config.place} (generations: {generations})"
+        print(f"{'would remove' if options.dry_run else 'removes'} {what}", flush=True)
+        if not options.dry_run:
+            left = cache.store.clean()
+            print("\n".join(["removed", *(f"left alone, because it is not the cache's: {path}" for path in left)]))
     return 0
 
 

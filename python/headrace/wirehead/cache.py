@@ -4,16 +4,21 @@ A *generation* is a numbered set of SWAP_CAP samples. The highest one that has b
 readers read; writers fill the next, and while that is verified, the one after it. So there is always one to read and
 one to write, and older ones stay only as long as somebody reads them.
 
-Why nothing can be lost, torn or mixed, whoever is killed and when:
+Why nothing can be lost, torn or mixed, whoever is killed and when. Documents are inserted and nothing is taken back
+before a whole generation goes; the only documents that change are leases.
 
 1. **Put.** A writer first writes the chunks of a sample under names that nobody else uses, and when the store has
    acknowledged all of them inserts the sample's description under a free number below SWAP_CAP. Inserting succeeds for
    one writer only (``Store.insert``), so a number belongs to one sample; and what has a description is whole. A writer
-   killed before that leaves chunks that nobody refers to.
-2. **Swap.** Once all numbers below SWAP_CAP are taken, and whoever manages has seen each description and that its
-   chunks are there, it inserts a document into the table of swaps, under the generation's number. That is the whole
-   swap: one insert, of which all sees either nothing or everything, which succeeds once however many managers try, and
-   which moves no sample. The current generation is the one with the highest number in that table.
+   killed before that leaves chunks that nobody refers to, which go with their generation.
+2. **Swap.** What managers decide about a generation is a sequence of entries in the table of swaps: entry *n* is
+   inserted under the generation's number and *n*, by one who has read all *n* before it. An entry annuls damaged
+   samples, which are put again under their next version; the last one is the swap, inserted once a manager has seen
+   each description, in the version that counts, and that its chunks are there, or read that another one had seen that
+   for a whole block, with so many entries before it. So whatever has been verified when it swaps, nobody has annulled
+   any of it meanwhile: that would have taken the place of its entry; and who sees a swap annuls nothing any more. The
+   current generation is the highest one with a swap. (An entry that comes late, when those of its generation have been
+   removed, is below that and read by nobody.)
 3. **No sample is put into a generation that has gone.** A number is free only while the generation has not been
    swapped: a swap needs all of them taken. Only dropping a generation makes numbers free again; rule 4 is about that.
 4. **Drop.** A process pins a generation before it touches it: it first writes the generation into its lease, *then*
@@ -21,39 +26,67 @@ Why nothing can be lost, torn or mixed, whoever is killed and when:
    next. If it has happened the process lets go and pins a newer one. Whoever drops does it the other way round: it
    sees that swap, *then* reads the leases, then drops what is older than all that they name. As the store orders these
    four operations, one of the two sees the other. A lease that names a generation keeps all after it, too: whoever has
-   one goes on to a newer generation without asking, and lets the lease say so later.
-5. **Death and standstill.** A lease whose time has not changed for LEASE seconds, by the clock of the store alone,
-   belongs to nobody any more. A process that was stopped that long knows it from its own monotonic clock: a lease
-   counts as alive until LEASE seconds after the last renewal was *sent*, and if the next one is answered later than
-   that, it never does again: somebody may be clearing away what it has left. A writer that cannot say that it is alive
-   when its description is inserted does not acknowledge the sample, but puts it again under a new lease, into a
-   generation that it pins anew; a reader, too, pins anew under a new one. So clocks need not agree, only run at about
-   the same speed. In a local store, a process that is seen to have ended is dead at once. With a server that would be
-   too early: what the process sent before it died may still be on its way.
+   one goes on to a newer generation without asking, and lets the lease say so later. What was true of a generation that
+   may be dropped stays true, so it does not matter how late it is dropped, or by how many.
+5. **Death and standstill.** Who watches a lease and has seen it unchanged for LEASE seconds, by its own clock alone,
+   inserts a *grave* for it and reads it again: if it is unchanged still, it is dead for good. Its holder looks for a
+   grave after each renewal. A lease counts as alive until 0.9 LEASE after the last renewal that found none was *sent*:
+   that renewal was in the store before the watcher began to count, or the watcher has seen it and begun anew; and one
+   that arrives after the watcher's second look finds the grave. A lease that has lapsed never counts as alive again. A
+   writer that cannot say that it is alive when its description is inserted does not acknowledge the sample, but puts it
+   again under a new lease, into a generation that it pins anew; a reader, too, pins anew under a new one. Graves stay
+   for 2 LEASE; after that a holder knows by its own clock. In a local store, a process that is seen to have ended is
+   dead at once. With a server that would be too early: what the process sent before it died may still be on its way.
 6. **Bound.** A swap waits until all generations older than the current one are dropped. A writer goes on from the
    generation after the current one to the second after it when it has found all numbers of the first taken, and has
    seen that all generations older than the current one are dropped; these do not come back. So at most three have
    samples: the current one, the one being filled, and either the one that slow readers still hold, or the one that is
    full and not yet verified. Of two that are being filled, the second cannot be swapped before the first: managers
    look only at the one after the current one. Should a damaged sample of that be thrown away, a writer comes back to
-   it within a second or so.
+   it within a second or so; after a fifth of the time that it has waited, 15 seconds at most, if that is more. (A
+   writer that was stopped may insert one sample into a generation that was dropped; it is dropped again.)
+7. **Incarnations.** Whoever makes the settings names the cache, at random, and all tables are under that name. Cleaning
+   removes the settings first. So what comes late belongs to the old name and mixes with nothing; managers of the new
+   one remove it, having read the settings after they saw it. Each process looks at the settings when it renews its
+   lease, and when it misses something; if they are others, or the current generation is lower than it was, it stops
+   with ``CacheGoneError``.
 
-That only one process manages at a time saves work; nothing depends on it.
+That only one process manages at a time saves work; nothing depends on it. ``tests/python/wirehead/test_protocol.py``
+explores all this, with the code itself, in a world where anything may happen between two operations.
+
+What is required and cannot be checked: clocks that nobody sets and that count on in a suspended machine
+(``CLOCK_BOOTTIME``) run at the same speed within a tenth, and while a virtual machine is frozen no request of it is
+under way for longer than LEASE; of a server, that what it has acknowledged stays, and that who asks later sees it, or
+what :mod:`headrace.wirehead.mongo_store` makes of it with a replica set: that is less, and enough for 1 to 7.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import socket
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headrace.wirehead.config import Config, ConfigSource
-from headrace.wirehead.errors import StoreError
-from headrace.wirehead.store import LEASES, SETTINGS, SWAPS, Document, Store, block_size, key, samples_table, seconds
+from headrace.wirehead.errors import CacheGoneError, StoreError
+from headrace.wirehead.store import (
+    LEASES,
+    SETTINGS,
+    SWAPS,
+    VERIFIED,
+    Document,
+    Store,
+    block_size,
+    key,
+    samples_table,
+    seconds,
+    version_key,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +141,15 @@ def _pid_namespace() -> str | None:
         return None
 
 
-def _has_ended(lease: Document) -> bool:
+def boot_clock() -> float:
+    """Seconds by a clock that nobody sets, and that counts while the machine is suspended."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def has_ended(lease: Document) -> bool:
     """Whether the process that holds a lease is known to have ended. False if it runs in another container, if its
     number has been given to another, or if the lease does not say.
     """
@@ -130,27 +171,62 @@ class Cache:
     Args:
         config: where it is.
         store: that it is in; default: the one that the configuration names.
+        create: make it, if it is not there. Otherwise nothing is stored: it has no generations then.
         check: that it was made with this configuration.
+        clock: seconds, see :func:`boot_clock`.
 
     Raises:
         StoreError: it was made with another SWAP_CAP or SAMPLE.
     """
 
-    def __init__(self, config: ConfigSource, store: Store | None = None, check: bool = True) -> None:
+    def __init__(
+        self,
+        config: ConfigSource,
+        store: Store | None = None,
+        create: bool = True,
+        check: bool = True,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        self.clock = clock
         self.config = Config.load(config)
-        self.store = open_store(self.config) if store is None else store
+        self.store = open_store(self.config, create) if store is None else store
         self._block = block_size(self.config.swap_cap)
         self.blocks = range(-(-self.config.swap_cap // self._block))
+        self._checks = check
+        self._incarnation: str | None = None
+        self._newest = 0  # swap that was seen
         try:
-            if check:
-                self._check_settings()
+            self._open(create)
         except BaseException:
             self.store.close()
             raise
 
+    @property
+    def incarnation(self) -> str | None:
+        """Which of those that a place has seen; None if there was no cache yet."""
+        return self._incarnation
+
     def current(self) -> int:
-        """The generation to read; 0 if there has been no swap."""
-        return max(map(int, self.store.scan(SWAPS)), default=0)
+        """The generation to read; 0 if there has been no swap.
+
+        Raises:
+            CacheGoneError: it was a later one before.
+        """
+        return max((int(name[:12]) for name in self._swap_documents()), default=0)
+
+    def _swap_documents(self) -> dict[str, Document]:
+        """Those of swaps, by their keys."""
+        known = self._newest
+        entries = self.store.scan(SWAPS)
+        swaps = {name: entry for name, entry in entries.items() if _ENTRY.fullmatch(name) and "void" not in entry}
+        newest = max((int(name[:12]) for name in swaps), default=0)
+        if newest < known:
+            if not self.store.scan(SWAPS).keys() - entries.keys():
+                self.check_is_there()
+                raise CacheGoneError(self.config, f"went back from generation {known} to {newest} (a backup restored?)")
+            return self._swap_documents()  # swaps have come and gone while this process stood still
+        self._newest = max(self._newest, newest)
+        return swaps
 
     def is_swapped(self, generation: int) -> bool:
         """Whether a generation can be, or could be, read."""
@@ -158,13 +234,41 @@ class Cache:
 
     def swaps(self) -> list[Swap]:
         """The last swaps, in their order."""
-        found = (Swap.from_document(document) for _, document in sorted(self.store.scan(SWAPS).items()))
+        found = (Swap.from_document(document) for _, document in sorted(self._swap_documents().items()))
         return [swap for swap in found if swap is not None]
 
     def swap(self, generation: int) -> Swap | None:
         """What is known of one swap."""
-        document = self.store.find(SWAPS, key(generation))
-        return None if document is None else Swap.from_document(document)
+        entry = next(reversed(self.entries(generation)), None)
+        return None if entry is None else Swap.from_document(entry)
+
+    def entries(self, generation: int) -> list[Document]:
+        """What managers have written down about a generation, in the order that all agree on: what is annulled, and at
+        last the swap. See 2.
+        """
+        entries: list[Document] = []
+        while (entry := self.store.find(SWAPS, entry_key(generation, len(entries)))) is not None:
+            entries.append(entry)
+        return entries
+
+    def versions(self, generation: int) -> dict[int, int]:
+        """Which version of a sample counts, by id, where it is not the first."""
+        return versions_of(self.entries(generation))
+
+    def verified_blocks(self, generation: int, entries: Sequence[Document]) -> set[int]:
+        """The blocks of which a manager has written down that all samples are there and whole, where none has been
+        annulled since.
+
+        Args:
+            entries: about the generation.
+        """
+        if len(self.blocks) == 1:
+            return set()
+        noted = self.store.scan(VERIFIED)
+        found = ((block, noted.get(entry_key(generation, block))) for block in self.blocks)
+        counts = {block: int(note.get("entries", 0)) for block, note in found if note is not None}
+        annulled = {block: versions_of(entries[count:]) for block, count in counts.items()}
+        return {block for block, ids in annulled.items() if block not in map(self.block_of, ids)}
 
     def block_of(self, id: int) -> int:
         """The block that a sample belongs to, see :func:`headrace.wirehead.store.block_size`."""
@@ -176,11 +280,22 @@ class Cache:
 
     def sample(self, generation: int, id: int) -> Document | None:
         """The description of a sample; None if there is no such sample."""
-        return self.store.find(samples_table(generation, self.block_of(id)), key(id))
+        return self.version(generation, id, self.versions(generation).get(id, 0))
 
-    def samples(self, generation: int, block: int) -> dict[int, Document]:
-        """The descriptions of the samples of a block, by their ids."""
-        return {int(key): found for key, found in self.store.scan(samples_table(generation, block)).items()}
+    def version(self, generation: int, id: int, version: int) -> Document | None:
+        """The description of one version of a sample."""
+        return self.store.find(samples_table(generation, self.block_of(id)), version_key(id, version))
+
+    def samples(self, generation: int, block: int, versions: Mapping[int, int] | None = None) -> dict[int, Document]:
+        """The descriptions of the samples of a block, by their ids.
+
+        Args:
+            versions: which ones count; default: those that do now.
+        """
+        versions = self.versions(generation) if versions is None else versions
+        stored = self.store.scan(samples_table(generation, block))
+        wanted = ((id, stored.get(version_key(id, versions.get(id, 0)))) for id in self.ids_of(block))
+        return {id: description for id, description in wanted if description is not None}
 
     def fill(self, generation: int) -> int:
         """How many samples a generation has."""
@@ -194,7 +309,7 @@ class Cache:
         """
         deadline = time.monotonic() + timeout
         pause = 0.01
-        while (generation := self.current()) == 0:
+        while (generation := self._current_if_there()) == 0:
             if time.monotonic() > deadline:
                 stored = self.fill(1)
                 raise TimeoutError(
@@ -205,16 +320,24 @@ class Cache:
             pause = min(pause * 1.5, 0.5)
         return generation
 
-    def leases(self) -> dict[str, Document]:
-        """The leases that count, by their keys."""
-        now = self.store.now()
-        return {key: lease for key, lease in self.store.scan(LEASES).items() if not self.is_expired(lease, now)}
+    def _current_if_there(self) -> int:
+        if self._incarnation is None:
+            self._open(create=False)
+        return self.current()
 
-    def is_expired(self, lease: Document, now: float) -> bool:
-        """Whether nobody holds a lease any more, at a time of the store."""
-        if now - seconds(lease.get("time", 0)) > self.config.lease:
-            return True
-        return self.config.is_local and _has_ended(lease)
+    def leases(self) -> dict[str, Document]:
+        """The leases whose holders seem to live, by their keys: to be shown. Clocks may be wrong; who is dead is for
+        :class:`headrace.wirehead.watch.Watch` to say.
+        """
+        now = self.store.now()
+        return {key: lease for key, lease in self.store.scan(LEASES).items() if not self._seems_dead(lease, now)}
+
+    def _seems_dead(self, lease: Document, now: float) -> bool:
+        return now - seconds(lease.get("time", 0)) > self.config.lease or self.has_ended(lease)
+
+    def has_ended(self, lease: Document) -> bool:
+        """Whether the holder's process is known to have ended, and all that it has sent to have arrived."""
+        return self.config.is_local and has_ended(lease)
 
     def blocked_by(self, generation: int) -> str | None:
         """Who keeps a full generation from being swapped, in words; None if nobody does."""
@@ -228,14 +351,33 @@ class Cache:
     def close(self) -> None:
         self.store.close()
 
-    def _check_settings(self) -> None:
-        ours = {"SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample), "format": 2}
-        if self.store.insert(SETTINGS, "settings", ours):
-            return
+    def check_is_there(self) -> None:
+        """
+        Raises:
+            CacheGoneError: this is not the cache that it was before.
+        """
+        found = self.store.find(SETTINGS, "settings") or {}
+        if self._incarnation is not None and found.get("incarnation") != self._incarnation:
+            raise CacheGoneError(self.config)
+
+    def _open(self, create: bool) -> None:
+        """Finds the incarnation that is there, or makes one."""
+        ours = {"SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample), "format": 3}
         found = self.store.find(SETTINGS, "settings")
-        if found is None:  # it has been cleaned since
+        while found is None and create:
+            self.store.insert(SETTINGS, "settings", {**ours, "incarnation": uuid.uuid4().hex[:16]})
+            found = self.store.find(SETTINGS, "settings")
+        if found is None:  # nobody has made it yet, or it has been cleaned since
             return
-        if found.get("format") != ours["format"]:
+        if self._checks:
+            self._check_settings(found, ours)
+        incarnation = found.get("incarnation")
+        if isinstance(incarnation, str) and re.fullmatch("[0-9a-f]{16}", incarnation):
+            self._incarnation = incarnation
+            self.store.use(incarnation)
+
+    def _check_settings(self, found: Document, ours: Document) -> None:
+        if found.get("format") != ours["format"] or "incarnation" not in found:
             raise StoreError(
                 f"{self.config.dbname} at {self.config.place} was made by another version of headrace, or is damaged: "
                 "use another DBNAME, or `python -m headrace.wirehead clean` first"
@@ -249,8 +391,24 @@ class Cache:
                 )
 
 
-def open_store(config: Config) -> Store:
+_ENTRY = re.compile(r"\d{12}(?:\.\d{6})?")
+
+
+def entry_key(generation: int, number: int) -> str:
+    """The key of what was written down about a generation: which one after how many others."""
+    return f"{key(generation)}.{number:06d}" if number else key(generation)
+
+
+def versions_of(entries: Iterable[Document]) -> dict[int, int]:
+    """See :meth:`Cache.versions`."""
+    return {int(id): int(version) + 1 for entry in entries for id, version in entry.get("void", ())}
+
+
+def open_store(config: Config, create: bool = True) -> Store:
     """The store that a configuration names.
+
+    Args:
+        create: make what it is in, if it is not there.
 
     Raises:
         StoreUnreachableError: its server does not answer.
@@ -259,7 +417,7 @@ def open_store(config: Config) -> Store:
     if config.is_local:
         from headrace.wirehead.local_store import LocalStore
 
-        return LocalStore(config)
+        return LocalStore(config, create)
     from headrace.wirehead.mongo_store import MongoStore
 
     return MongoStore(config)

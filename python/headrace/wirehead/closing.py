@@ -24,10 +24,14 @@ CLOSING_PRIORITY = 10
 _jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
 _thread: threading.Thread | None = None
 _lock = threading.Lock()  # guards the thread; not taken by close_later
+# Seconds that the end of a process waits for what is being closed: a server may be gone. Leases run out by themselves.
+_PATIENCE = 1.5
 
 
 def start_closing() -> None:
-    """Starts the thread, if this process has none yet. Whatever it was given when the process ends is closed before."""
+    """Starts the thread, if this process has none yet. Whatever it was given when the process ends is closed before, as
+    far as that takes no longer than ``_PATIENCE`` seconds.
+    """
     global _thread
     with _lock:
         if _thread is None:
@@ -60,7 +64,7 @@ def _finish() -> None:
     thread, _thread = _thread, None
     if thread is not None:
         _jobs.put(None)
-        thread.join()
+        thread.join(_PATIENCE)
 
 
 def _after_fork() -> None:

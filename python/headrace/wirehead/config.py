@@ -38,7 +38,8 @@ class Config:
         chunksize: largest chunk, in MiB.
         compression: "auto": on a server, of each array that it makes clearly smaller, by zstd (or zlib, where
             zstandard is not installed); in a folder none. Or "none", "zlib", "zstd", "lz4" (needs lz4) of all.
-        directory: where a local store is. Default: ``$XDG_CACHE_HOME/headrace/wirehead/<dbname>``.
+        directory: where the folder of a local store is, which is called ``<dbname>.wirehead``. Default:
+            ``$XDG_CACHE_HOME/headrace/wirehead``.
         timeout: seconds to keep trying while the server does not answer.
         lease: seconds after which a process that has stopped is considered dead.
     """
@@ -98,7 +99,8 @@ class Config:
             elif value is not None:
                 problem, checked = _check(str(key), value)
                 if problem:
-                    problems.append(f"{key} must be {problem}, got {value!r}")
+                    got = "" if field.name == "mongohost" else f", got {value!r}"  # which may hold a password
+                    problems.append(f"{key} must be {problem}{got}")
                 values[field.name] = checked
         for key, field in fields.items():
             if field.default is dataclasses.MISSING and field.name not in values:
@@ -122,11 +124,12 @@ class Config:
 
     @property
     def local_directory(self) -> Path:
-        """Where a local store is."""
+        """The folder of a local store, which holds nothing else."""
+        name = f"{self.dbname}.wirehead"
         if self.directory is not None:
-            return Path(self.directory).expanduser()
+            return Path(self.directory).expanduser() / name
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Path(cache) / "headrace" / "wirehead" / self.dbname
+        return Path(cache) / "headrace" / "wirehead" / name
 
     @property
     def place(self) -> str:
@@ -179,6 +182,8 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
         return "a text", value
     if key == "COMPRESSION" and value not in COMPRESSIONS:
         return f"one of {', '.join(COMPRESSIONS)}", value
+    if key == "MONGOHOST" and "@" in value and not value.startswith(("mongodb://", "mongodb+srv://")):
+        return "mongodb://user@host where it names a user (the password comes from WIREHEAD_PASSWORD)", value
     if key == "DBNAME" and _UNNAMEABLE.search(value):
         return 'a name without spaces and any of / \\ . " $ * < > : | ?', value
     if key.endswith("_COLLECTION") and ("$" in value or "\0" in value or value.startswith("system.")):

@@ -23,6 +23,7 @@ from headrace.wirehead.cache import Cache
 from headrace.wirehead.closing import CLOSING_PRIORITY, close_later, start_closing
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CorruptSampleError, StoreError
+from headrace.wirehead.ranks import checked_shard, warn_of_same_samples
 from headrace.wirehead.reader import Reader
 from headrace.wirehead.sample import Array, Kind, as_tensor, dtype_named
 from headrace.wirehead.store import ROUNDS
@@ -118,22 +119,36 @@ class _Wirehead:
 
     def close(self) -> None:
         """Lets go of the generation and the connection. Reading opens them again."""
-        with self._lock:
+        with self._locked():
             if self._cache is not None and self._reader is not None and self._pid == os.getpid():
                 if self._finalizer is not None:
                     self._finalizer.detach()
                 _close(self._cache, self._reader, self._pid)
             self._begin()
 
-    def sampler(self, shuffle: bool = True, seed: int | None = None, infinite: bool = False) -> GenerationSampler:
+    def sampler(
+        self,
+        shuffle: bool = True,
+        seed: int | None = None,
+        infinite: bool = False,
+        shard: tuple[int, int] | str | None = None,
+    ) -> GenerationSampler:
         """For a loader's ``sampler``: each epoch is a whole generation, the newest at its beginning.
 
         Args:
             shuffle: in a random order.
             seed: of that.
             infinite: one epoch without an end, which follows the generations as they come.
+            shard: ``(rank, world)``: the share of one of ``world`` processes that train together, such as one for each
+                GPU: of each generation's order every ``world``-th sample from ``rank`` on, as many for each; what is
+                left over of a generation, fewer than ``world``, is not read. "environment": rank and world are those of
+                ``torch.distributed``, torchrun or SLURM. None: all samples. Instead of ``shard`` of headrace's loader.
+
+        Raises:
+            ValueError: ``shard`` is out of range, ``seed`` is missing where processes share a random order, or the
+                environment does not say the rank.
         """
-        return GenerationSampler(self.config.swap_cap, shuffle, seed, infinite)
+        return GenerationSampler(self.config.swap_cap, shuffle, seed, infinite, shard)
 
     @property
     def sample_spec(self) -> Any:
@@ -160,6 +175,16 @@ class _Wirehead:
         """The arrays of a sample's place in a batch."""
         raise NotImplementedError
 
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Under the lock; in a forked child under a new one, since a thread that is not there may hold the other."""
+        if self._pid not in (0, os.getpid()):
+            with _fork_lock:
+                if self._pid not in (0, os.getpid()):
+                    self._begin()
+        with self._lock:
+            yield
+
     def _begin(self) -> None:
         self._lock = threading.RLock()
         self._cache: Cache | None = None
@@ -173,7 +198,7 @@ class _Wirehead:
     def _open(self) -> tuple[Cache, Reader]:
         if self._pid != os.getpid():
             self._begin()
-            cache = Cache(self.config)
+            cache = Cache(self.config, create=False)
             reader = Reader(cache, self.sample)
             try:
                 cache.wait_for_data(self.timeout)
@@ -211,7 +236,7 @@ class _Wirehead:
         raise CorruptSampleError(self._generation, id, "and so is every other one of its generation")
 
     def _read(self, round: int, id: int, out: Any = None) -> Any:
-        with self._lock:
+        with self._locked():
             _, reader = self._open()
             generation = self._of_round(round) if round else self._of_ids([id])
         places = None if out is None else dict(zip(self.sample, self._places(out)))
@@ -248,7 +273,7 @@ class _Wirehead:
         """Several samples of one generation, each with its id as given."""
         numbers = [operator.index(id) for id in ids]
         for _ in range(3):
-            with self._lock:
+            with self._locked():
                 _, reader = self._open()
                 generation = self._of_ids([self._id(number) for number in numbers])
             try:
@@ -327,7 +352,8 @@ class _Wirehead:
 
 
 class MongoheadDataset(_Wirehead):
-    __doc__ = f"""Samples as dicts: the first array is "input", the second "label", further ones go by their kind.
+    __doc__ = f"""Samples as dicts: the first array is "input", the second "label", further ones go by their kind. Where
+    that would give two the same name, the first or second goes by its kind, too.
 
     ``dataset[3]`` is the sample with id 3; ``dataset[[3, 5]]`` a dict of samples by their ids.
 
@@ -341,7 +367,9 @@ class MongoheadDataset(_Wirehead):
 
     @property
     def _names(self) -> list[str]:
-        return [("input", "label")[i] if i < 2 else name for i, name in enumerate(self.sample)]
+        further = self.sample[2:]
+        first = [own if alias in further else alias for alias, own in zip(("input", "label"), self.sample)]
+        return list(self.sample if len(set(first)) < len(first) else (*first, *further))
 
     def _structured(self, values: Sequence[Any]) -> dict[str, Any]:
         return dict(zip(self._names, values))
@@ -379,26 +407,72 @@ class GenerationSampler(SeekableSampler):
         shuffle: in a random order, another in each round.
         seed: of that.
         infinite: one epoch has no end.
+        shard: see :meth:`MongoheadDataset.sampler`.
+
+    Attributes:
+        rank, num_replicas: of the share; only where there is one, so that loaders see that samples are shared out.
     """
 
-    def __init__(self, swap_cap: int, shuffle: bool = True, seed: int | None = None, infinite: bool = False) -> None:
+    rank: int
+    num_replicas: int
+
+    def __init__(
+        self,
+        swap_cap: int,
+        shuffle: bool = True,
+        seed: int | None = None,
+        infinite: bool = False,
+        shard: tuple[int, int] | str | None = None,
+    ) -> None:
         self._cap = swap_cap
+        rank, world = (0, 1) if shard is None else checked_shard(shard)
+        if world > swap_cap:
+            raise ValueError(f"shard: a generation has {swap_cap} samples (SWAP_CAP), too few for {world} processes")
+        if world > 1:
+            if shuffle and seed is None:
+                raise ValueError("shard: pass seed=, the same in all processes, or each would share out another order")
+            self.rank, self.num_replicas = rank, world
+        self._first, self._step = rank, world
+        self._share = swap_cap // world  # samples of a round
         self._shuffled = RandomSampler(range(swap_cap), generator=seed) if shuffle else None
         self._rounds = _ROUNDS_PER_EPOCH if infinite else 1
 
     def __len__(self) -> int:
-        return self._cap * self._rounds
+        return self._share * self._rounds
+
+    def __iter__(self) -> Iterator[int]:
+        """For PyTorch's loader, in whose stead it warns if several processes would read the same."""
+        if self._step == 1:
+            warn_of_same_samples('sampler(shard="environment", seed=…)')
+        return super().__iter__()
 
     def order(self, epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
         parts = []
         while start < stop:
-            within, first = divmod(start, self._cap)
-            last = min(self._cap, first + stop - start)
+            within, first = divmod(start, self._share)
+            last = min(self._share, first + stop - start)
             round = epoch * self._rounds + within
-            ids = np.arange(first, last) if self._shuffled is None else self._shuffled.order(round, first, last)
-            parts.append(np.asarray(ids, np.int64) + (_FIRST_ROUND + round * self._cap))
+            ids = self._ids(round, first * self._step, last * self._step)[self._first :: self._step]
+            parts.append(ids + (_FIRST_ROUND + round * self._cap))
             start += last - first
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def _ids(self, round: int, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Those at some places of a round's order."""
+        ids = np.arange(first, last) if self._shuffled is None else self._shuffled.order(round, first, last)
+        return np.asarray(ids, np.int64)
+
+
+# Held by a thread of a forked child while it gives a dataset a lock of its own.
+_fork_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _fork_lock
+    _fork_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _close(cache: Cache, reader: Reader, pid: int) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.wirehead.config import Config
+
 
 class ConfigError(ValueError):
     """A configuration that does not work. The message names each key at fault and what is valid there."""
@@ -13,6 +18,17 @@ class StoreError(RuntimeError):
 
 class StoreUnreachableError(StoreError, ConnectionError):
     """The database did not answer within TIMEOUT seconds. The message names host and port, never a password."""
+
+
+class CacheGoneError(StoreError):
+    """The cache that this process used is not there any more, or is an older state of it: it was cleaned, its database
+    dropped, or a backup restored. What it has stored is gone; a process that starts anew uses the cache that is there.
+    """
+
+    def __init__(self, config: Config, what: str = "was removed (`clean`, or somebody dropped its database)") -> None:
+        super().__init__(
+            f"the cache {config.dbname} at {config.place} {what} while this process used it: start this process again"
+        )
 
 
 class CorruptSampleError(StoreError):

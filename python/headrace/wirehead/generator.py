@@ -49,7 +49,7 @@ class WireheadGenerator:
     ) -> None:
         self.config = Config.load(config_path)
         if callable(generator) and not isinstance(generator, Iterable):
-            raise TypeError("generator must yield samples; this is a function: call it, and pass what it returns")
+            raise TypeError("generator must yield samples; got a generator function; call it and pass the result")
         self.generator = iter(generator)
         if n_samples is not None and n_samples < 0:
             raise ValueError(f"n_samples must be at least 0, got {n_samples}")
@@ -76,7 +76,7 @@ class WireheadGenerator:
             writer = leases.enter_context(contextlib.closing(Writer(cache, self._stop)))
             keeper = leases.enter_context(contextlib.closing(Keeper(cache)))
             try:
-                with _keeping(keeper, self._stop):
+                with keeping(keeper, self._stop):
                     self._put_all(writer, verbose)
                 if not self._stop.is_set():
                     writer.close()  # or the swaps would wait for its lease
@@ -121,7 +121,7 @@ class WireheadGenerator:
 
 
 @contextlib.contextmanager
-def _keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
+def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
     """A thread keeps the cache meanwhile. If that fails, it sets ``stop_all``, and the error arises at the end."""
     stop = threading.Event()
     errors: list[BaseException] = []

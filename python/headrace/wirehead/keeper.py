@@ -6,27 +6,31 @@ import dataclasses
 import logging
 import math
 import threading
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.wirehead.cache import Cache, Swap, this_process, whose
-from headrace.wirehead.errors import StoreError
+from headrace.wirehead.cache import Cache, Swap, entry_key, this_process, versions_of, whose
+from headrace.wirehead.errors import CacheGoneError, StoreError
 from headrace.wirehead.sample import check_description, chunk_lengths
-from headrace.wirehead.store import LEASES, ROUNDS, SWAPS, Document, key, samples_table
+from headrace.wirehead.store import LEASES, ROUNDS, SWAPS, VERIFIED, Document, key
+from headrace.wirehead.watch import MANAGER, Watch
 
 log = logging.getLogger("headrace.wirehead")
 
 _KEPT_SWAPS, _KEPT_HISTORY = 4, 10
 _FEW = 8  # samples: so many are looked up one by one, more by reading their block
 _MOST = 512  # samples whose chunks are looked for at once
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks
+_LONGEST_REST = 1.0  # after one that took long
+# Where a generation takes its time, so do looks: this share of the time that it has taken, and seconds at most.
+_SHARE, _RAREST = 0.03, 5.0
 
 
 class Keeper:
     """Verifies samples as they come, swaps, and drops what is not used any more. Not thread-safe: one per thread.
 
-    Several may run, in any processes: they take turns, the others wait until that one ends or dies.
+    Several may run, in any processes: they take turns, the others wait until that one ends or dies. That saves work;
+    nothing depends on it.
 
     Args:
         cache: of what.
@@ -34,13 +38,21 @@ class Keeper:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
+        self._watch = Watch(cache)
         self._me = f"{this_process()}-{uuid.uuid4().hex[:8]}"
+        self._turn = 0  # how often it has renewed its lease
         self._renewed = float("-inf")
         self._asked = float("-inf")
+        # Who has ended in a folder is known at once; with a server, it takes LEASE seconds.
+        self._patience = min(1.0, cache.config.lease / 3) if cache.config.is_local else cache.config.lease / 10
         self._swept = float("-inf")
         self._generation = 0
-        self._succeeds = False  # another manager, which may have died in the middle of something
-        self._verified: set[int] = set()  # samples of the generation
+        self._entries = 0  # about the generation, that others have written down or this one
+        self._versions: dict[int, int] = {}  # by them
+        self._verified: set[int] = set()  # samples of the generation, in these versions
+        self._whole: set[int] = set()  # blocks of which all are
+        self._since = cache.clock()  # when the generation began, more or less
+        self._checked = float("-inf")  # when it last saw that the cache is there
         self._full_since: float | None = None
         self._thrown_away = 0  # since the last swap
         self._last: Swap | None = None
@@ -56,7 +68,7 @@ class Keeper:
         Raises:
             StoreError: the store failed.
         """
-        start = time.monotonic()
+        start = self._cache.clock()
         if not self._leads():
             self.pause = _LONGEST_PAUSE
             return None
@@ -65,21 +77,33 @@ class Keeper:
         return swap
 
     def _step(self) -> Swap | None:
-        generation = self._cache.current() + 1
+        generation, is_new = self._cache.current() + 1, False
         if generation != self._generation:
             self._generation, self._verified, self._full_since, self._thrown_away = generation, set(), None, 0
+            self._whole, self._versions = set(), {}
+            is_new = True
             self._last = self._cache.swap(generation - 1)
-            self._progress = (time.monotonic(), 0)
+            age = 0.0 if self._last is None else max(0.0, self._cache.store.now() - self._last.time)
+            self._since = self._cache.clock() - age
+            self._progress = (self._cache.clock(), 0)
             self._swept = float("-inf")
-        if self._succeeds:
-            self._cache.store.repair(generation)
-            self._succeeds = False
-        self._verify()
+        entries = self._cache.entries(generation)
+        if any("void" not in entry for entry in entries):
+            return None  # another one has swapped it just now
+        versions = versions_of(entries)
+        self._doubt(id for id, version in versions.items() if version != self._versions.get(id, 0))
+        self._entries, self._versions = len(entries), versions
+        if is_new:
+            self._whole = self._cache.verified_blocks(generation, entries)
+            self._verified.update(id for block in self._whole for id in self._cache.ids_of(block))
+        self._thrown_away = sum(len(entry.get("void", ())) for entry in entries)
+        if not self._verify():
+            return None
         self._sweep()
         if len(self._verified) < self._cache.config.swap_cap:
             return None
         if self._full_since is None:
-            self._full_since = time.monotonic()
+            self._full_since = self._cache.clock()
         if any(g < generation - 1 for g in self._retire()):
             self.blocked = self._cache.blocked_by(generation) or self.blocked
             return None
@@ -90,7 +114,7 @@ class Keeper:
         """Half the time in which the generation may be full, if it goes on as it did; so that there are few looks while
         there is time, many when it matters, and little is left to verify then.
         """
-        now, verified = time.monotonic(), len(self._verified)
+        now, verified = self._cache.clock(), len(self._verified)
         since, before = self._progress
         self._progress = (now, verified)
         if verified > before:
@@ -99,70 +123,106 @@ class Keeper:
             self._rate /= 2
         left = self._cache.config.swap_cap - verified
         expected = left / self._rate / 2 if self._rate > 1e-9 else math.inf
-        # Looking shall not be what the server is busy with. But what held up a look, such as the disk, is over by now.
-        return min(max(4 * (now - start), _SHORTEST_PAUSE, expected), _LONGEST_PAUSE)
+        longest = min(max(_LONGEST_PAUSE, _SHARE * (now - self._since)), _RAREST, self._cache.config.lease / 6)
+        # Looking shall not be what the server is busy with.
+        return max(min(4 * (now - start), _LONGEST_REST), min(max(_SHORTEST_PAUSE, expected), longest))
 
     def close(self) -> None:
         """Lets another one manage."""
-        found = self._cache.store.find(LEASES, "manager")
+        found = self._cache.store.find(LEASES, MANAGER)
         if found is not None and found.get("holder") == self._me:
-            self._cache.store.remove(LEASES, "manager")
+            self._cache.store.remove(LEASES, MANAGER)
         self._renewed = float("-inf")
 
     @property
     def leads(self) -> bool:
         """Whether it is this one's turn."""
-        return time.monotonic() - self._renewed < self._cache.config.lease
+        return self._cache.clock() - self._renewed < self._cache.config.lease
 
     def _leads(self) -> bool:
         store, lease = self._cache.store, self._cache.config.lease
-        now = time.monotonic()
+        now = self._cache.clock()
         if now - self._renewed < lease / 3:
             return True
-        if now - self._renewed >= lease and now - self._asked < min(1.0, lease / 3):
+        if now - self._renewed >= lease and now - self._asked < self._patience:
             return False  # somebody else had it a moment ago
         self._asked = now
-        found = store.find(LEASES, "manager")
-        mine = {"holder": self._me, "role": "manager", **whose(), "generations": []}
+        if now - self._checked >= lease / 3:
+            self._cache.check_is_there()
+            self._checked = now
+        found = store.find(LEASES, MANAGER)
+        mine = {"holder": self._me, "role": MANAGER, **whose(), "generations": []}
         if found is not None and found.get("holder") != self._me:
-            if not self._cache.is_expired(found, store.now()):
+            since = self._watch.since(MANAGER, found, self._cache.clock())
+            if now - since <= lease and not self._cache.has_ended(found):
                 return False
-            store.remove(LEASES, "manager")
+            store.remove(LEASES, MANAGER)
             found = None
-        if found is None and not store.insert(LEASES, "manager", {**mine, "time": store.now()}):
+        if found is None and not store.insert(LEASES, MANAGER, {**mine, "beat": 0, "time": store.now()}):
             return False
         if found is not None:
-            store.replace(LEASES, "manager", mine)
-        self._succeeds = self._succeeds or found is None
+            self._turn += 1
+            store.replace(LEASES, MANAGER, {**mine, "beat": self._turn})
         self._renewed = now
         return True
 
-    def _verify(self) -> None:
-        """Looks at the samples that have come since."""
+    def _verify(self) -> bool:
+        """Looks at the samples that have come since, and annuls those that are damaged. False if another manager has
+        written down something meanwhile: then all has to be looked at again.
+        """
         for block in self._cache.blocks:
+            if block in self._whole:
+                continue
             missing = [id for id in self._cache.ids_of(block) if id not in self._verified]
             if not missing:
+                self._note_whole(block)
                 continue
             come = self._come(block, missing)
             if not come:
-                return  # blocks are filled one after the other, more or less
+                return True  # blocks are filled one after the other, more or less
             ids = sorted(come)
             for start in range(0, len(ids), _MOST):
                 part = ids[start : start + _MOST]
-                for id, problem in zip(part, self._problems([come[id] for id in part])):
-                    if problem is None:
-                        self._verified.add(id)
-                        continue
-                    log.warning("sample %d of generation %d is thrown away: %s", id, self._generation, problem)
-                    self._cache.store.remove(samples_table(self._generation, block), key(id))
-                    self._thrown_away += 1
+                problems = dict(zip(part, self._problems([come[id] for id in part])))
+                self._verified.update(id for id, problem in problems.items() if problem is None)
+                if not self._annul({id: problem for id, problem in problems.items() if problem is not None}):
+                    return False
+            if self._verified.issuperset(self._cache.ids_of(block)):
+                self._note_whole(block)
+        return True
+
+    def _note_whole(self, block: int) -> None:
+        """All samples of a block are verified: so that another manager need not do it again, it is written down."""
+        self._whole.add(block)
+        if len(self._cache.blocks) > 1:
+            self._cache.store.insert(VERIFIED, entry_key(self._generation, block), {"entries": self._entries})
+
+    def _doubt(self, ids: Iterable[int]) -> None:
+        """These samples are not verified."""
+        for id in ids:
+            self._verified.discard(id)
+            self._whole.discard(self._cache.block_of(id))
+
+    def _annul(self, problems: Mapping[int, str]) -> bool:
+        """Writes down that these samples do not count, unless somebody else has written down something; whether."""
+        if not problems:
+            return True
+        void = [[id, self._versions.get(id, 0)] for id in problems]
+        if not self._cache.store.insert(SWAPS, entry_key(self._generation, self._entries), {"void": void}):
+            return False
+        for id, problem in problems.items():
+            log.warning("sample %d of generation %d is thrown away: %s", id, self._generation, problem)
+        self._entries += 1
+        self._versions.update((id, version + 1) for id, version in void)
+        self._thrown_away += len(void)
+        return True
 
     def _come(self, block: int, missing: Sequence[int]) -> dict[int, Document]:
         """Those of the missing samples of a block that are there."""
         if len(missing) > _FEW:
-            all = self._cache.samples(self._generation, block)
+            all = self._cache.samples(self._generation, block, self._versions)
             return {id: all[id] for id in missing if id in all}
-        found = ((id, self._cache.sample(self._generation, id)) for id in missing)
+        found = ((id, self._cache.version(self._generation, id, self._versions.get(id, 0))) for id in missing)
         return {id: description for id, description in found if description is not None}
 
     def _problems(self, descriptions: Sequence[Document]) -> list[str | None]:
@@ -189,50 +249,31 @@ class Keeper:
         return problems
 
     def _sweep(self) -> None:
-        """Once in a while: throws away what the dead have left, and drops generations."""
-        now = time.monotonic()
+        """Once in a while: drops generations, and removes what is left of the dead and of what was cleaned."""
+        now = self._cache.clock()
         cache = self._cache
         # What is left of the last swap soon, so that the next one finds nothing to drop.
         period = cache.config.lease / 3
         if now - self._swept < (min(1.0, period) if self._has_old else period):
             return
         self._swept = now
-        store_now = cache.store.now()
-        for holder, lease in cache.store.scan(LEASES).items():
-            if holder != "manager" and cache.is_expired(lease, store_now):
-                if not self._leads():  # many deaths take their time
-                    return
-                if lease.get("role") == "generator":
-                    self._throw_away(holder, lease)
-                cache.store.remove(LEASES, holder)
         self._retire()
-
-    def _throw_away(self, writer: str, lease: Document) -> None:
-        """Removes the chunks of the one sample that a dead writer may have left half done."""
-        store = self._cache.store
-        first = min(lease.get("generations", ()), default=math.inf)
-        # It may have gone on to a newer one, without its lease saying so yet.
-        generations = [generation for generation in store.generations() if generation >= first]
-        numbers = [
-            int(sample["number"])
-            for generation in generations
-            for block in self._cache.blocks
-            for sample in self._cache.samples(generation, block).values()
-            if sample.get("writer") == writer
-        ]
-        number = max(int(lease.get("number", 0)), *(n + 1 for n in numbers), 0)
-        for generation in generations:
-            if store.remove_sample(generation, writer, number):
-                log.warning("%s died in the middle of a put; its sample is thrown away", lease.get("process"))
-                self._thrown_away += 1
+        self._watch.clear()
+        others = cache.store.incarnations()
+        if len(others) > 1:  # processes that had not heard of it have stored something after they were cleaned
+            cache.check_is_there()  # so whatever was there before is older
+            for other in others:
+                if other != cache.incarnation:
+                    cache.store.drop_incarnation(other)
 
     def _retire(self) -> list[int]:
         """Drops the generations that nobody uses; which are left of those before the current one."""
         cache = self._cache
         current = cache.current()
         old = [generation for generation in cache.store.generations() if generation < current]
+        leases = self._watch.look()
         if old:
-            pinned = (g for lease in cache.leases().values() for g in lease.get("generations", ()))
+            pinned = (g for lease in leases.values() for g in lease.get("generations", ()))
             first = min(pinned, default=current)  # a lease keeps all from the first that it names on
             for generation in [g for g in old if g < first]:
                 cache.store.drop(generation)
@@ -250,13 +291,16 @@ class Keeper:
             time=cache.store.now(),
             samples=(last.samples if last else 0) + cache.config.swap_cap,
             deleted=(last.deleted if last else 0) + self._thrown_away,
-            seconds=round(time.monotonic() - self._full_since, 6),
+            seconds=round(cache.clock() - self._full_since, 6),
             by=this_process(),
             before=history,
         )
-        if not cache.store.insert(SWAPS, key(generation), dataclasses.asdict(swap)):
+        if not cache.store.insert(SWAPS, entry_key(generation, self._entries), dataclasses.asdict(swap)):
             return None
-        cache.store.remove(SWAPS, key(generation - _KEPT_SWAPS))
+        for table, first in (SWAPS, generation - _KEPT_SWAPS + 1), (VERIFIED, generation):
+            for name in cache.store.scan(table):
+                if name < key(first):
+                    cache.store.remove(table, name)
         for name, agreed in cache.store.scan(ROUNDS).items():
             if agreed.get("generation", 0) < generation - 2:
                 cache.store.remove(ROUNDS, name)
@@ -265,7 +309,11 @@ class Keeper:
 
 
 def run_keeper(keeper: Keeper, stop: threading.Event, on_swap: Callable[[Swap], None] | None = None) -> None:
-    """Calls ``keeper.step`` until ``stop`` is set; a store that fails is tried again."""
+    """Calls ``keeper.step`` until ``stop`` is set; a store that fails is tried again.
+
+    Raises:
+        CacheGoneError: the cache is not the one that it was.
+    """
     while not stop.is_set():
         try:
             swap = keeper.step()
@@ -273,6 +321,8 @@ def run_keeper(keeper: Keeper, stop: threading.Event, on_swap: Callable[[Swap], 
                 if on_swap is not None:
                     on_swap(swap)
                 continue
+        except CacheGoneError:
+            raise
         except StoreError as error:
             log.error("%s", error)
             stop.wait(1)

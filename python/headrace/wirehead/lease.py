@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 import uuid
 from collections.abc import Iterable
 from typing import Any
 
 from headrace.wirehead.cache import Cache, whose
-from headrace.wirehead.store import LEASES
+from headrace.wirehead.errors import CacheGoneError
+from headrace.wirehead.store import GRAVES, LEASES
 
 log = logging.getLogger("headrace.wirehead")
 
+_TRUST = 0.9  # of LEASE that a holder trusts in, lest its clock be slower than the one of who watches it
 _OVERLAP = 1.0  # seconds that a reader keeps a generation after it went on to the next
 
 
@@ -42,6 +43,8 @@ class Lease:
         self._kept_from = math.inf  # the first generation that the store's document keeps, whichever it has by now
         self._renewed = float("-inf")
         self._has_lapsed = False
+        self._beat = 0  # of what was written last
+        self._gone: CacheGoneError | None = None
         self._used: dict[int, float] = {}  # when, by generation
         self._busy = False
         self._lock = threading.Lock()  # guards all above
@@ -57,8 +60,13 @@ class Lease:
     def pin(self, generations: Iterable[int]) -> bool:
         """These, and no others, are in use from now on. Returns whether they were kept from being dropped before: if
         not, they may be gone.
+
+        Raises:
+            CacheGoneError: the cache is not the one that it was.
         """
         with self._lock:
+            if self._gone is not None:
+                raise self._gone
             if self._lapsed():
                 # Somebody may be clearing away what this one has left, and removes the lease in the end.
                 self.key = _new_key(self._details["role"])
@@ -78,16 +86,22 @@ class Lease:
     def _pin(self, generations: Iterable[int]) -> bool:
         self._busy = True
         self._generations = sorted(set(generations))
-        now = time.monotonic()
+        now = self._cache.clock()
         self._used = {g: self._used.get(g, now) for g in self._generations}
         return self.is_alive() and self._kept_from <= min(self._generations)
 
     def use(self, generation: int) -> bool:
-        """Whether a generation is pinned still, and stays so for now: it is not idle."""
+        """Whether a generation is pinned still, and stays so for now: it is not idle.
+
+        Raises:
+            CacheGoneError: the cache is not the one that it was.
+        """
         with self._lock:
+            if self._gone is not None:
+                raise self._gone
             self._busy = generation in self._generations and self.is_alive()
             if self._busy:
-                self._used[generation] = time.monotonic()
+                self._used[generation] = self._cache.clock()
             return self._busy
 
     def rest(self) -> None:
@@ -101,7 +115,7 @@ class Lease:
 
     def is_alive(self) -> bool:
         """Whether no other process can have declared it dead before now, since it was first pinned with this key."""
-        return not self._has_lapsed and time.monotonic() - self._renewed < self._cache.config.lease
+        return not self._has_lapsed and self._cache.clock() - self._renewed < _TRUST * self._cache.config.lease
 
     def has_lapsed(self) -> bool:
         """Whether another process may have declared it dead, even if it has been renewed after that. The next pin gives
@@ -128,14 +142,16 @@ class Lease:
     def _write(self) -> None:
         """Tells the store. Under the lock for writing only: reading goes on meanwhile."""
         with self._lock:
-            key, document = self.key, {**self._details, "generations": list(self._generations)}
+            self._beat += 1  # so that each renewal is a change
+            key, document = self.key, {**self._details, "beat": self._beat, "generations": list(self._generations)}
             kept_from = min(self._generations, default=math.inf)
             self._kept_from = max(self._kept_from, kept_from)  # until it is known which one the store has
-        sent = time.monotonic()
+        sent = self._cache.clock()
         self._cache.store.replace(LEASES, key, document)
+        is_buried = self._cache.store.find(GRAVES, key) is not None
         with self._lock:
             if key == self.key:
-                self._has_lapsed = self._lapsed()  # before the store had the new one
+                self._has_lapsed = is_buried or self._lapsed()  # before the store had the new one
                 self._kept_from, self._renewed = kept_from, sent
 
     def _renew(self) -> None:
@@ -143,17 +159,22 @@ class Lease:
         while not self._stop.is_set():
             is_new = self._wake.wait(min(1.0, period))
             self._wake.clear()
-            try:
-                is_new = self._let_go() or is_new
-                with self._write_lock:
-                    if (
-                        not self._stop.is_set()
-                        and not self.has_lapsed()
-                        and (is_new or time.monotonic() - self._renewed >= period)
-                    ):
-                        self._write()
-            except Exception as error:  # the operations themselves will say so
-                log.debug("lease %s was not renewed: %s", self.key, error)
+            self.tick(is_new)
+
+    def tick(self, is_new: bool = False) -> None:
+        """What its thread does each second: lets go what is old, and renews, if it is time or ``is_new``."""
+        try:
+            is_new = self._let_go() or is_new
+            with self._write_lock:
+                is_time = self._cache.clock() - self._renewed >= self._cache.config.lease / 3
+                if not self._stop.is_set() and not self.has_lapsed() and (is_new or is_time):
+                    if is_time:
+                        self._cache.check_is_there()
+                    self._write()
+        except CacheGoneError as error:
+            self._gone = error
+        except Exception as error:  # the operations themselves will say so
+            log.debug("lease %s was not renewed: %s", self.key, error)
 
     def _let_go(self) -> bool:
         """Unpins what is old and not in use; whether it did."""
@@ -172,7 +193,7 @@ class Lease:
     def _unused(self, generations: list[int]) -> list[int]:
         if self._details["role"] == "generator":
             return [] if self._busy else list(generations)
-        now, newest = time.monotonic(), max(self._generations, default=0)
+        now, newest = self._cache.clock(), max(self._generations, default=0)
         limits = {g: self._cache.config.lease if g == newest else _OVERLAP for g in self._generations}
         return [g for g in generations if now - self._used.get(g, now) > limits.get(g, 0)]
 

@@ -4,88 +4,163 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
+import functools
 import json
 import mmap
 import os
+import re
 import shutil
+import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.wirehead.config import Config
-from headrace.wirehead.errors import StoreError
-from headrace.wirehead.store import Document, key
+from headrace.wirehead.errors import CacheGoneError, StoreError
+from headrace.wirehead.store import SETTINGS, TABLES, Document, key
 
-_numbers = itertools.count()
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+# The file that marks a folder as a cache: nothing is stored in, read from or removed from a folder without it.
+_MARK = "headrace-wirehead-cache"
+_TABLE = re.compile(
+    # Without an incarnation: the settings, and tables of format 2.
+    rf"(?:([0-9a-f]{{16}})\.)?(?:(\d{{12}})\.(?:chunks|samples\.\d+)|{'|'.join(TABLES)})"
+)
+# Of several machines, whose clocks differ and whose caches show each other's files late.
+_NETWORK_FILE_SYSTEMS = re.compile(
+    r"nfs\d?|cifs|smb\d?|smbfs|lustre|gpfs|ceph|beegfs|afs|panfs|fuse\.(?:sshfs|glusterfs|.*s3.*)"
+)
+
+
+def _reported(method: Method) -> Method:
+    """An operation of the store, which may be repeated. Its ``OSError`` is a :class:`StoreError`."""
+
+    @functools.wraps(method)
+    def report(self: LocalStore, *args: Any, **keywords: Any) -> Any:
+        attempt = 0
+        while True:
+            try:
+                return method(self, *args, **keywords)
+            except FileNotFoundError as error:  # tables come and go
+                if self._is_gone():
+                    raise CacheGoneError(self.config) from None
+                if attempt == 3:
+                    raise self._error(error) from error
+                time.sleep(0.01 * 4**attempt)  # if somebody cleans it, it is gone soon
+                attempt += 1
+            except OSError as error:
+                raise self._error(error) from error
+
+    return report  # type: ignore[return-value]
 
 
 class LocalStore:
     """See :class:`headrace.wirehead.store.Store`.
 
-    A table is a folder, a document a JSON file, a chunk a file. Each file is written under a name of its writer's own
-    and then linked (``insert``) or renamed (``replace``) to its final name, so that nobody sees half of one; linking
-    fails if the name is taken, which makes it atomic. Files are written, not mapped, by their writer: a full disk is
-    then an error and not a signal. Readers map them, and a map stays valid when the file is removed.
+    A table is a folder, a document a JSON file, a chunk a file. Each file is written under a name that nobody else
+    uses, in whichever container or process, and then linked (``insert``) or renamed (``replace``) to its final name, so
+    that nobody sees half of one; linking fails if the name is taken, which makes it atomic. A listing of a folder may
+    miss a name that is renamed meanwhile; so what is replaced lies beside its name, which stays. Files are written, not
+    mapped, by their writer: a full disk is then an error and not a signal. Readers map them, and a map stays valid when
+    the file is removed.
+
+    All of it is in one folder, which only its owner can enter. It is marked as a cache before anything else is stored
+    there; what else somebody puts into it is neither read nor removed.
 
     What was written survives the death of any process, but not a crash of the machine: nothing is flushed to the disk.
+
+    Args:
+        config: where the folder is.
+        create: make it, if it is not there: now, and whenever something is to be stored. Otherwise, what is not there
+            is empty.
+
+    Raises:
+        StoreError: the folder is another user's, is on a network file system, holds something else than a cache, or
+            cannot be made.
     """
 
     parallel = 1  # files are written and mapped, which waits for nobody
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, create: bool = True) -> None:
         self.config = config
         self._root = config.local_directory
+        self._create = create
+        self._incarnation: str | None = None
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            if create:
+                self._make_root()
+            elif os.path.lexists(self._root):
+                self._check_root()
         except OSError as error:
             raise StoreError(f"the folder {self._root} (DIRECTORY) cannot be made: {error.strerror}") from None
 
+    def use(self, incarnation: str | None) -> None:
+        self._incarnation = incarnation
+
+    @_reported
+    def incarnations(self) -> list[str]:
+        return sorted({match[1] for match in self._tables() if match[1]})
+
+    @_reported
+    def drop_incarnation(self, incarnation: str) -> None:
+        for match in self._tables():
+            if match[1] == incarnation:
+                shutil.rmtree(self._root / match[0], ignore_errors=True)
+
+    @_reported
     def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
-        with self._new_file(table, json.dumps(document).encode()) as path:
+        folder = self._table(table)
+        with self._new_file(folder, json.dumps(document).encode()) as path:
             try:
-                os.link(path, self._root / table / key)
+                os.link(path, folder / key)
             except FileExistsError:
                 return False
         return True
 
+    @_reported
     def find(self, table: str, key: str) -> Document | None:
-        try:
-            document: Any = json.loads((self._root / table / key).read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError:  # the machine has crashed: whatever is damaged is missing
-            document = None
-        return document if isinstance(document, dict) else {}
+        return _document(self._table(table), key)
 
+    @_reported
     def scan(self, table: str) -> dict[str, Document]:
-        found = ((key, self.find(table, key)) for key in _names(self._root / table))
+        folder = self._table(table)
+        found = ((key, _document(folder, key)) for key in _names(folder))
         return {key: document for key, document in found if document is not None}
 
+    @_reported
     def replace(self, table: str, key: str, document: Mapping[str, Any]) -> None:
-        with self._new_file(table, json.dumps({**document, "time": self.now()}).encode()) as path:
-            os.replace(path, self._root / table / key)
+        folder = self._table(table)
+        with self._new_file(folder, json.dumps({**document, "time": self.now()}).encode()) as path:
+            with contextlib.suppress(FileExistsError):
+                os.link(path, folder / key)
+            os.replace(path, folder / _replaced(key))
 
+    @_reported
     def remove(self, table: str, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._root / table / key)
+        for name in (key, _replaced(key)):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._table(table) / name)
 
     def now(self) -> float:
         return time.time()
 
+    @_reported
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
-        table = _chunks_table(generation)
+        folder = self._chunks(generation)
         for name, data in chunks.items():
-            with self._new_file(table, data) as path:
-                os.replace(path, self._root / table / name)
+            with self._new_file(folder, data) as path:
+                os.replace(path, folder / name)
 
     def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
         return (self._read_chunk(generation, name) for name in names)
 
+    @_reported
     def _read_chunk(self, generation: int, name: str) -> memoryview | None:
         try:
-            file = os.open(self._root / _chunks_table(generation) / name, os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(self._chunks(generation) / name, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         try:
@@ -95,72 +170,150 @@ class LocalStore:
         finally:
             os.close(file)
 
+    @_reported
     def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
-        folder = self._root / _chunks_table(generation)
+        folder = self._chunks(generation)
         return [name for name, length in lengths.items() if _size(folder / name) != length]
 
-    def repair(self, generation: int) -> None:
-        pass
-
-    def remove_chunk(self, generation: int, name: str) -> bool:
-        try:
-            os.unlink(self._root / _chunks_table(generation) / name)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def remove_sample(self, generation: int, writer: str, number: int) -> int:
-        names = [
-            name
-            for name in _names(self._root / _chunks_table(generation))
-            if name.partition("-")[2].rpartition("-")[0] == f"{writer}-{number}"
-        ]
-        return sum(self.remove_chunk(generation, name) for name in names)
-
+    @_reported
     def generations(self) -> list[int]:
-        return sorted({int(name.split(".")[0]) for name in _names(self._root) if name[0].isdigit()})
+        return sorted({int(match[2]) for match in self._tables() if match[2] and match[1] == self._incarnation})
 
+    @_reported
     def drop(self, generation: int) -> None:
-        for table in _names(self._root):
-            if table.startswith(f"{key(generation)}."):
-                shutil.rmtree(self._root / table, ignore_errors=True)
+        for match in self._tables():
+            if match[2] == key(generation) and match[1] == self._incarnation:
+                shutil.rmtree(self._root / match[0], ignore_errors=True)
 
-    def clean(self) -> None:
-        shutil.rmtree(self._root, ignore_errors=True)
+    def _tables(self) -> list[re.Match[str]]:
+        """Of all incarnations: incarnation, and generation if it is a table of samples or chunks."""
+        return [match for match in map(_TABLE.fullmatch, _names(self._root)) if match is not None]
+
+    def _table(self, table: str) -> Path:
+        return self._root / (table if table == SETTINGS else f"{self._incarnation or 'none'}.{table}")
+
+    def _chunks(self, generation: int) -> Path:
+        return self._table(f"{key(generation)}.chunks")
+
+    @_reported
+    def clean(self) -> list[str]:
+        if not os.path.lexists(self._root):
+            return []
+        self._check_root()
+        if not (self._root / _MARK).exists():
+            return []
+        for table in (SETTINGS, *(match[0] for match in self._tables())):
+            shutil.rmtree(self._root / table, ignore_errors=True)
+        foreign = (name for name in sorted(os.listdir(self._root)) if name != _MARK and not _TABLE.fullmatch(name))
+        left = [str(self._root / name) for name in foreign]
+        if not left:
+            # Who stores something at this moment finds no folder, instead of one that is half removed.
+            aside = self._root.with_name(f".{self._root.name}.{uuid.uuid4().hex}")
+            os.rename(self._root, aside)
+            for table in filter(_TABLE.fullmatch, os.listdir(aside)):
+                shutil.rmtree(aside / table, ignore_errors=True)
+            if os.listdir(aside) != [_MARK]:  # something has come that is not ours
+                os.rename(aside, self._root)
+                return self.clean()
+            os.unlink(aside / _MARK)
+            os.rmdir(aside)
+        return left
 
     def close(self) -> None:
         pass
 
-    @contextlib.contextmanager
-    def _new_file(self, table: str, data: bytes | memoryview) -> Iterator[Path]:
-        """A file with these contents under a name that nobody else uses; removed at the end."""
-        folder = self._root / table
-        path = folder / f".{os.getpid()}-{next(_numbers)}"
+    def _is_gone(self) -> bool:
+        """Whether the cache that is used was cleaned."""
+        return self._incarnation is not None and not (self._root / _MARK).exists()
+
+    def _make_root(self) -> None:
+        self._root.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._root, 0o700)
+        self._check_root(marks=True)
+
+    def _check_root(self, marks: bool = False) -> None:
+        """Raises StoreError if the folder is not one to use; an empty one is marked if it ``marks``."""
+        found = os.lstat(self._root)
+        if not stat.S_ISDIR(found.st_mode):
+            raise StoreError(f"{self._root} is no folder: use another DIRECTORY or DBNAME")
+        if found.st_uid != os.geteuid():
+            raise StoreError(
+                f"{self._root} belongs to another user (number {found.st_uid}), who could change what is read from it: "
+                "use another DIRECTORY or DBNAME"
+            )
+        kind = _file_system(self._root)
+        if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
+            raise StoreError(
+                f"{self._root} is on a network file system ({kind}), where machines see each other's files late and "
+                "have clocks of their own: use a DIRECTORY of this machine, or a database (MONGOHOST) for several"
+            )
+        if (self._root / _MARK).exists():
+            return
+        found_there = os.listdir(self._root)
+        if _MARK in found_there or (not found_there and not marks):  # others are making it
+            return
+        if found_there:
+            raise StoreError(
+                f"{self._root} is not a cache of headrace.wirehead (it has no file {_MARK}): use another DIRECTORY or "
+                "DBNAME. Nothing in it was changed"
+            )
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(self._root / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+    def _make_table(self, folder: Path) -> None:
+        if self._incarnation is None and self._create:  # it is being made, and others may clean it meanwhile
+            self._make_root()
         try:
-            for attempt in itertools.count():
-                try:
-                    with open(path, "wb", buffering=0) as file:
-                        view = memoryview(data)
-                        while len(view) > 0:
-                            view = view[file.write(view) :]
-                    break
-                except FileNotFoundError:
-                    if attempt == 3:
-                        raise
-                    folder.mkdir(parents=True, exist_ok=True)
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+        except FileNotFoundError:
+            raise CacheGoneError(self.config) from None
+
+    @contextlib.contextmanager
+    def _new_file(self, folder: Path, data: bytes | memoryview) -> Iterator[Path]:
+        """A file with these contents under a name that nobody else uses; removed at the end."""
+        path = folder / f".{uuid.uuid4().hex}"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            try:
+                file = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                self._make_table(folder)
+                file = os.open(path, flags, 0o600)
+            try:
+                view = memoryview(data)
+                while len(view) > 0:
+                    view = view[os.write(file, view) :]
+            finally:
+                os.close(file)
             yield path
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise StoreError(
-                    f"{self._root} cannot hold more: {error.strerror}. "
-                    "Make room, or lower SWAP_CAP: up to three generations are stored"
-                ) from None
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise StoreError(f"{self._root} cannot be written to: {error.strerror}") from None
-            raise
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(path)
+
+    def _error(self, error: OSError) -> StoreError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return StoreError(
+                f"{self._root} cannot hold more: {error.strerror}. "
+                "Make room, or lower SWAP_CAP: up to three generations are stored"
+            )
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return StoreError(f"{self._root} cannot be used: {error.strerror}")
+        return StoreError(f"{self._root} failed: {error}")
+
+
+def _file_system(folder: Path) -> str:
+    """The type of the file system that a folder is on, as ``/proc/self/mountinfo`` names it; "" if that is unknown."""
+    real, kind, longest = os.path.realpath(folder), "", -1
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+            mount, _, source = line.partition(" - ")
+            point = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), mount.split()[4])
+            if len(point) >= longest and (real + "/").startswith(point.rstrip("/") + "/"):
+                kind, longest = source.split()[0], len(point)
+    return kind
 
 
 def _size(path: Path) -> int | None:
@@ -170,8 +323,21 @@ def _size(path: Path) -> int | None:
         return None
 
 
-def _chunks_table(generation: int) -> str:
-    return f"{key(generation)}.chunks"
+def _replaced(key: str) -> str:
+    """The file, not listed, with what has replaced a document."""
+    return f".{key}.now"
+
+
+def _document(folder: Path, key: str) -> Document | None:
+    for name in (_replaced(key), key):
+        try:
+            document: Any = json.loads((folder / name).read_bytes())
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            continue
+        except ValueError:  # the machine has crashed: whatever is damaged is missing
+            document = None
+        return document if isinstance(document, dict) else {}
+    return None
 
 
 def _names(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ import time
 
 from headrace.wirehead.cache import Cache, Swap
 from headrace.wirehead.config import Config, ConfigSource
-from headrace.wirehead.errors import StoreError
+from headrace.wirehead.errors import CacheGoneError, StoreError
 from headrace.wirehead.generator import ending_on_signals
 from headrace.wirehead.keeper import Keeper
 
@@ -40,6 +40,7 @@ class WireheadManager:
 
         Raises:
             StoreUnreachableError: the store did not answer at the beginning. Later, it is waited for.
+            CacheGoneError: the cache was cleaned, or its database dropped.
         """
         log_to_stdout()
         with ending_on_signals(self._stop):
@@ -78,6 +79,8 @@ class WireheadManager:
                 elif blocked_since is None or time.monotonic() - blocked_since > 30:
                     blocked_since = time.monotonic()
                     log.warning("Manager: generation %d is full and waits: %s", cache.current() + 1, keeper.blocked)
+            except CacheGoneError:
+                raise
             except StoreError as error:
                 log.error("Manager: %s", error)
                 self._stop.wait(1)

@@ -9,14 +9,15 @@ import json
 import os
 import random
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
-from headrace.wirehead.store import TABLES, Document, chunk_name, part_of_chunk, seconds
+from headrace.wirehead.store import SETTINGS, TABLES, Document, key, part_of_chunk, seconds
 
 try:
     import pymongo
@@ -39,26 +40,46 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _DUPLICATE_KEY = 11000
-# Of an interrupted server or a primary that steps down: shutting down, interrupted, not primary, …
-_TRANSIENT = frozenset((6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436))
+# Of an interrupted server or a primary that steps down: shutting down, interrupted, not primary, a lost cursor, …
+_TRANSIENT = frozenset(
+    (6, 7, 43, 64, 89, 91, 112, 133, 134, 175, 189, 237, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436)
+)
+_TRANSIENT_LABELS = "RetryableWriteError", "TransientTransactionError"
+# So that the first reply holds as much of a table as a reply can: what follows needs a cursor, which a fail-over loses.
+_BATCH = 1 << 20
+_FEW = 8  # chunks that are looked for one by one
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
 _LONGEST_GAP = 0.05  # seconds between two collections that are dropped
 _ATTEMPT = 5.0  # seconds that PyMongo looks for a server before we look at the clock
+_FAREWELL = 1.0  # second
 
 
 class MongoStore:
     """See :class:`headrace.wirehead.store.Store`.
 
-    Collections: ``<COUNTER>.settings``, ``.swaps``, ``.leases``, ``.rounds``; ``<WRITE>.<generation>.samples.<block>``
-    with the samples' descriptions and ``<WRITE>.<generation>.chunks.<part>`` with their bytes. All ``_id`` are texts,
-    and whatever is looked up is looked up by ``_id`` alone. A document is one JSON text beside its ``_id`` (and
-    ``time``).
+    Collections: ``<COUNTER>.settings``; ``<COUNTER>.<incarnation>.swaps``, ``.leases``, ``.graves``, ``.rounds``;
+    ``<WRITE>.<incarnation>.<generation>.samples.<block>`` with the samples' descriptions and ``…chunks.<part>`` with
+    their bytes. All ``_id`` are texts, and whatever is looked up is looked up by ``_id`` alone. A document is one JSON
+    text beside its ``_id`` (and ``time`` and ``beat``).
 
     FerretDB 1 on SQLite has an index on ``_id`` that refuses duplicates, but does not look there to find one: it goes
     through the collection. So an insert costs it less than a look, except in small collections.
 
-    Reads go to the primary and writes wait for a majority of a replica set, unless the URI says otherwise: the
-    arguments in :mod:`headrace.wirehead.cache` need both.
+    Reads go to the primary and see what a majority of a replica set has, for which writes wait, unless the URI says
+    otherwise; and each operation sees all that those of this store that ended before it have seen or done (a *causally
+    consistent* session). The arguments in :mod:`headrace.wirehead.cache` need all of this, and no more:
+
+    What a majority has is one sequence of writes, which outlives every fail-over; each read sees the state after one of
+    them. It may be an old one: a primary that has been replaced does not know it yet, and one that is new learns late
+    how much of what it has a majority has, too. But whoever has written sees at least the state after that write, and
+    whoever has read, none before that. So of two who each write and *then* read what the other one writes (a pin and a
+    swap; a renewal and a grave), the one whose write is later in the sequence sees the other's; and who sees a swap and
+    *then* reads the leases sees all pins that are before that swap, while the others' holders see the swap. Whoever
+    counts for how long a lease has not changed may have been shown an old one; but not after the grave was written.
+    What is inserted counts when it is acknowledged, and of two under one key only one is part of the sequence.
+
+    Which collections there are is the primary's own view. Only how soon and how often something is dropped depends on
+    it.
     """
 
     parallel = 2
@@ -68,49 +89,71 @@ class MongoStore:
         self.config = config
         self._client: pymongo.MongoClient[Document] = _connect(config)
         self._database = self._client[config.dbname]
-        self._name = re.compile(re.escape(config.write_collection) + r"\.(\d{12})\.(samples|chunks)\.(\d+)")
+        self._incarnation: str | None = None
+        self._has_sessions = False
+        self._seen: Any = None  # the latest time of the server's that an operation has seen the state of
+        self._seen_lock = threading.Lock()
+        # Without an incarnation: the settings, and collections of format 2.
+        counter, write, of = re.escape(config.counter_collection), re.escape(config.write_collection), "([0-9a-f]{16})"
+        self._name = re.compile(
+            rf"(?:{counter}\.(?:{of}\.)?(?:{'|'.join(TABLES)})|{write}\.(?:{of}\.)?(\d{{12}})\.(?:samples|chunks)\.\d+)"
+        )
         # Threads start when there is something for them.
         self._pool = concurrent.futures.ThreadPoolExecutor(self.parallel, "headrace-wirehead-chunks")
         try:
-            self._retried(lambda: self._client.admin.command("ping"))
+            found = self._retried(lambda session: self._client.admin.command("ismaster"))
+            self._has_sessions = found.get("logicalSessionTimeoutMinutes") is not None
         except BaseException:
             self.close()
             raise
+
+    def use(self, incarnation: str | None) -> None:
+        self._incarnation = incarnation
+
+    def incarnations(self) -> list[str]:
+        return sorted({name[1] or name[2] for name in self._collections() if name[1] or name[2]})
+
+    def drop_incarnation(self, incarnation: str) -> None:
+        self._drop(name[0] for name in self._collections() if incarnation in (name[1], name[2]))
 
     def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
         collection, stored = self._collection(table), {"_id": key, **_packed(document)}
         attempts = 0
 
-        def attempt() -> bool:
+        def attempt(session: Any) -> bool:
             nonlocal attempts
             attempts += 1
             try:
-                collection.insert_one(stored)
+                collection.insert_one(stored, session=session)
                 return True
             except DuplicateKeyError:
                 # An attempt before this one may have succeeded without our hearing of it.
-                return attempts > 1 and collection.find_one({"_id": key}) == stored
+                return attempts > 1 and collection.find_one({"_id": key}, session=session) == stored
 
         return self._retried(attempt)
 
     def find(self, table: str, key: str) -> Document | None:
-        found = self._retried(lambda: self._collection(table).find_one({"_id": key}))
+        found = self._retried(lambda s: self._collection(table).find_one({"_id": key}, session=s))
         return None if found is None else _unpacked(found)
 
     def scan(self, table: str) -> dict[str, Document]:
-        found = self._retried(lambda: list(self._collection(table).find()))
+        found = self._retried(lambda s: list(self._collection(table).find(batch_size=_BATCH, session=s)))
         return {document["_id"]: _unpacked(document) for document in found}
 
     def replace(self, table: str, key: str, document: Mapping[str, Any]) -> None:
-        update = {"$set": _packed(document), "$currentDate": {"time": True}}
-        self._retried(lambda: self._collection(table).update_one({"_id": key}, update, upsert=True))
+        which: Document = {"_id": key}
+        update: Document = {"$set": _packed(document), "$currentDate": {"time": True}}
+        if "beat" in document:
+            which["beat"] = {"$lt": document["beat"]}
+        with contextlib.suppress(DuplicateKeyError):  # there is a later one
+            self._retried(lambda s: self._collection(table).update_one(which, update, upsert=True, session=s))
 
     def remove(self, table: str, key: str) -> None:
-        self._retried(lambda: self._collection(table).delete_one({"_id": key}))
+        self._retried(lambda s: self._collection(table).delete_one({"_id": key}, session=s))
 
     def now(self) -> float:
         # "ismaster" is understood by every server, "hello" by new ones.
-        reply = self._retried(lambda: self._client.admin.command("ismaster"))
+        reply = self._retried(lambda s: self._client.admin.command("ismaster"))
         return seconds(reply["localTime"])
 
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
@@ -118,13 +161,13 @@ class MongoStore:
             name, document = chunk[0], {"_id": chunk[0], "data": Binary(bytes(chunk[1]))}
             # Names are unique: if it is there, it is ours, of an attempt that was not answered.
             with contextlib.suppress(DuplicateKeyError):
-                self._retried(lambda: self._chunks(generation, name).insert_one(document))
+                self._retried(lambda s: self._chunks(generation, name).insert_one(document, session=s))
 
         self._map(write, list(chunks.items()))
 
     def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
         def read(name: str) -> memoryview | None:
-            document = self._retried(lambda: self._chunks(generation, name).find_one({"_id": name}))
+            document = self._retried(lambda s: self._chunks(generation, name).find_one({"_id": name}, session=s))
             data = None if document is None else document.get("data")
             return memoryview(data) if isinstance(data, bytes) else None
 
@@ -140,106 +183,89 @@ class MongoStore:
         return [done.result() for done in running]
 
     def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
-        # Asks the unique index, not the documents: where a chunk is, an empty one is refused. Finding it would read it,
-        # and some servers (FerretDB) read megabytes for that even when no field is asked for.
+        # Of the documents only the names are asked for, which MongoDB's index on them answers. FerretDB makes documents
+        # of all that is in a part to compare their names with several, but lets SQLite go through it for a single one.
         parts = itertools.groupby(sorted(lengths, key=part_of_chunk), part_of_chunk)
         return [name for _, part in parts for name in self._missing_chunks(generation, list(part))]
 
     def _missing_chunks(self, generation: int, names: Sequence[str]) -> list[str]:
         """Of one part."""
-        collection = self._chunks(generation, names[0])
-        attempts = 0
-
-        def attempt() -> list[str]:
-            nonlocal attempts
-            attempts += 1
-            if attempts > 1:  # what the index refuses now may be from an attempt that was not answered
-                return [name for name, chunk in zip(names, self.read_chunks(generation, names)) if chunk is None]
-            try:
-                collection.insert_many([{"_id": name} for name in names], ordered=False)
-            except BulkWriteError as error:
-                failures = error.details.get("writeErrors", ())
-                if not failures or any(failure["code"] != _DUPLICATE_KEY for failure in failures):
-                    raise
-                there = {int(failure["index"]) for failure in failures}
-                return [name for i, name in enumerate(names) if i not in there]
-            return list(names)
-
-        missing = self._retried(attempt)
-        for name in missing:
-            self.remove_chunk(generation, name)
-        return missing
-
-    def repair(self, generation: int) -> None:
-        for part in self._parts(generation):
-            self._remove_chunks(generation, chunk_name(part, "", 0, 0), {"data": {"$exists": False}})
-
-    def remove_chunk(self, generation: int, name: str) -> bool:
-        return bool(self._retried(lambda: self._chunks(generation, name).delete_one({"_id": name})).deleted_count)
-
-    def remove_sample(self, generation: int, writer: str, number: int) -> int:
-        # Several were on their way at once: any of them may be missing.
-        count = 0
-        for part in self._parts(generation):
-            first = chunk_name(part, writer, number, 0)
-            names = {"$gte": first, "$lt": first[:-1] + ":"}  # ":" follows "9"
-            count += self._remove_chunks(generation, first, {"_id": names})
-        return count
-
-    def _remove_chunks(self, generation: int, of_part: str, query: Mapping[str, Any]) -> int:
-        """Those that match in the part of a chunk of that name. How many there were."""
-        collection = self._chunks(generation, of_part)
-        found = self._retried(lambda: list(collection.find(query, {"_id": 1})))
-        return sum(self.remove_chunk(generation, chunk["_id"]) for chunk in found)
+        collection, wanted = self._chunks(generation, names[0]), {"_id": {"$in": list(names)}}
+        if len(names) > _FEW:
+            found = self._retried(lambda s: list(collection.find(wanted, {"_id": 1}, batch_size=_BATCH, session=s)))
+        else:
+            one_by_one = (
+                lambda s, name=name: collection.find_one({"_id": name}, {"_id": 1}, session=s) for name in names
+            )
+            found = list(filter(None, map(self._retried, one_by_one)))
+        there = {chunk["_id"] for chunk in found}
+        return [name for name in names if name not in there]
 
     def generations(self) -> list[int]:
-        return sorted({int(found[1]) for found in self._collections()})
-
-    def _parts(self, generation: int) -> list[int]:
-        """The parts that chunks of a generation are in."""
-        return [int(f[3]) for f in self._collections() if int(f[1]) == generation and f[2] == "chunks"]
+        return sorted({int(name[3]) for name in self._collections() if name[3] and name[2] == self._incarnation})
 
     def _collections(self) -> list[re.Match[str]]:
-        """Those of generations: number, "samples" or "chunks", block or part."""
-        matches = map(self._name.fullmatch, self._retried(self._database.list_collection_names))
+        """Of all incarnations: incarnation (1 or 2), and generation (3) if it has samples or chunks."""
+        names = self._retried(lambda s: self._database.list_collection_names(session=s))
+        matches = map(self._name.fullmatch, names)
         return [match for match in matches if match is not None]
 
     def drop(self, generation: int) -> None:
         # As long as one of them is there, somebody will find the generation and drop the rest.
-        prefix = f"{self.config.write_collection}.{generation:012d}."
-        for name in self._retried(self._database.list_collection_names):
-            if name.startswith(prefix):
-                started = time.monotonic()
-                self._retried(self._database[name].drop)
-                # SQLite lets nobody write meanwhile, and who waits looks again at growing intervals.
-                time.sleep(min(3 * (time.monotonic() - started), _LONGEST_GAP))
+        of = self._incarnation
+        self._drop(name[0] for name in self._collections() if name[3] == key(generation) and name[2] == of)
 
-    def clean(self) -> None:
-        for generation in self.generations():
-            self.drop(generation)
-        for table in TABLES:
-            self._retried(self._collection(table).drop)
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            started = time.monotonic()
+            self._retried(lambda s, name=name: self._database[name].drop(session=s))  # type: ignore[misc]
+            # SQLite lets nobody write meanwhile, and who waits looks again at growing intervals.
+            time.sleep(min(3 * (time.monotonic() - started), _LONGEST_GAP))
+
+    def clean(self) -> list[str]:
+        self._retried(lambda s: self._collection(SETTINGS).drop(session=s))
+        self._drop(name[0] for name in self._collections())
+        return []  # other collections of the database are not looked at
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
-        self._client.close()
+        with pymongo.timeout(_FAREWELL):  # it tells the server that its sessions end
+            self._client.close()
 
     def _collection(self, table: str) -> Any:
         prefix = self.config.write_collection if table[0].isdigit() else self.config.counter_collection
-        return self._database[f"{prefix}.{table}"]
+        within = "" if table == SETTINGS else f"{self._incarnation or 'none'}."
+        return self._database[f"{prefix}.{within}{table}"]
 
     def _chunks(self, generation: int, name: str) -> Any:
         """The collection of a chunk."""
-        return self._database[f"{self.config.write_collection}.{generation:012d}.chunks.{part_of_chunk(name)}"]
+        return self._collection(f"{key(generation)}.chunks.{part_of_chunk(name)}")
 
-    def _retried(self, operation: Callable[[], Result]) -> Result:
-        """What the operation returns, once the server answers; DuplicateKeyError passes through."""
+    def _causally(self, operation: Callable[[Any], Result]) -> Result:
+        """One attempt, in a session that sees what other operations have seen."""
+        if not self._has_sessions:
+            return operation(None)
+        with self._client.start_session(causal_consistency=True) as session:
+            if self._seen is not None:
+                session.advance_operation_time(self._seen)
+            try:
+                return operation(session)
+            finally:
+                seen = session.operation_time
+                with self._seen_lock:
+                    if seen is not None and (self._seen is None or seen > self._seen):
+                        self._seen = seen
+
+    def _retried(self, operation: Callable[[Any], Result]) -> Result:
+        """What the operation, called with a session or None, returns, once the server answers; DuplicateKeyError passes
+        through.
+        """
         deadline = time.monotonic() + self.config.timeout
         pause = _SHORTEST_PAUSE
         while True:
             try:
                 with pymongo.timeout(max(0.05, deadline - time.monotonic())):
-                    return operation()
+                    return self._causally(operation)
             except DuplicateKeyError:
                 raise
             except (AutoReconnect, ServerSelectionTimeoutError) as error:
@@ -247,7 +273,7 @@ class MongoStore:
             except (OperationFailure, BulkWriteError) as error:
                 if error.code == _DUPLICATE_KEY:
                     raise DuplicateKeyError(str(error)) from None
-                if error.code not in _TRANSIENT and not error.timeout and not _is_interrupted(error):
+                if not _is_transient(error):
                     raise self._refused(error) from None
                 problem = error
             except InvalidDocument as error:
@@ -287,8 +313,9 @@ class MongoStore:
 
 
 def _packed(document: Mapping[str, Any]) -> Document:
-    """One text for all fields: a server that takes its time for each field (FerretDB) has one."""
-    return {"document": json.dumps(document)}
+    """One text for all fields: a server that takes its time for each field (FerretDB) has one. And what is compared."""
+    beat = {"beat": document["beat"]} if "beat" in document else {}
+    return {"document": json.dumps(document), **beat}
 
 
 def _unpacked(stored: Mapping[str, Any]) -> Document:
@@ -301,8 +328,11 @@ def _unpacked(stored: Mapping[str, Any]) -> Document:
     return {**fields, "time": stored["time"]} if "time" in stored else fields
 
 
-def _is_interrupted(error: Exception) -> bool:
-    """FerretDB, when stopped in the middle of an operation, reports an internal error with these words."""
+def _is_transient(error: OperationFailure) -> bool:
+    """Whether the same may succeed a moment later, at this server or the one that takes its place."""
+    if error.code in _TRANSIENT or error.timeout or any(map(error.has_error_label, _TRANSIENT_LABELS)):
+        return True
+    # FerretDB, when stopped in the middle of an operation, reports an internal error with these words.
     return bool(re.search(r"context canceled|interrupted|database is locked|database is closed", str(error)))
 
 
@@ -327,17 +357,24 @@ def _connect(config: Config) -> pymongo.MongoClient[Document]:
                 )
             options.update(username=unquote_plus(user), password=os.environ[PASSWORD_VARIABLE])
         given = {name.lower() for name, _ in parse_qsl(urlsplit(host).query)} if uri else ()
+        # A server that has gone silent is given up after both the latter, so that there is time for the one that takes
+        # its place.
         defaults = {
             "w": "majority",
+            "readconcernlevel": "majority",
             "serverselectiontimeoutms": int(min(config.timeout, _ATTEMPT) * 1000),
-            "connecttimeoutms": int(min(config.timeout, 20) * 1000),
+            "heartbeatfrequencyms": int(min(max(config.timeout / 6, 0.5), 10) * 1000),
+            "connecttimeoutms": int(min(config.timeout, max(config.timeout / 4, 2), 10) * 1000),
         }
         options.update({name: value for name, value in defaults.items() if name not in given})
         return pymongo.MongoClient(host, config.port, **options)
     except (InvalidURI, ConfigurationError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        text = str(error)
-        for secret in _passwords(config):
-            text = text.replace(secret, "***")
-        raise ConfigError(f"MONGOHOST: {text}") from None
+        if "@" not in host:
+            raise ConfigError(f"MONGOHOST: {error}") from None
+        # What PyMongo says of it may quote any part of it, a password, too.
+        raise ConfigError(
+            "MONGOHOST is not a valid URI: write mongodb://user@host:27017/?option=value, with the password in "
+            f"{PASSWORD_VARIABLE}; in a user's name or a password, @ : / % are written as %40 %3A %2F %25"
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,9 @@ from headrace.wirehead.errors import CorruptSampleError
 from headrace.wirehead.lease import Lease
 from headrace.wirehead.sample import Array, Decoder, Kind, check_description, chunk_names, pieces_of
 from headrace.wirehead.store import Document
+
+# Of each generation, in memory: some 2 KiB each.
+_MOST_DESCRIPTIONS = 4096
 
 
 class Reader:
@@ -28,6 +32,7 @@ class Reader:
         self._lock = threading.Lock()
         self._doubtful: set[int] = set()  # what may have been dropped before it was pinned
         self._descriptions: dict[int, dict[int, Document]] = {}
+        self._versions: dict[int, dict[int, int]] = {}  # of samples, by generation and id; a swap makes them final
 
     def pin_current(self, timeout: float, keep: bool = False) -> int:
         """The current generation, which stays until it is not pinned any more; waits for the first.
@@ -99,6 +104,7 @@ class Reader:
             if k != number:
                 found = next(chunks)
                 if found is None:
+                    self._cache.check_is_there()
                     raise CorruptSampleError(generation, id, f"chunk {k} ({kind_name}) is missing")
                 number, chunk = k, found
             decoders[kind_name].feed(chunk[part])
@@ -114,16 +120,27 @@ class Reader:
     def _forget(self) -> None:
         pinned = self._lease.generations
         self._descriptions = {g: known for g, known in self._descriptions.items() if g in pinned}
+        self._versions = {g: known for g, known in self._versions.items() if g in pinned}
         self._doubtful.intersection_update(pinned)
 
     def _description(self, generation: int, id: int) -> Document:
         known = self._descriptions.get(generation, {}).get(id)
         if known is None:
-            known = self._cache.sample(generation, id)
+            versions = self._versions.get(generation)
+            if versions is None:
+                versions = self._cache.versions(generation)
+                if generation in self._lease.generations:
+                    self._versions[generation] = versions
+            known = self._cache.version(generation, id, versions.get(id, 0))
             if known is None:
+                self._cache.check_is_there()
                 raise CorruptSampleError(generation, id, "it is not there")
             if generation in self._lease.generations:
-                self._descriptions.setdefault(generation, {})[id] = known
+                descriptions = self._descriptions.setdefault(generation, {})
+                descriptions[id] = known
+                if len(descriptions) > _MOST_DESCRIPTIONS:
+                    with contextlib.suppress(KeyError, RuntimeError):  # another thread does the same
+                        del descriptions[next(iter(descriptions))]
         return known
 
     def _kinds_of(self, generation: int, id: int, description: Document) -> list[Kind]:

@@ -41,7 +41,7 @@ class Status:
         last_swap_age: seconds since the last swap.
         deleted: incomplete or damaged samples thrown away, in all, up to the last swap.
         generations: of which anything is stored.
-        bytes: of the samples stored.
+        bytes, bytes_current, bytes_filling: of all samples stored, of the current generation's, and of ``fill``.
         manager: who manages; None: nobody.
         generators, readers: those that live.
     """
@@ -60,6 +60,8 @@ class Status:
     deleted: int
     generations: list[int]
     bytes: int
+    bytes_current: int
+    bytes_filling: int
     manager: str | None
     generators: list[Process]
     readers: list[Process]
@@ -144,6 +146,8 @@ def status_of(cache: Cache) -> Status:
         deleted=last.deleted if last else 0,
         generations=generations,
         bytes=sum(map(sum, lengths.values())),
+        bytes_current=sum(lengths.get(current, ())),
+        bytes_filling=sum(lengths[current + 1]),
         manager=managers[0] if managers else None,
         generators=processes("generator"),
         readers=processes("reader"),

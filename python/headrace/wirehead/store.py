@@ -9,7 +9,14 @@ from headrace.wirehead.config import Config
 
 Document = dict[str, Any]
 
-TABLES = SETTINGS, SWAPS, LEASES, ROUNDS = "settings", "swaps", "leases", "rounds"
+TABLES = SETTINGS, SWAPS, VERIFIED, LEASES, GRAVES, ROUNDS = (
+    "settings",
+    "swaps",
+    "verified",
+    "leases",
+    "graves",
+    "rounds",
+)
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 64
 _PART_BYTES, _MOST_PARTS = 2**24, 64
@@ -19,13 +26,15 @@ class Store(Protocol):
     """Small documents by table and key, and chunks of bytes by generation and name.
 
     Its one atomic operation is :meth:`insert`: of all who insert under the same key, in any process and on any machine,
-    exactly one succeeds. Everything that :mod:`headrace.wirehead.cache` promises rests on that and nothing else,
-    because not every server that speaks MongoDB's protocol updates atomically (FerretDB 1 loses concurrent ``$inc``).
+    exactly one succeeds. What :mod:`headrace.wirehead.cache` promises rests on that and on the order of operations:
+    what one has done when it returns, every one that begins later sees. Nothing else is asked of a server, because not
+    every one that speaks MongoDB's protocol updates atomically (FerretDB 1 loses concurrent ``$inc``).
 
     All operations may be repeated after a failure whose outcome is not known. While the store does not answer they try
     again, with growing pauses, for ``Config.timeout`` seconds. Thread-safe. Not usable in a child after a fork.
 
-    The tables are "settings", "swaps", "leases", "rounds", and for each generation those of ``samples_table``.
+    The tables are "settings", "swaps", "verified", "leases", "graves", "rounds", and for each generation those of
+    ``samples_table``. All but "settings", and all chunks, are those of one incarnation of the cache, see :meth:`use`.
 
     Raises:
         StoreUnreachableError: it did not answer in time.
@@ -39,23 +48,36 @@ class Store(Protocol):
     config: Config
     parallel: int
 
+    def use(self, incarnation: str | None) -> None:
+        """Which incarnation of the cache the tables and chunks are of from now on. Before, and with None, all are empty
+        and nothing can be stored but settings.
+        """
+
+    def incarnations(self) -> list[str]:
+        """All of which anything is stored."""
+
+    def drop_incarnation(self, incarnation: str) -> None:
+        """Removes all of an incarnation."""
+
     def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
         """Puts a document there if there is none under that key. Whether it did (or had, unanswered, before)."""
 
     def find(self, table: str, key: str) -> Document | None: ...
 
-    def scan(self, table: str) -> dict[str, Document]: ...
+    def scan(self, table: str) -> dict[str, Document]:
+        """All documents. None is missed that was there before and is there after, even if it is replaced meanwhile."""
 
     def replace(self, table: str, key: str, document: Mapping[str, Any]) -> None:
-        """Puts a document there in place of another; for documents that only one process writes.
+        """Puts a document there in place of another; for documents that only one process writes, one after the other.
 
-        Its field "time" becomes the store's :meth:`now`.
+        Its field "time" becomes the store's :meth:`now`. A field "beat" is a number that grows from one to the next:
+        what comes late, since its writer heard no answer and went on, replaces none that has a higher one.
         """
 
     def remove(self, table: str, key: str) -> None: ...
 
     def now(self) -> float:
-        """Seconds by the store's own clock, which is the same for all machines."""
+        """Seconds since 1970 by the store's own clock. For people, never to decide."""
 
     def write_chunks(self, generation: int, chunks: Mapping[str, bytes | memoryview]) -> None:
         """Keeps them all, under names of :func:`chunk_name`; on return they are as safe as the store makes anything."""
@@ -65,19 +87,8 @@ class Store(Protocol):
 
     def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
         """Which of some chunks, by name, are not there, or not as long as they should be where that shows without
-        reading them: a server stores a document whole. Nobody may be writing them any more.
-
-        Who is killed in it may leave what :meth:`repair` removes.
+        reading them: a server stores a document whole. Changes nothing.
         """
-
-    def repair(self, generation: int) -> None:
-        """Undoes what a :meth:`missing_chunks` has left that did not come to its end."""
-
-    def remove_chunk(self, generation: int, name: str) -> bool:
-        """Whether it was there."""
-
-    def remove_sample(self, generation: int, writer: str, number: int) -> int:
-        """Removes all chunks of a sample, in whichever part they are. How many there were."""
 
     def generations(self) -> list[int]:
         """Those of which anything is stored, in ascending order."""
@@ -85,8 +96,10 @@ class Store(Protocol):
     def drop(self, generation: int) -> None:
         """Removes all of a generation."""
 
-    def clean(self) -> None:
-        """Removes everything."""
+    def clean(self) -> list[str]:
+        """Removes all that the cache has stored, each incarnation, the settings first. Returns what is left there
+        that is somebody else's.
+        """
 
     def close(self) -> None: ...
 
@@ -108,6 +121,11 @@ def block_size(swap_cap: int) -> int:
 def samples_table(generation: int, block: int) -> str:
     """The table of a block of a generation's samples, by their ids."""
     return f"{key(generation)}.samples.{block:02d}"
+
+
+def version_key(id: int, version: int) -> str:
+    """The key of a description: of a sample's first version, or of the one that takes the place of those annulled."""
+    return f"{key(id)}.{version}" if version else key(id)
 
 
 def part_of(id: int, length: int, swap_cap: int) -> int:

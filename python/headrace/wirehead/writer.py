@@ -6,18 +6,18 @@ import logging
 import math
 import random
 import threading
-import time
 from typing import Any
 
-from headrace.wirehead.cache import Cache
+from headrace.wirehead.cache import Cache, versions_of
 from headrace.wirehead.lease import Lease
 from headrace.wirehead.sample import cut, encode
-from headrace.wirehead.store import Document, chunk_name, key, part_of, samples_table
+from headrace.wirehead.store import Document, chunk_name, part_of, samples_table, version_key
 
 log = logging.getLogger("headrace.wirehead")
 
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 0.05
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 4.0  # seconds between two looks, of up to two requests each
 _LOOK_EVERY = 1.0  # second: whether a generation that was full has numbers again that are free
+_LONGEST_LOOK = 15.0  # seconds between two such looks, where it has been full for long
 _SMALLEST_CHUNK = 2**20  # bytes; a sample is not cut into smaller ones to write them side by side
 
 
@@ -40,13 +40,17 @@ class Writer:
         self._cache = cache
         self._stop = threading.Event() if stop is None else stop
         self._lease: Lease | None = None
+        self._versions: dict[int, int] = {}  # by id, of the generation, where they are not the first
         self._number = 0  # of the next sample of this lease
         self._generation = 0
         self._rank, self._writers = 0, 1
         self._next = 0  # its own next id, free as far as is known
         self._free: list[int] = []  # ids that were free when it looked, to take before that
         self._full: set[int] = set()  # blocks in which nothing was free
+        self._is_alone = False  # so it will have taken all ids itself
         self._look_at = math.inf  # when to see whether the generation before this one is swapped
+        self._left_at = 0.0  # when that was left
+        self._left_with: dict[int, int] = {}  # versions of its samples, in which all were taken
 
     def put(self, sample: Any) -> tuple[int, int] | None:
         """Stores a sample. Returns its generation and id when others can rely on it; None if ``stop`` was set before.
@@ -80,7 +84,6 @@ class Writer:
                 made = self._insert(generation, id, description)
                 if made is not None and self._lease.is_alive():
                     self._number += 1
-                    self._lease.update(number=self._number)
                     self._lease.rest()
                     return generation, made
                 if made is not None:  # see 5 in headrace.wirehead.cache
@@ -127,9 +130,9 @@ class Writer:
         if self._lease is not None and self._lease.has_lapsed():
             self._begin_anew()
         if self._lease is None:
-            self._lease = Lease(self._cache, "generator", number=0, joined=self._cache.store.now())
+            self._lease = Lease(self._cache, "generator", joined=self._cache.store.now())
         if self._generation and self._lease.use(self._generation):
-            if time.monotonic() >= self._look_at:
+            if self._cache.clock() >= self._look_at:
                 self._look_back()
             if self._generation:
                 return self._generation
@@ -147,28 +150,34 @@ class Writer:
             return False
         if generation != self._generation:
             self._generation, self._look_at = generation, math.inf
+            entries = self._cache.entries(generation)
+            self._versions, self._full = versions_of(entries), self._cache.verified_blocks(generation, entries)
             self._take_rank()
-            self._next, self._free = self._rank, []
-            # Alone, it will have taken all of them itself.
-            self._full = set(self._cache.blocks) if self._writers == 1 else set()
+            self._next, self._free, self._is_alone = self._rank, [], self._writers == 1
         return True
 
     def _look_back(self) -> None:
         """Goes back to the generation before, if that is not swapped, and samples of it were thrown away."""
-        before = self._generation - 1
+        before, now = self._generation - 1, self._cache.clock()
         if self._cache.is_swapped(before):
             self._look_at = math.inf
             return
-        self._look_at = time.monotonic() + _LOOK_EVERY
-        free = [id for block in self._cache.blocks for id in self._look(before, block)]
+        self._look_at = now + _next_look(now - self._left_at)
+        left_with, versions = self._left_with, self._cache.versions(before)
+        free = [id for block in sorted(self._changed(left_with, versions)) for id in self._look(before, block)]
         if free and self._begin(before):
             random.shuffle(free)
-            self._next, self._free, self._full = self._cache.config.swap_cap, free, set()
+            self._next, self._free = self._cache.config.swap_cap, free
+            self._full = set(self._cache.blocks) - self._changed(left_with, self._versions)
+            self._is_alone = False
+        else:
+            self._left_with = versions
 
     def _insert(self, generation: int, id: int | None, description: Document) -> int | None:
         """Makes a sample visible under this id or another one, which is returned; None if all are taken."""
         while id is not None:
-            if self._cache.store.insert(samples_table(generation, self._cache.block_of(id)), key(id), description):
+            name = version_key(id, self._versions.get(id, 0))
+            if self._cache.store.insert(samples_table(generation, self._cache.block_of(id)), name, description):
                 return id
             self._was_taken(generation, id)
             id = self._free_id(generation)
@@ -187,6 +196,8 @@ class Writer:
         """An id that is free, as far as is known; None if all are taken."""
         if self._free:
             return self._free.pop(0)
+        while self._next < self._cache.config.swap_cap and self._cache.block_of(self._next) in self._full:
+            self._go_past(self._cache.block_of(self._next))
         if self._next < self._cache.config.swap_cap:
             id = self._next
             self._next += self._writers
@@ -197,7 +208,7 @@ class Writer:
             return id
         # Its own ids are used up: what others have not used yet is there for all.
         unknown = [block for block in self._cache.blocks if block not in self._full]
-        if not unknown or self._cache.is_swapped(generation):
+        if not unknown or self._is_alone or self._cache.is_swapped(generation):
             return None
         for block in unknown:
             free = self._look_at_block(generation, block)
@@ -218,28 +229,47 @@ class Writer:
 
     def _was_taken(self, generation: int, id: int) -> None:
         """Corrects what is known: an id was not free after all."""
+        self._is_alone = False
         if self._next >= self._cache.config.swap_cap:
             self._free = []
             return
         # Others have come or gone since the shares were made.
         block = self._cache.block_of(id)
         self._take_rank()
-        self._full = set()
         self._free = [id for id in self._look(generation, block) if id % self._writers == self._rank]
+        self._go_past(block)
+
+    def _go_past(self, block: int) -> None:
+        """Its own next id is the first after a block."""
         after = self._cache.ids_of(block).stop
         self._next = after + (self._rank - after) % self._writers
 
     def _look(self, generation: int, block: int) -> list[int]:
         """The ids of a block that are free."""
-        taken = self._cache.samples(generation, block)
+        taken = self._cache.samples(generation, block, self._learn(generation))
         return [id for id in self._cache.ids_of(block) if id not in taken]
+
+    def _learn(self, generation: int) -> dict[int, int]:
+        """Which versions of a generation's samples count. Where others do than before, blocks are not full any more."""
+        versions = self._cache.versions(generation)
+        if generation == self._generation:
+            changed = self._changed(self._versions, versions)
+            if changed and self._is_alone:
+                self._full, self._is_alone = set(self._cache.blocks), False
+            self._full -= changed
+            self._versions = versions
+        return versions
+
+    def _changed(self, before: dict[int, int], now: dict[int, int]) -> set[int]:
+        """The blocks in which other versions count than before."""
+        return {self._cache.block_of(id) for id, version in now.items() if version != before.get(id, 0)}
 
     def _go_on(self, generation: int) -> None:
         """Leaves a generation that is full: for the next one, as soon as three are enough for that; or because it has
         been swapped. Stays if numbers have become free, since a damaged sample was thrown away. Returns, too, if
         ``stop`` was set.
         """
-        since = time.monotonic()
+        since = self._cache.clock()
         look_at, warn_at = since + _LOOK_EVERY, since + 10
         while not self._stop.is_set():
             current = self._cache.current()
@@ -248,15 +278,18 @@ class Writer:
                 return
             is_first = generation == current + 1
             if is_first and min(self._cache.store.generations(), default=current) >= current:
+                left_with = self._versions
                 if self._begin(generation + 1):
-                    self._look_at = time.monotonic() + _LOOK_EVERY
+                    self._left_at, self._left_with = self._cache.clock(), left_with
+                    self._look_at = self._left_at + _LOOK_EVERY
                 return
-            now = time.monotonic()
+            now = self._cache.clock()
             if now >= look_at:
-                look_at = now + _LOOK_EVERY
+                look_at = now + _next_look(now - since)
                 if not is_first:
                     self._look_back()
-                self._full.clear()
+                if self._generation:
+                    self._learn(self._generation)
                 id = self._free_id(self._generation) if self._generation else None
                 if id is not None:
                     self._free.insert(0, id)
@@ -269,3 +302,8 @@ class Writer:
                 log.warning("waiting for the swap of generation %d: %s", current + 1, reason)
             # So that it waits a fifth longer than it must, at most.
             self._stop.wait(min(max(_SHORTEST_WAIT, (now - since) / 5), _LONGEST_WAIT))
+
+
+def _next_look(since: float) -> float:
+    """In how many seconds to look again for free numbers in a generation that has been full for so long."""
+    return min(max(_LOOK_EVERY, since / 5), _LONGEST_LOOK)

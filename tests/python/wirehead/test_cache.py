@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stored import bury, remove_chunk, table
 
 import headrace.wirehead.writer as writing
 from headrace.wirehead import Config, CorruptSampleError, MongoheadDataset, MongoTupleheadDataset, StoreError
@@ -26,7 +27,8 @@ from headrace.wirehead.keeper import Keeper
 from headrace.wirehead.lease import Lease
 from headrace.wirehead.reader import Reader
 from headrace.wirehead.sample import chunk_names
-from headrace.wirehead.store import LEASES, SETTINGS, SWAPS, chunk_name, key, samples_table
+from headrace.wirehead.store import GRAVES, LEASES, SETTINGS, SWAPS, chunk_name, key, samples_table
+from headrace.wirehead.watch import Watch
 from headrace.wirehead.writer import Writer
 
 
@@ -217,7 +219,7 @@ def test_a_writer_comes_back_for_a_sample_that_was_thrown_away(cache: Cache, mon
     places = [writer.put(sample) for sample in numbered(0, 5)]
     lost = cache.sample(1, 3)
     assert lost is not None
-    assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
+    assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
     places += [writer.put(sample) for sample in numbered(5, 2)]
     assert keeper.step() is None
     places += [writer.put(sample) for sample in numbered(7, 2)]
@@ -239,12 +241,12 @@ def test_a_writer_that_comes_back_too_late_goes_on_with_the_next_generation(
         assert writer.put(sample) is not None
     lost = cache.sample(1, 3)
     assert lost is not None
-    assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
+    assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
     assert keeper.step() is None
     samples = cache.samples
 
-    def filled_meanwhile(generation: int, block: int) -> Any:
-        found = samples(generation, block)
+    def filled_meanwhile(generation: int, block: int, versions: Any) -> Any:
+        found = samples(generation, block, versions)
         cache.samples = samples  # type: ignore[method-assign]
         assert other.put(next(numbered(50, 1))) == (1, 3)
         assert keeper.step() is not None
@@ -342,14 +344,14 @@ def test_damaged_samples_are_thrown_away_before_a_swap(cache: Cache) -> None:
     writer, keeper = Writer(cache), Keeper(cache)
     for sample in numbered(0, 5):
         writer.put(sample)
-    table = samples_table(1, 0)
-    broken = cache.store.scan(table)
+    of_block = samples_table(1, 0)
+    broken = cache.store.scan(of_block)
     lost = next(document for document in broken.values() if document["number"] == 1)
-    assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
+    assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
     wrong = {k: v for k, v in broken["000000000003"].items() if k != "_id"}
     wrong["kinds"][0]["length"] -= 1
-    cache.store.remove(table, "000000000003")
-    cache.store.insert(table, "000000000003", wrong)
+    cache.store.remove(of_block, "000000000003")
+    cache.store.insert(of_block, "000000000003", wrong)
     swaps = [keeper.step() for _ in range(5)]
     assert not any(swaps)
     again = Writer(cache)
@@ -376,7 +378,7 @@ def damage(cache: Cache, generation: int, id: int) -> None:
     assert found is not None
     data = bytearray(found)
     data[5] ^= 1
-    cache.store.remove_chunk(generation, name)
+    remove_chunk(cache, generation, name)
     cache.store.write_chunks(generation, {name: data})
 
 
@@ -441,8 +443,7 @@ def test_a_standstill_in_the_middle_of_a_list_of_ids(
             if generation == 1:
                 while reader.is_pinned(1):
                     time.sleep(0.02)
-                for key in cache.store.scan(LEASES):
-                    cache.store.remove(LEASES, key)  # as a manager does with those of the dead
+                bury(cache, cache.store.scan(LEASES))
                 swaps(cache, 20, 2)
             return sample
 
@@ -461,33 +462,14 @@ def test_a_chunk_that_was_cut_off_is_found_before_a_swap(tmp_path: Path) -> None
     assert cache.sample(1, 2) is None
 
 
-def test_a_manager_that_dies_while_it_looks_for_chunks_hides_none(
-    cache: Cache, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(cache, 0)
-    description = cache.sample(1, 2)
-    assert description is not None
-    assert cache.store.remove_chunk(1, chunk_names(description, [0])[0])
-    dying, successor = Keeper(cache), Keeper(cache)
-    with monkeypatch.context() as patch:
-        patch.setattr(cache.store, "remove_chunk", lambda generation, name: dying.close() or 1 / 0)
-        patch.setattr(cache.store, "remove", lambda table, key: 1 / 0 if table != LEASES else None)
-        with pytest.raises(ZeroDivisionError):
-            dying.step()
-    cache.store.remove(LEASES, "manager")
-    assert successor.step() is None
-    assert cache.sample(1, 2) is None
-
-
 def test_documents_that_a_crash_of_the_machine_has_torn(tmp_path: Path) -> None:
     config = {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache"), "SWAP_CAP": 5}
     cache = Cache(config)
     swaps(cache, 0, 1)
     fill(cache, 10)
-    for table, name in ((samples_table(2, 0), key(3)), (SWAPS, key(1))):
-        os.truncate(tmp_path / "cache" / table / name, 5)
-    (tmp_path / "cache" / LEASES).mkdir(exist_ok=True)
-    (tmp_path / "cache" / LEASES / "reader-1").write_bytes(b"")
+    for folder, name in ((table(cache, samples_table(2, 0)), key(3)), (table(cache, SWAPS), key(1))):
+        os.truncate(folder / name, 5)
+    (table(cache, LEASES) / "reader-1").write_bytes(b"")
     assert cache.current() == 1
     keeper, writer = Keeper(cache), Writer(cache)
     assert keeper.step() is None
@@ -497,7 +479,7 @@ def test_documents_that_a_crash_of_the_machine_has_torn(tmp_path: Path) -> None:
     assert swap.deleted == 1
     writer.close()
     keeper.close()
-    os.truncate(tmp_path / "cache" / SETTINGS / "settings", 5)
+    os.truncate(tmp_path / "cache" / "test.wirehead" / SETTINGS / "settings", 5)
     with pytest.raises(StoreError, match="clean"):
         Cache(config)
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -576,7 +558,7 @@ def test_a_lease_that_is_renewed_too_late_does_not_come_back_to_life(cache: Cach
 
 def test_a_writer_whose_lease_was_renewed_too_late_puts_its_sample_again(config: dict[str, Any]) -> None:
     cache = Cache(config)
-    writer, keeper = Writer(cache), Keeper(cache)
+    writer = Writer(cache)
     assert writer.put(next(numbered(0, 1))) == (1, 0)
     assert writer._lease is not None
     first, write_chunks = writer._lease, cache.store.write_chunks
@@ -584,9 +566,8 @@ def test_a_writer_whose_lease_was_renewed_too_late_puts_its_sample_again(config:
     def stand_still(generation: int, chunks: Any) -> None:
         write_chunks(generation, chunks)
         cache.store.write_chunks = write_chunks  # type: ignore[method-assign]
-        keeper._throw_away(first.key, {"generations": [1]})  # what others do when it is late
-        first._renewed -= 2 * cache.config.lease
-        first._write()  # as its thread does when the process goes on
+        bury(cache, [first.key])
+        first.tick(is_new=True)  # as its thread does when the process goes on
 
     cache.store.write_chunks = stand_still  # type: ignore[method-assign]
     place = writer.put(next(numbered(1, 1)))
@@ -598,7 +579,9 @@ def test_a_writer_whose_lease_was_renewed_too_late_puts_its_sample_again(config:
     cache.close()
 
 
-def test_the_lease_of_a_dead_writer_ends_and_its_half_sample_goes(config: dict[str, Any]) -> None:
+def test_what_a_dead_writer_has_left_half_done_holds_nobody_up_and_goes_with_its_generation(
+    config: dict[str, Any],
+) -> None:
     cache = Cache({**config, "LEASE": 0.5})
     writer, keeper = Writer(cache), Keeper(cache)
     writer.put(next(numbered(0, 1)))
@@ -606,31 +589,46 @@ def test_the_lease_of_a_dead_writer_ends_and_its_half_sample_goes(config: dict[s
     name = chunk_name(3, writer._lease.key, 1, 0)
     cache.store.write_chunks(1, {name: b"half"})
     writer._lease.abandon()
-    while next(cache.store.read_chunks(1, [name])) is not None:
+    rest = Writer(cache)
+    for sample in numbered(1, 14):
+        while cache.current() + 2 <= cache.store.generations()[-1]:
+            keeper.step()
+        rest.put(sample)
+    while 1 in cache.store.generations():
         keeper.step()
         time.sleep(0.02)
-    rest = Writer(cache)
-    for sample in numbered(1, 4):
-        rest.put(sample)
-    swap = None
-    while swap is None:
-        swap = keeper.step()
-    assert swap.deleted == 1
+    assert next(cache.store.read_chunks(1, [name])) is None
     rest.close()
     cache.close()
 
 
-def test_who_counts_as_dead_before_LEASE(config: dict[str, Any], cache: Cache) -> None:
-    with subprocess.Popen(["true"]) as ended:
-        pass
-    ours = {**whose(), "time": 1000.0}
-    assert not cache.is_expired(ours, 1000 + cache.config.lease - 1)
-    assert cache.is_expired(ours, 1000 + cache.config.lease + 1)
-    theirs = {**ours, "pid": ended.pid}
-    # What it has sent to a server may still be on its way.
-    assert cache.is_expired(theirs, 1000) == cache.config.is_local
-    assert not cache.is_expired({**theirs, "pid_namespace": "another container's"}, 1000)
-    assert not cache.is_expired({"time": 1000.0}, 1000)
+def test_who_counts_as_dead(config: dict[str, Any]) -> None:
+    clock = [1000.0]
+    with contextlib.closing(Cache({**config, "LEASE": 30}, clock=lambda: clock[0])) as cache:
+        with subprocess.Popen(["true"]) as ended:
+            pass
+        ours = {**whose(), "role": "reader", "generations": [1]}
+        leases = {"a": ours, "b": {**ours, "pid": ended.pid}, "c": {"generations": [1]}}
+        leases["d"] = {**leases["b"], "pid_namespace": "another container's"}
+        for name, lease in leases.items():
+            cache.store.replace(LEASES, name, lease)
+        watch = Watch(cache)
+        # What a process has sent to a server before it ended may still be on its way.
+        assert set(watch.look()) == (set("acd") if cache.config.is_local else set("abcd"))
+        clock[0] += 25
+        cache.store.replace(LEASES, "c", {"generations": [2]})
+        assert "c" in watch.look()
+        clock[0] += 6  # those seen unchanged for 31 seconds
+        assert set(watch.look()) == {"c"}
+        assert set(Watch(cache).look()) >= {"a", "c", "d"}  # which has seen nothing yet
+        watch.clear()
+        assert set(cache.store.scan(LEASES)) == {"c"}
+        assert set(cache.store.scan(GRAVES)) == set("ad" if cache.config.is_local else "abd")
+        for _ in range(3):
+            clock[0] += 31
+            watch.look()
+            watch.clear()
+        assert set(cache.store.scan(GRAVES)) <= {"c"}
 
 
 def test_config_objects_are_taken_as_they_are(config: dict[str, Any]) -> None:
@@ -638,9 +636,10 @@ def test_config_objects_are_taken_as_they_are(config: dict[str, Any]) -> None:
     assert Config.load(loaded) is loaded
 
 
-def test_a_manager_that_was_held_up_looks_again_soon(cache: Cache) -> None:
-    keeper, start = Keeper(cache), time.monotonic()
-    assert keeper._until_next(start - 10) == keeper._until_next(start) == keeper.pause == 0.25
-    fill(cache, 0)
-    assert keeper.step() is not None
-    assert keeper._until_next(start - 10) == 0.25
+def test_a_manager_looks_for_a_fifth_of_the_time_and_again_soon_if_it_was_held_up(cache: Cache) -> None:
+    clock = [1000.0]
+    cache.clock = lambda: clock[0]
+    keeper = Keeper(cache)
+    assert keeper._until_next(clock[0]) == keeper._until_next(clock[0] - 0.01) == keeper.pause == 0.25
+    assert keeper._until_next(clock[0] - 0.2) == pytest.approx(0.8)
+    assert keeper._until_next(clock[0] - 10) == 1

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from ferretdb_server import Server
+from stored import remove_chunk
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
 from headrace.wirehead.cache import Cache
@@ -289,7 +290,8 @@ def test_status_derives_the_rate_from_the_last_swaps(folder: Path, monkeypatch: 
 
 
 def test_status_shows_how_far_a_reader_is_behind(folder: Path) -> None:
-    with contextlib.closing(Cache(settings(folder))) as cache:
+    # The reader lets its generation go when it has read nothing for LEASE seconds.
+    with contextlib.closing(Cache({**settings(folder), "LEASE": 3600})) as cache:
         writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data",))
         for generation in (1, 2):
             for number in range(30):
@@ -312,7 +314,7 @@ def test_thrown_away_samples_are_counted(folder: Path) -> None:
                 assert writer.put((number, 0)) == (1, number)
         lost = cache.sample(1, 3)
         assert lost is not None
-        assert cache.store.remove_chunk(1, chunk_names(lost, [0])[0])
+        assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
         with Command(folder, "manage", "--swaps", "1") as manage:
             manage.until("sample 3 of generation 1 is thrown away: 1 of 1 chunks are missing")
             with contextlib.closing(Writer(cache)) as again:

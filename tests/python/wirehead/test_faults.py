@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ferretdb_server import BINARY, SKIPPED, Server
+from stored import table
 
 from headrace import DataLoader
 from headrace.wirehead import MongoTupleheadDataset, StoreError, WireheadGenerator, WireheadManager
@@ -102,8 +103,6 @@ def bury(cache: Cache, pid: int) -> None:
     """Ends the leases of a dead process, as time would; short leases would end those of the slow, too."""
     for key, lease in cache.store.scan("leases").items():
         if lease["process"].endswith(f":{pid}"):
-            if lease["role"] == "generator":
-                Keeper(cache)._throw_away(key, lease)
             cache.store.remove("leases", key)
 
 
@@ -564,7 +563,7 @@ def test_a_swap_waits_for_room_on_a_local_disk(tmp_path: Path) -> None:
                 try:
                     keeper.step()
                 except StoreError as error:
-                    sender.send((str(error), cache.current(), os.listdir(tmp_path / "cache" / "swaps")))
+                    sender.send((str(error), cache.current(), os.listdir(table(cache, "swaps"))))
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             sender.send(keeper.step())
 
@@ -595,7 +594,7 @@ def test_a_local_disk_is_full(tmp_path: Path) -> None:
             except StoreError as error:
                 sender.send(str(error))
             assert writer.put((np.zeros(10, np.uint8), 0)) is not None
-            assert len(os.listdir(tmp_path / "cache" / "000000000001.chunks")) == 1
+            assert len(os.listdir(table(cache, "000000000001.chunks"))) == 1
             sender.send("stored")
 
     process = FORK.Process(target=child)

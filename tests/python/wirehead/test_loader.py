@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stored import remove_chunk
 
 import headrace.fluid as fluid
 from headrace import DataLoader
@@ -96,6 +97,22 @@ def test_an_epoch_is_one_generation_with_the_sampler(config: dict[str, Any]) -> 
         assert len({tuple(order) for order in orders}) == 6
 
 
+def test_an_epoch_is_one_generation_with_torchs_loader_too(config: dict[str, Any]) -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    generate(config, 0)
+    with MongoTupleheadDataset(config, to="torch", timeout=60) as dataset:
+        loader = torch_data.DataLoader(
+            dataset, batch_size=5, sampler=dataset.sampler(seed=1), num_workers=2, persistent_workers=True
+        )
+        for epoch in range(4):
+            generate(config, 100 * (epoch + 1))
+            labels = [int(label) for _, batch in loader for label in batch[:, 0]]
+            assert len({label // 100 for label in labels}) == 1
+            assert sorted(label % 100 for label in labels) == list(range(CAP))
+        assert labels[0] // 100 >= 2
+        del loader
+
+
 def test_infinite_mode_follows_the_generations(config: dict[str, Any]) -> None:
     cache = Cache(config)
     writer, keeper = Writer(cache), Keeper(cache)
@@ -171,7 +188,7 @@ def damage(config: dict[str, Any], id: int) -> None:
         (found,) = cache.store.read_chunks(1, [name])
         assert found is not None
         data = bytes(found)
-        assert cache.store.remove_chunk(1, name)
+        assert remove_chunk(cache, 1, name)
         cache.store.write_chunks(1, {name: data[:-1] + bytes([data[-1] ^ 1])})
 
 
@@ -222,7 +239,7 @@ def names_of(config: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("place", ["mongo"], indirect=True)
 def test_caches_with_other_prefixes_in_one_database(config: dict[str, Any]) -> None:
     keys = {"WRITE_COLLECTION": "brains.raw", "COUNTER_COLLECTION": "counter.brains"}
-    prefixes = ("brains.raw.000000000001.", "counter.brains.")
+    prefixes = ("brains.raw.", "counter.brains.")
     first, second = {**config, **keys}, {**config, "SWAP_CAP": 3, "SAMPLE": ["x", "y"]}
     generate(first, 100)
     assert {name[: len(prefix)] for name in names_of(config) for prefix in prefixes if name.startswith(prefix)} == {

@@ -9,6 +9,7 @@ import hmac
 import socket
 import struct
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import pytest
 from ferretdb_server import BINARY, SKIPPED, Server
 
 from headrace.wirehead import MongoTupleheadDataset, StoreError, StoreUnreachableError, WireheadGenerator
-from headrace.wirehead.cache import open_store
+from headrace.wirehead.cache import Cache, open_store
 from headrace.wirehead.config import Config
+from headrace.wirehead.errors import ConfigError
 
 bson: Any = pytest.importorskip("bson")
 
@@ -170,3 +172,22 @@ def test_a_password_shows_in_no_representation() -> None:
     for text in (repr(config), str(config), f"{config}"):
         assert QUOTED not in text
         assert PASSWORD not in text
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "user:s3cret@host",
+        "mongodb://user:s3c/ret@host/",
+        "mongodb://u:s3c@ret@host/x",
+        "mongodb://user:s3cret@host:port/",
+        "mongodb://user:s3cret@[host/",
+        "mongodb+srv://user:s3cret@/",
+    ],
+)
+def test_a_configuration_that_does_not_work_shows_no_password(host: str) -> None:
+    with pytest.raises(ConfigError, match="MONGOHOST") as caught:
+        Cache({"SWAP_CAP": 1, "DBNAME": "test", "MONGOHOST": host, "TIMEOUT": 0.1})
+    text = "".join(traceback.format_exception(type(caught.value), caught.value, None))
+    assert not any(part in text for part in ("s3c", "ret@", "cret"))
+    assert "mongodb://user@host" in text

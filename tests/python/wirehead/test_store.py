@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,9 +12,10 @@ import pytest
 import headrace.wirehead.store as stores
 from headrace.wirehead.cache import Cache, open_store
 from headrace.wirehead.config import Config
+from headrace.wirehead.errors import StoreError
 from headrace.wirehead.keeper import Keeper
 from headrace.wirehead.reader import Reader
-from headrace.wirehead.store import _MOST_PARTS, chunk_name, part_of, part_of_chunk
+from headrace.wirehead.store import _MOST_PARTS, chunk_name, key, part_of, part_of_chunk
 from headrace.wirehead.writer import Writer
 
 
@@ -55,23 +57,13 @@ def test_a_generation_in_several_parts(place: dict[str, Any], monkeypatch: pytes
     cache.close()
 
 
-def test_a_sample_is_removed_from_whichever_part_it_is_in(place: dict[str, Any]) -> None:
+def test_missing_chunks_are_found_in_whichever_part_they_are_and_nothing_changes(place: dict[str, Any]) -> None:
     cache = Cache({**place, "SWAP_CAP": 7, "TIMEOUT": 30})
-    names = {
-        (part, number): [chunk_name(part, "generator-1", number, k) for k in range(3)]
-        for part in (0, 7, 63)
-        for number in (1, 11)
-    }
-    for of_sample in names.values():
-        cache.store.write_chunks(1, dict.fromkeys(of_sample, b"bytes"))
-    assert cache.store.remove_chunk(1, names[7, 1][0])  # the first of those that were on their way at once
-    assert cache.store.remove_sample(1, "generator-1", 1) == 8
-    assert cache.store.remove_sample(1, "generator-1", 1) == 0
-    assert cache.store.remove_sample(1, "generator-2", 11) == 0
-    assert cache.store.remove_sample(2, "generator-1", 11) == 0
-    for (_, number), of_sample in names.items():
-        lengths = dict.fromkeys(of_sample, len(b"bytes"))
-        assert cache.store.missing_chunks(1, lengths) == (of_sample if number == 1 else [])
+    names = [chunk_name(part, "generator-1", number, k) for part in (0, 7, 63) for number in (1, 11) for k in range(3)]
+    cache.store.write_chunks(1, dict.fromkeys(names[::2], b"bytes"))
+    for _ in range(2):
+        missing = cache.store.missing_chunks(1, dict.fromkeys(names, len(b"bytes")))
+        assert sorted(missing) == sorted(names[1::2])
     cache.close()
 
 
@@ -82,3 +74,71 @@ def test_the_port_counts_unless_the_host_has_one(server_uri: str, host: str) -> 
     config = Config.load({**keys, "DBNAME": "test", "SWAP_CAP": 1, "TIMEOUT": 30})
     assert config.place.startswith(f"{server.hostname}:{server.port}")
     open_store(config).close()
+
+
+@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"code": 43, "codeName": "CursorNotFound"},
+        {"code": 112, "codeName": "WriteConflict"},
+        {"code": 134, "codeName": "ReadConcernMajorityNotAvailableYet"},
+        {"code": 11601, "codeName": "Interrupted"},
+        {"code": 10107, "codeName": "NotWritablePrimary"},
+        {"code": 8000, "errorLabels": ["RetryableWriteError"]},
+        {"code": 8000, "errorLabels": ["TransientTransactionError"]},
+    ],
+)
+def test_what_a_server_that_fails_over_reports_is_tried_again(place: dict[str, Any], failure: dict[str, Any]) -> None:
+    from pymongo.errors import OperationFailure
+
+    with contextlib.closing(Cache({**place, "SWAP_CAP": 200, "TIMEOUT": 20})) as cache:
+        store: Any = cache.store
+        for k in range(150):
+            assert store.insert("rounds", key(k), {"k": k})
+        find = store._collection("rounds").find
+        failures = [OperationFailure("stepped down", failure["code"], failure)] * 2
+
+        def fail_twice(*args: Any, **options: Any) -> Any:
+            for document in find(*args, **options):
+                if failures and document["_id"] == key(120):  # in the middle
+                    raise failures.pop()
+                yield document
+
+        collection = store._collection("rounds")
+        collection.find = fail_twice
+        store._collection = lambda table: collection
+        assert [found["k"] for found in store.scan("rounds").values()] == list(range(150))
+        assert not failures
+
+
+@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+def test_what_a_server_refuses_is_not_tried_again(place: dict[str, Any]) -> None:
+    from pymongo.errors import OperationFailure
+
+    with contextlib.closing(Cache({**place, "SWAP_CAP": 5, "TIMEOUT": 20})) as cache:
+        store: Any = cache.store
+        collection = store._collection("rounds")
+        calls = []
+
+        def refuse(**options: Any) -> Any:
+            calls.append(options)
+            raise OperationFailure("not authorized", 13, {"code": 13})
+
+        collection.find = refuse
+        store._collection = lambda table: collection
+        with pytest.raises(StoreError, match="refused: not authorized"):
+            store.scan("rounds")
+        assert len(calls) == 1
+
+
+@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+def test_what_is_read_and_written_is_that_of_a_majority_unless_the_uri_says_otherwise(place: dict[str, Any]) -> None:
+    uri = place["MONGOHOST"].rstrip("/") + "/"
+    for query, concerns in (("", ("majority", "majority")), ("?readConcernLevel=local&w=1", ("local", 1))):
+        config = Config.load({**place, "MONGOHOST": uri + query, "SWAP_CAP": 1, "TIMEOUT": 30})
+        with contextlib.closing(open_store(config)) as store:
+            collection: Any = store._collection("swaps")  # type: ignore[attr-defined]
+            assert (collection.read_concern.level, collection.write_concern.document["w"]) == concerns
+            assert store.scan("swaps") == {}
+            assert collection.read_preference.name == "Primary"

@@ -120,7 +120,7 @@ def test_several_writers_look_at_most_blocks_before_a_generation_is_full(
             assert writer.put(SAMPLE)[0] == 1
     looks = []
     samples = cache.samples
-    monkeypatch.setattr(cache, "samples", lambda g, block: [looks.append((g, block)), samples(g, block)][1])
+    monkeypatch.setattr(cache, "samples", lambda g, block, v: [looks.append((g, block)), samples(g, block, v)][1])
     assert writers[0].put(SAMPLE) == (2, 0)
     assert looks == [(1, 5)]
     for writer in writers:

@@ -1,0 +1,339 @@
+"""The names and arguments of neuroneural/wirehead 0.9, for scripts that were written for it.
+
+``from headrace.wirehead.compat import …`` in place of ``from wirehead import …``. The classes of
+:mod:`headrace.wirehead` have more; what differs here is what such scripts rely on: the input is float32, ``transform``
+is called with bytes, ``cycle`` stores one sample, and a logger tells of swaps; ``headrace-wirehead config.yaml`` is the
+command ``wirehead config.yaml``. Arrays are stored with the dtype that
+they have, and not as uint8. Databases that the original has filled cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import dataclasses
+import io
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.config import Config, ConfigSource
+from headrace.wirehead.dataset import MongoheadDataset as _Dicts
+from headrace.wirehead.dataset import MongoTupleheadDataset as _Tuples
+from headrace.wirehead.generator import WireheadGenerator as _Generator
+from headrace.wirehead.generator import keeping
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.sample import Array, Kind, as_tensor
+from headrace.wirehead.status import status_of
+from headrace.wirehead.writer import Writer
+
+__all__ = [
+    "MongoTupleheadDataset",
+    "MongoheadDataset",
+    "SwapLog",
+    "WireheadGenerator",
+    "WireheadLogger",
+    "WireheadSnapshot",
+    "binary_to_tensor",
+    "log_swaps",
+    "quantile_normalize",
+    "unit_interval_normalize",
+]
+
+
+def unit_interval_normalize(img: Any) -> Any:
+    """A tensor or array, scaled so that its least value is 0 and its greatest 1."""
+    low, high = img.min(), img.max()
+    return (img - low) / (high - low)
+
+
+def quantile_normalize(img: Any, qmin: float = 0.01, qmax: float = 0.99) -> Any:
+    """A tensor, scaled so that these quantiles are 0 and 1."""
+    low, high = img.quantile(qmin), img.quantile(qmax)
+    return (img - low) / (high - low)
+
+
+def binary_to_tensor(tensor_binary: bytes) -> Any:
+    """The tensor that ``torch.save`` has written."""
+    import torch
+
+    return torch.load(io.BytesIO(tensor_binary), weights_only=True)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class _Compatible:
+    """What both datasets change."""
+
+    config: Config
+    sample: tuple[str, ...]
+    timeout: float
+
+    def __init__(
+        self,
+        config_path: ConfigSource = "",
+        timeout: float = 60,
+        collection: object = None,
+        sample: Sequence[str] | None = None,
+        transform: Callable[[bytes], Any] = binary_to_tensor,
+        normalize: Callable[[Any], Any] = _same,
+        id: str = "id",
+        keeptrying: bool = True,
+    ) -> None:
+        if collection is not None or id != "id":
+            raise ValueError(
+                "collection and id name a database that the original Wirehead has filled, which cannot be read: pass "
+                "config_path, and fill the cache with headrace.wirehead.compat.WireheadGenerator"
+            )
+        self._from_bytes, self._normalized = transform, normalize
+        # As the original does, it waits ten minutes at least for the first generation.
+        super().__init__(config_path or "config.yaml", max(timeout, 600), sample, to="torch")  # type: ignore[call-arg]
+
+    def _finished(self, name: str, kind: Kind, array: Array) -> Any:
+        value = as_tensor(array)
+        if self._from_bytes is not binary_to_tensor:
+            import torch
+
+            buffer = io.BytesIO()
+            torch.save(value, buffer)
+            value = self._from_bytes(buffer.getvalue())
+        return self._normalized(value.float()) if name == self.sample[0] else value
+
+
+class MongoheadDataset(_Compatible, _Dicts):
+    """Samples as dicts: "input", a float32 tensor, and "label".
+
+    Args:
+        config_path, timeout, sample, keeptrying: see :class:`headrace.wirehead.MongoheadDataset`.
+        collection, id: must be left out.
+        transform: called with the bytes that ``torch.save`` makes of each tensor; returns a tensor.
+        normalize: called with the input, after that.
+    """
+
+
+class MongoTupleheadDataset(_Compatible, _Tuples):
+    """Samples as tuples: the input, a float32 tensor, and the label. Arguments as for :class:`MongoheadDataset`."""
+
+
+class WireheadGenerator(_Generator):
+    """See :class:`headrace.wirehead.WireheadGenerator`."""
+
+    def __init__(
+        self, generator: Iterable[Any], config_path: ConfigSource = "config.yaml", n_samples: int = int(1e9)
+    ) -> None:
+        super().__init__(generator, config_path, n_samples)
+        self._writer: Writer | None = None
+        self._open = contextlib.ExitStack()
+
+    def cycle(self, verbose: bool = False) -> None:
+        """Stores the next sample; until :meth:`close`, or the end of the process, a thread manages the cache.
+
+        Raises:
+            StopIteration: there is none.
+            StoreError, TypeError, ValueError: see :meth:`run`.
+        """
+        sample = next(self.generator)
+        if self._writer is None:
+            cache = self._open.enter_context(contextlib.closing(Cache(self.config)))
+            keeper = self._open.enter_context(contextlib.closing(Keeper(cache)))
+            self._open.enter_context(keeping(keeper, self._stop))
+            self._writer = self._open.enter_context(contextlib.closing(Writer(cache, self._stop)))
+            atexit.register(self.close)
+        place = self._writer.put(sample)
+        if place is not None:
+            self.stored += 1
+            if verbose:
+                print(f"Pushing index: {place[1]}, with cap: {self.config.swap_cap}")
+
+    def close(self) -> None:
+        """Ends what :meth:`cycle` has begun."""
+        self._writer = None
+        atexit.unregister(self.close)
+        self._open.close()
+
+
+@dataclasses.dataclass
+class SwapLog:
+    """A swap.
+
+    Attributes:
+        swap_timestamp: when, in seconds since 1970.
+        prev_swap_timestamp: of the one before; None for the first.
+        swap_duration: seconds between the two.
+        swap_count: swaps up to this one.
+        db_name: DBNAME.
+    """
+
+    swap_timestamp: float
+    prev_swap_timestamp: float | None = None
+    swap_duration: float | None = None
+    swap_count: int = 0
+    db_name: str = ""
+
+    def to_jsonl(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    __str__ = to_jsonl
+
+
+@dataclasses.dataclass
+class WireheadSnapshot:
+    """A cache at one moment. ``samples_*``, ``fill_pct``: of the generation that is being filled; ``read_docs``:
+    samples of the current one; ``avg_swap_duration``: seconds between the last swaps; ``*_mb``: MiB;
+    ``write_mb_per_s``: since the snapshot before. Nothing is ever in flight, nor is a swap under way, as far as others
+    can see, and what the server does is not known: these fields are 0.
+    """
+
+    samples_started: int = 0
+    samples_completed: int = 0
+    in_flight: int = 0
+    swap_cap: int = 0
+    fill_pct: float = 0.0
+    is_swapping: bool = False
+    swap_lock_duration: float | None = None
+    swap_count: int = 0
+    swap_timestamp: float | None = None
+    swap_duration: float | None = None
+    time_since_last_swap: float | None = None
+    avg_swap_duration: float | None = None
+    samples_per_s: float = 0.0
+    swaps_per_s: float = 0.0
+    write_mb_per_s: float = 0.0
+    write_docs: int = 0
+    write_size_mb: float = 0.0
+    read_docs: int = 0
+    read_size_mb: float = 0.0
+    mongo_active_ops: int = 0
+    db_name: str = ""
+    poll_interval: float = 2.0
+    timestamp: float = 0.0
+    recent_swaps: list[SwapLog] = dataclasses.field(default_factory=list)
+
+    def to_jsonl(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    __str__ = to_jsonl
+
+
+class WireheadLogger:
+    """Tells of swaps. ``python -m headrace.wirehead status --watch`` shows more.
+
+    Args:
+        config_path: see :class:`headrace.wirehead.MongoheadDataset`.
+        poll_interval: seconds between two looks.
+    """
+
+    def __init__(self, config_path: ConfigSource, poll_interval: float = 2.0) -> None:
+        self.config = Config.load(config_path)
+        self.poll_interval = poll_interval
+        self._cache = Cache(self.config, create=False)
+        self._before: tuple[float, float] | None = None  # time, and MiB generated, at the snapshot before
+
+    def history(self) -> list[SwapLog]:
+        """The last swaps: as many as the cache keeps, some ten."""
+        swaps = self._cache.swaps()
+        if not swaps:
+            return []
+        last = swaps[-1]
+        times = [*(time for time, _ in last.before), last.time]
+        first = last.generation - len(times) + 1
+        return [
+            SwapLog(
+                swap_timestamp=at,
+                prev_swap_timestamp=times[i - 1] if i else None,
+                swap_duration=at - times[i - 1] if i else None,
+                swap_count=first + i,
+                db_name=self.config.dbname,
+            )
+            for i, at in enumerate(times)
+        ]
+
+    def snapshot(self) -> WireheadSnapshot:
+        """The cache as it is now."""
+        status, swaps = status_of(self._cache), self.history()
+        between = [swap.swap_duration for swap in swaps if swap.swap_duration is not None]
+        average = sum(between) / len(between) if between else None
+        now, each = time.time(), status.bytes_current / 2**20
+        written = each * status.swaps + status.bytes_filling / 2**20  # as if all generations were as large
+        before, self._before = self._before, (now, written)
+        rate = 0.0 if before is None or now <= before[0] else max(0.0, written - before[1]) / (now - before[0])
+        return WireheadSnapshot(
+            samples_started=status.fill,
+            samples_completed=status.fill,
+            swap_cap=status.swap_cap,
+            fill_pct=100 * status.fill / status.swap_cap,
+            swap_count=status.swaps,
+            swap_timestamp=swaps[-1].swap_timestamp if swaps else None,
+            swap_duration=swaps[-1].swap_duration if swaps else None,
+            time_since_last_swap=status.last_swap_age,
+            avg_swap_duration=average,
+            samples_per_s=status.samples_per_second or 0.0,
+            swaps_per_s=1 / average if average else 0.0,
+            write_mb_per_s=rate,
+            write_docs=status.fill,
+            write_size_mb=status.bytes_filling / 2**20,
+            read_size_mb=each,
+            read_docs=status.swap_cap if status.swaps else 0,
+            db_name=status.database,
+            poll_interval=self.poll_interval,
+            timestamp=now,
+            recent_swaps=swaps,
+        )
+
+    def run(self) -> None:
+        """Prints each swap that comes, until it is interrupted."""
+        print(f"Logger: watching {self.config.dbname} (poll={self.poll_interval}s)")
+        seen = self._cache.current() if self._cache.incarnation else 0
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                for swap in self.history():
+                    if swap.swap_count > seen:
+                        print(swap, flush=True)
+                        seen = swap.swap_count
+                time.sleep(self.poll_interval)
+
+    def run_tui(self) -> None:
+        """Shows the cache on the terminal, again and again, until it is interrupted."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                print(f"\x1b[H\x1b[2J{status_of(self._cache)}", flush=True)
+                time.sleep(self.poll_interval)
+
+    def run_daemon(self) -> None:
+        """Prints a snapshot at each look, until it is interrupted."""
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                print(self.snapshot(), flush=True)
+                time.sleep(self.poll_interval)
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        self._cache.close()
+
+
+def log_swaps(arguments: Sequence[str]) -> int:
+    """What the original's command does: prints the swaps so far; with ``--daemon``, a snapshot at each look; with
+    ``--tui``, shows the cache. Returns the exit code.
+    """
+    parser = argparse.ArgumentParser(prog="headrace-wirehead", description="Tells of a cache's swaps.")
+    parser.add_argument("config", help="path of config.yaml")
+    parser.add_argument("--daemon", action="store_true", help="a snapshot, as one line of JSON, at each look")
+    parser.add_argument("--tui", action="store_true", help="show the cache on the terminal")
+    parser.add_argument("--poll-interval", type=float, default=2.0, metavar="S", help="seconds between looks (2)")
+    options = parser.parse_args(arguments)
+    logger = WireheadLogger(options.config, options.poll_interval)
+    if options.tui:
+        logger.run_tui()
+    elif options.daemon:
+        logger.run_daemon()
+    else:
+        print("\n".join(map(str, logger.history())) or "No swaps recorded yet.")
+    logger.close()
+    return 0

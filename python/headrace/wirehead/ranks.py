@@ -1,0 +1,67 @@
+"""Which of the processes that train together this one is."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any
+
+# Of launchers: torchrun and its like, SLURM.
+_VARIABLES = ("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")
+_warned = False
+
+
+def rank_in_world(launchers: tuple[tuple[str, str], ...] = _VARIABLES) -> tuple[int, int] | None:
+    """Rank and number of processes, by ``torch.distributed`` or the variables that launchers set; None: nobody says."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank()), int(distributed.get_world_size())
+    for names in launchers:
+        rank, world = (os.environ.get(name, "") for name in names)
+        if rank.isdecimal() and world.isdecimal() and int(rank) < int(world):
+            return int(rank), int(world)
+    return None
+
+
+def warn_of_same_samples(remedy: str) -> None:
+    """Warns, once in a process, if it is one of several that train together, and all are given the same samples.
+
+    Args:
+        remedy: what to write instead.
+    """
+    global _warned
+    # A task of SLURM's need not train together with the others.
+    found = None if _warned else rank_in_world(_VARIABLES[:1])
+    if found is not None and found[1] > 1:
+        _warned = True
+        warnings.warn(
+            f"this process is one of {found[1]}, and each of them reads all samples of a generation: pass {remedy} to "
+            "share them out",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def checked_shard(shard: Any) -> tuple[int, int]:
+    """Rank and number of processes of a ``shard`` argument: a pair, or "environment".
+
+    Raises:
+        TypeError, ValueError: it is something else, or the environment does not say.
+    """
+    if isinstance(shard, str):
+        if shard != "environment":
+            raise ValueError(f'shard must be (rank, world), "environment" or None, got {shard!r}')
+        found = rank_in_world()
+        if found is None:
+            raise ValueError(
+                'shard="environment": neither torch.distributed nor the variables RANK and WORLD_SIZE (torchrun) or '
+                "SLURM_PROCID and SLURM_NTASKS (SLURM) say which process this is: pass shard=(rank, world)"
+            )
+        return found
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2 or not all(type(number) is int for number in shard):
+        raise TypeError(f"shard must be (rank, world), two whole numbers, got {shard!r}")
+    rank, world = shard
+    if not 0 <= rank < world:
+        raise ValueError(f"shard must be (rank, world) with 0 <= rank < world, got {(rank, world)}")
+    return rank, world

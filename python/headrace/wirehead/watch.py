@@ -1,0 +1,74 @@
+"""Watching: whose leases nobody holds any more."""
+
+from __future__ import annotations
+
+import logging
+
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.store import GRAVES, LEASES, Document
+
+log = logging.getLogger("headrace.wirehead")
+
+MANAGER = "manager"  # the key of a lease that says whose turn it is, and pins nothing
+
+
+class Watch:
+    """One process's judgement of the leases, by its own clock. Not thread-safe. See 5 in
+    :mod:`headrace.wirehead.cache`.
+
+    A lease that this process has seen unchanged for LEASE seconds gets a grave: a document that its holder looks for
+    after each renewal. If the lease is unchanged even then, it is dead for good.
+
+    Args:
+        cache: of what.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._seen: dict[str, tuple[Document, float]] = {}  # and when it was first seen like that
+        self._graves: dict[str, float] = {}  # and when this process first saw them
+        self.dead: set[str] = set()
+
+    def look(self) -> dict[str, Document]:
+        """The leases that count now, by their keys."""
+        store, before = self._cache.store, self._cache.clock()
+        found = store.scan(LEASES)
+        after = self._cache.clock()
+        for key, lease in found.items():
+            since = self.since(key, lease, after)
+            if key == MANAGER or key in self.dead:
+                continue
+            if self._cache.has_ended(lease) or (
+                before - since > self._cache.config.lease and self._is_buried(key, lease)
+            ):
+                self.dead.add(key)
+        self._seen = {key: seen for key, seen in self._seen.items() if key in found}
+        self.dead.intersection_update(found)
+        return {key: lease for key, lease in found.items() if key not in self.dead}
+
+    def since(self, key: str, lease: Document, now: float) -> float:
+        """Since when this process has seen a lease as it is.
+
+        Args:
+            now: a time after it was read.
+        """
+        known = self._seen.get(key)
+        if known is None or known[0] != lease:
+            known = self._seen[key] = lease, now
+        return known[1]
+
+    def _is_buried(self, key: str, lease: Document) -> bool:
+        store = self._cache.store
+        store.insert(GRAVES, key, {})
+        return store.find(LEASES, key) == lease
+
+    def clear(self) -> None:
+        """Removes the leases of the dead, and graves that are so old that their holders know without them."""
+        store = self._cache.store
+        for key in self.dead:
+            store.remove(LEASES, key)
+        now, graves = self._cache.clock(), store.scan(GRAVES)
+        self._graves = {key: self._graves.get(key, now) for key in graves}
+        for key, since in self._graves.items():
+            if now - since > 2 * self._cache.config.lease and key not in self._seen:
+                store.remove(GRAVES, key)

@@ -1,0 +1,460 @@
+"""A model of the world that the cache's protocol lives in: one store in memory, and processes that run one operation at
+a time in an order that a seed decides.
+
+Between any two operations a process may be killed or stand still, for longer than LEASE too; the wall clock may be set;
+what a process has sent may arrive after its end, or once more; chunks may be lost; somebody may clean the cache. The
+processes run the product's own code. What must not happen is noted down in ``World.problems``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+import headrace.wirehead.lease as leases
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.config import Config
+from headrace.wirehead.errors import CacheGoneError, CorruptSampleError
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.reader import Reader
+from headrace.wirehead.sample import chunk_names
+from headrace.wirehead.store import SETTINGS, SWAPS, Document, samples_table, version_key
+from headrace.wirehead.writer import Writer
+
+LEASE, CAP = 30.0, 3
+
+
+class _Killed(BaseException):
+    """What a process of the model ends with."""
+
+
+class Actor:
+    """A thread of a process, which runs only while it has the turn."""
+
+    def __init__(self, world: World, process: int, action: Callable[[], None]) -> None:
+        self._world, self.process, self._action = world, process, action
+        self._turn, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self.has_ended = self.is_killed = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self._turn.acquire()
+        try:
+            if not self.is_killed:
+                self._action()
+        except _Killed:
+            pass
+        except BaseException as error:
+            self._world.problems.append(f"{type(error).__name__}: {error}")
+        self.has_ended = True
+        self._back.release()
+
+    def go(self) -> None:
+        """Lets it run to its next pause. Called by the world."""
+        self._world.running = self
+        self._turn.release()
+        self._back.acquire()
+
+    def pause(self) -> None:
+        """Gives the turn back. Called by its thread."""
+        self._back.release()
+        self._turn.acquire()
+        if self.is_killed:
+            raise _Killed
+
+    def kill(self) -> None:
+        self.is_killed = True
+        if not self.has_ended:
+            self.go()
+        self._thread.join()
+
+
+class World:
+    """See the module.
+
+    Args:
+        seed: of all that happens.
+        cleans: somebody cleans the cache now and then.
+        damages: chunks are lost now and then.
+    """
+
+    def __init__(self, seed: int, cleans: bool = False, damages: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.cleans, self.damages = cleans, damages
+        self.time, self.wall = 1000.0, 1e9
+        self.tables: dict[tuple[str | None, str], dict[str, Any]] = {}
+        self.problems: list[str] = []
+        self.swaps = 0
+        self.running: Actor | None = None
+        self._actors: list[Actor] = []
+        self._numbers = iter(range(1, 1 << 30))
+        self._asleep: dict[int, float] = {}  # until when, by process
+        self._late: list[Callable[[], object]] = []  # what arrives some time
+        self._damaged: set[str] = set()  # chunks
+        self._cleaned: set[str] = set()  # incarnations
+        self.dropped: set[tuple[str | None, int]] = set()
+        self._acknowledged: dict[tuple[str | None, int, int], int] = {}
+        self._read: dict[tuple[str | None, int, int], int] = {}
+        self.config = Config.load({"DBNAME": "model", "SWAP_CAP": CAP, "LEASE": LEASE, "MONGOHOST": "model"})
+
+    def run(self, steps: int, writers: int = 2, readers: int = 1, keepers: int = 2) -> World:
+        """So many operations."""
+        for role, count in ((self._write, writers), (self._keep, keepers), (self._read_all, readers)):
+            for _ in range(count):
+                self._begin(role)
+        try:
+            for _ in range(steps):
+                self._disturb()
+                awake = [a for a in self._actors if self._asleep.get(a.process, 0) <= self.time]
+                if not awake:
+                    self.time += 1
+                    continue
+                actor = self.rng.choice(awake)
+                actor.go()
+                self.time += self.rng.choice((0.01, 0.1, 0.5))
+                if actor.has_ended:
+                    self._actors.remove(actor)
+                if self.problems:
+                    break
+            self._check()
+        finally:
+            for actor in self._actors:
+                actor.kill()
+        return self
+
+    def operation(self, action: Callable[[], Any], repeats: bool = False) -> Any:
+        """One operation of a store: something else may happen before it and after it."""
+        self._pause()
+        if repeats and self.rng.random() < 0.03:
+            self._late.append(action)
+        result = action()
+        if self.rng.random() < 0.3:
+            self._pause()
+        return result
+
+    def _pause(self) -> None:
+        actor = self.running
+        if actor is not None and not actor.is_killed and threading.current_thread() is actor._thread:
+            actor.pause()
+
+    def start_thread(self, action: Callable[[], None]) -> None:
+        """Another thread of the process that runs."""
+        assert self.running is not None
+        self._actors.append(Actor(self, self.running.process, action))
+
+    def _begin(self, role: Callable[[], None]) -> None:
+        def again() -> None:
+            while True:
+                with contextlib.suppress(CacheGoneError):  # a supervisor starts it anew
+                    role()
+                self._pause()
+
+        again.role = role  # type: ignore[attr-defined]
+        self._actors.append(Actor(self, next(self._numbers), again))
+
+    def _disturb(self) -> None:
+        chance = self.rng.random()
+        if chance < 0.004:
+            process = self.rng.choice(self._actors).process
+            self._asleep[process] = self.time + self.rng.choice((3, LEASE / 2, LEASE * 1.5, LEASE * 4))
+        elif chance < 0.012:
+            self.wall += self.rng.choice((-3600, -LEASE, LEASE, 3600))
+        elif chance < 0.014:
+            victim = self.rng.choice(self._actors).process
+            for actor in [actor for actor in self._actors if actor.process == victim]:
+                self._actors.remove(actor)
+                actor.kill()
+                if (role := getattr(actor._action, "role", None)) is not None:
+                    self._begin(role)
+        elif chance < 0.015:  # the machine was suspended
+            self.time += 2 * LEASE
+            self._asleep = {process: until + 2 * LEASE for process, until in self._asleep.items()}
+        elif chance < 0.025 and self._late:
+            self._late.pop(self.rng.randrange(len(self._late)))()
+        elif chance < 0.026 and self.damages:
+            self._lose_a_chunk()
+        elif chance < 0.027 and self.cleans:
+            self._clean()
+
+    def _clean(self) -> None:
+        self._cleaned |= {str(settings["incarnation"]) for settings in self.tables.get((None, SETTINGS), {}).values()}
+        self.tables.clear()
+
+    def _lose_a_chunk(self) -> None:
+        tables = [table for (_, name), table in self.tables.items() if name.endswith(".chunks") and table]
+        if tables:
+            table = self.rng.choice(tables)
+            name = self.rng.choice(sorted(table))
+            del table[name]
+            self._damaged.add(name)
+
+    def _cache(self) -> Cache:
+        return Cache(self.config, Memory(self), clock=lambda: self.time)
+
+    def _write(self) -> None:
+        cache = self._cache()
+        stop: Any = Event(self)
+        writer = Writer(cache, stop)
+        while True:
+            value = next(self._numbers)
+            place = writer.put((value, value))
+            assert place is not None
+            key = (cache.incarnation, *place)
+            is_clean = cache.incarnation in self._cleaned
+            if key in self._acknowledged and not is_clean and not self._damaged_place(cache, *place):
+                self.problems.append(f"{place} was acknowledged twice")
+            self._acknowledged[key] = value
+
+    def _keep(self) -> None:
+        keeper = Keeper(self._cache())
+        while True:
+            swap = keeper.step()
+            self.swaps += swap is not None
+            self._pause()
+
+    def _read_all(self) -> None:
+        cache = self._cache()
+        reader = Reader(cache, ("data", "label"))
+        while True:
+            try:
+                generation = reader.pin_current(-1)
+            except TimeoutError:
+                self._pause()
+                continue
+            for id in self.rng.choices(range(CAP), k=self.rng.choice((1, 3, 20))):
+                try:
+                    value = int(reader.read(generation, id)["label"][1])
+                except CorruptSampleError as error:
+                    if not reader.is_certain(generation):
+                        break
+                    if not self._damaged_place(cache, generation, id):
+                        with contextlib.suppress(CacheGoneError):
+                            cache.check_is_there()
+                            self.problems.append(f"a pinned generation cannot be read: {error}")
+                    continue
+                key = cache.incarnation, generation, id
+                if cache.incarnation not in self._cleaned and self._read.setdefault(key, value) != value:
+                    self.problems.append(f"sample {id} of generation {generation} had two contents")
+
+    def _damaged_place(self, cache: Cache, generation: int, id: int) -> bool:
+        """Whether a chunk of a sample was lost."""
+        stored = self.tables.get((cache.incarnation, samples_table(generation, 0)), {})
+        versions = [stored.get(version_key(id, version)) for version in range(10)]
+        return any(d is not None and self._damaged.intersection(chunk_names(d, [0])) for d in versions)
+
+    def _check(self) -> None:
+        """Nothing that was acknowledged is lost, unless it was dropped as it should be."""
+        self.running = None
+        settings = self.tables.get((None, SETTINGS), {}).get("settings")
+        if settings is None:
+            return
+        cache = self._cache()
+        current = cache.current()
+        of = cache.incarnation
+        for (incarnation, generation, id), value in self._acknowledged.items():
+            if incarnation != of or generation < current:
+                continue
+            description = cache.sample(generation, id)
+            if description is None or self._damaged_place(cache, generation, id):
+                if not self._damaged_place(cache, generation, id):
+                    self.problems.append(f"acknowledged sample {id} of generation {generation} is gone")
+                continue
+            stored = self.tables.get((of, f"{generation:012d}.chunks"), {})
+            if any(name not in stored for name in chunk_names(description, [0])):
+                self.problems.append(f"chunks of acknowledged sample {id} of generation {generation} are gone")
+            elif self._read.get((of, generation, id), value) != value:
+                self.problems.append(f"acknowledged sample {id} of generation {generation} is another one")
+
+    def swapped(self, incarnation: str | None, generation: int) -> None:
+        """Called at a swap: it must be whole, if it is not one that comes long after another one has done it."""
+        others = [int(name[:12]) for name, entry in self.tables[incarnation, SWAPS].items() if "void" not in entry]
+        if max(others) > generation:
+            return
+        if others.count(generation) > 1:
+            self.problems.append(f"generation {generation} was swapped twice")
+        stored = self.tables.get((incarnation, samples_table(generation, 0)), {})
+        for id in range(CAP if incarnation not in self._cleaned else 0):
+            if version_key(id, 0) not in stored:
+                self.problems.append(f"generation {generation} was swapped without sample {id}")
+
+    def count_generations(self, incarnation: str | None) -> None:
+        """Called when something is stored."""
+        kept = {int(name[:12]) for (of, name), table in self.tables.items() if of == incarnation and name[0].isdigit()}
+        kept = {generation for generation in kept if (incarnation, generation) not in self.dropped}
+        if len(kept) > 3:
+            self.problems.append(f"more than three generations are stored: {sorted(kept)}")
+
+
+class Memory:
+    """A store: see :class:`headrace.wirehead.store.Store`."""
+
+    parallel = 1
+
+    def __init__(self, world: World) -> None:
+        self._world, self.config = world, world.config
+        self._incarnation: str | None = None
+
+    def use(self, incarnation: str | None) -> None:
+        self._incarnation = incarnation
+
+    def incarnations(self) -> list[str]:
+        return self._world.operation(lambda: sorted({of for of, _ in self._world.tables if of}))
+
+    def drop_incarnation(self, incarnation: str) -> None:
+        for table in [table for table in self._world.tables if table[0] == incarnation]:
+            self._world.operation(lambda table=table: self._world.tables.pop(table, None))
+
+    def _key(self, table: str) -> tuple[str | None, str]:
+        return (None if table == SETTINGS else self._incarnation, table)
+
+    def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
+        at, world, done = self._key(table), self._world, []
+
+        def insert() -> bool:
+            stored = world.tables.setdefault(at, {})
+            if key in stored:
+                return stored[key] == document and bool(done)
+            stored[key] = dict(document)
+            if table == SWAPS and "void" not in document and not done:
+                world.swapped(at[0], int(key[:12]))
+            done.append(True)
+            world.count_generations(at[0])
+            return True
+
+        return bool(world.operation(insert, repeats=table not in (SETTINGS, SWAPS)))
+
+    def find(self, table: str, key: str) -> Document | None:
+        found = self._world.operation(lambda: self._world.tables.get(self._key(table), {}).get(key))
+        return None if found is None else dict(found)
+
+    def scan(self, table: str) -> dict[str, Document]:
+        keys = self._world.operation(lambda: list(self._world.tables.get(self._key(table), {})))
+        stored = self._world.tables.get(self._key(table), {})
+        return {key: dict(stored[key]) for key in keys if key in stored}
+
+    def replace(self, table: str, key: str, document: Mapping[str, Any]) -> None:
+        at, world = self._key(table), self._world
+
+        def replace() -> None:
+            stored = world.tables.setdefault(at, {})
+            if stored.get(key, {}).get("beat", -1) < document.get("beat", 0):
+                stored[key] = {**document, "time": world.wall + world.time}
+
+        world.operation(replace, repeats=True)
+
+    def remove(self, table: str, key: str) -> None:
+        at = self._key(table)
+        self._world.operation(lambda: self._world.tables.get(at, {}).pop(key, None), repeats=True)
+
+    def now(self) -> float:
+        return self._world.wall + self._world.time
+
+    def write_chunks(self, generation: int, chunks: Mapping[str, Any]) -> None:
+        at, world = (self._incarnation, f"{generation:012d}.chunks"), self._world
+
+        def write() -> None:
+            world.tables.setdefault(at, {}).update({name: bytes(data) for name, data in chunks.items()})
+            world.count_generations(at[0])
+
+        world.operation(write)
+
+    def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
+        for name in names:
+            at = (self._incarnation, f"{generation:012d}.chunks")
+            data = self._world.operation(lambda at=at, name=name: self._world.tables.get(at, {}).get(name))
+            yield None if data is None else memoryview(data)
+
+    def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
+        at = (self._incarnation, f"{generation:012d}.chunks")
+        return self._world.operation(lambda: [n for n in lengths if n not in self._world.tables.get(at, {})])
+
+    def generations(self) -> list[int]:
+        names = self._world.operation(lambda: [n for of, n in self._world.tables if of == self._incarnation])
+        return sorted({int(name[:12]) for name in names if name[0].isdigit()})
+
+    def drop(self, generation: int) -> None:
+        prefix = f"{generation:012d}."
+        for table in [t for t in self._world.tables if t[0] == self._incarnation and t[1].startswith(prefix)]:
+            self._world.operation(lambda table=table: self._world.tables.pop(table, None))
+        self._world.dropped.add((self._incarnation, generation))
+
+    def clean(self) -> list[str]:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class Event:
+    """An event for which nobody waits in real time."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._is_set = world, False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self._world._pause()
+        return self._is_set
+
+
+class _Lock:
+    """A lock whose waiters give the turn back."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._is_held = world, False
+
+    def __enter__(self) -> None:
+        while self._is_held:
+            self._world._pause()
+        self._is_held = True
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_held = False
+
+
+class Threading:
+    """What the module of leases has of ``threading``."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def Lock(self) -> _Lock:
+        return _Lock(self._world)
+
+    def Event(self) -> Event:
+        return Event(self._world)
+
+    def Thread(self, target: Callable[[], None], **options: Any) -> Any:
+        world = self._world
+
+        class Started:
+            def start(self) -> None:
+                world.start_thread(target)
+
+        return Started()
+
+
+def explore(patch: pytest.MonkeyPatch, seeds: Sequence[int], steps: int, **what: Any) -> tuple[list[str], int]:
+    """The problems of the first world that has some, and how many swaps there were."""
+    swaps = 0
+    for seed in seeds:
+        world = World(seed, **what)
+        patch.setattr(leases, "threading", Threading(world))
+        world.run(steps)
+        swaps += world.swaps
+        if world.problems:
+            return [f"seed {seed}: {problem}" for problem in world.problems], swaps
+    return [], swaps

@@ -1,0 +1,289 @@
+"""The store in a folder: what is its own, and what is somebody else's."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import table
+
+import headrace.wirehead.local_store as local_stores
+from headrace.wirehead.__main__ import main
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.config import Config
+from headrace.wirehead.errors import CacheGoneError, StoreError
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.local_store import LocalStore, _file_system
+from headrace.wirehead.reader import Reader
+from headrace.wirehead.writer import Writer
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, Any]:
+    return {"DBNAME": "brains", "DIRECTORY": str(tmp_path), "SWAP_CAP": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of the cache."""
+    return tmp_path / "brains.wirehead"
+
+
+def fill(cache: Cache, value: int = 0) -> None:
+    writer, keeper = Writer(cache), Keeper(cache)
+    for i in range(2):
+        assert writer.put((value, i)) is not None
+    assert keeper.step() is not None
+    writer.close()
+    keeper.close()
+
+
+def config_file(tmp_path: Path, keys: dict[str, Any]) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(str(keys).replace("'", '"'))
+    return str(path)
+
+
+def test_clean_removes_the_cache_and_nothing_else(
+    tmp_path: Path, keys: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "data.nii.gz").write_text("years of work")
+    fill(Cache(keys))
+    config = config_file(tmp_path, keys)
+    assert main(["clean", "--config", config, "--dry-run"]) == 0
+    assert f"would remove the cache brains at {folder} (generations: 1)" in capsys.readouterr().out
+    assert Cache(keys).current() == 1
+    assert main(["clean", "--config", config]) == 0
+    assert "removed\n" in capsys.readouterr().out
+    assert sorted(os.listdir(tmp_path)) == ["config.json", "thesis"]
+    assert (tmp_path / "thesis" / "data.nii.gz").exists()
+    assert main(["clean", "--config", config]) == 0  # there is nothing left to remove
+
+
+def test_clean_leaves_files_in_the_folder_that_are_not_the_caches(
+    tmp_path: Path, keys: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(Cache(keys))
+    (folder / "notes.txt").write_text("mine")
+    (folder / "000000000007.notes").mkdir()
+    assert main(["clean", "--config", config_file(tmp_path, keys)]) == 0
+    assert f"left alone, because it is not the cache's: {folder / 'notes.txt'}" in capsys.readouterr().out
+    left = [name for name in os.listdir(folder) if not name.startswith("headrace")]
+    assert sorted(left) == ["000000000007.notes", "notes.txt"]
+    fill(Cache(keys))  # it is a cache still
+
+
+def test_a_folder_that_is_no_cache_is_neither_used_nor_cleaned(
+    tmp_path: Path, keys: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.mkdir()
+    (folder / "settings").mkdir()
+    (folder / "settings" / "mine").write_text("mine")
+    with pytest.raises(StoreError, match=f"{folder} is not a cache of headrace.wirehead"):
+        Cache(keys)
+    assert main(["clean", "--force", "--config", config_file(tmp_path, keys)]) == 1
+    assert "is not a cache of headrace.wirehead" in capsys.readouterr().err
+    assert (folder / "settings" / "mine").read_text() == "mine"
+    assert sorted(os.listdir(folder)) == ["settings"]
+
+
+@pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("/tmp")])
+def test_what_is_no_folder_is_refused(keys: dict[str, Any], folder: Path, make: Any) -> None:
+    make(folder)
+    with pytest.raises(StoreError, match="is no folder"):
+        Cache(keys)
+
+
+def test_an_empty_folder_becomes_a_cache(keys: dict[str, Any], folder: Path) -> None:
+    folder.mkdir()
+    fill(Cache(keys))
+    assert Cache(keys, create=False).current() == 1
+
+
+def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], folder: Path) -> None:
+    cache = Cache(keys)
+    fill(cache)
+    for place in (folder, *(table(cache, name) for name in ("swaps", "000000000001.samples.00", "leases"))):
+        (place / "2024-data.csv").write_text("a;b")
+        (place / "folder").mkdir()
+    (folder / "000000000009.backup").mkdir()
+    assert cache.store.generations() == [1]
+    fill(cache, 1)
+    assert cache.current() == 2
+    reader = Reader(cache, ("data",))
+    assert reader.pin_current(1) == 2
+    assert int(reader.read(2, 1)["data"][1]) == 1
+    assert cache.fill(2) == 2
+    reader.close()
+
+
+def test_only_its_owner_can_enter_the_folder(keys: dict[str, Any], folder: Path) -> None:
+    previous = os.umask(0)
+    try:
+        fill(Cache(keys))
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    for path in folder.rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+
+
+def test_another_users_folder_is_refused(keys: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Cache(keys).close()
+    monkeypatch.setattr(os, "geteuid", lambda: folder.stat().st_uid + 1)
+    for create in (True, False):
+        with pytest.raises(StoreError, match=f"{folder} belongs to another user"):
+            Cache(keys, create=create)
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "lustre", "cifs", "smb3", "fuse.sshfs"])
+def test_network_file_systems_are_refused(keys: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_stores, "_file_system", lambda folder: kind)
+    with pytest.raises(StoreError, match=rf"network file system \({kind}\).*MONGOHOST"):
+        Cache(keys)
+
+
+def test_file_systems_are_known_by_the_longest_mount_point(tmp_path: Path) -> None:
+    assert _file_system(Path("/proc/self")) == "proc"
+    assert _file_system(tmp_path) not in ("", "proc")
+
+
+def test_readers_and_status_create_nothing(
+    tmp_path: Path, keys: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_file(tmp_path, {**keys, "SWAP_CAP": 10})
+    assert main(["status", "--config", config]) == 0
+    with pytest.raises(TimeoutError, match="no data"):
+        Cache(keys, create=False).wait_for_data(0.01)
+    assert not folder.exists()
+    fill(Cache(keys))  # with another SWAP_CAP than the one that was looked for
+    with pytest.raises(StoreError, match="was made with SWAP_CAP 2"):
+        Cache({**keys, "SWAP_CAP": 10}, create=False)
+
+
+def test_settings_are_checked_when_the_data_come(keys: dict[str, Any]) -> None:
+    early = Cache({**keys, "SWAP_CAP": 3}, create=False)
+    fill(Cache(keys))
+    with pytest.raises(StoreError, match="was made with SWAP_CAP 2, this configuration says 3"):
+        early.wait_for_data(1)
+
+
+def test_a_reader_does_not_make_a_cache_that_was_removed(keys: dict[str, Any], folder: Path) -> None:
+    fill(Cache(keys))
+    cache = Cache(keys, create=False)
+    reader = Reader(cache, ("data",))
+    reader.pin_current(1)
+    cache.store.clean()
+    with pytest.raises(CacheGoneError, match=r"was removed .* start this process again"):
+        cache.store.insert("rounds", "x", {})
+    reader.close()
+    assert not folder.exists()
+
+
+def test_errors_of_the_folder_are_store_errors(
+    keys: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = Cache(keys)
+    table(cache, "rounds").write_text("a file where a folder should be")
+    for operation in (
+        lambda: cache.store.insert("rounds", "1", {}),
+        lambda: cache.store.replace("rounds", "1", {}),
+        lambda: cache.store.scan("rounds"),
+        lambda: cache.store.remove("rounds", "1"),
+    ):
+        with pytest.raises(StoreError, match=r"brains\.wirehead"):
+            operation()
+
+
+_TWO = """
+import os, sys
+from headrace.wirehead.config import Config
+from headrace.wirehead.local_store import LocalStore
+directory, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+store = LocalStore(Config(swap_cap=2, dbname="brains", directory=directory))
+store.use("0" * 16)
+os.getpid = lambda: 1  # as in a container
+print(flush=True)
+sys.stdin.readline()
+for k in range(count):
+    store.insert("rounds", f"{me}-{k:04d}", {"by": me, "k": k})
+    store.write_chunks(1, {f"00-{me}-{k}-0": me.encode() * 1000})
+"""
+
+
+def test_processes_of_the_same_number_do_not_mix_their_files(tmp_path: Path, keys: dict[str, Any]) -> None:
+    count = 300
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _TWO, str(tmp_path), name, str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "ab"
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()
+    for process in processes:
+        process.communicate("\n")
+        assert process.returncode == 0
+    store = LocalStore(Config.load(keys))
+    store.use("0" * 16)
+    documents = store.scan("rounds")
+    assert len(documents) == 2 * count
+    for key, document in documents.items():
+        assert key == f"{document['by']}-{document['k']:04d}"
+    for name in "ab":
+        chunks = store.read_chunks(1, [f"00-{name}-{k}-0" for k in range(count)])
+        assert all(chunk is not None and bytes(chunk) == name.encode() * 1000 for chunk in chunks)
+
+
+def test_what_is_cleaned_while_somebody_writes_is_gone_for_both(keys: dict[str, Any]) -> None:
+    config = Config.load(keys)
+    for _ in range(20):
+        store, errors = LocalStore(config), []
+        store.use("0" * 16)
+        begun = threading.Event()
+
+        def write(store: LocalStore, errors: list[Exception], begun: threading.Event) -> None:
+            try:
+                for k in itertools.count():
+                    store.write_chunks(k % 3, {f"00-a-{k}-{i}": b"a" for i in range(3)})
+                    store.insert("rounds", f"{k:04d}", {"k": k})
+                    begun.set()
+            except Exception as failure:
+                errors.append(failure)
+
+        thread = threading.Thread(target=write, args=(store, errors, begun))
+        thread.start()
+        assert begun.wait(20)
+        assert LocalStore(config, create=False).clean() == []
+        thread.join(20)
+        assert [type(error) for error in errors] == [CacheGoneError]
+        assert os.listdir(config.local_directory.parent) == []
+
+
+def test_threads_do_not_mix_their_files(keys: dict[str, Any]) -> None:
+    store = LocalStore(Config.load(keys))
+    store.use("0" * 16)
+
+    def write(name: str) -> None:
+        for k in range(100):
+            store.replace("rounds", f"{name}-{k}", {"by": name, "k": k})
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(key == f"{d['by']}-{d['k']}" for key, d in store.scan("rounds").items())
+    assert len(store.scan("rounds")) == 300

@@ -1,0 +1,80 @@
+"""The protocol in a world where anything may happen between two operations; and that world finds what is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from protocol_model import explore
+
+import headrace.wirehead.cache as caches
+import headrace.wirehead.lease as leases
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.lease import Lease
+from headrace.wirehead.store import LEASES, key, samples_table
+from headrace.wirehead.watch import Watch
+
+SEEDS, STEPS = range(8), 3000
+
+
+@pytest.mark.parametrize("what", [{}, {"damages": True}, {"cleans": True}])
+def test_nothing_is_lost_torn_or_mixed(monkeypatch: pytest.MonkeyPatch, what: dict[str, Any]) -> None:
+    problems, swaps = explore(monkeypatch, SEEDS, STEPS, **what)
+    assert problems == []
+    assert swaps > len(SEEDS)
+
+
+def watch_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    def look(self: Watch) -> dict[str, Any]:
+        self.dead = set(self._cache.store.scan(LEASES)) - set(self._cache.leases()) - {"manager"}
+        return self._cache.leases()
+
+    patch.setattr(Watch, "look", look)
+
+
+def trust_a_lease_for_longer_than_it_lasts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leases, "_TRUST", 4)
+
+
+def acknowledge_without_a_look_at_the_lease(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lease, "is_alive", lambda self: True)
+    patch.setattr(Lease, "_lapsed", lambda self: False)
+
+
+def annul_by_removing(patch: pytest.MonkeyPatch) -> None:
+    def annul(self: Keeper, problems: Any) -> bool:
+        for id in problems:
+            self._cache.store.remove(samples_table(self._generation, self._cache.block_of(id)), key(id))
+        return True
+
+    patch.setattr(Keeper, "_annul", annul)
+
+
+def drop_without_a_look_at_the_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Watch, "look", lambda self: {})
+
+
+def clean_without_an_incarnation(patch: pytest.MonkeyPatch) -> None:
+    class Same:
+        hex = "0" * 32
+
+    patch.setattr(caches.uuid, "uuid4", Same)
+
+
+@pytest.mark.parametrize(
+    ("leave_out", "what", "first"),  # from which seed on, so that few are needed
+    [
+        (watch_by_the_wall_clock, {}, 39),
+        (trust_a_lease_for_longer_than_it_lasts, {}, 26),
+        (acknowledge_without_a_look_at_the_lease, {}, 0),
+        (drop_without_a_look_at_the_leases, {}, 0),
+        (annul_by_removing, {"damages": True}, 0),
+        (clean_without_an_incarnation, {"cleans": True}, 0),
+    ],
+)
+def test_whatever_is_left_out_is_missed(
+    monkeypatch: pytest.MonkeyPatch, leave_out: Any, what: dict[str, Any], first: int
+) -> None:
+    leave_out(monkeypatch)
+    problems, _ = explore(monkeypatch, range(first, first + 60), STEPS, **what)
+    assert problems != []

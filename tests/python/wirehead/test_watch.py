@@ -1,0 +1,324 @@
+"""Clocks that are set, processes that stand still, managers that wake up late, and caches that are cleaned."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stored import remove_chunk
+
+from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
+from headrace.wirehead.cache import Cache
+from headrace.wirehead.errors import CacheGoneError
+from headrace.wirehead.keeper import Keeper
+from headrace.wirehead.lease import Lease
+from headrace.wirehead.reader import Reader
+from headrace.wirehead.sample import chunk_names
+from headrace.wirehead.store import GRAVES, LEASES, SETTINGS, SWAPS
+from headrace.wirehead.watch import MANAGER, Watch
+from headrace.wirehead.writer import Writer
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> dict[str, Any]:
+    return {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 4, "LEASE": 30}
+
+
+def fill(writer: Writer, count: int = 4, start: int = 0) -> list[Any]:
+    return [writer.put((start + value, value)) for value in range(count)]
+
+
+@pytest.mark.parametrize("step", [-3600, 3600])
+def test_a_step_of_the_wall_clock_kills_nobody(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    wall = [0.0]
+    monkeypatch.setattr("headrace.wirehead.local_store.LocalStore.now", lambda self: time.time() + wall[0])
+    cache = Cache(keys)
+    keeper, writer, reader = Keeper(cache), Writer(cache), Reader(cache, ("data",))
+    fill(writer)
+    assert keeper.step() is not None
+    assert reader.pin_current(1) == 1
+    fill(writer)
+    assert keeper.step() is not None
+    wall[0] = step
+    keeper._swept = float("-inf")
+    assert keeper.step() is None
+    assert cache.store.generations() == [1, 2]
+    assert int(reader.read(1, 3)["data"][1]) == 3
+    reader.close()
+    writer.close()
+    assert keeper._retire() == []  # nor does it keep what nobody uses
+
+
+def test_a_suspended_machine_counts_as_standstill_for_holder_and_watcher_alike(keys: dict[str, Any]) -> None:
+    clock = [1000.0]
+    cache = Cache(keys, clock=lambda: clock[0])
+    lease, watch = Lease(cache, "reader"), Watch(cache)
+    lease.pin([1])
+    assert lease.key in watch.look()
+    clock[0] += 3600
+    assert not lease.is_alive()
+    assert lease.key not in watch.look()
+    lease.abandon()
+
+
+def test_a_renewal_that_was_on_its_way_when_the_grave_was_dug(keys: dict[str, Any]) -> None:
+    clock = [1000.0]
+    cache = Cache(keys, clock=lambda: clock[0])
+    lease, watch, store = Lease(cache, "reader"), Watch(cache), cache.store
+    lease.pin([1])
+    lease.abandon()
+    watch.look()
+    clock[0] += 26  # alive, and renewed just before it would not be any more
+    sent, replace, insert, find = clock[0], store.replace, store.insert, store.find
+    document = find(LEASES, lease.key)
+    assert document is not None
+
+    def renewed(table: str, key: str, new: Any) -> bool:
+        done = insert(table, key, new)
+        if table == GRAVES:
+            clock[0] = sent
+            replace(LEASES, lease.key, {**document, "beat": 2})
+            clock[0] = sent + 5
+        return done
+
+    clock[0] += 5
+    store.insert = renewed  # type: ignore[method-assign]
+    assert lease.key in watch.look()  # it lives, so what it pins stays
+    lease._write()
+    assert lease.has_lapsed()  # but goes on under another name
+    assert not lease.pin([1])
+    assert lease.is_alive()
+
+
+def test_a_renewal_that_arrives_after_its_holder_was_declared_dead(keys: dict[str, Any]) -> None:
+    clock = [1000.0]
+    cache = Cache(keys, clock=lambda: clock[0])
+    lease, watch = Lease(cache, "reader"), Watch(cache)
+    lease.pin([1])
+    lease.abandon()
+    assert lease.is_alive()
+    watch.look()
+    replace = cache.store.replace
+
+    def late(table: str, key: str, document: Any) -> None:
+        now = clock[0]
+        clock[0] += 31
+        assert lease.key not in watch.look()
+        replace(table, key, document)
+        clock[0] = now  # as if this machine's clock had stood
+        assert lease.key not in watch.look()
+
+    cache.store.replace = late  # type: ignore[method-assign]
+    lease._write()
+    assert lease.has_lapsed()
+
+
+def test_a_manager_renews_its_lease_and_goes_on(place: dict[str, Any]) -> None:
+    clock = [1000.0]
+    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:
+        first, second = Keeper(cache), Keeper(cache)
+        if cache.config.is_local:
+            cache.has_ended = lambda lease: False  # type: ignore[method-assign]
+        for _ in range(12):  # of LEASE / 2.5
+            assert first._leads()
+            assert not second._leads()
+            clock[0] += 12
+        found = cache.store.find(LEASES, MANAGER)
+        assert found is not None
+        assert found["beat"] == 11
+
+
+@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+def test_a_later_renewal_is_not_replaced_by_an_earlier_one(place: dict[str, Any]) -> None:
+    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
+        for beat in (1, 3, 2):
+            cache.store.replace(LEASES, "reader-1", {"beat": beat, "generations": [beat]})
+        found = cache.store.find(LEASES, "reader-1")
+        assert found is not None
+        assert (found["beat"], found["generations"]) == (3, [3])
+
+
+@pytest.fixture
+def two(place: dict[str, Any]) -> Any:
+    """Two managers that both believe to lead, and a writer."""
+    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
+        keepers = [Keeper(cache) for _ in range(2)]
+        for keeper in keepers:
+            keeper._leads = lambda: True  # type: ignore[method-assign]
+        writer = Writer(cache)
+        yield cache, keepers, writer
+        writer.close()
+
+
+def damage(cache: Cache, id: int) -> None:
+    description = cache.sample(1, id)
+    assert description is not None
+    assert remove_chunk(cache, 1, chunk_names(description, [0])[0])
+
+
+def values(cache: Cache) -> list[int]:
+    with contextlib.closing(Reader(cache, ("data",))) as reader:
+        return [int(reader.read(1, id)["data"][1]) for id in range(4)]
+
+
+def test_a_manager_that_stood_still_before_it_annuls_throws_nothing_away(two: Any) -> None:
+    cache, (late, other), writer = two
+    fill(writer, 3)
+    damage(cache, 1)
+    insert = cache.store.insert
+
+    def stand_still(table: str, key: str, document: Any) -> bool:
+        if table != SWAPS or cache.store.insert == insert:
+            return insert(table, key, document)
+        cache.store.insert = insert
+        assert other.step() is None
+        again = Writer(cache)
+        assert sorted(fill(again, 2, 100)) == [(1, 1), (1, 3)]
+        again.close()
+        assert other.step() is not None
+        return insert(table, key, document)
+
+    cache.store.insert = stand_still
+    assert late.step() is None
+    assert late.step() is None
+    assert cache.current() == 1
+    assert sorted(values(cache)) == [0, 2, 100, 101]
+
+
+def test_a_manager_that_stood_still_before_it_swaps_swaps_nothing_that_was_annulled(two: Any) -> None:
+    cache, (late, other), writer = two
+    fill(writer, 4)
+    insert = cache.store.insert
+
+    def stand_still(table: str, key: str, document: Any) -> bool:
+        if table != SWAPS or cache.store.insert == insert:
+            return insert(table, key, document)
+        cache.store.insert = insert
+        damage(cache, 2)
+        assert other.step() is None
+        assert cache.current() == 0
+        return insert(table, key, document)
+
+    cache.store.insert = stand_still
+    assert late.step() is None
+    assert cache.current() == 0
+    again = Writer(cache)
+    assert again.put((100, 0)) == (1, 2)
+    again.close()
+    swap = late.step()
+    assert swap is not None
+    assert swap.deleted == 1
+    assert values(cache) == [0, 1, 100, 3]
+
+
+def test_looking_for_chunks_leaves_nothing_that_could_be_taken_for_one(two: Any) -> None:
+    cache, (first, second), writer = two
+    fill(writer, 4)
+    damage(cache, 2)
+    missing, ready = cache.store.missing_chunks, threading.Barrier(2)
+
+    def both(generation: int, lengths: Any) -> list[str]:
+        found: list[str] = missing(generation, lengths)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            ready.wait(5)
+        return found
+
+    cache.store.missing_chunks = both
+    threads = [threading.Thread(target=keeper.step) for keeper in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert cache.current() == 0
+    assert cache.sample(1, 2) is None
+
+
+def test_after_clean_a_writer_stops_and_the_new_cache_begins_anew(place: dict[str, Any]) -> None:
+    keys = {**place, "SWAP_CAP": 4, "TIMEOUT": 30, "LEASE": 0.9}
+    with contextlib.closing(Cache(keys)) as old, contextlib.closing(Cache(keys, create=False)) as cleaner:
+        writer, keeper = Writer(old), Keeper(old)
+        for _ in range(3):
+            fill(writer)
+            while keeper.step() is None:
+                time.sleep(0.01)
+        assert cleaner.store.clean() == []
+        with contextlib.closing(Cache(keys)) as new:
+            with pytest.raises(CacheGoneError, match=r"was removed .* start this process again"):
+                while True:
+                    fill(writer, 1)
+            with pytest.raises(CacheGoneError):
+                while True:
+                    keeper.step()
+            again, manager = Writer(new), Keeper(new)
+            assert fill(again) == [(1, id) for id in range(4)]
+            swap = manager.step()
+            assert swap is not None
+            assert swap.generation == 1
+            manager.step()
+            assert new.store.incarnations() == [new.incarnation]
+            again.close()
+
+
+def test_after_clean_readers_generators_and_managers_say_so(place: dict[str, Any]) -> None:
+    keys = {**place, "SWAP_CAP": 4, "TIMEOUT": 30, "LEASE": 0.9}
+    samples = ((1, time.sleep(0.01) or 1) for _ in itertools.count())
+    errors: list[str] = []
+
+    def guarded(run: Any) -> None:
+        try:
+            run()
+        except CacheGoneError as error:
+            errors.append(str(error))
+
+    runs = WireheadGenerator(samples, keys).run, WireheadManager(keys).run_manager
+    threads = [threading.Thread(target=guarded, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    with MongoTupleheadDataset(keys, timeout=30) as dataset:
+        assert int(dataset[0][1]) == 1
+        with contextlib.closing(Cache(keys, create=False)) as cache:
+            cache.store.clean()
+        with pytest.raises(CacheGoneError):
+            while True:
+                dataset[0]
+    for thread in threads:
+        thread.join(20)
+    assert len(errors) == 2
+
+
+def test_a_backup_that_was_restored_is_noticed(place: dict[str, Any]) -> None:
+    with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30})) as cache:
+        writer, keeper = Writer(cache), Keeper(cache)
+        for _ in range(2):
+            fill(writer)
+            assert keeper.step() is not None
+        assert cache.current() == 2
+        cache.store.remove(SWAPS, f"{2:012d}")
+        with pytest.raises(CacheGoneError, match="went back from generation 2 to 1"):
+            cache.current()
+        writer.close()
+
+
+def test_a_cache_that_is_cleaned_while_it_is_made_is_made_again(keys: dict[str, Any]) -> None:
+    from headrace.wirehead.config import Config
+    from headrace.wirehead.local_store import LocalStore
+
+    store = LocalStore(Config.load(keys))
+    find, cleaned = store.find, []
+
+    def find_none(table: str, key: str) -> Any:
+        if table == SETTINGS and len(cleaned) < 2:
+            cleaned.append(True)
+            store.clean()
+        return find(table, key)
+
+    store.find = find_none  # type: ignore[method-assign]
+    cache = Cache(keys, store)
+    assert cache.incarnation is not None

@@ -1,0 +1,96 @@
+"""What scripts written for neuroneural/wirehead 0.9 rely on."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from headrace.wirehead.compat import (  # noqa: E402
+    MongoheadDataset,
+    MongoTupleheadDataset,
+    WireheadGenerator,
+    WireheadLogger,
+    quantile_normalize,
+    unit_interval_normalize,
+)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, Any]:
+    return {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 4}
+
+
+def samples(count: int) -> Any:
+    return ((np.full((2, 3), value, np.uint8), np.full(2, value, np.uint8)) for value in range(count))
+
+
+def test_cycle_stores_one_sample_and_the_cache_is_managed_meanwhile(
+    config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = WireheadGenerator(samples(9), config)
+    for _ in range(9):
+        generator.cycle(verbose=True)
+    assert "Pushing index: 3, with cap: 4" in capsys.readouterr().out
+    with pytest.raises(StopIteration):
+        generator.cycle()
+    with MongoTupleheadDataset(config) as dataset:
+        while dataset.generation < 2:
+            assert len(dataset[[0, 1]]) == 2
+    generator.close()
+    generator.close()
+
+
+def test_the_input_is_float32_and_what_normalize_makes_of_it(config: dict[str, Any]) -> None:
+    WireheadGenerator(samples(4), config).run()
+    with MongoheadDataset(config, 5) as dataset:
+        sample = dataset[[3]][3]
+        assert sample["input"].dtype == torch.float32
+        assert sample["label"].dtype == torch.uint8
+        assert sample["input"].tolist() == [[3.0] * 3] * 2
+    with MongoTupleheadDataset(config, 5, None, ("label", "data"), normalize=lambda img: img / 2) as dataset:
+        first, second = dataset[[3]][0]
+        assert first.tolist() == [1.5, 1.5]
+        assert second.dtype == torch.uint8
+
+
+def test_transform_is_called_with_bytes(config: dict[str, Any]) -> None:
+    WireheadGenerator(samples(4), config).run()
+    with MongoheadDataset(config, transform=lambda data: torch.load(io.BytesIO(data)) + 1) as dataset:
+        sample = dataset[[2]][2]
+        assert sample["input"].tolist() == [[3.0] * 3] * 2
+        assert sample["label"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("arguments", [{"collection": object()}, {"id": "subject"}])
+def test_databases_of_the_original_are_refused(config: dict[str, Any], arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="which cannot be read: pass config_path"):
+        MongoheadDataset(config, **arguments)
+
+
+def test_normalizers() -> None:
+    image = torch.arange(101.0)
+    assert unit_interval_normalize(image + 7).tolist() == (image / 100).tolist()
+    assert torch.allclose(quantile_normalize(image), (image - 1) / 98)
+    assert torch.allclose(quantile_normalize(image, 0.0, 0.5), image / 50)
+
+
+def test_the_logger_tells_of_swaps(config: dict[str, Any]) -> None:
+    assert WireheadLogger(config).history() == []
+    WireheadGenerator(samples(13), config).run()
+    logger = WireheadLogger(config)
+    swaps = logger.history()
+    assert [swap.swap_count for swap in swaps] == [1, 2, 3]
+    assert swaps[0].prev_swap_timestamp is None
+    assert swaps[2].prev_swap_timestamp == swaps[1].swap_timestamp
+    assert json.loads(str(swaps[1]))["db_name"] == "test"
+    snapshot = json.loads(logger.snapshot().to_jsonl())
+    assert (snapshot["swap_count"], snapshot["samples_completed"], snapshot["fill_pct"]) == (3, 1, 25.0)
+    assert len(snapshot["recent_swaps"]) == 3
+    logger.close()
