@@ -18,12 +18,13 @@ FUZZ_SEED ?= 1
 SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader testing python -type f -not -name '*.pyc')
 CPP_SOURCES := $(shell find framework operators reader testing python tests docs -name '*.h' -o -name '*.cc')
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv
+WHEEL_PACKAGES := ccache
 FUZZ_PACKAGES := clang libclang-rt-14-dev
 # One build serves the fuzz targets and the tests under AddressSanitizer.
 FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch-suite style lint format sanitize soak fuzz benchmark wheel clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch-suite docs style lint format sanitize soak fuzz benchmark wheel wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,7 +77,7 @@ install: $(VENV)/.headrace ## build and install the package into .venv
 quickstart: install $(VENV)/.examples ## train LeNet on handwritten digits, fed by 2 worker processes
 	$(BIN)/python docs/examples/lenet_digits.py --workers 2
 
-test: style test-cpp test-python fuzz ## formatting, style and types, GoogleTest, pytest, fuzzing; .ci/run adds lint
+test: style test-cpp test-python docs fuzz ## formatting, style and types, GoogleTest, pytest, documentation, fuzzing; .ci/run adds lint
 
 test-cpp: install ## the C++ tests and examples
 	cmake -S . -B $(BUILD) -DHEADRACE_BUILD_TESTS=ON >/dev/null
@@ -97,17 +98,27 @@ test-peers: test-python ## the Python tests again, beside torch, grain and other
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/peers.txt
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
-# tests/python/torch_loader/torch_suite.py says where TORCH_SOURCE, the file of the tests, comes from.
-test-torch-suite: install $(VENV)/.test-tools ## PyTorch's tests of its loader, with the drop-in in its place: TORCH_SOURCE=.../test_dataloader.py
-	@test -f "$(TORCH_SOURCE)" || { echo "TORCH_SOURCE=$(TORCH_SOURCE): expected PyTorch's test_dataloader.py; see tests/python/torch_loader/torch_suite.py" >&2; exit 1; }
+# tests/python/torch_loader/torch_suite.py names the projects and says where their checkouts come from.
+TORCH_PROJECT ?= pytorch
+test-torch-suite: install $(VENV)/.test-tools ## another project's tests of PyTorch's loader, with the drop-in in its place: TORCH_SOURCE=checkout TORCH_PROJECT=pytorch
+	@test -d "$(TORCH_SOURCE)" || { echo "TORCH_SOURCE=$(TORCH_SOURCE): expected a checkout of the project; see tests/python/torch_loader/torch_suite.py" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch expecttest psutil
-	$(BIN)/python tests/python/torch_loader/torch_suite.py "$(TORCH_SOURCE)" -n $(JOBS)
+	$(BIN)/python tests/python/torch_loader/torch_suite.py $(TORCH_PROJECT) "$(TORCH_SOURCE)" -n $(JOBS)
 
-style: install $(VENV)/.test-tools ## formatting, ruff and types
+$(VENV)/.docs-tools: requirements/docs.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+docs: install $(VENV)/.docs-tools ## the documentation site, in build/docs/html; warnings and broken links are errors
+	$(BIN)/python docs/site/build.py
+
+style: install $(VENV)/.test-tools ## formatting, ruff, types and workflow files
 	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --offline --quiet .github/workflows
 
 # The build compiles several sources at once; clang-tidy needs the options of each. What is generated comes from the build.
 lint: style ## style, and clang-tidy with Clang's thread-safety analysis
@@ -144,6 +155,17 @@ benchmark: test-cpp ## the benchmarks that need no other loader; see tests/bench
 
 wheel: $(VENV)/.build-tools ## a wheel in dist/
 	$(BIN)/python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist . --config-settings=build-dir=$(BUILD)
+
+$(VENV)/.wheel-tools: requirements/wheels.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+# For which interpreters, and the address of the repository that a package index is to show.
+WHEEL_PYTHONS ?= $(or $(wildcard $(foreach minor,9 10 11 12 13 14,$(HOME)/.pyenv/versions/3.$(minor).*/bin/python3)),$(PYTHON))
+HEADRACE_HOME ?=
+wheels: system-packages $(VENV)/.wheel-tools ## a source distribution and manylinux wheels in dist/, each tested where there is no compiler
+	$(call install_packages,$(WHEEL_PACKAGES))
+	$(BIN)/python .ci/wheels/build.py --python $(WHEEL_PYTHONS) --home "$(HEADRACE_HOME)"
 
 clean: ## remove what was built and the virtual environment
 	rm -rf build dist $(VENV)

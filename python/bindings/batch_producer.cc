@@ -19,6 +19,7 @@
 #include "python/bindings/collated_batch.h"
 #include "python/bindings/gil.h"
 #include "python/bindings/sample_writer.h"
+#include "python/bindings/served_arena.h"
 
 namespace headrace::python {
 namespace py = pybind11;
@@ -36,31 +37,33 @@ class BatchProducer {
   BatchProducer(std::shared_ptr<Arena> arena, uint32_t id, int completion_fd, py::object describe, py::object pickle)
       : arena_(std::move(arena)),
         producer_(arena_, id, completion_fd),
-        pickle_(pickle),
-        writer_(&producer_, std::move(describe), std::move(pickle)) {}
+        writer_(&producer_, std::move(describe), pickle),
+        collated_(&producer_, std::move(pickle)) {}
 
   std::optional<Claim> Wait(double timeout) {
     const GilReleased released;
     return Begun(producer_.WaitForClaim(timeout < 0 ? -1 : static_cast<int64_t>(timeout * 1e9)));
   }
 
+  void OwnThread() const { ServedArena() = arena_.get(); }
+
   // Makes the rows of one claim after the other, as long as they are plain rows of `epoch` and `revision`. Returns the
   // first claim that is not; none once the loader is shut down. If getitem raises, the claim it was called for stays in
   // failed_claim().
   std::optional<Claim> FillPlain(const py::object& getitem, uint64_t epoch, bool out, uint64_t revision) {
-    for (;;) {
-      failed_claim_ = Wait(-1);
-      if (!failed_claim_ || !IsPlain(*failed_claim_, epoch, revision)) {
-        return std::exchange(failed_claim_, std::nullopt);
-      }
-      Fill(*failed_claim_, getitem, py::none(), out);
-      failed_claim_.reset();
-      if (PyErr_CheckSignals() != 0) {
-        throw py::error_already_set();
-      }
-    }
+    return ServePlain(ClaimKind::kRows, epoch, revision,
+                      [&](const Claim& claim) { Fill(claim, getitem, py::none(), out); });
+  }
+
+  // Makes and collates whole batches, one after the other, as long as they are plain ones of `epoch` and `revision`.
+  // Returns and throws as FillPlain; after an exception failed_collation() says whether the samples had been made.
+  std::optional<Claim> CollatePlain(const py::object& getitem, const py::object& collate, const py::object& flatten,
+                                    uint64_t epoch, uint64_t revision) {
+    return ServePlain(ClaimKind::kWhole, epoch, revision,
+                      [&](const Claim& claim) { Collate(claim, getitem, collate, flatten); });
   }
   const std::optional<Claim>& failed_claim() const { return failed_claim_; }
+  bool failed_collation() const { return failed_collation_; }
 
   bool HasPickledIndices(const Claim& claim) const { return !producer_.PickledIndices(claim).empty(); }
 
@@ -74,11 +77,24 @@ class BatchProducer {
       }
       return wanted;
     }
-    py::list indices(claim.end - claim.begin);
-    for (uint32_t row = claim.begin; row < claim.end; ++row) {
-      indices[row - claim.begin] = py::int_(producer_.IndexAt(claim, row));
+    const std::vector<uint64_t> numbers = producer_.Indices(claim);
+    py::list indices(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      indices[i] = py::int_(numbers[i]);
     }
     return indices;
+  }
+
+  // The samples of the claim's rows, which stays open.
+  py::list Make(const Claim& claim, const py::object& getitem, const py::object& keys) {
+    const RowIndices indices(this, claim, keys);
+    py::list samples(claim.end - claim.begin);
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      BeginRow(claim, row);
+      py::object sample = Call(getitem, indices.At(row));
+      PyList_SET_ITEM(samples.ptr(), static_cast<Py_ssize_t>(row - claim.begin), sample.release().ptr());
+    }
+    return samples;
   }
 
   void BeginRow(const Claim& claim, uint32_t row) {
@@ -94,15 +110,12 @@ class BatchProducer {
       return;
     }
     writer_.Begin(claim);
+    const RowIndices indices(this, claim, keys);
     std::optional<RowTimer> timer(std::in_place, &producer_, claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       timer->Begin();
       BeginRow(claim, row);
-      const py::object index = IndexOf(claim, keys, row);
-      const auto sample = py::reinterpret_steal<py::object>(PyObject_CallOneArg(getitem.ptr(), index.ptr()));
-      if (!sample) {
-        throw py::error_already_set();
-      }
+      const py::object sample = Call(getitem, indices.At(row));
       timer->Made();
       if (!writer_.Write(sample.ptr(), row)) {
         producer_.Fail(claim, row, shared_memory::ProblemKind::kMismatch, {});
@@ -112,6 +125,34 @@ class BatchProducer {
     }
     timer.reset();
     producer_.Complete(claim);
+  }
+
+  // Makes the samples of a whole batch, each of them once, and writes each before the next one is made: they may all be
+  // one buffer. Ends the claim and returns None; returns the samples if they do not fit together, the claim then stays
+  // open.
+  py::object MakeWhole(const Claim& claim, const py::object& getitem, const py::object& keys) {
+    HR_ENFORCE(shared_memory::MakesBatch(claim.kind), FailedPrecondition, "the claim is not a whole batch");
+    const RowIndices indices(this, claim, keys);
+    py::list samples(claim.end - claim.begin);
+    bool fits = true;
+    writer_.Begin(claim);
+    std::optional<RowTimer> timer(std::in_place, &producer_, claim);
+    for (uint32_t row = claim.begin; row < claim.end; ++row) {
+      timer->Begin();
+      BeginRow(claim, row);
+      py::object sample = Call(getitem, indices.At(row));
+      timer->Made();
+      fits = fits && writer_.Write(sample.ptr(), row);
+      timer->Written();
+      PyList_SET_ITEM(samples.ptr(), static_cast<Py_ssize_t>(row - claim.begin), sample.release().ptr());
+    }
+    timer.reset();
+    if (!fits) {
+      producer_.DropLayout(claim);
+      return samples;
+    }
+    Finish(claim, claim.rows, /*ended=*/false, py::bytes());
+    return py::none();
   }
 
   // Writes samples that exist already and ends the claim. At the end of a stream, its batch has fewer rows. Returns
@@ -217,7 +258,7 @@ class BatchProducer {
                   const py::bytes& attachment, std::optional<uint32_t> rows) {
     HR_ENFORCE(shared_memory::MakesBatch(claim.kind), FailedPrecondition, "the claim is not a whole batch");
     const CopyTimer timer(&producer_);
-    WriteCollated(producer_, claim, tree, leaves, pickle_);
+    collated_.Write(claim, tree, leaves);
     timer.Stop();
     Finish(claim, rows.value_or(claim.rows), ended, attachment);
   }
@@ -225,7 +266,10 @@ class BatchProducer {
   size_t MessageRoom(const Claim& claim) const { return producer_.MessageRoom(claim); }
 
   void Fail(const Claim& claim, const py::bytes& message, bool ended, const py::bytes& attachment) {
-    writer_.ClosePlaces(claim);
+    try {
+      writer_.ClosePlaces(claim);
+    } catch (const ResourceExhausted&) {  // the claim has to end all the same, and its own error is the one to report
+    }
     Describe(claim, ended, attachment);
     producer_.Fail(claim, row_, shared_memory::ProblemKind::kFailed, static_cast<std::string_view>(message));
   }
@@ -243,9 +287,49 @@ class BatchProducer {
   uint32_t id() const { return producer_.id(); }
 
  private:
-  bool IsPlain(const Claim& claim, uint64_t epoch, uint64_t revision) const {
-    return claim.kind == ClaimKind::kRows && claim.epoch == epoch && claim.revision == revision && claim.deaths == 0 &&
+  // Passes claims to `serve`, which ends them, as long as they are plain ones of that kind.
+  template <typename Serve>
+  std::optional<Claim> ServePlain(ClaimKind kind, uint64_t epoch, uint64_t revision, const Serve& serve) {
+    for (;;) {
+      failed_collation_ = false;
+      failed_claim_ = Wait(-1);
+      if (!failed_claim_ || !IsPlain(*failed_claim_, kind, epoch, revision)) {
+        return std::exchange(failed_claim_, std::nullopt);
+      }
+      serve(*failed_claim_);
+      failed_claim_.reset();
+      if (PyErr_CheckSignals() != 0) {
+        throw py::error_already_set();
+      }
+    }
+  }
+
+  bool IsPlain(const Claim& claim, ClaimKind kind, uint64_t epoch, uint64_t revision) const {
+    return claim.kind == kind && claim.epoch == epoch && claim.revision == revision && claim.deaths == 0 &&
            !HasPickledIndices(claim);
+  }
+
+  static py::object Call(const py::object& function, const py::object& argument) {
+    auto result = py::reinterpret_steal<py::object>(PyObject_CallOneArg(function.ptr(), argument.ptr()));
+    if (!result) {
+      throw py::error_already_set();
+    }
+    return result;
+  }
+
+  // Makes a whole batch of getitem's samples, and ends the claim. Samples and batch die as soon as nothing needs them.
+  void Collate(const Claim& claim, const py::object& getitem, const py::object& collate, const py::object& flatten) {
+    const uint64_t begin_ns = shared_memory::MonotonicNanoseconds();
+    py::object samples = Make(claim, getitem, py::none());
+    failed_collation_ = true;
+    const uint64_t made_ns = shared_memory::MonotonicNanoseconds();
+    py::object batch = Call(collate, samples);
+    samples = py::object();
+    producer_.AddTime(made_ns - begin_ns, shared_memory::MonotonicNanoseconds() - made_ns, 0);
+    const auto flat = py::cast<py::tuple>(Call(flatten, batch));
+    batch = py::object();
+    WriteBatch(claim, py::cast<py::bytes>(flat[0]), py::cast<py::list>(flat[1]), /*ended=*/false, py::bytes(),
+               std::nullopt);
   }
 
   // A failure before any row was started counts as one of the claim's first row.
@@ -257,10 +341,24 @@ class BatchProducer {
     return claim;
   }
 
-  py::object IndexOf(const Claim& claim, const py::object& keys, uint32_t row) {
-    return keys.is_none() ? py::object(py::int_(producer_.IndexAt(claim, row)))
-                          : py::object(keys[py::int_(row - claim.begin)]);
-  }
+  // What the rows of a claim are in the dataset.
+  class RowIndices {
+   public:
+    // `keys` are the indices, or None: the producer computes them.
+    RowIndices(BatchProducer* self, const Claim& claim, py::object keys) : begin_(claim.begin), keys_(std::move(keys)) {
+      if (keys_.is_none()) {
+        numbers_ = self->producer_.Indices(claim);
+      }
+    }
+    py::object At(uint32_t row) const {
+      return keys_.is_none() ? py::object(py::int_(numbers_[row - begin_])) : py::object(keys_[py::int_(row - begin_)]);
+    }
+
+   private:
+    const uint32_t begin_;
+    const py::object keys_;
+    std::vector<uint64_t> numbers_;
+  };
 
   void FillInPlace(const Claim& claim, const py::object& getitem, const py::object& keys) {
     writer_.Begin(claim);
@@ -276,6 +374,7 @@ class BatchProducer {
 
   // The first row whose structure differs from the rest of its batch, else the claim's end.
   uint32_t FillRowsInPlace(const Claim& claim, const py::object& getitem, const py::object& keys) {
+    const RowIndices indices(this, claim, keys);
     RowTimer timer(&producer_, claim);
     for (uint32_t row = claim.begin; row < claim.end; ++row) {
       timer.Begin();
@@ -283,7 +382,7 @@ class BatchProducer {
       bool fits = true;
       const py::object place = writer_.Place(row, &fits);
       if (fits) {
-        const py::object sample = getitem(IndexOf(claim, keys, row), place);
+        const py::object sample = getitem(indices.At(row), place);
         timer.Made();
         if (!place.is_none() && (sample.is_none() || sample.is(place))) {
           writer_.RequireFilled();
@@ -347,14 +446,20 @@ class BatchProducer {
 
   const std::shared_ptr<Arena> arena_;
   shared_memory::BatchProducer producer_;
-  py::object pickle_;
   SampleWriter writer_;
+  CollatedWriter collated_;
   uint32_t row_ = 0;
   uint64_t batch_ = 0;  // of the latest claim
   std::optional<Claim> failed_claim_;
+  bool failed_collation_ = false;
 };
 
 }  // namespace
+
+const Arena*& ServedArena() {
+  thread_local const Arena* arena = nullptr;
+  return arena;
+}
 
 void BindBatchProducer(py::module_& m) {
   py::class_<BatchProducer>(m, "BatchProducer", "A producer's end of a loader's arena. Belongs to one thread.")
@@ -365,9 +470,21 @@ void BindBatchProducer(py::module_& m) {
            py::arg("arena_fd"), py::arg("id"), py::arg("completion_fd"), py::arg("describe"), py::arg("pickle"))
       .def("wait", &BatchProducer::Wait, py::arg("timeout") = -1.0,
            "The next claim; None once the loader is shut down, or after `timeout` seconds (negative: no limit).")
+      .def(
+          "own_thread", &BatchProducer::OwnThread,
+          "This thread works for the producer until it ends: the scheduler refuses it batches, for which it might wait "
+          "in vain.")
       .def("try_claim", &BatchProducer::TryClaim, "The next claim, or None if there is nothing to do now.")
       .def("indices", &BatchProducer::Indices, py::arg("claim"), py::arg("unpickle"),
            "The dataset indices of the claim's rows.")
+      .def(
+          "make", &BatchProducer::Make, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
+          "The samples getitem(index) of the claim's rows, as a list. `keys`: the indices; None: the producer computes "
+          "them. The claim stays the caller's; if getitem raises, `row` says for which row.")
+      .def(
+          "make_whole", &BatchProducer::MakeWhole, py::arg("claim"), py::arg("getitem"), py::arg("keys") = py::none(),
+          "As `make`, of a claim of a whole batch, and writes each sample before it makes the next one. Ends the claim "
+          "and returns None; if the samples do not fit each other, returns them, and the claim is still the caller's.")
       .def("has_pickled_indices", &BatchProducer::HasPickledIndices, py::arg("claim"),
            "Whether the claim's indices are not plain integers.")
       .def("begin_row", &BatchProducer::BeginRow, py::arg("claim"), py::arg("row"),
@@ -386,8 +503,15 @@ void BindBatchProducer(py::module_& m) {
            "None once the loader is shut down. If getitem raises, see `failed_claim`.")
       .def_property_readonly(
           "failed_claim", &BatchProducer::failed_claim,
-          "The claim for which fill_plain raised, which is the caller's: call fail. None if it raised "
+          "The claim for which fill_plain or collate_plain raised, which is the caller's: call fail. None if it raised "
           "between two claims, because of a signal handler.")
+      .def(
+          "collate_plain", &BatchProducer::CollatePlain, py::arg("getitem"), py::arg("collate"), py::arg("flatten"),
+          py::arg("epoch"), py::arg("revision") = 0,
+          "As `fill_plain`, of whole batches: makes of each collate([getitem(index), ...]), which flatten(batch) takes "
+          "apart as a tree and leaves, see `write_batch`.")
+      .def_property_readonly("failed_collation", &BatchProducer::failed_collation,
+                             "Whether collate_plain had made the samples of the failed claim.")
       .def("expect", &BatchProducer::Expect, py::arg("prototype"), "Says what samples look like, before the first one.")
       .def("fill_from", &BatchProducer::FillFrom, py::arg("claim"), py::arg("samples"), py::arg("ended") = false,
            py::arg("attachment") = py::bytes(),

@@ -21,6 +21,7 @@
 #include "python/bindings/ready_batch.h"
 #include "python/bindings/scheduler_options.h"
 #include "python/bindings/scheduler_stats.h"
+#include "python/bindings/served_arena.h"
 #include "reader/shared_memory/process_id.h"
 
 namespace headrace::python {
@@ -38,7 +39,7 @@ constexpr int64_t kSignalCheckNs = 100'000'000;
 int64_t Nanoseconds(double seconds) { return seconds < 0 ? -1 : static_cast<int64_t>(seconds * 1e9); }
 
 // The scheduler, and what turns its batches into Python objects. One thread at a time may use it, except for Shutdown
-// and stats. It belongs to the process that created it.
+// and stats. It belongs to the process that created it: in a fork, the scheduler's methods throw.
 class BatchScheduler {
  public:
   // `decode_problem(batch)` returns the exception to raise for a batch that could not be made; for the others see
@@ -59,7 +60,7 @@ class BatchScheduler {
   // A signal handler may raise while Python code builds the batch, or before the caller has stored the result. The
   // batch is therefore kept until it is acknowledged, and built again if it is asked for again.
   py::object Next(double timeout) {
-    RequireOwner();
+    RequireConsumer();
     undecoded_ = false;
     if (!taken_) {
       if (std::exchange(death_seen_ahead_, false)) {
@@ -98,7 +99,7 @@ class BatchScheduler {
   }
 
   void StartEpoch(const EpochStart& start) {
-    RequireOwner();
+    scheduler_->RequireOwner();
     Acknowledge();
     ahead_.reset();
     built_ahead_ = py::object();
@@ -115,17 +116,17 @@ class BatchScheduler {
   const std::optional<ReadyBatch>& last() const { return last_; }
   bool undecoded() const { return undecoded_; }
 
-  // The shared memory belongs to its creator: a forked child that used it would write into the parent's batches.
-  void RequireOwner() const {
-    HR_ENFORCE(
-        InOwner(), FailedPrecondition,
-        "this iteration belongs to the process in which it was started; iterate over the loader anew in this one");
-  }
   bool InOwner() const { return shared_memory::ProcessId() == owner_; }
+  // A worker, a thread of this process, that waited for a batch of its own loader might wait for itself.
+  void RequireConsumer() const {
+    scheduler_->RequireOwner();
+    HR_ENFORCE(ServedArena() != scheduler_->arena().get(), FailedPrecondition,
+               "a worker of this loader, a thread, called next() on its iterator");
+  }
 
   std::shared_ptr<QueueFeeder> Feed(const std::shared_ptr<LoDTensorBlockingQueue>& queue, py::object on_death,
                                     py::object on_supply, py::object on_timeout, double timeout) {
-    RequireOwner();
+    scheduler_->RequireOwner();
     return StartFeeder(scheduler_, queue, std::move(on_death), std::move(on_supply), std::move(on_timeout),
                        decode_problem_, Nanoseconds(timeout));
   }
@@ -248,6 +249,8 @@ void BindBatchScheduler(py::module_& m) {
       .def_property_readonly("supplied", &BatchScheduler::supplied, "How many batches were supplied in this epoch.")
       .def("end_supply", [](BatchScheduler& self) { self.scheduler().EndSupply(); })
       .def("wanted_supply", [](const BatchScheduler& self) { return self.scheduler().WantedSupply(); })
+      .def("require_consumer", &BatchScheduler::RequireConsumer,
+           "Raises FailedPrecondition in a forked child, and in a thread that is one of the workers.")
       .def("next", &BatchScheduler::Next, py::arg("timeout") = -1.0,
            "The next batch, or the WaitOutcome that keeps it away. Waits without the GIL, at most `timeout` seconds "
            "(negative: no limit). Gives the same batch, or raises its error, again until `acknowledge` is called.")

@@ -14,7 +14,9 @@ void BindVarDesc(pybind11::module_& m);
 void BindOpDesc(pybind11::module_& m);
 void BindBlockDesc(pybind11::module_& m);
 void BindProgramDesc(pybind11::module_& m);
+void BindProfiler(pybind11::module_& m);
 void BindPyFunction(pybind11::module_& m);
+void BindFiles(pybind11::module_& m);
 void BindRecordIO(pybind11::module_& m);
 void BindRegistry(pybind11::module_& m);
 void BindBackward(pybind11::module_& m);
@@ -28,10 +30,12 @@ void BindReadyBatch(pybind11::module_& m);
 void BindQueueFeeder(pybind11::module_& m);
 void BindBatchScheduler(pybind11::module_& m);
 void BindClaim(pybind11::module_& m);
+void BindPlainTree(pybind11::module_& m);
 void BindBatchProducer(pybind11::module_& m);
 void BindIndexPermutation(pybind11::module_& m);
 void BindExitWith(pybind11::module_& m);
 void BindMarkSignal(pybind11::module_& m);
 void BindMersenneTwister(pybind11::module_& m);
+void BindSerialIterator(pybind11::module_& m);
 
 }  // namespace headrace::python

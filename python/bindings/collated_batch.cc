@@ -13,6 +13,7 @@
 #include "framework/ddim.h"
 #include "framework/errors.h"
 #include "python/bindings/ddim_caster.h"
+#include "python/bindings/gil.h"
 #include "python/bindings/sample_template.h"
 #include "reader/shared_memory/batch_layout.h"
 
@@ -21,19 +22,48 @@ namespace py = pybind11;
 namespace {
 
 using shared_memory::BatchLayout;
-using shared_memory::BatchProducer;
 using shared_memory::Claim;
 using shared_memory::LeafKind;
 using shared_memory::LeafSpec;
 using shared_memory::SideRecord;
 
-LeafSpec SpecOf(const py::handle& leaf) {
+// From how many bytes on other threads of the process may run during a copy.
+constexpr size_t kLongCopy = size_t{64} << 10;
+
+// Copies an array of the target's shape and dtype.
+void CopyArray(const py::array& source, const LeafSpec& spec, std::byte* place) {
+  constexpr int kHasReferences = 0x01;  // NPY_ITEM_REFCOUNT
+  if ((source.flags() & py::array::c_style) == 0 || (source.dtype().flags() & kHasReferences) != 0) {
+    py::array target = UnownedArray(source.dtype(), {spec.dims.begin(), spec.dims.end()}, place);
+    target[py::ellipsis()] = source;
+    return;
+  }
+  const auto bytes = static_cast<size_t>(source.nbytes());
+  const void* data = source.data();
+  if (bytes < kLongCopy) {
+    std::memcpy(place, data, bytes);
+    return;
+  }
+  const GilReleased released;
+  std::memcpy(place, data, bytes);
+}
+
+}  // namespace
+
+LeafSpec CollatedWriter::SpecOf(const py::handle& leaf, size_t i) {
   LeafSpec spec;
   if (py::isinstance<py::array>(leaf)) {
     const auto array = py::reinterpret_borrow<py::array>(leaf);
     spec.item_bytes = static_cast<uint32_t>(array.itemsize());
     spec.dims.assign(array.shape(), array.shape() + array.ndim());
-    spec.dtype = TensorDtype(array.dtype());
+    const py::dtype dtype = array.dtype();
+    if (i >= dtypes_.size()) {
+      dtypes_.resize(i + 1);
+    }
+    if (!dtypes_[i].first.is(dtype)) {
+      dtypes_[i] = {dtype, TensorDtype(dtype)};
+    }
+    spec.dtype = dtypes_[i].second;
   } else if (py::isinstance<py::list>(leaf)) {
     spec.kind = LeafKind::kObject;
     spec.dims = {static_cast<int64_t>(py::len(leaf))};
@@ -49,44 +79,38 @@ LeafSpec SpecOf(const py::handle& leaf) {
 }
 
 // Pickles the objects into side data; their records go to `place`.
-void WriteObjects(BatchProducer& producer, const Claim& claim, const py::list& objects, const py::object& pickle,
-                  size_t leaves_end, std::byte* place) {
+void CollatedWriter::WriteObjects(const Claim& claim, const py::list& objects, size_t leaves_end, std::byte* place) {
   for (const py::handle object : objects) {
-    const auto bytes = py::cast<py::bytes>(pickle(object));
+    const auto bytes = py::cast<py::bytes>(pickle_(object));
     const std::string_view view = bytes;
-    const SideRecord record = producer.AllocateSide(claim, view.size(), leaves_end);
-    std::memcpy(producer.Data(claim) + record.offset, view.data(), view.size());
+    const SideRecord record = producer_->AllocateSide(claim, view.size(), leaves_end);
+    std::memcpy(producer_->Data(claim) + record.offset, view.data(), view.size());
     std::memcpy(place, &record, sizeof(record));
     place += sizeof(record);
   }
 }
 
-}  // namespace
-
-void WriteCollated(BatchProducer& producer, const Claim& claim, const py::bytes& tree, const py::list& leaves,
-                   const py::object& pickle) {
+void CollatedWriter::Write(const Claim& claim, const py::bytes& tree, const py::list& leaves) {
   std::vector<LeafSpec> specs;
+  specs.reserve(leaves.size());
   for (const py::handle leaf : leaves) {
-    specs.push_back(SpecOf(leaf));
+    specs.push_back(SpecOf(leaf, specs.size()));
   }
-  const BatchLayout layout(specs, static_cast<std::string_view>(tree), producer.DataOffset(claim),
-                           producer.LeavesLimit(claim));
-  HR_ENFORCE(producer.PublishLayout(claim, layout.bytes()), FailedPrecondition,
+  const BatchLayout layout(specs, static_cast<std::string_view>(tree), producer_->DataOffset(claim),
+                           producer_->LeavesLimit(claim));
+  HR_ENFORCE(producer_->PublishLayout(claim, layout.bytes()), FailedPrecondition,
              "the batch has a layout from another producer");
   const size_t leaves_end = layout.end();
   for (size_t i = 0; i < specs.size(); ++i) {
-    std::byte* place = producer.Data(claim) + layout.leaf(i).offset;
+    std::byte* place = producer_->Data(claim) + layout.leaf(i).offset;
+    const py::object leaf = leaves[i];
     if (specs[i].kind == LeafKind::kObject) {
-      WriteObjects(producer, claim, py::cast<py::list>(leaves[i]), pickle, leaves_end, place);
-      continue;
-    }
-    const bool is_array = py::isinstance<py::array>(leaves[i]);
-    const auto dtype = py::dtype::from_args(leaves[i].attr("dtype"));
-    py::array target = UnownedArray(dtype, {specs[i].dims.begin(), specs[i].dims.end()}, place);
-    if (is_array) {
-      target[py::ellipsis()] = leaves[i];
+      WriteObjects(claim, py::cast<py::list>(leaf), leaves_end, place);
+    } else if (py::isinstance<py::array>(leaf)) {
+      CopyArray(py::reinterpret_borrow<py::array>(leaf), specs[i], place);
     } else {
-      leaves[i].attr("fill")(target);
+      const auto dtype = py::dtype::from_args(leaf.attr("dtype"));
+      leaf.attr("fill")(UnownedArray(dtype, {specs[i].dims.begin(), specs[i].dims.end()}, place));
     }
   }
 }

@@ -1,7 +1,6 @@
-// _core.exit_with: no worker outlives the main process.
+// _core.exit_with: no worker outlives the program of the main process.
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <pybind11/pybind11.h>
 #include <sys/prctl.h>
@@ -40,7 +39,7 @@ void RemoveSockets(const std::string& folder) {
 // Works whatever Python is doing, and even while this process is stopped, because the parent's end sends SIGCONT.
 // (SIGKILL as that signal would come too soon: the kernel sends it when the thread that forked ends, and a forkserver
 // may end before the main process's sockets are removed. SIGCONT does nothing to a process that is not stopped.)
-void ExitWith(int pidfd, const std::string& sockets) {
+void ExitWith(int life, const std::string& sockets) {
   prctl(PR_SET_PDEATHSIG, SIGCONT);
   // The thread inherits the mask: signals are for Python's threads.
   sigset_t all;
@@ -48,9 +47,12 @@ void ExitWith(int pidfd, const std::string& sockets) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread([pidfd, sockets] {
-      pollfd descriptor{pidfd, POLLIN, 0};
-      while (poll(&descriptor, 1, -1) < 0 && errno == EINTR) {
+    std::thread([life, sockets] {
+      struct flock whole{};  // shared: all workers get it at once
+      whole.l_type = F_RDLCK;
+      whole.l_whence = SEEK_SET;
+      while (fcntl(life, F_SETLKW, &whole) != 0 && (errno == EINTR || errno == ENOLCK)) {
+        usleep(1000);
       }
       if (!sockets.empty()) {
         RemoveSockets(sockets);
@@ -68,9 +70,9 @@ void ExitWith(int pidfd, const std::string& sockets) {
 }  // namespace
 
 void BindExitWith(py::module_& m) {
-  m.def("exit_with", &ExitWith, py::arg("pidfd"), py::arg("sockets") = "",
-        "Ends this process as soon as the process behind the pidfd has ended, and removes the folder `sockets`, if one "
-        "is given, where that process had sockets. The descriptor must stay open.");
+  m.def("exit_with", &ExitWith, py::arg("life"), py::arg("sockets") = "",
+        "Ends this process as soon as nobody holds a POSIX lock on the file `life`, and removes the folder `sockets`, "
+        "if one is given, where whoever held it had sockets. The descriptor must stay open.");
 }
 
 }  // namespace headrace::python

@@ -109,7 +109,7 @@ py::dict Stats(const Queue& self) {
 std::shared_ptr<Queue> InitQueue(const VariableRef& variable, int64_t capacity, const std::vector<DDim>& shapes,
                                  const std::optional<std::vector<int32_t>>& dtypes,
                                  const std::optional<std::vector<int32_t>>& lod_levels, std::vector<std::string> names,
-                                 bool speed_test_mode) {
+                                 bool speed_test_mode, std::vector<bool> need_check_feed) {
   HR_ENFORCE(capacity > 0, InvalidArgument, "the capacity of a queue must be positive, got ", capacity);
   QueueOptions options{
       .name = variable.variable->name(), .tensor_names = std::move(names), .speed_test_mode = speed_test_mode};
@@ -126,7 +126,10 @@ std::shared_ptr<Queue> InitQueue(const VariableRef& variable, int64_t capacity, 
     HR_ENFORCE(IsDataType((*dtypes)[i]), InvalidArgument, (*dtypes)[i], " is not the number of a dtype");
     specs.push_back({shapes[i], static_cast<DataType>((*dtypes)[i]), lod_levels ? (*lod_levels)[i] : 0});
   }
-  holder->InitOnce(static_cast<size_t>(capacity), specs, std::move(options));
+  HR_ENFORCE(need_check_feed.empty() || need_check_feed.size() == shapes.size(), InvalidArgument, "a queue of ",
+             shapes.size(), " shapes needs as many values of need_check_feed, got ", need_check_feed.size());
+  holder->Init(static_cast<size_t>(capacity),
+               BatchContract{.specs = std::move(specs), .checked = std::move(need_check_feed)}, std::move(options));
   return holder->GetQueue();
 }
 
@@ -172,8 +175,9 @@ void BindLoDTensorBlockingQueue(py::module_& m) {
   m.def("init_lod_tensor_blocking_queue", &InitQueue, py::arg("variable"), py::arg("capacity"), py::arg("shapes"),
         py::arg("dtypes") = py::none(), py::arg("lod_levels") = py::none(),
         py::arg("names") = std::vector<std::string>{}, py::arg("speed_test_mode") = false,
+        py::arg("need_check_feed") = std::vector<bool>{},
         "Makes the queue that the variable holds, once. With ``dtypes`` (numbers) and ``lod_levels``, push checks "
-        "these too.");
+        "these too; not the shape and the LoD where ``need_check_feed`` is False.");
 }
 
 }  // namespace headrace::python

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, m) {
   BindScopeVariable(m);
   BindScope(m);
   BindPyFunction(m);
+  BindFiles(m);
   BindRecordIO(m);
   BindRegistry(m);
   BindVarDesc(m);
@@ -22,6 +23,7 @@ PYBIND11_MODULE(_core, m) {
   BindBackward(m);
   BindExecutor(m);
   BindPreparedProgram(m);
+  BindProfiler(m);
   BindLoDTensorBlockingQueue(m);
   BindWaitOutcome(m);
   BindHeldClaim(m);
@@ -30,11 +32,13 @@ PYBIND11_MODULE(_core, m) {
   BindQueueFeeder(m);
   BindBatchScheduler(m);
   BindClaim(m);
+  BindPlainTree(m);
   BindBatchProducer(m);
   BindIndexPermutation(m);
   BindExitWith(m);
   BindMarkSignal(m);
   BindMersenneTwister(m);
+  BindSerialIterator(m);
 
   // atexit calls its functions last in, first out: registered on import, this one runs after those that stop our
   // threads.

@@ -6,6 +6,7 @@
 
 #include "framework/errors.h"
 #include "framework/op_registry.h"
+#include "framework/op_role.h"
 #include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/program.h"
@@ -43,6 +44,10 @@ std::vector<OpDesc> GradientOps(const OpDesc& op) {
 void BindOpDesc(py::module_& m) {
   py::class_<OpDesc>(m, "OpDesc", "An operator as it stands in a block: a copy, which does not change with the block.")
       .def_property_readonly("type", [](const OpDesc& op) { return op.type; })
+      .def_property_readonly("role", &RoleOf, "What it is in the program for; see framework/op_role.h.")
+      .def_property_readonly(
+          "is_training", [](const OpDesc& op) { return HasRole(op, kRoleTraining); },
+          "Whether its role is to train: a backward pass, an optimizer or a learning rate added it.")
       .def(
           "input", [](const OpDesc& op, const std::string& slot) { return op.Input(slot); }, py::arg("slot"))
       .def(

@@ -59,14 +59,22 @@ void PlaceWindows::Close(uint32_t slot) {
   }
   const Window window = std::move(found->second);
   windows_.erase(found);
-  void* copy = Map(window.bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  std::memcpy(copy, window.begin, window.bytes);
-  const int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
-  if (mremap(copy, window.bytes, window.bytes, flags, window.begin) == MAP_FAILED) {
-    const int error = errno;
-    munmap(copy, window.bytes);
-    Throw<ResourceExhausted>("cannot give a place that was kept (out) memory of its own: ", std::strerror(error));
+  const int anonymous = MAP_PRIVATE | MAP_ANONYMOUS;
+  void* copy = mmap(nullptr, window.bytes, PROT_READ | PROT_WRITE, anonymous, -1, 0);
+  if (copy != MAP_FAILED) {
+    std::memcpy(copy, window.begin, window.bytes);
+    const int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    if (mremap(copy, window.bytes, window.bytes, flags, window.begin) != MAP_FAILED) {
+      return;
+    }
   }
+  const int error = errno;
+  if (copy != MAP_FAILED) {
+    munmap(copy, window.bytes);
+  }
+  // In the place of the window, which takes no further address space.
+  mmap(window.begin, window.bytes, PROT_READ | PROT_WRITE, anonymous | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  Throw<ResourceExhausted>("cannot give a place that was kept (out) memory of its own: ", std::strerror(error));
 }
 
 }  // namespace headrace::python

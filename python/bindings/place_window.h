@@ -30,7 +30,8 @@ class PlaceWindows {
   std::byte* begin(uint32_t slot) const { return windows_.at(slot).begin; }
   pybind11::object owner(uint32_t slot) const { return windows_.at(slot).owner; }
   // The rows filled through the window are complete: gives those who kept views of it memory of their own. Does nothing
-  // if the slot is not open. Throws ResourceExhausted if there is no memory for what was kept.
+  // if the slot is not open. If there is no memory for what was kept, it is zero from now on, so that nobody sees there
+  // the batches that follow, and ResourceExhausted is thrown.
   void Close(uint32_t slot);
 
  private:

@@ -29,9 +29,8 @@ namespace py = pybind11;
 // two threads that run it take turns.
 class Prepared {
  public:
-  Prepared(const Executor& executor, const ProgramDesc& program, const std::vector<std::string>& fetches,
-           const std::shared_ptr<ScopeHandle>& scope)
-      : executor_(executor), prepared_(executor.Prepare(program, fetches)), scope_(scope) {
+  Prepared(const Executor& executor, const ProgramDesc& program, const std::shared_ptr<ScopeHandle>& scope)
+      : executor_(executor), prepared_(executor.Prepare(program)), scope_(scope) {
     scope->Attach(prepared_.get());
   }
 
@@ -46,7 +45,7 @@ class Prepared {
   Prepared(const Prepared&) = delete;
   Prepared& operator=(const Prepared&) = delete;
 
-  std::vector<LoDTensor> Run(const py::dict& feed) {
+  std::vector<LoDTensor> Run(const py::dict& feed, const std::vector<std::string>& fetches) {
     const auto scope = scope_.lock();
     HR_ENFORCE(scope != nullptr, FailedPrecondition, "the scope of this prepared program is gone");
     std::map<std::string, LoDTensor> feeds;
@@ -66,7 +65,8 @@ class Prepared {
       GilReleased nogil;
       const MutexLock lock(run_mutex_);
       const Runner runner(&runner_);
-      const ScopedWaitHook hook(&CheckSignals);  // lets Ctrl-C end a wait for data
+      const ScopedWaitHook hook(&CheckSignals);  // lets Ctrl-C end the run
+      prepared_->SetFetches(fetches);
       executor_.Run(*prepared_, &scope->scope(), feeds, &fetched);
     }
     return fetched;
@@ -96,13 +96,12 @@ void BindPreparedProgram(py::module_& m) {
   py::class_<Prepared>(
       m, "PreparedProgram",
       "The root block of a program, made runnable on one scope, which it does not keep alive. The program is copied.")
-      .def(py::init<const Executor&, const ProgramDesc&, const std::vector<std::string>&,
-                    const std::shared_ptr<ScopeHandle>&>(),
-           py::arg("executor"), py::arg("program"), py::arg("fetches"), py::arg("scope"))
-      .def("run", &Prepared::Run, py::arg("feed"),
-           "Runs once, without the GIL, and returns the fetched tensors, which later runs do not write into. ``feed`` "
-           "maps names to\n"
-           "LoDTensors or arrays; arrays are not copied where that is possible.");
+      .def(py::init<const Executor&, const ProgramDesc&, const std::shared_ptr<ScopeHandle>&>(), py::arg("executor"),
+           py::arg("program"), py::arg("scope"))
+      .def("run", &Prepared::Run, py::arg("feed"), py::arg("fetches"),
+           "Runs once, without the GIL, and returns the tensors named in ``fetches``, which nobody else writes into. "
+           "``feed`` maps\n"
+           "names to LoDTensors or arrays; arrays are not copied where that is possible.");
 }
 
 }  // namespace headrace::python

@@ -1,8 +1,9 @@
-// headrace._core.RecordIOWriter.
+// headrace._core.RecordIOWriter and RecordIOReader.
 #include "reader/recordio/recordio.h"
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "framework/errors.h"
@@ -30,6 +31,11 @@ class BatchWriter {
     writer_.Write(RecordOfBatch(batch_));
     batch_.clear();
   }
+  void Write(const py::bytes& record) {
+    HR_ENFORCE(batch_.empty(), FailedPrecondition, "a record of ", batch_.size(),
+               " tensors has not been completed: complete_append_tensor comes before write");
+    writer_.Write(std::string_view(record));
+  }
   void Close() {
     HR_ENFORCE(batch_.empty(), FailedPrecondition, "a record of ", batch_.size(),
                " tensors has not been completed: complete_append_tensor comes before close");
@@ -40,6 +46,14 @@ class BatchWriter {
   RecordIOWriter writer_;
   LoDTensorArray batch_;
 };
+
+py::bytes NextRecord(RecordIOReader& reader) {
+  std::string_view record;
+  if (!reader.Next(&record)) {
+    throw py::stop_iteration();
+  }
+  return {record.data(), record.size()};
+}
 
 }  // namespace
 
@@ -58,7 +72,15 @@ void BindRecordIO(py::module_& m) {
       .def("append_tensor", &BatchWriter::AppendTensor, py::arg("tensor"),
            "The next tensor of the record; it must not change before complete_append_tensor.")
       .def("complete_append_tensor", &BatchWriter::CompleteAppendTensor, "Ends the record.")
+      .def("write", &BatchWriter::Write, py::arg("record"), "A record of bytes, which a RecordIOReader gives back.")
       .def("close", &BatchWriter::Close, "Completes the file. OSError if it cannot be written; then there is none.");
+  py::class_<RecordIOReader>(m, "RecordIOReader",
+                             "Iterates over the records of a RecordIO file: bytes. OSError if it cannot be opened, "
+                             "DataLoss if it is damaged.\n"
+                             "Not thread-safe.")
+      .def(py::init<std::string>(), py::arg("filename"))
+      .def("__iter__", [](py::object self) { return self; })
+      .def("__next__", &NextRecord);
 }
 
 }  // namespace headrace::python

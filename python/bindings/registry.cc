@@ -1,13 +1,16 @@
 // The registered operators, and libraries that add more.
 #include <pybind11/stl.h>
 
+#include <map>
 #include <string>
+#include <vector>
 
 #include "framework/op_library.h"
 #include "framework/op_registry.h"
 #include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
+#include "testing/memory_declarations.h"
 
 namespace headrace::python {
 namespace {
@@ -22,6 +25,7 @@ py::list Slots(const std::vector<SlotInfo>& slots) {
     entry["comment"] = slot.comment;
     entry["duplicable"] = slot.duplicable;
     entry["dispensable"] = slot.dispensable;
+    entry["shape_only"] = slot.shape_only;
     out.append(entry);
   }
   return out;
@@ -39,6 +43,10 @@ py::dict Describe(const std::string& type) {
     entry["default"] = attr.default_value ? AttributeToPython(*attr.default_value) : py::none();
     attrs.append(entry);
   }
+  py::list in_place;
+  for (const InPlacePair& pair : info.in_place) {
+    in_place.append(py::make_tuple(pair.output, pair.input));
+  }
   py::list kernels;
   for (const DataType dtype : OpRegistry::KernelTypes(info)) {
     kernels.append(std::string(DataTypeName(dtype)));
@@ -50,6 +58,7 @@ py::dict Describe(const std::string& type) {
   out["inputs"] = Slots(info.inputs);
   out["outputs"] = Slots(info.outputs);
   out["attrs"] = attrs;
+  out["in_place"] = in_place;
   out["kernels"] = kernels;
   out["differentiable"] = static_cast<bool>(info.gradient);
   return out;
@@ -60,10 +69,26 @@ py::dict Describe(const std::string& type) {
 void BindRegistry(py::module_& m) {
   m.def("op_types", &OpRegistry::Types, "The types of all operators, sorted.");
   m.def("op_info", &Describe, py::arg("type"),
-        "What the operator declares: version, comment, inputs, outputs, attrs, the dtypes of its kernels, and whether "
-        "it has a "
-        "gradient.\n"
+        "What the operator declares: version, comment, inputs, outputs, attrs, in_place (pairs of an output and the "
+        "input "
+        "whose memory it may have), the dtypes of its kernels, and whether it has a gradient. An input that is "
+        "shape_only may have lost its elements.\n"
         "KeyError for an unknown type.");
+  m.def(
+      "broken_memory_declarations",
+      [](const OpDesc& op, const std::map<std::string, LoDTensor>& inputs) {
+        GilReleased nogil;
+        return BrokenMemoryDeclarations(op, [&](Scope* scope) {
+          for (const auto& [name, tensor] : inputs) {
+            auto* copy = scope->Var(name)->GetMutable<LoDTensor>();
+            copy->CopyFrom(tensor);
+            copy->set_lod(tensor.lod());
+          }
+        });
+      },
+      py::arg("op"), py::arg("inputs"),
+      "Runs an operator on copies of its inputs as its declarations in_place and shape_only permit, and returns what\n"
+      "differs from its results in memory of their own, a line for each run.");
   m.def(
       "load_op_library",
       [](const std::string& path) {

@@ -91,6 +91,7 @@ SampleTemplate::Node SampleTemplate::Compile(const py::handle& description) {
     if (fields.size() > 3) {
       node.shape = py::cast<std::vector<py::ssize_t>>(fields[3]);
     }
+    node.torch_strides = node.kind == NodeKind::kArray && py::cast<bool>(fields[4]);
     leaf.item_bytes = static_cast<uint32_t>(node.dtype.itemsize());
     node.row_bytes = leaf.item_bytes;
     for (const py::ssize_t extent : node.shape) {
@@ -141,7 +142,7 @@ py::array UnownedArray(const py::dtype& dtype, std::vector<py::ssize_t> shape, s
 
 bool Fits(const SampleTemplate::Node& node, PyObject* sample) {
   if (node.kind == NodeKind::kArray) {
-    return IsArray(sample) && ArrayFits(node, sample);
+    return (IsExactArray(sample) || SameType(node, sample)) && ArrayFits(node, sample);
   }
   if (!SameType(node, sample)) {
     return false;

@@ -20,7 +20,7 @@ namespace headrace::python {
 enum class NodeKind : int {
   kSequence = 0,  // a list or tuple, or a subclass: (kind, type, children)
   kMapping = 1,   // a mapping: (kind, type, keys, children)
-  kArray = 2,     // a NumPy array: (kind, type, dtype, shape)
+  kArray = 2,     // a NumPy array: (kind, type, dtype, shape, whether only strides that torch knows will do)
   kFloat = 3,     // a Python float, stored as float64
   kInt = 4,       // a Python int, stored as int64
   kBool = 5,
@@ -51,7 +51,8 @@ class SampleTemplate {
     std::vector<pybind11::ssize_t> shape;
     size_t row_bytes = 0;
     size_t leaf = 0;
-    bool flexible = false;  // scalars of one type may differ in dtype: records, dates
+    bool torch_strides = false;  // kArray: neither negative nor between two elements
+    bool flexible = false;       // scalars of one type may differ in dtype: records, dates
   };
 
   const Node& root() const { return root_; }

@@ -15,6 +15,12 @@ namespace headrace::python {
 
 inline bool IsArray(PyObject* object) { return pybind11::detail::npy_api::get().PyArray_Check_(object); }
 
+// An array that is nothing more than that: a subclass may have, say, a mask.
+inline bool IsExactArray(PyObject* object) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) ==
+         reinterpret_cast<PyObject*>(pybind11::detail::npy_api::get().PyArray_Type_);
+}
+
 inline bool SameType(const SampleTemplate::Node& node, PyObject* sample) {
   return reinterpret_cast<PyObject*>(Py_TYPE(sample)) == node.type.ptr();
 }
@@ -28,6 +34,9 @@ inline bool ArrayFits(const SampleTemplate::Node& node, PyObject* array) {
     if (proxy->dimensions[i] != node.shape[i]) {
       return false;
     }
+    if (node.torch_strides && (proxy->strides[i] < 0 || proxy->strides[i] % node.dtype.itemsize() != 0)) {
+      return false;
+    }
   }
   return proxy->descr == node.dtype.ptr() ||
          pybind11::detail::npy_api::get().PyArray_EquivTypes_(proxy->descr, node.dtype.ptr());
@@ -35,15 +44,12 @@ inline bool ArrayFits(const SampleTemplate::Node& node, PyObject* array) {
 
 // None for a tensor without an array of its own: Python collates those, or says what is wrong with them.
 inline pybind11::object TensorToArray(const SampleTemplate::Node& node, PyObject* tensor) {
-  pybind11::object object = pybind11::reinterpret_borrow<pybind11::object>(tensor);
+  const auto object = pybind11::reinterpret_borrow<pybind11::object>(tensor);
   try {
     if (node.to_array) {
       return node.to_array(object);
     }
-    if (pybind11::hasattr(object, "detach")) {
-      object = object.attr("detach")();
-    }
-    return object.attr("numpy")();
+    return object.attr("numpy")();  // raises for one that requires a gradient, or has other elements than its memory
   } catch (const pybind11::error_already_set& error) {
     if (error.matches(PyExc_Exception)) {
       return pybind11::none();

@@ -1,6 +1,7 @@
 #include "python/bindings/sample_writer.h"
 
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #include "python/bindings/gil.h"
@@ -34,7 +35,12 @@ bool SampleWriter::Publish() {
   try {
     const BatchLayout& layout =
         template_->LayoutFor(claim_.rows, producer_->DataOffset(claim_), producer_->arena().slot_bytes());
-    if (!producer_->PublishLayout(claim_, layout.bytes())) {
+    std::optional<bool> published = producer_->TryPublishLayout(claim_, layout.bytes());
+    if (!published) {  // this may take as long as the consumer is away
+      const GilReleased released;
+      published = producer_->PublishLayout(claim_, layout.bytes());
+    }
+    if (!*published) {
       return false;
     }
     layout_ = &layout;
@@ -76,7 +82,7 @@ void SampleWriter::RequireFilled() const {
 
 bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample, uint32_t row) {
   if (node.kind == NodeKind::kArray) {
-    return IsArray(sample) && WriteArray(node, sample, RowOf(node, row));
+    return (IsExactArray(sample) || SameType(node, sample)) && WriteArray(node, sample, RowOf(node, row));
   }
   if (!SameType(node, sample)) {
     // A number or tensor may be the array that was handed out as its place.
@@ -109,7 +115,11 @@ bool SampleWriter::WriteNode(const SampleTemplate::Node& node, PyObject* sample,
     case NodeKind::kInt: {
       const long long value = PyLong_AsLongLong(sample);
       if (value == -1 && PyErr_Occurred() != nullptr) {
-        throw py::error_already_set();
+        if (PyErr_ExceptionMatches(PyExc_OverflowError) == 0) {
+          throw py::error_already_set();
+        }
+        PyErr_Clear();  // the collate function says what becomes of it
+        return false;
       }
       std::memcpy(place, &value, sizeof(value));
       return true;

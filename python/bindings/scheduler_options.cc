@@ -33,8 +33,8 @@ IndexOrder OrderOf(const std::string& name) {
 }
 
 Collation CollationOf(const std::optional<std::string>& name) {
-  constexpr std::pair<std::string_view, Collation> kCollations[] = {
-      {"whole", Collation::kWhole}, {"split", Collation::kSplit}, {"adaptive", Collation::kAdaptive}};
+  constexpr std::pair<std::string_view, Collation> kCollations[] = {{"whole", Collation::kWhole},
+                                                                    {"split", Collation::kSplit}};
   if (!name) {
     return Collation::kNone;
   }
@@ -43,7 +43,7 @@ Collation CollationOf(const std::optional<std::string>& name) {
       return collation;
     }
   }
-  Throw<InvalidArgument>("collate: expected None, whole, split or adaptive, got '", *name, "'");
+  Throw<InvalidArgument>("collate: expected None, whole or split, got '", *name, "'");
 }
 
 // Takes the options out of the arguments one by one.
@@ -89,7 +89,9 @@ SchedulerOptions SchedulerOptionsOf(const py::kwargs& keywords) {
   arguments.Take("dataset_length", &options.arena.dataset_length);
   arguments.Take("seed", &options.arena.seed);
   arguments.Take("slot_count", &options.arena.slot_count);
+  arguments.Take("fewest_slots", &options.arena.fewest_slots);
   arguments.Take("slot_bytes", &options.arena.slot_bytes);
+  arguments.Take("recheck_ms", &options.arena.recheck_ms);
   arguments.Take("trace_events", &options.arena.trace_events);
   arguments.Take("batch_size", &options.batch_size);
   arguments.Take("drop_last", &options.drop_last);

@@ -157,6 +157,9 @@ void BindTensor(py::module_& m) {
       .def(
           "dtype", [](const LoDTensor& self) { return std::string(DataTypeName(self.dtype())); },
           "NumPy's name of the element type.")
+      .def(
+          "_assign", [](LoDTensor& self, const LoDTensor& other) { self = other; }, py::arg("other"),
+          "Becomes the other one, LoD included, and shares its memory.")
       .def("_is_initialized", &LoDTensor::initialized, "Whether the tensor holds data.")
       .def(
           "lod", [](const LoDTensor& self) { return self.lod(); }, "The LoD as offsets, a list of lists.")

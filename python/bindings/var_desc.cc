@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "framework/errors.h"
+#include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/ddim_caster.h"
 #include "python/bindings/program.h"
@@ -46,6 +47,25 @@ void SetReaderSpecs(const VarHandle& self, const std::vector<SpecTuple>& specs) 
   self.edit().reader = std::move(reader);
 }
 
+py::dict VarAttrs(const VarHandle& self) {
+  py::dict attrs;
+  for (const auto& [name, value] : self.get().attrs) {
+    attrs[py::str(name)] = AttributeToPython(value);
+  }
+  return attrs;
+}
+
+// Only what differs counts as a change of the program.
+void SetVarAttrs(const VarHandle& self, const py::dict& attrs) {
+  AttributeMap map;
+  for (const auto& [name, value] : attrs) {
+    map[name.cast<std::string>()] = AttributeFromPython(value);
+  }
+  if (map != self.get().attrs) {
+    self.edit().attrs = std::move(map);
+  }
+}
+
 // Defines a property of a VarDesc whose setter marks the program as changed.
 template <typename Get, typename Set>
 void Property(py::class_<VarHandle>& cls, const char* name, Get get, Set set) {
@@ -82,6 +102,7 @@ void BindVarDesc(py::module_& m) {
   Property(
       cls, "is_parameter", [](const VarDesc& v) { return v.is_parameter; },
       [](VarDesc& v, bool value) { v.is_parameter = value; });
+  cls.def_property("attrs", &VarAttrs, &SetVarAttrs, "What else belongs to it, and is stored with it; a copy.");
   cls.def_property("reader_specs", &ReaderSpecs, &SetReaderSpecs);
 }
 

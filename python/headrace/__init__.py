@@ -12,6 +12,7 @@ Here is the loader, and what it shares with the framework. The sub-packages are 
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import headrace._cpu as _cpu
@@ -21,6 +22,8 @@ if _missing := _cpu.missing():
         f"headrace was compiled for {_cpu.MARCH}, but this processor lacks {_missing}. "
         "Rebuild it for any x86-64 processor: pip install . --config-settings=cmake.define.HEADRACE_MARCH=x86-64"
     )
+if os.path.isdir(os.path.join(_folder := os.path.dirname(_cpu.__file__), "glibc-hwcaps")):
+    _cpu.load_kernels(_folder)
 
 from headrace import errors
 from headrace._core import LoDTensor

@@ -1,5 +1,6 @@
-"""What this processor lacks of the instruction set that the kernels were compiled for."""
+"""What this processor lacks of the instruction sets that the kernels were compiled for; the choice among them."""
 
 MARCH: str
 
 def missing() -> str: ...
+def load_kernels(package: str) -> str: ...

@@ -10,9 +10,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import headrace._core as _core
+
 __all__ = ["get_cmake_dir", "get_include", "get_lib"]
 
-_PACKAGE = Path(__file__).resolve().parent
+# Where the compiled half is: an editable install keeps it, and all that is installed beside it, apart from this file.
+_PACKAGE = Path(_core.__file__).resolve().parent
 
 
 def get_include() -> str:
