@@ -1,0 +1,23 @@
+"""A chart of the first page, made of the guide's table."""
+
+from __future__ import annotations
+
+import html
+import re
+
+ROW = re.compile(r"^\| (.+?) \| \d+ \| ([\d.]+) \|$", re.MULTILINE)
+HEAD = "| Dataset | Batch | Times as many samples per second |"
+
+
+def chart(guide: str) -> str:
+    """A bar for each row of the table, as HTML within Markdown; static/site.css has its layout."""
+    rows = ROW.findall(guide.partition(HEAD)[2].partition("\n\n")[0])
+    if not rows:
+        raise ValueError("the guide has no table of figures")
+    longest = max(float(value) for _, value in rows)
+    parts = ['<div class="bars">']
+    for name, value in rows:
+        width = 80 * float(value) / longest
+        parts.append(f"<span>{html.escape(name.replace('`', ''))}</span>")
+        parts.append(f'<span><i style="width:{width:.1f}%"></i>{value} ×</span>')
+    return "\n".join([*parts, "</div>"])
