@@ -37,7 +37,7 @@ import torch
 from loader_benchmark import Contestant, installed
 from torch.utils import data
 
-from headrace.data._random import place_key, seed_generators
+from headrace.data._randomness.records import place_key, seed_generators
 from headrace.torch import DataLoader
 
 WORDS = ["water", "wheel", "mill", "stream", "gate", "stone", "flour", "channel", "river", "turns", "slowly", "again"]
@@ -156,12 +156,18 @@ def jpegs(folder: Path) -> Any:
     return Jpegs(paths)
 
 
-def hdf5(folder: Path) -> Any:
+def hdf5(folder: Path, rows_per_chunk: int | None = None) -> Any:
     rng = np.random.default_rng(0)
+    chunks = None if rows_per_chunk is None else (rows_per_chunk, 3, 32, 32)
     with importlib.import_module("h5py").File(folder / "data.h5", "w") as file:
-        file["images"] = rng.random((8_000, 3, 32, 32), np.float32)
+        file.create_dataset("images", data=rng.random((8_000, 3, 32, 32), np.float32), chunks=chunks)
         file["labels"] = rng.integers(0, 10, 8_000)
     return Hdf5(folder / "data.h5", 8_000)
+
+
+def chunked_hdf5(folder: Path) -> Any:
+    """Each look-up of a row reads all 64 of its chunk."""
+    return hdf5(folder, rows_per_chunk=64)
 
 
 def parquet(folder: Path) -> Any:
@@ -194,6 +200,17 @@ def tars(folder: Path) -> Any:
     return TarStream(paths)
 
 
+def webdataset(folder: Path) -> Any:
+    library = importlib.import_module("webdataset")
+    rng = np.random.default_rng(0)
+    urls = [str(folder / f"{shard}.tar") for shard in range(8)]
+    for url in urls:
+        with library.TarWriter(url) as archive:
+            for i in range(500):
+                archive.write({"__key__": f"{i:05}", "npy": rng.random((3, 32, 32), np.float32), "cls": i % 10})
+    return library.WebDataset(urls, shardshuffle=False).decode().to_tuple("npy", "cls")
+
+
 def tensors(folder: Path) -> Any:
     return data.TensorDataset(torch.rand(40_000, 3, 16, 16), torch.arange(40_000))
 
@@ -223,9 +240,11 @@ CASES = [
     Case("Hugging Face", hugging_face, 64, ("datasets",), shuffle=True),
     Case("JPEG", jpegs, 32, ("PIL", "torchvision"), shuffle=True, length=3),
     Case("HDF5", hdf5, 64, ("h5py",), shuffle=True),
+    Case("HDF5, chunks", chunked_hdf5, 64, ("h5py",), shuffle=True, length=3),
     Case("Parquet", parquet, 64, ("pyarrow",)),
     Case("text", texts, 32, ("tokenizers",), shuffle=True, collate_fn=pad),
     Case("tar", tars, 64),
+    Case("webdataset", webdataset, 64, ("webdataset",)),
     Case("tensors", tensors, 64, shuffle=True),
     Case("tensors, no workers", tensors, 64, shuffle=True, workers=0),
 ]
@@ -303,7 +322,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--case", action="append", choices=names, help="which cases to run (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="worker processes of each loader (default: 2)")
     parser.add_argument("--rounds", type=int, default=7, help="rounds to take the median of (default: 7)")
-    parser.add_argument("--seconds", type=float, default=1, help="the most that a run takes; JPEG: thrice (default: 1)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=1,
+        help="the most that a run takes; JPEG and HDF5 in chunks: thrice (default: 1)",
+    )
     parser.add_argument("--warm-up", type=int, default=6, help="batches of each run that are not counted (default: 6)")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too; - for standard output only")
     return parser.parse_args()

@@ -1,10 +1,18 @@
-"""The examples in the documents run as printed: each document's, from top to bottom, in one namespace."""
+"""The examples in the documents run as printed: each document's, from top to bottom, in one namespace.
+
+Those whose first line names a file are programs, which other tests start.
+"""
 
 from __future__ import annotations
 
+import ast
 import gc
+import importlib.util
 import multiprocessing
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,11 +39,29 @@ def names() -> Iterator[dict[str, Any]]:
     assert not multiprocessing.active_children()
 
 
+# What examples may use that need not be installed.
+OPTIONAL = {"accelerate", "datasets", "h5py", "jax", "lightning", "pyarrow", "torch", "transformers", "zarr"}
+PROGRAM = re.compile(r"# \w+\.py\n")
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def skip_without(source: str) -> None:
+    """Skips a test where something that the source imports is not installed."""
+    for node in ast.walk(ast.parse(source)):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        modules += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        for module in modules:
+            name = "torch" if module == "headrace.torch" else module.partition(".")[0]
+            if name in OPTIONAL and importlib.util.find_spec(name) is None:
+                pytest.skip(f"{name} is not installed")
+
+
 def run_examples(document: str, names: dict[str, Any]) -> None:
     text = (ROOT / document).read_text("utf-8")
-    blocks = list(re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    blocks = [block for block in BLOCK.finditer(text) if not PROGRAM.match(block[1])]
     assert blocks
     for block in blocks:
+        skip_without(block[1])
         # With the lines of the document, for tracebacks.
         source = "\n" * text[: block.start(1)].count("\n") + block[1]
         exec(compile(source, str(ROOT / document), "exec"), names)
@@ -49,9 +75,63 @@ def test_the_readme(names: dict[str, Any]) -> None:
     assert names["reader"].stats()["batches"] == -(-1000 // 32)
 
 
+def test_the_readmes_figures_are_the_guides() -> None:
+    """Its small table has some of the guide's rows."""
+    readme, guide = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/guide.md"))
+    head, _, values = re.findall(r"^\|(.*)\|$", readme, re.MULTILINE)[:3]
+    shown = [value.strip().removesuffix("×") for value in values.split("|")]
+    names = ["JPEGs", "Sentences", "Hugging Face `datasets`", "HDF5: rows", "Parquet", "`TensorDataset`"]
+    assert len(head.split("|")) == len(names) == len(shown)
+    for name, value in zip(names, shown):
+        (row,) = re.findall(rf"^\| {name}[^|]*\| \d+ \| ([\d.]+) \|$", guide, re.MULTILINE)
+        assert row == value, name
+
+
 def test_the_guide(names: dict[str, Any]) -> None:
     run_examples("docs/guide.md", names)
     losses = names["losses"]
     assert len(losses) == 3 * -(-1000 // 32)
     assert losses[-1] < 0.5 < losses[0]
     assert names["sums"].tolist() == [3, 3]
+
+
+OWN_TESTS = {"guide.md", "wirehead.md"}
+RECIPES = "howto.md"  # each stands alone
+PAGES = sorted(
+    path.name
+    for path in (ROOT / "docs").glob("*.md")
+    if path.name not in {*OWN_TESTS, RECIPES} and not all(map(PROGRAM.match, BLOCK.findall(path.read_text("utf-8"))))
+)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page(page: str, names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_examples(f"docs/{page}", names)
+
+
+def recipes() -> dict[str, str]:
+    """By its title, the source of each, at its lines of the page."""
+    text = (ROOT / "docs" / RECIPES).read_text("utf-8")
+    found = {}
+    for section in re.finditer(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE):
+        source = ""
+        for block in BLOCK.finditer(text, section.start(2), section.end(2)):
+            if not PROGRAM.match(block[1]):
+                source += "\n" * (text[: block.start(1)].count("\n") - source.count("\n")) + block[1]
+        if source:
+            found[section[1]] = source
+    return found
+
+
+@pytest.mark.parametrize("title", recipes())
+def test_a_recipe(title: str, tmp_path: Path) -> None:
+    """In a process of its own, as they import what others had better not find imported."""
+    source = recipes()[title]
+    skip_without(source)
+    (tmp_path / "recipe.py").write_text(source)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "recipe.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr

@@ -160,15 +160,31 @@ def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
     assert circle({name: graph[name] & inside for name in inside}) == []
 
 
-SHARED = {"headrace._core", "headrace._weak_collections", "headrace.errors"}
+def test_no_folders_import_one_another_in_a_circle() -> None:
+    graph = import_graph(installed())
+    rooms: dict[str, set[str]] = {}
+    for name in graph:
+        if name.startswith("headrace.data."):
+            room = rooms.setdefault(name.split(".")[2], set())
+            room |= {other.split(".")[2] for other in graph[name] if other.startswith("headrace.data.")}
+    assert {"_samples", "_datasets", "_workers", "_iteration"} <= set(rooms)
+    assert circle({room: others - {room} for room, others in rooms.items()}) == []
+
+
+SHARED = {"headrace._core", "headrace._traced", "headrace._weak_collections", "headrace.errors"}
 
 
 @pytest.mark.parametrize(
     ("package", "others"),
     [
         ("headrace.data", set()),
-        ("headrace.fluid", set()),
-        ("headrace.torch", {f"headrace.data{module}" for module in ("", "._batch_tree", "._config", "._tensors")}),
+        ("headrace.fluid", {"headrace.reader"}),
+        ("headrace.reader", {"headrace.data"}),
+        (
+            "headrace.torch",
+            {"headrace.data", "headrace.data._config", "headrace.data._iteration.iterator"}
+            | {f"headrace.data._samples.{module}" for module in ("containers", "describe", "tensors")},
+        ),
         ("headrace.wirehead", {"headrace", "headrace.data", "headrace.fluid"}),
     ],
 )
