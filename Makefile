@@ -24,7 +24,7 @@ FUZZ_PACKAGES := clang libclang-rt-14-dev
 FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch-suite docs style lint format sanitize soak fuzz benchmark wheel wheels clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch-suite docs style lint format sanitize soak fuzz bench wheel wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -150,8 +150,24 @@ fuzz: fuzz-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECO
 	cmake --build build/fuzz --parallel $(JOBS)
 	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --tests-regex '^fuzz_'
 
-benchmark: test-cpp ## the benchmarks that need no other loader; see tests/benchmarks
-	$(BUILD)/tests/benchmarks/shared_memory_benchmark
+# The other loaders live in an environment of their own, which falls back on what .venv has. What cannot be installed is
+# named, and tried again the next time.
+BENCH := build/bench/venv
+$(BENCH)/.peers: requirements/bench.txt | install
+	$(BIN)/python -m venv $(BENCH)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(BENCH)/lib/python3*/site-packages)/headrace.pth
+	@missing=""; for package in $$(grep -v '^#' $<); do \
+	  echo "installing $$package into $(BENCH)"; \
+	  $(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 $$package || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ]; then echo "left out, since they could not be installed:$$missing"; else touch $@; fi
+
+# Rows or families of rows; `tests/benchmarks/run.py --help` lists them. BENCH_PYTHON: an interpreter that has the loaders.
+ROWS ?=
+BENCH_PYTHON ?=
+BENCH_OPTIONS ?=
+bench: $(if $(BENCH_PYTHON),,$(BENCH)/.peers) ## Headrace and other loaders at the same work, as a page in build/bench: ROWS="tiny images", BENCH_OPTIONS=--quick
+	$(or $(BENCH_PYTHON),$(BENCH)/bin/python) tests/benchmarks/run.py $(ROWS) $(BENCH_OPTIONS)
 
 wheel: $(VENV)/.build-tools ## a wheel in dist/
 	$(BIN)/python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist . --config-settings=build-dir=$(BUILD)
