@@ -41,7 +41,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "Compressor": _QUANTISED,
         "HDFSClient": _HDFS,
         "QuantizeTranspiler": _QUANTISED,
-        "decoder": "use layers.BeamSearchDecoder and dynamic_decode, or layers.DynamicRNN, While and beam_search",
         "distributed_batch_reader": "give headrace.DataLoader shard=(rank, world)",
         "extend_with_decoupled_weight_decay": "use fluid.optimizer.AdamW",
         "int8_inference": _QUANTISED,

@@ -3,10 +3,10 @@
 from typing import Any
 
 from headrace.fluid._refused import refusal
-from headrace.fluid.contrib import layers, memory_usage_calc
+from headrace.fluid.contrib import decoder, layers, memory_usage_calc
 from headrace.fluid.contrib.memory_usage_calc import memory_usage
 
-__all__ = ["layers", "memory_usage", "memory_usage_calc"]
+__all__ = ["decoder", "layers", "memory_usage", "memory_usage_calc"]
 
 
 def __getattr__(name: str) -> Any:
