@@ -7,10 +7,11 @@ from typing import Any
 
 from headrace import errors
 from headrace.fluid import core
+from headrace.fluid.clip import append_error_clip_ops, error_clip_callback, find_error_clips
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, OpRole, Parameter, Program, Variable
 
-__all__ = ["append_backward", "gradients"]
+__all__ = ["append_backward", "calc_gradient", "gradients"]
 
 _FLOATS = (VarType.FP16, VarType.BF16, VarType.FP32, VarType.FP64)
 
@@ -30,7 +31,8 @@ def append_backward(
             parameters, and what is fed, whose ``stop_gradient`` is False; or, if there are no such parameters, all
             variables of the root block that do not stop gradients.
         no_grad_set: variables that gradients do not pass.
-        callbacks, checkpoints: Fluid's; None.
+        callbacks: None, or ``[clip.error_clip_callback]``, to clip the gradients of what has an ``error_clip``.
+        checkpoints: Fluid's; None.
 
     Returns:
         (parameter, its gradient) for each parameter that the loss depends on. The gradient of any other variable that
@@ -41,14 +43,20 @@ def append_backward(
             nothing in ``parameter_list`` can have a gradient.
         FailedPrecondition: without ``parameter_list``, the program comes from bytes that do not say how its parameters
             are trained.
-        Unimplemented: an operator on the way has no gradient; there are callbacks or checkpoints.
+        Unimplemented: an operator on the way has no gradient; there are other callbacks, or checkpoints.
     """
     if not isinstance(loss, Variable):
         raise errors.TypeMismatch(f"append_backward: the loss has to be a Variable, got {type(loss).__name__}")
-    for what, value in (("callbacks", callbacks), ("checkpoints", checkpoints)):
-        if value:
-            raise errors.Unimplemented(f"append_backward: {what} has to be None, got {value!r}")
+    if checkpoints:
+        raise errors.Unimplemented(f"append_backward: checkpoints has to be None, got {checkpoints!r}")
+    for callback in callbacks or ():
+        if callback is not error_clip_callback:
+            raise errors.Unimplemented(
+                f"append_backward: callbacks may be None or [clip.error_clip_callback], got {callback!r}"
+            )
     program = loss.block.program
+    clips = find_error_clips(program) if callbacks else {}
+    blocks, ops = program.num_blocks, len(program.global_block().ops)
     no_grad = {item.name if isinstance(item, Variable) else item for item in no_grad_set or ()}
     others: list[str] = []
     if parameter_list is None:
@@ -61,6 +69,7 @@ def append_backward(
     with program._role_guard(OpRole.BACKWARD):
         pairs = core.append_backward(program.desc, loss.name, names + others, no_grad)
         program._sync_with_desc()
+        append_error_clip_ops(program, clips, blocks, ops)
     root = program.global_block()
     wanted = set(names)
     return [(root.var(name), root.var(gradient)) for name, gradient in pairs if name in wanted]  # type: ignore[misc]
@@ -242,3 +251,6 @@ def _weighted_sum(block: Block, targets: list[Variable], weights: Sequence[Varia
     total = block.create_var(dtype=sums[0].dtype)
     block.append_op("sum", {"X": sums}, {"Out": total})
     return total
+
+
+calc_gradient = gradients  # its name before Fluid 1.6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from headrace import errors
 from headrace.fluid._stored import stored
@@ -22,6 +23,7 @@ __all__ = [
     "GradientClipByValue",
     "append_error_clip_ops",
     "append_gradient_clip_ops",
+    "error_clip_callback",
     "find_error_clips",
     "set_gradient_clip",
 ]
@@ -252,6 +254,13 @@ def append_error_clip_ops(program: Program, clips: ErrorClips, first_block: int,
     _clip_errors(program.global_block(), first_op, clips.get(0, {}))
     for block in program.blocks[first_block:]:
         _clip_errors(block, 0, clips.get(block.parent_idx, {}))
+
+
+def error_clip_callback(block: Block, context: Any = None) -> None:
+    """Clips what the last operator of ``block`` computes, if it is the gradient of a variable with an ``error_clip``.
+    To be given to ``backward.append_backward`` as a callback, as ``minimize`` does by itself.
+    """
+    _clip_errors(block, len(block.ops) - 1, find_error_clips(block.program).get(block.idx, {}))
 
 
 def _clip_errors(block: Block, first_op: int, clips: dict[str, ErrorClipByValue]) -> None:

@@ -58,9 +58,12 @@ class BuildStrategy(_Strategy):
         Customized = 2
 
     _defaults: ClassVar[Mapping[str, Any]] = {
+        "async_mode": False,
+        "cache_runtime_context": False,
         "debug_graphviz_path": "",
         "enable_auto_fusion": False,
         "enable_backward_optimizer_op_deps": True,
+        "enable_data_balance": False,
         "enable_inplace": False,
         "enable_sequential_execution": False,
         "fuse_all_optimizer_ops": False,

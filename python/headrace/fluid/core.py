@@ -33,17 +33,23 @@ from headrace._core import (
     replace_files,
 )
 from headrace.errors import EOFException, QueueClosedError
+from headrace.errors import HeadraceError as EnforceNotMet
 
 __all__ = [
+    "NO_GPU",
     "BlockDesc",
     "CPUPlace",
+    "CUDAPinnedPlace",
+    "CUDAPlace",
     "EOFException",
+    "EnforceNotMet",
     "Executor",
     "FileSetLock",
     "LoDTensor",
     "LoDTensorArray",
     "LoDTensorBlockingQueue",
     "OpDesc",
+    "OpRole",
     "PreparedProgram",
     "ProgramDesc",
     "PyFunction",
@@ -58,11 +64,13 @@ __all__ = [
     "convert_dtype",
     "dtype_name",
     "exact_float",
+    "get_cuda_device_count",
     "get_fetch_variable",
     "init_lod_tensor_blocking_queue",
     "is_compiled_with_cuda",
     "load_op_library",
     "op_info",
+    "op_proto_and_checker_maker",
     "op_types",
     "read_tensors",
     "replace_files",
@@ -160,6 +168,40 @@ def exact_float(value: Any, what: str) -> float:
     return number
 
 
+class OpRole(enum.IntFlag):
+    """What an operator is in a program for: its attribute "op_role". The numbers are Fluid's."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZE = 2
+    LR_SCHED = 16
+    LOSS = 256
+
+    Forward = FORWARD
+    Backward = BACKWARD
+    Optimize = OPTIMIZE
+    LRSched = LR_SCHED
+    Loss = LOSS
+
+
+class op_proto_and_checker_maker:
+    """Where Fluid's programs look for the roles of operators and the names of the attributes that say them."""
+
+    OpRole = OpRole
+
+    @staticmethod
+    def kOpRoleAttrName() -> str:
+        return "op_role"
+
+    @staticmethod
+    def kOpRoleVarAttrName() -> str:
+        return "op_role_var"
+
+    @staticmethod
+    def kOpNameScopeAttrName() -> str:
+        return "op_namescope"
+
+
 def set_feed_variable(scope: Scope, tensor: LoDTensor, var_name: str, index: int) -> None:
     """Puts ``tensor`` where the operators ``feed`` whose list is ``var_name`` find column ``index``."""
     variable = scope.var(var_name)
@@ -189,6 +231,11 @@ def is_compiled_with_cuda() -> bool:
     return False
 
 
+def get_cuda_device_count() -> int:
+    """0."""
+    return 0
+
+
 class CPUPlace:
     """Where tensors live and operators run. There is one place so far."""
 
@@ -200,6 +247,24 @@ class CPUPlace:
 
     def __hash__(self) -> int:
         return hash(CPUPlace)
+
+
+#: Why a place is refused.
+NO_GPU = "kernels run on the CPU only: use fluid.CPUPlace(), for example if fluid.is_compiled_with_cuda() is False"
+
+
+class CUDAPlace:
+    """A GPU, of which there is none: to make one raises Unimplemented."""
+
+    def __init__(self, id: int = 0) -> None:
+        raise errors.Unimplemented(f"{type(self).__name__}({id}): {NO_GPU}")
+
+
+class CUDAPinnedPlace:
+    """Memory for copies to a GPU, of which there is none: to make one raises Unimplemented."""
+
+    def __init__(self) -> None:
+        raise errors.Unimplemented(f"{type(self).__name__}(): {NO_GPU}")
 
 
 class LoDTensorArray(list[LoDTensor]):

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace import errors
-from headrace.fluid.core import CPUPlace, is_compiled_with_cuda
+from headrace.fluid.core import (
+    NO_GPU,
+    CPUPlace,
+    CUDAPinnedPlace,
+    CUDAPlace,
+    get_cuda_device_count,
+    is_compiled_with_cuda,
+)
+from headrace.fluid.framework import in_dygraph_mode
 
 __all__ = [
     "CUDAPinnedPlace",
@@ -21,22 +29,6 @@ __all__ = [
     "in_dygraph_mode",
     "is_compiled_with_cuda",
 ]
-
-_NO_GPU = "kernels run on the CPU only: use fluid.CPUPlace(), for example if fluid.is_compiled_with_cuda() is False"
-
-
-class CUDAPlace:
-    """A GPU, of which there is none: to make one raises Unimplemented."""
-
-    def __init__(self, id: int = 0) -> None:
-        raise errors.Unimplemented(f"{type(self).__name__}({id}): {_NO_GPU}")
-
-
-class CUDAPinnedPlace:
-    """Memory for copies to a GPU, of which there is none: to make one raises Unimplemented."""
-
-    def __init__(self) -> None:
-        raise errors.Unimplemented(f"{type(self).__name__}(): {_NO_GPU}")
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
@@ -57,17 +49,12 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
     """Raises Unimplemented: there is no GPU."""
-    raise errors.Unimplemented(f"cuda_places(): {_NO_GPU}")
+    raise errors.Unimplemented(f"cuda_places(): {NO_GPU}")
 
 
 def cuda_pinned_places(device_count: int | None = None) -> list[CUDAPinnedPlace]:
     """Raises Unimplemented: there is no GPU."""
-    raise errors.Unimplemented(f"cuda_pinned_places(): {_NO_GPU}")
-
-
-def get_cuda_device_count() -> int:
-    """0."""
-    return 0
+    raise errors.Unimplemented(f"cuda_pinned_places(): {NO_GPU}")
 
 
 @contextlib.contextmanager
@@ -78,10 +65,5 @@ def device_guard(device: str | None = None) -> Iterator[None]:
         Unimplemented: another device.
     """
     if device not in (None, "cpu"):
-        raise errors.Unimplemented(f"device_guard({device!r}): {_NO_GPU}")
+        raise errors.Unimplemented(f"device_guard({device!r}): {NO_GPU}")
     yield
-
-
-def in_dygraph_mode() -> bool:
-    """Whether layers are run as they are called: no, they are added to a program."""
-    return False

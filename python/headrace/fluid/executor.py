@@ -57,6 +57,30 @@ def as_numpy(tensor: LoDTensor) -> np.ndarray:
     return np.asarray(tensor)
 
 
+def _fetch_var(name: str | Variable, scope: Scope | None = None, return_numpy: bool = True) -> np.ndarray | LoDTensor:
+    """What a scope's variable holds. Fluid's programs use it.
+
+    Args:
+        scope: None: the global one.
+
+    Raises:
+        NotFound: the scope has no such variable.
+    """
+    name = name.name if isinstance(name, Variable) else name
+    variable = (global_scope() if scope is None else scope).find_var(name)
+    if variable is None:
+        raise errors.NotFound(
+            f"the scope has no variable '{name}': has the program run, and does the variable persist?"
+        )
+    tensor = variable.get_tensor()
+    return as_numpy(tensor) if return_numpy else tensor
+
+
+def _as_lodtensor(data: Any, place: CPUPlace | None = None) -> LoDTensor:
+    """A tensor of what ``np.asarray`` makes an array of. Fluid's programs use it."""
+    return LoDTensor.from_numpy(np.asarray(data), copy=True)
+
+
 class _Cache:
     """Prepared programs, by what they depend on. Keeps neither programs nor scopes alive, and of each program only the
     latest revision. Thread-safe."""

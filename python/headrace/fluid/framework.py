@@ -7,7 +7,6 @@ program is one thread's work; a finished one may be run by any thread.
 from __future__ import annotations
 
 import contextlib
-import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
@@ -16,7 +15,8 @@ import numpy as np
 from headrace import errors
 from headrace.fluid import core, unique_name
 from headrace.fluid._variable import Operator, Parameter, Variable, grad_var_name
-from headrace.fluid.core import VarType
+from headrace.fluid.core import CPUPlace, OpRole, VarType
+from headrace.fluid.core import convert_dtype as convert_np_dtype_to_dtype_
 
 if TYPE_CHECKING:
     from headrace.fluid.clip import ErrorClipByValue, GradientClipBase
@@ -24,20 +24,26 @@ if TYPE_CHECKING:
     from headrace.fluid.regularizer import WeightDecayRegularizer
 
 __all__ = [
+    "GRAD_VAR_SUFFIX",
     "Block",
     "OpRole",
     "Operator",
     "Parameter",
     "Program",
     "Variable",
+    "convert_np_dtype_to_dtype_",
     "default_main_program",
     "default_startup_program",
     "grad_var_name",
+    "in_dygraph_mode",
     "name_scope",
     "program_guard",
     "switch_main_program",
     "switch_startup_program",
 ]
+
+#: What Fluid puts after the name of a variable for that of its gradient.
+GRAD_VAR_SUFFIX = "@GRAD"
 
 #: An executor refuses blocks that lie deeper.
 _MAX_BLOCK_DEPTH = 64
@@ -69,16 +75,6 @@ def _slots(slots: Mapping[str, SlotValue] | None, op_type: str) -> dict[str, lis
         if items:
             out[slot] = _names(items)
     return out
-
-
-class OpRole(enum.IntFlag):
-    """What an operator is in a program for: its attribute "op_role". The numbers are Fluid's."""
-
-    FORWARD = 0
-    BACKWARD = 1
-    OPTIMIZE = 2
-    LR_SCHED = 16
-    LOSS = 256
 
 
 class Block:
@@ -445,11 +441,32 @@ class Program:
                 copy.vars[name] = var._copy_to(copy) if hasattr(var, "_copy_to") else _copy_variable(var, copy)
         if for_test:
             program._drop_backward()
-            for block in program.blocks:
-                for op in list(block.ops):
-                    if op.has_attr("is_test"):
-                        op._set_attr("is_test", True)
+            program._set_is_test()
         return program
+
+    def _inference_optimize(self, prune_read_op: bool = True) -> Program:
+        """A copy that computes as in inference and keeps all operators, but those that read if ``prune_read_op``: what
+        they read is to be fed.
+        """
+        program = self.clone()
+        root = program.global_block()
+        readers = {var.name for var in root.vars.values() if var.type == VarType.READER} if prune_read_op else set()
+        for index in range(len(root.ops) - 1, -1, -1):
+            op = root.ops[index]
+            if not readers.isdisjoint((*op.input_arg_names, *op.output_arg_names)):
+                root._remove_op(index)
+        for name in readers:
+            root._remove_var(name)
+        if readers:
+            program._feed_sources = {}
+        program._set_is_test()
+        return program
+
+    def _set_is_test(self) -> None:
+        for block in self.blocks:
+            for op in block.ops:
+                if op.has_attr("is_test"):
+                    op._set_attr("is_test", True)
 
     def _drop_backward(self) -> None:
         for block in self.blocks:
@@ -514,6 +531,16 @@ class Program:
 
     def __repr__(self) -> str:
         return self.to_string()
+
+
+def in_dygraph_mode() -> bool:
+    """Whether layers are run as they are called: no, they are added to a program."""
+    return False
+
+
+def _current_expected_place() -> CPUPlace:
+    """Fluid's name for where operators run."""
+    return CPUPlace()
 
 
 def _copy_variable(var: Variable, block: Block) -> Variable:

@@ -23,7 +23,7 @@ from headrace.fluid import core
 from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
 from headrace.fluid._program_state import load, load_program_state, save, set_program_state
 from headrace.fluid.core import LoDTensor, Scope, VarType
-from headrace.fluid.executor import Executor, global_scope
+from headrace.fluid.executor import Executor, _fetch_var, global_scope
 from headrace.fluid.framework import Parameter, Program, Variable, default_main_program
 from headrace.fluid.reader import DataLoader, PyReader
 from headrace.reader import (
@@ -50,6 +50,8 @@ __all__ = [
     "chain",
     "compose",
     "firstn",
+    "get_parameter_value",
+    "get_parameter_value_by_name",
     "is_parameter",
     "is_persistable",
     "load",
@@ -101,6 +103,20 @@ def _select(
 def _check_executor(executor: Executor) -> None:
     if not isinstance(executor, Executor):
         raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
+
+
+def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
+    """What the parameter is in the global scope. TypeMismatch if ``para`` is none."""
+    if not is_parameter(para):
+        raise errors.TypeMismatch(f"get_parameter_value: '{para.name}' is no parameter")
+    _check_executor(executor)
+    return np.array(_fetch_var(para))
+
+
+def get_parameter_value_by_name(name: str, executor: Executor, program: Program | None = None) -> np.ndarray:
+    """``get_parameter_value`` of the parameter of that name, of the main program unless another is given."""
+    program = default_main_program() if program is None else program
+    return get_parameter_value(program.global_block().var(name), executor)  # type: ignore[arg-type]
 
 
 def _values(variables: Sequence[Variable], scope: Scope) -> dict[str, LoDTensor]:

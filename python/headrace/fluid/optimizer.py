@@ -16,9 +16,8 @@ from headrace.fluid._refused import refusal
 from headrace.fluid.backward import append_backward, trained_parameters
 from headrace.fluid.clip import (
     GradientClipBase,
-    append_error_clip_ops,
     append_gradient_clip_ops,
-    find_error_clips,
+    error_clip_callback,
 )
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import (
@@ -31,7 +30,7 @@ from headrace.fluid.framework import (
     default_startup_program,
 )
 from headrace.fluid.layer_helper import create_initialized_var
-from headrace.fluid.regularizer import WeightDecayRegularizer
+from headrace.fluid.regularizer import WeightDecayRegularizer, append_regularization_ops
 
 __all__ = [
     "SGD",
@@ -162,11 +161,7 @@ class Optimizer:
                 "append_backward: the program has no trainable parameter. One that Fluid has stored does not say which "
                 "variables are parameters: name those that are to be trained, minimize(loss, parameter_list=[…])"
             )
-        error_clips = find_error_clips(program)
-        blocks, ops = program.num_blocks, len(program.global_block().ops)
-        params_grads = append_backward(loss, parameter_list, no_grad_set, callbacks)
-        with program._role_guard(OpRole.BACKWARD):
-            append_error_clip_ops(program, error_clips, blocks, ops)
+        params_grads = append_backward(loss, parameter_list, no_grad_set, [*(callbacks or ()), error_clip_callback])
         if not params_grads:
             raise errors.InvalidArgument(f"the loss '{loss.name}' depends on no trainable parameter")
         return params_grads
@@ -181,25 +176,13 @@ class Optimizer:
         program = params_grads[0][0].block.program
         startup = default_startup_program() if startup_program is None else startup_program
         with program._role_guard(OpRole.OPTIMIZE):
-            params_grads = self._regularize(append_gradient_clip_ops(params_grads, grad_clip))
+            params_grads = append_gradient_clip_ops(params_grads, grad_clip)
+            params_grads = append_regularization_ops(params_grads, self.regularization)
         updates = []
         for parameter, gradient in params_grads:
             with program._optimized_guard((parameter, gradient)):
                 updates.append(self._update(parameter, gradient, program, startup))
         return updates
-
-    def _regularize(self, params_grads: ParamGrads) -> ParamGrads:
-        out: ParamGrads = []
-        for parameter, gradient in params_grads:
-            regularizer = parameter.regularizer or self.regularization
-            if regularizer is not None:
-                block = gradient.block
-                decay = regularizer(parameter, gradient, block)
-                total = block.create_var(dtype=gradient.dtype, stop_gradient=True)
-                block.append_op("sum", {"X": [gradient, decay]}, {"Out": total})
-                gradient = total
-            out.append((parameter, gradient))
-        return out
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
         """The variable of the learning rate in ``program`` (None: the default main program), to be fetched, say. None

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.fluid._stored import stored
 from headrace.fluid.framework import Block, Parameter, Variable
 
-__all__ = ["L1Decay", "L1DecayRegularizer", "L2Decay", "L2DecayRegularizer", "WeightDecayRegularizer"]
+__all__ = [
+    "L1Decay",
+    "L1DecayRegularizer",
+    "L2Decay",
+    "L2DecayRegularizer",
+    "WeightDecayRegularizer",
+    "append_regularization_ops",
+]
 
 
 class WeightDecayRegularizer:
@@ -53,6 +62,27 @@ class L2DecayRegularizer(WeightDecayRegularizer):
 
     def __str__(self) -> str:
         return f"L2Decay, regularization_coeff={self.regularization_coeff:f}"
+
+
+def append_regularization_ops(
+    parameters_and_grads: Sequence[tuple[Parameter, Variable]], regularization: WeightDecayRegularizer | None = None
+) -> list[tuple[Parameter, Variable]]:
+    """Adds the operators of weight decay; returns the pairs with the gradients that contain it.
+
+    Args:
+        regularization: for parameters that have none of their own.
+    """
+    out = []
+    for parameter, gradient in parameters_and_grads:
+        regularizer = parameter.regularizer or regularization
+        total = gradient
+        if regularizer is not None:
+            block = gradient.block
+            decay = regularizer(parameter, gradient, block)
+            total = block.create_var(dtype=gradient.dtype, stop_gradient=True)
+            block.append_op("sum", {"X": [gradient, decay]}, {"Out": total})
+        out.append((parameter, total))
+    return out
 
 
 L1Decay = L1DecayRegularizer

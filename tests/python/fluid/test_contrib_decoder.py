@@ -86,9 +86,7 @@ def search(context: np.ndarray, embedded: np.ndarray, out: np.ndarray, bias: np.
 def test_a_beam_search_finds_the_most_probable_sequences(exe: fluid.Executor) -> None:
     context = fluid.data("context", [None, WIDTH])
     ids, scores = (fluid.data(name, [None, 1], kind, 2) for name, kind in [("ids", "int64"), ("scores", "float32")])
-    decoder = BeamSearchDecoder(
-        cell_of(context), ids, scores, WORDS, WIDTH, {}, WORDS, False, STEPS, BEAMS, end_id=END
-    )
+    decoder = BeamSearchDecoder(cell_of(context), ids, scores, WORDS, WIDTH, {}, WORDS, False, STEPS, BEAMS, end_id=END)
     decoder.decode()
     found, scored = decoder()
     exe.run(fluid.default_startup_program())

@@ -43,10 +43,16 @@ from headrace.fluid.layers import (
     yolo,
 )
 from headrace.fluid.layers import (
+    device as device,
+)
+from headrace.fluid.layers import (
     metric_op as metric_op,
 )
 from headrace.fluid.layers import (
     sequence_lod as sequence_lod,
+)
+from headrace.fluid.layers import (
+    utils as utils,
 )
 from headrace.fluid.layers.class_losses import *  # noqa: F403
 from headrace.fluid.layers.composed import *  # noqa: F403

@@ -348,7 +348,9 @@ class BeamSearchDecoder:
         of a source, and the words of a sequence.
         """
         if not self._described or len(self._results) < 2:
-            raise errors.FailedPrecondition("BeamSearchDecoder: no block has been described that reads words and scores")
+            raise errors.FailedPrecondition(
+                "BeamSearchDecoder: no block has been described that reads words and scores"
+            )
         return beam_search_decode(self._results["ids"], self._results["scores"], self._beam_size, self._end_id)
 
     def _remember(self, init: InitState) -> Variable:

@@ -1,6 +1,7 @@
 """Layers that Fluid has in its module of contributions."""
 
-from headrace.fluid.contrib.layers import rnn_impl
+from headrace.fluid.contrib.layers import nn, rnn_impl
+from headrace.fluid.contrib.layers.nn import fused_elemwise_activation
 from headrace.fluid.contrib.layers.rnn_impl import BasicGRUUnit, BasicLSTMUnit, basic_gru, basic_lstm
 
-__all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm", "rnn_impl"]
+__all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm", "fused_elemwise_activation", "nn", "rnn_impl"]

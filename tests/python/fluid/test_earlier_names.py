@@ -1,0 +1,138 @@
+"""Names that programs of several versions of Fluid use beside its documented API."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import headrace.fluid as fluid
+from headrace import errors
+from headrace.fluid import core, layers
+
+
+def two_layers() -> tuple[fluid.Variable, fluid.Variable]:
+    x = fluid.data("x", [None, 3])
+    hidden = layers.fc(x, 4, act="tanh")
+    return hidden, layers.mean(layers.fc(hidden, 2))
+
+
+def test_gradients_are_clipped_by_the_callback(exe: fluid.Executor) -> None:
+    hidden, loss = two_layers()
+    hidden._set_error_clip(fluid.clip.ErrorClipByValue(max=1e-3))
+    plain = fluid.default_main_program().clone()
+    fluid.backward.append_backward(plain.global_block().var(loss.name))
+    fluid.backward.append_backward(loss, callbacks=[fluid.clip.error_clip_callback])
+    exe.run(fluid.default_startup_program())
+    name, feed = hidden.name + "@GRAD", {"x": np.ones((2, 3), np.float32)}
+    (clipped,), (whole,) = (exe.run(p, feed, [name]) for p in (fluid.default_main_program(), plain))
+    assert abs(whole).max() > 1e-2
+    np.testing.assert_array_equal(clipped, whole.clip(-1e-3, 1e-3))
+    with pytest.raises(errors.Unimplemented, match=r"callbacks may be None or \[clip.error_clip_callback\]"):
+        fluid.backward.append_backward(loss, callbacks=[print])
+
+
+def test_calc_gradient_is_gradients() -> None:
+    assert fluid.backward.calc_gradient is fluid.backward.gradients
+
+
+def test_what_a_scope_holds(exe: fluid.Executor) -> None:
+    layers.create_parameter([2], "float32", "p", default_initializer=fluid.initializer.Constant(3.0))
+    with pytest.raises(errors.NotFound, match="the scope has no variable 'p'"):
+        fluid.executor._fetch_var("p")
+    exe.run(fluid.default_startup_program())
+    assert fluid.executor._fetch_var("p").tolist() == [3.0, 3.0]
+    assert isinstance(fluid.executor._fetch_var("p", fluid.global_scope(), return_numpy=False), core.LoDTensor)
+    parameter = fluid.default_main_program().global_block().var("p")
+    assert fluid.io.get_parameter_value(parameter, exe).tolist() == [3.0, 3.0]
+    assert fluid.io.get_parameter_value_by_name("p", exe).tolist() == [3.0, 3.0]
+    with pytest.raises(errors.TypeMismatch, match="'x' is no parameter"):
+        fluid.io.get_parameter_value(fluid.data("x", [1]), exe)
+
+
+def test_a_tensor_of_an_array() -> None:
+    array = np.arange(6, dtype=np.int64).reshape(2, 3)
+    tensor = fluid.executor._as_lodtensor(array, core.CPUPlace())
+    array[:] = 0
+    assert np.array(tensor).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_program_for_inference_keeps_all_but_what_reads(exe: fluid.Executor) -> None:
+    reader = layers.py_reader(2, [[-1, 3]], ["float32"])
+    x = layers.read_file(reader)
+    out = layers.dropout(layers.fc(x, 4), 0.5)
+    fluid.optimizer.SGD(0.1).minimize(layers.mean(out))
+    program = fluid.default_main_program()
+    kept = program._inference_optimize(prune_read_op=False)
+    assert [op.type for op in kept.global_block().ops] == [op.type for op in program.global_block().ops]
+    fed = program._inference_optimize()
+    gone = len(program.global_block().ops) - len(fed.global_block().ops)
+    assert [op.type for op in kept.global_block().ops[:gone]] == ["create_double_buffer_reader", "read"]
+    assert [op.type for op in fed.global_block().ops] == [op.type for op in kept.global_block().ops[gone:]]
+    assert all(p.global_block().ops[-1].type == "sgd" for p in (kept, fed))
+    exe.run(fluid.default_startup_program())
+    a, b = (exe.run(fed._prune([out.name], [x.name]), {x.name: np.ones((5, 3), np.float32)}, [out.name]) for _ in "ab")
+    np.testing.assert_array_equal(a[0], b[0])  # nothing is dropped at random
+    assert len(np.unique(a[0], axis=0)) == 1
+
+
+def test_regularization_is_added_to_gradients(exe: fluid.Executor) -> None:
+    w = layers.create_parameter([3], "float32", "w", default_initializer=fluid.initializer.Constant(2.0))
+    v = layers.create_parameter(
+        [3],
+        "float32",
+        attr=fluid.ParamAttr("v", regularizer=fluid.regularizer.L1Decay(0.25)),
+        default_initializer=fluid.initializer.Constant(2.0),
+    )
+    pairs = fluid.backward.append_backward(layers.reduce_sum(w + v))
+    plain = fluid.regularizer.append_regularization_ops(pairs)
+    decayed = dict(fluid.optimizer.append_regularization_ops(pairs, fluid.regularizer.L2Decay(0.1)))
+    exe.run(fluid.default_startup_program())
+    got = exe.run(fetch_list=[dict(plain)[w], dict(plain)[v], decayed[w], decayed[v]])
+    np.testing.assert_allclose([g[0] for g in got], [1.0, 1.25, 1.2, 1.25])
+
+
+def test_two_functions_in_one_call(exe: fluid.Executor) -> None:
+    fused = fluid.contrib.layers.fused_elemwise_activation
+    x, y = fluid.data("x", [2, 3]), fluid.data("y", [3])
+    lists = [["elementwise_add", "relu"], ["tanh", "elementwise_mul"], ["scale", "elementwise_add"]]
+    outs = [fused(x, y, names, scale=0.5) for names in lists]
+    a, b = np.array([[1, -2, 3], [-4, 5, -6]], np.float32), np.array([-1, 2, -3], np.float32)
+    got = exe.run(feed={"x": a, "y": b}, fetch_list=outs)
+    for value, expected in zip(got, [a + b.clip(0), np.tanh(a * b), 0.5 * (a + b)]):
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+    with pytest.raises(errors.InvalidArgument, match=r"got \['relu', 'tanh'\]"):
+        fused(x, y, ["relu", "tanh"])
+
+
+def test_numbers_or_lists_of_them() -> None:
+    convert = layers.utils.convert_to_list
+    assert convert(3, 2, "stride") == [3, 3]
+    assert convert((1, 2), 2, "stride") == [1, 2]
+    for wrong in ([1], "ab", None):
+        with pytest.raises(errors.InvalidArgument, match="stride has to be 2 of int"):
+            convert(wrong, 2, "stride")
+
+
+def test_devices_of_one_cpu() -> None:
+    assert layers.device.get_places(4) == [fluid.CPUPlace()] * 4
+    with pytest.raises(errors.Unimplemented, match="device_type='CUDA'"):
+        layers.device.get_places(device_type="CUDA")
+    assert core.get_cuda_device_count() == 0
+    with pytest.raises(errors.Unimplemented, match=r"CUDAPlace\(0\)"):
+        core.CUDAPlace(0)
+    assert isinstance(fluid.framework._current_expected_place(), fluid.CPUPlace)
+    assert not fluid.framework.in_dygraph_mode()
+
+
+def test_modules_and_constants_are_where_fluid_has_them() -> None:
+    assert issubclass(fluid.layer_helper.LayerHelper, fluid.layer_helper_base.LayerHelperBase)
+    assert fluid.framework.GRAD_VAR_SUFFIX == "@GRAD"
+    assert fluid.framework.convert_np_dtype_to_dtype_("int64") == core.VarType.INT64
+    assert issubclass(errors.InvalidArgument, core.EnforceNotMet)
+    roles = core.op_proto_and_checker_maker
+    _, loss = two_layers()
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    ops = fluid.default_main_program().global_block().ops
+    assert ops[-1].attr(roles.kOpRoleAttrName()) == roles.OpRole.Optimize
+    assert [len(op.attr(roles.kOpRoleVarAttrName())) for op in ops if op.type == "sgd"] == [2] * 4
+    assert sum(op.attr("op_role") == roles.OpRole.Backward for op in ops) > 4
