@@ -21,6 +21,28 @@ std::string Describe(const py::handle& exception) {
   return text;
 }
 
+// An equal exception without frames of those that it was raised to; itself if that cannot be made. No __init__ of the
+// user's runs: it may want other arguments than `args` holds.
+py::object CopyWithoutTraceback(const py::object& exception) {
+  try {
+    const py::type type = py::type::of(exception);
+    const py::tuple args = exception.attr("args");
+    const py::object builtin_init = py::reinterpret_borrow<py::object>(PyExc_BaseException).attr("__init__");
+    const bool is_builtin_init = py::isinstance(type.attr("__init__"), py::type::of(builtin_init));
+    py::object copy = is_builtin_init ? type(*args) : type.attr("__new__")(type, *args);
+    if (!py::type::of(copy).is(type)) {
+      return exception;
+    }
+    copy.attr("__dict__").attr("update")(exception.attr("__dict__"));
+    for (const char* name : {"__cause__", "__context__", "__suppress_context__"}) {  // the cause sets the last one
+      copy.attr(name) = exception.attr(name);
+    }
+    return copy;
+  } catch (py::error_already_set&) {
+    return exception;
+  }
+}
+
 }  // namespace
 
 PythonError::PythonError(const py::object& exception) : Error(Describe(exception)), exception_(ShareObject(exception)) {
@@ -39,7 +61,9 @@ PythonError PythonError::Fetch() {
 }
 
 void PythonError::Restore() const {
-  PyObject* exception = exception_.get();
+  const py::object raised = py::reinterpret_borrow<py::object>(exception_.get());
+  exception_ = ShareObject(CopyWithoutTraceback(raised));
+  PyObject* exception = raised.ptr();
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(exception));
   Py_INCREF(type);
   Py_INCREF(exception);

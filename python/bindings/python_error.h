@@ -1,7 +1,12 @@
-// A Python exception that travels through C++: thrown by one thread, kept by a queue, rethrown and raised again by
-// another as the same object with its original traceback.
+// A Python exception that travels through C++: thrown by one thread, kept by a queue, rethrown and raised by another as
+// the same object with its original traceback.
 //
-// Thread-safety: immutable; copies share the exception, and the last one drops it under the GIL, on any thread.
+// Whoever is raised an exception adds frames to its traceback, and with them all that is in these frames. What C++ keeps
+// must not keep that alive, least of all where the garbage collector cannot see it: so an exception that was raised is
+// replaced by a copy here, which is what is raised the next time.
+//
+// Thread-safety: what changes is guarded by the GIL. Copies made before it was raised share the exception; the last one
+// drops it under the GIL, on any thread.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -19,14 +24,16 @@ class PythonError : public Error {
   // Takes over the exception that is set in this thread. The caller holds the GIL.
   static PythonError Fetch();
 
-  // Sets the exception in this thread, with the traceback that it came with. The caller holds the GIL.
+  // Sets the exception in this thread, with the traceback that it came with; the first time the object itself, then
+  // copies: of the same type, with the same arguments, attributes, cause and context. An exception that cannot be copied
+  // stays the same. The caller holds the GIL.
   void Restore() const;
 
   // The exception itself; use it under the GIL.
   PyObject* exception() const { return exception_.get(); }
 
  private:
-  SharedObject exception_;
+  mutable SharedObject exception_;
   SharedObject traceback_;  // nullptr if there is none
 };
 

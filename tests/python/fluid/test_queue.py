@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -84,10 +87,73 @@ def test_a_failed_queue_raises_the_very_exception_after_what_came_before() -> No
     assert not queue.fail(ValueError("too late"))
     queue.close()
     queue.pop()
-    for _ in range(2):
-        with pytest.raises(LookupError, match="mine") as caught:
+    with pytest.raises(LookupError, match="mine") as caught:
+        queue.pop()
+    assert caught.value is error
+
+
+class TakesTwo(ValueError):
+    """Of which ``args`` do not say how it was made."""
+
+    def __init__(self, left: str, right: str) -> None:
+        super().__init__(left + right)
+        self.left = left
+
+
+def error_with_all() -> TakesTwo:
+    """One with a traceback, a cause and a note."""
+    try:
+        try:
+            raise KeyError("cause")
+        except KeyError as cause:
+            raise TakesTwo("a", "b") from cause
+    except TakesTwo as error:
+        error.__notes__ = ["a note"]  # type: ignore[attr-defined]
+        return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [error_with_all(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), OSError(2, "gone", "a/file"), SystemExit(3)],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_failed_queue_raises_as_often_as_it_is_asked(error: BaseException) -> None:
+    queue = make_queue()
+    queue.fail(error)
+    traceback = error.__traceback__
+    for _ in range(3):
+        with pytest.raises(type(error)) as caught:
             queue.pop()
-        assert caught.value is error
+        assert type(caught.value) is type(error)
+        assert str(caught.value) == str(error)
+        assert caught.value.__dict__ == error.__dict__
+        assert caught.value.__cause__ is error.__cause__
+        frames = []
+        while (entry := caught.value.__traceback__) is not None:
+            caught.value.__traceback__ = entry.tb_next
+            frames.append(entry)
+        assert traceback is None or traceback in frames
+
+
+class Local:
+    """What a caller has among its variables."""
+
+
+def test_a_failed_queue_keeps_nothing_of_those_that_it_told() -> None:
+    queue = make_queue()
+    queue.fail(LookupError("mine"))
+
+    def pop() -> weakref.ref[Local]:
+        mine = Local()
+        with contextlib.suppress(LookupError):
+            queue.pop()
+        return weakref.ref(mine)
+
+    gc.disable()
+    try:
+        assert [pop()() for _ in range(3)] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_queue_fails_with_exceptions_only() -> None:
