@@ -15,8 +15,8 @@ FUZZ_SECONDS ?= 20
 # Where they start to look; 0: somewhere else each time.
 FUZZ_SEED ?= 1
 # Our own sources and what decides how they are built.
-SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader testing python -type f -not -name '*.pyc')
-CPP_SOURCES := $(shell find framework operators reader testing python tests docs -name '*.h' -o -name '*.cc')
+SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
+CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
 SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv
 WHEEL_PACKAGES := ccache
 FUZZ_PACKAGES := clang libclang-rt-14-dev
@@ -52,21 +52,14 @@ fuzz-packages: system-packages
 $(BIN)/python: | system-packages
 	$(PYTHON) -m venv $(VENV)
 
-# The stamps hold what was installed last.
-$(VENV)/.build-tools: requirements/build.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
-
-$(VENV)/.examples: requirements/examples.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
-
-$(VENV)/.test-tools: requirements/test.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
+# Dependency groups of pyproject.toml, which pip knows from 25.1 on. The stamps tell which are installed.
+$(VENV)/.group-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group $*
 	@touch $@
 
 # One build folder serves the wheel and the C++ tests, so nothing is compiled twice.
-$(VENV)/.headrace: $(SOURCES) $(VENV)/.build-tools
+$(VENV)/.headrace: $(SOURCES) $(VENV)/.group-build
 	@echo "building and installing headrace into $(VENV) (a few minutes the first time)"
 	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 	  --force-reinstall . --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.HEADRACE_BUILD_TESTS=OFF
@@ -74,7 +67,7 @@ $(VENV)/.headrace: $(SOURCES) $(VENV)/.build-tools
 
 install: $(VENV)/.headrace ## build and install the package into .venv
 
-quickstart: install $(VENV)/.examples ## train LeNet on handwritten digits, fed by 2 worker processes
+quickstart: install $(VENV)/.group-examples ## train LeNet on handwritten digits, fed by 2 worker processes
 	$(BIN)/python docs/examples/lenet_digits.py --workers 2
 
 test: style test-cpp test-python docs fuzz ## formatting, style and types, GoogleTest, pytest, documentation, fuzzing; .ci/run adds lint
@@ -91,28 +84,24 @@ build/ferretdb: $(wildcard tests/ferretdb/*) | $(BIN)/python
 	echo "building FerretDB, a server for the tests of headrace.wirehead (a few minutes the first time)"; \
 	(cd tests/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .) || echo "no $@: the Wirehead tests that need a database will be skipped"
 
-test-python: install $(VENV)/.examples $(VENV)/.test-tools build/ferretdb ## the Python tests
+test-python: install $(VENV)/.group-examples $(VENV)/.group-test build/ferretdb ## the Python tests
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
 test-peers: test-python ## the Python tests again, beside torch, grain and others, which are large
-	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/peers.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --group peers
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
 # tests/python/torch_loader/torch_suite.py names the projects and says where their checkouts come from.
 TORCH_PROJECT ?= pytorch
-test-torch-suite: install $(VENV)/.test-tools ## another project's tests of PyTorch's loader, with the drop-in in its place: TORCH_SOURCE=checkout TORCH_PROJECT=pytorch
+test-torch-suite: install $(VENV)/.group-test ## another project's tests of PyTorch's loader, with the drop-in in its place: TORCH_SOURCE=checkout TORCH_PROJECT=pytorch
 	@test -d "$(TORCH_SOURCE)" || { echo "TORCH_SOURCE=$(TORCH_SOURCE): expected a checkout of the project; see tests/python/torch_loader/torch_suite.py" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch expecttest psutil
 	$(BIN)/python tests/python/torch_loader/torch_suite.py $(TORCH_PROJECT) "$(TORCH_SOURCE)" -n $(JOBS)
 
-$(VENV)/.docs-tools: requirements/docs.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
-
-docs: install $(VENV)/.docs-tools ## the documentation site, in build/docs/html; warnings and broken links are errors
+docs: install $(VENV)/.group-docs ## the documentation site, in build/docs/html; warnings and broken links are errors
 	$(BIN)/python docs/site/build.py
 
-style: install $(VENV)/.test-tools ## formatting, ruff, types and workflow files
+style: install $(VENV)/.group-test ## formatting, ruff, types and workflow files
 	$(BIN)/clang-format --dry-run --Werror $(CPP_SOURCES)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -127,7 +116,7 @@ lint: style ## style, and clang-tidy with Clang's thread-safety analysis
 	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 \
 	  $(BIN)/clang-tidy --quiet --extra-arg=-Wthread-safety --extra-arg=-isystem$(CURDIR)/$(BUILD)/generated -p build/lint
 
-format: $(VENV)/.test-tools ## format all sources in place
+format: $(VENV)/.group-test ## format all sources in place
 	$(BIN)/clang-format -i $(CPP_SOURCES)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -142,7 +131,7 @@ sanitize: fuzz-packages ## the C++ tests under ThreadSanitizer, then under Addre
 	cmake --build build/fuzz --parallel $(JOBS)
 	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --exclude-regex '^fuzz_'
 
-soak: install $(VENV)/.test-tools ## ten minutes (SOAK_SECONDS) of random loaders under random kills; prints figures
+soak: install $(VENV)/.group-test ## ten minutes (SOAK_SECONDS) of random loaders under random kills; prints figures
 	$(BIN)/python tests/soak/soak.py
 
 fuzz: fuzz-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
@@ -169,17 +158,13 @@ BENCH_OPTIONS ?=
 bench: $(if $(BENCH_PYTHON),,$(BENCH)/.peers) ## Headrace and other loaders at the same work, as a page in build/bench: ROWS="tiny images", BENCH_OPTIONS=--quick
 	$(or $(BENCH_PYTHON),$(BENCH)/bin/python) tests/benchmarks/run.py $(ROWS) $(BENCH_OPTIONS)
 
-wheel: $(VENV)/.build-tools ## a wheel in dist/
+wheel: $(VENV)/.group-build ## a wheel in dist/
 	$(BIN)/python -m pip wheel --no-build-isolation --no-deps --wheel-dir dist . --config-settings=build-dir=$(BUILD)
-
-$(VENV)/.wheel-tools: requirements/wheels.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $<
-	@touch $@
 
 # For which interpreters, and the address of the repository that a package index is to show.
 WHEEL_PYTHONS ?= $(or $(wildcard $(foreach minor,9 10 11 12 13 14,$(HOME)/.pyenv/versions/3.$(minor).*/bin/python3)),$(PYTHON))
 HEADRACE_HOME ?=
-wheels: system-packages $(VENV)/.wheel-tools ## a source distribution and manylinux wheels in dist/, each tested where there is no compiler
+wheels: system-packages $(VENV)/.group-wheels ## a source distribution and manylinux wheels in dist/, each tested where there is no compiler
 	$(call install_packages,$(WHEEL_PACKAGES))
 	$(BIN)/python .ci/wheels/build.py --python $(WHEEL_PYTHONS) --home "$(HEADRACE_HOME)"
 

@@ -89,7 +89,7 @@ def test_the_addresses_of_a_project(home: ModuleType, tmp_path: Path) -> None:
 
 def test_the_source_distribution(tmp_path: Path) -> None:
     """It holds what a build reads and nothing that was built, and its metadata follows PEP 639."""
-    pytest.importorskip("scikit_build_core", reason="part of requirements/build.txt")
+    pytest.importorskip("scikit_build_core", reason="of the dependency group build, see pyproject.toml")
     script = "import sys\nfrom scikit_build_core.build import build_sdist\nbuild_sdist(sys.argv[1])"
     subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=True, capture_output=True, timeout=120
@@ -103,7 +103,7 @@ def test_the_source_distribution(tmp_path: Path) -> None:
     wanted = [
         ROOT / name for name in ("CMakeLists.txt", "LICENSE", "Makefile", "pyproject.toml", ".ci/wheels/build.py")
     ]
-    for folder in ("framework", "operators", "reader", "testing", "python/bindings", "docs/examples", "tests/python"):
+    for folder in ("framework", "operators", "reader", "python/bindings", "docs/examples", "tests/python"):
         wanted += [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert {str(path.relative_to(ROOT)) for path in wanted} <= names
     assert [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("build/", "dist/"))] == []
