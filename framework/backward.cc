@@ -9,12 +9,13 @@
 //
 // An operator with a block gets a gradient block, which lies within the block that it differentiates and so sees the
 // variables of the step. What goes from one to the other goes through the gradient operator; see
-// operators/block_grad_ops.cc. Which variables a loop carries from step to step with a gradient is found by planning
-// its block until nothing is added. What was found is kept for the next time that a block around it is planned: sets
-// only grow, so a block is planned once for each block around it and for each addition, not twice for each level.
+// operators/control_flow/control_flow_grad_ops.cc. Which variables a loop carries from step to step with a gradient is
+// found by planning its block until nothing is added. What was found is kept for the next time that a block around it
+// is planned: sets only grow, so a block is planned once for each block around it and for each addition, not twice for
+// each level.
 //
 // The block of `recurrent` has variables of its own for what goes in and out, with the names of those outside; see
-// operators/recurrent_op.cc.
+// operators/recurrent/recurrent_op.cc.
 //
 // What an optimizer's operator changes stays the same value, as in Fluid: the gradient operators of a loss whose
 // backward pass is appended behind the updates of another one read the parameters as these have left them.

@@ -59,7 +59,7 @@ struct InPlacePair {
 // How an operator that runs a block (attribute "sub_block") is differentiated. append_backward makes a block that
 // computes the gradients of one step, and appends the operator `<type>_grad` that runs it for each step, last first.
 // Its slots: `reads`, `writes`, `scopes` and the gradients of `writes` → the gradients of `reads`. See
-// operators/block_grad_ops.cc.
+// operators/control_flow/control_flow_grad_ops.cc.
 struct BlockGradient {
   std::string reads;   // input slot: variables outside of the block that it reads
   std::string writes;  // output slot: those that it writes

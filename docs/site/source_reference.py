@@ -28,7 +28,7 @@ HEADERS = {
         *("reader/reader.h", "reader/lod_tensor_blocking_queue.h", "reader/py_reader.h"),
         "reader/buffered_reader.h",
     ),
-    "Tests with GoogleTest": ("testing/op_test.h",),
+    "Tests with GoogleTest": ("framework/testing/op_test.h",),
 }
 CPP = """\
 # C++

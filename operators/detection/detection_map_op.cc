@@ -9,10 +9,10 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
 #include "operators/detection/boxes.h"
-#include "operators/kernel_util.h"
-#include "operators/ranking.h"
-#include "operators/sequences.h"
+#include "operators/math/ranking.h"
+#include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {

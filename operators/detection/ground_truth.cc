@@ -5,9 +5,9 @@
 #include <random>
 #include <string>
 
-#include "operators/kernel_util.h"
-#include "operators/philox.h"
-#include "operators/sequences.h"
+#include "operators/common/kernel_util.h"
+#include "operators/math/philox.h"
+#include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {

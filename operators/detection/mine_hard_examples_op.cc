@@ -9,8 +9,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/kernel_util.h"
-#include "operators/ranking.h"
+#include "operators/common/kernel_util.h"
+#include "operators/math/ranking.h"
 
 namespace headrace::ops {
 namespace {

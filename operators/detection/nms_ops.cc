@@ -8,12 +8,11 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/declare.h"
+#include "operators/common/kernel_util.h"
 #include "operators/detection/boxes.h"
 #include "operators/detection/polygons.h"
-#include "operators/kernel_util.h"
-#include "operators/scratch.h"
-#include "operators/sequences.h"
+#include "operators/math/scratch.h"
+#include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/kernel_util.h"
+#include "operators/common/kernel_util.h"
 
 namespace headrace::ops {
 namespace {

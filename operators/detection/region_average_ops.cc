@@ -13,9 +13,8 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/declare.h"
+#include "operators/common/kernel_util.h"
 #include "operators/detection/regions.h"
-#include "operators/kernel_util.h"
 
 namespace headrace::ops {
 namespace {

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <string>
 
-#include "operators/kernel_util.h"
-#include "operators/sequences.h"
+#include "operators/common/kernel_util.h"
+#include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {

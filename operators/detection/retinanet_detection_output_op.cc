@@ -7,9 +7,9 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
 #include "operators/detection/boxes.h"
 #include "operators/detection/ground_truth.h"
-#include "operators/kernel_util.h"
 
 namespace headrace::ops {
 namespace {

@@ -7,9 +7,9 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
+#include "operators/common/kernel_util.h"
 #include "operators/detection/regions.h"
-#include "operators/kernel_util.h"
-#include "operators/pixels_around.h"
+#include "operators/image/pixels_around.h"
 
 namespace headrace::ops {
 namespace {

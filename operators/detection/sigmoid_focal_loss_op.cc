@@ -6,8 +6,8 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/kernel_util.h"
-#include "operators/sigmoid.h"
+#include "operators/common/kernel_util.h"
+#include "operators/math/sigmoid.h"
 
 namespace headrace::ops {
 namespace {

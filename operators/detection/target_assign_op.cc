@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "operators/kernel_util.h"
-#include "operators/sequences.h"
+#include "operators/common/kernel_util.h"
+#include "operators/sequence/sequences.h"
 
 namespace headrace::ops {
 namespace {

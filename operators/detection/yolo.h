@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
 #include "operators/detection/boxes.h"
-#include "operators/kernel_util.h"
-#include "operators/sigmoid.h"
+#include "operators/math/sigmoid.h"
 
 namespace headrace::ops {
 

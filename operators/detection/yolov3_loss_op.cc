@@ -7,10 +7,10 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
+#include "operators/common/kernel_util.h"
 #include "operators/detection/boxes.h"
 #include "operators/detection/yolo.h"
-#include "operators/kernel_util.h"
-#include "operators/sigmoid.h"
+#include "operators/math/sigmoid.h"
 
 namespace headrace::ops {
 namespace {

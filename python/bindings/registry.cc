@@ -10,7 +10,7 @@
 #include "python/bindings/attribute_caster.h"
 #include "python/bindings/bindings.h"
 #include "python/bindings/gil.h"
-#include "testing/memory_declarations.h"
+#include "framework/testing/memory_declarations.h"
 
 namespace headrace::python {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "framework/executor.h"
 #include "framework/program_desc.h"
-#include "testing/op_test.h"
+#include "framework/testing/op_test.h"
 #include "tests/operators/net.h"
 
 namespace headrace {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <vector>
 
-#include "testing/op_test.h"
+#include "framework/testing/op_test.h"
 
 namespace {
 

@@ -33,7 +33,7 @@ def test_sysconfig_names_folders() -> None:
     assert where("--cmake-dir") == sysconfig.get_cmake_dir()
     assert (Path(sysconfig.get_lib()) / "libheadrace.so").exists()
     assert (Path(sysconfig.get_include()) / "framework/op_registry.h").exists()
-    assert (Path(sysconfig.get_include()) / "testing/op_test.h").exists()
+    assert (Path(sysconfig.get_include()) / "framework/testing/op_test.h").exists()
 
 
 @pytest.mark.skipif(not Path(sysconfig.get_cmake_dir()).exists(), reason="not installed from a wheel")

@@ -14,7 +14,7 @@ from headrace import sysconfig
 from headrace.fluid import core
 from headrace.testing import OpTest
 
-SOURCE = Path(__file__).parents[2] / "testing/faulty_op.cc"
+SOURCE = Path(__file__).parents[2] / "framework/testing/faulty_op.cc"
 X = np.random.default_rng(1).uniform(-1, 1, (3, 2))
 LENGTHS = [[1, 2]]
 

@@ -1,0 +1,259 @@
+// softmax, log_softmax: along a dimension.
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "framework/memory_pool.h"
+#include "framework/op_registry.h"
+#include "framework/thread_pool.h"
+#include "operators/common/kernel_util.h"
+#include "operators/math/ordered_sum.h"
+#include "operators/math/softmax.h"
+#include "operators/math/vector_math.h"
+
+namespace headrace::ops {
+
+template <typename T>
+void SubtractRowMaximum(int64_t rows, int64_t cols, const T* x, T* out) {
+  for (int64_t r = 0; r < rows; ++r, x += cols, out += cols) {
+    T max = -std::numeric_limits<T>::infinity();
+    for (int64_t c = 0; c < cols; ++c) {
+      max = std::max(max, x[c]);
+    }
+    for (int64_t c = 0; c < cols; ++c) {
+      out[c] = x[c] - max;
+    }
+  }
+}
+
+template <typename T>
+void Softmax(int64_t rows, int64_t cols, const T* x, T* out) {
+  ParallelFor(rows, RowsPerBlock(4 * cols), [=](int64_t begin, int64_t end) {
+    const int64_t at = begin * cols;
+    SubtractRowMaximum(end - begin, cols, x + at, out + at);
+    VectorExp((end - begin) * cols, out + at, out + at);
+    for (int64_t r = begin; r < end; ++r) {
+      T* row = out + r * cols;
+      const T sum = Sum(cols, row);
+      for (int64_t c = 0; c < cols; ++c) {
+        row[c] /= sum;
+      }
+    }
+  });
+}
+
+template <typename T>
+void SoftmaxGrad(int64_t rows, int64_t cols, const T* out, const T* out_grad, T* x_grad) {
+  ParallelFor(rows, RowsPerBlock(2 * cols), [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* p = out + r * cols;
+      const T* d = out_grad + r * cols;
+      const T dot = SumOf<T>(cols, [=](int64_t c) { return p[c] * d[c]; });
+      for (int64_t c = 0; c < cols; ++c) {
+        x_grad[r * cols + c] = p[c] * (d[c] - dot);
+      }
+    }
+  });
+}
+
+#define HEADRACE_INSTANTIATE(T)                                        \
+  template void SubtractRowMaximum<T>(int64_t, int64_t, const T*, T*); \
+  template void Softmax<T>(int64_t, int64_t, const T*, T*);            \
+  template void SoftmaxGrad<T>(int64_t, int64_t, const T*, const T*, T*)
+HEADRACE_INSTANTIATE(float);
+HEADRACE_INSTANTIATE(double);
+#undef HEADRACE_INSTANTIATE
+
+namespace {
+
+size_t SoftmaxAxis(const AttributeIndex& op, const DDim& dims) {
+  return FrontAxis(op.Attr<int32_t>("axis"), dims.size(), "axis");
+}
+
+// Elements that lie side by side belong to different vectors, unless `inner` is 1; then the vectors are rows. The
+// kernels below go through a matrix [extent, inner] row by row, with a buffer of one row for what they sum.
+
+template <typename T>
+void SubtractColumnMaximum(int64_t extent, int64_t inner, const T* x, T* max, T* out) {
+  std::fill_n(max, inner, -std::numeric_limits<T>::infinity());
+  for (int64_t e = 0; e < extent; ++e) {
+    for (int64_t i = 0; i < inner; ++i) {
+      max[i] = std::max(max[i], x[e * inner + i]);
+    }
+  }
+  for (int64_t e = 0; e < extent; ++e) {
+    for (int64_t i = 0; i < inner; ++i) {
+      out[e * inner + i] = x[e * inner + i] - max[i];
+    }
+  }
+}
+
+// sum[i] = Σ over e of at(e · inner + i)
+template <typename T, typename At>
+void SumColumns(int64_t extent, int64_t inner, T* sum, At&& at) {
+  std::fill_n(sum, inner, T(0));
+  for (int64_t e = 0; e < extent; ++e) {
+    for (int64_t i = 0; i < inner; ++i) {
+      sum[i] += at(e * inner + i);
+    }
+  }
+}
+
+template <typename T>
+void SoftmaxKernel(const ExecutionContext& ctx) {
+  LoDTensor* out_tensor = ctx.Output("Out");
+  T* out = out_tensor->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.attrs(), out_tensor->dims()));
+  if (s.inner == 1) {
+    return Softmax(s.outer, s.extent, x, out);
+  }
+  PoolVector<T> buffer(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  const int64_t size = s.extent * s.inner;
+  for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
+    SubtractColumnMaximum(s.extent, s.inner, x, buffer.data(), out);
+    VectorExp(size, out, out);
+    SumColumns(s.extent, s.inner, buffer.data(), [out](int64_t i) { return out[i]; });
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        out[e * s.inner + i] /= buffer[static_cast<size_t>(i)];
+      }
+    }
+  }
+}
+
+template <typename T>
+void SoftmaxGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& out_tensor = ctx.Input("Out");
+  T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
+  const T* out = out_tensor.data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.attrs(), out_tensor.dims()));
+  if (s.inner == 1) {
+    return SoftmaxGrad(s.outer, s.extent, out, d, dx);
+  }
+  PoolVector<T> dot(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  const int64_t size = s.extent * s.inner;
+  for (int64_t o = 0; o < s.outer; ++o, out += size, d += size, dx += size) {
+    SumColumns(s.extent, s.inner, dot.data(), [=](int64_t i) { return out[i] * d[i]; });
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        const int64_t at = e * s.inner + i;
+        dx[at] = out[at] * (d[at] - dot[static_cast<size_t>(i)]);
+      }
+    }
+  }
+}
+
+template <typename T>
+void LogSoftmaxKernel(const ExecutionContext& ctx) {
+  LoDTensor* out_tensor = ctx.Output("Out");
+  T* out = out_tensor->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  const AxisSize s(out_tensor->dims(), SoftmaxAxis(ctx.attrs(), out_tensor->dims()));
+  const int64_t size = s.extent * s.inner;
+  PoolVector<T> exp(static_cast<size_t>(s.outer == 0 ? 0 : size));
+  PoolVector<T> log_sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  for (int64_t o = 0; o < s.outer; ++o, x += size, out += size) {
+    if (s.inner == 1) {
+      SubtractRowMaximum(1, s.extent, x, out);
+      VectorExp(size, out, exp.data());
+      log_sum[0] = Sum(s.extent, exp.data());
+    } else {
+      SubtractColumnMaximum(s.extent, s.inner, x, log_sum.data(), out);
+      VectorExp(size, out, exp.data());
+      SumColumns(s.extent, s.inner, log_sum.data(), [&exp](int64_t i) { return exp[static_cast<size_t>(i)]; });
+    }
+    VectorLog(s.inner, log_sum.data(), log_sum.data());
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        out[e * s.inner + i] -= log_sum[static_cast<size_t>(i)];
+      }
+    }
+  }
+}
+
+template <typename T>
+void LogSoftmaxGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& out_tensor = ctx.Input("Out");
+  T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
+  const T* log_p = out_tensor.data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  const AxisSize s(out_tensor.dims(), SoftmaxAxis(ctx.attrs(), out_tensor.dims()));
+  const int64_t size = s.extent * s.inner;
+  PoolVector<T> p(static_cast<size_t>(s.outer == 0 ? 0 : size));
+  PoolVector<T> sum(static_cast<size_t>(s.outer == 0 ? 0 : s.inner));
+  for (int64_t o = 0; o < s.outer; ++o, log_p += size, d += size, dx += size) {
+    VectorExp(size, log_p, p.data());
+    if (s.inner == 1) {
+      sum[0] = Sum(s.extent, d);
+    } else {
+      SumColumns(s.extent, s.inner, sum.data(), [d](int64_t i) { return d[i]; });
+    }
+    for (int64_t e = 0; e < s.extent; ++e) {
+      for (int64_t i = 0; i < s.inner; ++i) {
+        const int64_t at = e * s.inner + i;
+        dx[at] = d[at] - p[static_cast<size_t>(at)] * sum[static_cast<size_t>(i)];
+      }
+    }
+  }
+}
+
+void InferSoftmax(InferShapeContext& ctx) {
+  SoftmaxAxis(ctx.attrs(), ctx.InputDim("X"));
+  ctx.ShareAll("X", "Out");
+}
+
+void InferSoftmaxGrad(InferShapeContext& ctx) {
+  SoftmaxAxis(ctx.attrs(), ctx.InputDim("Out"));
+  EnforceDims(ctx, "Out@GRAD", ctx.InputDim("Out"));
+  EnforceSameType(ctx, "Out@GRAD", "Out");
+  SetOutput(ctx, "X@GRAD", ctx.InputDim("Out"), ctx.InputType("Out"));
+}
+
+OpRegistrar&& ForwardSlots(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("X", "any shape of rank 1 or more")
+      .Output("Out", "dims and LoD of X")
+      .InPlace("Out", "X")
+      .Attr<int32_t>("axis", "the dimension of the classes; negative ones count from the back", -1)
+      .InferShape(InferSoftmax)
+      .Gradient(DefaultGradient({.inputs = {}, .outputs = {"Out"}, .no_gradient = {}}));
+}
+
+OpRegistrar&& BackwardSlots(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("Out", "as in the operator")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("X@GRAD", "dims of X")
+      .Attr<int32_t>("axis", "as in the operator", -1)
+      .InferShape(InferSoftmaxGrad);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(softmax)
+    .Comment("exp(X) divided by its sum along a dimension. Out may be X.")
+    .With(ForwardSlots)
+    .Kernel<float>(SoftmaxKernel<float>)
+    .Kernel<double>(SoftmaxKernel<double>);
+
+HEADRACE_REGISTER_OP(softmax_grad)
+    .Comment("Gradient of softmax.")
+    .With(BackwardSlots)
+    .Kernel<float>(SoftmaxGradKernel<float>)
+    .Kernel<double>(SoftmaxGradKernel<double>);
+
+HEADRACE_REGISTER_OP(log_softmax)
+    .Comment("The logarithm of softmax. Out may be X.")
+    .With(ForwardSlots)
+    .Kernel<float>(LogSoftmaxKernel<float>)
+    .Kernel<double>(LogSoftmaxKernel<double>);
+
+HEADRACE_REGISTER_OP(log_softmax_grad)
+    .Comment("Gradient of log_softmax.")
+    .With(BackwardSlots)
+    .Kernel<float>(LogSoftmaxGradKernel<float>)
+    .Kernel<double>(LogSoftmaxGradKernel<double>);
+
+}  // namespace headrace::ops

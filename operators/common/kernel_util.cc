@@ -1,0 +1,151 @@
+#include "operators/common/kernel_util.h"
+
+namespace headrace::ops {
+
+OpRegistrar&& KernelForAllTypes(OpRegistrar&& op, const KernelFn& kernel) {
+  return std::move(op)
+      .Kernel<bool>(kernel)
+      .Kernel<int8_t>(kernel)
+      .Kernel<int16_t>(kernel)
+      .Kernel<int32_t>(kernel)
+      .Kernel<int64_t>(kernel)
+      .Kernel<uint8_t>(kernel)
+      .Kernel<uint16_t>(kernel)
+      .Kernel<uint32_t>(kernel)
+      .Kernel<uint64_t>(kernel)
+      .Kernel<float16>(kernel)
+      .Kernel<bfloat16>(kernel)
+      .Kernel<float>(kernel)
+      .Kernel<double>(kernel);
+}
+
+MatrixSize::MatrixSize(const DDim& dims, size_t split)
+    : rows(Numel(dims, 0, split)), cols(Numel(dims, split, dims.size())) {
+  if (cols == 0) {
+    rows = 0;
+  }
+}
+
+AxisSize::AxisSize(const DDim& dims, size_t axis)
+    : outer(Numel(dims, 0, axis)), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
+  if (extent == 0 || inner == 0) {
+    outer = 0;
+  }
+}
+
+void CheckEpsilon(const double& value) {
+  HR_ENFORCE(value >= 0 && std::isfinite(value), InvalidArgument, "attribute epsilon: expected a number >= 0, got ",
+             value);
+}
+
+int64_t Numel(const DDim& dims, size_t begin, size_t end) {
+  int64_t product = 1;
+  for (size_t d = begin; d < end; ++d) {
+    if (dims[d] < 0) {
+      return -1;
+    }
+    product = MultiplyExtents(product, dims[d]);
+  }
+  return product;
+}
+
+void EnforceRank(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i) {
+  const DDim dims = ctx.InputDim(slot, i);
+  HR_ENFORCE(dims.size() == rank, InvalidArgument, "input ", slot, ": expected a tensor of rank ", rank, ", got dims ",
+             ToString(dims));
+}
+
+void EnforceRankAtLeast(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i) {
+  const DDim dims = ctx.InputDim(slot, i);
+  HR_ENFORCE(dims.size() >= rank, InvalidArgument, "input ", slot, ": expected a tensor of rank ", rank,
+             " or more, got dims ", ToString(dims));
+}
+
+void EnforceDims(const InferShapeContext& ctx, HashedName slot, const DDim& expected, size_t i) {
+  const DDim dims = ctx.InputDim(slot, i);
+  bool fits = dims.size() == expected.size();
+  for (size_t d = 0; fits && d < dims.size(); ++d) {
+    fits = Fits(dims[d], expected[d]);
+  }
+  HR_ENFORCE(fits, InvalidArgument, "input ", slot, ": expected dims ", ToString(expected), ", got ", ToString(dims));
+}
+
+void EnforceType(const InferShapeContext& ctx, HashedName slot, DataType expected, size_t i) {
+  const DataType dtype = ctx.InputType(slot, i);
+  HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), ", got ",
+             DataTypeName(dtype));
+}
+
+void EnforceSameType(const InferShapeContext& ctx, HashedName slot, HashedName like, size_t i) {
+  const DataType dtype = ctx.InputType(slot, i);
+  const DataType expected = ctx.InputType(like);
+  HR_ENFORCE(dtype == expected, TypeMismatch, "input ", slot, ": expected dtype ", DataTypeName(expected), " as input ",
+             like, " has, got ", DataTypeName(dtype));
+}
+
+void EnforceScalar(const InferShapeContext& ctx, HashedName slot) {
+  const DDim dims = ctx.InputDim(slot);
+  HR_ENFORCE(Fits(Numel(dims), 1), InvalidArgument, "input ", slot, ": expected a single element, got dims ",
+             ToString(dims));
+  const DataType dtype = ctx.InputType(slot);
+  HR_ENFORCE(dtype == DataType::kFloat32 || dtype == DataType::kFloat64, TypeMismatch, "input ", slot,
+             ": expected dtype float32 or float64, got ", DataTypeName(dtype));
+}
+
+void EnforceLevelsAtMost(const InferShapeContext& ctx, HashedName slot, int32_t max) {
+  const int32_t levels = ctx.InputLoDLevel(slot);
+  HR_ENFORCE(levels <= max, InvalidArgument, "input ", slot, ": expected a LoD of ",
+             max == 1 ? "one level" : StrCat(max, " levels"), " at most, got ", levels);
+}
+
+size_t FrontAxis(int64_t axis, size_t rank, HashedName attr) {
+  const auto signed_rank = static_cast<int64_t>(rank);
+  HR_ENFORCE(-signed_rank <= axis && axis < signed_rank, InvalidArgument, "attribute ", attr,
+             ": expected a dimension in [", -signed_rank, ", ", signed_rank, ") of a tensor of rank ", rank, ", got ",
+             axis);
+  return static_cast<size_t>(axis < 0 ? axis + signed_rank : axis);
+}
+
+void SetOutput(InferShapeContext& ctx, HashedName slot, const DDim& dims, DataType dtype, size_t i) {
+  ctx.SetOutputDim(slot, dims, i);
+  ctx.SetOutputType(slot, dtype, i);
+}
+
+void InferGradients(InferShapeContext& ctx, HashedNames slots) {
+  for (const HashedName slot : slots) {
+    if (ctx.HasInput(slot)) {
+      SetOutput(ctx, Grad(slot), ctx.InputDim(slot), ctx.InputType(slot));
+    }
+  }
+}
+
+double ScalarInput(const ExecutionContext& ctx, HashedName slot) {
+  const LoDTensor& tensor = ctx.Input(slot);
+  HR_ENFORCE(tensor.numel() == 1, InvalidArgument, "input ", slot, ": expected a single element, got dims ",
+             ToString(tensor.dims()));
+  if (tensor.dtype() == DataType::kFloat64) {
+    return *tensor.data<double>();
+  }
+  HR_ENFORCE(tensor.dtype() == DataType::kFloat32, TypeMismatch, "input ", slot,
+             ": expected dtype float32 or float64, got ", DataTypeName(tensor.dtype()));
+  return static_cast<double>(*tensor.data<float>());
+}
+
+PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, HashedName slot) {
+  const LoDTensor& tensor = ctx.Input(slot);
+  PoolVector<int64_t> values(static_cast<size_t>(tensor.numel()));
+  if (tensor.dtype() == DataType::kInt32) {
+    std::copy_n(tensor.data<int32_t>(), tensor.numel(), values.begin());
+  } else {
+    std::copy_n(tensor.data<int64_t>(), tensor.numel(), values.begin());
+  }
+  return values;
+}
+
+DataType TypeAttr(const InferShapeContext& ctx, HashedName attr) {
+  const int32_t value = ctx.Attr<int32_t>(attr);
+  HR_ENFORCE(IsDataType(value), InvalidArgument, "attribute ", attr, ": expected the number of a dtype, got ", value);
+  return static_cast<DataType>(value);
+}
+
+}  // namespace headrace::ops

@@ -1,0 +1,111 @@
+// while, conditional_block: operators that run a block of the program. block_grad_ops.cc has their gradients.
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "framework/op_registry.h"
+#include "framework/wait_hook.h"
+#include "operators/common/kernel_util.h"
+#include "operators/control_flow/block_op.h"
+
+namespace headrace::ops {
+namespace {
+
+// The value of a bool variable of one element.
+bool Holds(const ExecutionContext& ctx, HashedName slot, size_t i = 0) {
+  const auto& tensor = ctx.InputAs<LoDTensor>(slot, i);
+  const std::string& name = ctx.InputVar(slot, i)->name();
+  HR_ENFORCE(tensor.initialized(), FailedPrecondition, "the condition '", name, "' has not been written yet");
+  HR_ENFORCE(tensor.dtype() == DataType::kBool && tensor.numel() == 1, InvalidArgument, "the condition '", name,
+             "': expected a single bool, got ", DataTypeName(tensor.dtype()), " of dims ", ToString(tensor.dims()));
+  return *tensor.data<bool>();
+}
+
+class WhileOp : public BlockOp {
+ public:
+  explicit WhileOp(OpDesc desc) : BlockOp(std::move(desc), "StepScopes") {}
+
+ private:
+  void RunImpl(const Scope& scope, const Place& place) override {
+    const ExecutionContext& ctx = Bind(scope);
+    Start(ctx, scope, !Attr<bool>("is_test"));
+    while (Holds(ctx, "Condition")) {
+      ScopedWaitHook::CallIfDue();
+      runner().Run(NextStep(scope), place);
+      EndStep();
+    }
+  }
+};
+
+class ConditionalBlockOp : public BlockOp {
+ public:
+  explicit ConditionalBlockOp(OpDesc desc) : BlockOp(std::move(desc), "Scope") {}
+
+ private:
+  void RunImpl(const Scope& scope, const Place& place) override {
+    const ExecutionContext& ctx = Bind(scope);
+    Start(ctx, scope, true);
+    const bool is_scalar = Attr<bool>("is_scalar_condition");
+    bool all_hold = true;
+    for (size_t i = 0; i < ctx.InputSize("Cond"); ++i) {
+      all_hold = all_hold && (is_scalar ? Holds(ctx, "Cond", i) : ctx.InputAs<LoDTensor>("Cond", i).numel() != 0);
+    }
+    if (all_hold) {
+      runner().Run(NextStep(scope), place);
+      EndStep();
+    }
+  }
+};
+
+void EnforceConditions(const InferShapeContext& ctx, HashedName slot) {
+  for (size_t i = 0; i < ctx.InputSize(slot); ++i) {
+    EnforceType(ctx, slot, DataType::kBool, i);
+    const DDim dims = ctx.InputDim(slot, i);
+    HR_ENFORCE(Fits(Numel(dims), 1), InvalidArgument, "input ", slot, ": expected a single element, got dims ",
+               ToString(dims));
+  }
+}
+
+OpRegistrar&& BlockAttr(OpRegistrar&& op) { return std::move(op).Attr<BlockRef>("sub_block", "the block that is run"); }
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(while)
+    .Comment(
+        "Runs a block as long as Condition holds. The block sees the variables of the blocks around it; its own start "
+        "anew at each step.")
+    .Input("X", "variables that the block reads", kDuplicable | kDispensable)
+    .Input("Condition", "bool, a single element; the block must change it")
+    .Output("Out", "variables of the blocks around it that the block writes", kDuplicable | kDispensable)
+    .Output("StepScopes", "the block's own variables in each step, for the gradient; a variable of this block",
+            kDispensable)
+    .InPlace("Out", "X")
+    .InPlace("Out", "Condition")
+    .With(BlockAttr)
+    .Attr<bool>("is_test", "whether no gradient is wanted, so that no steps need to be kept", false)
+    .InferShape([](InferShapeContext& ctx) { EnforceConditions(ctx, "Condition"); })
+    .Operator<WhileOp>()
+    .GradientByBlock({.reads = "X", .writes = "Out", .scopes = "StepScopes"});
+
+HEADRACE_REGISTER_OP(conditional_block)
+    .Comment("Runs a block if all conditions hold. Otherwise its outputs stay as they are.")
+    .Input("Cond",
+           "with is_scalar_condition: bool, a single element each; otherwise, a tensor holds if it is not empty",
+           kDuplicable)
+    .Input("Input", "variables that the block reads", kDuplicable | kDispensable)
+    .Output("Out", "variables of the blocks around it that the block writes", kDuplicable | kDispensable)
+    .Output("Scope", "the block's own variables, for the gradient; a variable of this block", kDispensable)
+    .InPlace("Out", "Input")
+    .InPlace("Out", "Cond")
+    .With(BlockAttr)
+    .Attr<bool>("is_scalar_condition", "whether Cond holds bools", false)
+    .InferShape([](InferShapeContext& ctx) {
+      if (ctx.Attr<bool>("is_scalar_condition")) {
+        EnforceConditions(ctx, "Cond");
+      }
+    })
+    .Operator<ConditionalBlockOp>()
+    .GradientByBlock({.reads = "Input", .writes = "Out", .scopes = "Scope"});
+
+}  // namespace headrace::ops

@@ -1,0 +1,405 @@
+#include "operators/convolution/convolution.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "framework/thread_pool.h"
+#include "operators/convolution/im2col.h"
+#include "operators/math/gemm.h"
+#include "operators/math/layout.h"
+#include "operators/math/scratch.h"
+
+namespace headrace::ops {
+
+namespace {
+
+Extents FilterExtents(size_t dimensions, const DDim& filter) {
+  HR_ENFORCE(filter.size() == 2 + dimensions, InvalidArgument, "input Filter: expected dims ",
+             dimensions == 2 ? "[M, C / groups, KH, KW]" : "[M, C / groups, KD, KH, KW]", ", got ", ToString(filter));
+  return ExtentsOf(filter, dimensions, "Filter");
+}
+
+}  // namespace
+
+ConvShape::ConvShape(const AttributeIndex& op, size_t spatial, const DDim& input, const DDim& filter)
+    : ConvShape(op, spatial, input, filter,
+                WindowsOf(op, spatial, FilterExtents(spatial, filter),
+                          ExtentsOf(input, spatial, "Input", HasChannelsLast(op)))) {}
+
+ConvShape::ConvShape(const AttributeIndex& op, size_t spatial, const DDim& input, const DDim& filter,
+                     const Windows& windows)
+    : dimensions(spatial), channels_last(HasChannelsLast(op)), in(ExtentsOf(input, spatial, "Input", channels_last)) {
+  groups = op.Attr<int32_t>("groups");
+  HR_ENFORCE(groups > 0, InvalidArgument, "attribute groups: expected 1 or more, got ", groups);
+  for (const int64_t dim : filter) {
+    HR_ENFORCE(dim > 0, InvalidArgument, "input Filter: expected dims of 1 or more, got ", ToString(filter));
+  }
+  images = input[0];
+  channels = filter[1];
+  const int64_t all_channels = MultiplyExtents(channels, groups);
+  HR_ENFORCE(Fits(ChannelsOf(input, channels_last), all_channels), InvalidArgument, "input Input: expected ",
+             all_channels, " channels, those of the filter of dims ", ToString(filter), " times ", groups,
+             " groups, got dims ", ToString(input));
+  HR_ENFORCE(filter[0] % groups == 0, InvalidArgument, "input Filter: expected a multiple of ", groups,
+             " (attribute groups) for dimension 0, got dims ", ToString(filter));
+  maps = filter[0] / groups;
+  planes = windows.planes;
+  rows = windows.rows;
+  cols = windows.cols;
+  out = {OutputSize(planes, in.depth, false, "Input", "depth"), OutputSize(rows, in.height, false, "Input", "height"),
+         OutputSize(cols, in.width, false, "Input", "width")};
+}
+
+namespace {
+
+// Calls visit(i) for each group of each image, counted through, from several threads. A few large images are taken one
+// by one, since the products over them are shared among the threads.
+template <typename Visit>
+void ForEachImage(const ConvShape& s, const Visit& visit) {
+  constexpr int64_t kFew = 4;
+  const int64_t n = s.images * s.groups;
+  const int64_t work = std::max<int64_t>(1, s.FilterSize() * s.Pixels());
+  ParallelFor(n, n < kFew ? n : std::max<int64_t>(1, kGemmWorkPerTask / work), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      visit(i);
+    }
+  });
+}
+
+// A convolution of stride 1, as a sum of products with one matrix per element of the window. With zeros around it, a
+// channel of the image, read from another place on, is a row of such a matrix: nothing has to be copied for each
+// element of the window. The price are output positions within the zeros, which are computed, then left out.
+template <typename T>
+class ShiftedConvolution {
+ public:
+  explicit ShiftedConvolution(const ConvShape& s)
+      : s_(s),
+        height_(s.in.height + s.rows.Paddings()),
+        width_(s.in.width + s.cols.Paddings()),
+        positions_(((s.out.depth - 1) * height_ + s.out.height - 1) * width_ + s.out.width) {
+    // Rows of a matrix that are a multiple of some large power of two apart would share the same places in a cache.
+    constexpr int64_t kLine = 64 / sizeof(T);
+    channel_ = (((s.in.depth + s.planes.Paddings()) * height_ * width_ + kLine - 1) / kLine | 1) * kLine;
+  }
+
+  // Whether it can be computed so, without much memory, and in less time than the copies for each element of the window
+  // would take, which many filters share.
+  static bool Pays(const ConvShape& s) {
+    constexpr int64_t kMinChannels = 16;   // of a product, for each time that its result is read and written
+    constexpr double kFiltersPerCopy = 8;  // that take as long as the copying
+    constexpr double kMaxWaste = 0.15;     // of positions; measured
+    constexpr double kMaxPadding = 4;      // how many times as large the input may become
+    if (s.planes.stride != 1 || s.rows.stride != 1 || s.cols.stride != 1 || s.channels < kMinChannels ||
+        s.IsPointwise()) {
+      return false;
+    }
+    const auto padded = [](int64_t extent, const Window& w) {
+      return static_cast<double>(extent) + static_cast<double>(w.Paddings());
+    };
+    const double height = padded(s.in.height, s.rows);
+    const double width = padded(s.in.width, s.cols);
+    const double positions =
+        (static_cast<double>(s.out.depth - 1) * height + static_cast<double>(s.out.height - 1)) * width +
+        static_cast<double>(s.out.width);
+    return padded(s.in.depth, s.planes) * height * width <= kMaxPadding * static_cast<double>(s.in.Volume()) &&
+           positions < static_cast<double>(s.Pixels()) *
+                           (1 + std::min(kMaxWaste, kFiltersPerCopy / static_cast<double>(s.maps)));
+  }
+
+  void Run(const T* input, const T* filter, T* out) const {
+    constexpr int64_t kMaxElements = 1 << 22;  // of the padded images
+    constexpr int64_t kTasks = 16;             // of an image that threads share, else they share the images
+    const int64_t window = s_.planes.size * s_.rows.size * s_.cols.size;
+    const int64_t padded_size = s_.channels * channel_ + kGemmSlack;
+    const int64_t images = s_.images * s_.groups;
+    const bool is_large = s_.FilterSize() * s_.Pixels() >= kTasks * kGemmWorkPerTask;
+    const int64_t blocks = is_large || images == 0
+                               ? 1
+                               : std::clamp<int64_t>(kMaxElements / padded_size, 1, std::min(FreePieces::kMax, images));
+    Tensor shifts_memory;
+    Tensor weights_memory;
+    Tensor padded_memory;
+    int64_t* shifts = Scratch<int64_t>(&shifts_memory, window);
+    T* weights = Scratch<T>(&weights_memory, s_.groups * s_.FilterSize());
+    T* padded = Scratch<T>(&padded_memory, blocks * padded_size);
+    ListShifts(shifts);
+    SplitFilter(window, filter, weights);
+    FreePieces pieces;
+    ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
+      const int64_t piece = pieces.Take();
+      T* image = padded + piece * padded_size;
+      for (int64_t i = images * first / blocks; i < images * end / blocks; ++i) {
+        Pad(input + i * s_.InputSize(), image);
+        T* to = out + i * s_.OutputSizeOfGroup();
+        const auto store = [this, to](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width,
+                                      const T* panel) { Store(row, rows, col, cols, width, panel, to); };
+        GemmOfShifts<T>(s_.maps, positions_, s_.channels, weights + i % s_.groups * s_.FilterSize(), image, channel_,
+                        shifts, window, store);
+      }
+      pieces.Return(piece);
+    });
+  }
+
+ private:
+  // How far each element of the window is from the first, in a padded image.
+  void ListShifts(int64_t* shifts) const {
+    for (int64_t h = 0; h < s_.planes.size; ++h) {
+      for (int64_t i = 0; i < s_.rows.size; ++i) {
+        for (int64_t j = 0; j < s_.cols.size; ++j) {
+          *shifts++ = (h * s_.planes.dilation * height_ + i * s_.rows.dilation) * width_ + j * s_.cols.dilation;
+        }
+      }
+    }
+  }
+
+  // [groups, maps, channels, window] to [groups, window, maps, channels].
+  void SplitFilter(int64_t window, const T* filter, T* weights) const {
+    ParallelFor(s_.groups * s_.maps, RowsPerBlock(s_.PatchSize()), [=, this](int64_t first, int64_t end) {
+      for (int64_t m = first; m < end; ++m) {
+        const T* from = filter + m * s_.PatchSize();
+        T* to = weights + m / s_.maps * s_.FilterSize() + m % s_.maps * s_.channels;
+        for (int64_t c = 0; c < s_.channels; ++c) {
+          for (int64_t w = 0; w < window; ++w) {
+            to[w * s_.maps * s_.channels + c] = from[c * window + w];
+          }
+        }
+      }
+    });
+  }
+
+  void Pad(const T* image, T* padded) const {
+    ParallelFor(s_.channels, RowsPerBlock(channel_), [=, this](int64_t first, int64_t end) {
+      for (int64_t c = first; c < end; ++c) {
+        const T* from = image + c * s_.in.Volume();
+        T* to = padded + c * channel_;
+        std::fill_n(to, channel_, T(0));
+        to += (s_.planes.padding * height_ + s_.rows.padding) * width_ + s_.cols.padding;
+        for (int64_t z = 0; z < s_.in.depth; ++z) {
+          for (int64_t y = 0; y < s_.in.height; ++y, from += s_.in.width) {
+            std::copy_n(from, s_.in.width, to + (z * height_ + y) * width_);
+          }
+        }
+      }
+    });
+  }
+
+  // Keeps the positions of a panel that are of the output.
+  void Store(int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, const T* panel, T* out) const {
+    int64_t x = col % width_;
+    int64_t y = col / width_ % height_;
+    int64_t z = col / (width_ * height_);
+    for (int64_t n = 0; cols > 0; cols -= n, panel += n) {
+      n = std::min(cols, width_ - x);
+      const int64_t kept = std::min(n, s_.out.width - x);
+      if (kept > 0 && y < s_.out.height) {
+        T* to = out + (z * s_.out.height + y) * s_.out.width + x;
+        for (int64_t r = 0; r < rows; ++r) {
+          CopyRun(panel + r * width, kept, to + (row + r) * s_.Pixels());
+        }
+      }
+      x = 0;
+      if (++y == height_) {
+        y = 0;
+        ++z;
+      }
+    }
+  }
+
+  const ConvShape& s_;
+  int64_t height_;  // of a padded image
+  int64_t width_;
+  int64_t positions_;  // of the output in it, from the first to the last
+  int64_t channel_;    // from one to the next
+};
+
+}  // namespace
+
+template <typename T>
+void Convolve(const ConvShape& s, const T* input, const T* filter, T* out) {
+  if (ShiftedConvolution<T>::Pays(s)) {
+    return ShiftedConvolution<T>(s).Run(input, filter, out);
+  }
+  ForEachImage(s, [&](int64_t i) {
+    const T* image = input + i * s.InputSize();
+    const StridedMatrix<T> weights{filter + i % s.groups * s.FilterSize(), s.PatchSize(), 1};
+    T* to = out + i * s.OutputSizeOfGroup();
+    if (s.IsPointwise()) {
+      Gemm<T>(s.maps, s.Pixels(), s.PatchSize(), T(1), weights, {image, s.Pixels(), 1}, false, to, s.Pixels());
+      return;
+    }
+    const auto columns = [&s, image](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* panel) {
+      ImageToPanel(s, image, row, rows, col, cols, width, panel);
+    };
+    GemmWithPanels<T>(s.maps, s.Pixels(), s.PatchSize(), weights, columns, false, to, s.Pixels());
+  });
+}
+
+// The gradients by some images, one after the other. `filter_grad`, of all groups, is transposed if `transposed`:
+// [PatchSize, maps] for each group. `columns` has room for those of a tile.
+template <typename T>
+struct ConvImagesBackward {
+  void Run(int64_t first, int64_t end, T* filter_grad, T* columns) const {
+    for (int64_t i = first * s.groups; i < end * s.groups; ++i) {
+      const int64_t filter_at = i % s.groups * s.FilterSize();
+      const T* d = out_grad + i * s.OutputSizeOfGroup();
+      const T* image = input == nullptr ? nullptr : input + i * s.InputSize();
+      T* image_grad = input_grad == nullptr ? nullptr : input_grad + i * s.InputSize();
+      if (s.IsPointwise()) {
+        AddFilterGrad(d, image, s.Pixels(), i >= (first + 1) * s.groups, filter_grad, filter_at);
+        AddInputGrad(d, s.Pixels(), filter + filter_at, image_grad);
+        continue;
+      }
+      std::fill_n(image_grad, image_grad == nullptr ? 0 : s.InputSize(), T(0));
+      ForEachTile(s, rows_per_tile, [&](const Tile& tile) {
+        const int64_t pixels = (tile.end - tile.begin) * s.out.width;
+        const T* d_tile = d + tile.begin * s.out.width;
+        if (filter_grad != nullptr) {
+          ImageToPanel(s, image, 0, s.PatchSize(), tile.begin * s.out.width, pixels, pixels, columns);
+          AddFilterGrad(d_tile, columns, pixels, i >= (first + 1) * s.groups || tile.begin > 0, filter_grad, filter_at);
+        }
+        if (image_grad != nullptr) {
+          AddInputGrad(d_tile, pixels, filter + filter_at, columns);
+          AddColumnsToImage(s, tile, columns, pixels, image_grad);
+        }
+      });
+    }
+  }
+
+  void AddFilterGrad(const T* d, const T* columns, int64_t pixels, bool add, T* filter_grad, int64_t at) const {
+    if (filter_grad == nullptr) {
+      return;
+    }
+    if (transposed) {
+      Gemm<T>(s.PatchSize(), s.maps, pixels, T(1), {columns, pixels, 1}, {d, 1, s.Pixels()}, add, filter_grad + at,
+              s.maps);
+    } else {
+      Gemm<T>(s.maps, s.PatchSize(), pixels, T(1), {d, s.Pixels(), 1}, {columns, 1, pixels}, add, filter_grad + at,
+              s.PatchSize());
+    }
+  }
+
+  // Not added, in fact: to columns, which then are.
+  void AddInputGrad(const T* d, int64_t pixels, const T* group_filter, T* columns) const {
+    if (input_grad != nullptr) {
+      Gemm<T>(s.PatchSize(), pixels, s.maps, T(1), {group_filter, 1, s.PatchSize()}, {d, s.Pixels(), 1}, false, columns,
+              pixels);
+    }
+  }
+
+  const ConvShape& s;
+  const T* out_grad;
+  const T* input;
+  const T* filter;
+  T* input_grad;
+  int64_t rows_per_tile;
+  bool transposed;
+};
+
+template <typename T>
+void ConvolveBackward(const ConvShape& s, const T* out_grad, const T* input, const T* filter, T* input_grad,
+                      T* filter_grad) {
+  // Threads share blocks of images. Each block has a gradient of the filter of its own; these are added in order.
+  constexpr int64_t kMaxBlocks = 16;
+  constexpr int64_t kMaxElements = 1 << 20;  // of what the blocks need
+  const int64_t rows_per_tile = RowsPerTile(s, sizeof(T));
+  const int64_t columns_size = s.IsPointwise() ? 0 : s.PatchSize() * rows_per_tile * s.out.width;
+  const int64_t filter_size = filter_grad == nullptr ? 0 : s.groups * s.FilterSize();
+  const int64_t blocks = std::min(
+      {kMaxBlocks, s.images, std::max<int64_t>(1, kMaxElements / std::max<int64_t>(1, columns_size + filter_size))});
+  Tensor columns_memory;
+  Tensor filter_grad_memory;
+  T* columns = Scratch<T>(&columns_memory, blocks * columns_size);
+  T* filter_grads = Scratch<T>(&filter_grad_memory, blocks * filter_size);
+  // The matrix that is transposed on the way to the product should be the smaller one, unless the last vector registers
+  // of its rows would be rather empty.
+  constexpr int64_t kLanes = 16;
+  const int64_t lanes = (s.maps + kLanes - 1) / kLanes * kLanes;
+  const bool transposed = s.maps < s.PatchSize() && lanes - s.maps <= s.maps / 8;
+  const ConvImagesBackward<T> backward{s, out_grad, input, filter, input_grad, rows_per_tile, transposed};
+  static_assert(kMaxBlocks <= FreePieces::kMax);
+  FreePieces pieces;
+  ParallelFor(blocks, 1, [&](int64_t first, int64_t end) {
+    const int64_t piece = pieces.Take();
+    for (int64_t b = first; b < end; ++b) {
+      backward.Run(s.images * b / blocks, s.images * (b + 1) / blocks,
+                   filter_grad == nullptr ? nullptr : filter_grads + b * filter_size, columns + piece * columns_size);
+    }
+    pieces.Return(piece);
+  });
+  const int64_t maps = filter_grad == nullptr ? 0 : s.groups * s.maps;
+  ParallelFor(maps, RowsPerBlock(blocks * s.PatchSize()), [&](int64_t first, int64_t end) {
+    for (int64_t m = first; m < end; ++m) {
+      T* to = filter_grad + m * s.PatchSize();
+      std::fill_n(to, s.PatchSize(), T(0));
+      for (int64_t b = 0; b < blocks; ++b) {
+        const T* group = filter_grads + b * filter_size + m / s.maps * s.FilterSize();
+        const T* from = transposed ? group + m % s.maps : group + m % s.maps * s.PatchSize();
+        const int64_t step = transposed ? s.maps : 1;
+        for (int64_t p = 0; p < s.PatchSize(); ++p) {
+          to[p] += from[p * step];
+        }
+      }
+    }
+  });
+}
+
+OpRegistrar&& ConvAttrs(OpRegistrar&& op, size_t dimensions) {
+  const std::string names = ": " + std::string(DimensionNames(dimensions));
+  const std::vector<int32_t> ones(dimensions, 1);
+  return std::move(op)
+      .Attr<std::vector<int32_t>>("strides", "step of the window" + names, ones)
+      .With(PaddingAttrs, dimensions, "zeros around the input")
+      .Attr<std::vector<int32_t>>("dilations", "step between the elements of the filter" + names, ones)
+      .Attr<int32_t>("groups", "number of groups of channels that do not mix", 1)
+      .With(LayoutAttr, "data_format", "AnyLayout");
+}
+
+void RegisterConv(const std::string& type, size_t dimensions, const std::string& comment, const ConvKind& kind) {
+  OpRegistrar forward(type);
+  OpRegistrar backward(type + "_grad");
+  const bool flat = dimensions == 2;
+  const auto bind = [dimensions](ConvKind::Kernel kernel) {
+    return [dimensions, kernel](const ExecutionContext& ctx) { kernel(ctx, dimensions); };
+  };
+  More(forward)
+      .Comment(comment)
+      .Input("Input", LayoutNames(dimensions))
+      .Input("Filter", StrCat("[", kind.filter, flat ? ", KH, KW]" : ", KD, KH, KW]", ", dtype of Input"))
+      .Output("Output", StrCat(flat ? "[N, M, OH, OW]" : "[N, M, OD, OH, OW]", ", or with M last; OH = ", kind.output,
+                               ", the others likewise"))
+      .With(kind.attrs, dimensions)
+      .InferShape([dimensions, infer = kind.infer](InferShapeContext& ctx) {
+        SetOutput(ctx, "Output", infer(ctx, dimensions), ctx.InputType("Input"));
+        ctx.ShareLoD("Input", "Output");
+      })
+      .Kernel<float>(bind(kind.kernel_of_float))
+      .Kernel<double>(bind(kind.kernel_of_double))
+      .Gradient(DefaultGradient({.inputs = {"Input", "Filter"}, .outputs = {}, .no_gradient = {}}))
+      .Register();
+  More(backward)
+      .Comment("Gradient of " + type + ".")
+      .Input("Input", "as in the operator")
+      .Input("Filter", "as in the operator")
+      .Input("Output@GRAD", "gradient of Output")
+      .Output("Input@GRAD", "dims of Input", kDispensable)
+      .Output("Filter@GRAD", "dims of Filter", kDispensable)
+      .With(kind.attrs, dimensions)
+      .InferShape([dimensions, infer = kind.infer](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Output@GRAD", infer(ctx, dimensions));
+        EnforceSameType(ctx, "Output@GRAD", "Input");
+        InferGradients(ctx, {"Input", "Filter"});
+      })
+      .Kernel<float>(bind(kind.gradient_of_float))
+      .Kernel<double>(bind(kind.gradient_of_double))
+      .Register();
+}
+
+#define HEADRACE_INSTANTIATE(T)                                        \
+  template void Convolve<T>(const ConvShape&, const T*, const T*, T*); \
+  template void ConvolveBackward<T>(const ConvShape&, const T*, const T*, const T*, T*, T*)
+HEADRACE_INSTANTIATE(float);
+HEADRACE_INSTANTIATE(double);
+#undef HEADRACE_INSTANTIATE
+
+}  // namespace headrace::ops

@@ -1,0 +1,158 @@
+// elementwise_add, _sub, _mul, _div, _max, _min, _pow, _mod, _floordiv: Y is broadcast into X.
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
+#include "operators/elementwise/elementwise.h"
+#include "operators/elementwise/elementwise_functions.h"
+#include "operators/math/ordered_sum.h"
+
+namespace headrace::ops {
+namespace {
+
+void InferElementwise(InferShapeContext& ctx) {
+  EnforceSameType(ctx, "Y", "X");
+  const DDim x = ctx.InputDim("X");
+  AlignY(x, ctx.InputDim("Y"), ctx.Attr<int32_t>("axis"));
+  ctx.ShareAll("X", "Out");
+  if (ctx.InputIsSelectedRows("X")) {
+    HR_ENFORCE(Fits(Numel(ctx.InputDim("Y")), 1), InvalidArgument,
+               "input Y: expected a single element, since X holds SelectedRows, got dims ",
+               ToString(ctx.InputDim("Y")));
+    ctx.SetOutputSelectedRows("Out");
+  }
+}
+
+void InferElementwiseGrad(InferShapeContext& ctx) {
+  AlignY(ctx.InputDim("X"), ctx.InputDim("Y"), ctx.Attr<int32_t>("axis"));
+  EnforceDims(ctx, "Out@GRAD", ctx.InputDim("X"));
+  EnforceSameType(ctx, "Out@GRAD", "X");
+  InferGradients(ctx, {"X", "Y"});
+}
+
+// Selected rows times a single element, as a clipped gradient is.
+template <typename T>
+void ScaleRows(const ExecutionContext& ctx) {
+  const SelectedRows& x = ctx.InputRows("X");
+  SelectedRows* out = ctx.OutputRows("Out");
+  const T factor = *ctx.Input("Y").data<T>();
+  out->set_height(x.height());
+  *out->mutable_rows() = x.rows();
+  T* to = out->mutable_value()->Resize(x.value().dims()).template mutable_data<T>();
+  const T* from = x.value().data<T>();
+  std::transform(from, from + x.value().numel(), to,
+                 [factor](T value) { return elementwise::Mul::Value(value, factor); });
+}
+
+template <typename T, typename Operation>
+void ElementwiseKernel(const ExecutionContext& ctx) {
+  if constexpr (std::is_same_v<Operation, elementwise::Mul>) {
+    if (ctx.IsSelectedRows("X")) {
+      ScaleRows<T>(ctx);
+      return;
+    }
+  }
+  ForEachPair<T, T>(ctx, [](T x, T y) { return Operation::Value(x, y); });
+}
+
+// Of these, gradients depend on that of the result alone.
+template <typename Operation>
+constexpr bool kIsLinear = std::is_same_v<Operation, elementwise::Add> || std::is_same_v<Operation, elementwise::Sub>;
+
+// X@GRAD comes last: it may be Out@GRAD.
+template <typename T, typename Operation>
+void ElementwiseGradKernel(const ExecutionContext& ctx) {
+  const BroadcastPlan plan = PlanOf(ctx);
+  const T* x = kIsLinear<Operation> ? nullptr : ctx.Input("X").data<T>();
+  const T* y = kIsLinear<Operation> ? nullptr : ctx.Input("Y").data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  if (LoDTensor* y_grad = ctx.OutputOrNull("Y@GRAD")) {
+    T* dy = y_grad->mutable_data<T>();
+    std::fill_n(dy, y_grad->numel(), T(0));
+    const auto by_y = [=](int64_t at, int64_t y_at) {
+      return kIsLinear<Operation> ? Operation::ByY(T(), T(), d[at]) : Operation::ByY(x[at], y[y_at], d[at]);
+    };
+    plan.ForEachRunInParallelBySmall([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
+      if (kept) {
+        for (int64_t i = 0; i < n; ++i) {
+          dy[y_at + i] += by_y(at + i, y_at + i);
+        }
+      } else {
+        dy[y_at] += ParallelSumOf<T>(n, [=](int64_t i) { return by_y(at + i, y_at); });
+      }
+    });
+  }
+  LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
+  if (x_grad == nullptr) {
+    return;
+  }
+  T* dx = x_grad->mutable_data<T>();
+  if constexpr (kIsLinear<Operation>) {
+    if (dx != d) {
+      ParallelFor(x_grad->numel(), kElementsPerBlock,
+                  [=](int64_t begin, int64_t end) { std::copy(d + begin, d + end, dx + begin); });
+    }
+  } else {
+    plan.ForEachRunInParallel([=](int64_t at, int64_t y_at, int64_t n, bool kept) {
+      for (int64_t i = 0; i < n; ++i) {
+        dx[at + i] = Operation::ByX(x[at + i], y[y_at + (kept ? i : 0)], d[at + i]);
+      }
+    });
+  }
+}
+
+template <typename Operation>
+constexpr bool kDifferentiable = requires(float v) { Operation::ByX(v, v, v); };
+
+template <typename Operation>
+void Register(const std::string& name, const std::string& formula) {
+  constexpr bool kTakesRows = std::is_same_v<Operation, elementwise::Mul>;
+  constexpr unsigned rows = kTakesRows ? kSelectedRows : kPlain;
+  OpRegistrar op("elementwise_" + name);
+  (void)More(op)
+      .Comment(formula + ", element by element. Out may be X.")
+      .Input("X", kTakesRows ? "any shape; may be SelectedRows if Y is a single element" : "any shape", rows)
+      .Input("Y", "dims that X has from axis on, or 1 in their place; trailing ones may be left out")
+      .Output("Out", "dims, dtype and LoD of X", rows)
+      .InPlace("Out", "X")
+      .With(AxisAttr)
+      .InferShape(InferElementwise)
+      .template Kernel<float>(ElementwiseKernel<float, Operation>)
+      .template Kernel<double>(ElementwiseKernel<double, Operation>)
+      .template Kernel<int32_t>(ElementwiseKernel<int32_t, Operation>)
+      .template Kernel<int64_t>(ElementwiseKernel<int64_t, Operation>);
+  if constexpr (kDifferentiable<Operation>) {
+    (void)More(op).Gradient(DefaultGradient({.inputs = {"X", "Y"}, .outputs = {}, .no_gradient = {}}));
+    OpRegistrar("elementwise_" + name + "_grad")
+        .Comment("Gradient of elementwise_" + name + ".")
+        .Input("X", "as in the operator", kIsLinear<Operation> ? kShapeOnly : kPlain)
+        .Input("Y", "as in the operator", kIsLinear<Operation> ? kShapeOnly : kPlain)
+        .Input("Out@GRAD", "gradient of Out")
+        .Output("X@GRAD", "dims of X; may be Out@GRAD", kDispensable)
+        .Output("Y@GRAD", "dims of Y, summed over what Y was broadcast to", kDispensable)
+        .InPlace("X@GRAD", "Out@GRAD")
+        .With(AxisAttr)
+        .InferShape(InferElementwiseGrad)
+        .template Kernel<float>(ElementwiseGradKernel<float, Operation>)
+        .template Kernel<double>(ElementwiseGradKernel<double, Operation>)
+        .Register();
+  }
+  More(op).Register();
+}
+
+HEADRACE_REGISTER_OPS(elementwise_ops) {
+  Register<elementwise::Add>("add", "X + Y");
+  Register<elementwise::Sub>("sub", "X - Y");
+  Register<elementwise::Mul>("mul", "X * Y");
+  Register<elementwise::Div>("div", "X / Y; integers are divided towards zero");
+  Register<elementwise::Max>("max", "The greater of X and Y");
+  Register<elementwise::Min>("min", "The smaller of X and Y");
+  Register<elementwise::Pow>("pow", "X to the power of Y; integers without a fraction");
+  Register<elementwise::Mod>("mod", "What is left of X / Y, with the sign of X; not differentiable");
+  Register<elementwise::FloorDiv>("floordiv", "X / Y, rounded towards zero; not differentiable");
+}
+
+}  // namespace
+}  // namespace headrace::ops

@@ -1,0 +1,89 @@
+// pow: elements to the power of a number, which an input may hold.
+#include <cmath>
+
+#include "framework/op_registry.h"
+#include "framework/thread_pool.h"
+#include "operators/common/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+double ExponentOf(const ExecutionContext& ctx) {
+  return ctx.HasInput("FactorTensor") ? ScalarInput(ctx, "FactorTensor") : ctx.Attr<double>("factor");
+}
+
+template <typename T>
+void PowKernel(const ExecutionContext& ctx) {
+  LoDTensor* out = ctx.Output("Out");
+  const auto factor = static_cast<T>(ExponentOf(ctx));
+  T* to = out->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  ParallelFor(out->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to[i] = std::pow(x[i], factor);
+    }
+  });
+}
+
+template <typename T>
+void PowGradKernel(const ExecutionContext& ctx) {
+  LoDTensor* x_grad = ctx.Output("X@GRAD");
+  const auto factor = static_cast<T>(ExponentOf(ctx));
+  T* dx = x_grad->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  ParallelFor(x_grad->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      dx[i] = d[i] * (factor * std::pow(x[i], factor - 1));
+    }
+  });
+}
+
+void CheckExponent(const InferShapeContext& ctx) {
+  if (ctx.HasInput("FactorTensor")) {
+    EnforceScalar(ctx, "FactorTensor");
+  }
+}
+
+OpRegistrar&& Exponent(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("FactorTensor", "float32 or float64, a single element: the exponent, instead of attribute factor",
+             kDispensable)
+      .Attr<double>("factor", "the exponent", 1.0);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(pow)
+    .Comment("X to the power of factor, element by element. Out may be X.")
+    .Input("X", "any shape")
+    .With(Exponent)
+    .Output("Out", "dims, dtype and LoD of X")
+    .InPlace("Out", "X")
+    .InferShape([](InferShapeContext& ctx) {
+      CheckExponent(ctx);
+      ctx.ShareAll("X", "Out");
+    })
+    .KernelTypeFrom("X")
+    .Kernel<float>(PowKernel<float>)
+    .Kernel<double>(PowKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X", "FactorTensor"}, .outputs = {}, .no_gradient = {"FactorTensor"}}));
+
+HEADRACE_REGISTER_OP(pow_grad)
+    .Comment("Gradient of pow. X@GRAD may be Out@GRAD.")
+    .Input("X", "as in the operator")
+    .With(Exponent)
+    .Input("Out@GRAD", "gradient of Out")
+    .Output("X@GRAD", "dims of X")
+    .InPlace("X@GRAD", "Out@GRAD")
+    .InferShape([](InferShapeContext& ctx) {
+      CheckExponent(ctx);
+      EnforceDims(ctx, "Out@GRAD", ctx.InputDim("X"));
+      EnforceSameType(ctx, "Out@GRAD", "X");
+      InferGradients(ctx, {"X"});
+    })
+    .KernelTypeFrom("X")
+    .Kernel<float>(PowGradKernel<float>)
+    .Kernel<double>(PowGradKernel<double>);
+
+}  // namespace headrace::ops

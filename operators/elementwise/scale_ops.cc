@@ -1,0 +1,133 @@
+// scale, increment: linear, element by element, and safe in place.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "framework/thread_pool.h"
+#include "operators/common/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+// The attribute as a T. Integers take whole numbers only: truncating a scale of 0.5 would be silence about an error.
+template <typename T>
+T NumberAttr(const AttributeIndex& op, HashedName name) {
+  const double value = op.Attr<double>(name);
+  if constexpr (std::is_integral_v<T>) {
+    // Minus the least value is a power of two, hence exact in floating point; the greatest is not.
+    constexpr auto kBound = -static_cast<double>(std::numeric_limits<T>::min());
+    HR_ENFORCE(std::trunc(value) == value && -kBound <= value && value < kBound, InvalidArgument, "attribute ", name,
+               ": expected an integer that fits ", DataTypeName(DataTypeOf<T>::value), ", which the tensor holds, got ",
+               value);
+  }
+  return static_cast<T>(value);
+}
+
+void CheckNumberAttr(const InferShapeContext& ctx, HashedName name) {
+  if (ctx.InputType("X") == DataType::kInt32) {
+    (void)NumberAttr<int32_t>(ctx.attrs(), name);
+  } else if (ctx.InputType("X") == DataType::kInt64) {
+    (void)NumberAttr<int64_t>(ctx.attrs(), name);
+  }
+}
+
+template <typename T>
+void ScaleElements(const AttributeIndex& op, const LoDTensor& x, LoDTensor* out) {
+  const auto scale = static_cast<Wrapping<T>>(NumberAttr<T>(op, "scale"));
+  auto bias = static_cast<Wrapping<T>>(NumberAttr<T>(op, "bias"));
+  if (!op.Attr<bool>("bias_after_scale")) {
+    bias *= scale;
+  }
+  T* to = out->mutable_data<T>();
+  const T* from = x.data<T>();
+  ParallelFor(x.numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      to[i] = static_cast<T>(static_cast<Wrapping<T>>(from[i]) * scale + bias);
+    }
+  });
+}
+
+template <typename T>
+void ScaleKernel(const ExecutionContext& ctx) {
+  if (!ctx.IsSelectedRows("X")) {
+    ScaleElements<T>(ctx.attrs(), ctx.Input("X"), ctx.Output("Out"));
+    return;
+  }
+  const SelectedRows& x = ctx.InputRows("X");
+  SelectedRows scaled;  // Out may be X
+  *scaled.mutable_rows() = x.rows();
+  scaled.set_height(x.height());
+  scaled.mutable_value()->Resize(x.value().dims());
+  ScaleElements<T>(ctx.attrs(), x.value(), scaled.mutable_value());
+  *ctx.OutputRows("Out") = std::move(scaled);
+}
+
+void InferScale(InferShapeContext& ctx) {
+  CheckNumberAttr(ctx, "scale");
+  CheckNumberAttr(ctx, "bias");
+  ctx.ShareAll("X", "Out");
+  if (ctx.InputIsSelectedRows("X")) {
+    const double bias = ctx.Attr<double>("bias");
+    HR_ENFORCE(bias == 0, InvalidArgument,
+               "attribute bias: expected 0, as input X holds SelectedRows and the rows that they lack stay zero, got ",
+               bias);
+    ctx.SetOutputSelectedRows("Out");
+  }
+}
+
+std::vector<OpDesc> ScaleGradient(const OpDesc& op) {
+  return {OpDesc{"scale",
+                 {{"X", {GradVarName(op.Output("Out")[0])}}},
+                 {{"Out", {GradVarName(op.Input("X")[0])}}},
+                 {{"scale", op.attrs.at("scale")}}}};
+}
+
+template <typename T>
+void IncrementKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x = ctx.Input("X");
+  LoDTensor* out = ctx.Output("Out");
+  const auto step = static_cast<Wrapping<T>>(NumberAttr<T>(ctx.attrs(), "step"));
+  T* to = out->mutable_data<T>();
+  *to = static_cast<T>(static_cast<Wrapping<T>>(*x.data<T>()) + step);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(scale)
+    .Comment("scale · X + bias, or scale · (X + bias). Out may be X.")
+    .Input("X", "any shape, or SelectedRows", kSelectedRows)
+    .Output("Out", "dims and dtype of X; SelectedRows if X is", kSelectedRows)
+    .InPlace("Out", "X")
+    .Attr<double>("scale", "factor", 1.0)
+    .Attr<double>("bias", "summand", 0.0)
+    .Attr<bool>("bias_after_scale", "whether the bias is added to the product", true)
+    .InferShape(InferScale)
+    .Kernel<float>(ScaleKernel<float>)
+    .Kernel<double>(ScaleKernel<double>)
+    .Kernel<int32_t>(ScaleKernel<int32_t>)
+    .Kernel<int64_t>(ScaleKernel<int64_t>)
+    .Gradient(ScaleGradient);
+
+HEADRACE_REGISTER_OP(increment)
+    .Comment("X + step, for a counter. Out may be X.")
+    .Input("X", "a single element")
+    .Output("Out", "dims and dtype of X")
+    .InPlace("Out", "X")
+    .Attr<double>("step", "what is added", 1.0)
+    .InferShape([](InferShapeContext& ctx) {
+      const int64_t numel = Numel(ctx.InputDim("X"));
+      HR_ENFORCE(Fits(numel, 1), InvalidArgument, "input X: expected a single element, got dims ",
+                 ToString(ctx.InputDim("X")));
+      CheckNumberAttr(ctx, "step");
+      ctx.ShareAll("X", "Out");
+    })
+    .Kernel<float>(IncrementKernel<float>)
+    .Kernel<double>(IncrementKernel<double>)
+    .Kernel<int32_t>(IncrementKernel<int32_t>)
+    .Kernel<int64_t>(IncrementKernel<int64_t>);
+
+}  // namespace headrace::ops

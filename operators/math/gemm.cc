@@ -1,0 +1,484 @@
+#include "operators/math/gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "framework/thread_pool.h"
+
+#if defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define HEADRACE_GEMM_AVX2
+#if defined(__GNUC__) && !defined(__clang__)  // Clang has another pragma; it gets the same bits from AVX2
+#define HEADRACE_GEMM_AVX512
+#endif
+#endif
+
+namespace headrace::ops {
+namespace {
+
+// What one call of the inner loop computes: c[rows, columns] (+)= alpha · a · b. `b` has whole vectors in each row.
+template <typename T>
+struct GemmTile {
+  int64_t depth;
+  const T* a;
+  int64_t a_row;
+  int64_t a_col;
+  const T* b;
+  int64_t b_row;
+  T alpha;
+  bool add;
+  T* c;
+  int64_t c_row;
+  int64_t columns;
+};
+
+// An instruction set: functions for 1 to max_rows rows of one vector or two.
+template <typename T>
+struct GemmIsa {
+  int64_t lanes;
+  int64_t max_rows;
+  void (*const* one)(const GemmTile<T>&);
+  void (*const* two)(const GemmTile<T>&);
+};
+
+#if defined(HEADRACE_GEMM_AVX512)
+#pragma GCC push_options
+#pragma GCC target("avx512f,prefer-vector-width=512")
+namespace avx512 {
+typedef float FloatVector __attribute__((vector_size(64)));
+typedef double DoubleVector __attribute__((vector_size(64)));
+constexpr int kMaxRows = 14;
+inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector* sum) {
+  *sum = _mm512_fmadd_ps(a, b, *sum);
+}
+inline void MultiplyAdd(const DoubleVector& a, const DoubleVector& b, DoubleVector* sum) {
+  *sum = _mm512_fmadd_pd(a, b, *sum);
+}
+#include "operators/math/gemm_tile.h"
+}  // namespace avx512
+#pragma GCC pop_options
+#endif
+
+#if defined(HEADRACE_GEMM_AVX2)
+namespace baseline {
+typedef float FloatVector __attribute__((vector_size(32)));
+typedef double DoubleVector __attribute__((vector_size(32)));
+constexpr int kMaxRows = 6;
+inline void MultiplyAdd(const FloatVector& a, const FloatVector& b, FloatVector* sum) {
+  *sum = _mm256_fmadd_ps(a, b, *sum);
+}
+inline void MultiplyAdd(const DoubleVector& a, const DoubleVector& b, DoubleVector* sum) {
+  *sum = _mm256_fmadd_pd(a, b, *sum);
+}
+#include "operators/math/gemm_tile.h"
+}  // namespace baseline
+#else
+namespace baseline {
+typedef float FloatVector __attribute__((vector_size(16)));
+typedef double DoubleVector __attribute__((vector_size(16)));
+constexpr int kMaxRows = 4;
+template <typename Vector>
+void MultiplyAdd(const Vector& a, const Vector& b, Vector* sum) {
+  *sum += a * b;
+}
+#include "operators/math/gemm_tile.h"
+}  // namespace baseline
+#endif
+
+template <typename T>
+const GemmIsa<T>& BestIsa() {
+  static const GemmIsa<T> isa = [] {
+#if defined(HEADRACE_GEMM_AVX512)
+    if (__builtin_cpu_supports("avx512f")) {
+      return avx512::Isa<T>();
+    }
+#endif
+    return baseline::Isa<T>();
+  }();
+  return isa;
+}
+
+// Of the left-hand side; so many fit the second-level cache with a block of depth.
+constexpr int64_t kRowsPerTask = 140;
+
+// Enough for the threads to share what they have left at the end.
+constexpr int64_t kTasksPerThread = 4;
+
+// From so many panels on it pays to pack the rows that they are multiplied by.
+constexpr int64_t kPanelsToPackFor = 4;
+
+// How many tiles read columns of b where they lie, rather than from a copy: where rows lie close together, the
+// second-level cache has them as fast as some more tiles need them.
+template <typename T>
+int64_t MaxDirectTiles(const StridedMatrix<T>& b) {
+  return b.row * static_cast<int64_t>(sizeof(T)) <= 2048 ? 10 : 4;
+}
+
+constexpr int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// [begin, begin + size) for part `i` of `parts` of nearly the same size.
+struct Part {
+  Part(int64_t whole, int64_t parts, int64_t i) : begin(whole * i / parts), size(whole * (i + 1) / parts - begin) {}
+  int64_t begin;
+  int64_t size;
+};
+
+// Writes the transpose of the 8 × 8 matrix `from`, in vectors: no array and no loop, lest they lie in memory on the
+// way.
+inline void TransposeSquare(const float* from, int64_t stride, float* to, int64_t to_stride) {
+  typedef float Vector __attribute__((vector_size(32)));
+  // Not returned: without AVX, the ABI has no place for what a function returns, be it inlined or not.
+  const auto load = [&](int row, Vector* v)
+                        __attribute__((always_inline)) { __builtin_memcpy(v, from + row * stride, sizeof(*v)); };
+  const auto store = [&](int row, const Vector& low, const Vector& high) __attribute__((always_inline)) {
+    const Vector first = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
+    const Vector second = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+    __builtin_memcpy(to + row * to_stride, &first, sizeof(first));
+    __builtin_memcpy(to + (row + 4) * to_stride, &second, sizeof(second));
+  };
+  // Columns 0 and 4, 1 and 5, 2 and 6, 3 and 7 of four rows.
+  struct Four {
+    Vector column[4];
+  };
+  const auto four = [&](int row) __attribute__((always_inline)) {
+    Vector a, b, c, d;
+    load(row, &a);
+    load(row + 1, &b);
+    load(row + 2, &c);
+    load(row + 3, &d);
+    const Vector ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13);
+    const Vector cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13);
+    const Vector ab2 = __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+    const Vector cd2 = __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
+    return Four{{__builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13),
+                 __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15),
+                 __builtin_shufflevector(ab2, cd2, 0, 1, 8, 9, 4, 5, 12, 13),
+                 __builtin_shufflevector(ab2, cd2, 2, 3, 10, 11, 6, 7, 14, 15)}};
+  };
+  const Four low = four(0);
+  const Four high = four(4);
+  store(0, low.column[0], high.column[0]);
+  store(1, low.column[1], high.column[1]);
+  store(2, low.column[2], high.column[2]);
+  store(3, low.column[3], high.column[3]);
+}
+
+inline void TransposeSquare(const double* from, int64_t stride, double* to, int64_t to_stride) {
+  for (int64_t c = 0; c < 8; ++c) {
+    for (int64_t r = 0; r < 8; ++r) {
+      to[r * to_stride + c] = from[c * stride + r];
+    }
+  }
+}
+
+// Panel [rows, width] of the transpose of `from`, which has `cols` rows of stride `stride`.
+template <typename T>
+void TransposePanel(const T* from, int64_t stride, int64_t rows, int64_t cols, int64_t width, T* panel) {
+  constexpr int64_t kSquare = 8;
+  constexpr int64_t kLine = 64 / sizeof(T);  // all of a cache line while it is in the first-level cache
+  for (int64_t line = 0; line < rows; line += kLine) {
+    for (int64_t c = 0; c < cols; c += kSquare) {
+      for (int64_t r = line; r < std::min(rows, line + kLine); r += kSquare) {
+        const T* square = from + c * stride + r;
+        T* to = panel + r * width + c;
+        if (r + kSquare <= rows && c + kSquare <= cols) {
+          TransposeSquare(square, stride, to, width);
+          continue;
+        }
+        for (int64_t i = 0; i < std::min(kSquare, rows - r); ++i) {
+          for (int64_t j = 0; j < std::min(kSquare, cols - c); ++j) {
+            to[i * width + j] = square[j * stride + i];
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename T, int64_t kCols>
+void CopyColumns(const T* from, int64_t stride, int64_t rows, int64_t width, T* to) {
+  for (int64_t r = 0; r < rows; ++r) {
+    __builtin_memcpy(to + r * width, from + r * stride, kCols * sizeof(T));
+  }
+}
+
+// to[r · width + c] = from[r · stride + c] for `rows` and `cols`, at most 128 bytes. The number of columns is a
+// constant of the loop, lest every row cost a call.
+template <typename T>
+void CopyPanel(const T* from, int64_t stride, int64_t rows, int64_t cols, int64_t width, T* to) {
+  static constexpr auto kCopies = []<size_t... kCols>(std::index_sequence<kCols...>) {
+    return std::array<void (*)(const T*, int64_t, int64_t, int64_t, T*), sizeof...(kCols)>{
+        CopyColumns<T, static_cast<int64_t>(kCols) + 1>...};
+  }(std::make_index_sequence<128 / sizeof(T)>());
+  kCopies[cols - 1](from, stride, rows, width, to);
+}
+
+// Tiles of these rows in a block of depth, one after another: an element of each row, then the next of each.
+template <typename T>
+void PackTransposed(const StridedMatrix<T>& a, const Part& rows, int64_t tiles, const Part& depth, T* to) {
+  for (int64_t t = 0; t < tiles; ++t) {
+    const Part part(rows.size, tiles, t);
+    CopyPanel(a.data + rows.begin + part.begin + depth.begin * a.col, a.col, depth.size, part.size, part.size,
+              to + part.begin * depth.size);
+  }
+}
+
+// A panel of columns in a block of depth, where it lies in memory as a part of b.
+template <typename T>
+struct DirectPanel {
+  // Asks for a part of it. Its rows lie far apart, where no hardware looks ahead.
+  void Prefetch(int64_t parts, int64_t i) const {
+    const Part part(rows, parts, i);
+    for (int64_t r = part.begin; r < part.begin + part.size; ++r) {
+      for (int64_t c = 0; c < cols; c += 64 / sizeof(T)) {
+        __builtin_prefetch(data + r * row + c, 0, 2);
+      }
+    }
+  }
+
+  const T* data = nullptr;
+  int64_t row = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// c (+)= alpha · a · b. Columns of b come as they lie in memory (`direct`) or by panels.
+//
+// The product is cut into tasks of some rows and some panels of columns, which threads share. A task goes through k
+// block by block; in each through its panels, which then are in the first-level cache, and for each through its rows,
+// which are in the second-level one.
+template <typename T>
+class Product {
+ public:
+  Product(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>* direct,
+          const PanelSource<T>& source, bool accumulate, T* c, int64_t c_row)
+      : m_(m),
+        n_(n),
+        k_(k),
+        alpha_(alpha),
+        a_(a),
+        direct_(direct),
+        source_(source),
+        accumulate_(accumulate),
+        c_(c),
+        c_row_(c_row),
+        panels_(CeilDiv(n, panel_width_)),
+        blocks_(CeilDiv(k, kGemmDepth)),
+        row_tasks_(CeilDiv(m, kRowsPerTask * (kGemmDepth / CeilDiv(k, blocks_)))) {
+    const int64_t threads = PoolThreads();
+    // The same number for each thread, and the more columns the better: rows are read, perhaps packed, once for all.
+    const int64_t shared = threads == 1 ? 1 : threads * CeilDiv(kTasksPerThread, row_tasks_);
+    const int64_t worthwhile = m * n * k / row_tasks_ / kGemmWorkPerTask;
+    col_tasks_ = std::clamp<int64_t>(std::min(shared, worthwhile), 1, panels_);
+  }
+
+  void Run() const {
+    ParallelFor(row_tasks_ * col_tasks_, 1, [&](int64_t first, int64_t end) {
+      for (int64_t task = first; task < end; ++task) {
+        RunTask(Part(m_, row_tasks_, task / col_tasks_), Part(panels_, col_tasks_, task % col_tasks_));
+      }
+    });
+  }
+
+ private:
+  void RunTask(const Part& rows, const Part& panels) const {
+    // Rows of unaligned panels would lie on two cache lines each.
+    alignas(64) T packed[kGemmDepth * 64 / sizeof(T) * 2];
+    alignas(64) T packed_rows[kRowsPerTask * kGemmDepth];
+    // Elements of a transposed tile lie on as many cache lines as there are in its depth, far apart.
+    const bool pack_rows = a_.row == 1 && a_.col != 1 && panels.size >= kPanelsToPackFor;
+    const int64_t tiles = CeilDiv(rows.size, isa_.max_rows);
+    for (int64_t block = 0; block < blocks_; ++block) {
+      const Part depth(k_, blocks_, block);
+      if (pack_rows) {
+        PackTransposed(a_, rows, tiles, depth, packed_rows);
+      }
+      for (int64_t panel = panels.begin; panel < panels.begin + panels.size; ++panel) {
+        const int64_t col = panel * panel_width_;
+        const int64_t cols = std::min(panel_width_, n_ - col);
+        const int64_t width = cols > isa_.lanes ? panel_width_ : isa_.lanes;
+        GemmTile<T> tile{.depth = depth.size,
+                         .a = nullptr,
+                         .a_row = a_.row,
+                         .a_col = a_.col,
+                         .b = packed,
+                         .b_row = width,
+                         .alpha = alpha_,
+                         .add = accumulate_ || block > 0,
+                         .c = nullptr,
+                         .c_row = c_row_,
+                         .columns = cols};
+        if (IsDirect() && cols == width && tiles <= MaxDirectTiles(*direct_)) {
+          tile.b = direct_->data + depth.begin * direct_->row + col;
+          tile.b_row = direct_->row;
+        } else {
+          if (cols < width) {
+            std::fill_n(packed, depth.size * width, T(0));
+          }
+          source_(depth.begin, depth.size, col, cols, width, packed);
+        }
+        const bool is_last = panel + 1 == panels.begin + panels.size;
+        const DirectPanel<T> next = is_last ? At(block + 1, panels.begin) : At(block, panel + 1);
+        for (int64_t t = 0; t < tiles; ++t) {
+          next.Prefetch(tiles, t);
+          const Part part(rows.size, tiles, t);
+          const int64_t row = rows.begin + part.begin;
+          if (pack_rows) {
+            tile.a = packed_rows + part.begin * depth.size;
+            tile.a_col = part.size;
+          } else {
+            tile.a = a_.data + row * a_.row + depth.begin * a_.col;
+          }
+          tile.c = c_ + row * c_row_ + col;
+          (cols > isa_.lanes ? isa_.two : isa_.one)[part.size - 1](tile);
+        }
+      }
+    }
+  }
+
+  bool IsDirect() const { return direct_ != nullptr && direct_->col == 1; }
+
+  // Empty beyond the last block, and if it does not lie in memory in rows.
+  DirectPanel<T> At(int64_t block, int64_t panel) const {
+    if (!IsDirect() || block == blocks_) {
+      return {};
+    }
+    const Part depth(k_, blocks_, block);
+    const int64_t col = panel * panel_width_;
+    return {.data = direct_->data + depth.begin * direct_->row + col,
+            .row = direct_->row,
+            .rows = depth.size,
+            .cols = std::min(panel_width_, n_ - col)};
+  }
+
+  const GemmIsa<T>& isa_ = BestIsa<T>();
+  const int64_t panel_width_ = 2 * isa_.lanes;
+  const int64_t m_;
+  const int64_t n_;
+  const int64_t k_;
+  const T alpha_;
+  const StridedMatrix<T>& a_;
+  const StridedMatrix<T>* const direct_;
+  const PanelSource<T>& source_;
+  const bool accumulate_;
+  T* const c_;
+  const int64_t c_row_;
+  const int64_t panels_;
+  const int64_t blocks_;
+  const int64_t row_tasks_;
+  int64_t col_tasks_;
+};
+
+template <typename T>
+void Multiply(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>* direct,
+              const PanelSource<T>& source, bool accumulate, T* c, int64_t c_row) {
+  if (m == 0 || n == 0) {
+    return;
+  }
+  if (k == 0) {
+    for (int64_t r = 0; r < m && !accumulate; ++r) {
+      std::fill_n(c + r * c_row, n, T(0));
+    }
+    return;
+  }
+  Product<T>(m, n, k, alpha, a, direct, source, accumulate, c, c_row).Run();
+}
+
+// A task takes a panel of columns of some rows through all terms, in a part of c of its own.
+template <typename T>
+void MultiplyShifts(int64_t m, int64_t n, int64_t k, const T* a, const T* b, int64_t b_row, const int64_t* shifts,
+                    int64_t terms, const PanelSink<T>& sink) {
+  if (m == 0 || n == 0) {
+    return;
+  }
+  const GemmIsa<T>& isa = BestIsa<T>();
+  const int64_t width = 2 * isa.lanes;
+  const int64_t blocks = CeilDiv(k, kGemmDepth);
+  const int64_t row_tasks = CeilDiv(m, kRowsPerTask);
+  const int64_t panels = CeilDiv(n, width);
+  const int64_t panels_per_task = std::clamp<int64_t>(
+      kGemmWorkPerTask / std::max<int64_t>(1, std::min(m, kRowsPerTask) * width * k * terms), 1, panels);
+  ParallelFor(row_tasks * panels, panels_per_task, [&](int64_t first, int64_t end) {
+    alignas(64) T part_of_c[kRowsPerTask * 128 / sizeof(T)];
+    static_assert(sizeof(part_of_c) == kRowsPerTask * 128);
+    for (int64_t task = first; task < end; ++task) {
+      const Part rows(m, row_tasks, task / panels);
+      const int64_t col = task % panels * width;
+      const int64_t tiles = CeilDiv(rows.size, isa.max_rows);
+      for (int64_t t = 0; t < terms; ++t) {
+        for (int64_t block = 0; block < blocks; ++block) {
+          const Part depth(k, blocks, block);
+          GemmTile<T> tile{.depth = depth.size,
+                           .a = nullptr,
+                           .a_row = k,
+                           .a_col = 1,
+                           .b = b + shifts[t] + depth.begin * b_row + col,
+                           .b_row = b_row,
+                           .alpha = T(1),
+                           .add = t > 0 || block > 0,
+                           .c = nullptr,
+                           .c_row = width,
+                           .columns = width};
+          for (int64_t i = 0; i < tiles; ++i) {
+            const Part part(rows.size, tiles, i);
+            tile.a = a + (t * m + rows.begin + part.begin) * k + depth.begin;
+            tile.c = part_of_c + part.begin * width;
+            isa.two[part.size - 1](tile);
+          }
+        }
+      }
+      sink(rows.begin, rows.size, col, std::min(width, n - col), width, part_of_c);
+    }
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void Gemm(int64_t m, int64_t n, int64_t k, T alpha, const StridedMatrix<T>& a, const StridedMatrix<T>& b,
+          bool accumulate, T* c, int64_t c_row) {
+  const auto panel = [&b](int64_t row, int64_t rows, int64_t col, int64_t cols, int64_t width, T* to) {
+    const T* from = b.data + row * b.row + col * b.col;
+    if (b.col != 1) {
+      TransposePanel(from, b.col, rows, cols, width, to);
+      return;
+    }
+    CopyPanel(from, b.row, rows, cols, width, to);
+  };
+  Multiply<T>(m, n, k, alpha, a, &b, panel, accumulate, c, c_row);
+}
+
+template <typename T>
+void GemmWithPanels(int64_t m, int64_t n, int64_t k, const StridedMatrix<T>& a, const PanelSource<T>& b,
+                    bool accumulate, T* c, int64_t c_row) {
+  Multiply<T>(m, n, k, T(1), a, nullptr, b, accumulate, c, c_row);
+}
+
+template <typename T>
+void GemmOfShifts(int64_t m, int64_t n, int64_t k, const T* a, const T* b, int64_t b_row, const int64_t* shifts,
+                  int64_t terms, const PanelSink<T>& sink) {
+  MultiplyShifts(m, n, k, a, b, b_row, shifts, terms, sink);
+}
+
+template <typename T>
+void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a, const T* b,
+          bool accumulate, T* c) {
+  Gemm<T>(m, n, k, alpha, {a, transpose_a ? 1 : k, transpose_a ? m : 1}, {b, transpose_b ? 1 : n, transpose_b ? k : 1},
+          accumulate, c, n);
+}
+
+#define HEADRACE_INSTANTIATE(T)                                                                                        \
+  template void Gemm<T>(bool, bool, int64_t, int64_t, int64_t, T, const T*, const T*, bool, T*);                       \
+  template void Gemm<T>(int64_t, int64_t, int64_t, T, const StridedMatrix<T>&, const StridedMatrix<T>&, bool, T*,      \
+                        int64_t);                                                                                      \
+  template void GemmWithPanels<T>(int64_t, int64_t, int64_t, const StridedMatrix<T>&, const PanelSource<T>&, bool, T*, \
+                                  int64_t);                                                                            \
+  template void GemmOfShifts<T>(int64_t, int64_t, int64_t, const T*, const T*, int64_t, const int64_t*, int64_t,       \
+                                const PanelSink<T>&)
+HEADRACE_INSTANTIATE(float);
+HEADRACE_INSTANTIATE(double);
+#undef HEADRACE_INSTANTIATE
+
+}  // namespace headrace::ops

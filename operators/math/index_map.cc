@@ -1,0 +1,93 @@
+#include "operators/math/index_map.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "operators/common/kernel_util.h"
+
+namespace headrace::ops {
+
+IndexMap IndexMap::OfRows(const DDim& from_dims, const PoolVector<int64_t>& rows) {
+  DDim to = from_dims;
+  to[0] = static_cast<int64_t>(rows.size());
+  return IndexMap(from_dims, to, [&rows](size_t d, int64_t i) { return d == 0 ? rows[static_cast<size_t>(i)] : i; });
+}
+
+bool IndexMap::Empty(const DDim& dims) { return std::find(dims.begin(), dims.end(), 0) != dims.end(); }
+
+IndexMap::Plan IndexMap::MakePlan() const {
+  // Trailing dimensions that stay as they are move as a whole.
+  size_t walked = to_dims_.size();
+  int64_t run = 1;
+  const auto stays = [this](size_t d) {
+    const PoolVector<int64_t>& map = maps_[d];
+    for (size_t i = 0; i < map.size(); ++i) {
+      if (map[i] != static_cast<int64_t>(i)) {
+        return false;
+      }
+    }
+    return from_dims_[d] == to_dims_[d];
+  };
+  while (walked > 0 && stays(walked - 1)) {
+    run *= to_dims_[--walked];
+  }
+  Plan plan;
+  if (walked == 0) {
+    plan.segments.push_back({0, run});
+    return plan;
+  }
+  // So do neighbours in the dimension before.
+  for (const int64_t from : maps_[walked - 1]) {
+    Segment* last = plan.segments.empty() ? nullptr : &plan.segments.back();
+    const bool continues =
+        last != nullptr && (from < 0 ? last->from < 0 : last->from >= 0 && last->from + last->n == from * run);
+    if (continues) {
+      last->n += run;
+    } else {
+      plan.segments.push_back({from < 0 ? -1 : from * run, run});
+    }
+  }
+  plan.outer.resize(walked - 1);
+  int64_t stride = run * from_dims_[walked - 1];
+  for (size_t d = walked - 1; d-- > 0;) {
+    plan.outer[d] = stride;
+    stride *= from_dims_[d];
+  }
+  return plan;
+}
+
+void IndexMap::Move(const LoDTensor& x, LoDTensor* out, const void* fill) const {
+  const size_t size = SizeOf(x.dtype());
+  auto* to = static_cast<std::byte*>(out->mutable_data(x.dtype()));
+  const auto* from = static_cast<const std::byte*>(x.raw_data());
+  ForEachRun([=](int64_t at, int64_t from_at, int64_t n) {
+    std::byte* run = to + static_cast<size_t>(at) * size;
+    const size_t bytes = static_cast<size_t>(n) * size;
+    if (from_at >= 0) {
+      std::memcpy(run, from + static_cast<size_t>(from_at) * size, bytes);
+    } else if (fill == nullptr) {
+      std::memset(run, 0, bytes);
+    } else {
+      for (size_t i = 0; i < bytes; i += size) {
+        std::memcpy(run + i, fill, size);
+      }
+    }
+  });
+}
+
+template <typename T>
+void IndexMap::AddBack(const LoDTensor& out_grad, LoDTensor* x_grad) const {
+  T* dx = x_grad->mutable_data<T>();
+  const T* d = out_grad.data<T>();
+  std::fill_n(dx, x_grad->numel(), T(0));
+  ForEachRun([=](int64_t at, int64_t from_at, int64_t n) {
+    for (int64_t i = 0; from_at >= 0 && i < n; ++i) {
+      dx[from_at + i] += d[at + i];
+    }
+  });
+}
+
+template void IndexMap::AddBack<float>(const LoDTensor&, LoDTensor*) const;
+template void IndexMap::AddBack<double>(const LoDTensor&, LoDTensor*) const;
+
+}  // namespace headrace::ops

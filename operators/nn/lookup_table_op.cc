@@ -1,0 +1,164 @@
+// lookup_table, lookup_table_v2: rows of a table by their numbers; an embedding.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "framework/memory_pool.h"
+#include "framework/op_registry.h"
+#include "framework/thread_pool.h"
+#include "operators/common/kernel_util.h"
+#include "operators/loss/labels.h"
+
+namespace headrace::ops {
+namespace {
+
+// Calls visit(place in Ids, row of W) for each id; -1 if that is padding. Several threads have `grain` ids at a time.
+// Throws OutOfRange naming place and value.
+template <typename Visit>
+void ForEachPlaceOfIds(const ExecutionContext& ctx, int64_t grain, const Visit& visit) {
+  const LoDTensor& ids_tensor = ctx.Input("Ids");
+  const int64_t rows = ctx.Input("W").dims()[0];
+  const int64_t padding = ctx.Attr<int64_t>("padding_idx");
+  const int64_t* ids = ids_tensor.data<int64_t>();
+  ParallelFor(ids_tensor.numel(), grain, [=, &visit](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      HR_ENFORCE(0 <= ids[i] && ids[i] < rows, OutOfRange, "input Ids: row ", i, " has id ", ids[i],
+                 ", expected one in [0, ", rows, ")");
+      visit(i, ids[i] == padding ? -1 : ids[i]);
+    }
+  });
+}
+
+// Calls visit(place in Ids, row of W) for each id that is not padding, one after the other.
+template <typename Visit>
+void ForEachId(const ExecutionContext& ctx, const Visit& visit) {
+  ForEachPlaceOfIds(ctx, ctx.Input("Ids").numel(), [&visit](int64_t i, int64_t id) {
+    if (id >= 0) {
+      visit(i, id);
+    }
+  });
+}
+
+template <typename T>
+void LookupKernel(const ExecutionContext& ctx) {
+  const LoDTensor& table = ctx.Input("W");
+  const int64_t width = table.dims()[1];
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  const T* w = table.data<T>();
+  // A row that is not in a cache takes as long as many that are.
+  ForEachPlaceOfIds(ctx, RowsPerBlock(width + 64), [=](int64_t i, int64_t id) {
+    T* row = out + i * width;
+    if (id < 0) {
+      std::fill_n(row, width, T(0));
+    } else {
+      std::copy_n(w + id * width, width, row);
+    }
+  });
+}
+
+// The row of each id, in their order, however often it occurs.
+template <typename T>
+void SparseLookupGradKernel(const ExecutionContext& ctx) {
+  const DDim& table = ctx.Input("W").dims();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  SelectedRows* w_grad = ctx.OutputRows("W@GRAD");
+  w_grad->set_height(table[0]);
+  PoolVector<int64_t>& rows = *w_grad->mutable_rows();
+  rows.clear();
+  ForEachId(ctx, [&](int64_t, int64_t id) { rows.push_back(id); });
+  T* to = w_grad->mutable_value()->Resize({static_cast<int64_t>(rows.size()), table[1]}).template mutable_data<T>();
+  ForEachId(ctx, [&, width = table[1]](int64_t i, int64_t) { to = std::copy_n(d + i * width, width, to); });
+}
+
+template <typename T>
+void LookupGradKernel(const ExecutionContext& ctx) {
+  if (ctx.Attr<bool>("is_sparse")) {
+    SparseLookupGradKernel<T>(ctx);
+    return;
+  }
+  LoDTensor* w_grad = ctx.Output("W@GRAD");
+  const int64_t width = w_grad->dims()[1];
+  T* dw = w_grad->mutable_data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  std::fill_n(dw, w_grad->numel(), T(0));
+  ForEachId(ctx, [=](int64_t i, int64_t id) {
+    for (int64_t c = 0; c < width; ++c) {
+      dw[id * width + c] += d[i * width + c];
+    }
+  });
+}
+
+// `kColumn`: whether Ids have a last dimension of 1, which becomes that of the rows; otherwise they get one of their
+// own.
+template <bool kColumn>
+DDim LookupDims(const InferShapeContext& ctx) {
+  EnforceRank(ctx, "W", 2);
+  EnforceRankAtLeast(ctx, "Ids", kColumn ? 2 : 1);
+  EnforceNumbers(ctx, "Ids");
+  const DDim w = ctx.InputDim("W");
+  DDim dims = ctx.InputDim("Ids");
+  if constexpr (kColumn) {
+    HR_ENFORCE(Fits(dims.back(), 1), InvalidArgument, "input Ids: expected dims [..., 1], got ", ToString(dims));
+    dims.pop_back();
+  }
+  const int64_t padding = ctx.Attr<int64_t>("padding_idx");
+  HR_ENFORCE(padding >= -1 && (w[0] < 0 || padding < w[0]), InvalidArgument,
+             "attribute padding_idx: expected -1 (none) or a row of W of dims ", ToString(w), ", got ", padding);
+  dims.push_back(w[1]);
+  return dims;
+}
+
+OpRegistrar&& LookupAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<int64_t>("padding_idx", "the id whose row is zero and does not learn; -1: none", -1)
+      .Attr<bool>("is_sparse", "whether the gradient of W is SelectedRows: only those that Ids name", false);
+}
+
+template <bool kColumn>
+OpRegistrar&& LookupOp(OpRegistrar&& op) {
+  return std::move(op)
+      .Comment("The rows of W with the numbers Ids.")
+      .Input("W", "[rows, width]")
+      .Input("Ids", kColumn ? "int64 [..., 1]" : "int64 [...]")
+      .Output("Out", "[..., width], LoD of Ids")
+      .With(LookupAttrs)
+      .KernelTypeFrom("W")
+      .InferShape([](InferShapeContext& ctx) {
+        SetOutput(ctx, "Out", LookupDims<kColumn>(ctx), ctx.InputType("W"));
+        ctx.ShareLoD("Ids", "Out");
+      })
+      .template Kernel<float>(LookupKernel<float>)
+      .template Kernel<double>(LookupKernel<double>)
+      .Gradient(DefaultGradient({.inputs = {"W", "Ids"}, .outputs = {}, .no_gradient = {"Ids"}}));
+}
+
+template <bool kColumn>
+OpRegistrar&& LookupGradOp(OpRegistrar&& op) {
+  return std::move(op)
+      .Comment("Gradient of the lookup: a tensor, or SelectedRows if is_sparse.")
+      .Input("W", "as in the operator; only its dims are used", kShapeOnly)
+      .Input("Ids", "as in the operator")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("W@GRAD", "dims of W", kSelectedRows)
+      .With(LookupAttrs)
+      .KernelTypeFrom("W")
+      .InferShape([](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Out@GRAD", LookupDims<kColumn>(ctx));
+        EnforceSameType(ctx, "Out@GRAD", "W");
+        InferGradients(ctx, {"W"});
+        if (ctx.Attr<bool>("is_sparse")) {
+          ctx.SetOutputSelectedRows("W@GRAD");
+        }
+      })
+      .template Kernel<float>(LookupGradKernel<float>)
+      .template Kernel<double>(LookupGradKernel<double>);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(lookup_table).With(LookupOp<true>);
+HEADRACE_REGISTER_OP(lookup_table_grad).With(LookupGradOp<true>);
+HEADRACE_REGISTER_OP(lookup_table_v2).With(LookupOp<false>);
+HEADRACE_REGISTER_OP(lookup_table_v2_grad).With(LookupGradOp<false>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,358 @@
+// batch_norm: each channel normalised over the batch.
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "framework/op_registry.h"
+#include "framework/thread_pool.h"
+#include "operators/common/kernel_util.h"
+#include "operators/math/layout.h"
+#include "operators/math/ordered_sum.h"
+#include "operators/math/scratch.h"
+
+namespace headrace::ops {
+namespace {
+
+// X as [images, channels, pixels]; where the channels come last, each pixel counts as an image.
+struct Channels {
+  Channels(const AttributeIndex& op, const DDim& x)
+      : images(HasChannelsLast(op) ? Numel(x, 0, x.size() - 1) : x[0]),
+        channels(HasChannelsLast(op) ? x.back() : x[1]),
+        pixels(HasChannelsLast(op) ? 1 : Numel(x, 2, x.size())),
+        count(images * pixels) {}
+
+  // Calls visit(c) for each channel, from several threads.
+  template <typename Visit>
+  void ForEachChannel(const Visit& visit) const {
+    ParallelFor(channels, RowsPerBlock(2 * count), [&visit](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        visit(c);
+      }
+    });
+  }
+
+  // Calls run(offset of a row of `pixels` elements of channel c) for each image.
+  template <typename Run>
+  void ForEachRow(int64_t c, Run&& run) const {
+    for (int64_t i = 0; i < images; ++i) {
+      run((i * channels + c) * pixels);
+    }
+  }
+
+  // Σ at(i) over the elements of channel c.
+  template <typename T, typename At>
+  double SumOfChannel(int64_t c, At&& at) const {
+    double sum = 0;
+    ForEachRow(
+        c, [&](int64_t row) { sum += static_cast<double>(SumOf<T>(pixels, [&](int64_t i) { return at(row + i); })); });
+    return sum;
+  }
+
+  // Whether the pixels of a channel are so few that they are read a whole image at a time, as `columns()` columns of a
+  // matrix, rather than channel by channel.
+  bool HasFewPixels() const { return pixels < 16; }
+  int64_t columns() const { return channels * pixels; }
+
+  // sums[c] = Σ at(element, column) over the elements of channel c. The order depends on the dims alone: parts of the
+  // images, of which a thread takes some, then those of each column, then the pixels.
+  template <typename At>
+  void SumColumns(const At& at, double* sums) const {
+    constexpr int64_t kMaxParts = 64;
+    constexpr int64_t kWidth = 256;  // columns at a time, whose sums stay in the nearest cache
+    const int64_t n = columns();
+    const int64_t size = std::max(RowsPerBlock(n), (images + kMaxParts - 1) / kMaxParts);
+    Tensor memory;
+    double* parts = Scratch<double>(&memory, (images + size - 1) / size * n);
+    ParallelFor(images, size, [&](int64_t begin, int64_t end) {
+      for (int64_t first = 0; first < n; first += kWidth) {
+        const int64_t width = std::min(kWidth, n - first);
+        double column_sums[kWidth] = {};
+        for (int64_t image = begin; image < end; ++image) {
+          const int64_t row = image * n + first;
+          for (int64_t j = 0; j < width; ++j) {
+            column_sums[j] += static_cast<double>(at(row + j, first + j));
+          }
+        }
+        std::copy_n(column_sums, width, parts + begin / size * n + first);
+      }
+    });
+    for (int64_t c = 0; c < channels; ++c) {
+      sums[c] = 0;
+      for (int64_t j = c * pixels; j < (c + 1) * pixels; ++j) {
+        for (int64_t begin = 0; begin < images; begin += size) {
+          sums[c] += parts[begin / size * n + j];
+        }
+      }
+    }
+  }
+
+  // to[column] = of(c) for each column of channel c.
+  template <typename T, typename Of>
+  void FillColumns(const Of& of, T* to) const {
+    for (int64_t c = 0; c < channels; ++c) {
+      std::fill_n(to + c * pixels, pixels, of(c));
+    }
+  }
+
+  // to[element] = at(element, column), by several threads.
+  template <typename T, typename At>
+  void FillElements(const At& at, T* to) const {
+    ParallelFor(images, RowsPerBlock(columns()), [&, n = columns()](int64_t begin, int64_t end) {
+      for (int64_t image = begin; image < end; ++image) {
+        HEADRACE_INDEPENDENT_ITERATIONS
+        for (int64_t j = 0; j < n; ++j) {
+          to[image * n + j] = at(image * n + j, j);
+        }
+      }
+    });
+  }
+
+  int64_t images;
+  int64_t channels;
+  int64_t pixels;
+  int64_t count;  // elements of a channel
+};
+
+bool UsesRunningStatistics(const AttributeIndex& op) {
+  return op.Attr<bool>("is_test") || op.Attr<bool>("use_global_stats");
+}
+
+template <typename T>
+void BatchNormKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const Channels s(ctx.attrs(), x_tensor.dims());
+  const bool running = UsesRunningStatistics(ctx.attrs());
+  const double epsilon = ctx.Attr<double>("epsilon");
+  const auto momentum = static_cast<T>(ctx.Attr<double>("momentum"));
+  T* y = ctx.Output("Y")->mutable_data<T>();
+  T* mean_out = ctx.Output("MeanOut")->mutable_data<T>();
+  T* variance_out = ctx.Output("VarianceOut")->mutable_data<T>();
+  T* saved_mean = ctx.Output("SavedMean")->mutable_data<T>();
+  T* saved_inverse = ctx.Output("SavedVariance")->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  const T* scale = ctx.Input("Scale").data<T>();
+  const T* bias = ctx.Input("Bias").data<T>();
+  const T* mean = ctx.Input("Mean").data<T>();
+  const T* variance = ctx.Input("Variance").data<T>();
+
+  // Writes what is known of channel c and gives what its elements are multiplied by.
+  const auto finish = [=](int64_t c, double channel_mean, double channel_variance) {
+    const auto m = static_cast<T>(channel_mean);
+    const auto inverse = static_cast<T>(1 / std::sqrt(channel_variance + epsilon));
+    mean_out[c] = running ? mean[c] : momentum * mean[c] + (1 - momentum) * m;
+    variance_out[c] =
+        running ? variance[c] : momentum * variance[c] + (1 - momentum) * static_cast<T>(channel_variance);
+    saved_mean[c] = m;
+    saved_inverse[c] = inverse;
+    return inverse * scale[c];
+  };
+  const auto count = static_cast<double>(s.count);
+  // The mean is taken off first: the difference of large squares would cancel.
+  if (s.HasFewPixels()) {
+    Tensor sums_memory;
+    Tensor columns_memory;
+    double* sums = Scratch<double>(&sums_memory, 2 * s.channels);
+    T* means = Scratch<T>(&columns_memory, 3 * s.columns());
+    T* factors = means + s.columns();
+    T* biases = factors + s.columns();
+    if (running) {
+      std::copy_n(mean, s.channels, sums);
+    } else {
+      s.SumColumns([x](int64_t i, int64_t) { return x[i]; }, sums);
+      std::for_each(sums, sums + s.channels, [count](double& sum) { sum /= count; });
+    }
+    s.FillColumns([sums](int64_t c) { return static_cast<T>(sums[c]); }, means);
+    if (!running) {
+      s.SumColumns([=](int64_t i, int64_t j) { return (x[i] - means[j]) * (x[i] - means[j]); }, sums + s.channels);
+    }
+    s.FillColumns(
+        [=, &s](int64_t c) {
+          return finish(c, sums[c], running ? static_cast<double>(variance[c]) : sums[s.channels + c] / count);
+        },
+        factors);
+    s.FillColumns([bias](int64_t c) { return bias[c]; }, biases);
+    s.FillElements([=](int64_t i, int64_t j) { return (x[i] - means[j]) * factors[j] + biases[j]; }, y);
+    return;
+  }
+  s.ForEachChannel([=, &s](int64_t c) {
+    double channel_mean = static_cast<double>(mean[c]);
+    double channel_variance = static_cast<double>(variance[c]);
+    if (!running) {
+      channel_mean = s.SumOfChannel<T>(c, [x](int64_t i) { return x[i]; }) / count;
+      channel_variance = s.SumOfChannel<T>(c, [x, m = static_cast<T>(channel_mean)](int64_t i) {
+        return (x[i] - m) * (x[i] - m);
+      }) / count;
+    }
+    const auto m = static_cast<T>(channel_mean);
+    const T factor = finish(c, channel_mean, channel_variance);
+    s.ForEachRow(c, [=, &s, b = bias[c]](int64_t row) {
+      for (int64_t i = row; i < row + s.pixels; ++i) {
+        y[i] = (x[i] - m) * factor + b;
+      }
+    });
+  });
+}
+
+// With h = (x − mean) · inverse: dbias = Σ dy, dscale = Σ dy · h, and, as mean and variance depend on x too (unless
+// they are the running ones), dx = scale · inverse · (dy − dbias / count − h · dscale / count).
+template <typename T>
+void BatchNormGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const Channels s(ctx.attrs(), x_tensor.dims());
+  const bool running = UsesRunningStatistics(ctx.attrs());
+  LoDTensor* x_grad = ctx.OutputOrNull("X@GRAD");
+  LoDTensor* scale_grad = ctx.OutputOrNull("Scale@GRAD");
+  LoDTensor* bias_grad = ctx.OutputOrNull("Bias@GRAD");
+  T* dx = x_grad == nullptr ? nullptr : x_grad->mutable_data<T>();
+  T* dscale = scale_grad == nullptr ? nullptr : scale_grad->mutable_data<T>();
+  T* dbias = bias_grad == nullptr ? nullptr : bias_grad->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  const T* dy = ctx.Input("Y@GRAD").data<T>();
+  const T* scale = ctx.Input("Scale").data<T>();
+  const T* saved_mean = ctx.Input("SavedMean").data<T>();
+  const T* saved_inverse = ctx.Input("SavedVariance").data<T>();
+
+  // Writes the gradients of Scale and Bias for channel c, whose sums are Σ dy and Σ dy · h.
+  const auto finish = [=](int64_t c, double sum, double dot) {
+    if (dbias != nullptr) {
+      dbias[c] = static_cast<T>(sum);
+    }
+    if (dscale != nullptr) {
+      dscale[c] = static_cast<T>(dot);
+    }
+  };
+  const auto share = [count = static_cast<T>(s.count), running](double sum) {
+    return running ? T(0) : static_cast<T>(sum) / count;
+  };
+  if (s.HasFewPixels()) {
+    Tensor sums_memory;
+    Tensor columns_memory;
+    double* sums = Scratch<double>(&sums_memory, 2 * s.channels);
+    double* dots = sums + s.channels;
+    T* means = Scratch<T>(&columns_memory, 5 * s.columns());
+    T* inverses = means + s.columns();
+    s.FillColumns([=](int64_t c) { return saved_mean[c]; }, means);
+    s.FillColumns([=](int64_t c) { return saved_inverse[c]; }, inverses);
+    s.SumColumns([=](int64_t i, int64_t) { return dy[i]; }, sums);
+    s.SumColumns([=](int64_t i, int64_t j) { return dy[i] * ((x[i] - means[j]) * inverses[j]); }, dots);
+    for (int64_t c = 0; c < s.channels; ++c) {
+      finish(c, sums[c], dots[c]);
+    }
+    if (dx != nullptr) {
+      T* factors = inverses + s.columns();
+      T* sum_shares = factors + s.columns();
+      T* dot_shares = sum_shares + s.columns();
+      s.FillColumns([=](int64_t c) { return scale[c] * saved_inverse[c]; }, factors);
+      s.FillColumns([=](int64_t c) { return share(sums[c]); }, sum_shares);
+      s.FillColumns([=](int64_t c) { return share(dots[c]); }, dot_shares);
+      s.FillElements(
+          [=](int64_t i, int64_t j) {
+            return factors[j] * (dy[i] - sum_shares[j] - (x[i] - means[j]) * inverses[j] * dot_shares[j]);
+          },
+          dx);
+    }
+    return;
+  }
+  s.ForEachChannel([=, &s](int64_t c) {
+    const T mean = saved_mean[c];
+    const T inverse = saved_inverse[c];
+    const double sum = s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i]; });
+    const double dot = s.SumOfChannel<T>(c, [=](int64_t i) { return dy[i] * ((x[i] - mean) * inverse); });
+    finish(c, sum, dot);
+    if (dx != nullptr) {
+      const T sum_share = share(sum);
+      const T dot_share = share(dot);
+      s.ForEachRow(c, [=, &s, factor = scale[c] * inverse](int64_t row) {
+        for (int64_t i = row; i < row + s.pixels; ++i) {
+          dx[i] = factor * (dy[i] - sum_share - (x[i] - mean) * inverse * dot_share);
+        }
+      });
+    }
+  });
+}
+
+void EnforceChannels(const InferShapeContext& ctx, HashedNames slots) {
+  EnforceRankAtLeast(ctx, "X", 2);
+  const DDim x = ctx.InputDim("X");
+  for (const HashedName slot : slots) {
+    EnforceDims(ctx, slot, {HasChannelsLast(ctx.attrs()) ? x.back() : x[1]});
+    EnforceSameType(ctx, slot, "X");
+  }
+}
+
+void InferBatchNorm(InferShapeContext& ctx) {
+  EnforceChannels(ctx, {"Scale", "Bias", "Mean", "Variance"});
+  const DDim x = ctx.InputDim("X");
+  bool has_elements = true;
+  for (size_t d = 0; d < x.size(); ++d) {
+    has_elements = has_elements && (x[d] != 0 || d == (HasChannelsLast(ctx.attrs()) ? x.size() - 1 : 1));
+  }
+  HR_ENFORCE(UsesRunningStatistics(ctx.attrs()) || has_elements, InvalidArgument,
+             "input X: expected at least one element for each channel in training, got dims ", ToString(x));
+  const DDim channels = ctx.InputDim("Scale");
+  ctx.ShareAll("X", "Y");
+  for (const HashedName slot : HashedNames{"MeanOut", "VarianceOut", "SavedMean", "SavedVariance"}) {
+    SetOutput(ctx, slot, channels, ctx.InputType("X"));
+  }
+}
+
+OpRegistrar&& BatchNormAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<bool>("is_test", "whether the running statistics are used and left as they are", false)
+      .Attr<bool>("use_global_stats", "the same, in training", false)
+      .Attr<double>("momentum", "how much of the running statistics stays", 0.9)
+      .Attr<double>("epsilon", "added to the variance", 1e-5, CheckEpsilon)
+      .With(TwoLayoutsAttr, "data_layout");
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(batch_norm)
+    .Comment(
+        "Scale * (X - mean) / sqrt(variance + epsilon) + Bias, by channel; mean and variance (with divisor N) are "
+        "those of the batch.")
+    .Input("X", "[N, C, ...], or [N, ..., C]")
+    .Input("Scale", "[C]")
+    .Input("Bias", "[C]")
+    .Input("Mean", "[C], the running mean")
+    .Input("Variance", "[C], the running variance")
+    .Output("Y", "dims of X")
+    .Output("MeanOut", "[C], momentum * Mean + (1 - momentum) * mean; may be Mean")
+    .InPlace("MeanOut", "Mean")
+    .Output("VarianceOut", "[C], likewise; may be Variance")
+    .InPlace("VarianceOut", "Variance")
+    .Output("SavedMean", "[C], the mean that was used")
+    .Output("SavedVariance", "[C], 1 / sqrt(variance + epsilon), as in Paddle")
+    .With(BatchNormAttrs)
+    .InferShape(InferBatchNorm)
+    .Kernel<float>(BatchNormKernel<float>)
+    .Kernel<double>(BatchNormKernel<double>)
+    .Gradient(DefaultGradient(
+        {.inputs = {"X", "Scale"}, .outputs = {"SavedMean", "SavedVariance"}, .no_gradient = {"Mean", "Variance"}}));
+
+HEADRACE_REGISTER_OP(batch_norm_grad)
+    .Comment("Gradient of batch_norm.")
+    .Input("X", "as in the operator")
+    .Input("Scale", "as in the operator")
+    .Input("SavedMean", "as in the operator")
+    .Input("SavedVariance", "as in the operator")
+    .Input("Y@GRAD", "gradient of Y")
+    .Input("MeanOut@GRAD", "not used", kDispensable)
+    .Input("VarianceOut@GRAD", "not used", kDispensable)
+    .Input("SavedMean@GRAD", "not used", kDispensable)
+    .Input("SavedVariance@GRAD", "not used", kDispensable)
+    .Output("X@GRAD", "dims of X", kDispensable)
+    .Output("Scale@GRAD", "[C]", kDispensable)
+    .Output("Bias@GRAD", "[C]", kDispensable)
+    .With(BatchNormAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceChannels(ctx, {"Scale", "SavedMean", "SavedVariance"});
+      EnforceDims(ctx, "Y@GRAD", ctx.InputDim("X"));
+      EnforceSameType(ctx, "Y@GRAD", "X");
+      InferGradients(ctx, {"X", "Scale"});
+      SetOutput(ctx, "Bias@GRAD", ctx.InputDim("Scale"), ctx.InputType("X"));
+    })
+    .Kernel<float>(BatchNormGradKernel<float>)
+    .Kernel<double>(BatchNormGradKernel<double>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,150 @@
+// lrn: local response normalisation, each pixel by its neighbours in other channels (A. Krizhevsky, I. Sutskever and
+// G. Hinton, ImageNet classification with deep convolutional neural networks, 2012).
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
+
+namespace headrace::ops {
+namespace {
+
+struct LrnShape {
+  explicit LrnShape(const ExecutionContext& ctx)
+      : images(ctx.Input("X").dims()[0]),
+        channels(ctx.Input("X").dims()[1]),
+        pixels(ctx.Input("X").dims()[2] * ctx.Input("X").dims()[3]),
+        n(ctx.Attr<int32_t>("n")),
+        before((n - 1) / 2) {}
+
+  // The channels that channel `c` is normalised by, or with the sign turned round, those that it normalises.
+  int64_t First(int64_t c) const { return std::max<int64_t>(c - before, 0); }
+  int64_t Last(int64_t c) const { return std::min(c - before + n, channels) - 1; }
+
+  int64_t images;
+  int64_t channels;
+  int64_t pixels;
+  int64_t n;
+  int64_t before;  // how many channels before its own a window begins
+};
+
+template <typename T>
+void LrnKernel(const ExecutionContext& ctx) {
+  const LrnShape s(ctx);
+  const auto k = static_cast<T>(ctx.Attr<double>("k"));
+  const auto alpha = static_cast<T>(ctx.Attr<double>("alpha"));
+  const auto beta = static_cast<T>(ctx.Attr<double>("beta"));
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  T* mid = ctx.Output("MidOut")->mutable_data<T>();
+  const T* image = ctx.Input("X").data<T>();
+  for (int64_t i = 0; i < s.images; ++i, image += s.channels * s.pixels) {
+    for (int64_t c = 0; c < s.channels; ++c, mid += s.pixels, out += s.pixels) {
+      std::fill_n(mid, s.pixels, T(0));
+      for (int64_t other = s.First(c); other <= s.Last(c); ++other) {
+        const T* x = image + other * s.pixels;
+        for (int64_t p = 0; p < s.pixels; ++p) {
+          mid[p] += x[p] * x[p];
+        }
+      }
+      const T* x = image + c * s.pixels;
+      for (int64_t p = 0; p < s.pixels; ++p) {
+        mid[p] = k + alpha * mid[p];
+        out[p] = x[p] * std::pow(mid[p], -beta);
+      }
+    }
+  }
+}
+
+// dx = dy mid^-beta - 2 alpha beta x Σ dy' y' / mid', over the channels (') that x normalises.
+template <typename T>
+void LrnGradKernel(const ExecutionContext& ctx) {
+  const LrnShape s(ctx);
+  const auto beta = static_cast<T>(ctx.Attr<double>("beta"));
+  const auto factor = static_cast<T>(2 * ctx.Attr<double>("alpha") * ctx.Attr<double>("beta"));
+  T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  const T* out_image = ctx.Input("Out").data<T>();
+  const T* mid_image = ctx.Input("MidOut").data<T>();
+  const T* d_image = ctx.Input("Out@GRAD").data<T>();
+  const int64_t after = s.n - 1 - s.before;
+  for (int64_t i = 0; i < s.images; ++i) {
+    for (int64_t c = 0; c < s.channels; ++c, x += s.pixels, dx += s.pixels) {
+      std::fill_n(dx, s.pixels, T(0));
+      const int64_t last = std::min(c + s.before, s.channels - 1);
+      for (int64_t other = std::max<int64_t>(c - after, 0); other <= last; ++other) {
+        const int64_t at = other * s.pixels;
+        for (int64_t p = at; p < at + s.pixels; ++p) {
+          dx[p - at] += d_image[p] * out_image[p] / mid_image[p];
+        }
+      }
+      const T* mid = mid_image + c * s.pixels;
+      const T* d = d_image + c * s.pixels;
+      for (int64_t p = 0; p < s.pixels; ++p) {
+        dx[p] = d[p] * std::pow(mid[p], -beta) - factor * x[p] * dx[p];
+      }
+    }
+    out_image += s.channels * s.pixels;
+    mid_image += s.channels * s.pixels;
+    d_image += s.channels * s.pixels;
+  }
+}
+
+OpRegistrar&& LrnAttrs(OpRegistrar&& op) {
+  const auto positive = [](const char* name) {
+    return [name](const double& value) {
+      HR_ENFORCE(value > 0 && std::isfinite(value), InvalidArgument, "attribute ", name,
+                 ": expected a number above 0, got ", value);
+    };
+  };
+  return std::move(op)
+      .Attr<int32_t>(
+          "n", "how many channels a pixel is normalised by", 5,
+          [](const int32_t& n) { HR_ENFORCE(n > 0, InvalidArgument, "attribute n: expected 1 or more, got ", n); })
+      .Attr<double>("k", "what is added to the sum of the squares, times alpha", 2.0, positive("k"))
+      .Attr<double>("alpha", "factor on the sum of the squares", 1e-4,
+                    [](const double& alpha) {
+                      HR_ENFORCE(alpha >= 0 && std::isfinite(alpha), InvalidArgument,
+                                 "attribute alpha: expected a number of 0 or more, got ", alpha);
+                    })
+      .Attr<double>("beta", "exponent", 0.75, positive("beta"));
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(lrn)
+    .Comment("X / MidOut^beta, MidOut = k + alpha times the sum of the squares of X over n channels around each.")
+    .Input("X", "[N, C, H, W]")
+    .Output("Out", "dims of X")
+    .Output("MidOut", "dims of X")
+    .With(LrnAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceRank(ctx, "X", 4);
+      ctx.ShareAll("X", "Out");
+      SetOutput(ctx, "MidOut", ctx.InputDim("X"), ctx.InputType("X"));
+    })
+    .Kernel<float>(LrnKernel<float>)
+    .Kernel<double>(LrnKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {"Out", "MidOut"}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(lrn_grad)
+    .Comment("Gradient of lrn.")
+    .Input("X", "as in the operator")
+    .Input("Out", "as in the operator")
+    .Input("MidOut", "as in the operator")
+    .Input("Out@GRAD", "gradient of Out")
+    .Input("MidOut@GRAD", "not used", kDispensable)
+    .Output("X@GRAD", "dims of X")
+    .With(LrnAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceRank(ctx, "X", 4);
+      for (const HashedName slot : HashedNames{"Out", "MidOut", "Out@GRAD"}) {
+        EnforceDims(ctx, slot, ctx.InputDim("X"));
+        EnforceSameType(ctx, slot, "X");
+      }
+      InferGradients(ctx, {"X"});
+    })
+    .Kernel<float>(LrnGradKernel<float>)
+    .Kernel<double>(LrnGradKernel<double>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,166 @@
+// uniform_random, gaussian_random, truncated_gaussian_random, and uniform_random_batch_size_like and
+// gaussian_random_batch_size_like. Number i of a tensor depends on the seed and on i alone,
+// and is made with IEEE arithmetic only (and a logarithm in the far tails of the normal distribution), so that it is
+// the same on every machine.
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
+#include "operators/common/op_args.h"
+#include "operators/math/normal_quantile.h"
+#include "operators/math/philox.h"
+#include "operators/tensor/batch_size_like.h"
+
+namespace headrace::ops {
+
+PhiloxStream StreamOfSeed(int32_t seed, uint64_t stream) {
+  if (seed != 0) {
+    return PhiloxStream(static_cast<uint32_t>(seed), stream);
+  }
+  std::random_device entropy;
+  const uint64_t high = entropy();
+  return PhiloxStream(high << 32 | entropy(), stream);
+}
+
+namespace {
+
+// Number `i` of the stream, uniform in (0, 1): a multiple of 2^-53 that is neither 0 nor 1.
+double UniformOpen(const PhiloxBlock& block, size_t i) {
+  const uint64_t bits = (static_cast<uint64_t>(block[2 * i]) << 32 | block[2 * i + 1]) >> 12;
+  return static_cast<double>(2 * bits + 1) * 0x1p-53;
+}
+
+// out[i] = transform(the i-th number in (0, 1) of the stream).
+template <typename T, typename Transform>
+void FillFromStream(const ExecutionContext& ctx, Transform&& transform) {
+  LoDTensor* out = ctx.Output("Out");
+  if (ctx.HasInput("Input")) {
+    ResizeLikeBatch(ctx, out);
+  } else if (const OpArgs args(ctx); args.FromInputs(kShapeSlots)) {
+    out->Resize(args.Shape());
+  }
+  T* data = out->mutable_data<T>();
+  const int64_t numel = out->numel();
+  const PhiloxStream stream = StreamOfSeed(ctx.Attr<int32_t>("seed"));
+  for (int64_t i = 0; i < numel; i += 2) {
+    const PhiloxBlock block = stream.Block(static_cast<uint64_t>(i) / 2);
+    data[i] = static_cast<T>(transform(UniformOpen(block, 0)));
+    if (i + 1 < numel) {
+      data[i + 1] = static_cast<T>(transform(UniformOpen(block, 1)));
+    }
+  }
+}
+
+template <typename T>
+void UniformKernel(const ExecutionContext& ctx) {
+  const double min = ctx.Attr<double>("min");
+  const double max = ctx.Attr<double>("max");
+  // Rounding to T must not reach `max`.
+  const T below_max = min < max ? std::nextafter(static_cast<T>(max), static_cast<T>(min)) : static_cast<T>(max);
+  FillFromStream<T>(ctx, [=](double u) { return std::min(static_cast<T>(min + (max - min) * u), below_max); });
+}
+
+template <typename T>
+void GaussianKernel(const ExecutionContext& ctx) {
+  const double mean = ctx.Attr<double>("mean");
+  const double std = ctx.Attr<double>("std");
+  FillFromStream<T>(ctx, [=](double u) { return mean + std * NormalQuantile(u); });
+}
+
+template <typename T>
+void TruncatedGaussianKernel(const ExecutionContext& ctx) {
+  const double mean = ctx.Attr<double>("mean");
+  const double std = ctx.Attr<double>("std");
+  constexpr double kBelowMinus2 = 0.022750131948179207;  // Φ(−2)
+  FillFromStream<T>(ctx,
+                    [=](double u) { return mean + std * NormalQuantile(kBelowMinus2 + (1 - 2 * kBelowMinus2) * u); });
+}
+
+void InferRandomShape(InferShapeContext& ctx) {
+  SetKnownOutput(ctx, "Out", OpArgs(ctx).Shape(), TypeAttr(ctx, "dtype"));
+}
+
+void CheckBounds(const InferShapeContext& ctx) {
+  const double min = ctx.Attr<double>("min");
+  const double max = ctx.Attr<double>("max");
+  HR_ENFORCE(std::isfinite(min) && std::isfinite(max) && min <= max, InvalidArgument,
+             "attributes min and max: expected finite numbers with min <= max, got ", min, " and ", max);
+}
+
+OpRegistrar&& CommonAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Output("Out", "the tensor of random numbers")
+      .Attr<int32_t>("dtype", "DataType of Out", static_cast<int32_t>(DataType::kFloat32))
+      .Attr<int32_t>("seed", "the same numbers whenever it is the same; 0: others at each run", 0)
+      .KernelTypeFromAttr("dtype");
+}
+
+OpRegistrar&& UniformAttrs(OpRegistrar&& op) {
+  return CommonAttrs(std::move(op))
+      .Attr<double>("min", "lower bound", -1.0)
+      .Attr<double>("max", "upper bound", 1.0)
+      .Kernel<float>(UniformKernel<float>)
+      .Kernel<double>(UniformKernel<double>);
+}
+
+OpRegistrar&& GaussianAttrs(OpRegistrar&& op) {
+  return CommonAttrs(std::move(op))
+      .Attr<double>("mean", "mean", 0.0,
+                    [](const double& mean) {
+                      HR_ENFORCE(std::isfinite(mean), InvalidArgument, "attribute mean: expected a finite number, got ",
+                                 mean);
+                    })
+      .Attr<double>("std", "standard deviation", 1.0, [](const double& std) {
+        HR_ENFORCE(std::isfinite(std) && std >= 0, InvalidArgument, "attribute std: expected a number >= 0, got ", std);
+      });
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(uniform_random)
+    .Comment("Random numbers uniform in [min, max), from Philox4x32-10.")
+    .With(IntsInputs, kShapeSlots)
+    .Attr<std::vector<int64_t>>("shape", "dims of Out", {})
+    .With(UniformAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      CheckBounds(ctx);
+      InferRandomShape(ctx);
+    });
+
+HEADRACE_REGISTER_OP(uniform_random_batch_size_like)
+    .Comment("As uniform_random, with one dimension taken from another tensor.")
+    .With(BatchSizeLikeSlots)
+    .With(UniformAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      CheckBounds(ctx);
+      InferBatchSizeLike(ctx);
+    });
+
+HEADRACE_REGISTER_OP(gaussian_random)
+    .Comment("Normally distributed random numbers, from Philox4x32-10 by the inverse of the distribution function.")
+    .Attr<std::vector<int64_t>>("shape", "dims of Out")
+    .With(GaussianAttrs)
+    .InferShape(InferRandomShape)
+    .Kernel<float>(GaussianKernel<float>)
+    .Kernel<double>(GaussianKernel<double>);
+
+HEADRACE_REGISTER_OP(gaussian_random_batch_size_like)
+    .Comment("As gaussian_random, with one dimension taken from another tensor.")
+    .With(BatchSizeLikeSlots)
+    .With(GaussianAttrs)
+    .InferShape(InferBatchSizeLike)
+    .Kernel<float>(GaussianKernel<float>)
+    .Kernel<double>(GaussianKernel<double>);
+
+HEADRACE_REGISTER_OP(truncated_gaussian_random)
+    .Comment("As gaussian_random, from the part of the distribution within two standard deviations of the mean.")
+    .Attr<std::vector<int64_t>>("shape", "dims of Out")
+    .With(GaussianAttrs)
+    .InferShape(InferRandomShape)
+    .Kernel<float>(TruncatedGaussianKernel<float>)
+    .Kernel<double>(TruncatedGaussianKernel<double>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,175 @@
+// l1_norm, squared_l2_norm, norm: how long vectors are.
+#include <cmath>
+#include <cstdint>
+
+#include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
+#include "operators/math/ordered_sum.h"
+
+namespace headrace::ops {
+namespace {
+
+template <typename T>
+void L1NormKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const T* x = x_tensor.data<T>();
+  *ctx.Output("Out")->mutable_data<T>() = SumOf<T>(x_tensor.numel(), [x](int64_t i) { return std::abs(x[i]); });
+}
+
+template <typename T>
+void SquaredL2NormKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const T* x = x_tensor.data<T>();
+  *ctx.Output("Out")->mutable_data<T>() = SumOf<T>(x_tensor.numel(), [x](int64_t i) { return x[i] * x[i]; });
+}
+
+template <typename T, bool kSquared>
+void WholeNormGradKernel(const ExecutionContext& ctx) {
+  LoDTensor* x_grad = ctx.Output("X@GRAD");
+  T* dx = x_grad->mutable_data<T>();
+  const T* x = ctx.Input("X").data<T>();
+  const T d = *ctx.Input("Out@GRAD").data<T>();
+  for (int64_t i = 0, n = x_grad->numel(); i < n; ++i) {
+    dx[i] = d * (kSquared ? 2 * x[i] : static_cast<T>((x[i] > 0) - (x[i] < 0)));
+  }
+}
+
+OpRegistrar&& WholeNormGrad(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("X", "as in the operator")
+      .Input("Out@GRAD", "gradient of Out")
+      .Output("X@GRAD", "dims of X")
+      .InferShape([](InferShapeContext& ctx) {
+        EnforceDims(ctx, "Out@GRAD", {1});
+        EnforceSameType(ctx, "Out@GRAD", "X");
+        InferGradients(ctx, {"X"});
+      });
+}
+
+// --- norm: along one dimension ---
+
+// Calls visit(first element, its place among the norms) for each vector; its elements are `inner` apart.
+template <typename Visit>
+void ForEachVector(const DDim& dims, size_t axis, Visit&& visit) {
+  const int64_t extent = dims[axis];
+  const int64_t inner = Numel(dims, axis + 1, dims.size());
+  // Vectors without elements have norms, too.
+  for (int64_t o = 0, outer = inner == 0 ? 0 : Numel(dims, 0, axis); o < outer; ++o) {
+    for (int64_t i = 0; i < inner; ++i) {
+      visit(o * extent * inner + i, o * inner + i, inner);
+    }
+  }
+}
+
+template <typename T>
+void NormKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x_tensor.dims().size(), "axis");
+  const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
+  const int64_t n = x_tensor.dims()[axis];
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  T* norms = ctx.Output("Norm")->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  ForEachVector(x_tensor.dims(), axis, [=](int64_t first, int64_t at, int64_t step) {
+    norms[at] = std::sqrt(SumOf<T>(n, [=](int64_t i) { return x[first + i * step] * x[first + i * step]; }) + epsilon);
+    for (int64_t i = 0; i < n; ++i) {
+      out[first + i * step] = x[first + i * step] / norms[at];
+    }
+  });
+}
+
+// d(x / |x|) = (d − out · <d, out>) / |x|
+template <typename T>
+void NormGradKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), x_tensor.dims().size(), "axis");
+  const int64_t n = x_tensor.dims()[axis];
+  T* dx = ctx.Output("X@GRAD")->mutable_data<T>();
+  const T* x = x_tensor.data<T>();
+  const T* norms = ctx.Input("Norm").data<T>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  ForEachVector(x_tensor.dims(), axis, [=](int64_t first, int64_t at, int64_t step) {
+    const T dot = SumOf<T>(n, [=](int64_t i) { return d[first + i * step] * x[first + i * step]; });
+    const T square = norms[at] * norms[at];
+    for (int64_t i = first; i < first + n * step; i += step) {
+      dx[i] = (d[i] - x[i] * dot / square) / norms[at];
+    }
+  });
+}
+
+DDim NormDims(const InferShapeContext& ctx) {
+  DDim dims = ctx.InputDim("X");
+  dims[FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis")] = 1;
+  return dims;
+}
+
+OpRegistrar&& NormAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<int32_t>("axis", "the dimension along which the vectors lie; negative ones count from the back")
+      .Attr<double>("epsilon", "added to the sum of the squares", 1e-10, CheckEpsilon);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(l1_norm)
+    .Comment("The sum of the absolute values.")
+    .Input("X", "any shape")
+    .Output("Out", "[1]")
+    .InferShape([](InferShapeContext& ctx) { SetOutput(ctx, "Out", {1}, ctx.InputType("X")); })
+    .Kernel<float>(L1NormKernel<float>)
+    .Kernel<double>(L1NormKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(l1_norm_grad)
+    .Comment("Gradient of l1_norm.")
+    .With(WholeNormGrad)
+    .Kernel<float>(WholeNormGradKernel<float, false>)
+    .Kernel<double>(WholeNormGradKernel<double, false>);
+
+HEADRACE_REGISTER_OP(squared_l2_norm)
+    .Comment("The sum of the squares.")
+    .Input("X", "any shape")
+    .Output("Out", "[1]")
+    .InferShape([](InferShapeContext& ctx) { SetOutput(ctx, "Out", {1}, ctx.InputType("X")); })
+    .Kernel<float>(SquaredL2NormKernel<float>)
+    .Kernel<double>(SquaredL2NormKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(squared_l2_norm_grad)
+    .Comment("Gradient of squared_l2_norm.")
+    .With(WholeNormGrad)
+    .Kernel<float>(WholeNormGradKernel<float, true>)
+    .Kernel<double>(WholeNormGradKernel<double, true>);
+
+HEADRACE_REGISTER_OP(norm)
+    .Comment("The vectors along a dimension, scaled to the Euclidean length 1.")
+    .Input("X", "any shape of rank 1 or more")
+    .Output("Out", "dims, dtype and LoD of X")
+    .Output("Norm", "dims of X, with 1 for axis: sqrt(sum of the squares + epsilon)")
+    .With(NormAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      SetOutput(ctx, "Norm", NormDims(ctx), ctx.InputType("X"));
+      ctx.ShareAll("X", "Out");
+    })
+    .Kernel<float>(NormKernel<float>)
+    .Kernel<double>(NormKernel<double>)
+    .Gradient(DefaultGradient({.inputs = {"X"}, .outputs = {"Norm"}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(norm_grad)
+    .Comment("Gradient of norm.")
+    .Input("X", "as in the operator")
+    .Input("Norm", "as in the operator")
+    .Input("Out@GRAD", "gradient of Out")
+    .Input("Norm@GRAD", "not used", kDispensable)
+    .Output("X@GRAD", "dims of X")
+    .With(NormAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      EnforceDims(ctx, "Norm", NormDims(ctx));
+      EnforceDims(ctx, "Out@GRAD", ctx.InputDim("X"));
+      EnforceSameType(ctx, "Out@GRAD", "X");
+      InferGradients(ctx, {"X"});
+    })
+    .Kernel<float>(NormGradKernel<float>)
+    .Kernel<double>(NormGradKernel<double>);
+
+}  // namespace headrace::ops

@@ -1,0 +1,197 @@
+// arg_max, arg_min, argsort: where the elements are that a ranking along a dimension puts first.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "framework/memory_pool.h"
+#include "framework/op_registry.h"
+#include "operators/common/kernel_util.h"
+#include "operators/math/ranking.h"
+
+namespace headrace::ops {
+namespace {
+
+// NaN is greater than everything, so that arg_max finds it and argsort puts it last, as NumPy does.
+struct Descending {
+  template <typename T>
+  bool operator()(T a, T b) const {
+    return Before(a, b);
+  }
+};
+struct Ascending {
+  template <typename T>
+  bool operator()(T a, T b) const {
+    return Before(b, a);
+  }
+};
+// For arg_min, where NaN comes first, too.
+struct LeastOrNaN {
+  template <typename T>
+  bool operator()(T a, T b) const {
+    return a < b || (IsNaN(a) && !IsNaN(b));
+  }
+};
+
+// The place of the element that comes first: Ranks()(a, b) says whether a comes before b.
+template <typename T, typename Ranks>
+void ArgExtremeKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const DDim& dims = x_tensor.dims();
+  const size_t axis = FrontAxis(ctx.Attr<int64_t>("axis"), dims.size(), "axis");
+  const auto [outer, extent, inner] = AxisSize(dims, axis);
+  const T* x = x_tensor.data<T>();
+  int64_t* out = ctx.Output("Out")->mutable_data<int64_t>();
+  for (int64_t o = 0; o < outer; ++o, x += extent * inner, out += inner) {
+    for (int64_t i = 0; i < inner; ++i) {
+      int64_t best = 0;
+      for (int64_t a = 1; a < extent; ++a) {
+        if (Ranks()(x[a * inner + i], x[best * inner + i])) {
+          best = a;
+        }
+      }
+      out[i] = best;
+    }
+  }
+}
+
+void InferArgExtreme(InferShapeContext& ctx) {
+  DDim dims = ctx.InputDim("X");
+  const size_t axis = FrontAxis(ctx.Attr<int64_t>("axis"), dims.size(), "axis");
+  HR_ENFORCE(dims[axis] != 0, InvalidArgument, "input X: expected at least one element along axis ", axis,
+             ", got dims ", ToString(dims));
+  dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
+  if (axis != 0) {
+    ctx.ShareLoD("X", "Out");
+  }
+  SetOutput(ctx, "Out", dims.empty() ? DDim{1} : dims, DataType::kInt64);
+}
+
+OpRegistrar&& ArgAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Input("X", "any shape with at least one element along axis")
+      .Output("Out", "int64, dims of X without axis; [1] if none is left")
+      .Attr<int64_t>("axis", "the dimension; negative ones count from the back", -1)
+      .InferShape(InferArgExtreme);
+}
+
+template <typename Ranks>
+OpRegistrar&& ArgKernels(OpRegistrar&& op) {
+  return std::move(op)
+      .template Kernel<float>(ArgExtremeKernel<float, Ranks>)
+      .template Kernel<double>(ArgExtremeKernel<double, Ranks>)
+      .template Kernel<int32_t>(ArgExtremeKernel<int32_t, Ranks>)
+      .template Kernel<int64_t>(ArgExtremeKernel<int64_t, Ranks>);
+}
+
+// --- argsort ---
+
+template <typename T>
+void ArgsortKernel(const ExecutionContext& ctx) {
+  const LoDTensor& x_tensor = ctx.Input("X");
+  const DDim& dims = x_tensor.dims();
+  const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
+  const AxisSize size(dims, axis);
+  const int64_t inner = size.inner;  // Clang 14 cannot capture a structured binding
+  const T* x = x_tensor.data<T>();
+  T* out = ctx.Output("Out")->mutable_data<T>();
+  int64_t* indices = ctx.Output("Indices")->mutable_data<int64_t>();
+  PoolVector<int64_t> order(static_cast<size_t>(size.outer == 0 ? 0 : size.extent));
+  for (int64_t o = 0; o < size.outer; ++o) {
+    for (int64_t i = 0; i < inner; ++i) {
+      const int64_t start = o * size.extent * inner + i;
+      std::iota(order.begin(), order.end(), 0);
+      const bool descending = ctx.Attr<bool>("descending");
+      std::sort(order.begin(), order.end(), [=](int64_t a, int64_t b) {
+        const T first = x[start + a * inner];
+        const T second = x[start + b * inner];
+        const bool before = descending ? Descending()(first, second) : Ascending()(first, second);
+        const bool behind = descending ? Descending()(second, first) : Ascending()(second, first);
+        return before || (!behind && a < b);  // equal ones stay in their order
+      });
+      for (int64_t a = 0; a < size.extent; ++a) {
+        const int64_t from = order[static_cast<size_t>(a)];
+        out[start + a * inner] = x[start + from * inner];
+        indices[start + a * inner] = from;
+      }
+    }
+  }
+}
+
+template <typename T>
+void ArgsortGradKernel(const ExecutionContext& ctx) {
+  LoDTensor* x_grad = ctx.Output("X@GRAD");
+  const DDim& dims = x_grad->dims();
+  const size_t axis = FrontAxis(ctx.Attr<int32_t>("axis"), dims.size(), "axis");
+  const int64_t inner = Numel(dims, axis + 1, dims.size());
+  const int64_t extent = dims[axis];
+  T* dx = x_grad->mutable_data<T>();
+  std::fill_n(dx, x_grad->numel(), T(0));
+  const int64_t* indices = ctx.Input("Indices").data<int64_t>();
+  const T* d = ctx.Input("Out@GRAD").data<T>();
+  for (int64_t at = 0; at < x_grad->numel(); ++at) {
+    const int64_t start = at / (extent * inner) * (extent * inner) + at % inner;
+    HR_ENFORCE(0 <= indices[at] && indices[at] < extent, OutOfRange, "input Indices: element ", at, " is ", indices[at],
+               ", expected one in [0, ", extent, ")");
+    dx[start + indices[at] * inner] += d[at];
+  }
+}
+
+OpRegistrar&& ArgsortAttrs(OpRegistrar&& op) {
+  return std::move(op)
+      .Attr<int32_t>("axis", "the dimension; negative ones count from the back", -1)
+      .Attr<bool>("descending", "whether the greatest comes first", false);
+}
+
+}  // namespace
+
+HEADRACE_REGISTER_OP(arg_max)
+    .Comment(
+        "Where the greatest element along a dimension is; the first of equal ones; NaN is greater than everything.")
+    .With(ArgAttrs)
+    .With(ArgKernels<Descending>);
+
+HEADRACE_REGISTER_OP(arg_min)
+    .Comment("Where the least element along a dimension is; the first of equal ones; NaN is less than everything.")
+    .With(ArgAttrs)
+    .With(ArgKernels<LeastOrNaN>);
+
+HEADRACE_REGISTER_OP(argsort)
+    .Comment("The elements in order along a dimension, equal ones as they were; NaN is greater than everything.")
+    .Input("X", "any shape of rank 1 or more")
+    .Output("Out", "dims of X")
+    .Output("Indices", "int64, dims of X: where they were along axis")
+    .With(ArgsortAttrs)
+    .InferShape([](InferShapeContext& ctx) {
+      FrontAxis(ctx.Attr<int32_t>("axis"), ctx.InputDim("X").size(), "axis");
+      SetOutput(ctx, "Out", ctx.InputDim("X"), ctx.InputType("X"));
+      SetOutput(ctx, "Indices", ctx.InputDim("X"), DataType::kInt64);
+      ctx.ShareLoD("X", "Out");
+      ctx.ShareLoD("X", "Indices");
+    })
+    .Kernel<float>(ArgsortKernel<float>)
+    .Kernel<double>(ArgsortKernel<double>)
+    .Kernel<int32_t>(ArgsortKernel<int32_t>)
+    .Kernel<int64_t>(ArgsortKernel<int64_t>)
+    .Gradient(DefaultGradient({.inputs = {}, .outputs = {"Indices"}, .no_gradient = {}}));
+
+HEADRACE_REGISTER_OP(argsort_grad)
+    .Comment("Gradient of argsort.")
+    .Input("Indices", "as in the operator")
+    .Input("Out@GRAD", "gradient of Out")
+    .Input("Indices@GRAD", "not used", kDispensable)
+    .Output("X@GRAD", "dims of X")
+    .With(ArgsortAttrs)
+    .KernelTypeFrom("Out@GRAD")
+    .InferShape([](InferShapeContext& ctx) {
+      FrontAxis(ctx.Attr<int32_t>("axis"), ctx.InputDim("Indices").size(), "axis");
+      EnforceType(ctx, "Indices", DataType::kInt64);
+      EnforceDims(ctx, "Out@GRAD", ctx.InputDim("Indices"));
+      SetOutput(ctx, "X@GRAD", ctx.InputDim("Indices"), ctx.InputType("Out@GRAD"));
+    })
+    .Kernel<float>(ArgsortGradKernel<float>)
+    .Kernel<double>(ArgsortGradKernel<double>);
+
+}  // namespace headrace::ops
