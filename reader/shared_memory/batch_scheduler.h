@@ -1,5 +1,6 @@
-// The main process's end of the arena: opens batches for producers to fill, hands them to the consumer, takes their
-// slots back, and repairs what killed producers leave behind.
+// The main process's end of the arena: opens batches for producers to fill (open_batches.h), hands them to the
+// consumer, takes their slots back, and repairs what killed producers leave behind (arena_repair.h). What is here is
+// what ties these together: the mutex that guards them, the consumer's wait, and the hand-over of batches and slots.
 //
 // Which batches there are, and in which order they open, depends only on the options and on StartEpoch and Supply,
 // never on the number of producers or their speed (batch_plan.h). At most `prefetch` batches are open and not yet
@@ -10,11 +11,8 @@
 // and copies and checks whatever it reads from a slot (SlotReader). A batch that fails a check is reported as kCorrupt,
 // and the producers known to have written it are killed; their deaths are reported like any other.
 //
-// No wait is in vain: while the consumer waits, it looks again and again (CheckSharedState) for what cannot come. A
-// batch is waited for because of a chunk that is unclaimed or claimed. If its word, or anything that leads producers to
-// it, is not as it should be, the batch fails or the word is restored. If it is claimed, its claimant is at work on it,
-// or else the batch fails. If it is unclaimed, producers claim it, unless all are at work on other claims, which end;
-// or are starting; or have lost their way and are replaced (lost_producers.h).
+// No wait is in vain: while the consumer waits, it looks again and again for what cannot come
+// (ArenaRepair::CheckSharedState).
 //
 // Thread-safety: Wait and Take belong to one consumer thread at a time; everything else may be called from any thread.
 // `mutex_` guards all members that change; it is held for microseconds, never while waiting or calling out. The shared
@@ -27,7 +25,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,19 +35,16 @@
 #include "framework/export.h"
 #include "framework/thread_annotations.h"
 #include "reader/shared_memory/arena.h"
+#include "reader/shared_memory/arena_repair.h"
 #include "reader/shared_memory/batch_plan.h"
 #include "reader/shared_memory/consumer_sleep.h"
-#include "reader/shared_memory/device_fence.h"
-#include "reader/shared_memory/lost_producers.h"
-#include "reader/shared_memory/open_batch.h"
-#include "reader/shared_memory/pinned_memory.h"
-#include "reader/shared_memory/prefetch_depth.h"
-#include "reader/shared_memory/producer_watch.h"
+#include "reader/shared_memory/open_batches.h"
+#include "reader/shared_memory/producer_death.h"
+#include "reader/shared_memory/producer_table.h"
 #include "reader/shared_memory/ready_batch.h"
-#include "reader/shared_memory/sample_cost.h"
-#include "reader/shared_memory/slot_pool.h"
-#include "reader/shared_memory/slot_reader.h"
+#include "reader/shared_memory/slot_memory.h"
 #include "reader/shared_memory/spin.h"
+#include "reader/shared_memory/trace.h"
 
 namespace headrace::shared_memory {
 
@@ -67,24 +61,6 @@ enum class WaitOutcome {
   kTimedOut,
   kInterrupted,  // a signal handler ran, or Interrupt was called
   kStopped,      // Shutdown was called
-};
-
-// What a producer is doing, or was doing when it died.
-struct HeldClaim {
-  uint32_t producer = 0;
-  uint64_t sequence = 0;  // identifies the batch among all that this scheduler ever opens
-  uint64_t epoch = 0;
-  uint64_t batch = 0;
-  uint32_t row = 0;  // the current one, counted among all planned rows; 0 for a collation
-  ClaimKind kind = ClaimKind::kRows;
-  bool at_row = false;  // it has started the row; false: it is still preparing for its claim
-};
-
-// What a dead producer was doing. Its claim is free again in any case. How often a row may kill its producers is up to
-// the caller, which counts the deaths and calls Abandon or Skip.
-struct ProducerDeath : HeldClaim {
-  bool busy = false;     // it held a claim; if not, only `producer` has a meaning
-  bool corrupt = false;  // the scheduler killed it for what it had written
 };
 
 struct ProducerStats {
@@ -203,15 +179,13 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
 
   // Why batches are not page-locked for CUDA although pin_memory is on; empty if nothing prevents it, as far as is
   // known before the first one is taken.
-  std::string pinning_problem() const { return pinned_ == nullptr ? std::string() : pinned_->problem(); }
+  std::string pinning_problem() const { return memory_.pinning_problem(); }
 
   SchedulerStats stats() const;
   // The events still recorded (ArenaOptions::trace_events), ordered by their start.
   std::vector<TraceEvent> Trace() const;
 
  private:
-  using Batches = std::deque<OpenBatch>;
-
   // Holds mutex_, in the owner only: every method that needs it begins with one, so none of them touches in a fork what
   // it shares with its parent, or waits for a mutex that a thread of the parent held.
   class HR_THREAD_ATTRIBUTE(scoped_lockable) OwnerLock {
@@ -229,68 +203,14 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   BatchScheduler(const SchedulerOptions& options, BatchPlan plan);
   bool InOwner() const;
 
-  // Opening and closing.
-  void OpenBatches() HR_REQUIRES(mutex_);
-  void Open(uint32_t slot, PlannedBatch plan) HR_REQUIRES(mutex_);
-  // The consumer waits for a batch, or had to wait: opens more of them if producers have nothing to do.
-  void OpenMore() HR_REQUIRES(mutex_);
-  // Writes the facts, and the words of the chunks, into the batch's slot.
-  void Publish(const OpenBatch& batch) HR_REQUIRES(mutex_);
-  // Opens it once more, as a whole.
-  void Reopen(OpenBatch& batch) HR_REQUIRES(mutex_);
-  // Withdraws its unclaimed chunks: nothing of it can be claimed any more.
-  void CloseClaims(const OpenBatch& batch) HR_REQUIRES(mutex_);
-  // The batch will not be delivered from its slot. `written_over`: see SlotPool::Draining.
-  void Withdraw(OpenBatch& batch, bool written_over = false) HR_REQUIRES(mutex_);
-  void WithdrawAll() HR_REQUIRES(mutex_);
-  void PublishOldest() HR_REQUIRES(mutex_);
-  // Wakes up to `producers` of those whose bits are in `sleepers`.
-  void SignalWork(uint32_t producers, uint32_t sleepers) HR_REQUIRES(mutex_);
-  void SignalRescan() HR_REQUIRES(mutex_);
-
-  // The state of open batches.
-  // Whether the batch can be taken. Reopens it if it has to be made again.
-  bool IsReady(OpenBatch& batch) HR_REQUIRES(mutex_);
-  // kStream: notes which streams have ended, and drops open batches beyond their ends.
-  void SettleStreams() HR_REQUIRES(mutex_);
-  // The batch to be taken next, if it is ready; else open_.end().
-  Batches::iterator FindReady() HR_REQUIRES(mutex_);
-  // How many open batches are ready.
-  uint32_t CountReady() const HR_REQUIRES(mutex_);
   // The outcome of a Wait that need not wait, if so.
   std::optional<WaitOutcome> Decided() HR_REQUIRES(mutex_);
   WaitOutcome WaitUntilDecided(int64_t timeout_ns, int64_t awake_ns, uint64_t begin_ns) HR_EXCLUDES(mutex_);
 
-  // Repair (batch_scheduler_repair.cc).
-  // The open batch with that number, unless the row is done; else open_.end().
-  Batches::iterator FindUndone(uint64_t sequence, uint32_t row) HR_REQUIRES(mutex_);
-  // Frees what producers that have ended leave behind.
-  void NoteDeaths() HR_REQUIRES(mutex_);
-  ProducerDeath ReclaimLocked(uint32_t id) HR_REQUIRES(mutex_);
-  // What producer `id` is doing with a chunk that it holds.
-  HeldClaim Describe(const BatchFacts& facts, uint32_t chunk, uint32_t id) const;
-  // Appends the claims held on all batches, open or withdrawn.
-  void AddAllClaims(std::vector<HeldClaim>* claims) const HR_REQUIRES(mutex_);
-  // Appends the claims held on one batch.
-  void AddClaims(uint32_t slot, const BatchFacts& facts, std::vector<HeldClaim>* claims) const;
-  // Frees a dead producer's chunks of one batch. `closed`: nothing of the batch is to be made any more.
-  void ReclaimChunks(uint32_t slot, const BatchFacts& facts, bool closed, ProducerDeath* death) HR_REQUIRES(mutex_);
-  // Returns the memory of a dead producer's chunk, of which all rows are to be made anew, to the system.
-  void GiveBackRows(uint32_t slot, const BatchFacts& facts, uint32_t chunk) HR_REQUIRES(mutex_);
-  // The batch fails because of its slot's content; kills the producers at work on it, and the `author`, if known.
-  void MarkCorrupt(OpenBatch& batch, std::string_view what, std::optional<uint32_t> author) HR_REQUIRES(mutex_);
-  void EndProducer(uint32_t id) HR_REQUIRES(mutex_);
-  // Looks for damage by stray writes to words that nothing else checks: fails batches that cannot go on, and restores
-  // the rest.
-  void CheckSharedState() HR_REQUIRES(mutex_);
-  void RestoreControlBlock() HR_REQUIRES(mutex_);
-  void CheckOpen(OpenBatch& batch) HR_REQUIRES(mutex_);
-  // Kills the processes of producers that have lost their way.
-  void EndLost() HR_REQUIRES(mutex_);
-  // Adds who may claim a chunk of an open batch.
-  void AddWork(const OpenBatch& batch, WorkSeen* seen) const HR_REQUIRES(mutex_);
-  // Whether the producer whom a chunk's word names has begun with it and is not asleep.
-  bool IsAtWork(uint32_t id, uint64_t sequence) const HR_REQUIRES(mutex_);
+  // What the consumer gets of a batch that was taken; it holds the slot from here on.
+  ReadyBatch HandOut(OpenBatch& batch) HR_REQUIRES(mutex_);
+  // Counts and traces that. Returns how many bytes of memory the batch takes, 0 if it has no rows.
+  uint64_t NoteHandOut(const OpenBatch& batch, const ReadyBatch& ready) HR_REQUIRES(mutex_);
 
   void ReleaseSlot(uint32_t slot) HR_EXCLUDES(mutex_);
   // Frees slots that the consumer had and that no device reads any more.
@@ -299,51 +219,30 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   bool FreeEnded(bool urgent) HR_EXCLUDES(mutex_);
   // Returns the memory of free slots, which the caller has taken out of the pool, to the system.
   void GiveBack(const std::vector<uint32_t>& slots) HR_EXCLUDES(mutex_);
-  // Start of the page-locked part of a slot: the leaves, and the indices before them.
-  std::byte* PinnedBegin(uint32_t slot) const { return arena_->slot_data(slot) + kDataOffset; }
-  void Note(TraceKind kind, uint32_t slot, const BatchFacts& facts, uint64_t ns) HR_REQUIRES(mutex_);
 
   const SchedulerOptions options_;
   const std::shared_ptr<Arena> arena_;
   ControlBlock& control_;
-  ArenaConstants constants_;  // those in the control block
   const pid_t owner_;
   const uint64_t batches_per_epoch_;
   const uint64_t recheck_ns_;  // ArenaOptions
   const uint64_t begin_ns_;
-  const std::unique_ptr<PinnedMemory> pinned_;  // null without pin_memory
-  // Null without pin_memory or fence_device. Destroyed before pinned_; its destructor waits for the devices.
-  const std::unique_ptr<DeviceFence> fence_;
+  SlotMemory memory_;
   ConsumerSleep sleep_;
   SpinBudget spin_;  // the consumer's
   std::atomic<int64_t> spin_ns_{0};
 
   mutable Mutex mutex_;
-  BatchPlan plan_ HR_GUARDED_BY(mutex_);
-  SlotPool slots_ HR_GUARDED_BY(mutex_);
-  SlotReader reader_ HR_GUARDED_BY(mutex_);
-  SampleCost cost_ HR_GUARDED_BY(mutex_);
-  PrefetchDepth depth_ HR_GUARDED_BY(mutex_);
-  Batches open_ HR_GUARDED_BY(mutex_);  // in the order in which they were opened
-  uint64_t next_sequence_ HR_GUARDED_BY(mutex_) = 1;
+  TraceRing trace_ HR_GUARDED_BY(mutex_);
+  ProducerTable producers_;  // all but fd() under mutex_
+  OpenBatches batches_ HR_GUARDED_BY(mutex_);
+  ArenaRepair repair_ HR_GUARDED_BY(mutex_);
   uint64_t consumer_epoch_ HR_GUARDED_BY(mutex_) = 0;
   uint64_t consumer_batch_ HR_GUARDED_BY(mutex_) = 0;  // several streams: the number of the next batch
-  uint64_t revision_ HR_GUARDED_BY(mutex_) = 0;
-  std::vector<std::string> stream_ends_ HR_GUARDED_BY(mutex_);  // kStream: StreamEndAttachment, by stream
-  bool started_ HR_GUARDED_BY(mutex_) = false;
-  bool stopped_ HR_GUARDED_BY(mutex_) = false;
   bool interrupted_ HR_GUARDED_BY(mutex_) = false;
-  uint32_t producers_end_ HR_GUARDED_BY(mutex_) = 1;  // above the ids of all producers so far
-  ProducerWatch watch_;                               // all but fd() under mutex_
-  LostProducers lost_ HR_GUARDED_BY(mutex_);
-  std::vector<bool> retired_ HR_GUARDED_BY(mutex_);  // by producer
-  std::vector<bool> corrupt_ HR_GUARDED_BY(mutex_);  // by producer: killed for what it wrote
-  std::vector<ProducerDeath> deaths_ HR_GUARDED_BY(mutex_);
-  bool unreported_deaths_ HR_GUARDED_BY(mutex_) = false;
   uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;   // for deaths, by the coarse clock
   uint64_t next_check_ns_ HR_GUARDED_BY(mutex_) = 0;  // of the shared state, by the coarse clock
-  TraceRing trace_ HR_GUARDED_BY(mutex_);
-  std::vector<BatchFacts> held_facts_;  // by slot, if there is a trace; the elements under mutex_
+  std::vector<BatchFacts> held_facts_;                // by slot, if there is a trace; the elements under mutex_
   SchedulerStats stats_ HR_GUARDED_BY(mutex_);
 };
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reader/shared_memory/slot.h"
+#include "reader/shared_memory/trace.h"
 
 namespace headrace::shared_memory {
 
@@ -98,5 +99,10 @@ struct OpenBatch {
     return IsValid(word, facts.sequence) ? State::kMaking : State::kInvalid;
   }
 };
+
+// What the timeline of a loader shows of a batch.
+inline TraceEvent BatchEvent(TraceKind kind, uint32_t slot, const BatchFacts& facts, uint64_t ns) {
+  return {kind, TraceEvent::kScheduler, ns, ns, facts.epoch, facts.batch, facts.stream, slot, 0, facts.rows};
+}
 
 }  // namespace headrace::shared_memory
