@@ -16,13 +16,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/export.h"
 #include "reader/shared_memory/open_batches.h"
 #include "reader/shared_memory/producer_death.h"
 #include "reader/shared_memory/producer_table.h"
 
 namespace headrace::shared_memory {
 
-class ArenaRepair {
+class HEADRACE_API ArenaRepair {
  public:
   // All that is passed must outlive it. `keeps_pages`: slots are page-locked, so that their memory cannot be released
   // row by row.

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/export.h"
 #include "reader/shared_memory/arena.h"
 #include "reader/shared_memory/batch_plan.h"
 #include "reader/shared_memory/open_batch.h"
@@ -31,7 +32,7 @@
 
 namespace headrace::shared_memory {
 
-class OpenBatches {
+class HEADRACE_API OpenBatches {
  public:
   // Why the next batch cannot be taken now.
   enum class Next {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "framework/export.h"
 #include "reader/shared_memory/control_block.h"
 #include "reader/shared_memory/lost_producers.h"
 #include "reader/shared_memory/producer_death.h"
@@ -18,7 +19,7 @@
 
 namespace headrace::shared_memory {
 
-class ProducerTable {
+class HEADRACE_API ProducerTable {
  public:
   explicit ProducerTable(ControlBlock& control);
 
