@@ -21,19 +21,28 @@ std::string Describe(const py::handle& exception) {
   return text;
 }
 
-// An equal exception without frames of those that it was raised to; itself if that cannot be made. No __init__ of the
-// user's runs: it may want other arguments than `args` holds.
+// Whether the type has a method as Python's own exceptions have it.
+bool HasBuiltin(const py::type& type, const char* method) {
+  const py::object builtin = py::reinterpret_borrow<py::object>(PyExc_BaseException).attr(method);
+  return py::isinstance(type.attr(method), py::type::of(builtin));
+}
+
+// An equal exception, made as one that is pickled is, without frames of those that it was raised to; itself if that
+// cannot be made. An __init__ of the user's does not run: unless there is a __reduce__, too, nothing tells its
+// arguments.
 py::object CopyWithoutTraceback(const py::object& exception) {
   try {
     const py::type type = py::type::of(exception);
-    const py::tuple args = exception.attr("args");
-    const py::object builtin_init = py::reinterpret_borrow<py::object>(PyExc_BaseException).attr("__init__");
-    const bool is_builtin_init = py::isinstance(type.attr("__init__"), py::type::of(builtin_init));
-    py::object copy = is_builtin_init ? type(*args) : type.attr("__new__")(type, *args);
+    const py::tuple reduced = exception.attr("__reduce__")();
+    const py::tuple args = reduced[1];
+    const bool as_made = HasBuiltin(type, "__init__") || !HasBuiltin(type, "__reduce__");
+    py::object copy = as_made ? py::object(reduced[0])(*args) : type.attr("__new__")(type, *args);
     if (!py::type::of(copy).is(type)) {
       return exception;
     }
-    copy.attr("__dict__").attr("update")(exception.attr("__dict__"));
+    if (reduced.size() > 2 && !py::object(reduced[2]).is_none()) {
+      copy.attr("__setstate__")(reduced[2]);
+    }
     for (const char* name : {"__cause__", "__context__", "__suppress_context__"}) {  // the cause sets the last one
       copy.attr(name) = exception.attr(name);
     }

@@ -84,7 +84,7 @@ struct PlannedBatch {
   bool pickled = false;
 };
 
-class BatchPlan {
+class HEADRACE_API BatchPlan {
  public:
   // Throws InvalidArgument for options out of range.
   explicit BatchPlan(const SchedulerOptions& options);

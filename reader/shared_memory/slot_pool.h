@@ -8,11 +8,12 @@
 #include <optional>
 #include <vector>
 
+#include "framework/export.h"
 #include "reader/shared_memory/arena.h"
 
 namespace headrace::shared_memory {
 
-class SlotPool {
+class HEADRACE_API SlotPool {
  public:
   // A slot whose batch will not be delivered, and in which a producer may still be at work.
   struct Draining {

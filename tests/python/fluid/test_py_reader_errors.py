@@ -44,9 +44,10 @@ def test_an_exception_of_the_generator_reaches_the_run_as_it_was_raised(
         with pytest.raises(OwnError, match="own making") as caught:
             exe.run(fetch_list=[out])
         assert "failing_generator" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-        with pytest.raises(OwnError) as again:
+        with pytest.raises(OwnError, match="own making") as again:
             exe.run(fetch_list=[out])
-        assert again.value is caught.value
+        assert again.value.args == caught.value.args
+        assert "failing_generator" in [frame.name for frame in traceback.extract_tb(again.value.__traceback__)]
         reader.reset()
 
 

@@ -100,6 +100,17 @@ class TakesTwo(ValueError):
         self.left = left
 
 
+class Reduces(TakesTwo):
+    """One that says how it is made."""
+
+    def __reduce__(self) -> tuple[type[Reduces], tuple[str, str]]:
+        return Reduces, (self.left, self.right)
+
+    def __init__(self, left: str, right: str) -> None:
+        super().__init__(left, right)
+        self.right = right
+
+
 def error_with_all() -> TakesTwo:
     """One with a traceback, a cause and a note."""
     try:
@@ -114,7 +125,13 @@ def error_with_all() -> TakesTwo:
 
 @pytest.mark.parametrize(
     "error",
-    [error_with_all(), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), OSError(2, "gone", "a/file"), SystemExit(3)],
+    [
+        error_with_all(),
+        Reduces("a", "b"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+        OSError(2, "gone", "a/file"),
+        SystemExit(3),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_a_failed_queue_raises_as_often_as_it_is_asked(error: BaseException) -> None:

@@ -122,6 +122,19 @@ class _Worker:
         """What happened, in words that follow "worker 3"."""
         return "hung, and was ended after the timeout" if self.hung else describe_exit(self.process.exitcode)
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether somebody else killed it: the kernel, maybe, for want of memory."""
+        return not self.hung and self.process.exitcode == -signal.SIGKILL
+
+
+class _LastWorker(NamedTuple):
+    """How the worker ended at whose death a sample was given up: its process is closed by the time that is told."""
+
+    exit_text: str
+    pytorchs_words: str
+    was_killed: bool
+
 
 class WorkerPool:
     """Worker processes that fill the arena of one scheduler.
@@ -173,8 +186,8 @@ class WorkerPool:
         self._started: collections.Counter[int] = collections.Counter()
         # By worker: processes that have been told to end and may still be at a sample.
         self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
-        # How workers ended at what was given up, by epoch and batch.
-        self._given_up: collections.OrderedDict[tuple[int, int], tuple[str, str]] = collections.OrderedDict()
+        # The workers that ended at what was given up, by epoch and batch.
+        self._given_up: collections.OrderedDict[tuple[int, int], _LastWorker] = collections.OrderedDict()
         self.deaths = 0
         self.skipped = 0
         require_main_guard()
@@ -373,20 +386,22 @@ class WorkerPool:
         if not standstill.note(stats["samples"], self._memory_kills.count()):
             raise errors.WorkerDied(
                 f"{standstill.deaths} worker processes have died in {standstill.seconds:.0f} seconds, in which no "
-                f"sample was completed: {report}. {_in_pytorchs_words(worker.process)}{self._hint(worker, stats)}"
+                f"sample was completed: {report}. {_in_pytorchs_words(worker.process)}{self._hint(worker)}"
             )
 
-    def _hint(self, worker: _Worker, stats: dict[str, Any] | None = None) -> str:
+    def _hint(self, worker: _Worker) -> str:
         """Sentences on the reason of an exit that does not explain itself."""
-        if worker.hung or worker.process.exitcode != -signal.SIGKILL:
-            return ""
+        return self._memory_hint() if worker.was_killed else ""
+
+    def _memory_hint(self) -> str:
+        """Whether memory has run out, and who has it now."""
         memory = self._memory_kills.describe()
         if not memory:
             return (
                 "The kernel sends that, too, when memory runs out: smaller batches, a smaller prefetch_factor or fewer "
                 "workers need less. "
             )
-        stats = self._scheduler.stats() if stats is None else stats
+        stats = self._scheduler.stats()
         held, resident = stats["held_slots"], stats["resident_bytes"] >> 20
         return (
             f"{memory}The loader's shared memory takes {resident} MiB, and the program keeps {held} batches in it. "
@@ -409,8 +424,11 @@ class WorkerPool:
         if self._policy.skip and self._scheduler.skip(death.sequence, death.row):
             self.skipped += 1
             return "its batch is made without it"
-        explanation = "" if worker.hung else _in_pytorchs_words(worker.process) + self._hint(worker)
-        self._given_up[(death.epoch, death.batch)] = (worker.describe_exit(), explanation)
+        self._given_up[(death.epoch, death.batch)] = _LastWorker(
+            worker.describe_exit(),
+            "" if worker.hung else _in_pytorchs_words(worker.process),
+            worker.was_killed,
+        )
         while len(self._given_up) > 2048:
             self._given_up.popitem(last=False)
         self._scheduler.abandon(death.sequence, death.row)
@@ -418,7 +436,10 @@ class WorkerPool:
 
     def exit_at(self, epoch: int, batch: int) -> tuple[str, str]:
         """How the last worker that made a given-up sample of that batch ended, and the possible reason."""
-        return self._given_up.get((epoch, batch), (describe_exit(None), ""))
+        last = self._given_up.get((epoch, batch))
+        if last is None:
+            return describe_exit(None), ""
+        return last.exit_text, last.pytorchs_words + (self._memory_hint() if last.was_killed else "")
 
     def explain(self, held: list[_core.HeldClaim], index_of: IndexOf) -> str:
         """Sample, process and stack of the workers that hold those claims; of all workers if there are no claims."""
