@@ -142,7 +142,7 @@ fuzz: fuzz-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECO
 # The other loaders live in an environment of their own, which falls back on what .venv has. What cannot be installed is
 # named, and tried again the next time.
 BENCH := build/bench/venv
-$(BENCH)/.peers: requirements/bench.txt | install
+$(BENCH)/.peers: tests/benchmarks/requirements.txt | install
 	$(BIN)/python -m venv $(BENCH)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(BENCH)/lib/python3*/site-packages)/headrace.pth
 	@missing=""; for package in $$(grep -v '^#' $<); do \
