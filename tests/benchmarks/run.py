@@ -56,11 +56,11 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, help="of a measurement (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="only see whether it runs: short epochs, one round")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench", help="(default: build/bench)")
-    parser.add_argument("--page-only", action="store_true", help="write the page of earlier results again")
+    parser.add_argument("--page-only", action="store_true", help="write the pages of earlier results again")
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)
     try:
-        arguments.chosen = [] if arguments.page_only else chosen(arguments.rows or ["*"])
+        arguments.chosen = chosen(arguments.rows or ["*"])
     except ValueError as error:
         parser.error(str(error))
     return arguments
@@ -73,9 +73,13 @@ def main() -> int:
         name, contestant, what, request = arguments.serve
         processes.serve(rows.ROWS[name], contestant, what, request)
         return 0
+    if arguments.page_only:
+        for path in sorted(arguments.output.glob("*.json")):
+            print(report.write(path, rows.FAMILIES))
+        return 0
     here = machine.describe()
     path = arguments.output / f"{machine.slug(here)}.json"
-    found = results.load(path)
+    found = results.load(path)[1] if path.is_file() else {}
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         for number, row in enumerate(arguments.chosen, 1):
@@ -84,14 +88,13 @@ def main() -> int:
             if arguments.quick:
                 effort = Effort(Path(folder) / row.name, seconds=0.05, warm_up=0.02, short=True)
             rounds = 1 if arguments.quick else arguments.rounds
-            result = results.run(row, arguments.python, effort, rounds, arguments.contestants)
+            result = results.Contest(row, arguments.python, effort, rounds, arguments.contestants).run()
             found[row.name] = result
             wrong += len(result.wrong)
             results.save(path, here, found)
             took = time.monotonic() - begin
             print(f"[{number}/{len(arguments.chosen)}] {report.summary(row, result)} ({took:.0f} s)", flush=True)
-    page = report.write(arguments.output, path.stem, here, found)
-    print(page)
+    print(report.write(path, rows.FAMILIES))
     return 1 if wrong else 0
 
 

@@ -32,7 +32,8 @@ class Job:
     """
     Attributes:
         dataset: with ``__len__`` and ``__getitem__``, or a :class:`Stream`. Samples hold NumPy arrays and numbers.
-        tensors: the dataset that loaders of tensors get; None: ``dataset``, its arrays wrapped by ``torch.from_numpy``.
+        make_tensors: makes the dataset that loaders of tensors get; None: they get ``dataset``, and wrap its arrays by
+            ``torch.from_numpy``.
         batch_size: which the length is a multiple of (of a stream: of each shard). None: samples are batches.
         collate: makes a batch of a list of samples, of NumPy arrays; None: arrays are stacked.
         samples_of: the samples of a batch, for the comparison of contents.
@@ -42,7 +43,7 @@ class Job:
 
     dataset: Any
     batch_size: int | None
-    tensors: Any = None
+    make_tensors: Callable[[], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
     samples_of: Callable[[Any], Iterable[content.Sample]] = content.rows
     workers: int = 2
@@ -147,7 +148,9 @@ def consumer_cpu(make: Make, job: Job, effort: Effort) -> float:
 
 
 def first_batch(make: Make, job: Job, effort: Effort) -> float:
-    """Milliseconds from the start to the first batch."""
+    """Milliseconds from the making of the loader to the first batch, in a program that has imported the library."""
+    with make():
+        pass
     begin = time.perf_counter()
     with make() as loader:
         batches = loader.endless()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import importlib
 import importlib.metadata
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,14 +19,16 @@ from typing import Any
 from harness.contest import Contestant, Effort, LeftOut, Row
 
 RUN = Path(__file__).parents[1] / "run.py"
-PREPARE, CONTENT, MEASURE = "prepare", "content", "measure"
+# The last line of a traceback, after which some libraries say more.
+EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Failure|Interrupt): ")
+PREPARE, MEASURE, COMPARE = "prepare", "measure", "compare"
 
 
 class Failed(Exception):
     """A contestant has failed; the message is the last line that it said."""
 
 
-def ask(python: str, row: Row, contestant: str, what: str, effort: Effort, timeout: float = 180) -> Any:
+def ask(python: str, row: Row, contestant: str, what: str, effort: Effort, timeout: float = 90) -> Any:
     """What a contestant answers, in a process of its own.
 
     Raises:
@@ -51,7 +55,8 @@ def ask(python: str, row: Row, contestant: str, what: str, effort: Effort, timeo
     answers = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or not answers:
         lines = errors.strip().splitlines() or ["no message"]
-        raise Failed(f"{lines[-1]} (exit status {process.returncode})")
+        exceptions = [line for line in lines if EXCEPTION.match(line)]
+        raise Failed(f"{(exceptions or lines)[-1]} (exit status {process.returncode})")
     answer = json.loads(answers[-1])
     if "left_out" in answer:
         raise LeftOut(answer["left_out"])
@@ -59,7 +64,8 @@ def ask(python: str, row: Row, contestant: str, what: str, effort: Effort, timeo
 
 
 def serve(row: Row, name: str, what: str, request: str) -> None:
-    """Answers :func:`ask`, in the new process."""
+    """Answers :func:`ask`, in the new process: with nothing, with a figure, or with a figure, content and versions."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nobody else would end it
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nobody else may answer
     fields = json.loads(request)
@@ -85,7 +91,9 @@ def _answer(contestant: Contestant, what: str, effort: Effort) -> Any:
     if what == MEASURE:
         return contestant.measure(effort)
     versions = {package: _version(package) for package in contestant.packages}
-    return {"content": contestant.content and contestant.content(effort), "versions": versions}
+    figure = contestant.measure(effort)  # first, in a process in which nothing else has happened
+    content = contestant.content and contestant.content(dataclasses.replace(effort, short=True))
+    return {"figure": figure, "content": content, "versions": versions}
 
 
 def _version(package: str) -> str:

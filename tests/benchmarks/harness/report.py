@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from harness import plot
-from harness.contest import OURS, Contestant, Family, Row
-from harness.results import Result
+from harness.contest import LOOP, OURS, Contestant, Family, Row
+from harness.results import Result, load
 
 
 def number(value: float) -> str:
@@ -37,7 +38,10 @@ def table(lines: Iterator[list[str]]) -> str:
 
 
 def family_table(family: Family, results: Mapping[str, Result]) -> Iterator[list[str]]:
-    yield ["Work", "Contestant", "Median", "Lowest – highest", "Times the reference"]
+    reference = family.rows[0].reference
+    has_loop = any(each.kind == LOOP for row in family.rows for each in row.contestants)
+    others = [reference, "loop"] if has_loop else [reference]
+    yield ["Work", "Contestant", "Median", "Lowest – highest", *(f"Times {other}" for other in others)]
     for row in family.rows:
         result = results.get(row.name)
         for count, name in enumerate(result.figures if result else ()):
@@ -46,7 +50,8 @@ def family_table(family: Family, results: Mapping[str, Result]) -> Iterator[list
             title = f"{row.title}: {row.unit}" if count == 0 else ""
             shown = f"**{name}**" if row.contestant(name).kind == OURS else name
             spread = f"{number(min(values))} – {number(max(values))}"
-            yield [title, shown, number(result.median(name)), spread, ratio(result.ratio(row, name, row.reference))]
+            ratios = (ratio(result.ratio(row, name, other)) for other in others)
+            yield [title, shown, number(result.median(name)), spread, *ratios]
 
 
 def aims_table(families: tuple[Family, ...], results: Mapping[str, Result]) -> Iterator[list[str]]:
@@ -89,7 +94,7 @@ def page(
     families: tuple[Family, ...], name: str, machine: Mapping[str, str], results: Mapping[str, Result]
 ) -> tuple[str, dict[str, str]]:
     """The Markdown, and the plots by the names of their files."""
-    results = {row.name: results[row.name] for family in families for row in family.rows if row.name in results}
+    results = {row.name: known(row, results[row.name]) for f in families for row in f.rows if row.name in results}
     versions = {package: version for result in results.values() for package, version in result.versions.items()}
     dates = sorted(result.date for result in results.values())
     rounds = sorted({result.rounds for result in results.values()})
@@ -120,6 +125,12 @@ def page(
     return "\n\n".join(text) + "\n", plots
 
 
+def known(row: Row, result: Result) -> Result:
+    """A result without the contestants that the row no longer has."""
+    figures = {each.name: result.figures[each.name] for each in row.contestants if each.name in result.figures}
+    return dataclasses.replace(result, figures=figures)
+
+
 def abouts(family: Family) -> str:
     return "\n".join(f"- **{row.title}** (`{row.name}`): {row.about}" for row in family.rows)
 
@@ -127,24 +138,23 @@ def abouts(family: Family) -> str:
 def scheduling(results: Mapping[str, Result]) -> str:
     """How busy the machine was."""
     load = max(result.load for result in results.values())
-    if any(result.real_time for result in results.values()):
-        return (
-            "Other programs used the machine at the same time. The contestants ran before them, with real-time "
-            f"priority (`chrt -f 10`); the load was up to {load:.1f}."
+    text = f"The load of the machine was at most {load:.1f} when a row began."
+    before = [name for name, result in results.items() if result.real_time]
+    if before:
+        text += (
+            f" Other programs used it at the same time; the contestants of {', '.join(before)} ran before them, with "
+            "real-time priority (`chrt -f 10`)."
         )
-    return f"The load of the machine was at most {load:.1f} when a row began."
+    return text
 
 
-def write(folder: Path, name: str, machine: Mapping[str, str], results: Mapping[str, Result]) -> Path:
-    """Writes the page and its plots; returns the path of the page."""
-    from rows import FAMILIES
-
-    text, plots = page(FAMILIES, name, machine, results)
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob(f"{name}-*.svg"):
+def write(path: Path, families: tuple[Family, ...]) -> Path:
+    """Writes the page and the plots of a file of results beside it; returns the path of the page."""
+    machine, results = load(path)
+    text, plots = page(families, path.stem, machine, results)
+    for old in path.parent.glob(f"{path.stem}-*.svg"):
         old.unlink()
     for file, drawing in plots.items():
-        (folder / file).write_text(drawing, "utf-8")
-    path = folder / f"{name}.md"
-    path.write_text(text, "utf-8")
-    return path
+        (path.parent / file).write_text(drawing, "utf-8")
+    path.with_suffix(".md").write_text(text, "utf-8")
+    return path.with_suffix(".md")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.contest import LOOP, OURS, PEER, Aim, Effort, LeftOut, Row
-from harness.processes import CONTENT, MEASURE, PREPARE, Failed, ask
+from harness.contest import LOOP, OURS, PEER, Aim, Contestant, Effort, LeftOut, Row
+from harness.processes import COMPARE, MEASURE, PREPARE, Failed, ask
 
 
 @dataclasses.dataclass
@@ -26,6 +26,7 @@ class Result:
         left_out: who did not take part, and why.
         wrong: who has failed, or delivered something else than the others.
         load: of the machine, before it began.
+        real_time: it ran with real-time priority, from beginning to end.
     """
 
     row: str
@@ -60,94 +61,105 @@ class Result:
         return None if other is None else self.ratio(row, aim.ours, other)
 
 
-def run(
-    row: Row,
-    python: str,
-    effort: Effort,
-    rounds: int,
-    only: Sequence[str] = (),
-    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
-) -> Result:
-    """Compares what the contestants deliver, then measures them in turns."""
-    real_time = os.sched_getscheduler(0) != os.SCHED_OTHER
-    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    result = Result(row.name, date, rounds, effort.seconds * row.seconds, real_time, os.getloadavg()[0])
-    effort = dataclasses.replace(effort, seconds=effort.seconds * row.seconds)
-    effort.folder.mkdir(parents=True)
-    try:
-        if row.prepare is not None:
-            say(f"{row.name}: making the data")
-            ask(python, row, "", PREPARE, effort)
-        field = _compare(row, python, effort, only, result, say)
-        _measure(row, python, effort, field, result, say)
-    except (LeftOut, Failed) as error:  # of the data
-        result.left_out["everybody"] = str(error)
-        say(f"{row.name} is left out: {error}")
-    finally:
-        shutil.rmtree(effort.folder, ignore_errors=True)
-    return result
+def has_real_time() -> bool:
+    """Whether this process, and so those that it starts, run before the others."""
+    return os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
 
 
-def _compare(
-    row: Row, python: str, effort: Effort, only: Sequence[str], result: Result, say: Callable[[str], None]
-) -> list[str]:
-    """The contestants that deliver what the first with any content does: the plain loop, or ours."""
-    order = [LOOP, OURS]
-    expected: Any = None
-    agreeing = set()
-    for each in sorted(row.contestants, key=lambda each: order.index(each.kind) if each.kind in order else len(order)):
-        if only and each.name not in only:
-            continue
+class Contest:
+    """Runs a row.
+
+    Args:
+        only: the names of those who take part; empty: all.
+        say: is told what happens, line by line.
+    """
+
+    def __init__(
+        self,
+        row: Row,
+        python: str,
+        effort: Effort,
+        rounds: int,
+        only: Sequence[str] = (),
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+    ) -> None:
+        self._row, self._python, self._say = row, python, say
+        self._effort = dataclasses.replace(effort, seconds=effort.seconds * row.seconds)
+        self._field = [each for each in row.contestants if not only or each.name in only]
+        date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+        self._result = Result(row.name, date, rounds, self._effort.seconds, has_real_time(), os.getloadavg()[0])
+
+    def run(self) -> Result:
+        """In each round all take turns, another first each time. The first also compares what they deliver."""
+        row, result = self._row, self._result
+        self._effort.folder.mkdir(parents=True)
         try:
-            answer = ask(python, row, each.name, CONTENT, dataclasses.replace(effort, short=True))
+            if row.prepare is not None:
+                self._say(f"{row.name}: making the data")
+                ask(self._python, row, "", PREPARE, self._effort)
+            contents = {}
+            for number in range(result.rounds):
+                turn = number % max(1, len(self._field))
+                for each in self._field[turn:] + self._field[:turn]:
+                    if number == 0:
+                        answer = self._ask(each, COMPARE)
+                        if answer is not None:
+                            result.versions.update(answer["versions"])
+                            contents[each.name] = answer["content"]
+                            self._note(each, number, answer["figure"])
+                    elif each.name in result.figures:
+                        self._note(each, number, self._ask(each, MEASURE))
+                if number == 0:
+                    self._compare(contents)
+        except (LeftOut, Failed) as error:  # of the data
+            result.left_out["everybody"] = str(error)
+            self._say(f"{row.name} is left out: {error}")
+        finally:
+            shutil.rmtree(self._effort.folder, ignore_errors=True)
+        result.real_time = result.real_time and has_real_time()  # another program may have taken it away
+        result.figures = {e.name: result.figures[e.name] for e in self._field if e.name in result.figures}
+        return result
+
+    def _ask(self, each: Contestant, what: str) -> Any:
+        """None: it takes part no longer."""
+        try:
+            return ask(self._python, self._row, each.name, what, self._effort)
         except LeftOut as error:
-            result.left_out[each.name] = str(error)
-            say(f"{row.name}: {each.name} is left out: {error}")
-            continue
+            self._drop(each.name, self._result.left_out, str(error), "is left out")
         except Failed as error:
-            result.wrong[each.name] = str(error)
-            say(f"{row.name}: {each.name} has failed: {error}")
-            continue
-        result.versions.update(answer["versions"])
-        content = answer["content"]
-        if content is not None:
-            expected = content if expected is None else expected
-            if not row.same(expected, content):
-                result.wrong[each.name] = f"delivers something else: {content} instead of {expected}"
-                say(f"{row.name}: {each.name} {result.wrong[each.name]}")
-                continue
-        agreeing.add(each.name)
-    return [each.name for each in row.contestants if each.name in agreeing]
+            self._drop(each.name, self._result.wrong, str(error), "has failed")
+        return None
+
+    def _note(self, each: Contestant, number: int, figure: float | None) -> None:
+        if figure is not None:
+            self._result.figures.setdefault(each.name, []).append(figure)
+            where = f"{self._row.name}: round {number + 1} of {self._result.rounds}"
+            self._say(f"{where}: {each.name}: {figure:,.1f} {self._row.unit}")
+
+    def _compare(self, contents: dict[str, Any]) -> None:
+        """With what the plain loop delivers, or else ours, or else the first."""
+        order = {LOOP: 0, OURS: 1}
+        found = [each for each in self._field if contents.get(each.name) is not None]
+        found.sort(key=lambda each: order.get(each.kind, 2))
+        for each in found[1:]:
+            expected, content = contents[found[0].name], contents[each.name]
+            if not self._row.same(expected, content):
+                why = f"delivers something else: {content} instead of {expected}"
+                self._drop(each.name, self._result.wrong, why, "is wrong")
+
+    def _drop(self, name: str, where: dict[str, str], why: str, how: str) -> None:
+        self._result.figures.pop(name, None)
+        where[name] = why
+        self._say(f"{self._row.name}: {name} {how}: {why}")
 
 
-def _measure(
-    row: Row, python: str, effort: Effort, field: list[str], result: Result, say: Callable[[str], None]
-) -> None:
-    """In turns, another first in each round."""
-    figures: dict[str, list[float]] = {name: [] for name in field}
-    for number in range(result.rounds):
-        turn = number % max(1, len(field))
-        for name in field[turn:] + field[:turn]:
-            if name in result.wrong:
-                continue
-            try:
-                figures[name].append(ask(python, row, name, MEASURE, effort))
-            except (LeftOut, Failed) as error:
-                result.wrong[name] = str(error)
-                say(f"{row.name}: {name} has failed: {error}")
-                continue
-            say(f"{row.name}: round {number + 1} of {result.rounds}: {name}: {figures[name][-1]:,.1f} {row.unit}")
-    result.figures = {name: values for name, values in figures.items() if name not in result.wrong}
+def load(path: Path) -> tuple[dict[str, str], dict[str, Result]]:
+    """The machine, and the results by row."""
+    document = json.loads(path.read_text("utf-8"))
+    return document["machine"], {name: Result(**fields) for name, fields in document["rows"].items()}
 
 
-def load(path: Path) -> dict[str, Result]:
-    """By row."""
-    if not path.is_file():
-        return {}
-    return {name: Result(**fields) for name, fields in json.loads(path.read_text("utf-8"))["rows"].items()}
-
-
-def save(path: Path, machine: dict[str, Any], results: dict[str, Result]) -> None:
+def save(path: Path, machine: dict[str, str], results: dict[str, Result]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine, "rows": {name: dataclasses.asdict(result) for name, result in results.items()}}
     path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

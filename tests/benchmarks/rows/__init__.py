@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from harness.contest import Family, Row
 
-from rows import arrays
+from rows import arrays, overheads, python_work, real, wirehead
 
-FAMILIES: tuple[Family, ...] = (arrays.FAMILY,)
+FAMILIES: tuple[Family, ...] = (
+    real.FAMILY,
+    arrays.FAMILY,
+    python_work.FAMILY,
+    overheads.FAMILY,
+    wirehead.FAMILY,
+)
 ROWS: dict[str, Row] = {row.name: row for family in FAMILIES for row in family.rows}

@@ -27,14 +27,14 @@ def test_those_who_deliver_the_same_are_measured_and_the_others_are_named(
     said: list[str] = []
     names = [each.name for each in row.contestants if each.name != "hanging"]
     effort = harness.contest.Effort(tmp_path / "work")
-    result = harness.results.run(row, sys.executable, effort, 2, names, said.append)
+    result = harness.results.Contest(row, sys.executable, effort, 2, names, said.append).run()
     assert result.figures == {name: [4.0, 4.0] for name in ("loop", "ours", "limit")}
     assert set(result.wrong) == {"wrong", "crashing", "ending", "once"}
     assert result.wrong["wrong"] == (
         "delivers something else: {'samples': 2, 'digest': 'b'} instead of {'samples': 2, 'digest': 'a'}"
     )
     assert result.wrong["crashing"] == "RuntimeError: out of order (exit status 1)"
-    assert result.wrong["ending"] == "no message (exit status 7)"
+    assert result.wrong["ending"] == "what a library says (exit status 7)"
     assert result.wrong["once"] == "RuntimeError: the second time (exit status 1)"
     assert result.left_out == {
         "unknown": "a-library-that-nobody-has is not installed",
@@ -48,7 +48,8 @@ def test_those_who_deliver_the_same_are_measured_and_the_others_are_named(
 def test_who_does_not_answer_is_killed_with_its_children(harness: Any, row: Any, tmp_path: Path) -> None:
     effort = harness.contest.Effort(tmp_path / "work")
     effort.folder.mkdir()
+    (effort.folder / "figure").write_text("4")
     with pytest.raises(harness.processes.Failed, match=r"no answer in 10 s"):
-        harness.processes.ask(sys.executable, row, "hanging", harness.processes.CONTENT, effort, timeout=10)
+        harness.processes.ask(sys.executable, row, "hanging", harness.processes.COMPARE, effort, timeout=10)
     child = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
     assert not child.exists() or child.read_text().rpartition(") ")[2][0] == "Z"

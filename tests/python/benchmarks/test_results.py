@@ -53,21 +53,21 @@ def test_aims(harness: Any, row: Any, result: Any) -> None:
 
 def test_results_are_kept(harness: Any, result: Any, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "machine.json"
-    assert harness.results.load(path) == {}
     harness.results.save(path, {"processor": "P"}, {"a": result})
-    assert harness.results.load(path) == {"a": result}
+    assert harness.results.load(path) == ({"processor": "P"}, {"a": result})
 
 
 def test_the_page_states_everything(harness: Any, row: Any, result: Any) -> None:
     family = harness.contest.Family("letters", "Letters", "Of the alphabet.", (row,))
     result.wrong["spdl"] = "delivers something else"
+    result.figures["a former one"] = [1.0, 1.0, 1.0]
     machine = {"processor": "P & Q", "processors": "2", "memory": "4 GiB", "system": "Linux"}
     text, plots = harness.report.page((family,), "p-2", machine, {"a": result, "gone": result})
     lines = text.splitlines()
     assert "# Benchmarks on P & Q" in lines
     assert "- Machine: P & Q, 2 processors, 4 GiB, Linux." in lines
-    assert "| A: samples/s | loop | 2.00 | 1.00 – 9.00 | 0.50 × |" in lines
-    assert "|  | **headrace** | 20.0 | 10.0 – 40.0 | 2.00 × |" in lines
+    assert "| A: samples/s | loop | 2.00 | 1.00 – 9.00 | 0.50 × | 1.00 × |" in lines
+    assert "|  | **headrace** | 20.0 | 10.0 – 40.0 | 2.00 × | 10.0 × |" in lines
     assert "| Letters: A | headrace | torch | 3.00 × | 2.00 × | missed |" in lines
     assert "| Letters: A | headrace | best peer (grain) | 3.00 × | 2.22 × | missed |" in lines
     assert "- memcpy, in a: was not asked" in lines
@@ -83,4 +83,19 @@ def test_the_page_states_everything(harness: Any, row: Any, result: Any) -> None
 def test_the_page_tells_that_other_programs_ran(harness: Any, result: Any) -> None:
     assert "load of the machine was at most 0.5" in harness.report.scheduling({"a": result})
     result.real_time = True
-    assert "`chrt -f 10`" in harness.report.scheduling({"a": result})
+    other = dataclasses.replace(result, row="b", real_time=False)
+    text = harness.report.scheduling({"a": result, "b": other})
+    assert "the contestants of a ran before them, with real-time priority (`chrt -f 10`)" in text
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "benchmarks"
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_published_pages_are_those_of_their_results(harness: Any, path: Path) -> None:
+    """If not: run.py --page-only --output docs/benchmarks."""
+    machine, results = harness.results.load(path)
+    text, plots = harness.report.page(harness.rows.FAMILIES, path.stem, machine, results)
+    assert path.with_suffix(".md").read_text("utf-8") == text
+    assert {found.name: found.read_text("utf-8") for found in DOCS.glob(f"{path.stem}-*.svg")} == plots
+    assert set(results) <= set(harness.rows.ROWS)

@@ -50,4 +50,19 @@ def test_rows_are_chosen_by_name_pattern_and_family(harness: Any) -> None:
 def test_a_row_that_there_is_not(capsys: pytest.CaptureFixture[str], harness: Any) -> None:
     with pytest.raises(SystemExit, match="2"):
         harness.run.parse(["huge"])
-    assert "no row or family matches 'huge'; there are tiny, " in capsys.readouterr().err
+    assert "no row or family matches 'huge'; there are jpeg, " in capsys.readouterr().err
+
+
+def test_rows_and_contestants_have_names_of_their_own(harness: Any) -> None:
+    rows = [row for family in harness.rows.FAMILIES for row in family.rows]
+    assert len({row.name for row in rows}) == len(rows) == len(harness.rows.ROWS)
+    assert not {row.name for row in rows} & {family.name for family in harness.rows.FAMILIES}
+    for row in rows:
+        names = [each.name for each in row.contestants]
+        assert len(set(names)) == len(names), row.name
+        assert row.reference in names, row.name
+        for aim in row.aims:
+            assert aim.against in {"best peer", *names}, row.name
+            assert row.contestant(aim.ours).kind == harness.contest.OURS, row.name
+        for each in row.contestants:
+            assert each.setting, f"{row.name}: {each.name} does not say how it is set up"
