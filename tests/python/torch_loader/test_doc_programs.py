@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -11,23 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import headrace
-
-DOCS = Path(__file__).parents[3] / "docs"
-
-
-def write_program(document: str, name: str, folder: Path) -> Path:
-    text = (DOCS / document).read_text("utf-8")
-    (program,) = re.findall(rf"^```python\n# {re.escape(name)}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    path = folder / name
-    path.write_text(program)
-    return path
-
-
-def environment(**more: str) -> dict[str, str]:
-    package = str(Path(headrace.__file__).parents[1])
-    path = os.pathsep.join([package, os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **more}
+from doc_programs import environment, write_program
 
 
 def free_port() -> str:
@@ -67,12 +50,3 @@ def test_slurm(tmp_path: Path) -> None:
     # Four of the hundred are left out, the same for both.
     (total,) = {int(match[2]) for match in found if match}
     assert 4950 - (99 + 98 + 97 + 96) <= total <= 4950 - (0 + 1 + 2 + 3)
-
-
-def test_jax(tmp_path: Path) -> None:
-    pytest.importorskip("jax")
-    path = write_program("howto.md", "train_jax.py", tmp_path)
-    command = [sys.executable, "-W", "error::RuntimeWarning", str(path)]
-    done = subprocess.run(command, env=environment(JAX_PLATFORMS="cpu"), capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[1.0, 1.0, 1.0]\n"
