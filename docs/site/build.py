@@ -68,7 +68,9 @@ def stage(folder: Path, source: str) -> None:
             wanted[page] = links.rewrite((ROOT / name).read_text("utf-8"), name, known, ROOT, source)
     for page, path in own.items():
         wanted[page] = links.rewrite(path.read_text("utf-8"), f"docs/{page}", known, ROOT, source)
-    wanted["index.md"] = wanted["index.md"].replace("FIGURES", figures.chart((DOCS / "guide.md").read_text("utf-8")))
+    wanted["index.md"] = wanted["index.md"].replace(
+        "FIGURES", figures.chart((DOCS / "from-torch.md").read_text("utf-8"))
+    )
     for path in folder.rglob("*"):
         if path.is_file() and str(path.relative_to(folder)) not in wanted:
             path.unlink()

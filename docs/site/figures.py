@@ -1,4 +1,4 @@
-"""A chart of the first page, made of the guide's table."""
+"""A chart of the first page, made of the table of from-torch.md."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ ROW = re.compile(r"^\| (.+?) \| \d+ \| ([\d.]+) \|$", re.MULTILINE)
 HEAD = "| Dataset | Batch | Times as many samples per second |"
 
 
-def chart(guide: str) -> str:
+def chart(page: str) -> str:
     """A bar for each row of the table, as HTML within Markdown; static/site.css has its layout."""
-    rows = ROW.findall(guide.partition(HEAD)[2].partition("\n\n")[0])
+    rows = ROW.findall(page.partition(HEAD)[2].partition("\n\n")[0])
     if not rows:
-        raise ValueError("the guide has no table of figures")
+        raise ValueError("the page has no table of figures")
     longest = max(float(value) for _, value in rows)
     parts = ['<div class="bars">']
     for name, value in rows:

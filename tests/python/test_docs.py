@@ -75,27 +75,27 @@ def test_the_readme(names: dict[str, Any]) -> None:
     assert names["reader"].stats()["batches"] == -(-1000 // 32)
 
 
-def test_the_readmes_figures_are_the_guides() -> None:
-    """Its small table has some of the guide's rows."""
-    readme, guide = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/guide.md"))
+def test_the_readmes_figures_are_those_of_the_page() -> None:
+    """Its small table has some of the rows of from-torch.md."""
+    readme, page = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/from-torch.md"))
     head, _, values = re.findall(r"^\|(.*)\|$", readme, re.MULTILINE)[:3]
     shown = [value.strip().removesuffix("×") for value in values.split("|")]
     names = ["JPEGs", "Sentences", "Hugging Face `datasets`", "HDF5: rows", "Parquet", "`TensorDataset`"]
     assert len(head.split("|")) == len(names) == len(shown)
     for name, value in zip(names, shown):
-        (row,) = re.findall(rf"^\| {name}[^|]*\| \d+ \| ([\d.]+) \|$", guide, re.MULTILINE)
+        (row,) = re.findall(rf"^\| {name}[^|]*\| \d+ \| ([\d.]+) \|$", page, re.MULTILINE)
         assert row == value, name
 
 
-def test_the_guide(names: dict[str, Any]) -> None:
-    run_examples("docs/guide.md", names)
+def test_the_page_of_programs(names: dict[str, Any]) -> None:
+    run_examples("docs/programs.md", names)
     losses = names["losses"]
     assert len(losses) == 3 * -(-1000 // 32)
     assert losses[-1] < 0.5 < losses[0]
     assert names["sums"].tolist() == [3, 3]
 
 
-OWN_TESTS = {"guide.md", "wirehead.md"}
+OWN_TESTS = {"programs.md", "wirehead.md"}
 RECIPES = "howto.md"  # each stands alone
 PAGES = sorted(
     path.name

@@ -66,7 +66,14 @@ def test_the_pages_are_staged(site: Any, tmp_path: Path) -> None:
     (tmp_path / "old.md").write_text("# Of a page that was renamed")
     site.build.stage(tmp_path, "")
     staged = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert {"index.md", "guide.md", "changelog.md", "design/faults.md", "reference/operators.md"} <= staged
+    assert {
+        "index.md",
+        "guide.md",
+        "tutorials/torch.md",
+        "changelog.md",
+        "design/faults.md",
+        "reference/operators.md",
+    } <= staged
     assert "old.md" not in staged
     assert "<i style=" in (tmp_path / "index.md").read_text("utf-8")
     before = (tmp_path / "guide.md").stat().st_mtime_ns
@@ -74,7 +81,7 @@ def test_the_pages_are_staged(site: Any, tmp_path: Path) -> None:
     assert (tmp_path / "guide.md").stat().st_mtime_ns == before
 
 
-def test_the_chart_shows_the_guides_figures(site: Any) -> None:
+def test_the_chart_shows_the_pages_figures(site: Any) -> None:
     chart = site.figures.chart(
         f"{site.figures.HEAD}\n| --- | --- | --- |\n| a `b` <c> | 64 | 2 |\n| d | 32 | 8 |\n\nend"
     )

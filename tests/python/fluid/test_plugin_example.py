@@ -14,7 +14,7 @@ import pytest
 from headrace import sysconfig
 
 EXAMPLE = Path(__file__).parents[3] / "docs/examples/plugin"
-GUIDE = Path(__file__).parents[3] / "docs/guide.md"
+PAGE = Path(__file__).parents[3] / "docs/operator-libraries.md"
 
 
 def run(*command: str) -> str:
@@ -51,8 +51,8 @@ def test_the_example_is_built_loaded_checked_and_trained(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not Path(sysconfig.get_cmake_dir()).exists(), reason="not installed from a wheel")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-def test_the_command_of_the_guide_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (command,) = re.findall(r"^g\+\+ .*libmish\.so.*$", GUIDE.read_text("utf-8"), re.MULTILINE)
+def test_the_command_of_the_page_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = re.findall(r"^g\+\+ .*libmish\.so.*$", PAGE.read_text("utf-8"), re.MULTILINE)
     shutil.copy(EXAMPLE / "mish_op.cc", tmp_path)
     (tmp_path / "python").symlink_to(sys.executable)  # which the command calls by that name
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Runs the examples of the guide's section on datasets and samplers."""
+"""Runs the examples of docs/datasets.md."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[3] / "docs" / "datasets.md"
 
 
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
-    section = GUIDE.read_text("utf-8").partition("\n## Datasets and samplers\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert blocks
     names: dict[str, Any] = {}
     for block in blocks:
