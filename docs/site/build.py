@@ -2,7 +2,7 @@
 
     python docs/site/build.py [--source ADDRESS] [--serve]
 
-The pages of docs/ are copied to build/docs/source, with their links changed (links.py). Beside them, reference pages
+The pages and drawings of docs/ are copied to build/docs/source, with the pages' links changed (links.py). Beside them, reference pages
 are generated from the installed package (*_reference.py). Sphinx makes HTML of both. Any warning is an error, and so is
 a link within the site that leads nowhere, or a public name that no page describes.
 """
@@ -71,6 +71,7 @@ def stage(folder: Path, source: str) -> None:
     wanted["index.md"] = wanted["index.md"].replace(
         "FIGURES", figures.chart((DOCS / "from-torch.md").read_text("utf-8"))
     )
+    wanted.update((str(path.relative_to(DOCS)), path.read_text("utf-8")) for path in sorted(DOCS.rglob("*.svg")))
     for path in folder.rglob("*"):
         if path.is_file() and str(path.relative_to(folder)) not in wanted:
             path.unlink()

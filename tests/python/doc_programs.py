@@ -46,7 +46,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(folder: Path, *command: str, status: int = 0, **more: str) -> str:
     """Runs a command and returns what it prints."""
     done = subprocess.run(
-        command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=250, check=False
+        command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode == status, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
