@@ -2,9 +2,9 @@
 
     python docs/site/build.py [--source ADDRESS] [--serve]
 
-The pages and drawings of docs/ are copied to build/docs/source, with the pages' links changed (links.py). Beside them, reference pages
-are generated from the installed package (*_reference.py). Sphinx makes HTML of both. Any warning is an error, and so is
-a link within the site that leads nowhere, or a public name that no page describes.
+The pages and drawings of docs/ are copied to build/docs/source, with the pages' links changed (links.py). To these are
+added reference pages generated from the installed package (*_reference.py). Sphinx makes HTML of all. Any warning is an
+error, and so is a link within the site that leads nowhere, or a public name that no page describes.
 """
 
 from __future__ import annotations
