@@ -131,8 +131,9 @@ sanitize: fuzz-packages ## the C++ tests under ThreadSanitizer, then under Addre
 	cmake --build build/fuzz --parallel $(JOBS)
 	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --exclude-regex '^fuzz_'
 
-soak: install $(VENV)/.group-test ## ten minutes (SOAK_SECONDS) of random loaders under random kills; prints figures
+soak: install $(VENV)/.group-test ## ten minutes (SOAK_SECONDS) each of random loaders and of caches under random faults; prints figures
 	$(BIN)/python tests/soak/soak.py
+	$(BIN)/python tests/soak/wirehead_storm.py
 
 fuzz: fuzz-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
 	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=OFF >/dev/null

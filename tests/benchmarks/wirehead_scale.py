@@ -17,13 +17,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import headrace.wirehead.lease as leases
-from headrace.wirehead.cache import Cache, Swap
+import headrace.wirehead._protocol.lease as leases
+from headrace.wirehead._protocol.cache import Cache, Swap
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.store import LEASES, SWAPS, VERIFIED, Document, key, samples_table
 from headrace.wirehead.config import Config
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.store import LEASES, SWAPS, VERIFIED, Document, key, samples_table
-from headrace.wirehead.writer import Writer
 
 LEASE = 30.0
 SAMPLE_EVERY, READ_EVERY = 10.0, 1.0  # seconds: a generator's sample, a reader's
@@ -185,7 +185,7 @@ class Simulation:
 
 
 class Memory:
-    """A store: see :class:`headrace.wirehead.store.Store`."""
+    """A store: see :class:`headrace.wirehead._stores.store.Store`."""
 
     parallel = 1
 

@@ -160,14 +160,21 @@ def test_no_modules_import_one_another_in_a_circle(package: str) -> None:
     assert circle({name: graph[name] & inside for name in inside}) == []
 
 
-def test_no_folders_import_one_another_in_a_circle() -> None:
+@pytest.mark.parametrize(
+    ("package", "some"),
+    [
+        ("headrace.data", {"_samples", "_datasets", "_workers", "_iteration"}),
+        ("headrace.wirehead", {"_stores", "_format", "_protocol", "_datasets", "_command_line", "_benchmarks"}),
+    ],
+)
+def test_no_folders_import_one_another_in_a_circle(package: str, some: set[str]) -> None:
     graph = import_graph(installed())
     rooms: dict[str, set[str]] = {}
     for name in graph:
-        if name.startswith("headrace.data."):
+        if name.startswith(f"{package}."):
             room = rooms.setdefault(name.split(".")[2], set())
-            room |= {other.split(".")[2] for other in graph[name] if other.startswith("headrace.data.")}
-    assert {"_samples", "_datasets", "_workers", "_iteration"} <= set(rooms)
+            room |= {other.split(".")[2] for other in graph[name] if other.startswith(f"{package}.")}
+    assert some <= set(rooms)
     assert circle({room: others - {room} for room, others in rooms.items()}) == []
 
 

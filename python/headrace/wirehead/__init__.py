@@ -10,12 +10,13 @@ A generator script and a training script share one ``config.yaml``::
         ...
 
 Samples are kept on a server that speaks MongoDB's protocol (MONGOHOST in the configuration), or in a folder of this
-machine. See :mod:`headrace.wirehead.cache` for what is promised, and why it holds; ``python -m headrace.wirehead
---help`` for operation.
+machine. :mod:`headrace.wirehead._protocol.cache` says what is promised, and why it holds; ``python -m
+headrace.wirehead --help`` how to operate it.
 """
 
+from headrace.wirehead._datasets.datasets import MongoheadDataset, MongoTupleheadDataset
+from headrace.wirehead._datasets.sampler import GenerationSampler
 from headrace.wirehead.config import Config
-from headrace.wirehead.dataset import GenerationSampler, MongoheadDataset, MongoTupleheadDataset
 from headrace.wirehead.errors import CacheGoneError, ConfigError, CorruptSampleError, StoreError, StoreUnreachableError
 from headrace.wirehead.generator import WireheadGenerator
 from headrace.wirehead.manager import WireheadManager

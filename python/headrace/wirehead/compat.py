@@ -19,16 +19,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headrace.wirehead.cache import Cache
+from headrace.wirehead._datasets.datasets import MongoheadDataset as _Dicts
+from headrace.wirehead._datasets.datasets import MongoTupleheadDataset as _Tuples
+from headrace.wirehead._format.sample import Array, Kind, as_tensor
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource
-from headrace.wirehead.dataset import MongoheadDataset as _Dicts
-from headrace.wirehead.dataset import MongoTupleheadDataset as _Tuples
 from headrace.wirehead.generator import WireheadGenerator as _Generator
 from headrace.wirehead.generator import keeping
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.sample import Array, Kind, as_tensor
 from headrace.wirehead.status import status_of
-from headrace.wirehead.writer import Writer
 
 __all__ = [
     "MongoTupleheadDataset",

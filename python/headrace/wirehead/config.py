@@ -119,7 +119,7 @@ class Config:
 
     @property
     def compression_of_arrays(self) -> str:
-        """What :func:`headrace.wirehead.compression.compress` is told: a folder of this machine is faster without."""
+        """What ``compress`` is told: a folder of this machine is faster without."""
         return "none" if self.compression == "auto" and self.is_local else self.compression
 
     @property

@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from headrace.wirehead.cache import Cache
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import StoreUnreachableError
-from headrace.wirehead.keeper import Keeper, run_keeper
-from headrace.wirehead.writer import Writer
 
 log = logging.getLogger("headrace.wirehead")
 

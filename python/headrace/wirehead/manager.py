@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 
-from headrace.wirehead.cache import Cache, Swap
+from headrace.wirehead._protocol.cache import Cache, Swap
+from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CacheGoneError, StoreError
 from headrace.wirehead.generator import ending_on_signals
-from headrace.wirehead.keeper import Keeper
 
 log = logging.getLogger("headrace.wirehead")
 

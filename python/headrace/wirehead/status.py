@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.store import seconds
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._stores.store import seconds
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-import headrace.wirehead.lease as leases
-from headrace.wirehead.cache import Cache
+import headrace.wirehead._protocol.lease as leases
+from headrace.wirehead._format.sample import chunk_names
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.store import SETTINGS, SWAPS, Document, samples_table, version_key
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, CorruptSampleError
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.sample import chunk_names
-from headrace.wirehead.store import SETTINGS, SWAPS, Document, samples_table, version_key
-from headrace.wirehead.writer import Writer
 
 LEASE, CAP = 30.0, 3
 
@@ -292,7 +292,7 @@ class World:
 
 
 class Memory:
-    """A store: see :class:`headrace.wirehead.store.Store`."""
+    """A store: see :class:`headrace.wirehead._stores.store.Store`."""
 
     parallel = 1
 

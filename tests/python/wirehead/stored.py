@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.store import GRAVES, LEASES
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._stores.store import GRAVES, LEASES
 
 
 def remove_chunk(cache: Cache, generation: int, name: str) -> bool:

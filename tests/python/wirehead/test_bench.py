@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from headrace.wirehead import Config
-from headrace.wirehead.__main__ import main
-from headrace.wirehead.bench import _transfer_once, noise, scan
+from headrace.wirehead._benchmarks.bench import _transfer_once, noise, scan
+from headrace.wirehead._command_line.commands import main
 
 
 @pytest.fixture
 def published(server_uri: str) -> Iterator[Any]:
     """The published algorithm in a database of its own, in chunks of 1 KiB."""
-    from headrace.wirehead.published import Published
+    from headrace.wirehead._benchmarks.published_algorithm import Published
 
     name = f"headrace_test_{uuid.uuid4().hex[:12]}"
     found = Published(server_uri, name, chunksize=2**-10)

@@ -18,18 +18,20 @@ import numpy as np
 import pytest
 from stored import bury, remove_chunk, table
 
-import headrace.wirehead.writer as writing
+import headrace.wirehead._protocol.writer as writing
 from headrace.wirehead import Config, CorruptSampleError, MongoheadDataset, MongoTupleheadDataset, StoreError
 from headrace.wirehead import WireheadGenerator as Generator
-from headrace.wirehead.__main__ import main
-from headrace.wirehead.cache import Cache, open_store, whose
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.lease import Lease
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.sample import chunk_names
-from headrace.wirehead.store import GRAVES, LEASES, SETTINGS, SWAPS, chunk_name, key, samples_table
-from headrace.wirehead.watch import Watch
-from headrace.wirehead.writer import Writer
+from headrace.wirehead._command_line.commands import main
+from headrace.wirehead._format.sample import chunk_names
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.lease import Lease
+from headrace.wirehead._protocol.process import whose
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.watch import Watch
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.open_store import open_store
+from headrace.wirehead._stores.store import GRAVES, LEASES, SETTINGS, SWAPS, chunk_name, key, samples_table
 
 
 @pytest.fixture

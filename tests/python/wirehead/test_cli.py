@@ -22,12 +22,12 @@ from ferretdb_server import Server
 from stored import remove_chunk
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.sample import chunk_names
+from headrace.wirehead._format.sample import chunk_names
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.status import status_of
-from headrace.wirehead.writer import Writer
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples" / "wirehead"
 FUNCTIONS = """

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
-from headrace.wirehead.cache import Cache
+from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead.generator import ending_on_signals
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from headrace.wirehead import Config
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.compression import compress, decompress_into
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.writer import Writer
+from headrace.wirehead._format.compression import compress, decompress_into
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
 
 LIBRARIES = {"zlib": "zlib", "zstd": "zstandard", "lz4": "lz4"}
 NOISE = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)

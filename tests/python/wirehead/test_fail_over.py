@@ -22,12 +22,13 @@ import numpy as np
 import pytest
 from replica_set import ReplicaSet
 
-from headrace.wirehead.cache import Cache, open_store
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.mongo_store import MongoStore
+from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead.config import Config
-from headrace.wirehead.keeper import Keeper, run_keeper
-from headrace.wirehead.mongo_store import MongoStore
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.writer import Writer
 
 CAP = 12
 COMMAND = shlex.split(os.environ.get("HEADRACE_TEST_REPLICA_SET", ""))

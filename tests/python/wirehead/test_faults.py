@@ -27,12 +27,12 @@ from stored import table
 
 from headrace import DataLoader
 from headrace.wirehead import MongoTupleheadDataset, StoreError, WireheadGenerator, WireheadManager
-from headrace.wirehead.cache import Cache, open_store
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.store import Store
-from headrace.wirehead.storm import storm
-from headrace.wirehead.writer import Writer
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.open_store import open_store
+from headrace.wirehead._stores.store import Store
 
 FORK: Any = multiprocessing.get_context("fork")
 CAP = 4
@@ -499,7 +499,7 @@ def test_a_swap_waits_for_room_on_the_disk_of_the_server(
         pytest.skip(SKIPPED)
     import pymongo
 
-    from headrace.wirehead.mongo_store import MongoStore
+    from headrace.wirehead._stores.mongo_store import MongoStore
 
     server = Server(tmp_path, pages=1000)
     config = {"DBNAME": "test", "MONGOHOST": server.uri, "SWAP_CAP": CAP, "TIMEOUT": 30}
@@ -603,12 +603,3 @@ def test_a_local_disk_is_full(tmp_path: Path) -> None:
     assert "cannot hold more: File too large. Make room, or lower SWAP_CAP" in receiver.recv()
     assert receiver.recv() == "stored"
     process.join()
-
-
-@pytest.mark.parametrize("place", ["local", "mongo"], indirect=True)
-def test_a_storm(place: dict[str, Any]) -> None:
-    result = storm(place, 800, kills=5, swaps=4, writers=4, readers=2, managers=2)
-    assert result.problems == []
-    assert result.kills >= 5
-    assert result.swaps >= 4
-    assert result.most_generations <= 3

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.store import LEASES
-from headrace.wirehead.writer import Writer
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.store import LEASES
 
 
 def counted(cache: Cache) -> collections.Counter[str]:

@@ -24,10 +24,10 @@ from headrace.wirehead import (
     MongoTupleheadDataset,
     WireheadGenerator,
 )
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.sample import chunk_names
-from headrace.wirehead.writer import Writer
+from headrace.wirehead._format.sample import chunk_names
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.writer import Writer
 
 CAP = 12
 

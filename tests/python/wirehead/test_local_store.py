@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import stat
@@ -14,15 +15,15 @@ from typing import Any
 import pytest
 from stored import table
 
-import headrace.wirehead.local_store as local_stores
-from headrace.wirehead.__main__ import main
-from headrace.wirehead.cache import Cache
+import headrace.wirehead._stores.local_store as local_stores
+from headrace.wirehead._command_line.commands import main
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.local_store import LocalStore, _file_system
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, StoreError
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.local_store import LocalStore, _file_system
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.writer import Writer
 
 
 @pytest.fixture
@@ -106,6 +107,61 @@ def test_an_empty_folder_becomes_a_cache(keys: dict[str, Any], folder: Path) -> 
     folder.mkdir()
     fill(Cache(keys))
     assert Cache(keys, create=False).current() == 1
+
+
+def test_who_has_not_heard_of_a_clean_does_not_spoil_the_next_cache(
+    keys: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = Cache(keys)
+    assert stale.store.clean() == []
+    make, calls = os.mkdir, itertools.count()
+
+    def mkdir(path: Any, *arguments: Any) -> None:
+        make(path, *arguments)
+        if next(calls) == 0:  # the folder, or what becomes it
+            with contextlib.suppress(StoreError):
+                stale.store.insert("rounds", "a", {})
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    with contextlib.closing(Cache(keys)) as cache:
+        assert cache.incarnation != stale.incarnation
+        fill(cache)
+        assert cache.current() == 1
+    assert next(calls) > 1
+
+
+def test_a_cache_that_is_made_during_a_clean_stays(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    old, made = Cache(keys), []
+    rmtree = local_stores.shutil.rmtree
+
+    def remove(path: Path, **options: Any) -> None:
+        rmtree(path, **options)
+        if not made:
+            assert path.name == "settings"
+            made.append(Cache(keys))
+            fill(made[0])
+
+    monkeypatch.setattr(local_stores.shutil, "rmtree", remove)
+    assert old.store.clean() == []
+    made[0].check_is_there()
+    assert made[0].current() == 1
+    with pytest.raises(CacheGoneError):
+        old.check_is_there()
+
+
+def test_what_a_killed_clean_has_left_goes_with_the_next(
+    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(Cache(keys))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "_remove", staticmethod(lambda folder: True))
+        assert Cache(keys).store.clean() == []
+    (aside,) = tmp_path.iterdir()
+    (aside / "0123456789abcdef.leases").mkdir()
+    (tmp_path / f".brains.wirehead.{'0' * 32}").mkdir()  # not ours: it has no mark
+    fill(Cache(keys))
+    assert Cache(keys).store.clean() == []
+    assert [path.name for path in tmp_path.iterdir()] == [f".brains.wirehead.{'0' * 32}"]
 
 
 def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], folder: Path) -> None:
@@ -206,7 +262,7 @@ def test_errors_of_the_folder_are_store_errors(
 _TWO = """
 import os, sys
 from headrace.wirehead.config import Config
-from headrace.wirehead.local_store import LocalStore
+from headrace.wirehead._stores.local_store import LocalStore
 directory, me, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = LocalStore(Config(swap_cap=2, dbname="brains", directory=directory))
 store.use("0" * 16)

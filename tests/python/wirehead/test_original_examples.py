@@ -20,7 +20,7 @@ import pytest
 import yaml
 from slurm_stub import install
 
-from headrace.wirehead.__main__ import main
+from headrace.wirehead._command_line.commands import main
 
 pytest.importorskip("torch")
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from protocol_model import explore
 
-import headrace.wirehead.cache as caches
-import headrace.wirehead.lease as leases
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.lease import Lease
-from headrace.wirehead.store import LEASES, key, samples_table
-from headrace.wirehead.watch import Watch
+import headrace.wirehead._protocol.cache as caches
+import headrace.wirehead._protocol.lease as leases
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.lease import Lease
+from headrace.wirehead._protocol.watch import Watch
+from headrace.wirehead._stores.store import LEASES, key, samples_table
 
 SEEDS, STEPS = range(8), 3000
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
-from headrace.wirehead.sample import Decoder, cut, encode, pieces_of
+from headrace.wirehead._format.sample import Decoder, cut, encode, pieces_of
 
 ARRAYS = [
     np.arange(24, dtype=np.float64).reshape(2, 3, 4),

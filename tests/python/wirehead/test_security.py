@@ -19,7 +19,8 @@ import pytest
 from ferretdb_server import BINARY, SKIPPED, Server
 
 from headrace.wirehead import MongoTupleheadDataset, StoreError, StoreUnreachableError, WireheadGenerator
-from headrace.wirehead.cache import Cache, open_store
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import ConfigError
 

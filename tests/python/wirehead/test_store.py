@@ -9,14 +9,15 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-import headrace.wirehead.store as stores
-from headrace.wirehead.cache import Cache, open_store
+import headrace.wirehead._stores.store as stores
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.open_store import open_store
+from headrace.wirehead._stores.store import _MOST_PARTS, chunk_name, key, part_of, part_of_chunk
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import StoreError
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.store import _MOST_PARTS, chunk_name, key, part_of, part_of_chunk
-from headrace.wirehead.writer import Writer
 
 
 @pytest.mark.parametrize("swap_cap", [1, 5, 64, 65, 1000, 10_000, 1_000_000])

@@ -13,15 +13,15 @@ import pytest
 from stored import remove_chunk
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
-from headrace.wirehead.cache import Cache
+from headrace.wirehead._format.sample import chunk_names
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.lease import Lease
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.watch import MANAGER, Watch
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.store import GRAVES, LEASES, SETTINGS, SWAPS
 from headrace.wirehead.errors import CacheGoneError
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.lease import Lease
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.sample import chunk_names
-from headrace.wirehead.store import GRAVES, LEASES, SETTINGS, SWAPS
-from headrace.wirehead.watch import MANAGER, Watch
-from headrace.wirehead.writer import Writer
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_step_of_the_wall_clock_kills_nobody(
     keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
     wall = [0.0]
-    monkeypatch.setattr("headrace.wirehead.local_store.LocalStore.now", lambda self: time.time() + wall[0])
+    monkeypatch.setattr("headrace.wirehead._stores.local_store.LocalStore.now", lambda self: time.time() + wall[0])
     cache = Cache(keys)
     keeper, writer, reader = Keeper(cache), Writer(cache), Reader(cache, ("data",))
     fill(writer)
@@ -307,8 +307,8 @@ def test_a_backup_that_was_restored_is_noticed(place: dict[str, Any]) -> None:
 
 
 def test_a_cache_that_is_cleaned_while_it_is_made_is_made_again(keys: dict[str, Any]) -> None:
+    from headrace.wirehead._stores.local_store import LocalStore
     from headrace.wirehead.config import Config
-    from headrace.wirehead.local_store import LocalStore
 
     store = LocalStore(Config.load(keys))
     find, cleaned = store.find, []

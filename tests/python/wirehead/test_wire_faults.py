@@ -15,13 +15,14 @@ import pymongo
 import pytest
 from mongo_proxy import FAULTS, WRITES, Fault, Proxy, cut_before, refused
 
-from headrace.wirehead.cache import Cache, open_store
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.open_store import open_store
+from headrace.wirehead._stores.store import key
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import StoreError, StoreUnreachableError
-from headrace.wirehead.keeper import Keeper, run_keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.store import key
-from headrace.wirehead.writer import Writer
 
 CAP = 12
 OF_READS = [name for name in FAULTS if not any(word in name for word in ("done", "oncern", "doubled"))]

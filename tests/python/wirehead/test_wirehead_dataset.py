@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import headrace.wirehead.ranks as ranks
-import headrace.wirehead.reader as readers
+import headrace.wirehead._datasets.ranks as ranks
+import headrace.wirehead._protocol.reader as readers
 from headrace import DataLoader
 from headrace.wirehead import MongoheadDataset, MongoTupleheadDataset
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.dataset import _FIRST_ROUND, GenerationSampler
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.writer import Writer
+from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.writer import Writer
 
 FORK = multiprocessing.get_context("fork")
 
@@ -116,7 +116,7 @@ def test_a_program_ends_soon_though_closing_takes_long(tmp_path: Path) -> None:
 
 
 def ids(sampler: Any) -> list[int]:
-    return [(index - _FIRST_ROUND) % sampler._cap for index in sampler]
+    return [(index - FIRST_ROUND) % sampler._cap for index in sampler]
 
 
 @pytest.mark.parametrize(("cap", "world"), [(12, 3), (11, 4), (5, 5), (7, 2)])
@@ -139,7 +139,7 @@ def test_a_share_may_be_read_from_anywhere_on_and_without_an_end() -> None:
     start = [int(index) for index in sampler.order(0, 0, 20)]
     assert [int(index) for index in sampler.order(0, 5, 20)] == start[5:]
     assert len(sampler) == 3 << 32
-    rounds = [(index - _FIRST_ROUND) // 7 for index in start]
+    rounds = [(index - FIRST_ROUND) // 7 for index in start]
     assert [rounds.count(round) for round in sorted(set(rounds))][:6] == [3] * 6
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from headrace.wirehead import Config
-from headrace.wirehead.__main__ import parser
+from headrace.wirehead._command_line.commands import parser
 
 TEXT = (Path(__file__).parents[3] / "docs" / "wirehead.md").read_text("utf-8")
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-import headrace.wirehead.store as stores
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.keeper import Keeper
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.writer import Writer
+import headrace.wirehead._stores.store as stores
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
 
 SAMPLE = np.zeros(10, np.uint8), np.uint8(0)
 READS = ("find", "scan", "now", "missing_chunks", "generations", "read_chunks")

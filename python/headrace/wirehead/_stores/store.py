@@ -26,9 +26,9 @@ class Store(Protocol):
     """Small documents by table and key, and chunks of bytes by generation and name.
 
     Its one atomic operation is :meth:`insert`: of all who insert under the same key, in any process and on any machine,
-    exactly one succeeds. What :mod:`headrace.wirehead.cache` promises rests on that and on the order of operations:
-    what one has done when it returns, every one that begins later sees. Nothing else is asked of a server, because not
-    every one that speaks MongoDB's protocol updates atomically (FerretDB 1 loses concurrent ``$inc``).
+    exactly one succeeds. What :mod:`headrace.wirehead._protocol.cache` promises rests on that and on the order of
+    operations: what one has done when it returns, every one that begins later sees. Nothing else is asked of a server,
+    because not every one that speaks MongoDB's protocol updates atomically (FerretDB 1 loses concurrent ``$inc``).
 
     All operations may be repeated after a failure whose outcome is not known. While the store does not answer they try
     again, with growing pauses, for ``Config.timeout`` seconds. Thread-safe. Not usable in a child after a fork.

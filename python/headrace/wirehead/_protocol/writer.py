@@ -8,10 +8,10 @@ import random
 import threading
 from typing import Any
 
-from headrace.wirehead.cache import Cache, versions_of
-from headrace.wirehead.lease import Lease
-from headrace.wirehead.sample import cut, encode
-from headrace.wirehead.store import Document, chunk_name, part_of, samples_table, version_key
+from headrace.wirehead._format.sample import cut, encode
+from headrace.wirehead._protocol.cache import Cache, versions_of
+from headrace.wirehead._protocol.lease import Lease
+from headrace.wirehead._stores.store import Document, chunk_name, part_of, samples_table, version_key
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -29,7 +29,7 @@ class Writer:
     inserting under a free id makes an id one's own.
 
     A writer that has found a generation full does not wait until that is verified and swapped, but goes on into the
-    next one where there is room for it (6 in :mod:`headrace.wirehead.cache`).
+    next one where there is room for it (6 in :mod:`headrace.wirehead._protocol.cache`).
 
     Args:
         cache: where.
@@ -86,7 +86,7 @@ class Writer:
                     self._number += 1
                     self._lease.rest()
                     return generation, made
-                if made is not None:  # see 5 in headrace.wirehead.cache
+                if made is not None:  # see 5 in headrace.wirehead._protocol.cache
                     log.warning("this process stood still for longer than LEASE; its sample is stored again")
                     self._begin_anew()
         except BaseException:

@@ -9,11 +9,12 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from headrace.wirehead.cache import Cache, Swap, entry_key, this_process, versions_of, whose
+from headrace.wirehead._format.sample import check_description, chunk_lengths
+from headrace.wirehead._protocol.cache import Cache, Swap, entry_key, versions_of
+from headrace.wirehead._protocol.process import this_process, whose
+from headrace.wirehead._protocol.watch import MANAGER, Watch
+from headrace.wirehead._stores.store import LEASES, ROUNDS, SWAPS, VERIFIED, Document, key
 from headrace.wirehead.errors import CacheGoneError, StoreError
-from headrace.wirehead.sample import check_description, chunk_lengths
-from headrace.wirehead.store import LEASES, ROUNDS, SWAPS, VERIFIED, Document, key
-from headrace.wirehead.watch import MANAGER, Watch
 
 log = logging.getLogger("headrace.wirehead")
 

@@ -57,24 +57,21 @@ explores all this, with the code itself, in a world where anything may happen be
 What is required and cannot be checked: clocks that nobody sets and that count on in a suspended machine
 (``CLOCK_BOOTTIME``) run at the same speed within a tenth, and while a virtual machine is frozen no request of it is
 under way for longer than LEASE; of a server, that what it has acknowledged stays, and that who asks later sees it, or
-what :mod:`headrace.wirehead.mongo_store` makes of it with a replica set: that is less, and enough for 1 to 7.
+what :mod:`headrace.wirehead._stores.mongo_store` makes of it with a replica set: that is less, and enough for 1 to 7.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from headrace.wirehead.config import Config, ConfigSource
-from headrace.wirehead.errors import CacheGoneError, StoreError
-from headrace.wirehead.store import (
+from headrace.wirehead._protocol.process import boot_clock, has_ended
+from headrace.wirehead._stores.open_store import open_store
+from headrace.wirehead._stores.store import (
     LEASES,
     SETTINGS,
     SWAPS,
@@ -87,6 +84,8 @@ from headrace.wirehead.store import (
     seconds,
     version_key,
 )
+from headrace.wirehead.config import Config, ConfigSource
+from headrace.wirehead.errors import CacheGoneError, StoreError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,49 +119,6 @@ class Swap:
         except (KeyError, TypeError, ValueError):
             return None
         return cls(**{**values, "before": before})
-
-
-def this_process() -> str:
-    """Host and process number, as leases and logs show them."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def whose() -> Document:
-    """What a lease says of the process that holds it."""
-    return {"process": this_process(), "pid": os.getpid(), "pid_namespace": _pid_namespace()}
-
-
-def _pid_namespace() -> str | None:
-    """Within what this process's number is its alone: a running system, and containers may share a host's name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return None
-
-
-def boot_clock() -> float:
-    """Seconds by a clock that nobody sets, and that counts while the machine is suspended."""
-    return time.clock_gettime(_BOOT_CLOCK)
-
-
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def has_ended(lease: Document) -> bool:
-    """Whether the process that holds a lease is known to have ended. False if it runs in another container, if its
-    number has been given to another, or if the lease does not say.
-    """
-    pid, namespace = lease.get("pid"), lease.get("pid_namespace")
-    if not isinstance(pid, int) or namespace is None or namespace != _pid_namespace():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # it is another user's
-        return False
-    return False
 
 
 class Cache:
@@ -271,7 +227,7 @@ class Cache:
         return {block for block, ids in annulled.items() if block not in map(self.block_of, ids)}
 
     def block_of(self, id: int) -> int:
-        """The block that a sample belongs to, see :func:`headrace.wirehead.store.block_size`."""
+        """The block that a sample belongs to, see :func:`headrace.wirehead._stores.store.block_size`."""
         return id // self._block
 
     def ids_of(self, block: int) -> range:
@@ -327,7 +283,7 @@ class Cache:
 
     def leases(self) -> dict[str, Document]:
         """The leases whose holders seem to live, by their keys: to be shown. Clocks may be wrong; who is dead is for
-        :class:`headrace.wirehead.watch.Watch` to say.
+        :class:`headrace.wirehead._protocol.watch.Watch` to say.
         """
         now = self.store.now()
         return {key: lease for key, lease in self.store.scan(LEASES).items() if not self._seems_dead(lease, now)}
@@ -402,22 +358,3 @@ def entry_key(generation: int, number: int) -> str:
 def versions_of(entries: Iterable[Document]) -> dict[int, int]:
     """See :meth:`Cache.versions`."""
     return {int(id): int(version) + 1 for entry in entries for id, version in entry.get("void", ())}
-
-
-def open_store(config: Config, create: bool = True) -> Store:
-    """The store that a configuration names.
-
-    Args:
-        create: make what it is in, if it is not there.
-
-    Raises:
-        StoreUnreachableError: its server does not answer.
-        ImportError: it needs PyMongo, which is not installed.
-    """
-    if config.is_local:
-        from headrace.wirehead.local_store import LocalStore
-
-        return LocalStore(config, create)
-    from headrace.wirehead.mongo_store import MongoStore
-
-    return MongoStore(config)

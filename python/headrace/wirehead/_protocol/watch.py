@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.store import GRAVES, LEASES, Document
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._stores.store import GRAVES, LEASES, Document
 
 log = logging.getLogger("headrace.wirehead")
 
@@ -14,7 +14,7 @@ MANAGER = "manager"  # the key of a lease that says whose turn it is, and pins n
 
 class Watch:
     """One process's judgement of the leases, by its own clock. Not thread-safe. See 5 in
-    :mod:`headrace.wirehead.cache`.
+    :mod:`headrace.wirehead._protocol.cache`.
 
     A lease that this process has seen unchanged for LEASE seconds gets a grave: a document that its holder looks for
     after each renewal. If the lease is unchanged even then, it is dead for good.

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.wirehead._stores.store import SETTINGS, TABLES, Document, key
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, StoreError
-from headrace.wirehead.store import SETTINGS, TABLES, Document, key
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -58,7 +58,7 @@ def _reported(method: Method) -> Method:
 
 
 class LocalStore:
-    """See :class:`headrace.wirehead.store.Store`.
+    """See :class:`headrace.wirehead._stores.store.Store`.
 
     A table is a folder, a document a JSON file, a chunk a file. Each file is written under a name that nobody else
     uses, in whichever container or process, and then linked (``insert``) or renamed (``replace``) to its final name, so
@@ -93,7 +93,8 @@ class LocalStore:
             if create:
                 self._make_root()
             elif os.path.lexists(self._root):
-                self._check_root()
+                with contextlib.suppress(FileNotFoundError):  # it was cleaned just now
+                    self._check_root()
         except OSError as error:
             raise StoreError(f"the folder {self._root} (DIRECTORY) cannot be made: {error.strerror}") from None
 
@@ -197,27 +198,39 @@ class LocalStore:
 
     @_reported
     def clean(self) -> list[str]:
+        for aside in self._root.parent.glob(f".{self._root.name}.{'[0-9a-f]' * 32}"):  # of who was killed
+            if (aside / _MARK).exists():
+                self._remove(aside)
         if not os.path.lexists(self._root):
             return []
         self._check_root()
         if not (self._root / _MARK).exists():
             return []
-        for table in (SETTINGS, *(match[0] for match in self._tables())):
+        tables = [match[0] for match in self._tables() if match[0] != SETTINGS]  # of caches that are gone, after this
+        for table in (SETTINGS, *tables):
             shutil.rmtree(self._root / table, ignore_errors=True)
         foreign = (name for name in sorted(os.listdir(self._root)) if name != _MARK and not _TABLE.fullmatch(name))
         left = [str(self._root / name) for name in foreign]
-        if not left:
+        if not left and not (self._root / SETTINGS).exists():  # nobody has made the next cache yet
             # Who stores something at this moment finds no folder, instead of one that is half removed.
-            aside = self._root.with_name(f".{self._root.name}.{uuid.uuid4().hex}")
+            aside = self._aside()
             os.rename(self._root, aside)
-            for table in filter(_TABLE.fullmatch, os.listdir(aside)):
-                shutil.rmtree(aside / table, ignore_errors=True)
-            if os.listdir(aside) != [_MARK]:  # something has come that is not ours
+            if not self._remove(aside):  # something has come that is not ours
                 os.rename(aside, self._root)
                 return self.clean()
-            os.unlink(aside / _MARK)
-            os.rmdir(aside)
         return left
+
+    @staticmethod
+    def _remove(folder: Path) -> bool:
+        """Removes a folder that was a cache; whether there was nothing else in it."""
+        with contextlib.suppress(FileNotFoundError):  # another one removes it, too
+            for table in filter(_TABLE.fullmatch, os.listdir(folder)):
+                shutil.rmtree(folder / table, ignore_errors=True)
+            if os.listdir(folder) != [_MARK]:
+                return False
+            os.unlink(folder / _MARK)
+            os.rmdir(folder)
+        return True
 
     def close(self) -> None:
         pass
@@ -228,9 +241,22 @@ class LocalStore:
 
     def _make_root(self) -> None:
         self._root.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._root, 0o700)
-        self._check_root(marks=True)
+        while True:
+            if not os.path.lexists(self._root):
+                # With its mark from the first moment on: who has not heard of a `clean` may store something there.
+                made = self._aside()
+                os.mkdir(made, 0o700)
+                _make_mark(made)
+                try:
+                    os.rename(made, self._root)
+                except OSError:  # somebody else has made it
+                    self._remove(made)
+            with contextlib.suppress(FileNotFoundError):  # somebody else has cleaned it
+                return self._check_root(marks=True)
+
+    def _aside(self) -> Path:
+        """A name that nobody else uses, beside the folder."""
+        return self._root.with_name(f".{self._root.name}.{uuid.uuid4().hex}")
 
     def _check_root(self, marks: bool = False) -> None:
         """Raises StoreError if the folder is not one to use; an empty one is marked if it ``marks``."""
@@ -259,7 +285,7 @@ class LocalStore:
                 "DBNAME. Nothing in it was changed"
             )
         with contextlib.suppress(FileExistsError):
-            os.close(os.open(self._root / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            _make_mark(self._root)
 
     def _make_table(self, folder: Path) -> None:
         if self._incarnation is None and self._create:  # it is being made, and others may clean it meanwhile
@@ -302,6 +328,10 @@ class LocalStore:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return StoreError(f"{self._root} cannot be used: {error.strerror}")
         return StoreError(f"{self._root} failed: {error}")
+
+
+def _make_mark(folder: Path) -> None:
+    os.close(os.open(folder / _MARK, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _file_system(folder: Path) -> str:

@@ -16,25 +16,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from headrace.data import RandomSampler, SeekableSampler
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.closing import CLOSING_PRIORITY, close_later, start_closing
+from headrace.wirehead._datasets.finalizer_thread import CLOSING_PRIORITY, close_later, start_closing
+from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler
+from headrace.wirehead._format.sample import Array, Kind, as_tensor, dtype_named
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._stores.store import ROUNDS
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.errors import CorruptSampleError, StoreError
-from headrace.wirehead.ranks import checked_shard, warn_of_same_samples
-from headrace.wirehead.reader import Reader
-from headrace.wirehead.sample import Array, Kind, as_tensor, dtype_named
-from headrace.wirehead.store import ROUNDS
 
 log = logging.getLogger("headrace.wirehead")
 
 Self = TypeVar("Self", bound="_Wirehead")
 
-# Indices from a GenerationSampler: _FIRST_ROUND + round * SWAP_CAP + id. Loaders take indices up to 2^62.
-_FIRST_ROUND = 1 << 60
-_ROUNDS_PER_EPOCH = 1 << 32  # of an infinite sampler
 _TOO_FAST = "generations come faster than this process reads"
 
 
@@ -221,8 +216,8 @@ class _Wirehead:
         """One sample."""
         index = operator.index(index)
         cap = self.config.swap_cap
-        if index >= _FIRST_ROUND:
-            round, id = divmod(index - _FIRST_ROUND, cap)
+        if index >= FIRST_ROUND:
+            round, id = divmod(index - FIRST_ROUND, cap)
             round += 1
         else:
             round, id = 0, self._id(index)
@@ -396,71 +391,6 @@ class MongoTupleheadDataset(_Wirehead):
 
     def _places(self, out: Sequence[Any]) -> Sequence[Any]:
         return out
-
-
-class GenerationSampler(SeekableSampler):
-    """Indices that say in which round of a loader, and so from which generation, a sample is; see
-    :meth:`MongoheadDataset.sampler`.
-
-    Args:
-        swap_cap: samples per generation.
-        shuffle: in a random order, another in each round.
-        seed: of that.
-        infinite: one epoch has no end.
-        shard: see :meth:`MongoheadDataset.sampler`.
-
-    Attributes:
-        rank, num_replicas: of the share; only where there is one, so that loaders see that samples are shared out.
-    """
-
-    rank: int
-    num_replicas: int
-
-    def __init__(
-        self,
-        swap_cap: int,
-        shuffle: bool = True,
-        seed: int | None = None,
-        infinite: bool = False,
-        shard: tuple[int, int] | str | None = None,
-    ) -> None:
-        self._cap = swap_cap
-        rank, world = (0, 1) if shard is None else checked_shard(shard)
-        if world > swap_cap:
-            raise ValueError(f"shard: a generation has {swap_cap} samples (SWAP_CAP), too few for {world} processes")
-        if world > 1:
-            if shuffle and seed is None:
-                raise ValueError("shard: pass seed=, the same in all processes, or each would share out another order")
-            self.rank, self.num_replicas = rank, world
-        self._first, self._step = rank, world
-        self._share = swap_cap // world  # samples of a round
-        self._shuffled = RandomSampler(range(swap_cap), generator=seed) if shuffle else None
-        self._rounds = _ROUNDS_PER_EPOCH if infinite else 1
-
-    def __len__(self) -> int:
-        return self._share * self._rounds
-
-    def __iter__(self) -> Iterator[int]:
-        """For PyTorch's loader, in whose stead it warns if several processes would read the same."""
-        if self._step == 1:
-            warn_of_same_samples('sampler(shard="environment", seed=…)')
-        return super().__iter__()
-
-    def order(self, epoch: int, start: int, stop: int) -> npt.NDArray[np.int64]:
-        parts = []
-        while start < stop:
-            within, first = divmod(start, self._share)
-            last = min(self._share, first + stop - start)
-            round = epoch * self._rounds + within
-            ids = self._ids(round, first * self._step, last * self._step)[self._first :: self._step]
-            parts.append(ids + (_FIRST_ROUND + round * self._cap))
-            start += last - first
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
-
-    def _ids(self, round: int, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Those at some places of a round's order."""
-        ids = np.arange(first, last) if self._shuffled is None else self._shuffled.order(round, first, last)
-        return np.asarray(ids, np.int64)
 
 
 # Held by a thread of a forked child while it gives a dataset a lock of its own.

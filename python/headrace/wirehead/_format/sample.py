@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headrace.wirehead.compression import compress, decompress_into
-from headrace.wirehead.store import chunk_name
+from headrace.wirehead._format.compression import compress, decompress_into
+from headrace.wirehead._stores.store import chunk_name
 
 Array = npt.NDArray[Any]
 
@@ -120,7 +120,7 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
         sample: a tuple or list of arrays, tensors or numbers in the order of ``names``; a dict with these keys; or,
             if there is one name, the array itself.
         names: what SAMPLE says.
-        compression: see :func:`headrace.wirehead.compression.compress`.
+        compression: see :func:`headrace.wirehead._format.compression.compress`.
 
     Raises:
         TypeError, ValueError: the sample is not of that form.

@@ -9,9 +9,10 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.wirehead.cache import Cache, whose
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.process import whose
+from headrace.wirehead._stores.store import GRAVES, LEASES
 from headrace.wirehead.errors import CacheGoneError
-from headrace.wirehead.store import GRAVES, LEASES
 
 log = logging.getLogger("headrace.wirehead")
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.wirehead.cache import Cache
+from headrace.wirehead._format.sample import Array, Decoder, Kind, check_description, chunk_names, pieces_of
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.lease import Lease
+from headrace.wirehead._stores.store import Document
 from headrace.wirehead.errors import CorruptSampleError
-from headrace.wirehead.lease import Lease
-from headrace.wirehead.sample import Array, Decoder, Kind, check_description, chunk_names, pieces_of
-from headrace.wirehead.store import Document
 
 # Of each generation, in memory: some 2 KiB each.
 _MOST_DESCRIPTIONS = 4096

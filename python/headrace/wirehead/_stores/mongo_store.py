@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlsplit
 
+from headrace.wirehead._stores.store import SETTINGS, TABLES, Document, key, part_of_chunk, seconds
 from headrace.wirehead.config import PASSWORD_VARIABLE, Config
 from headrace.wirehead.errors import ConfigError, StoreError, StoreUnreachableError
-from headrace.wirehead.store import SETTINGS, TABLES, Document, key, part_of_chunk, seconds
 
 try:
     import pymongo
@@ -55,7 +55,7 @@ _FAREWELL = 1.0  # second
 
 
 class MongoStore:
-    """See :class:`headrace.wirehead.store.Store`.
+    """See :class:`headrace.wirehead._stores.store.Store`.
 
     Collections: ``<COUNTER>.settings``; ``<COUNTER>.<incarnation>.swaps``, ``.leases``, ``.graves``, ``.rounds``;
     ``<WRITE>.<incarnation>.<generation>.samples.<block>`` with the samples' descriptions and ``…chunks.<part>`` with
@@ -67,7 +67,7 @@ class MongoStore:
 
     Reads go to the primary and see what a majority of a replica set has, for which writes wait, unless the URI says
     otherwise; and each operation sees all that those of this store that ended before it have seen or done (a *causally
-    consistent* session). The arguments in :mod:`headrace.wirehead.cache` need all of this, and no more:
+    consistent* session). The arguments in :mod:`headrace.wirehead._protocol.cache` need all of this, and no more:
 
     What a majority has is one sequence of writes, which outlives every fail-over; each read sees the state after one of
     them. It may be an old one: a primary that has been replaced does not know it yet, and one that is new learns late
@@ -223,8 +223,12 @@ class MongoStore:
             time.sleep(min(3 * (time.monotonic() - started), _LONGEST_GAP))
 
     def clean(self) -> list[str]:
-        self._retried(lambda s: self._collection(SETTINGS).drop(session=s))
-        self._drop(name[0] for name in self._collections())
+        settings = self._collection(SETTINGS)
+        self._retried(lambda s: settings.drop(session=s))
+        names = [name for name in self._collections() if name[0] != settings.name]
+        # Somebody may have made the next one meanwhile: whatever that has was not there before it had settings.
+        found = self.find(SETTINGS, "settings") or {}
+        self._drop(name[0] for name in names if found.get("incarnation") not in {name[1], name[2]} - {None})
         return []  # other collections of the database are not looked at
 
     def close(self) -> None:
@@ -332,8 +336,9 @@ def _is_transient(error: OperationFailure) -> bool:
     """Whether the same may succeed a moment later, at this server or the one that takes its place."""
     if error.code in _TRANSIENT or error.timeout or any(map(error.has_error_label, _TRANSIENT_LABELS)):
         return True
-    # FerretDB, when stopped in the middle of an operation, reports an internal error with these words.
-    return bool(re.search(r"context canceled|interrupted|database is locked|database is closed", str(error)))
+    # FerretDB, when it is stopped or a collection dropped in the middle of an operation, reports an internal error with
+    # these words.
+    return bool(re.search(r"context canceled|interrupted|database is (locked|closed)|no such table", str(error)))
 
 
 def _passwords(config: Config) -> list[str]:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from headrace import DataLoader
-from headrace.wirehead.cache import Cache
-from headrace.wirehead.dataset import MongoTupleheadDataset
-from headrace.wirehead.generate import Supervisor
-from headrace.wirehead.sample import Array
+from headrace.wirehead._command_line.supervisor import Supervisor
+from headrace.wirehead._datasets.datasets import MongoTupleheadDataset
+from headrace.wirehead._format.sample import Array
+from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead.status import status_of
 
 SIZE = 16
@@ -49,7 +49,7 @@ def run_demo(duration: float, n: int) -> int:
         path = Path(folder) / "config.json"
         keys: dict[str, Any] = {"DBNAME": "demo", "SWAP_CAP": 100, "DIRECTORY": f"{folder}/cache", "LEASE": 5}
         path.write_text(json.dumps(keys))
-        supervisor = Supervisor("headrace.wirehead.demo:shapes", str(path), n, grace=5)
+        supervisor = Supervisor("headrace.wirehead._command_line.demo:shapes", str(path), n, grace=5)
         thread = threading.Thread(target=supervisor.run)
         print(f"{n} processes draw shapes into {folder}; a generation has {keys['SWAP_CAP']} of them", flush=True)
         thread.start()

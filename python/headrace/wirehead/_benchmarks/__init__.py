@@ -1,0 +1,5 @@
+"""What ``python -m headrace.wirehead bench`` runs.
+
+Measurements, the published algorithm that they compare with, and the storm, which ``tests/soak`` runs for longer. Only
+the command line uses it.
+"""

@@ -1,0 +1,29 @@
+"""Processes of a benchmark."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run_child(action: Callable[..., None], *arguments: Any) -> None:
+    """What a process of a benchmark does; it ends when the benchmark does, however that ends."""
+    # The server that has forked it ends with the benchmark. A process that stands still cannot watch for that itself.
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    action(*arguments)

@@ -1,0 +1,367 @@
+"""A storm: many processes put, get and swap while everything goes wrong that may, and all that they see is checked.
+
+Processes are killed, or stand still together for longer than LEASE; the wall clock is set forwards and backwards, the
+machine is suspended, somebody cleans the cache; and what else the caller wants, such as a server that fails over.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import math
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.wirehead._benchmarks import storm_roles
+from headrace.wirehead._benchmarks.child import run_child
+from headrace.wirehead._benchmarks.storm_roles import Clocks, Note, Notebook
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead.config import Config
+from headrace.wirehead.errors import CacheGoneError, StoreError
+
+CAP, LEASE = 20, 2.0
+_MOST_GENERATIONS = 3
+_LOOK_EVERY = 0.05  # seconds
+_PATIENCE = 180.0  # seconds without anything done, after which nothing will be
+_CHANCES = {"kill": 50, "freeze": 15, "set the clock": 12, "suspend": 5, "clean": 3, "fault": 15}
+
+
+@dataclasses.dataclass
+class StormResult:
+    """What a storm left.
+
+    Attributes:
+        operations: samples stored, samples read and swaps.
+        happened: how often what went wrong: "kill", "freeze", "set the clock", "suspend", "clean", "fault".
+        swaps: in all.
+        caches: that there were, one after the other.
+        most_generations: of one cache stored at once.
+        problems: what must not happen, in words; empty.
+    """
+
+    operations: int = 0
+    happened: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    swaps: int = 0
+    caches: int = 0
+    most_generations: int = 0
+    seconds: float = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    def __str__(self) -> str:
+        happened = ", ".join(f"{count} x {what}" for what, count in self.happened.items()) or "nothing"
+        return (
+            f"{self.operations} operations, {self.swaps} swaps in {self.caches} caches, {self.seconds:.0f} s: "
+            f"{happened}; at most {self.most_generations} generations, {len(self.problems)} problems"
+        )
+
+
+class Storm:
+    """Processes, what happens to them, and what was seen of the cache.
+
+    Args:
+        place: the keys that say where the cache is, for the processes.
+        fault: called now and then, does something to the store and puts it right again.
+        own_place: the keys for who looks on.
+    """
+
+    def __init__(
+        self,
+        place: Mapping[str, Any],
+        seed: int,
+        fault: Callable[[random.Random], None] | None = None,
+        own_place: Mapping[str, Any] | None = None,
+    ) -> None:
+        keys = {"SWAP_CAP": CAP, "LEASE": LEASE, "CHUNKSIZE": 0.001}
+        self.config = Config.load({**place, **keys})
+        self._own_config = Config.load({**(own_place or place), **keys})
+        self._fault, self._rng = fault, random.Random(seed)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([storm_roles.__name__])
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-storm-")
+        self.notes = Path(self._folder.name, "notes")
+        self.notes.mkdir()
+        self._clocks_path = f"{self._folder.name}/clocks"
+        self._clocks = Clocks(self._clocks_path)
+        self._running: list[tuple[str, Any]] = []
+        self._numbers = iter(range(1, 1 << 16))
+        self._frozen: dict[int, float] = {}  # until when, by process
+        self._cache: Cache | None = None
+        self._current: dict[str, int] = {}  # generation that was seen last, by incarnation
+        self._cleaners: dict[int, list[float]] = {}  # when each began and ended, by process
+        self._suspicions: list[
+            tuple[str, float, str]
+        ] = []  # incarnation, time, what; of which cleaning may be the cause
+        self.result = StormResult()
+
+    def begin(self, role: str) -> None:
+        """Another process."""
+        number, action = next(self._numbers), getattr(storm_roles, role)
+        arguments = (storm_roles.begin_anew, action, self.config, number, str(self.notes / str(number)))
+        process = self._context.Process(target=run_child, args=(*arguments, self._clocks_path), daemon=True)
+        before = time.monotonic()
+        process.start()
+        self._running.append((role, process))
+        if role == "clean":
+            self._cleaners[process.pid or 0] = [before, math.inf]
+
+    def _has_ended(self, role: str, process: Any) -> None:
+        process.join()
+        if role == "clean":
+            self._cleaners[process.pid][1] = time.monotonic()
+
+    def end(self) -> None:
+        """Of all processes."""
+        for _, process in self._running:
+            process.kill()
+            process.join()
+        self._running.clear()
+
+    def close(self) -> None:
+        self.end()
+        if self._cache is not None:
+            self._cache.close()
+        self._folder.cleanup()
+
+    @property
+    def operations(self) -> int:
+        """So far."""
+        return Notebook.count(self.notes) + self.swaps
+
+    @property
+    def swaps(self) -> int:
+        return sum(self._current.values())
+
+    def disturb(self) -> None:
+        """Something goes wrong."""
+        possible = [what for what in _CHANCES if what != "fault" or self._fault is not None]
+        (what,) = self._rng.choices(possible, [_CHANCES[what] for what in possible])
+        self.result.happened[what] += 1
+        if what == "kill":
+            role, process = self._running.pop(self._rng.randrange(len(self._running)))
+            process.kill()
+            self._has_ended(role, process)
+            if role != "clean":
+                self.begin(role)
+        elif what == "freeze":
+            some = self._rng.sample(self._running, self._rng.randint(1, len(self._running)))
+            until = time.monotonic() + LEASE * self._rng.choice((0.2, 0.7, 1.5, 3))
+            for _, process in some:
+                _signal(process.pid, signal.SIGSTOP)
+                self._frozen[process.pid] = until
+        elif what == "set the clock":
+            step = self._rng.choice((-3600, -2 * LEASE, 2 * LEASE, 3600))
+            self._clocks.set(self._clocks.wall + step, self._clocks.boot)
+        elif what == "suspend":
+            self._suspend(LEASE * self._rng.choice((0.5, 2, 1800)))
+        elif what == "clean":
+            self.begin("clean")
+        elif self._fault is not None:
+            self._fault(self._rng)
+
+    def _suspend(self, seconds: float) -> None:
+        """All processes stand still, and all clocks but the monotonic one go on."""
+        pids = [process.pid for _, process in self._running]
+        for pid in pids:
+            _signal(pid, signal.SIGSTOP)
+        while not all(map(_stands_still, pids)):
+            time.sleep(0.001)
+        self._clocks.set(self._clocks.wall + seconds, self._clocks.boot + seconds)
+        for pid in pids:
+            if pid not in self._frozen:
+                _signal(pid, signal.SIGCONT)
+
+    def thaw(self, now: float = float("inf")) -> None:
+        """Those go on that have stood still for long enough."""
+        for pid in [pid for pid, until in self._frozen.items() if until <= now]:
+            del self._frozen[pid]
+            _signal(pid, signal.SIGCONT)
+
+    def look(self) -> int | None:
+        """Looks at the processes and the cache; its current generation, None if there is none just now."""
+        for entry in [entry for entry in self._running if not entry[1].is_alive()]:
+            role, process = entry
+            self._running.remove(entry)
+            self._has_ended(role, process)
+            if process.exitcode != 0 or role != "clean":
+                self.result.problems.append(f"a process that should {role} ended with code {process.exitcode}")
+                self.begin(role)
+        try:
+            return self._look_at_cache()
+        except CacheGoneError:
+            assert self._cache is not None
+            self._cache.close()
+            self._cache = None
+            return None
+
+    def _look_at_cache(self) -> int | None:
+        if self._cache is None:
+            self._cache = Cache(self._own_config, create=False, check=False)
+        cache = self._cache
+        if cache.incarnation is None:
+            raise CacheGoneError(self.config)
+        cache.check_is_there()
+        current, before = cache.current(), self._current.setdefault(cache.incarnation, 0)
+        if current > before:
+            self._current[cache.incarnation] = current
+            swap = cache.swap(current)
+            if swap is not None and swap.deleted:
+                self._suspect(cache, f"{swap.deleted} samples were thrown away, and nothing was damaged")
+        count = self.count_generations(cache)
+        if count > _MOST_GENERATIONS:
+            self._suspect(cache, f"{count} generations were stored: {cache.store.generations()}")
+        self.result.most_generations = max(self.result.most_generations, count)
+        return current
+
+    def _suspect(self, cache: Cache, what: str) -> None:
+        self._suspicions.append((str(cache.incarnation), time.monotonic(), what))
+
+    def count_generations(self, cache: Cache) -> int:
+        """Those that are stored, without what stopped writers have put into some that were dropped."""
+        found = cache.store.generations()
+        if len(found) > _MOST_GENERATIONS:  # a listing may show what has gone and what has come meanwhile
+            again, current = cache.store.generations(), cache.current()
+            writers = sum(role == "write" for role, _ in self._running)
+            found = [g for g in found if g in again and (g >= current or cache.fill(g) > 2 * writers)]
+        return len(found)
+
+    def is_stuck(self, seen: list[Any]) -> bool:
+        """Whether nothing has been done for long. ``seen`` is what this function remembers."""
+        now, operations = time.monotonic(), self.operations
+        if not seen or seen[0] != operations:
+            seen[:] = operations, now
+        return bool(now - seen[1] > _PATIENCE)
+
+    def calm_down(self) -> None:
+        """Nothing goes wrong any more: swaps go on, and only the generations that are used stay."""
+        self.thaw()
+        first: int | None = None
+        seen: list[Any] = []
+        while not self.result.problems:
+            time.sleep(_LOOK_EVERY)
+            current = self.look()
+            if current is not None and self._cache is not None:
+                first = current if first is None else min(first, current)
+                if current >= first + 2 and len(self._cache.store.generations()) <= _MOST_GENERATIONS:
+                    return
+            if self.is_stuck(seen):
+                self.result.problems.append("nothing is done any more, although all goes well")
+
+    def check(self) -> None:
+        """What was seen under each incarnation, generation and id is one sample, which is whole; what was acknowledged
+        is there. Who has not noticed that a cache is being cleaned may store into it what is not there any more, or is
+        there already.
+        """
+        result = self.result
+        notes = list(Notebook.read(self.notes))
+        until = self._until_cleaned(notes)
+        seen: dict[tuple[str, int, int], int] = {}
+        for note in notes:
+            text = f"sample {note.id} of generation {note.generation}"
+            if note.what in ("torn", "corrupt"):
+                result.problems.append(f"{text} was {note.what}")
+            elif note.time < until[note.incarnation]:
+                place = note.incarnation, note.generation, note.id
+                if seen.setdefault(place, note.value) != note.value:
+                    result.problems.append(f"{text} had two contents")
+        result.problems += [what for of, when, what in self._suspicions if when < until.get(of, math.inf)]
+        acknowledged = [note for note in notes if note.what == "put"]
+        result.operations = len(notes) + self.swaps
+        result.swaps, result.caches = self.swaps, len(self._current)
+        with contextlib.closing(Cache(self._own_config, create=False)) as cache:
+            result.problems += _lost(cache, acknowledged)
+            cache.store.clean()
+
+    def _until_cleaned(self, notes: Iterable[Note]) -> dict[str, float]:
+        """When somebody began to clean each incarnation, who had not finished when it was made."""
+        until = {}
+        for note in sorted(notes, key=lambda note: note.time):
+            if note.incarnation not in until:
+                cleaners = self._cleaners.values()
+                until[note.incarnation] = min((b for b, end in cleaners if end >= note.time), default=math.inf)
+        return until
+
+
+def _lost(cache: Cache, acknowledged: Iterable[Note]) -> list[str]:
+    """What was acknowledged and cannot be read any more."""
+    problems = []
+    current = cache.current()
+    with contextlib.closing(Reader(cache, cache.config.sample)) as reader:
+        for note in acknowledged:
+            if note.incarnation != cache.incarnation or note.generation < current:
+                continue
+            try:
+                arrays = reader.read(note.generation, note.id)
+                found = storm_roles.value_of(note.incarnation, (arrays["data"][1], arrays["label"][1]))
+            except StoreError as error:
+                problems.append(f"an acknowledged sample is lost: {error}")
+            else:
+                if found != note.value:
+                    problems.append(f"acknowledged sample {note.id} of generation {note.generation} is another one")
+    return problems
+
+
+def storm(
+    place: Mapping[str, Any],
+    operations: int,
+    disturbances: int,
+    swaps: int = 0,
+    writers: int = 8,
+    readers: int = 4,
+    managers: int = 2,
+    seed: int = 0,
+    fault: Callable[[random.Random], None] | None = None,
+    own_place: Mapping[str, Any] | None = None,
+    seconds: float = float("inf"),
+) -> StormResult:
+    """Puts, gets and swaps in many processes while all kinds of things go wrong; then checks everything.
+
+    It ends after that many operations, things that went wrong and swaps; or when time is up.
+
+    Args:
+        place, fault, own_place: see :class:`Storm`.
+        seed: of what goes wrong. What comes of it depends on the moment, too.
+    """
+    start, seen = time.monotonic(), []  # type: ignore[var-annotated]
+    with contextlib.closing(Storm(place, seed, fault, own_place)) as it:
+        for role, count in (("write", writers), ("read", readers), ("manage", managers)):
+            for _ in range(count):
+                it.begin(role)
+        result, next_time = it.result, time.monotonic() + 2
+        while time.monotonic() - start < seconds and not (
+            it.operations >= operations and sum(result.happened.values()) >= disturbances and it.swaps >= swaps
+        ):
+            time.sleep(_LOOK_EVERY)
+            it.look()
+            it.thaw(time.monotonic())
+            if time.monotonic() >= next_time:
+                it.disturb()
+                next_time = time.monotonic() + it._rng.uniform(0.1, 1.5)
+            if it.is_stuck(seen):
+                result.problems.append("nothing is done any more")
+                break
+        it.calm_down()
+        it.end()
+        it.check()
+        result.seconds = time.monotonic() - start
+    return result
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except OSError:
+        return True

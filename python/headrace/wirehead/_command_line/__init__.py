@@ -1,0 +1,1 @@
+"""``python -m headrace.wirehead``: its commands, and what only they need."""

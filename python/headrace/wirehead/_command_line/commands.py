@@ -1,0 +1,155 @@
+"""``python -m headrace.wirehead``, ``headrace-wirehead``: generates, manages, shows, cleans, demonstrates, measures."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+
+from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, run_one
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead.config import Config
+from headrace.wirehead.errors import ConfigError, StoreError
+from headrace.wirehead.manager import WireheadManager, log_to_stdout
+from headrace.wirehead.status import status_of
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
+    top = argparse.ArgumentParser(
+        prog="python -m headrace.wirehead", description="A circular cache of synthetic samples."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, has_config: bool = True) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text)
+        if has_config:
+            added.add_argument("--config", default="config.yaml", help="default: %(default)s")
+        return added
+
+    generate = command("generate", "run generator processes; those that die are started again")
+    generate.add_argument("function", metavar="MODULE:FUNCTION", help="yields samples; may take index, count and seed")
+    generate.add_argument("-n", type=int, default=1, metavar="N", help="how many processes (default: 1)")
+    generate.add_argument("--index", type=int, help="of the first process (default: SLURM_ARRAY_TASK_ID times N, or 0)")
+    generate.add_argument("--seed", type=int, help="of all random numbers (default: another one in every run)")
+    generate.add_argument("--samples", type=int, metavar="K", help="per process (default: no end)")
+    generate.add_argument("--grace", type=float, default=30, metavar="S", help="seconds to end in (default: 30)")
+    for internal in ("--count", "--parent"):
+        generate.add_argument(internal, type=int, help=argparse.SUPPRESS)
+    generate.add_argument("--seeds", help=argparse.SUPPRESS)
+
+    manage = command("manage", "verify, swap and clean up, and log each swap")
+    manage.add_argument("--swaps", type=int, metavar="K", help="end after so many swaps (default: no end)")
+
+    status = command("status", "show generation, fill, rates, swaps, readers")
+    status.add_argument("--json", action="store_true", help="one JSON object per line")
+    status.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="S", help="again every S seconds (2)")
+
+    clean = command("clean", "remove everything that a cache has stored")
+    clean.add_argument("--force", action="store_true", help="even while generators or readers use it")
+    clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+
+    demo = command("demo", "generate, swap and train on this machine, with nothing else installed", has_config=False)
+    demo.add_argument("--seconds", type=float, default=10, help="how long to train (default: %(default)g)")
+    demo.add_argument("-n", type=int, default=2, metavar="N", help="generator processes (default: 2)")
+
+    bench = command("bench", "measure against the algorithm that Wirehead was published with", has_config=False)
+    bench.add_argument("--uri", help="of a server that speaks MongoDB's protocol (default: a local store)")
+    bench.add_argument("--only", nargs="+", metavar="PART", help="transfer, latency, scaling, swap or storm")
+    bench.add_argument("--quick", action="store_true", help="few repetitions")
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code: 0; 1 if something failed; 2 if it was asked for something impossible.
+
+    Where a configuration file is named in place of a command, it does what ``wirehead`` of the original does.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if any(argument.endswith((".yaml", ".yml", ".json")) for argument in arguments[:1]):
+            from headrace.wirehead.compat import log_swaps
+
+            return log_swaps(arguments)
+        options = parser().parse_args(arguments)
+        code: int = globals()[f"_{options.command}"](options)
+        return code
+    except (ConfigError, FileNotFoundError, ImportError) as error:
+        print(f"headrace.wirehead: {error}", file=sys.stderr)
+        return 2
+    except (StoreError, TimeoutError) as error:
+        print(f"headrace.wirehead: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _generate(options: argparse.Namespace) -> int:
+    log_to_stdout()
+    if options.seeds is not None:  # one of a supervisor's processes
+        end_with_parent(options.parent)
+        seeds = [int(number) for number in options.seeds.split(",")]
+        return run_one(options.function, options.config, options.index, options.count, seeds, options.samples)
+    if options.n < 1:
+        raise ConfigError(f"-n must be at least 1, got {options.n}")
+    Config.load(options.config)
+    load_function(options.function)
+    first = options.index
+    if first is None:
+        first = int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)) * options.n
+    supervisor = Supervisor(
+        options.function, options.config, options.n, first, options.seed, options.samples, options.grace
+    )
+    return 1 if supervisor.run() else 0
+
+
+def _manage(options: argparse.Namespace) -> int:
+    WireheadManager(options.config).run_manager(options.swaps)
+    return 0
+
+
+def _status(options: argparse.Namespace) -> int:
+    with contextlib.closing(Cache(options.config, create=False)) as cache:
+        while True:
+            status = status_of(cache)
+            if options.json:
+                print(json.dumps(status.to_dict()), flush=True)
+            else:
+                if options.watch is not None and sys.stdout.isatty():
+                    print("\x1b[H\x1b[2J", end="")
+                print(status, flush=True)
+            if options.watch is None:
+                return 0
+            time.sleep(options.watch)
+
+
+def _clean(options: argparse.Namespace) -> int:
+    with contextlib.closing(Cache(options.config, create=False, check=False)) as cache:
+        users = sorted({str(lease.get("process")) for lease in cache.leases().values()})
+        if users and not options.force:
+            raise StoreError(
+                f"{cache.config.dbname} is in use by {', '.join(users)}; end them, wait {cache.config.lease:g} seconds "
+                "for those that have died, or use --force"
+            )
+        generations = ", ".join(map(str, cache.store.generations())) or "none"
+        what = f"the cache {cache.config.dbname} at {cache.config.place} (generations: {generations})"
+        print(f"{'would remove' if options.dry_run else 'removes'} {what}", flush=True)
+        if not options.dry_run:
+            left = cache.store.clean()
+            print("\n".join(["removed", *(f"left alone, because it is not the cache's: {path}" for path in left)]))
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from headrace.wirehead._command_line.demo import run_demo
+
+    return run_demo(options.seconds, options.n)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from headrace.wirehead._benchmarks.bench import run_bench
+
+    return run_bench(options.uri, options.only, options.quick)
