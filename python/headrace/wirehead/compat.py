@@ -1,4 +1,4 @@
-"""The names and arguments of neuroneural/wirehead 0.9, for scripts that were written for it.
+"""The names and arguments of neuroneural/wirehead 0.9, and of 0.8, for scripts that were written for them.
 
 ``from headrace.wirehead.compat import …`` in place of ``from wirehead import …``. The classes of
 :mod:`headrace.wirehead` have more; what differs here is what such scripts rely on: the input is float32, ``transform``
@@ -28,6 +28,7 @@ from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead.config import Config, ConfigSource
 from headrace.wirehead.generator import WireheadGenerator as _Generator
 from headrace.wirehead.generator import keeping
+from headrace.wirehead.manager import WireheadManager
 from headrace.wirehead.status import status_of
 
 __all__ = [
@@ -36,12 +37,31 @@ __all__ = [
     "SwapLog",
     "WireheadGenerator",
     "WireheadLogger",
+    "WireheadManager",
     "WireheadSnapshot",
     "binary_to_tensor",
     "log_swaps",
     "quantile_normalize",
     "unit_interval_normalize",
 ]
+
+
+# What the original's generators do to its collections.
+_OF_COLLECTIONS = frozenset(
+    (
+        "attempt_swap",
+        "chunkify",
+        "get_idx",
+        "ping",
+        "push",
+        "reinitialize_database",
+        "reset_counter",
+        "reset_counter_and_write",
+        "reset_write",
+        "swap",
+        "temp_is_valid",
+    )
+)
 
 
 def unit_interval_normalize(img: Any) -> Any:
@@ -94,6 +114,15 @@ class _Compatible:
         # As the original does, it waits ten minutes at least for the first generation.
         super().__init__(config_path or "config.yaml", max(timeout, 600), sample, to="torch")  # type: ignore[call-arg]
 
+    @property
+    def indices(self) -> range:
+        """The ids of the samples."""
+        return range(self.config.swap_cap)
+
+    def get_indeces(self) -> range:
+        """The same as ``indices``."""
+        return self.indices
+
     def _finished(self, name: str, kind: Kind, array: Array) -> Any:
         value = as_tensor(array)
         if self._from_bytes is not binary_to_tensor:
@@ -129,6 +158,15 @@ class WireheadGenerator(_Generator):
         super().__init__(generator, config_path, n_samples)
         self._writer: Writer | None = None
         self._open = contextlib.ExitStack()
+
+    def __getattr__(self, name: str) -> Any:
+        message = f"{type(self).__name__} has no attribute {name}"
+        if name in _OF_COLLECTIONS:
+            message += (
+                ": collections are the cache's own business here; it swaps by itself, and `headrace-wirehead clean` "
+                "removes it"
+            )
+        raise AttributeError(message)
 
     def cycle(self, verbose: bool = False) -> None:
         """Stores the next sample; until :meth:`close`, or the end of the process, a thread manages the cache.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
+import operator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from headrace.wirehead import compat  # noqa: E402
 from headrace.wirehead.compat import (  # noqa: E402
     MongoheadDataset,
     MongoTupleheadDataset,
@@ -25,6 +28,58 @@ from headrace.wirehead.compat import (  # noqa: E402
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, Any]:
     return {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 4}
+
+
+# Public names of the original's packages, with the parameters of what is called.
+NAMES = {
+    "MongoheadDataset": "config_path timeout collection sample transform normalize id keeptrying",
+    "MongoTupleheadDataset": "config_path timeout collection sample transform normalize id keeptrying",
+    "WireheadGenerator": "generator config_path n_samples",
+    "WireheadGenerator.cycle": "self verbose",
+    "WireheadGenerator.run": "self verbose",
+    "WireheadGenerator.run_generator": "self",
+    "WireheadManager": "config_path",
+    "WireheadManager.run_manager": "self",
+    "WireheadLogger": "config_path poll_interval",
+    "WireheadLogger.history": "self",
+    "WireheadLogger.snapshot": "self",
+    "WireheadLogger.run": "self",
+    "WireheadLogger.run_daemon": "self",
+    "WireheadLogger.run_tui": "self",
+    "SwapLog": "swap_timestamp prev_swap_timestamp swap_duration swap_count db_name",
+    "SwapLog.to_jsonl": "self",
+    "WireheadSnapshot": "samples_started samples_completed in_flight swap_cap fill_pct is_swapping swap_lock_duration "
+    "swap_count swap_timestamp swap_duration time_since_last_swap avg_swap_duration samples_per_s swaps_per_s "
+    "write_mb_per_s write_docs write_size_mb read_docs read_size_mb mongo_active_ops db_name poll_interval timestamp "
+    "recent_swaps",
+    "WireheadSnapshot.to_jsonl": "self",
+    "unit_interval_normalize": "img",
+    "quantile_normalize": "img qmin qmax",
+    "binary_to_tensor": "tensor_binary",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_name_is_there_and_takes_the_same_arguments(name: str) -> None:
+    found = operator.attrgetter(name)(compat)
+    parameters = list(inspect.signature(found).parameters)
+    wanted = NAMES[name].split()
+    assert parameters[: len(wanted)] == wanted
+    assert name.partition(".")[0] in compat.__all__
+
+
+def test_what_the_original_does_to_its_collections_is_refused_with_the_reason(config: dict[str, Any]) -> None:
+    generator = WireheadGenerator(samples(1), config)
+    with pytest.raises(AttributeError, match=r"reset_counter: collections are the cache's own business here.*clean"):
+        generator.reset_counter()
+    with pytest.raises(AttributeError, match=r"has no attribute swop$"):
+        generator.swop()
+
+
+def test_a_dataset_has_the_indices_of_a_generation(config: dict[str, Any]) -> None:
+    WireheadGenerator(samples(4), config).run()
+    with MongoTupleheadDataset(config) as dataset:
+        assert list(dataset.indices) == list(dataset.get_indeces()) == [0, 1, 2, 3]
 
 
 def samples(count: int) -> Any:
