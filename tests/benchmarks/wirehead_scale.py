@@ -13,8 +13,10 @@ import heapq
 import itertools
 import logging
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import headrace.wirehead._protocol.lease as leases
@@ -24,6 +26,9 @@ from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.store import LEASES, SWAPS, VERIFIED, Document, key, samples_table
 from headrace.wirehead.config import Config
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "python" / "wirehead"))
+from simulated_threads import Event, Threading
 
 LEASE = 30.0
 SAMPLE_EVERY, READ_EVERY = 10.0, 1.0  # seconds: a generator's sample, a reader's
@@ -48,7 +53,7 @@ class Simulation:
         self.documents: collections.Counter[tuple[str, str]] = collections.Counter()
         self.tables: dict[str, dict[str, Any]] = collections.defaultdict(dict)
         self.role = ""
-        self.stop = Event(self)
+        self.stop = Event(self.wait)
         self.keepers: dict[int, Keeper] = {}
         self.all_readers: list[Reader] = []
         self._events: list[tuple[float, int, threading.Semaphore]] = []
@@ -93,6 +98,20 @@ class Simulation:
         self._current, self.role = current, current[0]
         if self._has_ended:
             raise _Ended
+
+    def wait(self, seconds: float | None, is_set: bool) -> None:
+        """What it is to wait for an event."""
+        if not is_set:
+            self.sleep(1.0 if seconds is None else seconds)
+
+    def threading(self) -> Threading:
+        """What leases have of that module. Their threads are actors, if they are those of one."""
+
+        def start(target: Callable[[], None]) -> None:
+            if self.role:
+                self.start(f"{self.role}'s lease", target)
+
+        return Threading(self.wait, threading.Lock, start)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> float:
         """Lets time pass; returns how much did."""
@@ -259,49 +278,6 @@ class Memory:
     def close(self) -> None: ...
 
 
-class Event:
-    """An event for which nobody waits in real time."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation, self._is_set = simulation, False
-
-    def set(self) -> None:
-        self._is_set = True
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if not self._is_set:
-            self._simulation.sleep(1.0 if timeout is None else timeout)
-        return self._is_set
-
-
-class Threading:
-    """What the module of leases has of ``threading``."""
-
-    Lock = threading.Lock
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-
-    def Event(self) -> Event:
-        return Event(self._simulation)
-
-    def Thread(self, target: Callable[[], None], **options: Any) -> Any:
-        simulation, role = self._simulation, self._simulation.role
-
-        class Started:
-            def start(self) -> None:
-                if role:
-                    simulation.start(f"{role}'s lease", target)
-
-        return Started()
-
-
 @dataclasses.dataclass
 class Phase:
     """What was asked for in a time.
@@ -344,7 +320,7 @@ def simulate(generators: int, readers: int, cap: int) -> Iterator[Phase]:
     """One phase after the other."""
     simulation = Simulation(generators, readers, cap)
     original = leases.threading
-    leases.threading = Threading(simulation)  # type: ignore[assignment]
+    leases.threading = simulation.threading()  # type: ignore[assignment]
     try:
         simulation.fill()
         simulation.start_all()
@@ -373,7 +349,7 @@ def simulate_waiting(generators: int, cap: int) -> Phase:
     """Generators that wait: two generations are full, and nobody swaps."""
     simulation = Simulation(generators, 0, cap)
     original = leases.threading
-    leases.threading = Threading(simulation)  # type: ignore[assignment]
+    leases.threading = simulation.threading()  # type: ignore[assignment]
     try:
         simulation.fill()
         description = next(iter(simulation.tables[samples_table(1, 0)].values()))

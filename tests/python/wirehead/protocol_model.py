@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
+from simulated_threads import Event, Threading
 
 import headrace.wirehead._protocol.lease as leases
 from headrace.wirehead._format.sample import chunk_names
@@ -143,6 +144,10 @@ class World:
         if actor is not None and not actor.is_killed and threading.current_thread() is actor._thread:
             actor.pause()
 
+    def wait(self, seconds: float | None, is_set: bool) -> None:
+        """What it is to wait for an event."""
+        self._pause()
+
     def start_thread(self, action: Callable[[], None]) -> None:
         """Another thread of the process that runs."""
         assert self.running is not None
@@ -199,7 +204,7 @@ class World:
 
     def _write(self) -> None:
         cache = self._cache()
-        stop: Any = Event(self)
+        stop: Any = Event(self.wait)
         writer = Writer(cache, stop)
         while True:
             value = next(self._numbers)
@@ -390,26 +395,6 @@ class Memory:
     def close(self) -> None: ...
 
 
-class Event:
-    """An event for which nobody waits in real time."""
-
-    def __init__(self, world: World) -> None:
-        self._world, self._is_set = world, False
-
-    def set(self) -> None:
-        self._is_set = True
-
-    def clear(self) -> None:
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        return self._is_set
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._world._pause()
-        return self._is_set
-
-
 class _Lock:
     """A lock whose waiters give the turn back."""
 
@@ -425,34 +410,13 @@ class _Lock:
         self._is_held = False
 
 
-class Threading:
-    """What the module of leases has of ``threading``."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def Lock(self) -> _Lock:
-        return _Lock(self._world)
-
-    def Event(self) -> Event:
-        return Event(self._world)
-
-    def Thread(self, target: Callable[[], None], **options: Any) -> Any:
-        world = self._world
-
-        class Started:
-            def start(self) -> None:
-                world.start_thread(target)
-
-        return Started()
-
-
 def explore(patch: pytest.MonkeyPatch, seeds: Sequence[int], steps: int, **what: Any) -> tuple[list[str], int]:
     """The problems of the first world that has some, and how many swaps there were."""
     swaps = 0
     for seed in seeds:
         world = World(seed, **what)
-        patch.setattr(leases, "threading", Threading(world))
+        threads = Threading(world.wait, lambda world=world: _Lock(world), world.start_thread)  # type: ignore[misc]
+        patch.setattr(leases, "threading", threads)
         world.run(steps)
         swaps += world.swaps
         if world.problems:

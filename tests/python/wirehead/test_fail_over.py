@@ -8,7 +8,6 @@ makes it whole again.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import shlex
 import subprocess
@@ -18,14 +17,11 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
+from crew import Crew
 from replica_set import ReplicaSet
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper, run_keeper
-from headrace.wirehead._protocol.reader import Reader
-from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.mongo_store import MongoStore
 from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead.config import Config
@@ -89,69 +85,15 @@ def opened(uri: str) -> Any:
 @pytest.mark.parametrize("what", ["kill", "step_down", "partition", "freeze"])
 def test_all_go_on_with_the_next_primary_and_nothing_is_lost_torn_or_doubled(replica_set: Any, what: str) -> None:
     keys = keys_for(replica_set.uri)
-    stop, values = threading.Event(), itertools.count(1)
-    acknowledged: dict[tuple[int, int], int] = {}
-    read: dict[tuple[int, int], int] = {}
-    problems: list[str] = []
-
-    def guarded(action: Any) -> threading.Thread:
-        def run() -> None:
-            try:
-                with contextlib.closing(Cache(keys)) as cache:
-                    action(cache)
-            except BaseException as error:
-                problems.append(f"{type(error).__name__}: {error}")
-                stop.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
-    def write(cache: Cache) -> None:
-        with contextlib.closing(Writer(cache, stop)) as writer:
-            while (place := writer.put((np.full(300, value := next(values)), value))) is not None:
-                if place in acknowledged:
-                    problems.append(f"{place} was acknowledged twice")
-                acknowledged[place] = value
-                stop.wait(0.01)
-
-    def read_all(cache: Cache) -> None:
-        with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-            while not stop.is_set():
-                generation = reader.pin_current(60)
-                for id in range(CAP):
-                    value = whole(reader, generation, id)
-                    if read.setdefault((generation, id), value) != value:
-                        problems.append(f"sample {id} of generation {generation} had two contents")
-
-    def keep(cache: Cache) -> None:
-        with contextlib.closing(Keeper(cache)) as keeper:
-            run_keeper(keeper, stop)
-
     with contextlib.closing(Cache(keys)) as cache:
-        threads = [guarded(action) for action in (write, write, keep, keep, read_all)]
+        crew = Crew(keys, pause=0.01)
         for _ in range(1 if what == "freeze" else 2):  # which takes a client some seconds to notice
             replica_set.disturb(what)
-            wait_for_swaps(cache, 2, stop)
+            wait_for_swaps(cache, 2, crew.stop)
             replica_set.heal()
-            wait_for_swaps(cache, 2, stop)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert problems == []
-        assert len(set(read.values())) == len(read)
-        assert all(acknowledged.get(place, value) == value for place, value in read.items())
-        with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-            for (generation, id), value in acknowledged.items():
-                if generation >= cache.current():
-                    assert whole(reader, generation, id) == value
-
-
-def whole(reader: Reader, generation: int, id: int) -> int:
-    arrays = reader.read(generation, id)
-    value = int(arrays["label"][1])
-    assert (arrays["data"][1] == value).all()
-    return value
+            wait_for_swaps(cache, 2, crew.stop)
+        crew.end()
+        crew.check(cache)
 
 
 def wait_for_swaps(cache: Cache, count: int, stop: threading.Event) -> None:

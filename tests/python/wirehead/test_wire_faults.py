@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pymongo
 import pytest
+from crew import Crew, sample, whole
 from mongo_proxy import FAULTS, WRITES, Fault, Proxy, cut_before, refused
 
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead._protocol.keeper import Keeper, run_keeper
+from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
 from headrace.wirehead._stores.open_store import open_store
@@ -55,17 +53,6 @@ def proxy(place: dict[str, Any]) -> Iterator[Proxy]:
 def keys(place: dict[str, Any], proxy: Proxy) -> dict[str, Any]:
     """Through the proxy."""
     return {**place, "MONGOHOST": proxy.uri, "SWAP_CAP": CAP, "TIMEOUT": 20, "LEASE": 10, "CHUNKSIZE": 0.0005}
-
-
-def sample(value: int) -> tuple[Any, Any]:
-    return np.full(300, value), value
-
-
-def whole(reader: Reader, generation: int, id: int) -> int:
-    arrays = reader.read(generation, id)
-    value = int(arrays["label"][1])
-    assert (arrays["data"][1] == value).all()
-    return value
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
@@ -184,64 +171,16 @@ def test_a_server_that_has_gone_silent_is_an_error_in_time(keys: dict[str, Any],
 def test_anything_may_go_wrong_at_any_time_and_nothing_is_lost_torn_or_doubled(
     keys: dict[str, Any], place: dict[str, Any], proxy: Proxy
 ) -> None:
-    stop = threading.Event()
-    values = itertools.count(1)
-    acknowledged: dict[tuple[int, int], int] = {}
-    read: dict[tuple[int, int], int] = {}
-    problems: list[str] = []
-
-    def guarded(action: Any) -> threading.Thread:
-        def run() -> None:
-            try:
-                with contextlib.closing(Cache(keys)) as cache:
-                    action(cache)
-            except BaseException as error:
-                problems.append(f"{type(error).__name__}: {error}")
-                stop.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
-    def write(cache: Cache) -> None:
-        with contextlib.closing(Writer(cache, stop)) as writer:
-            while (place := writer.put(sample(value := next(values)))) is not None:
-                if place in acknowledged:
-                    problems.append(f"{place} was acknowledged twice")
-                acknowledged[place] = value
-
-    def read_all(cache: Cache) -> None:
-        with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-            while not stop.is_set():
-                generation = reader.pin_current(60)
-                for id in range(CAP):
-                    value = whole(reader, generation, id)
-                    if read.setdefault((generation, id), value) != value:
-                        problems.append(f"sample {id} of generation {generation} had two contents")
-
-    def keep(cache: Cache) -> None:
-        with contextlib.closing(Keeper(cache)) as keeper:
-            run_keeper(keeper, stop)
-
     with contextlib.closing(Cache({**keys, **place})) as cache:
         proxy.chance, proxy.first_batch = 0.04, 5
-        threads = [guarded(action) for action in (write, write, keep, keep, read_all)]
+        crew = Crew(keys)
         deadline = time.monotonic() + 60
         while (cache.current() < 4 or sum(proxy.happened.values()) < 60) and time.monotonic() < deadline:
-            if stop.wait(0.1):
+            if crew.stop.wait(0.1):
                 break
         proxy.chance = 0.0
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert problems == []
+        crew.end()
+        crew.check(cache)
         assert cache.current() >= 4
         assert sum(proxy.happened.values()) >= 60
         assert len(cache.store.generations()) <= 3
-        for place_, value in read.items():
-            assert acknowledged.get(place_, value) == value
-        assert len(set(read.values())) == len(read)
-        with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-            for (generation, id), value in acknowledged.items():
-                if generation >= cache.current():
-                    assert whole(reader, generation, id) == value
