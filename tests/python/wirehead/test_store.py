@@ -143,3 +143,30 @@ def test_what_is_read_and_written_is_that_of_a_majority_unless_the_uri_says_othe
             assert (collection.read_concern.level, collection.write_concern.document["w"]) == concerns
             assert store.scan("swaps") == {}
             assert collection.read_preference.name == "Primary"
+
+
+@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+def test_a_cache_that_is_made_during_a_clean_stays(place: dict[str, Any]) -> None:
+    keys = {**place, "SWAP_CAP": 2, "TIMEOUT": 30}
+    old, made = Cache(keys), []
+    store: Any = old.store
+    assert store.insert("rounds", "a", {})
+    collections = store._collections
+
+    def look() -> Any:
+        if not made:  # the settings are gone
+            made.append(Cache(keys))
+            with contextlib.closing(Writer(made[0])) as writer:
+                assert [writer.put((value, value)) for value in range(2)] == [(1, 0), (1, 1)]
+        return collections()
+
+    store._collections = look
+    assert store.clean() == []
+    (new,) = made
+    assert store.incarnations() == [new.incarnation]
+    new.check_is_there()
+    with contextlib.closing(Keeper(new)) as keeper, contextlib.closing(Reader(new, ("label",))) as reader:
+        assert keeper.step() is not None
+        assert int(reader.read(1, 1)["label"][1]) == 1
+    for cache in (old, new):
+        cache.close()
