@@ -19,7 +19,7 @@ SERVER = Path(__file__).parents[2] / "python" / "wirehead"  # the folder that ha
 SETTINGS = {
     "headrace": "`headrace.wirehead` with COMPRESSION auto, read by its reader.",
     "published": (
-        "`headrace.wirehead.published`: a counter, whole arrays by `torch.save` in chunks of 10 MiB, an index on the "
+        "the published algorithm: a counter, whole arrays by `torch.save` in chunks of 10 MiB, an index on the "
         "numbers; found by `$in`, sorted and joined in Python."
     ),
 }
@@ -48,7 +48,7 @@ def server(effort: Effort) -> Iterator[str]:
 
 def samples(effort: Effort) -> list[Any]:
     """Pictures and their labels, uint8."""
-    from headrace.wirehead.bench import scan
+    from headrace.wirehead._benchmarks.bench import scan
 
     rng = np.random.default_rng(0)
     side, count = (32, 2) if effort.short else (128, 6)
@@ -59,10 +59,10 @@ class Ours:
     """A cache of one generation."""
 
     def __init__(self, uri: str, count: int) -> None:
-        from headrace.wirehead.cache import Cache
+        from headrace.wirehead._protocol.cache import Cache
+        from headrace.wirehead._protocol.reader import Reader
+        from headrace.wirehead._protocol.writer import Writer
         from headrace.wirehead.config import Config
-        from headrace.wirehead.reader import Reader
-        from headrace.wirehead.writer import Writer
 
         name = f"bench_{uuid.uuid4().hex[:8]}"
         self._config = Config.load({"DBNAME": name, "MONGOHOST": uri, "SWAP_CAP": count})
@@ -75,7 +75,7 @@ class Ours:
 
     def publish(self) -> None:
         """Makes what was put readable."""
-        from headrace.wirehead.keeper import Keeper
+        from headrace.wirehead._protocol.keeper import Keeper
 
         self._writer.close()
         keeper = Keeper(self._cache)
@@ -97,7 +97,7 @@ class Theirs:
     """The published algorithm."""
 
     def __init__(self, uri: str, count: int) -> None:
-        from headrace.wirehead.published import Published
+        from headrace.wirehead._benchmarks.published_algorithm import Published
 
         del count
         self._name = f"bench_{uuid.uuid4().hex[:8]}"

@@ -92,6 +92,7 @@ def _train(keys: dict[str, Any], duration: float) -> int:
                     flush=True,
                 )
         reader.reset()
+        loader.shutdown()  # its worker reads, too, and says so in the folder that goes next
         status = status_of(cache)
         cache.close()
     first, last = np.mean(values[:10], axis=0), np.mean(values[-50:], axis=0)
