@@ -86,16 +86,3 @@ def test_the_page_tells_that_other_programs_ran(harness: Any, result: Any) -> No
     other = dataclasses.replace(result, row="b", real_time=False)
     text = harness.report.scheduling({"a": result, "b": other})
     assert "the contestants of a ran before them, with real-time priority (`chrt -f 10`)" in text
-
-
-DOCS = Path(__file__).parents[3] / "docs" / "benchmarks"
-
-
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.json")), ids=lambda path: path.stem)
-def test_the_published_pages_are_those_of_their_results(harness: Any, path: Path) -> None:
-    """If not: run.py --page-only --output docs/benchmarks."""
-    machine, results = harness.results.load(path)
-    text, plots = harness.report.page(harness.rows.FAMILIES, path.stem, machine, results)
-    assert path.with_suffix(".md").read_text("utf-8") == text
-    assert {found.name: found.read_text("utf-8") for found in DOCS.glob(f"{path.stem}-*.svg")} == plots
-    assert set(results) <= set(harness.rows.ROWS)
