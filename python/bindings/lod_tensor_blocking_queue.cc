@@ -157,7 +157,8 @@ void BindLoDTensorBlockingQueue(py::module_& m) {
       .def("close", &Queue::Close, py::arg("epoch") = Queue::kCurrentEpoch, no_gil,
            "Ends the epoch: pushes are refused, what is queued can still be popped. False if the epoch is over.")
       .def("fail", &Fail, py::arg("exception"), py::arg("epoch") = Queue::kCurrentEpoch,
-           "As close, but once the queue is empty, pop raises this very exception, and copies of it after that. False if "
+           "As close, but once the queue is empty, pop raises this very exception, and copies of it after that. False "
+           "if "
            "the epoch is over or has an error.")
       .def("kill", &Queue::Kill, no_gil, "Ends the queue for good and drops what is queued.")
       .def("reopen", &Queue::ReOpen, no_gil, "Drops what is queued and begins an epoch, whose number it returns.")

@@ -1,9 +1,9 @@
 // A Python exception that travels through C++: thrown by one thread, kept by a queue, rethrown and raised by another as
 // the same object with its original traceback.
 //
-// Whoever is raised an exception adds frames to its traceback, and with them all that is in these frames. What C++ keeps
-// must not keep that alive, least of all where the garbage collector cannot see it: so an exception that was raised is
-// replaced by a copy here, which is what is raised the next time.
+// Whoever is raised an exception adds frames to its traceback, and with them all that is in these frames. What C++
+// keeps must not keep that alive, least of all where the garbage collector cannot see it: so an exception that was
+// raised is replaced by a copy here, which is what is raised the next time.
 //
 // Thread-safety: what changes is guarded by the GIL. Copies made before it was raised share the exception; the last one
 // drops it under the GIL, on any thread.
@@ -25,8 +25,8 @@ class PythonError : public Error {
   static PythonError Fetch();
 
   // Sets the exception in this thread, with the traceback that it came with; the first time the object itself, then
-  // copies: of the same type, with the same arguments, attributes, cause and context. An exception that cannot be copied
-  // stays the same. The caller holds the GIL.
+  // copies: of the same type, with the same arguments, attributes, cause and context. An exception that cannot be
+  // copied stays the same. The caller holds the GIL.
   void Restore() const;
 
   // The exception itself; use it under the GIL.

@@ -2,8 +2,8 @@
 // its claim away, so that nothing in the arena shows that it is at work, and it never claims anything again.
 //
 // The argument. While there is work that a producer may claim, and every check has all producers look for it
-// (HaveAllLookAgain), one that has claimed before is either at a claim, which the words of its batch show, or on its way
-// from one claim to the next, which takes milliseconds. One that is seen at no claim in many checks in a row does
+// (HaveAllLookAgain), one that has claimed before is either at a claim, which the words of its batch show, or on its
+// way from one claim to the next, which takes milliseconds. One that is seen at no claim in many checks in a row does
 // neither. Two reservations: one that has not claimed since its process began may still be starting, however long that
 // takes; and threads of one process wait for each other (the interpreter's lock), so a process counts as lost only if
 // none of its producers is at a claim. A process that was stopped (SIGSTOP) for that long counts as lost, too; its

@@ -1,6 +1,6 @@
 #include "framework/errors.h"
-#include "framework/thread_pool.h"
 #include "framework/testing/op_test.h"
+#include "framework/thread_pool.h"
 
 namespace headrace {
 namespace {

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "framework/errors.h"
+#include "framework/testing/op_test.h"
 #include "operators/math/normal_quantile.h"
 #include "operators/math/philox.h"
-#include "framework/testing/op_test.h"
 
 namespace headrace {
 namespace {
