@@ -40,7 +40,7 @@ def names() -> Iterator[dict[str, Any]]:
 
 
 # What examples may use that need not be installed.
-OPTIONAL = {"accelerate", "datasets", "h5py", "jax", "lightning", "pyarrow", "torch", "transformers", "zarr"}
+OPTIONAL = {"PIL", "accelerate", "datasets", "h5py", "jax", "lightning", "pyarrow", "torch", "transformers", "zarr"}
 PROGRAM = re.compile(r"# \w+\.py\n")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
