@@ -65,7 +65,6 @@ void BatchScheduler::StartEpoch(const EpochStart& start) {
   {
     const OwnerLock lock(*this);
     batches_.StartEpoch(start);
-    consumer_epoch_ = start.epoch;
     consumer_batch_ = start.first_batch;
     sleep_.Wake();
     idle = batches_.slots().TakeIdle();
@@ -211,7 +210,7 @@ WaitOutcome BatchScheduler::Wait(int64_t timeout_ns) {
   const uint64_t waited = MonotonicNanoseconds() - begin;
   stats_.wait_ns += waited;
   spin_.Finish(static_cast<int64_t>(waited));
-  trace_.Write({.kind = TraceKind::kWait, .begin_ns = begin, .end_ns = begin + waited, .epoch = consumer_epoch_});
+  trace_.Write({.kind = TraceKind::kWait, .begin_ns = begin, .end_ns = begin + waited, .epoch = batches_.epoch()});
   return outcome;
 }
 

@@ -237,7 +237,6 @@ class HEADRACE_API BatchScheduler : public std::enable_shared_from_this<BatchSch
   ProducerTable producers_;  // all but fd() under mutex_
   OpenBatches batches_ HR_GUARDED_BY(mutex_);
   ArenaRepair repair_ HR_GUARDED_BY(mutex_);
-  uint64_t consumer_epoch_ HR_GUARDED_BY(mutex_) = 0;
   uint64_t consumer_batch_ HR_GUARDED_BY(mutex_) = 0;  // several streams: the number of the next batch
   bool interrupted_ HR_GUARDED_BY(mutex_) = false;
   uint64_t next_look_ns_ HR_GUARDED_BY(mutex_) = 0;   // for deaths, by the coarse clock

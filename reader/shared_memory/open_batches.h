@@ -49,6 +49,7 @@ class HEADRACE_API OpenBatches {
   // --- The consumer's calls; see the methods of BatchScheduler of these names ---
   void StartEpoch(const EpochStart& start);
   bool started() const { return started_; }
+  uint64_t epoch() const { return epoch_; }  // which was started last
   void Supply(uint64_t rows, std::string_view indices, bool pickled);
   void EndSupply() { plan_.EndSupply(); }
   uint32_t WantedSupply() const;
