@@ -52,9 +52,13 @@ fuzz-packages: system-packages
 $(BIN)/python: | system-packages
 	$(PYTHON) -m venv $(VENV)
 
-# Dependency groups of pyproject.toml, which pip knows from 25.1 on. The stamps tell which are installed.
-$(VENV)/.group-%: pyproject.toml | $(BIN)/python
+# pip knows dependency groups from 25.1 on.
+$(VENV)/.pip: | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	@touch $@
+
+# Dependency groups of pyproject.toml. The stamps tell which are installed.
+$(VENV)/.group-%: pyproject.toml | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group $*
 	@touch $@
 
