@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from loader_benchmark import Contestant, installed
+from texts import Texts, pad
 
 import headrace as hr
 
@@ -30,30 +31,6 @@ class Case:
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
-
-
-class Texts:
-    def __init__(self, count: int) -> None:
-        rng = np.random.default_rng(0)
-        lengths = np.clip(rng.lognormal(3.8, 0.6, count).astype(int), 4, 400)
-        ends = np.cumsum(lengths)
-        words = rng.integers(0, 30_000, ends[-1])
-        self.texts = [words[end - length : end] for end, length in zip(ends, lengths)]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __getitem__(self, index: int) -> Any:
-        return {"ids": self.texts[index], "label": index % 2}
-
-
-def pad(samples: list[Any]) -> Any:
-    longest = max(len(sample["ids"]) for sample in samples)
-    ids = np.zeros((len(samples), longest), np.int64)
-    for row, sample in zip(ids, samples):
-        row[: len(sample["ids"])] = sample["ids"]
-    lengths = np.array([len(sample["ids"]) for sample in samples])
-    return {"ids": ids, "lengths": lengths, "labels": np.array([sample["label"] for sample in samples])}
 
 
 def loop(dataset: Texts) -> Iterator[Any]:

@@ -22,5 +22,5 @@ def harness(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     found = {name: importlib.import_module(f"harness.{name}") for name in MODULES}
     yield SimpleNamespace(**found, rows=importlib.import_module("rows"), run=importlib.import_module("run"))
     for name in list(sys.modules):
-        if name == "run" or name.partition(".")[0] in {"harness", "rows", "peers"}:
+        if name == "run" or name.partition(".")[0] in {"harness", "rows", "peers", "texts"}:
             del sys.modules[name]
