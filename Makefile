@@ -17,7 +17,7 @@ FUZZ_SEED ?= 1
 # Our own sources and what decides how they are built.
 SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
 CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
-SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-c-dev protobuf-c-compiler libgtest-dev libgmock-dev python3-dev python3-venv
+SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libgtest-dev libgmock-dev python3-dev python3-venv
 WHEEL_PACKAGES := ccache
 FUZZ_PACKAGES := clang libclang-rt-14-dev
 # One build serves the fuzz targets and the tests under AddressSanitizer.

@@ -33,6 +33,8 @@ class HEADRACE_API ProgramDesc {
 
   // framework.proto's ProgramDesc. Deterministic: equal programs give equal bytes.
   std::string Serialize() const;
+  // The same message in the text format of Protocol Buffers.
+  std::string ToTextFormat() const;
 
   // Throws DataLoss if `bytes` is not a program, or one that contradicts itself (a block's parent, an operator's block,
   // a bad enum value); NotFound for an unregistered operator or a variable that no block declares; Unimplemented for an

@@ -1,31 +1,24 @@
 #include "framework/tensor_serialization.h"
 
 #include <bit>
-#include <cstddef>
 #include <cstring>
 #include <utility>
 #include <vector>
 
 #include "framework/data_type.h"
 #include "framework/ddim.h"
+#include "framework/framework.pb.h"
 
 namespace headrace {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr size_t kMaxRank = 64;  // a file that says more is not one of ours
+constexpr int kMaxRank = 64;  // a file that says more is not one of ours
 
 template <typename T>
 void Put(std::string* bytes, T value) {
   bytes->append(reinterpret_cast<const char*>(&value), sizeof(T));
-}
-
-void PutVarint(std::string* bytes, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) {
-    bytes->push_back(static_cast<char>(value | 0x80));
-  }
-  bytes->push_back(static_cast<char>(value));
 }
 
 template <typename... Args>
@@ -47,55 +40,20 @@ LoD ReadLoD(ByteSource* source) {
   return lod;
 }
 
-uint64_t TakeVarint(const ByteSource& source, std::string_view* bytes) {
-  uint64_t value = 0;
-  for (int shift = 0; shift < 64; shift += 7) {
-    Enforce(source, !bytes->empty(), "its TensorDesc is cut off");
-    const auto byte = static_cast<uint8_t>(bytes->front());
-    bytes->remove_prefix(1);
-    value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-    if (byte < 0x80) {
-      return value;
-    }
-  }
-  Enforce(source, false, "its TensorDesc holds a number of more than 64 bits");
-  return 0;
-}
-
-struct TensorDesc {
-  DataType dtype;
-  DDim dims;
-};
-
-TensorDesc ReadDesc(ByteSource* source) {
+// Checked: a data type that exists, and no more dimensions than a tensor may have.
+proto::VarType::TensorDesc ReadDesc(ByteSource* source) {
   const auto size = source->Number<int32_t>("the size of a TensorDesc");
   Enforce(*source, size >= 0 && static_cast<uint64_t>(size) <= source->left(), "its TensorDesc has ", size, " bytes");
-  std::string buffer(static_cast<size_t>(size), '\0');
-  source->Read(buffer.data(), buffer.size(), "a TensorDesc");
-  std::string_view bytes = buffer;
-  int64_t dtype = -1;
-  DDim dims;
-  while (!bytes.empty()) {
-    const uint64_t tag = TakeVarint(*source, &bytes);
-    if (tag == 0x08) {
-      dtype = static_cast<int64_t>(TakeVarint(*source, &bytes));
-    } else if (tag == 0x10) {
-      dims.push_back(static_cast<int64_t>(TakeVarint(*source, &bytes)));
-    } else if (tag == 0x12) {  // packed
-      const uint64_t length = TakeVarint(*source, &bytes);
-      Enforce(*source, length <= bytes.size(), "its TensorDesc is cut off");
-      for (std::string_view packed = bytes.substr(0, length); !packed.empty();) {
-        dims.push_back(static_cast<int64_t>(TakeVarint(*source, &packed)));
-      }
-      bytes.remove_prefix(length);
-    } else {
-      Enforce(*source, false, "its TensorDesc has an unknown field (tag ", tag, ")");
-    }
-    Enforce(*source, dims.size() <= kMaxRank, "it has more than ", kMaxRank, " dimensions");
-  }
-  Enforce(*source, dtype == static_cast<int32_t>(dtype) && IsDataType(static_cast<int32_t>(dtype)), "its dtype is ",
-          dtype);
-  return {static_cast<DataType>(dtype), std::move(dims)};
+  std::string bytes(static_cast<size_t>(size), '\0');
+  source->Read(bytes.data(), bytes.size(), "a TensorDesc");
+  proto::VarType::TensorDesc desc;
+  // Partial, since the runtime would write to the standard error what is missing.
+  Enforce(*source, desc.ParsePartialFromString(bytes), "its TensorDesc is cut off or corrupt");
+  Enforce(*source, desc.has_data_type() && IsDataType(desc.data_type()), "its TensorDesc names no known dtype");
+  Enforce(*source, desc.unknown_fields().empty(), "its TensorDesc has an unknown field");
+  Enforce(*source, desc.dims_size() <= kMaxRank, "it has ", desc.dims_size(), " dimensions, at most ", kMaxRank,
+          " are expected");
+  return desc;
 }
 
 }  // namespace
@@ -140,15 +98,13 @@ std::string SerializedHeader(const LoDTensor& tensor) {
       Put<uint64_t>(&bytes, offset);
     }
   }
-  std::string desc = "\x08";
-  PutVarint(&desc, static_cast<uint64_t>(tensor.dtype()));
-  for (const int64_t dim : tensor.dims()) {
-    desc.push_back('\x10');
-    PutVarint(&desc, static_cast<uint64_t>(dim));
-  }
+  proto::VarType::TensorDesc desc;
+  desc.set_data_type(static_cast<proto::VarType::Type>(tensor.dtype()));
+  desc.mutable_dims()->Assign(tensor.dims().begin(), tensor.dims().end());
   Put<uint32_t>(&bytes, 0);
-  Put<int32_t>(&bytes, static_cast<int32_t>(desc.size()));
-  return bytes + desc;
+  Put<int32_t>(&bytes, static_cast<int32_t>(desc.ByteSizeLong()));
+  desc.AppendToString(&bytes);
+  return bytes;
 }
 
 void ReadTensor(ByteSource* source, LoDTensor* tensor) {
@@ -157,18 +113,20 @@ void ReadTensor(ByteSource* source, LoDTensor* tensor) {
   LoD lod = ReadLoD(source);
   const auto inner_version = source->Number<uint32_t>("the version of a tensor");
   Enforce(*source, inner_version == 0, "its version is ", inner_version, ", expected 0");
-  TensorDesc desc = ReadDesc(source);
+  const proto::VarType::TensorDesc desc = ReadDesc(source);
+  const auto dtype = static_cast<DataType>(desc.data_type());
+  DDim dims(desc.dims().begin(), desc.dims().end());
   try {
-    const int64_t numel = Product(desc.dims);
-    const int64_t bytes = MultiplyExtents(numel, static_cast<int64_t>(SizeOf(desc.dtype)));
-    Enforce(*source, static_cast<uint64_t>(bytes) <= source->left(), "it has dims ", ToString(desc.dims), " of ",
-            DataTypeName(desc.dtype), ", but only ", source->left(), " bytes are left");
-    CheckLoD(lod, desc.dims.empty() ? 1 : desc.dims[0]);
+    const int64_t numel = Product(dims);
+    const int64_t bytes = MultiplyExtents(numel, static_cast<int64_t>(SizeOf(dtype)));
+    Enforce(*source, static_cast<uint64_t>(bytes) <= source->left(), "it has dims ", ToString(dims), " of ",
+            DataTypeName(dtype), ", but only ", source->left(), " bytes are left");
+    CheckLoD(lod, dims.empty() ? 1 : dims[0]);
   } catch (const InvalidArgument& error) {
     Enforce(*source, false, error.message());
   }
-  tensor->Resize(std::move(desc.dims));
-  void* data = tensor->mutable_data(desc.dtype);
+  tensor->Resize(std::move(dims));
+  void* data = tensor->mutable_data(dtype);
   source->Read(data, tensor->nbytes(), "the elements");
   tensor->set_lod(std::move(lod));
 }

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# What a build needs in a manylinux image, whose own Eigen is too old and whose protobuf-c has no static library.
+# What a build needs in a manylinux image, whose own Eigen and Protocol Buffers are too old. Their static library is linked in and
+# hidden, so that it never meets the one of another package.
 set -euo pipefail
 EIGEN=3.4.0
-PROTOBUF_C=v1.5.0
-dnf -y install protobuf-c-compiler
+PROTOBUF=v21.12
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 git clone --quiet --depth 1 --branch "$EIGEN" https://gitlab.com/libeigen/eigen.git "$work/eigen"
 cmake -S "$work/eigen" -B "$work/build" -DBUILD_TESTING=OFF -DEIGEN_BUILD_DOC=OFF >/dev/null
 cmake --install "$work/build" >/dev/null
-git clone --quiet --depth 1 --branch "$PROTOBUF_C" https://github.com/protobuf-c/protobuf-c.git "$work/protobuf-c"
-gcc -O2 -fPIC -I"$work/protobuf-c" -c "$work/protobuf-c/protobuf-c/protobuf-c.c" -o "$work/protobuf-c.o"
-ar rcs /usr/local/lib/libprotobuf-c.a "$work/protobuf-c.o"
-install -D -m 644 "$work/protobuf-c/protobuf-c/protobuf-c.h" /usr/local/include/protobuf-c/protobuf-c.h
+git clone --quiet --depth 1 --branch "$PROTOBUF" https://github.com/protocolbuffers/protobuf.git "$work/protobuf"
+cmake -S "$work/protobuf" -B "$work/protobuf-build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
+  -DCMAKE_CXX_VISIBILITY_PRESET=hidden -Dprotobuf_BUILD_TESTS=OFF -Dprotobuf_WITH_ZLIB=OFF >/dev/null
+cmake --build "$work/protobuf-build" --parallel "$(nproc)" --target install >/dev/null

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import consumers
 import home
+import protobuf
 import sysroot
 
 HERE = Path(__file__).resolve().parent
@@ -55,13 +56,17 @@ def options(folder: Path) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment with which pip builds in a folder."""
     if not (folder / "sysroot" / "toolchain.cmake").exists():
         sysroot.make(folder / "sysroot", ARCH, "2.28", "3.4.24")
-        # Where the compiler looks: the system's headers would bring its C library's.
-        (folder / "sysroot" / "include" / "protobuf-c").symlink_to("/usr/include/protobuf-c")
+    runtime = folder / "protobuf"
+    if not (runtime / "lib" / "libprotobuf.a").exists():
+        shutil.rmtree(runtime, ignore_errors=True)
+        protobuf.make(runtime, folder / "sysroot" / "toolchain.cmake")
     defines = {
         "HEADRACE_MARCH": MARCH,
         "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # which ccache does not keep
         **{f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX")},
-        "HEADRACE_PROTOBUF_C_INCLUDE": str(folder / "sysroot" / "include"),
+        "Protobuf_INCLUDE_DIR": str(runtime / "include"),
+        "Protobuf_LIBRARY": str(runtime / "lib" / "libprotobuf.a"),
+        "Protobuf_PROTOC_EXECUTABLE": str(shutil.which("protoc")),
     }
     environment = {
         **os.environ,

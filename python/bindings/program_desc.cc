@@ -29,6 +29,7 @@ void BindProgramDesc(py::module_& m) {
           },
           py::arg("parent"))
       .def("serialize_to_string", [](const ProgramDesc& self) { return py::bytes(self.Serialize()); })
+      .def("to_text_format", &ProgramDesc::ToTextFormat)
       .def_static(
           "parse_from_string",
           [](const py::bytes& bytes) {

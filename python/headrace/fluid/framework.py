@@ -510,8 +510,9 @@ class Program:
         return program
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """A listing. The arguments are Fluid's and make no difference."""
-        return "\n".join(block.to_string() for block in self.blocks)
+        """The program in the text format of Protocol Buffers; ``repr`` gives a listing. The arguments are Fluid's and
+        make no difference."""
+        return self.desc.to_text_format()
 
     def serialize_to_string(self) -> bytes:
         """The program as bytes, in the format of framework.proto; equal programs give equal bytes."""
@@ -530,7 +531,7 @@ class Program:
         return program
 
     def __repr__(self) -> str:
-        return self.to_string()
+        return "\n".join(block.to_string() for block in self.blocks)
 
 
 def in_dygraph_mode() -> bool:

@@ -359,9 +359,13 @@ def test_name_scopes_group_operators() -> None:
 
 def test_a_program_can_be_printed() -> None:
     fed_regression()
-    text = fluid.default_main_program().to_string(throw_on_error=True)
-    assert "mul(" in text
-    assert "fc_0.w_0" in text
+    program = fluid.default_main_program()
+    text = program.to_string(throw_on_error=True)
+    assert '\n    type: "mul"\n' in text
+    assert '\n    name: "fc_0.w_0"\n    type {\n      type: LOD_TENSOR\n' in text
+    listing = repr(program)
+    assert "mul(" in listing
+    assert "fc_0.w_0" in listing
 
 
 def test_a_removed_variable_is_not_found() -> None:
