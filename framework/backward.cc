@@ -1,11 +1,8 @@
-// How it works. A gradient belongs to a value, and a name may stand for several values, one after another: version 0 is
-// what a block finds, and each operator that writes the name makes the next version. So gradients are kept by key, the
-// name for its last version and "name@VERSION@n" for the others. Planning goes through the operators of a block, last
-// first, and notes which gradient operators are needed; then names are made unique and the operators are appended.
-//
-// A gradient operator runs after all others. What it reads of the forward pass may have been overwritten by then, in
-// the same step of a loop or in a later one; so that value is copied when it is needed, by an `assign` that is put
-// beside the operator that reads or writes it, into a variable "name@SAVED@n" of its block.
+// How it works. gradient_influence.h tells which variables depend on parameters. A gradient belongs to a value, and a
+// name may stand for several values, one after another; so gradients are kept by the keys of value_versions.h, which
+// also saves values that the backward pass needs and the forward pass overwrites. Planning goes through the operators
+// of a block, last first, and notes which gradient operators are needed; then names are made unique and the operators
+// are appended.
 //
 // An operator with a block gets a gradient block, which lies within the block that it differentiates and so sees the
 // variables of the step. What goes from one to the other goes through the gradient operator; see
@@ -17,8 +14,8 @@
 // The block of `recurrent` has variables of its own for what goes in and out, with the names of those outside; see
 // operators/recurrent/recurrent_op.cc.
 //
-// What an optimizer's operator changes stays the same value, as in Fluid: the gradient operators of a loss whose
-// backward pass is appended behind the updates of another one read the parameters as these have left them.
+// The gradient operators of a loss whose backward pass is appended behind the updates of another one read the
+// parameters as these have left them, as in Fluid.
 //
 // An array is written place by place, and keeps what is not written. Its gradient is one variable that every gradient
 // operator changes in place: reading a place adds to it there, writing a place takes it out.
@@ -33,23 +30,14 @@
 #include <variant>
 
 #include "framework/block_runner.h"
+#include "framework/gradient_influence.h"
 #include "framework/op_registry.h"
 #include "framework/op_role.h"
 #include "framework/operator.h"
+#include "framework/value_versions.h"
 
 namespace headrace {
 namespace {
-
-using Names = std::set<std::string>;
-
-bool IsFloatingPoint(DataType type) {
-  return type == DataType::kFloat32 || type == DataType::kFloat64 || type == DataType::kFloat16 ||
-         type == DataType::kBFloat16;
-}
-
-bool Contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
 
 bool IsUpdate(const OpDesc& op) { return HasRole(op, kRoleOptimize); }
 
@@ -58,101 +46,7 @@ void AppendBackwardOp(BlockDesc* to, OpDesc op, int32_t role = kRoleBackward) {
   to->AppendOp(std::move(op));
 }
 
-bool IsArray(const BlockDesc& block, const std::string& name) {
-  const VarDesc* var = block.FindVar(name);
-  return var != nullptr && var->kind == VarKind::kLoDTensorArray;
-}
-
-bool CarriesGradient(const BlockDesc& block, const Names& no_grad, const std::string& name) {
-  if (name == kEmptyVarName || no_grad.contains(name)) {
-    return false;
-  }
-  const VarDesc* var = block.FindVar(name);
-  return var != nullptr && !var->stop_gradient &&
-         (var->kind == VarKind::kLoDTensor || var->kind == VarKind::kLoDTensorArray) &&
-         IsFloatingPoint(var->tensor.dtype);
-}
-
-// The block that an operator runs, if it is one that is differentiated by its block.
-const BlockDesc* InnerBlock(const BlockDesc& block, const OpDesc& op) {
-  if (!OpRegistry::Get(op.type).block_gradient.has_value()) {
-    return nullptr;
-  }
-  const BlockDesc& inner = block.program().block(static_cast<size_t>(op.Attr<BlockRef>("sub_block").index));
-  return inner.parent() == block.index() ? &inner : nullptr;
-}
-
-// What an operator reads and writes of `block` and those around it. What it writes counts as read where something of it
-// stays: the other places of an array, and all that a loop without steps or a condition that does not hold leaves.
-struct Access {
-  Access(const BlockDesc& block, const OpDesc& op) : reads(op.InputNames()), writes(op.OutputNames()) {
-    AddInnerNames(block, op, &reads, &writes);
-    const auto is_empty = [](const std::string& name) { return name == kEmptyVarName; };
-    std::erase_if(reads, is_empty);
-    std::erase_if(writes, is_empty);
-    const bool may_not_run = OpRegistry::Get(op.type).block_gradient.has_value();
-    std::copy_if(writes.begin(), writes.end(), std::back_inserter(reads),
-                 [&](const std::string& name) { return may_not_run || IsArray(block, name); });
-  }
-  std::vector<std::string> reads;
-  std::vector<std::string> writes;
-};
-
 constexpr std::string_view kRecurrent = "recurrent";
-
-// What is known of the blocks within blocks, by their index. All of it stays true.
-struct Findings {
-  std::map<int32_t, Names> influenced;  // variables that depend on a parameter
-  std::map<int32_t, Names> given;       // those that a step is given a gradient of
-};
-
-// Whether `op` has `name` in inputs of which the dims, dtype and LoD alone are read, and in no others: nothing it makes
-// depends on the elements.
-bool ReadsNoElements(const OpDesc& op, const std::string& name) {
-  const OpInfo& info = OpRegistry::Get(op.type);
-  bool has_it = false;
-  for (const auto& [slot, names] : op.inputs) {
-    if (Contains(names, name)) {
-      const SlotInfo* input = info.FindInput(slot);
-      if (input == nullptr || !input->shape_only) {
-        return false;
-      }
-      has_it = true;
-    }
-  }
-  return has_it;
-}
-
-// Adds to `names`, which depend on a parameter, those that operator `op` makes depend on it. Returns whether `op` reads
-// one of them.
-bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names, Findings* findings) {
-  const Access access(block, op);
-  if (std::none_of(access.reads.begin(), access.reads.end(),
-                   [&](const auto& name) { return names->contains(name) && !ReadsNoElements(op, name); })) {
-    return false;
-  }
-  const BlockDesc* inner = InnerBlock(block, op);
-  if (inner == nullptr) {
-    for (const std::string& name : access.writes) {
-      if (CarriesGradient(block, no_grad, name)) {
-        names->insert(name);
-      }
-    }
-    return true;
-  }
-  Names& within = findings->influenced[inner->index()];
-  std::copy_if(names->begin(), names->end(), std::inserter(within, within.end()),
-               [inner](const auto& name) { return !inner->HasLocalVar(name); });
-  for (size_t before = 0; before != within.size();) {
-    before = within.size();
-    for (const auto& inner_op : inner->ops()) {
-      PassInfluenceOn(*inner, *inner_op, no_grad, &within, findings);
-    }
-  }
-  std::copy_if(within.begin(), within.end(), std::inserter(*names, names->end()),
-               [inner](const auto& name) { return !inner->HasLocalVar(name); });
-  return true;
-}
 
 class BlockPass;
 
@@ -192,7 +86,7 @@ class BlockPass {
   void Plan(const Names& given);
 
   // Whether the gradient of what `name` is before the first operator gets contributions.
-  bool Makes(const std::string& name) const { return contributions_.contains(Key(name, 0)); }
+  bool Makes(const std::string& name) const { return contributions_.contains(values_.Key(name, 0)); }
   // The variables of the blocks around this one of which that is true.
   Names MadeOutside() const;
 
@@ -203,7 +97,7 @@ class BlockPass {
   // The variable in `to` with the gradient of the last version of `name`, which the operator that runs `to` gives it.
   std::string DeclareGiven(const std::string& name);
   // The variable with the gradient of what `name` was before the first operator. Only if Makes(name).
-  std::string Made(const std::string& name) { return Total(Key(name, 0)); }
+  std::string Made(const std::string& name) { return Total(values_.Key(name, 0)); }
 
   // For the root block. Whether the gradient of `name` gets contributions. Throws InvalidArgument if `name` is
   // overwritten after it has contributed, since it would not be clear which value the gradient belongs to.
@@ -213,19 +107,6 @@ class BlockPass {
   bool GradientNameIsTaken(const std::string& suffix) const;
 
  private:
-  struct Save {
-    size_t position;  // in the block: it is inserted before this operator
-    std::string from;
-    std::string to;
-  };
-
-  size_t Version(const std::string& name, size_t index, bool after) const;
-  size_t LastVersion(const std::string& name) const { return Version(name, end_, false); }
-  std::string Key(const std::string& name, size_t version) const;
-  std::string KeyBefore(const std::string& name, size_t index) const { return Key(name, Version(name, index, false)); }
-  std::string KeyAfter(const std::string& name, size_t index) const { return Key(name, Version(name, index, true)); }
-  bool Stays(const std::string& name, size_t index) const;
-  std::string ValueOf(const std::string& name, size_t index, bool after);
   void PlanOperator(size_t index);
   void PlanGradient(size_t index, OpDesc gradient);
   void PlanBlock(size_t index, const BlockDesc& inner);
@@ -236,7 +117,6 @@ class BlockPass {
   std::string Partial(const std::string& gradient, size_t i) const {
     return gradient + "@RENAME@" + std::to_string(i) + suffix_;
   }
-  static std::string NameOf(const std::string& key) { return key.substr(0, key.find("@VERSION@")); }
   std::string NextOutput(const std::string& key);
   void Declare(const std::string& name, const std::string& like);
   void EmitSum(const std::string& key);
@@ -250,13 +130,10 @@ class BlockPass {
   const Names& no_grad_;
   Names influenced_;  // variables that depend on a parameter, parameters included
   Findings* const findings_;
-  const BlockPass* const outer_;
-  const size_t outer_index_;
-  std::map<std::string, std::vector<size_t>> writers_;  // which operators write a variable, those after `end` included
-  std::vector<bool> depends_;                           // whether an operator reads what is influenced
+  const bool is_step_;  // whether an operator runs the block, perhaps many times
+  ValueVersions values_;
+  std::vector<bool> depends_;  // whether an operator reads what is influenced
   std::vector<Step> steps_;
-  std::map<std::string, std::string> saved_;  // key → variable
-  std::vector<Save> saves_;
   Names made_up_;                                // by gradient makers, for their own use
   std::map<std::string, size_t> contributions_;  // key → how many operators contribute to its gradient
 
@@ -272,28 +149,15 @@ BlockPass::BlockPass(BlockDesc& block, size_t end, const Names& no_grad, const N
       end_(end),
       no_grad_(no_grad),
       findings_(findings),
-      outer_(outer),
-      outer_index_(outer_index),
+      is_step_(outer != nullptr),
+      values_(block, end, outer == nullptr ? nullptr : &outer->values_, outer_index),
       depends_(end) {
   std::copy_if(influenced.begin(), influenced.end(), std::inserter(influenced_, influenced_.end()),
                [&](const auto& name) { return outer == nullptr || !block.HasLocalVar(name); });
-  for (size_t i = 0; i < block_.ops().size(); ++i) {
-    if (IsUpdate(*block_.ops()[i])) {
-      continue;
-    }
-    const Access access(block_, *block_.ops()[i]);
-    for (const std::string& name : access.writes) {
-      std::vector<size_t>& indices = writers_[name];
-      if (indices.empty() || indices.back() != i) {
-        indices.push_back(i);
-      }
-    }
-  }
 }
 
 void BlockPass::PropagateInfluence(const Names& own) {
-  const bool repeats = outer_ != nullptr;
-  if (repeats) {
+  if (is_step_) {
     const Names& known = findings_->influenced[block_.index()];
     influenced_.insert(known.begin(), known.end());
     influenced_.insert(own.begin(), own.end());
@@ -304,62 +168,13 @@ void BlockPass::PropagateInfluence(const Names& own) {
       depends_[i] =
           !IsUpdate(*block_.ops()[i]) && PassInfluenceOn(block_, *block_.ops()[i], no_grad_, &influenced_, findings_);
     }
-    if (!repeats) {
+    if (!is_step_) {
       return;
     }
   }
-  if (repeats) {
+  if (is_step_) {
     findings_->influenced[block_.index()] = influenced_;
   }
-}
-
-size_t BlockPass::Version(const std::string& name, size_t index, bool after) const {
-  const auto it = writers_.find(name);
-  if (it == writers_.end()) {
-    return 0;
-  }
-  const auto& indices = it->second;
-  const auto end = after ? std::upper_bound(indices.begin(), indices.end(), index)
-                         : std::lower_bound(indices.begin(), indices.end(), index);
-  return static_cast<size_t>(end - indices.begin());
-}
-
-std::string BlockPass::Key(const std::string& name, size_t version) const {
-  return IsArray(block_, name) || version == LastVersion(name) ? name : name + "@VERSION@" + std::to_string(version);
-}
-
-// Whether what `name` is after operator `index` will be there when the gradient is computed.
-bool BlockPass::Stays(const std::string& name, size_t index) const {
-  const auto it = writers_.find(name);
-  if (block_.HasLocalVar(name)) {
-    return it == writers_.end() || it->second.back() <= index;
-  }
-  return it == writers_.end() && outer_ != nullptr && outer_->Stays(name, outer_index_);
-}
-
-// The variable that holds, when the gradient is computed, what `name` is before or after operator `index`.
-std::string BlockPass::ValueOf(const std::string& name, size_t index, bool after) {
-  const VarDesc* var = block_.FindVar(name);
-  if (var == nullptr || var->kind != VarKind::kLoDTensor) {
-    return name;
-  }
-  const size_t version = Version(name, index, after);
-  const auto writers = writers_.find(name);
-  const bool is_last = writers == writers_.end() || version == writers->second.size();
-  if (is_last && Stays(name, index)) {
-    return name;
-  }
-  HR_ENFORCE(!var->persistable, InvalidArgument, "the gradient of '", block_.ops()[index]->type, "' needs '", name,
-             "', which ", is_last ? "a later operator" : StrCat("'", block_.ops()[writers->second.back()]->type, "'"),
-             " overwrites; append that one behind this backward pass");
-  const auto [saved, is_new] = saved_.try_emplace(name + "@VERSION@" + std::to_string(version));
-  if (is_new) {
-    for (size_t i = 0; saved->second.empty() || block_.FindVar(saved->second) != nullptr; ++i) {
-      saved->second = StrCat(name, "@SAVED@", version, i == 0 ? std::string() : StrCat("@", i));
-    }
-    saves_.push_back({index + (after ? 1 : 0), name, saved->second});
-  }
-  return saved->second;
 }
 
 void BlockPass::Plan(const Names& given) {
@@ -379,7 +194,7 @@ void BlockPass::PlanOperator(size_t index) {
   Step first;
   bool has_gradient = false;
   for (const std::string& name : Names(access.writes.begin(), access.writes.end())) {
-    const std::string key = KeyAfter(name, index);
+    const std::string key = values_.KeyAfter(name, index);
     const auto it = contributions_.find(key);
     if (it != contributions_.end()) {
       has_gradient = true;
@@ -417,7 +232,7 @@ void BlockPass::PlanOperator(size_t index) {
 
 // One more operator contributes to the gradient of what `name` is before operator `index`.
 void BlockPass::Contribute(const std::string& name, size_t index) {
-  size_t& count = contributions_[KeyBefore(name, index)];
+  size_t& count = contributions_[values_.KeyBefore(name, index)];
   count = IsArray(block_, name) ? 1 : count + 1;
 }
 
@@ -450,10 +265,10 @@ void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
         continue;
       }
       if (it == output_gradients.end() && !made_up_.contains(name)) {
-        name = ValueOf(name, index, Contains(op_outputs, name) && !Contains(op.Input(slot), name));
+        name = values_.SavedValue(name, index, Contains(op_outputs, name) && !Contains(op.Input(slot), name));
       } else if (it == output_gradients.end()) {
         step.renamed_inputs.emplace(name, "");
-      } else if (const std::string key = KeyAfter(it->second, index);
+      } else if (const std::string key = values_.KeyAfter(it->second, index);
                  contributions_.contains(key) || (IsArray(block_, it->second) && influenced_.contains(it->second))) {
         step.renamed_inputs.emplace(name, key);
       } else {
@@ -477,7 +292,7 @@ void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
         step.renamed_outputs.emplace(name, "");
       } else if (influenced_.contains(it->second)) {
         contributes.push_back(it->second);
-        step.renamed_outputs.emplace(name, KeyBefore(it->second, index));
+        step.renamed_outputs.emplace(name, values_.KeyBefore(it->second, index));
       } else {
         name = kEmptyVarName;
       }
@@ -507,7 +322,7 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   const Names writes(access.writes.begin(), access.writes.end());
   Names given;
   std::copy_if(writes.begin(), writes.end(), std::inserter(given, given.end()),
-               [&](const auto& name) { return contributions_.contains(KeyAfter(name, index)); });
+               [&](const auto& name) { return contributions_.contains(values_.KeyAfter(name, index)); });
   const Names given_from_outside = given;
   BlockDesc& block = block_.program().block(static_cast<size_t>(inner.index()));
   Step step;
@@ -535,9 +350,9 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
     const bool from_outside = given_from_outside.contains(name) || is_array;
     // Where the gradient is missing it is a zero like the value.
     const bool needs_value = !is_array && !(from_outside && made.contains(name));
-    const std::string key = KeyAfter(name, index);
+    const std::string key = values_.KeyAfter(name, index);
     step.given.push_back(name);
-    gradient.inputs[slots.writes].push_back(needs_value ? ValueOf(name, index, true) : name);
+    gradient.inputs[slots.writes].push_back(needs_value ? values_.SavedValue(name, index, true) : name);
     gradient.inputs[GradVarName(slots.writes)].push_back(from_outside ? GradVarName(name) : std::string(kEmptyVarName));
     step.renamed_inputs.emplace(GradVarName(name), key);
   }
@@ -546,10 +361,10 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   for (const std::string& name : reads) {
     const auto place = std::find(step.given.begin(), step.given.end(), name);
     const bool is_carried = place != step.given.end();
-    const std::string key = KeyBefore(name, index);
+    const std::string key = values_.KeyBefore(name, index);
     step.made.push_back(name);
     carried.push_back(is_carried ? static_cast<int32_t>(place - step.given.begin()) : -1);
-    gradient.inputs[slots.reads].push_back(is_carried ? name : ValueOf(name, index, false));
+    gradient.inputs[slots.reads].push_back(is_carried ? name : values_.SavedValue(name, index, false));
     gradient.outputs[GradVarName(slots.reads)].push_back(GradVarName(name));
     step.renamed_outputs.emplace(GradVarName(name), key);
     Contribute(name, index);
@@ -581,7 +396,7 @@ void BlockPass::PlanRecurrent(size_t index) {
                [this](const auto& name) { return influenced_.contains(name); });
   Names given;
   std::copy_if(outputs.begin(), outputs.end(), std::inserter(given, given.end()),
-               [&](const auto& name) { return contributions_.contains(KeyAfter(name, index)); });
+               [&](const auto& name) { return contributions_.contains(values_.KeyAfter(name, index)); });
   for (size_t i = 0; i < initial.size(); ++i) {
     if (influenced_.contains(initial[i])) {
       own.insert(ex_states[i]);
@@ -609,7 +424,7 @@ void BlockPass::PlanRecurrent(size_t index) {
                         const std::string& name) {
     step.made_lists[list].push_back(name);
     gradient.outputs[slot].push_back(GradVarName(outer));
-    step.renamed_outputs.emplace(GradVarName(outer), KeyBefore(outer, index));
+    step.renamed_outputs.emplace(GradVarName(outer), values_.KeyBefore(outer, index));
     Contribute(outer, index);
   };
   for (const std::string& name : Names(inputs.begin(), inputs.end())) {
@@ -633,7 +448,7 @@ void BlockPass::PlanRecurrent(size_t index) {
   }
   gradient.attrs["states"] = carried;
   for (const std::string& name : Names(outputs.begin(), outputs.end())) {
-    const std::string key = KeyAfter(name, index);
+    const std::string key = values_.KeyAfter(name, index);
     if (contributions_.contains(key)) {
       step.given_lists["given_outputs"].push_back(name);
       gradient.inputs["outputs@GRAD"].push_back(GradVarName(name));
@@ -652,8 +467,8 @@ void BlockPass::PlanRecurrent(size_t index) {
 Names BlockPass::MadeOutside() const {
   Names names;
   for (const auto& [key, count] : contributions_) {
-    const std::string name = NameOf(key);
-    if (!block_.HasLocalVar(name) && key == Key(name, 0)) {
+    const std::string name = ValueVersions::NameOf(key);
+    if (!block_.HasLocalVar(name) && key == values_.Key(name, 0)) {
       names.insert(name);
     }
   }
@@ -661,9 +476,9 @@ Names BlockPass::MadeOutside() const {
 }
 
 bool BlockPass::Reaches(const std::string& name) const {
-  for (size_t version = 0; version < LastVersion(name); ++version) {
-    HR_ENFORCE(!contributions_.contains(Key(name, version)), InvalidArgument, "'", name,
-               "' is used and then overwritten by '", block_.ops()[writers_.at(name)[version]]->type,
+  for (size_t version = 0; version < values_.LastVersion(name); ++version) {
+    HR_ENFORCE(!contributions_.contains(values_.Key(name, version)), InvalidArgument, "'", name,
+               "' is used and then overwritten by '", block_.ops()[values_.Writer(name, version + 1)]->type,
                "' on the way from the parameters to the loss; give the result a variable of its own");
   }
   return contributions_.contains(name);
@@ -697,20 +512,7 @@ void BlockPass::FinishForward() {
     }
     step.op.inputs[slot] = block_.ops()[step.index]->Output(slot);
   }
-  std::sort(saves_.begin(), saves_.end(), [](const Save& a, const Save& b) {
-    return a.position != b.position ? a.position > b.position : a.to < b.to;
-  });
-  for (const Save& save : saves_) {
-    VarDesc& var = block_.Var(save.to);
-    var.tensor = block_.GetVar(save.from).tensor;
-    var.stop_gradient = true;
-    OpDesc assign;
-    assign.type = "assign";
-    assign.inputs["X"] = {save.from};
-    assign.outputs["Out"] = {save.to};
-    assign.attrs[std::string(kOpRoleAttr)] = int32_t{kRoleBackward};
-    block_.InsertOp(save.position, std::move(assign));
-  }
+  values_.InsertSaves();
 }
 
 void BlockPass::Declare(const std::string& name, const std::string& like) {
@@ -738,7 +540,7 @@ void BlockPass::EmitSum(const std::string& key) {
     sum.inputs["X"].push_back(Partial(gradient, i));
   }
   sum.outputs["Out"] = {Unique(gradient)};
-  Declare(Unique(gradient), NameOf(key));
+  Declare(Unique(gradient), ValueVersions::NameOf(key));
   AppendBackwardOp(to_, std::move(sum));
   summed_.insert(key);
 }
@@ -779,7 +581,7 @@ void BlockPass::EmitStep(const Step& step) {
       const auto it = step.renamed_inputs.find(name);
       if (it != step.renamed_inputs.end()) {
         name = Unique(it->second.empty() ? name : GradVarName(it->second));
-        Declare(name, NameOf(it->second));  // the gradient of an array that no operator has written yet
+        Declare(name, ValueVersions::NameOf(it->second));  // the gradient of an array that no operator has written yet
       }
     }
   }
@@ -790,7 +592,7 @@ void BlockPass::EmitStep(const Step& step) {
       }
       const std::string& key = step.renamed_outputs.at(name);
       name = key.empty() ? Unique(name) : NextOutput(key);
-      Declare(name, NameOf(key));
+      Declare(name, ValueVersions::NameOf(key));
     }
   }
   if (step.op.type == "recurrent_grad") {

@@ -1,0 +1,16 @@
+// Attributes of Fluid's operators that change no result: programs that Fluid has saved have them, and operators need
+// not declare them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "framework/attribute.h"
+
+namespace headrace {
+
+// Whether operator `type`, which does not declare attribute `name`, computes what `value` asks for all the same. Throws
+// Unimplemented if `name` is known, but not that value. Thread-safe.
+bool IsNeutralFluidAttr(std::string_view type, const std::string& name, const Attribute& value);
+
+}  // namespace headrace
