@@ -11,8 +11,8 @@
 // is planned: sets only grow, so a block is planned once for each block around it and for each addition, not twice for
 // each level.
 //
-// The block of `recurrent` has variables of its own for what goes in and out, with the names of those outside; see
-// operators/recurrent/recurrent_op.cc.
+// A block may have variables of its own for what goes in and out; then the operator says how the gradients of its steps
+// become its own (StepsGradient), as `recurrent` does.
 //
 // The gradient operators of a loss whose backward pass is appended behind the updates of another one read the
 // parameters as these have left them, as in Fluid.
@@ -46,8 +46,6 @@ void AppendBackwardOp(BlockDesc* to, OpDesc op, int32_t role = kRoleBackward) {
   to->AppendOp(std::move(op));
 }
 
-constexpr std::string_view kRecurrent = "recurrent";
-
 class BlockPass;
 
 // A gradient operator that will be appended.
@@ -58,15 +56,13 @@ struct Step {
   // → "". In place, the gradients of an input and an output have one name.
   std::map<std::string, std::string> renamed_inputs;
   std::map<std::string, std::string> renamed_outputs;
-  // Of an operator with a block: its place, how the steps are differentiated, and what they are given and make, in the
-  // order of the slots.
+  // Of an operator with a block: its place, how its steps are differentiated, the slot of their scopes, and by
+  // attribute of `op` the variables in the block whose gradients a step is given and makes.
   size_t index = 0;
   std::shared_ptr<BlockPass> inner;
-  std::vector<std::string> given;
-  std::vector<std::string> made;
-  // Of `recurrent`, by attribute of its gradient operator: names in the block whose gradients a step is given or makes.
-  std::map<std::string, std::vector<std::string>> given_lists;
-  std::map<std::string, std::vector<std::string>> made_lists;
+  std::string scopes;
+  std::map<std::string, std::vector<std::string>> given;
+  std::map<std::string, StepsGradient::Made> made;
 };
 
 // Plans the gradient of one block and then appends it.
@@ -107,10 +103,12 @@ class BlockPass {
   bool GradientNameIsTaken(const std::string& suffix) const;
 
  private:
+  class Steps;
+
   void PlanOperator(size_t index);
   void PlanGradient(size_t index, OpDesc gradient);
   void PlanBlock(size_t index, const BlockDesc& inner);
-  void PlanRecurrent(size_t index);
+  void PlanSteps(size_t index, const StepsGradientMaker& maker);
   void Contribute(const std::string& name, size_t index);
 
   std::string Unique(const std::string& gradient) const { return gradient + suffix_; }
@@ -121,8 +119,7 @@ class BlockPass {
   void Declare(const std::string& name, const std::string& like);
   void EmitSum(const std::string& key);
   void EmitStep(const Step& step);
-  void EmitBlock(const Step& step, OpDesc op);
-  void EmitRecurrent(const Step& step, OpDesc op);
+  void EmitSteps(const Step& step, OpDesc op);
   BlockDesc& StartEmitting(BlockDesc* to, const std::string& suffix);
 
   BlockDesc& block_;
@@ -208,14 +205,13 @@ void BlockPass::PlanOperator(size_t index) {
   }
   const OpInfo& info = OpRegistry::Get(op.type);
   const BlockDesc* inner = InnerBlock(block_, op);
-  const bool is_recurrent = op.type == kRecurrent;
-  HR_ENFORCE(info.gradient != nullptr || inner != nullptr || is_recurrent, Unimplemented, "operator '", op.type,
+  HR_ENFORCE(info.gradient != nullptr || inner != nullptr || info.steps_gradient, Unimplemented, "operator '", op.type,
              "' is on the way from the parameters to the loss, but has no gradient (let no gradient pass there: give "
              "what it reads stop_gradient): ",
              op.ToString());
   steps_.push_back(std::move(first));
-  if (is_recurrent) {
-    PlanRecurrent(index);
+  if (info.steps_gradient) {
+    PlanSteps(index, info.steps_gradient);
     return;
   }
   if (inner != nullptr) {
@@ -345,13 +341,16 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   OpDesc& gradient = step.op;
   gradient.type = op.type + "_grad";
   std::vector<int32_t> carried;
+  std::vector<std::string>& step_given = step.given["given"];
+  StepsGradient::Made& step_made = step.made["made"];
+  step_made.slot = GradVarName(slots.reads);
   for (const std::string& name : given) {
     const bool is_array = IsArray(block_, name);
     const bool from_outside = given_from_outside.contains(name) || is_array;
     // Where the gradient is missing it is a zero like the value.
     const bool needs_value = !is_array && !(from_outside && made.contains(name));
     const std::string key = values_.KeyAfter(name, index);
-    step.given.push_back(name);
+    step_given.push_back(name);
     gradient.inputs[slots.writes].push_back(needs_value ? values_.SavedValue(name, index, true) : name);
     gradient.inputs[GradVarName(slots.writes)].push_back(from_outside ? GradVarName(name) : std::string(kEmptyVarName));
     step.renamed_inputs.emplace(GradVarName(name), key);
@@ -359,11 +358,11 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   Names reads = made;
   reads.insert(given.begin(), given.end());
   for (const std::string& name : reads) {
-    const auto place = std::find(step.given.begin(), step.given.end(), name);
-    const bool is_carried = place != step.given.end();
+    const auto place = std::find(step_given.begin(), step_given.end(), name);
+    const bool is_carried = place != step_given.end();
     const std::string key = values_.KeyBefore(name, index);
-    step.made.push_back(name);
-    carried.push_back(is_carried ? static_cast<int32_t>(place - step.given.begin()) : -1);
+    step_made.names.push_back(name);
+    carried.push_back(is_carried ? static_cast<int32_t>(place - step_given.begin()) : -1);
     gradient.inputs[slots.reads].push_back(is_carried ? name : values_.SavedValue(name, index, false));
     gradient.outputs[GradVarName(slots.reads)].push_back(GradVarName(name));
     step.renamed_outputs.emplace(GradVarName(name), key);
@@ -371,97 +370,79 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   }
   gradient.attrs["carried"] = carried;
   step.index = index;
+  step.scopes = slots.scopes;
   steps_.push_back(std::move(step));
 }
 
-// The operator's own slots say what goes from step to step, by names in the block.
-void BlockPass::PlanRecurrent(size_t index) {
+// What the maker of the gradient sees of the steps that operator `index` runs.
+class BlockPass::Steps : public DifferentiatedSteps {
+ public:
+  Steps(BlockPass& pass, BlockDesc& block, size_t index) : pass_(pass), block_(block), index_(index) {}
+
+  bool IsInfluenced(const std::string& name) const override { return pass_.influenced_.contains(name); }
+  bool HasGradient(const std::string& name) const override {
+    return pass_.contributions_.contains(pass_.values_.KeyAfter(name, index_));
+  }
+  void Plan(const Names& own, const Names& given) override {
+    inner_ = std::make_shared<BlockPass>(block_, block_.ops().size(), pass_.no_grad_, pass_.influenced_,
+                                         pass_.findings_, &pass_, index_);
+    inner_->PropagateInfluence(own);
+    inner_->Plan(given);
+  }
+  bool IsInfluencedWithin(const std::string& name) const override { return Planned().IsInfluenced(name); }
+  bool Makes(const std::string& name) const override { return Planned().Makes(name); }
+  Names MadeOutside() const override { return Planned().MadeOutside(); }
+
+  std::shared_ptr<BlockPass> Take() {
+    Planned();
+    return std::move(inner_);
+  }
+
+ private:
+  const BlockPass& Planned() const {
+    HR_ENFORCE(inner_ != nullptr, FailedPrecondition, "the gradient of a step has not been planned yet");
+    return *inner_;
+  }
+
+  BlockPass& pass_;
+  BlockDesc& block_;
+  const size_t index_;
+  std::shared_ptr<BlockPass> inner_;
+};
+
+void BlockPass::PlanSteps(size_t index, const StepsGradientMaker& maker) {
   const OpDesc& op = *block_.ops()[index];
-  HR_ENFORCE(op.Attr<bool>("is_train"), InvalidArgument,
-             "operator 'recurrent' is on the way from the parameters to the loss, but does not have is_train and so "
-             "keeps nothing to compute a gradient from");
-  const auto& inputs = op.Input("inputs");
-  const auto& initial = op.Input("initial_states");
-  const auto& outputs = op.Output("outputs");
-  const auto& ex_states = op.Attr<std::vector<std::string>>("ex_states");
-  const auto& states = op.Attr<std::vector<std::string>>("states");
-  HR_ENFORCE(ex_states.size() == states.size() && ex_states.size() == initial.size(), InvalidArgument,
-             "operator 'recurrent': ex_states, states and initial_states belong together, but there are ",
-             ex_states.size(), ", ", states.size(), " and ", initial.size());
   BlockDesc& block = block_.program().block(static_cast<size_t>(op.Attr<BlockRef>("sub_block").index));
   HR_ENFORCE(block.parent() == block_.index(), InvalidArgument, "block ", block.index(), " lies within block ",
              block.parent(), "; an operator of block ", block_.index(), " cannot run it");
-  Names own;
-  std::copy_if(inputs.begin(), inputs.end(), std::inserter(own, own.end()),
-               [this](const auto& name) { return influenced_.contains(name); });
-  Names given;
-  std::copy_if(outputs.begin(), outputs.end(), std::inserter(given, given.end()),
-               [&](const auto& name) { return contributions_.contains(values_.KeyAfter(name, index)); });
-  for (size_t i = 0; i < initial.size(); ++i) {
-    if (influenced_.contains(initial[i])) {
-      own.insert(ex_states[i]);
-    }
+  Steps steps(*this, block, index);
+  StepsGradient gradient = maker(op, steps);
+  if (gradient.op.outputs.empty()) {
+    return;
   }
   Step step;
-  for (size_t before = 0; step.inner == nullptr || before != own.size() + given.size();) {
-    before = own.size() + given.size();
-    step.inner = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
-    step.inner->PropagateInfluence(own);
-    step.inner->Plan(given);
-    for (size_t i = 0; i < states.size(); ++i) {
-      if (step.inner->IsInfluenced(states[i])) {
-        own.insert(ex_states[i]);
+  step.op = std::move(gradient.op);
+  for (auto& [slot, names] : step.op.inputs) {
+    for (std::string& name : names) {
+      step.renamed_inputs.emplace(GradVarName(name), values_.KeyAfter(name, index));
+      name = GradVarName(name);
+    }
+  }
+  for (auto& [slot, names] : step.op.outputs) {
+    for (std::string& name : names) {
+      if (name != kEmptyVarName) {
+        step.renamed_outputs.emplace(GradVarName(name), values_.KeyBefore(name, index));
+        Contribute(name, index);
+        name = GradVarName(name);
       }
-      if (step.inner->IsInfluenced(ex_states[i]) && step.inner->Makes(ex_states[i])) {
-        given.insert(states[i]);
-      }
     }
-  }
-  OpDesc& gradient = step.op;
-  gradient.type = "recurrent_grad";
-  gradient.attrs["reverse"] = op.Attr<bool>("reverse");
-  const auto make = [&](const std::string& slot, const std::string& list, const std::string& outer,
-                        const std::string& name) {
-    step.made_lists[list].push_back(name);
-    gradient.outputs[slot].push_back(GradVarName(outer));
-    step.renamed_outputs.emplace(GradVarName(outer), values_.KeyBefore(outer, index));
-    Contribute(outer, index);
-  };
-  for (const std::string& name : Names(inputs.begin(), inputs.end())) {
-    if (influenced_.contains(name) && step.inner->Makes(name)) {
-      make("inputs@GRAD", "made_inputs", name, name);
-    }
-  }
-  std::vector<std::string> carried;
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (!step.inner->IsInfluenced(ex_states[i]) || !step.inner->Makes(ex_states[i])) {
-      continue;
-    }
-    carried.push_back(states[i]);
-    step.given_lists["given_states"].push_back(states[i]);
-    if (influenced_.contains(initial[i])) {
-      make("initial_states@GRAD", "made_states", initial[i], ex_states[i]);
-    } else {
-      step.made_lists["made_states"].push_back(ex_states[i]);
-      gradient.outputs["initial_states@GRAD"].emplace_back(kEmptyVarName);
-    }
-  }
-  gradient.attrs["states"] = carried;
-  for (const std::string& name : Names(outputs.begin(), outputs.end())) {
-    const std::string key = values_.KeyAfter(name, index);
-    if (contributions_.contains(key)) {
-      step.given_lists["given_outputs"].push_back(name);
-      gradient.inputs["outputs@GRAD"].push_back(GradVarName(name));
-      step.renamed_inputs.emplace(GradVarName(name), key);
-    }
-  }
-  for (const std::string& name : step.inner->MadeOutside()) {
-    make("parameters@GRAD", "made_parameters", name, name);
   }
   step.index = index;
-  if (!gradient.outputs.empty()) {
-    steps_.push_back(std::move(step));
-  }
+  step.inner = steps.Take();
+  step.scopes = std::move(gradient.scopes);
+  step.given = std::move(gradient.given);
+  step.made = std::move(gradient.made);
+  steps_.push_back(std::move(step));
 }
 
 Names BlockPass::MadeOutside() const {
@@ -498,8 +479,7 @@ void BlockPass::FinishForward() {
       continue;
     }
     const OpDesc& op = *block_.ops()[step.index];
-    const auto& slots = OpRegistry::Get(op.type).block_gradient;
-    const std::string slot = slots.has_value() ? slots->scopes : "step_scopes";
+    const std::string& slot = step.scopes;
     if (op.Output(slot).empty()) {
       std::string scopes;
       for (size_t i = 0; scopes.empty() || block_.FindVar(scopes) != nullptr; ++i) {
@@ -595,10 +575,8 @@ void BlockPass::EmitStep(const Step& step) {
       Declare(name, ValueVersions::NameOf(key));
     }
   }
-  if (step.op.type == "recurrent_grad") {
-    EmitRecurrent(step, std::move(op));
-  } else if (step.inner != nullptr) {
-    EmitBlock(step, std::move(op));
+  if (step.inner != nullptr) {
+    EmitSteps(step, std::move(op));
   } else {
     AppendBackwardOp(to_, std::move(op));
   }
@@ -612,11 +590,11 @@ BlockDesc& BlockPass::StartEmitting(BlockDesc* to, const std::string& suffix) {
   return *to_;
 }
 
-void BlockPass::EmitRecurrent(const Step& step, OpDesc op) {
+void BlockPass::EmitSteps(const Step& step, OpDesc op) {
   BlockPass& inner = *step.inner;
   BlockDesc& block = inner.StartEmitting(to_, suffix_);
-  std::map<std::string, std::string> given;  // a variable may be an output and a state
-  for (const auto& [list, names] : step.given_lists) {
+  std::map<std::string, std::string> given;  // a variable may be given twice, as an output and a state, say
+  for (const auto& [attr, names] : step.given) {
     std::vector<std::string> variables;
     for (const std::string& name : names) {
       const auto [variable, is_new] = given.try_emplace(name);
@@ -625,41 +603,21 @@ void BlockPass::EmitRecurrent(const Step& step, OpDesc op) {
       }
       variables.push_back(variable->second);
     }
-    op.attrs[list] = variables;
+    op.attrs[attr] = variables;
   }
   inner.Emit(&block, suffix_);
-  for (const auto& [list, names] : step.made_lists) {
+  for (const auto& [attr, made] : step.made) {
     std::vector<std::string> variables;
-    for (const std::string& name : names) {
-      variables.push_back(inner.Made(name));
-      if (list == "made_parameters" && block.GetVar(variables.back()).kind == VarKind::kSelectedRows) {
-        to_->MutableVar(op.outputs.at("parameters@GRAD")[variables.size() - 1]).kind = VarKind::kSelectedRows;
+    for (size_t i = 0; i < made.names.size(); ++i) {
+      variables.push_back(inner.Makes(made.names[i]) ? inner.Made(made.names[i]) : std::string(kEmptyVarName));
+      const std::string& gradient = op.outputs.at(made.slot)[i];
+      if (variables.back() != kEmptyVarName && gradient != kEmptyVarName &&
+          block.GetVar(variables.back()).kind == VarKind::kSelectedRows) {
+        to_->MutableVar(gradient).kind = VarKind::kSelectedRows;
       }
     }
-    op.attrs[list] = variables;
+    op.attrs[attr] = variables;
   }
-  op.attrs["sub_block"] = BlockRef{block.index()};
-  AppendBackwardOp(to_, std::move(op));
-}
-
-void BlockPass::EmitBlock(const Step& step, OpDesc op) {
-  BlockPass& inner = *step.inner;
-  BlockDesc& block = inner.StartEmitting(to_, suffix_);
-  std::vector<std::string> given;
-  for (const std::string& name : step.given) {
-    given.push_back(inner.DeclareGiven(name));
-  }
-  inner.Emit(&block, suffix_);
-  std::vector<std::string> made;
-  const std::vector<std::string>& sums = op.outputs.begin()->second;
-  for (size_t i = 0; i < step.made.size(); ++i) {
-    made.push_back(inner.Makes(step.made[i]) ? inner.Made(step.made[i]) : std::string(kEmptyVarName));
-    if (made.back() != kEmptyVarName && block.GetVar(made.back()).kind == VarKind::kSelectedRows) {
-      to_->MutableVar(sums[i]).kind = VarKind::kSelectedRows;
-    }
-  }
-  op.attrs["given"] = given;
-  op.attrs["made"] = made;
   op.attrs["sub_block"] = BlockRef{block.index()};
   AppendBackwardOp(to_, std::move(op));
 }

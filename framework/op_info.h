@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,42 @@ struct BlockGradient {
   std::string scopes;  // output slot of the StepScopes
 };
 
+// The steps of an operator that runs a block, as what plans their gradient sees them. Backward.cc has it.
+class DifferentiatedSteps {
+ public:
+  virtual ~DifferentiatedSteps() = default;
+  // Outside of the block, of variables of the operator: whether one depends on a parameter; whether there is a gradient
+  // of what it is after the operator.
+  virtual bool IsInfluenced(const std::string& name) const = 0;
+  virtual bool HasGradient(const std::string& name) const = 0;
+  // Plans anew how a step computes, from the gradients of what it leaves in `given`, those of what it finds. `own` are
+  // variables of the block that depend on a parameter before its first operator. The following are of that plan.
+  virtual void Plan(const std::set<std::string>& own, const std::set<std::string>& given) = 0;
+  // Whether a variable of the block depends on a parameter, in any step.
+  virtual bool IsInfluencedWithin(const std::string& name) const = 0;
+  // Whether a step makes the gradient of what the variable is before its first operator.
+  virtual bool Makes(const std::string& name) const = 0;
+  // The variables of the blocks around this one of which that is true.
+  virtual std::set<std::string> MadeOutside() const = 0;
+};
+
+// How the gradients of steps become that of their operator. append_backward adds attribute "sub_block", the steps'
+// scopes and the attributes of `given` and `made`.
+struct StepsGradient {
+  // An output slot of the gradient operator: its gradients, in the order of those that a step makes.
+  struct Made {
+    std::string slot;
+    std::vector<std::string> names;  // of variables in the block
+  };
+  OpDesc op;           // the gradient operator. Where it has a gradient, the variable that this is the gradient of
+  std::string scopes;  // output slot of the StepScopes of the operator, and input slot of its gradient
+  // By attribute of `op` that tells the gradients' names in the block: the variables whose gradients a step is given.
+  std::map<std::string, std::vector<std::string>> given;
+  std::map<std::string, Made> made;  // and those whose gradients it makes
+};
+// Of an operator whose block has variables of its own for what goes in and out, so that BlockGradient does not fit.
+using StepsGradientMaker = std::function<StepsGradient(const OpDesc& op, DifferentiatedSteps& steps)>;
+
 struct OpInfo {
   std::string type;
   int32_t version = 0;  // raised by each change after which older programs would compute something else
@@ -82,6 +119,7 @@ struct OpInfo {
   OperatorFactory factory;       // makes an operator that is not a kernel, or not always
   GradientMaker gradient;        // empty: not differentiable, unless:
   std::optional<BlockGradient> block_gradient;
+  StepsGradientMaker steps_gradient;
   GradientMaker array_gradient;  // in place of `gradient`, if an output is an array
   bool reads_data = false;       // takes the next batch from a reader: the executor runs it before what changes state
 

@@ -95,8 +95,8 @@ struct AbiLayout {
     HEADRACE_ADD_LAYOUT(hash, InPlacePair, output, input);
     HEADRACE_ADD_LAYOUT(hash, OpDesc, type, inputs, outputs, attrs);
     HEADRACE_ADD_LAYOUT(hash, OpInfo, type, version, upgrade, comment, inputs, outputs, attrs, in_place, infer_shape,
-                        kernels, kernel_type_slot, kernel_type_attr, factory, gradient, block_gradient, array_gradient,
-                        reads_data);
+                        kernels, kernel_type_slot, kernel_type_attr, factory, gradient, block_gradient, steps_gradient,
+                        array_gradient, reads_data);
     HEADRACE_ADD_LAYOUT(hash, OperatorBase, desc_, attrs_, bindings_);
     HEADRACE_ADD_LAYOUT(hash, ProgramDesc, blocks_, revision_);
     HEADRACE_ADD_LAYOUT(hash, Scope, parent_, id_, revision_, mutex_, vars_, kids_);
@@ -104,6 +104,8 @@ struct AbiLayout {
     HEADRACE_ADD_LAYOUT(hash, ScopeBindings<ExecutionContext>::Entry, scope_id, scope_revision, binding);
     HEADRACE_ADD_LAYOUT(hash, SelectedRows, rows_, height_, value_);
     HEADRACE_ADD_LAYOUT(hash, SlotInfo, name, comment, duplicable, dispensable, selected_rows, shape_only);
+    HEADRACE_ADD_LAYOUT(hash, StepsGradient, op, scopes, given, made);
+    HEADRACE_ADD_LAYOUT(hash, StepsGradient::Made, slot, names);
     HEADRACE_ADD_LAYOUT(hash, Tensor, allocation_, dtype_, dims_, numel_, offset_);
     HEADRACE_ADD_LAYOUT(hash, TensorSpec, dims, dtype, lod_level);
     HEADRACE_ADD_LAYOUT(hash, ThreadPool::Block, function_, call_);

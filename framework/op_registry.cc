@@ -83,6 +83,10 @@ void CheckInfo(const OpInfo& info) {
                InvalidArgument, "operator '", info.type, "' is differentiated by its block, but lacks attribute ",
                "'sub_block' or one of the slots '", reads, "', '", writes, "' and '", scopes, "'");
   }
+  HR_ENFORCE(!info.steps_gradient || (info.gradient == nullptr && !info.block_gradient.has_value() &&
+                                      info.FindAttr("sub_block") != nullptr),
+             InvalidArgument, "operator '", info.type, "' is differentiated by its steps, but has another gradient as ",
+             "well, or no attribute 'sub_block'");
   HR_ENFORCE(info.kernels.size() <= 1 || !info.inputs.empty() || !info.kernel_type_attr.empty(), InvalidArgument,
              "operator '", info.type, "' has several kernels, but neither inputs nor an attribute to choose by");
 }
@@ -497,6 +501,11 @@ OpRegistrar&& OpRegistrar::ArrayGradient(GradientMaker maker) && {
 
 OpRegistrar&& OpRegistrar::GradientByBlock(BlockGradient slots) && {
   info_.block_gradient = std::move(slots);
+  return std::move(*this);
+}
+
+OpRegistrar&& OpRegistrar::GradientBySteps(StepsGradientMaker maker) && {
+  info_.steps_gradient = std::move(maker);
   return std::move(*this);
 }
 

@@ -129,6 +129,8 @@ class HEADRACE_API OpRegistrar {
   OpRegistrar&& ArrayGradient(GradientMaker maker) &&;
   // See headrace::BlockGradient.
   OpRegistrar&& GradientByBlock(BlockGradient slots) &&;
+  // See headrace::StepsGradient.
+  OpRegistrar&& GradientBySteps(StepsGradientMaker maker) &&;
   // See OpInfo::reads_data.
   OpRegistrar&& ReadsData() &&;
 

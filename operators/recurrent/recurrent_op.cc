@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -303,6 +305,84 @@ class RecurrentGradOp : public OperatorBase {
   ScopeBindings<Step> steps_;  // by the scope of the gradient block
 };
 
+// Which gradients a step is given and makes, by what the operator's slots and attributes say of the variables of the
+// block. What a step finds in ex_states depends on parameters if what it leaves in states does, and a step is given the
+// gradient of a state if a step makes that of the ex_state: both are found by planning until nothing is added.
+StepsGradient GradientOfSteps(const OpDesc& op, DifferentiatedSteps& steps) {
+  using Names = std::set<std::string>;
+  HR_ENFORCE(op.Attr<bool>("is_train"), InvalidArgument,
+             "operator 'recurrent' is on the way from the parameters to the loss, but does not have is_train and so "
+             "keeps nothing to compute a gradient from");
+  const Names inputs(op.Input("inputs").begin(), op.Input("inputs").end());
+  const Names outputs(op.Output("outputs").begin(), op.Output("outputs").end());
+  const auto& initial = op.Input("initial_states");
+  const auto& ex_states = op.Attr<std::vector<std::string>>("ex_states");
+  const auto& states = op.Attr<std::vector<std::string>>("states");
+  HR_ENFORCE(ex_states.size() == states.size() && ex_states.size() == initial.size(), InvalidArgument,
+             "operator 'recurrent': ex_states, states and initial_states belong together, but there are ",
+             ex_states.size(), ", ", states.size(), " and ", initial.size());
+  Names own;
+  std::copy_if(inputs.begin(), inputs.end(), std::inserter(own, own.end()),
+               [&](const auto& name) { return steps.IsInfluenced(name); });
+  for (size_t i = 0; i < initial.size(); ++i) {
+    if (steps.IsInfluenced(initial[i])) {
+      own.insert(ex_states[i]);
+    }
+  }
+  Names given;
+  std::copy_if(outputs.begin(), outputs.end(), std::inserter(given, given.end()),
+               [&](const auto& name) { return steps.HasGradient(name); });
+  for (bool is_first = true, has_grown = false; is_first || has_grown; is_first = false) {
+    const size_t before = own.size() + given.size();
+    steps.Plan(own, given);
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (steps.IsInfluencedWithin(states[i])) {
+        own.insert(ex_states[i]);
+      }
+      if (steps.IsInfluencedWithin(ex_states[i]) && steps.Makes(ex_states[i])) {
+        given.insert(states[i]);
+      }
+    }
+    has_grown = own.size() + given.size() != before;
+  }
+  StepsGradient gradient;
+  gradient.scopes = "step_scopes";
+  gradient.op.type = "recurrent_grad";
+  gradient.op.attrs["reverse"] = op.Attr<bool>("reverse");
+  const auto make = [&](const std::string& attr, const std::string& slot, const std::string& within,
+                        const std::string& outside) {
+    StepsGradient::Made& made = gradient.made[attr];
+    made.slot = slot;
+    made.names.push_back(within);
+    gradient.op.outputs[slot].push_back(outside);
+  };
+  for (const std::string& name : inputs) {
+    if (steps.IsInfluenced(name) && steps.Makes(name)) {
+      make("made_inputs", "inputs@GRAD", name, name);
+    }
+  }
+  std::vector<std::string> carried;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (steps.IsInfluencedWithin(ex_states[i]) && steps.Makes(ex_states[i])) {
+      carried.push_back(states[i]);
+      make("made_states", "initial_states@GRAD", ex_states[i],
+           steps.IsInfluenced(initial[i]) ? initial[i] : std::string(kEmptyVarName));
+    }
+  }
+  gradient.given["given_states"] = carried;
+  gradient.op.attrs["states"] = std::move(carried);
+  for (const std::string& name : outputs) {
+    if (steps.HasGradient(name)) {
+      gradient.given["given_outputs"].push_back(name);
+      gradient.op.inputs["outputs@GRAD"].push_back(name);
+    }
+  }
+  for (const std::string& name : steps.MadeOutside()) {
+    make("made_parameters", "parameters@GRAD", name, name);
+  }
+  return gradient;
+}
+
 OpRegistrar&& NamesAttr(OpRegistrar&& op, const char* name, const char* comment) {
   return std::move(op).Attr<std::vector<std::string>>(name, comment, {});
 }
@@ -326,7 +406,8 @@ HEADRACE_REGISTER_OP(recurrent)
     .Attr<bool>("has_states", "Fluid's; makes no difference", false)
     .Attr<bool>("reverse", "whether the last step of the sequences comes first", false)
     .Attr<bool>("is_train", "whether the steps are kept for the gradient", true)
-    .Operator<RecurrentOp>();
+    .Operator<RecurrentOp>()
+    .GradientBySteps(GradientOfSteps);
 
 HEADRACE_REGISTER_OP(recurrent_grad)
     .Comment("Gradient of recurrent: runs the gradient block of each step, in the opposite order.")

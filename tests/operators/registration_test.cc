@@ -43,8 +43,7 @@ TEST(Registration, GivesEveryGradientItsUse) {
   for (const std::string& type : OpRegistry::Types()) {
     if (type.ends_with("_grad")) {
       const OpInfo* forward = OpRegistry::Find(type.substr(0, type.size() - 5));
-      // AppendBackward knows the slots of recurrent by itself.
-      EXPECT_TRUE(forward != nullptr && (forward->gradient || forward->block_gradient || type == "recurrent_grad"))
+      EXPECT_TRUE(forward != nullptr && (forward->gradient || forward->block_gradient || forward->steps_gradient))
           << type;
     }
   }
