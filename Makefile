@@ -6,10 +6,14 @@
 PYTHON ?= python3
 VENV := .venv
 BUILD := build/release
+# Libraries that are linked statically; see .ci/libraries.py.
+LIBRARIES := build/libraries
+export CMAKE_PREFIX_PATH := $(CURDIR)/$(LIBRARIES)
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
 # The Python tests wait more than they compute.
 PYTEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
+PYTEST_OPTIONS ?=
 # For how long each fuzz target looks for new inputs.
 FUZZ_SECONDS ?= 20
 # Where they start to look; 0: somewhere else each time.
@@ -17,7 +21,7 @@ FUZZ_SEED ?= 1
 # Our own sources and what decides how they are built.
 SOURCES := $(shell find CMakeLists.txt pyproject.toml framework operators reader python -type f -not -name '*.pyc')
 CPP_SOURCES := $(shell find framework operators reader python tests docs -name '*.h' -o -name '*.cc')
-SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libgtest-dev libgmock-dev python3-dev python3-venv
+SYSTEM_PACKAGES := g++ cmake ninja-build libeigen3-dev libprotobuf-dev protobuf-compiler libsnappy-dev zlib1g-dev libgtest-dev libgmock-dev python3-dev python3-venv
 WHEEL_PACKAGES := ccache
 FUZZ_PACKAGES := clang libclang-rt-14-dev
 # One build serves the fuzz targets and the tests under AddressSanitizer.
@@ -62,8 +66,12 @@ $(VENV)/.group-%: pyproject.toml | $(VENV)/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group $*
 	@touch $@
 
+$(LIBRARIES)/lib/libprotobuf.a: .ci/libraries.py | system-packages
+	@echo "building Protocol Buffers and Snappy (a few minutes the first time)"
+	$(PYTHON) .ci/libraries.py $(LIBRARIES)
+
 # One build folder serves the wheel and the C++ tests, so nothing is compiled twice.
-$(VENV)/.headrace: $(SOURCES) $(VENV)/.group-build
+$(VENV)/.headrace: $(SOURCES) $(VENV)/.group-build $(LIBRARIES)/lib/libprotobuf.a
 	@echo "building and installing headrace into $(VENV) (a few minutes the first time)"
 	CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 	  --force-reinstall . --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.HEADRACE_BUILD_TESTS=OFF
@@ -89,7 +97,7 @@ build/ferretdb: $(wildcard tests/ferretdb/*) | $(BIN)/python
 	(cd tests/ferretdb && go build -trimpath -buildvcs=false -o $(CURDIR)/$@ .) || echo "no $@: the Wirehead tests that need a database will be skipped"
 
 test-python: install $(VENV)/.group-examples $(VENV)/.group-test build/ferretdb ## the Python tests
-	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
+	$(BIN)/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_OPTIONS)
 
 test-peers: test-python ## the Python tests again, beside torch, grain and others, which are large
 	$(BIN)/python -m pip install --disable-pip-version-check --group peers
@@ -114,7 +122,7 @@ style: install $(VENV)/.group-test ## formatting, ruff, types and workflow files
 	$(BIN)/zizmor --offline --quiet .github/workflows
 
 # The build compiles several sources at once; clang-tidy needs the options of each. What is generated comes from the build.
-lint: style ## style, and clang-tidy with Clang's thread-safety analysis
+lint: style $(LIBRARIES)/lib/libprotobuf.a ## style, and clang-tidy with Clang's thread-safety analysis
 	cmake -S . -B build/lint -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DHEADRACE_BUILD_PYTHON=ON \
 	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
 	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 \
@@ -126,7 +134,7 @@ format: $(VENV)/.group-test ## format all sources in place
 	$(BIN)/ruff format .
 
 # Under ThreadSanitizer, and with precompiled headers, GCC 12 warns of bounds in inlined library code that are not exceeded.
-sanitize: fuzz-packages ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
+sanitize: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a ## the C++ tests under ThreadSanitizer, then under AddressSanitizer and UndefinedBehaviorSanitizer
 	cmake -S . -B build/thread -G Ninja -DCMAKE_BUILD_TYPE=None -DHEADRACE_SANITIZE=thread -DHEADRACE_BUILD_TESTS=ON \
 	  -DCMAKE_CXX_FLAGS="-O1 -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread -Wno-restrict" >/dev/null
 	cmake --build build/thread --parallel $(JOBS)
@@ -139,7 +147,7 @@ soak: install $(VENV)/.group-test ## ten minutes (SOAK_SECONDS) each of random l
 	$(BIN)/python tests/soak/soak.py
 	$(BIN)/python tests/soak/wirehead_storm.py
 
-fuzz: fuzz-packages ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
+fuzz: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a ## replay the corpora of tests/fuzz, then fuzz for FUZZ_SECONDS per target
 	cmake -S . -B build/fuzz $(FUZZ_OPTIONS) -DHEADRACE_BUILD_TESTS=OFF >/dev/null
 	cmake --build build/fuzz --parallel $(JOBS)
 	ctest --test-dir build/fuzz --parallel $(JOBS) --output-on-failure --tests-regex '^fuzz_'

@@ -50,10 +50,18 @@ class SetValue {
   void operator()(double v) const { Typed(proto::DOUBLE).set_d(v); }
   void operator()(const std::string& v) const { Typed(proto::STRING).set_s(v); }
   void operator()(BlockRef v) const { Typed(proto::BLOCK).set_block_idx(v.index); }
-  void operator()(const std::vector<bool>& v) const { Typed(proto::BOOLEANS).mutable_bools()->Assign(v.begin(), v.end()); }
-  void operator()(const std::vector<int32_t>& v) const { Typed(proto::INTS).mutable_ints()->Assign(v.begin(), v.end()); }
-  void operator()(const std::vector<int64_t>& v) const { Typed(proto::LONGS).mutable_longs()->Assign(v.begin(), v.end()); }
-  void operator()(const std::vector<float>& v) const { Typed(proto::FLOATS).mutable_floats()->Assign(v.begin(), v.end()); }
+  void operator()(const std::vector<bool>& v) const {
+    Typed(proto::BOOLEANS).mutable_bools()->Assign(v.begin(), v.end());
+  }
+  void operator()(const std::vector<int32_t>& v) const {
+    Typed(proto::INTS).mutable_ints()->Assign(v.begin(), v.end());
+  }
+  void operator()(const std::vector<int64_t>& v) const {
+    Typed(proto::LONGS).mutable_longs()->Assign(v.begin(), v.end());
+  }
+  void operator()(const std::vector<float>& v) const {
+    Typed(proto::FLOATS).mutable_floats()->Assign(v.begin(), v.end());
+  }
   void operator()(const std::vector<std::string>& v) const {
     Typed(proto::STRINGS).mutable_strings()->Assign(v.begin(), v.end());
   }

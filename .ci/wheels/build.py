@@ -20,10 +20,12 @@ from pathlib import Path
 
 import consumers
 import home
-import protobuf
 import sysroot
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+import libraries  # noqa: E402
+
 ROOT = HERE.parents[1]
 BUILD = ROOT / "build" / "wheels"
 DIST = ROOT / "dist"
@@ -56,17 +58,18 @@ def options(folder: Path) -> tuple[list[str], dict[str, str]]:
     """The arguments and the environment with which pip builds in a folder."""
     if not (folder / "sysroot" / "toolchain.cmake").exists():
         sysroot.make(folder / "sysroot", ARCH, "2.28", "3.4.24")
-    runtime = folder / "protobuf"
-    if not (runtime / "lib" / "libprotobuf.a").exists():
-        shutil.rmtree(runtime, ignore_errors=True)
-        protobuf.make(runtime, folder / "sysroot" / "toolchain.cmake")
+        # Where the compiler looks: the system's headers would bring its C library's.
+        for header in ("zlib.h", "zconf.h"):
+            (folder / "sysroot" / "include" / header).symlink_to(next(Path("/usr/include").rglob(header)))
+    prefix = folder / "libraries"
+    if not prefix.exists() or (prefix / "work").exists():
+        libraries.make(prefix, folder / "sysroot" / "toolchain.cmake")
     defines = {
         "HEADRACE_MARCH": MARCH,
         "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # which ccache does not keep
         **{f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX")},
-        "Protobuf_INCLUDE_DIR": str(runtime / "include"),
-        "Protobuf_LIBRARY": str(runtime / "lib" / "libprotobuf.a"),
-        "Protobuf_PROTOC_EXECUTABLE": str(shutil.which("protoc")),
+        "CMAKE_PREFIX_PATH": str(prefix),
+        "ZLIB_INCLUDE_DIR": str(folder / "sysroot" / "include"),
     }
     environment = {
         **os.environ,

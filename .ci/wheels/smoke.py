@@ -73,7 +73,7 @@ def main() -> None:
         assert (Path(sysconfig.get_include()) / "framework/op_registry.h").is_file()
         assert (Path(sysconfig.get_cmake_dir()) / "HeadraceConfig.cmake").is_file()
         names = {Path(file).name for file in importlib.metadata.files("headrace") or []}
-        assert {"LICENSE", "eigen.txt", "libstdc++.txt", "protobuf.txt", "pybind11.txt"} <= names, names
+        assert {"LICENSE", "eigen.txt", "libstdc++.txt", "protobuf.txt", "pybind11.txt", "snappy.txt"} <= names, names
         if platform.machine() == "x86_64":
             assert again("x86-64") == "x86-64"
             assert "expected x86-64 or x86-64-v3" in again("i386")

@@ -5,7 +5,7 @@
 //   block   uint8 1 if it is compressed, else 0; uint16 bytes that it holds; uint32 checksum; the bytes
 //
 // Numbers are big-endian. The checksum is the CRC-32C of the block's data, masked as in the framing format. A block has
-// at most 32 KiB of data, which are compressed (format_description.txt of Snappy) if that saves more than an eighth.
+// at most 32 KiB of data, which are compressed by Snappy if that saves more than an eighth.
 #pragma once
 
 #include <string>

@@ -92,6 +92,16 @@ std::string Bytes(int field, const std::string& value) {
   return std::string{static_cast<char>(field << 3 | 2), static_cast<char>(value.size())} + value;
 }
 
+TEST(ProgramSerialization, HasATextFormat) {
+  const std::string text = Sample().ToTextFormat();
+  for (const char* part :
+       {"blocks {\n  idx: 0\n  parent_idx: -1\n", "    name: \"x\"\n    type {\n      type: LOD_TENSOR\n",
+        "        data_type: BF16\n", "      name: \"longs\"\n      type: LONGS\n", "      s: \"zero\\000inside\"\n",
+        "    type: \"test_scale\"\n"}) {
+    EXPECT_THAT(text, testing::HasSubstr(part));
+  }
+}
+
 TEST(ProgramSerialization, HasPaddlesFieldNumbers) {
   const std::string float32_vector = Bytes(1, Number(1, 5) + Number(2, 3));  // TensorDesc: data_type, dims
   const std::string weight = Bytes(1, "w") + Bytes(2, Number(1, 7) + Bytes(3, float32_vector + Number(2, 0))) +

@@ -109,7 +109,7 @@ def test_the_source_distribution(tmp_path: Path) -> None:
     assert [name for name in names if name.endswith((".so", ".pyc")) or name.startswith(("build/", "dist/"))] == []
     assert f"Version: {headrace.__version__}" in metadata
     assert "License-Expression: Apache-2.0 AND BSD-3-Clause AND MPL-2.0" in metadata
-    for name in ("LICENSE", *(f"python/licenses/{name}.txt" for name in ("pybind11", "protobuf", "eigen"))):
+    for name in ("LICENSE", *(f"python/licenses/{name}.txt" for name in ("pybind11", "protobuf", "snappy", "eigen"))):
         assert f"License-File: {name}" in metadata
         assert name in names
 
