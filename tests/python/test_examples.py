@@ -1,0 +1,33 @@
+"""The examples of docs/examples reach, in a short form, a quality that only learning explains; their full forms reach
+what their docstrings say. Those of plugins, Wirehead and PyTorch have tests of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from doc_programs import DOCS, run
+
+EXAMPLES = DOCS / "examples"
+SHORT_FORMS = {
+    "diabetes.py": [],
+    "lenet_digits.py": ["--epochs", "2", "--plot", "", "--target", "0.9"],
+}
+NEEDS: dict[str, str] = {}
+pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the data are scikit-learn's")
+
+
+def test_every_example_has_a_short_form() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} - {"torch_digits.py"} == set(SHORT_FORMS)
+
+
+@pytest.mark.parametrize("name", SHORT_FORMS)
+def test_a_short_form_reaches_its_target(name: str, tmp_path: Path) -> None:
+    if find_spec(NEEDS.get(name, "sklearn")) is None:
+        pytest.skip(f"needs {NEEDS[name]}")
+    print(run(tmp_path, sys.executable, str(EXAMPLES / name), *SHORT_FORMS[name]))
+    assert not list(tmp_path.iterdir())
