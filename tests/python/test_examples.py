@@ -16,8 +16,9 @@ EXAMPLES = DOCS / "examples"
 SHORT_FORMS = {
     "diabetes.py": [],
     "lenet_digits.py": ["--epochs", "2", "--plot", "", "--target", "0.9"],
+    "word_language.py": ["--epochs", "3", "--limit", "1500", "--target", "0.6"],
 }
-NEEDS: dict[str, str] = {}
+NEEDS = {"word_language.py": "spellchecker"}
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the data are scikit-learn's")
 
 
