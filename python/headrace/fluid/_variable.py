@@ -35,9 +35,9 @@ class Variable:
     """A variable of a program: a name with a type, a shape and a dtype. Its value lives in the scope in which the
     program is run.
 
-    ``+ - * / // % ** < <= > >=`` and the unary ``-`` add the operators that compute them to the current block of the
-    variable's program; the other side may be a number. So does indexing: ``x[0, 1:-1, ..., ::-1]``. ``==`` compares the
-    variables themselves; ``layers.equal`` compares their values.
+    ``+ - * / // % ** < <= > >= == !=`` and the unary ``-`` add the operators that compute them to the current block of
+    the variable's program; the other side may be a number. So does indexing: ``x[0, 1:-1, ..., ::-1]``. Whether two
+    are the same variable, ``is`` says; ``==`` with what is neither a variable nor a number, None for example, is False.
     """
 
     # Python would ask for x[0], x[1], … without end.
@@ -261,6 +261,14 @@ class Variable:
     def __ge__(self, other: Operand) -> Variable:
         return _compare("greater_equal", self, other)
 
+    def __eq__(self, other: object) -> Any:
+        return _compare("equal", self, other) if _is_comparable(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return _compare("not_equal", self, other) if _is_comparable(other) else NotImplemented
+
+    __hash__ = object.__hash__
+
     def __bool__(self) -> bool:
         """True, so that ``if bias:`` asks whether there is a variable. TypeMismatch if it holds bools, as the result of
         a comparison does: those it gets only when the program runs.
@@ -270,7 +278,7 @@ class Variable:
                 f"variable '{self.name}' has no value while the program is being built, so Python's if, while, and, or "
                 f"and not cannot ask for it: choose with layers.cond, loop with layers.while_loop, combine with "
                 f"layers.logical_and, logical_or and logical_not, or fetch it from a run; whether there is a variable, "
-                f"'is not None' says"
+                f"'is not None' says, and which one it is, 'is' or its name, not '==' or 'in'"
             )
         return True
 
@@ -348,6 +356,10 @@ def _indices(variable: Variable, item: Index | tuple[Index, ...]) -> list[tuple[
 
 def _is_number(value: Operand) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_comparable(value: object) -> TypeGuard[Operand]:
+    return isinstance(value, (Variable, int, float))
 
 
 def _fits_scale(value: Operand) -> TypeGuard[float]:
@@ -430,6 +442,7 @@ def _reflected(op_type: str, number: Operand, y: Variable) -> Variable:
 
 
 def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
+    y = int(y) if isinstance(y, bool) else y
     out = _elementwise(op_type, x, _operand(x, y))
     out.stop_gradient = True
     return out

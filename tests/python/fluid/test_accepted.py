@@ -24,7 +24,15 @@ def test_a_variable_is_true_as_an_object_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "compared", [lambda x: x > 0, lambda x: layers.equal(x, x), lambda x: layers.logical_not(x > 0), layers.isfinite]
+    "compared",
+    [
+        lambda x: x > 0,
+        lambda x: x == 0,
+        lambda x: x != x + 1,
+        lambda x: layers.equal(x, x),
+        lambda x: layers.logical_not(x > 0),
+        layers.isfinite,
+    ],
 )
 def test_what_only_a_run_knows_does_not_choose_while_a_program_is_built(compared: Any) -> None:
     x = fluid.data("x", [1])
@@ -32,6 +40,29 @@ def test_what_only_a_run_knows_does_not_choose_while_a_program_is_built(compared
     for ask in (bool, lambda v: v and x, lambda v: not v):
         with pytest.raises(errors.TypeMismatch, match=rf"'{fact.name}' has no value.*layers\.cond"):
             ask(fact)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_equality_compares_elements(exe: fluid.Executor, dtype: str) -> None:
+    x, y = fluid.data("x", [None, 2], dtype), fluid.data("y", [None, 2], dtype)
+    outs = [x == y, x != y, x == 2, 2 != x, x == True]  # noqa: E712, SIM300
+    assert all(isinstance(out, Variable) and out.stop_gradient for out in outs)
+    a, b = np.array([[1, 2], [3, 4]], dtype), np.array([[1, 3], [2, 4]], dtype)
+    expected = [a == b, a != b, a == 2, a != 2, a == 1]
+    for got, want in zip(exe.run(feed={"x": a, "y": b}, fetch_list=outs), expected):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_variable_is_a_key_and_differs_from_what_is_no_value() -> None:
+    x, y = fluid.data("x", [None, 2]), fluid.data("y", [None, 2])
+    assert {x: 1, y: 2}[y] == 2
+    assert len({x, y, x}) == 2
+    for other in (None, "x", [x]):
+        assert (x == other) is False
+        assert (x != other) is True
+    assert y in [y, x]
+    with pytest.raises(errors.TypeMismatch, match="'is' or its name, not '==' or 'in'"):
+        assert x in [y]  # Fluid says yes, whatever is in the list
 
 
 def test_parameters_without_gradient_are_passed_over() -> None:
