@@ -56,7 +56,7 @@ void CheckBatch(const BatchContract& contract, const std::vector<std::string>& n
     CheckWellFormed(names, i, batch[i], number);
     if (contract.checked.empty() || contract.checked[i]) {
       CheckTensor(contract.specs[i], contract.dims_only, names, i, batch[i], number);
-    } else if (!MayBeGivenAs(contract.specs[i].dtype, batch[i].dtype())) {
+    } else if (!contract.any_dtype && !MayBeGivenAs(contract.specs[i].dtype, batch[i].dtype())) {
       Refuse<TypeMismatch>(number, names, i, "expected dtype ", DataTypeName(contract.specs[i].dtype), ", got ",
                            DataTypeName(batch[i].dtype()));
     }

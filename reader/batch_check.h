@@ -16,6 +16,7 @@ struct BatchContract {
   std::vector<TensorSpec> specs;   // one per tensor; -1 in dims fits anything
   bool dims_only = false;          // nothing is known but the dims
   std::vector<bool> checked = {};  // empty: all; else false where operators look at dims and LoD, and integers will do
+  bool any_dtype = false;          // where not checked, operators look at the dtype, too
 };
 
 // Throws InvalidArgument (count, shape, LoD, no memory) or TypeMismatch (dtype) unless `batch` fits. The message names

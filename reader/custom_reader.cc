@@ -50,6 +50,7 @@ BatchContract SinkContract(const BlockDesc& block, const OpDesc& op, const Batch
   BatchContract contract{.specs = SpecsOf(inner, "sink_var_names", op.Attr<NameList>("sink_var_names"))};
   const bool strict = std::find(below.checked.begin(), below.checked.end(), false) == below.checked.end();
   contract.checked.assign(contract.specs.size(), strict);
+  contract.any_dtype = below.any_dtype;
   return contract;
 }
 

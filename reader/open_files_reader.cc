@@ -96,7 +96,7 @@ class OpenFilesOp : public OperatorBase {
   void RunImpl(const Scope& scope, const Place&) override {
     CreateReader(scope, Output("Out"), [this] {
       const size_t thread_num = Attr<bool>("is_test") ? 1 : PositiveAttr(desc(), "thread_num");
-      return std::make_shared<OpenFilesReader>(Attr<std::vector<std::string>>("file_names"), ContractFromAttrs(desc()),
+      return std::make_shared<OpenFilesReader>(Attr<std::vector<std::string>>("file_names"), ContractOfRecords(desc()),
                                                thread_num, PositiveAttr(desc(), "buffer_size"));
     });
   }

@@ -57,6 +57,12 @@ BatchContract ContractFromAttrs(const OpDesc& op) {
   return contract;
 }
 
+BatchContract ContractOfRecords(const OpDesc& op) {
+  BatchContract contract = ContractFromAttrs(op);
+  contract.any_dtype = true;
+  return contract;
+}
+
 uint32_t PositiveAttr(const OpDesc& op, std::string_view name) {
   const auto value = op.Attr<int32_t>(name);
   HR_ENFORCE(value > 0, InvalidArgument, "attribute '", name, "' of '", op.type, "' must be positive, got ", value);

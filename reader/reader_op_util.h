@@ -26,6 +26,8 @@ HEADRACE_API OpRegistrar&& DeclareContractAttrs(OpRegistrar&& op);
 
 // Reads them. Throws InvalidArgument saying which of them do not fit together.
 HEADRACE_API BatchContract ContractFromAttrs(const OpDesc& op);
+// The same for a reader of files: what a record holds counts, also its dtype, where the tensor is not to be checked.
+HEADRACE_API BatchContract ContractOfRecords(const OpDesc& op);
 
 // The attribute `name`, an int32. Throws InvalidArgument unless it is positive.
 HEADRACE_API uint32_t PositiveAttr(const OpDesc& op, std::string_view name);

@@ -59,7 +59,7 @@ class CreateRecordIOFileReaderOp : public OperatorBase {
  private:
   void RunImpl(const Scope& scope, const Place&) override {
     CreateReader(scope, Output("Out"), [this] {
-      return std::make_shared<RecordIOFileReader>(Attr<std::string>("filename"), ContractFromAttrs(desc()));
+      return std::make_shared<RecordIOFileReader>(Attr<std::string>("filename"), ContractOfRecords(desc()));
     });
   }
 };

@@ -253,12 +253,49 @@ def test_an_error_in_one_of_several_files_ends_the_pass(exe: fluid.Executor, tmp
         reader.reset()
 
 
-def test_a_batch_that_is_not_as_declared_is_refused(exe: fluid.Executor, tmp_path: Path) -> None:
-    reader = layers.open_recordio_file(write(tmp_path / "data", 2), [[-1, 4], [-1, 1]], *SPECS[1:])
-    outs = layers.read_file(reader)
+def test_records_may_differ_from_what_is_declared(exe: fluid.Executor, tmp_path: Path) -> None:
+    shapes = [[7, 4], [-1, 1]]
+    reader = layers.open_recordio_file(write(tmp_path / "data", 2), shapes, *SPECS[1:])
+    x, _ = layers.read_file(reader)
+    doubled = layers.scale(x, 2.0)
     exe.run(fluid.default_startup_program())
-    with pytest.raises(ValueError, match=r"batch 0.*expected shape \[-1, 4\], got \[2, 3\]"):
-        exe.run(fetch_list=outs, return_numpy=False)
+    before, after = exe.run(fetch_list=[x, doubled], return_numpy=False)
+    assert before.shape() == [2, 3]
+    np.testing.assert_array_equal(after, 2 * np.array(before))
+
+
+@pytest.mark.parametrize("open_file", ["open_recordio_file", "open_files"])
+def test_what_an_operator_cannot_make_of_a_record_is_refused(
+    exe: fluid.Executor, tmp_path: Path, open_file: str
+) -> None:
+    reader = getattr(layers, open_file)(write(tmp_path / "data", 2), [[-1, 4], [-1, 1]], *SPECS[1:])
+    x, _ = layers.read_file(reader)
+    out = layers.mul(x, layers.fill_constant([4, 2], "float32", 1.0))
+    exe.run(fluid.default_startup_program())
+    with pytest.raises(ValueError, match=rf"'{x.name}'.*\[2, 3\]"):
+        exe.run(fetch_list=[out])
+
+
+def test_the_types_of_a_record_count_and_its_tensors_are_counted(exe: fluid.Executor, tmp_path: Path) -> None:
+    path = write(tmp_path / "data", 2)
+    reader = layers.open_recordio_file(path, SPECS[0], SPECS[1], ["float64", SPECS[2][1]])
+    x, _ = layers.read_file(reader)
+    doubled = layers.scale(x, 2.0)
+    exe.run(fluid.default_startup_program())
+    before, after = exe.run(fetch_list=[x, doubled], return_numpy=False)
+    assert [before.dtype(), after.dtype()] == ["float32", "float32"]
+    np.testing.assert_array_equal(after, 2 * np.array(before))
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        x, _ = layers.read_file(layers.open_recordio_file(path, SPECS[0], SPECS[1], ["float64", SPECS[2][1]]))
+        out = layers.elementwise_add(x, layers.fill_constant([3], "float64", 1.0))
+        exe.run(fluid.default_startup_program())
+        with pytest.raises(TypeError, match=r"expected dtype float32 as input X has, got float64"):
+            exe.run(fetch_list=[out])
+    with fluid.program_guard(fluid.Program(), fluid.Program()):
+        out = layers.read_file(layers.open_recordio_file(path, *(spec[:1] for spec in SPECS)))
+        exe.run(fluid.default_startup_program())
+        with pytest.raises(ValueError, match="batch 0: expected 1 tensor, got 2"):
+            exe.run(fetch_list=[out], return_numpy=False)
 
 
 def test_files_that_are_not_there(exe: fluid.Executor, tmp_path: Path) -> None:

@@ -269,7 +269,8 @@ def open_recordio_file(
     A damaged chunk is a DataLoss, when it is read, that names the file and the record; the next run goes on behind it.
 
     Args:
-        shapes: of the tensors of a record; -1 fits anything.
+        shapes: of the tensors of a record; -1 fits anything. Records may differ from what is declared, in dtypes and
+            LoD levels, as far as the operators can work with them.
         lod_levels, dtypes: one for each shape.
         pass_num: how often the file is read in a pass.
         for_parallel: makes no difference.
@@ -327,7 +328,8 @@ def _file_reader(
     name = unique_name.generate(op_type)
     block = default_startup_program().global_block()
     block.create_var(name=name, type=VarType.READER, persistable=True)
-    block.append_op(op_type, outputs={"Out": name}, attrs={**attrs, **_contract(specs)})
+    attrs = {**attrs, **_contract(specs), "need_check_feed": [0] * len(specs)}
+    block.append_op(op_type, outputs={"Out": name}, attrs=attrs)
     reader = _reader_in_main(name, specs, None)
     return reader if pass_num == 1 else multi_pass(reader, pass_num)
 
