@@ -199,9 +199,9 @@ HEADRACE_REGISTER_OP(merge_lod_tensor)
     .InferShape([](InferShapeContext& ctx) {
       CheckMask(ctx);
       EnforceSameType(ctx, "InFalse", "InTrue");
-      if (!ctx.IsRuntime()) {  // the kernel takes what has no rows, whatever its dims are
-        EnforceDims(ctx, "InFalse", AnyRows(ctx, "InTrue"));
-      }
+      // The kernel compares their rows: it takes what has none, whatever its dims are, and the branch that a program
+      // does not choose need not be declared like the other one.
+      EnforceRankAtLeast(ctx, "InFalse", 1);
       SetAnyRows(ctx, "Out", "InTrue", ctx.Attr<int32_t>("level"));
     })
     .With(KernelForAllTypes, MergeByMaskKernel)

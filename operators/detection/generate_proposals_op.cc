@@ -146,19 +146,20 @@ HEADRACE_REGISTER_OP(generate_proposals)
     .Attr<double>("min_size", "the least width and height, before the image was scaled; 1 at least")
     .Attr<double>("eta", "if below 1, what multiplies a nms_thresh above 1/2 with each region that is kept", 1.0)
     .InferShape([](InferShapeContext& ctx) {
-      EnforceRank(ctx, "Scores", 4);
-      const DDim s = ctx.InputDim("Scores");
-      EnforceDims(ctx, "BboxDeltas", {s[0], s[1] < 0 ? -1 : s[1] * kBoxSize, s[2], s[3]});
-      EnforceSameType(ctx, "BboxDeltas", "Scores");
-      CheckImageInfo(ctx, "Scores");
-      EnforceDims(ctx, "ImInfo", {s[0], 3});
-      for (const HashedName slot : {HashedName("Anchors"), HashedName("Variances")}) {
-        EnforceDims(ctx, slot, {s[2], s[3], s[1], kBoxSize});
-        EnforceSameType(ctx, slot, "Scores");
-      }
       if (ctx.IsRuntime()) {
+        EnforceRank(ctx, "Scores", 4);
+        const DDim s = ctx.InputDim("Scores");
+        EnforceDims(ctx, "BboxDeltas", {s[0], s[1] < 0 ? -1 : s[1] * kBoxSize, s[2], s[3]});
+        EnforceSameType(ctx, "BboxDeltas", "Scores");
+        CheckImageInfo(ctx, "Scores");
+        EnforceDims(ctx, "ImInfo", {s[0], 3});
+        for (const HashedName slot : {HashedName("Anchors"), HashedName("Variances")}) {
+          EnforceDims(ctx, slot, {s[2], s[3], s[1], kBoxSize});
+          EnforceSameType(ctx, slot, "Scores");
+        }
         return;  // the kernel knows how many there are
       }
+      // Programs declare maps with an extent for the batch twice: what they feed is compared.
       SetOutput(ctx, "RpnRois", {-1, kBoxSize}, ctx.InputType("Scores"));
       SetOutput(ctx, "RpnRoiProbs", {-1, 1}, ctx.InputType("Scores"));
       ctx.SetOutputLoDLevel("RpnRois", 1);

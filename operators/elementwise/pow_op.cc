@@ -1,9 +1,13 @@
 // pow: elements to the power of a number, which an input may hold.
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/kernel_util.h"
+#include "operators/elementwise/elementwise_functions.h"
 
 namespace headrace::ops {
 namespace {
@@ -13,14 +17,25 @@ double ExponentOf(const ExecutionContext& ctx) {
 }
 
 template <typename T>
+T ExponentAs(const ExecutionContext& ctx) {
+  const double factor = ExponentOf(ctx);
+  if constexpr (std::is_integral_v<T>) {
+    HR_ENFORCE(factor >= 0 && factor <= std::numeric_limits<int32_t>::max() && std::floor(factor) == factor,
+               InvalidArgument, "attribute factor: expected an integer of 0 to 2^31 - 1, since X holds integers, got ",
+               factor, "; cast X for others");
+  }
+  return static_cast<T>(factor);
+}
+
+template <typename T>
 void PowKernel(const ExecutionContext& ctx) {
   LoDTensor* out = ctx.Output("Out");
-  const auto factor = static_cast<T>(ExponentOf(ctx));
+  const auto factor = ExponentAs<T>(ctx);
   T* to = out->mutable_data<T>();
   const T* x = ctx.Input("X").data<T>();
   ParallelFor(out->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      to[i] = std::pow(x[i], factor);
+      to[i] = elementwise::Pow::Value(x[i], factor);
     }
   });
 }
@@ -55,7 +70,7 @@ OpRegistrar&& Exponent(OpRegistrar&& op) {
 }  // namespace
 
 HEADRACE_REGISTER_OP(pow)
-    .Comment("X to the power of factor, element by element. Out may be X.")
+    .Comment("X to the power of factor, element by element, of integers without a fraction. Out may be X.")
     .Input("X", "any shape")
     .With(Exponent)
     .Output("Out", "dims, dtype and LoD of X")
@@ -67,6 +82,8 @@ HEADRACE_REGISTER_OP(pow)
     .KernelTypeFrom("X")
     .Kernel<float>(PowKernel<float>)
     .Kernel<double>(PowKernel<double>)
+    .Kernel<int32_t>(PowKernel<int32_t>)
+    .Kernel<int64_t>(PowKernel<int64_t>)
     .Gradient(DefaultGradient({.inputs = {"X", "FactorTensor"}, .outputs = {}, .no_gradient = {"FactorTensor"}}));
 
 HEADRACE_REGISTER_OP(pow_grad)

@@ -65,14 +65,6 @@ std::string Listed(size_t spatial, const Extents& size) {
 PixelAlignment::PixelAlignment(const AttributeIndex& op)
     : corners(op.Attr<bool>("align_corners")), centers(!corners && op.Attr<int32_t>("align_mode") == 0) {}
 
-double PixelAlignment::Ratio(int64_t in, int64_t out) const {
-  if (out <= 1) {
-    return 0;
-  }
-  const int64_t shared = corners ? 1 : 0;
-  return static_cast<double>(in - shared) / static_cast<double>(out - shared);
-}
-
 DDim ResizedDims(const AttributeIndex& op, size_t spatial, const DDim& x, const Extents& size) {
   const bool channels_last = HasChannelsLast(op);
   return MapDims(x[0], ChannelsOf(x, channels_last), size, spatial, channels_last);

@@ -16,11 +16,21 @@
 
 namespace headrace::ops {
 
-// Where an element of the result comes from along one dimension: `weight` from `low`, the rest from `high`.
+// Where an element of the result comes from along one dimension, and by which weights.
 struct PixelSource {
   int64_t low;
   int64_t high;
-  double weight;
+  double low_weight = 1;
+  double high_weight = 0;
+};
+
+// The weights of an element of the input by its plane, row and column.
+template <typename T>
+struct PixelWeights {
+  T plane;
+  T row;
+  T col;
+  T Product() const { return plane * (row * col); }
 };
 
 // How places of the result map to those of the input.
@@ -28,7 +38,14 @@ struct PixelAlignment {
   explicit PixelAlignment(const AttributeIndex& op);
 
   // How far apart in the input the sources of two neighbours of the result are; 0 where the result has one place.
-  double Ratio(int64_t in, int64_t out) const;
+  template <typename Real>
+  Real Ratio(int64_t in, int64_t out) const {
+    if (out <= 1) {
+      return 0;
+    }
+    const int64_t shared = corners ? 1 : 0;
+    return static_cast<Real>(in - shared) / static_cast<Real>(out - shared);
+  }
 
   bool corners;  // those of both images coincide
   bool centers;  // pixels are areas, of which the centers are compared
@@ -47,9 +64,10 @@ OpRegistrar&& InterpolateAttrs(OpRegistrar&& op, size_t spatial);
 // How the elements of the result come from those of the input. An element is one of each of `channels` that lie side by
 // side; with the channels first each channel of an image counts as an image.
 //
-// Interpolation::Sources(alignment, extent of X, extent of Out) gives a PoolVector<PixelSource>, one for each place of
-// the result; where Interpolation::kLinear is false, `low` alone counts. Interpolation::kSpatial is 2 or 3.
-template <typename T, typename Interpolation>
+// Interpolation::Sources<Real>(alignment, extent of X, extent of Out) gives a PoolVector<PixelSource>, one for each
+// place of the result, computed in Real; where Interpolation::kLinear is false, `low` alone counts.
+// Interpolation::kSpatial is 2 or 3.
+template <typename T, typename Interpolation, typename Real = double>
 struct InterpolationPlan {
   static constexpr size_t kSpatial = Interpolation::kSpatial;
 
@@ -58,9 +76,9 @@ struct InterpolationPlan {
     const bool channels_last = HasChannelsLast(ctx.attrs());
     const Extents in = ExtentsOf(x, kSpatial, "X", channels_last);
     const PixelAlignment alignment(ctx.attrs());
-    planes = Interpolation::Sources(alignment, in.depth, out.depth);
-    rows = Interpolation::Sources(alignment, in.height, out.height);
-    cols = Interpolation::Sources(alignment, in.width, out.width);
+    planes = Interpolation::template Sources<Real>(alignment, in.depth, out.depth);
+    rows = Interpolation::template Sources<Real>(alignment, in.height, out.height);
+    cols = Interpolation::template Sources<Real>(alignment, in.width, out.width);
     channels = channels_last ? x.back() : 1;
     images = channels_last ? x[0] : x[0] * x[1];
     in_width = in.width;
@@ -68,7 +86,7 @@ struct InterpolationPlan {
     in_volume = in.Volume();
   }
 
-  // Calls visit(place in the input, place in the result, weight) for all that count.
+  // Calls visit(place in the input, place in the result, PixelWeights<T>) for all that count.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     if (channels == 1) {
@@ -81,24 +99,31 @@ struct InterpolationPlan {
   template <typename Channels, typename Visit>
   void ForEachOf(Channels n, const Visit& visit) const {
     int64_t at = 0;
-    const auto visit_all = [&](int64_t from, T weight) {
+    const auto visit_all = [&](int64_t from, const PixelWeights<T>& weights) {
       for (int64_t c = 0; c < n; ++c) {
-        visit(from * n + c, at + c, weight);
+        visit(from * n + c, at + c, weights);
       }
     };
-    // Of one plane, with `share` of the weight.
+    // Of one plane, with `share` of the weight. The order of the four is Fluid's, on which sums of bytes depend.
     const auto visit_plane = [&](int64_t base, const PixelSource& y, const PixelSource& x, T share) {
       const int64_t low = base + y.low * in_width;
-      const auto top = static_cast<T>(y.weight);
-      const auto left = static_cast<T>(x.weight);
       if constexpr (Interpolation::kLinear) {
         const int64_t high = base + y.high * in_width;
-        visit_all(low + x.low, share * (top * left));
-        visit_all(low + x.high, share * (top * (1 - left)));
-        visit_all(high + x.low, share * ((1 - top) * left));
-        visit_all(high + x.high, share * ((1 - top) * (1 - left)));
+        const auto top = static_cast<T>(y.low_weight);
+        const auto bottom = static_cast<T>(y.high_weight);
+        const auto left = static_cast<T>(x.low_weight);
+        const auto right = static_cast<T>(x.high_weight);
+        visit_all(low + x.low, {share, top, left});
+        if constexpr (kSpatial == 3) {
+          visit_all(low + x.high, {share, top, right});
+          visit_all(high + x.low, {share, bottom, left});
+        } else {
+          visit_all(high + x.low, {share, bottom, left});
+          visit_all(low + x.high, {share, top, right});
+        }
+        visit_all(high + x.high, {share, bottom, right});
       } else {
-        visit_all(low + x.low, T(1));
+        visit_all(low + x.low, {share, T(1), T(1)});
       }
     };
     for (int64_t image = 0; image < images; ++image) {
@@ -107,9 +132,8 @@ struct InterpolationPlan {
         for (const PixelSource& y : rows) {
           for (const PixelSource& x : cols) {
             if constexpr (kSpatial == 3) {
-              const auto front = static_cast<T>(z.weight);
-              visit_plane(base + z.low * in_size, y, x, front);
-              visit_plane(base + z.high * in_size, y, x, 1 - front);
+              visit_plane(base + z.low * in_size, y, x, static_cast<T>(z.low_weight));
+              visit_plane(base + z.high * in_size, y, x, static_cast<T>(z.high_weight));
             } else {
               visit_plane(base, y, x, T(1));
             }
@@ -142,16 +166,18 @@ void InterpolateKernel(const ExecutionContext& ctx) {
     return;
   }
   const T* x = x_tensor.data<T>();
-  const auto add_up = [&]<typename Sum>(Sum* sums) {
-    std::fill_n(sums, out_tensor->numel(), Sum(0));
-    InterpolationPlan<Sum, Interpolation>(ctx, size).ForEach(
-        [=](int64_t from, int64_t to, Sum weight) { sums[to] += weight * static_cast<Sum>(x[from]); });
-  };
   if constexpr (std::is_floating_point_v<T>) {
-    add_up(out);
+    std::fill_n(out, out_tensor->numel(), T(0));
+    InterpolationPlan<T, Interpolation>(ctx, size).ForEach(
+        [=](int64_t from, int64_t to, const PixelWeights<T>& weights) { out[to] += weights.Product() * x[from]; });
   } else {
-    PoolVector<float> sums(static_cast<size_t>(out_tensor->numel()));
-    add_up(sums.data());
+    // What a sum falls short of a whole number by rounding counts, since it is cut: each step is Fluid's, in float.
+    PoolVector<float> sums(static_cast<size_t>(out_tensor->numel()), 0.0F);
+    float* to_sums = sums.data();
+    InterpolationPlan<float, Interpolation, float>(ctx, size).ForEach(
+        [=](int64_t from, int64_t to, const PixelWeights<float>& weights) {
+          to_sums[to] += static_cast<float>(x[from]) * weights.plane * weights.row * weights.col;
+        });
     std::transform(sums.begin(), sums.end(), out, [](float sum) { return static_cast<T>(sum); });
   }
 }
@@ -168,7 +194,7 @@ void InterpolateGradKernel(const ExecutionContext& ctx) {
   const T* d = out_grad.data<T>();
   const Extents out = ExtentsOf(out_grad.dims(), Interpolation::kSpatial, "Out@GRAD", HasChannelsLast(ctx.attrs()));
   InterpolationPlan<T, Interpolation>(ctx, out).ForEach(
-      [=](int64_t from, int64_t to, T weight) { dx[from] += weight * d[to]; });
+      [=](int64_t from, int64_t to, const PixelWeights<T>& weights) { dx[from] += weights.Product() * d[to]; });
 }
 
 // Registers an operator and its gradient.

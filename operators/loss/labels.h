@@ -10,10 +10,11 @@
 
 namespace headrace::ops {
 
-// Checks numbers of classes or of rows: int64. Declared they may be as float32, the dtype of layers.data unless a
-// program says another, which may be fed int64 all the same.
+// Checks numbers of classes or of rows: int64. Declared they may be as what may be fed int64 all the same: other
+// integers, or float32, the dtype of layers.data unless a program says another.
 inline void EnforceNumbers(const InferShapeContext& ctx, HashedName slot) {
-  if (ctx.IsRuntime() || ctx.InputType(slot) != DataType::kFloat32) {
+  const DataType declared = ctx.InputType(slot);
+  if (ctx.IsRuntime() || declared == DataType::kFloat64 || !MayBeGivenAs(declared, DataType::kInt64)) {
     EnforceType(ctx, slot, DataType::kInt64);
   }
 }

@@ -215,6 +215,17 @@ def test_numbers_of_classes_may_lack_their_dtype(exe: fluid.Executor, name: str)
     assert np.isfinite(exe.run(feed=feed, fetch_list=[loss])[0]).all()
     with pytest.raises(errors.TypeMismatch, match=r"input (Label|Labels|Ids): expected dtype int64, got float32"):
         exe.run(feed={**feed, "y": feed["y"].astype(np.float32)}, fetch_list=[loss])
-    wrong = layers.data("wrong", [1], dtype="int32")
-    with pytest.raises(errors.TypeMismatch, match=r"expected dtype int64, got int32"):
+    wrong = layers.data("wrong", [1], dtype="float64")
+    with pytest.raises(errors.TypeMismatch, match=r"expected dtype int64, got float64"):
         NUMBERED[name](x, wrong)
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_numbers_of_classes_may_be_declared_as_other_integers(exe: fluid.Executor, name: str) -> None:
+    x, y = layers.data("x", [2 if name == "auc" else 3]), layers.data("y", [1], dtype="int32")
+    loss = layers.mean(NUMBERED[name](x, y))
+    exe.run(fluid.default_startup_program())
+    feed = {"x": np.eye(2, 2 if name == "auc" else 3, dtype=np.float32), "y": np.array([[1], [0]])}
+    assert np.isfinite(exe.run(feed=feed, fetch_list=[loss])[0]).all()
+    with pytest.raises(errors.TypeMismatch, match=r"input (Label|Labels|Ids): expected dtype int64, got int32"):
+        exe.run(feed={**feed, "y": feed["y"].astype(np.int32)}, fetch_list=[loss])

@@ -60,6 +60,27 @@ def test_shapes_at_build() -> None:
     assert [(v.shape, v.lod_level) for v in decoded] == [((-1, 12), 0), ((-1, 4), 1)]
 
 
+def test_proposals_take_maps_that_are_declared_with_one_dimension_too_many() -> None:
+    """Programs put the batch into a shape to which layers.data adds it once more; what they feed is right."""
+    x = fluid.data("x", [1, 8, 4, 4])
+    anchors, variances = layers.anchor_generator(x, [16.0], (1.0,), stride=[8.0, 8.0])
+    scores = layers.data("scores", [1, 1, 4, 4])
+    codes, info = layers.data("codes", [1, 4, 4, 4]), layers.data("info", [1, 3])
+    assert len(scores.shape) == 5
+    rois, _ = layers.generate_proposals(scores, codes, info, anchors, variances, 5, 5)
+    feed = {
+        "x": np.zeros((1, 8, 4, 4), np.float32),
+        "scores": np.random.default_rng(1).random((1, 1, 4, 4), np.float32),
+        "codes": np.zeros((1, 4, 4, 4), np.float32),
+        "info": np.array([[32, 32, 1]], np.float32),
+    }
+    exe = fluid.Executor()
+    (got,) = exe.run(feed=feed, fetch_list=[rois], return_numpy=False)
+    assert 1 <= got.shape()[0] <= 5
+    with pytest.raises(ValueError, match=r"input Scores: expected a tensor of rank 4"):
+        exe.run(feed={**feed, "scores": feed["scores"][None]}, fetch_list=[rois], return_numpy=False)
+
+
 def test_levels_of_a_pyramid_and_back(exe: fluid.Executor) -> None:
     rois = fluid.data("rois", [None, 4], lod_level=1)
     levels, restore = layers.distribute_fpn_proposals(rois, 2, 5, 4, 224)

@@ -123,6 +123,23 @@ def test_attributes(op_type: str, attrs: dict[str, float], function: Any) -> Non
     test.check_gradients(["X"], tolerance=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_pow_of_integers_is_exact(dtype: type) -> None:
+    x = np.array([[-3, 0, 1], [2, 5, 7]], dtype)
+    for factor in (0, 1, 2, 5):
+        OpTest("pow", {"X": x}, {"factor": float(factor)}, {"Out": x**factor}).check_outputs()
+    large = np.array([2**31 + 1], np.int64)  # not exact in float32
+    OpTest("pow", {"X": large}, {"factor": 1.0}, {"Out": large}).check_outputs()
+
+
+@pytest.mark.parametrize("factor", [0.5, -1.0, 2.0**31])
+def test_pow_of_integers_takes_whole_numbers_only(factor: float) -> None:
+    x = np.array([1, 2], np.int64)
+    OpTest("pow", {"X": x}, {"factor": factor}, {"Out": None}).check_refused(
+        ValueError, "attribute factor", "an integer of 0", when="run"
+    )
+
+
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.3, 1.0, 1.5])
 def test_leaky_relu_is_the_greater_of_two_lines(alpha: float) -> None:
     x = np.array([-1.5, -0.2, 0.4, 2.0])

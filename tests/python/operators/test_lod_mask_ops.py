@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.fluid as fluid
 from headrace.testing import OpTest
 
 RNG = np.random.default_rng(37)
@@ -68,6 +69,26 @@ def test_levels_and_masks_that_do_not_fit_are_refused() -> None:
         wide.check_refused(ValueError, "input Mask", "[3, 2]")
         numbers = OpTest(op_type, {**good, "Mask": np.ones((3, 1), np.int64)}, {}, outputs)
         numbers.check_refused(TypeError, "input Mask", "bool", "int64")
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_the_part_that_has_no_rows_may_be_declared_otherwise(chosen: bool) -> None:
+    """A program chooses between branches: between what is found, and nothing, say."""
+    program = fluid.Program()
+    with fluid.program_guard(program, fluid.Program()):
+        mask = fluid.data("mask", [None, 1], "bool")
+        parts = fluid.data("found", [None, 2, 3]), fluid.data("nothing", [None, 1])
+    true, false = parts if chosen else parts[::-1]
+    out = program.global_block().create_var("out")
+    inputs = {"X": mask, "Mask": mask, "InTrue": true, "InFalse": false}
+    program.global_block().append_op("merge_lod_tensor", inputs, {"Out": out}, {"level": 0})
+    found = RNG.uniform(-1, 1, (2, 2, 3)).astype(np.float32)
+    feed = {"mask": np.full((2, 1), chosen), "found": found, "nothing": np.zeros((0, 1), np.float32)}
+    exe = fluid.Executor()
+    np.testing.assert_array_equal(exe.run(program, feed, [out])[0], found)
+    feed = {"mask": np.array([[True], [False]]), "found": found[:1], "nothing": np.zeros((1, 1), np.float32)}
+    with pytest.raises(ValueError, match="rows like those of dims"):
+        exe.run(program, feed, [out])
 
 
 def test_parts_that_do_not_fit_the_mask_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -388,6 +389,72 @@ def test_interpolated_bytes_are_rounded_down() -> None:
     test.check_outputs()
     test = OpTest("nearest_interp", {"X": x}, attrs, {"Out": np.array([[[[10, 20, 20, 41, 41]]]], np.uint8)})
     test.check_outputs()
+
+
+def in_float(in_size: int, out_size: int, corners: bool, mode: int) -> list[tuple[int, int, np.float32, np.float32]]:
+    """Fluid's way along one dimension, in float32: the places of both neighbours, and their weights."""
+    shared = 1 if corners else 0
+    ratio = np.float32(0)
+    if out_size > 1:
+        ratio = np.float32(in_size - shared) / np.float32(out_size - shared)
+    found = []
+    for i in range(out_size):
+        at = np.float32(ratio * np.float32(i))
+        exact = float(at)
+        if not corners and mode == 0:
+            exact = max(float(ratio) * (i + 0.5) - 0.5, 0)
+            at = np.float32(exact)
+        low = int(exact)
+        past = np.float32(at - np.float32(low))
+        found.append((low, min(low + 1, in_size - 1), np.float32(1) - past, past))
+    return found
+
+
+@pytest.mark.parametrize(("corners", "mode"), [(True, 1), (False, 1), (False, 0)])
+@pytest.mark.parametrize("size", [(5, 7, 6), (3, 9, 11), (7, 3, 5)], ids=str)
+def test_sums_of_bytes_are_rounded_as_in_fluid(size: tuple[int, int, int], corners: bool, mode: int) -> None:
+    """A sum of 42.0 less the last bit gives 41: the order and the precision of each step count."""
+    x = np.repeat(np.arange(250, dtype=np.uint8), 9).reshape(10, 25, 1, 3, 3).repeat(2, 2)  # the same in each image
+    x[1::2, :, 1, 2, 1] = 7
+    axes = [in_float(n, out, corners, mode) for n, out in zip(x.shape[2:], size)]
+    expected = np.zeros((*x.shape[:2], *size), np.uint8)
+    for at in np.ndindex(*size):
+        (f, b, d_b, d_f), (n, s, d_s, d_n), (w, e, d_e, d_w) = (axis[i] for axis, i in zip(axes, at))
+        total = np.zeros(x.shape[:2], np.float32)
+        for (plane, of_plane), (row, of_row), (col, of_col) in itertools.product(
+            ((f, d_b), (b, d_f)), ((n, d_s), (s, d_n)), ((w, d_e), (e, d_w))
+        ):
+            total += x[:, :, plane, row, col].astype(np.float32) * of_plane * of_row * of_col
+        expected[(..., *at)] = total.astype(np.uint8)
+    attrs = {"align_corners": corners, "align_mode": mode, **dict(zip(("out_d", "out_h", "out_w"), size))}
+    OpTest("trilinear_interp", {"X": x}, attrs, {"Out": expected}).check_outputs(rtol=0, atol=0)
+
+    images = x[:, :, 1]
+    expected = np.zeros((*images.shape[:2], *size[1:]), np.uint8)
+    for at in np.ndindex(*size[1:]):
+        (n, s, d_s, d_n), (w, e, d_e, d_w) = (axis[i] for axis, i in zip(axes[1:], at))
+        total = np.zeros(images.shape[:2], np.float32)
+        for row, col, of_row, of_col in ((n, w, d_s, d_e), (s, w, d_n, d_e), (n, e, d_s, d_w), (s, e, d_n, d_w)):
+            total += images[:, :, row, col].astype(np.float32) * of_row * of_col
+        expected[(..., *at)] = total.astype(np.uint8)
+    del attrs["out_d"]
+    OpTest("bilinear_interp", {"X": images}, attrs, {"Out": expected}).check_outputs(rtol=0, atol=0)
+
+
+def test_the_nearest_pixel_is_found_in_float() -> None:
+    """Where the exact place is a whole number, what float32 makes of it decides, as in Fluid."""
+    n, out = next(
+        (n, out)
+        for n in range(1, 200)
+        for out in range(2, 200)
+        if int(np.float32(n) / np.float32(out) * np.float32(out - 1)) != n * (out - 1) // out
+        or any(int(np.float32(n) / np.float32(out) * np.float32(i)) != n * i // out for i in range(out))
+    )
+    x = np.arange(n, dtype=np.float32).reshape(1, 1, 1, n)
+    ratio = np.float32(n) / np.float32(out)
+    expected = np.array([min(int(np.float32(ratio * np.float32(i))), n - 1) for i in range(out)], np.float32)
+    attrs = {"out_h": 1, "out_w": out, "align_corners": False}
+    OpTest("nearest_interp", {"X": x}, attrs, {"Out": expected.reshape(1, 1, 1, out)}).check_outputs(rtol=0, atol=0)
 
 
 def test_interpolation_refuses_what_does_not_fit() -> None:
