@@ -77,6 +77,8 @@ NAMES = {
     "clip": "set_gradient_clip ErrorClipByValue GradientClipByValue GradientClipByNorm GradientClipByGlobalNorm",
     "regularizer": "L1Decay L2Decay L1DecayRegularizer L2DecayRegularizer",
     "backward": "append_backward gradients",
+    "transpiler": """DistributeTranspiler memory_optimize release_memory HashName RoundRobin
+        DistributeTranspilerConfig""",
     "profiler": "profiler cuda_profiler reset_profiler start_profiler stop_profiler",
     "unique_name": "generate switch guard",
     "param_attr": "ParamAttr WeightNormParamAttr",
@@ -104,6 +106,8 @@ DIFFERENT = {
     "profiler.cuda_profiler": _NO_GPU,
     "profiler.profiler": "the file is a timeline for Perfetto or chrome://tracing, without a conversion",
     "profiler.stop_profiler": "the file is a timeline for Perfetto or chrome://tracing, without a conversion",
+    "transpiler.memory_optimize": "changes nothing: the executor shares memory by itself",
+    "transpiler.release_memory": "changes nothing: the executor shares memory by itself",
 }
 
 

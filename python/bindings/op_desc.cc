@@ -57,6 +57,17 @@ void BindOpDesc(py::module_& m) {
       .def("input_arg_names", &OpDesc::InputNames)
       .def("output_arg_names", &OpDesc::OutputNames)
       .def("attrs", &Attrs)
+      .def(
+          "has_attr", [](const OpDesc& op, const std::string& name) { return op.attrs.contains(name); },
+          py::arg("name"))
+      .def(
+          "attr",
+          [](const OpDesc& op, const std::string& name) {
+            const auto it = op.attrs.find(name);
+            HR_ENFORCE(it != op.attrs.end(), NotFound, "operator '", op.type, "' has no attribute '", name, "'");
+            return AttributeToPython(it->second);
+          },
+          py::arg("name"), "The value of an attribute. KeyError if there is none of that name.")
       .def("gradient_ops", &GradientOps,
            "The operators that compute the gradients of its inputs from those of its outputs, in their order: the "
            "gradient of\n"

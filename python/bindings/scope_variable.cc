@@ -1,6 +1,7 @@
 // headrace._core.ScopeVariable.
 #include <pybind11/stl.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "framework/errors.h"
@@ -22,6 +23,13 @@ void BindScopeVariable(py::module_& m) {
       .def(
           "is_initialized", [](const VariableRef& self) { return self.variable->initialized(); },
           "Whether it holds a value.")
+      .def("is_int", [](const VariableRef& self) { return self.variable->IsType<int32_t>(); })
+      .def(
+          "get_int", [](const VariableRef& self) { return self.variable->Get<int32_t>(); },
+          "The number that it holds. TypeError if it holds something else.")
+      .def(
+          "set_int", [](const VariableRef& self, int32_t value) { *self.variable->GetMutable<int32_t>() = value; },
+          py::arg("value"), "Makes it hold a number. TypeError if it holds something else.")
       .def(
           "get_tensor", [](const VariableRef& self) { return self.variable->GetMutable<LoDTensor>(); },
           py::return_value_policy::reference, py::keep_alive<0, 1>(),

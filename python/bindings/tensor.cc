@@ -1,6 +1,7 @@
 // headrace._core.LoDTensor.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -46,6 +47,11 @@ void SetLoD(LoDTensor& tensor, LoD lod) {
   const int64_t end = has_end ? static_cast<int64_t>(lod.back().back()) : 0;
   CheckLoD(lod, tensor.initialized() ? Rows(tensor) : end);
   tensor.set_lod(std::move(lod));
+}
+
+template <typename T>
+void Allocate(LoDTensor* tensor) {
+  std::fill_n(tensor->mutable_data<T>(), tensor->numel(), T(0));
 }
 
 bool HasValidLoD(const LoDTensor& tensor) {
@@ -142,6 +148,12 @@ void BindTensor(py::module_& m) {
       "A dense array with a level of detail: sequences of variable length, packed along the first dimension.\n\n"
       "Not thread-safe: concurrent reads are fine, a write needs the tensor for itself.")
       .def(py::init<>())
+      .def(py::init([](const SignedLoD& lengths) {
+             LoDTensor tensor;
+             SetLoD(tensor, LengthsToOffsets(ToLoD(lengths)));
+             return tensor;
+           }),
+           py::arg("recursive_sequence_lengths"), "Without data yet, with the LoD that has these lengths of sequences.")
       .def_static(
           "from_numpy", [](const py::object& array, bool copy) { return LoDTensor(TensorFromNumpy(array, copy)); },
           py::arg("array"), py::arg("copy") = true,
@@ -160,6 +172,18 @@ void BindTensor(py::module_& m) {
       .def(
           "_assign", [](LoDTensor& self, const LoDTensor& other) { self = other; }, py::arg("other"),
           "Becomes the other one, LoD included, and shares its memory.")
+      .def(
+          "_set_dims", [](LoDTensor& self, const DDim& dims) { self.Resize(dims); }, py::arg("dims"),
+          "Gives it dims; its elements have to be allocated or set then.")
+      .def(
+          "_alloc_float", [](LoDTensor& self, const py::object& /*place*/) { Allocate<float>(&self); },
+          py::arg("place") = py::none(), "Gives it zeros of float32.")
+      .def(
+          "_alloc_double", [](LoDTensor& self, const py::object& /*place*/) { Allocate<double>(&self); },
+          py::arg("place") = py::none(), "Gives it zeros of float64.")
+      .def(
+          "_alloc_int", [](LoDTensor& self, const py::object& /*place*/) { Allocate<int32_t>(&self); },
+          py::arg("place") = py::none(), "Gives it zeros of int32.")
       .def("_is_initialized", &LoDTensor::initialized, "Whether the tensor holds data.")
       .def(
           "lod", [](const LoDTensor& self) { return self.lod(); }, "The LoD as offsets, a list of lists.")

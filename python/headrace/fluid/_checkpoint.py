@@ -181,7 +181,7 @@ def load_checkpoint(
 
 
 def _check(executor: Executor) -> None:
-    if not isinstance(executor, Executor):
+    if not callable(getattr(executor, "run", None)):
         raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
 
 

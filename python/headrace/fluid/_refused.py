@@ -25,7 +25,12 @@ REFUSED: dict[str, dict[str, str]] = {
         "distributed": _ONE_MACHINE,
         "dygraph": "layers are added to a program, which an Executor runs",
         "incubate": _ONE_MACHINE,
-        "transpiler": _ONE_MACHINE,
+    },
+    "transpiler": {
+        "DistributeTranspiler": _ONE_MACHINE,
+        "DistributeTranspilerConfig": _ONE_MACHINE,
+        "HashName": _ONE_MACHINE,
+        "RoundRobin": _ONE_MACHINE,
     },
     "layers": {
         "filter_by_instag": _OPERATOR,

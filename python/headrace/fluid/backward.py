@@ -253,4 +253,12 @@ def _weighted_sum(block: Block, targets: list[Variable], weights: Sequence[Varia
     return total
 
 
-calc_gradient = gradients  # its name before Fluid 1.6
+def calc_gradient(
+    targets: Variable | Sequence[Variable],
+    inputs: Variable | Sequence[Variable],
+    target_gradients: Variable | Sequence[Variable | None] | None = None,
+    no_grad_set: Collection[Variable | str] | None = None,
+) -> Variable | list[Variable | None] | None:
+    """As ``gradients``, but of a single input the gradient itself, as before Fluid 1.6."""
+    found = gradients(targets, inputs, target_gradients, no_grad_set)
+    return found[0] if len(found) == 1 else found

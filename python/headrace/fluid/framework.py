@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from headrace.fluid.regularizer import WeightDecayRegularizer
 
 __all__ = [
+    "EMPTY_VAR_NAME",
     "GRAD_VAR_SUFFIX",
+    "TEMP_VAR_NAME",
+    "ZERO_VAR_SUFFIX",
     "Block",
     "OpRole",
     "Operator",
@@ -44,6 +47,10 @@ __all__ = [
 
 #: What Fluid puts after the name of a variable for that of its gradient.
 GRAD_VAR_SUFFIX = "@GRAD"
+#: Fluid's names, which programs of their own tell apart from theirs; there are no such variables here.
+EMPTY_VAR_NAME = "@EMPTY@"
+TEMP_VAR_NAME = "@TEMP@"
+ZERO_VAR_SUFFIX = "@ZERO"
 
 #: An executor refuses blocks that lie deeper.
 _MAX_BLOCK_DEPTH = 64

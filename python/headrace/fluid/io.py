@@ -101,7 +101,8 @@ def _select(
 
 
 def _check_executor(executor: Executor) -> None:
-    if not isinstance(executor, Executor):
+    # Not by its class: programs reload the module to have a scope of their own.
+    if not callable(getattr(executor, "run", None)):
         raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
 
 

@@ -137,6 +137,17 @@ def test_lod_as_offsets_and_as_lengths() -> None:
     assert not tensor.has_valid_recursive_sequence_lengths()
 
 
+def test_a_tensor_may_have_a_lod_before_it_has_data() -> None:
+    tensor = fluid.LoDTensor([[2, 1], [3, 2, 4]])
+    assert not tensor._is_initialized()
+    assert tensor.lod() == [[0, 2, 3], [0, 3, 5, 9]]
+    tensor.set(np.zeros((9, 2), np.float32))
+    assert tensor.has_valid_recursive_sequence_lengths()
+    for wrong in ([[2], [1, 1, 1]], [[-1, 4]]):
+        with pytest.raises(ValueError, match=r"(?i)lod|negative"):
+            fluid.LoDTensor(wrong)
+
+
 @pytest.mark.parametrize("lengths", [[[1, 1]], [[2, 2]], [[2], [1, 1, 1]], [[-1, 4]]])
 def test_a_lod_that_does_not_fit_is_refused(lengths: list[list[int]]) -> None:
     tensor = fluid.LoDTensor.from_numpy(np.zeros((3, 2), np.float32))
@@ -165,6 +176,45 @@ def test_a_tensor_array_holds_tensors_only() -> None:
     assert len(array) == 1
     with pytest.raises(TypeError, match="ndarray"):
         array.append(np.zeros(3))
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("float", "float32"), ("double", "float64"), ("int", "int32")])
+def test_a_tensor_may_be_given_dims_and_zeros(kind: str, dtype: str) -> None:
+    tensor = fluid.LoDTensor.from_numpy(np.ones((2, 2), np.float32))
+    tensor._set_dims([3, 4])
+    getattr(tensor, f"_alloc_{kind}")(fluid.CPUPlace())
+    assert (tensor.shape(), tensor.dtype()) == ([3, 4], dtype)
+    np.testing.assert_array_equal(tensor, np.zeros((3, 4)))
+
+
+def test_a_variable_may_hold_a_number() -> None:
+    variable = fluid.Scope().var("count")
+    assert not variable.is_int()
+    variable.set_int(-7)
+    assert variable.is_int()
+    assert variable.get_int() == -7
+    with pytest.raises(TypeError, match="count"):
+        variable.get_tensor()
+
+
+def test_a_stack_of_scopes() -> None:
+    outer = fluid.default_scope_funcs.get_cur_scope()
+    fluid.default_scope_funcs.var("outer").set_int(1)
+
+    def inner() -> None:
+        assert fluid.default_scope_funcs.get_cur_scope() is not outer
+        fluid.default_scope_funcs.var("inner").set_int(2)
+        found = fluid.default_scope_funcs.find_var("outer")
+        assert found is not None
+        assert found.get_int() == 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fluid.default_scope_funcs.scoped_function(inner)
+    assert fluid.default_scope_funcs.get_cur_scope() is outer
+    assert fluid.default_scope_funcs.find_var("inner") is None
+    with pytest.raises(errors.FailedPrecondition, match="no scope has been entered"):
+        fluid.default_scope_funcs.leave_local_scope()
 
 
 def test_scopes_look_up_in_their_parents() -> None:

@@ -51,6 +51,17 @@ def elman_in_numpy(x: fluid.core.LoDTensor, first: np.ndarray | None = None) -> 
     return out
 
 
+def test_a_step_knows_its_number(exe: fluid.Executor) -> None:
+    rnn = layers.DynamicRNN()
+    assert rnn.step_idx is None
+    with rnn.block():
+        word = rnn.step_input(words())
+        assert rnn.step_idx is not None
+        rnn.output(layers.elementwise_mul(layers.ones_like(word), layers.cast(rnn.step_idx, "float64")))
+    (got,) = exe.run(feed={"words": sequences([[2, 4, 1]])}, fetch_list=[rnn()], return_numpy=False)
+    np.testing.assert_array_equal(np.array(got)[:, 0], [0, 1, 0, 1, 2, 3, 0])
+
+
 @pytest.mark.parametrize("lengths", [[3], [2, 4, 1], [2, 2], [1, 0, 3]])
 def test_an_elman_network_over_sequences_of_any_length(exe: fluid.Executor, lengths: list[int]) -> None:
     out = elman(words())

@@ -31,8 +31,15 @@ def test_gradients_are_clipped_by_the_callback(exe: fluid.Executor) -> None:
         fluid.backward.append_backward(loss, callbacks=[print])
 
 
-def test_calc_gradient_is_gradients() -> None:
-    assert fluid.backward.calc_gradient is fluid.backward.gradients
+def test_calc_gradient_gives_no_list_of_one(exe: fluid.Executor) -> None:
+    x, y = (layers.data(name, [2], append_batch_size=False, stop_gradient=False) for name in "xy")
+    product = x * y
+    by_x = fluid.backward.calc_gradient(product, x)
+    both = fluid.backward.calc_gradient(product, [x, y])
+    assert isinstance(by_x, fluid.Variable)
+    a, b = np.array([1, 2], np.float32), np.array([3, 4], np.float32)
+    for got, want in zip(exe.run(feed={"x": a, "y": b}, fetch_list=[by_x, *both]), (b, b, a)):
+        np.testing.assert_array_equal(got, want)
 
 
 def test_what_a_scope_holds(exe: fluid.Executor) -> None:

@@ -165,6 +165,11 @@ def test_operators_tell_their_slots_and_attributes() -> None:
     assert (op.type, op.input("X"), op.output("Out")) == ("scale", ["x"], [out.name])
     assert (op.input_arg_names, op.output_arg_names) == (["x"], [out.name])
     assert op.attr("scale") == 2.0
+    assert op.desc.attr("scale") == 2.0
+    assert op.desc.has_attr("scale")
+    assert not op.desc.has_attr("nothing")
+    with pytest.raises(KeyError, match="'nothing'"):
+        op.desc.attr("nothing")
     assert op.has_attr("bias_after_scale")
     assert op.all_attrs()["bias"] == 1.0
     with pytest.raises(KeyError, match="nothing"):

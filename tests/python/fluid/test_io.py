@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -122,6 +123,23 @@ def test_what_is_missing_is_named(exe: fluid.Executor, tmp_path: Path, filename:
         fluid.io.load_params(exe, str(tmp_path), filename=filename)
     with pytest.raises(TypeError, match="Executor"):
         fluid.io.save_params("exe", str(tmp_path))
+
+
+def test_an_executor_of_a_module_that_was_loaded_again_will_do(tmp_path: Path) -> None:
+    """Programs reload fluid.executor to begin with a scope of their own."""
+    spec = importlib.util.find_spec("headrace.fluid.executor")
+    assert spec is not None
+    assert spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    exe = again.Executor(fluid.CPUPlace())
+    assert not isinstance(exe, fluid.Executor)
+    fluid.layers.fc(fluid.layers.data("x", [2]), 3, param_attr="w", bias_attr=False)
+    exe.run(fluid.default_startup_program(), scope=fluid.global_scope())
+    fluid.io.save_params(exe, str(tmp_path / "params"))
+    fluid.io.load_params(exe, str(tmp_path / "params"))
+    fluid.io.save_checkpoint(exe, str(tmp_path / "checkpoints"))
+    assert fluid.io.load_checkpoint(exe, str(tmp_path / "checkpoints")) == {}
 
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["Fluid's format", "that of earlier versions"])

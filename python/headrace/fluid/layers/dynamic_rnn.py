@@ -44,12 +44,14 @@ class DynamicRNN:
         last = layers.sequence_last_step(hiddens)
 
     Within the block, sequences are in the order of their lengths, longest first, and those that have ended are gone:
-    nothing is padded. The results are in the order of the input.
+    nothing is padded. The results are in the order of the input. ``step_idx`` is the number of the step, int64 [1],
+    from 0; None before the block.
     """
 
     def __init__(self, name: str | None = None) -> None:
         self._helper = LayerHelper("dynamic_rnn", name)
         self._inner: Block | None = None  # while the block is described
+        self.step_idx: Any = None  # a Variable from the block on
         self._table: Variable | None = None
         self._first_input: Variable | None = None  # the steps of the first input
         self._memories: dict[str, Variable] = {}  # name of a memory → its values, step by step
@@ -70,7 +72,7 @@ class DynamicRNN:
         self._outputs = []
         program = self._helper.main_program
         self._zero = fill_constant([1], "int64", 0)
-        self._step = fill_constant([1], "int64", 0)
+        self.step_idx = fill_constant([1], "int64", 0)
         self._cond = self._helper.create_variable("bool", stop_gradient=True)
         with While(self._cond).block():
             self._inner = program.current_block()
@@ -79,10 +81,10 @@ class DynamicRNN:
                 self._check_complete()
             finally:
                 self._inner = None
-            increment(self._step)
+            increment(self.step_idx)
             for memory, value in self._updates.items():
-                array_write(value, self._step, self._memories[memory])
-            less_than(self._step, self._length, cond=self._cond)
+                array_write(value, self.step_idx, self._memories[memory])
+            less_than(self.step_idx, self._length, cond=self._cond)
         assert self._table is not None
         self._outputs = [array_to_lod_tensor(array, self._table) for array in self._output_arrays]
 
@@ -102,11 +104,11 @@ class DynamicRNN:
             if self._table is None:
                 self._table = lod_rank_table(x, level)
                 self._length = max_sequence_len(self._table)
-                less_than(self._step, self._length, cond=self._cond)
+                less_than(self.step_idx, self._length, cond=self._cond)
             steps = lod_tensor_to_array(x, self._table)
         if self._first_input is None:
             self._first_input = steps
-        return array_read(steps, self._step)
+        return array_read(steps, self.step_idx)
 
     def static_input(self, x: Variable) -> Variable:
         """What a step sees of ``x``, which has a row or, with a LoD, a sequence for each sequence of the inputs: the
@@ -116,7 +118,7 @@ class DynamicRNN:
         table = self._known_table("static_input")
         with self._outside():
             ordered = reorder_lod_tensor_by_rank(check_variable(x, "x", "DynamicRNN.static_input"), table)
-        return shrink_memory(ordered, self._step, table)
+        return shrink_memory(ordered, self.step_idx, table)
 
     def memory(
         self,
@@ -147,7 +149,7 @@ class DynamicRNN:
                 init = fill_constant_batch_size_like(first, [-1, *shape], core.convert_dtype(dtype), value)
                 init.stop_gradient = True
             values = array_write(init, self._zero)
-        before = shrink_memory(array_read(values, self._step), self._step, table)
+        before = shrink_memory(array_read(values, self.step_idx), self.step_idx, table)
         self._memories[before.name] = values
         return before
 
@@ -167,7 +169,7 @@ class DynamicRNN:
             check_variable(item, "output", "DynamicRNN.output")
             with self._outside():
                 array = create_array(item.dtype)
-            array_write(item, self._step, array)
+            array_write(item, self.step_idx, array)
             self._output_arrays.append(array)
 
     def __call__(self) -> Variable | list[Variable]:
