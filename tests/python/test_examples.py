@@ -16,6 +16,7 @@ EXAMPLES = DOCS / "examples"
 SHORT_FORMS = {
     "diabetes.py": [],
     "lenet_digits.py": ["--epochs", "2", "--plot", "", "--target", "0.9"],
+    "seq2seq_dates.py": ["--epochs", "1", "--target", "0.3"],
     "word_language.py": ["--epochs", "3", "--limit", "1500", "--target", "0.6"],
     "word_segmentation.py": ["--epochs", "2", "--target", "0.75"],
 }
