@@ -16,11 +16,12 @@ EXAMPLES = DOCS / "examples"
 SHORT_FORMS = {
     "diabetes.py": [],
     "lenet_digits.py": ["--epochs", "2", "--plot", "", "--target", "0.9"],
+    "paddle_exchange.py": [],
     "seq2seq_dates.py": ["--epochs", "1", "--target", "0.3"],
     "word_language.py": ["--epochs", "3", "--limit", "1500", "--target", "0.6"],
     "word_segmentation.py": ["--epochs", "2", "--target", "0.75"],
 }
-NEEDS = {"word_language.py": "spellchecker"}
+NEEDS = {"paddle_exchange.py": "paddle", "word_language.py": "spellchecker"}
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="the data are scikit-learn's")
 
 
