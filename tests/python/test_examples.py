@@ -4,6 +4,7 @@ what their docstrings say. Those of plugins, Wirehead and PyTorch have tests of 
 
 from __future__ import annotations
 
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from doc_programs import DOCS, run
+from headrace import sysconfig
 
 EXAMPLES = DOCS / "examples"
 SHORT_FORMS = {
@@ -35,3 +37,14 @@ def test_a_short_form_reaches_its_target(name: str, tmp_path: Path) -> None:
         pytest.skip(f"needs {NEEDS[name]}")
     print(run(tmp_path, sys.executable, str(EXAMPLES / name), *SHORT_FORMS[name]))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not Path(sysconfig.get_cmake_dir()).exists(), reason="not installed from a wheel")
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="CMake is not installed")
+def test_a_model_is_served_by_threads_of_cpp(tmp_path: Path) -> None:
+    example = EXAMPLES / "serving"
+    run(tmp_path, "cmake", "-S", str(example), "-B", "build", f"-DHeadrace_DIR={sysconfig.get_cmake_dir()}")
+    run(tmp_path, "cmake", "--build", "build")
+    (*_, result) = run(tmp_path, sys.executable, str(example / "digits.py"), "build/serve").splitlines()
+    assert result.endswith("the answers are those of Python")
+    run(tmp_path, "build/serve", "no_model", "2", status=1)
