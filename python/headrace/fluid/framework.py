@@ -339,6 +339,8 @@ class Program:
         self._ignored_feeds: set[str] = set()
         #: The readers that Python feeds, by the name of their queue.
         self._feed_sources: dict[str, FeedSource] = {}
+        #: How often each name scope has been entered.
+        self._name_scope_uses: dict[str, int] = {}
         self._sync_with_desc()
 
     def _sync_with_desc(self) -> None:
@@ -443,6 +445,7 @@ class Program:
         program.random_seed = self.random_seed
         program._seeds_given = self._seeds_given
         program._feed_sources = dict(self._feed_sources)
+        program._name_scope_uses = dict(self._name_scope_uses)
         for mine, copy in zip(self.blocks, program.blocks):
             for name, var in mine.vars.items():
                 copy.vars[name] = var._copy_to(copy) if hasattr(var, "_copy_to") else _copy_variable(var, copy)
@@ -611,12 +614,14 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 @contextlib.contextmanager
 def name_scope(prefix: str) -> Iterator[None]:
-    """Groups the operators added within it under ``prefix`` (``Operator.namescope``). Names of variables do not
-    change.
+    """Groups the operators added within it under ``prefix`` (``Operator.namescope``), which is numbered if the program
+    has used it there before: "block", "block_1". Names of variables do not change.
     """
     if not prefix:
         raise errors.InvalidArgument("a name scope needs a prefix")
-    _name_scopes.append(prefix)
+    uses, path = default_main_program()._name_scope_uses, _current_name_scope() + prefix
+    used = uses[path] = uses.get(path, 0) + 1
+    _name_scopes.append(prefix if used == 1 else f"{prefix}_{used - 1}")
     try:
         yield
     finally:

@@ -362,6 +362,21 @@ def test_name_scopes_group_operators() -> None:
     assert fluid.default_main_program().global_block().ops[-1].namescope == "/outer/inner/"
 
 
+def test_name_scopes_of_the_same_prefix_are_numbered() -> None:
+    x = fluid.layers.data("x", [4])
+    for _ in range(2):
+        with fluid.name_scope("block"):
+            fluid.layers.relu(x)
+            for _ in range(2):
+                with fluid.name_scope("inner"):
+                    fluid.layers.relu(x)
+    scopes = ["/block/", "/block/inner/", "/block/inner_1/", "/block_1/", "/block_1/inner/", "/block_1/inner_1/"]
+    assert [op.namescope for op in fluid.default_main_program().global_block().ops] == scopes
+    with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.name_scope("block"):
+        fluid.layers.relu(fluid.layers.data("x", [4]))
+        assert fluid.default_main_program().global_block().ops[-1].namescope == "/block/"
+
+
 def test_a_program_can_be_printed() -> None:
     fed_regression()
     program = fluid.default_main_program()
