@@ -102,10 +102,11 @@ def test_two_functions_in_one_call(exe: fluid.Executor) -> None:
     fused = fluid.contrib.layers.fused_elemwise_activation
     x, y = fluid.data("x", [2, 3]), fluid.data("y", [3])
     lists = [["elementwise_add", "relu"], ["tanh", "elementwise_mul"], ["scale", "elementwise_add"]]
+    lists.append(["elementwise_mul", "sigmoid"])
     outs = [fused(x, y, names, scale=0.5) for names in lists]
     a, b = np.array([[1, -2, 3], [-4, 5, -6]], np.float32), np.array([-1, 2, -3], np.float32)
     got = exe.run(feed={"x": a, "y": b}, fetch_list=outs)
-    for value, expected in zip(got, [a + b.clip(0), np.tanh(a * b), 0.5 * (a + b)]):
+    for value, expected in zip(got, [a + b.clip(0), np.tanh(a * b), 0.5 * (a + b), a / (1 + np.exp(-b))]):
         np.testing.assert_allclose(value, expected, rtol=1e-6)
     with pytest.raises(errors.InvalidArgument, match=r"got \['relu', 'tanh'\]"):
         fused(x, y, ["relu", "tanh"])

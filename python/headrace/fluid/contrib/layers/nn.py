@@ -11,7 +11,7 @@ from headrace.fluid.framework import Variable
 __all__ = ["fused_elemwise_activation"]
 
 _OF_TWO = ("elementwise_add", "elementwise_mul")
-_OF_ONE = ("relu", "scale", "tanh")
+_OF_ONE = ("relu", "scale", "sigmoid", "tanh")
 
 
 def fused_elemwise_activation(
@@ -26,7 +26,7 @@ def fused_elemwise_activation(
     ``["relu", "elementwise_add"]`` is relu(x + y). The executor fuses nothing, so that it costs as much as two layers.
 
     Args:
-        functor_list: one of elementwise_add and elementwise_mul, and one of relu, scale and tanh.
+        functor_list: one of elementwise_add and elementwise_mul, and one of relu, scale, sigmoid and tanh.
         axis: where the dimensions of y begin among those of x.
         scale: the factor of "scale".
         save_intermediate_out: makes no difference.
