@@ -32,7 +32,9 @@ _LAYERS_OWN: Any = object()
 
 
 def check_variable(value: Any, what: str, layer: str) -> Variable:
-    """``value``, which has to be a Variable."""
+    """``value``, which has to be a Variable, or a list of one."""
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
     if not isinstance(value, Variable):
         raise errors.TypeMismatch(f"layers.{layer}: {what} has to be a Variable, got {type(value).__name__}")
     return value
@@ -412,10 +414,11 @@ def append_layer(
         intermediate: the slot of an output of the same dtype that is only for the gradient.
     """
     for slot, value in inputs.items():
-        for item in value if isinstance(value, list) else [value]:
+        for item in value if isinstance(value, (list, tuple)) else [value]:
             check_variable(item, slot, op_type)
     helper = LayerHelper(op_type, name)
-    dtype = next(iter(inputs.values())).dtype
+    first = next(iter(inputs.values()))
+    dtype = (first[0] if isinstance(first, (list, tuple)) else first).dtype  # what IfElse gives is a list
     outputs = {out_slot: helper.create_variable(dtype)}
     if intermediate is not None:
         outputs[intermediate] = helper.create_variable(dtype, stop_gradient=True)

@@ -65,6 +65,19 @@ def test_a_variable_is_a_key_and_differs_from_what_is_no_value() -> None:
         assert x in [y]  # Fluid says yes, whatever is in the list
 
 
+def test_a_list_of_one_is_what_is_in_it(exe: fluid.Executor) -> None:
+    """What IfElse gives is a list, which programs pass on."""
+    x = fluid.data("x", [None, 1])
+    choice = layers.IfElse(x > 0)
+    for block in (choice.true_block, choice.false_block):
+        with block():
+            choice.output(layers.abs(choice.input(x)))
+    outs = choice()
+    assert isinstance(outs, list)
+    total = layers.reduce_sum(layers.sqrt(outs))
+    assert exe.run(feed={"x": np.array([[4], [-9]], np.float32)}, fetch_list=[total])[0].item() == 5
+
+
 def test_parameters_without_gradient_are_passed_over() -> None:
     loss = layers.mean(layers.batch_norm(layers.fc(fluid.data("x", [None, 4]), 4)))
     names = [p.name for p in fluid.default_main_program().all_parameters()]

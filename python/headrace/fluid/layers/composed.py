@@ -42,8 +42,8 @@ def _constant(x: Variable) -> Variable:
 
 def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> Variable:
     """``x``, repeated along each dimension to the shape of ``target_tensor``, whose extents are multiples of its."""
-    check_variable(x, "x", "expand_as")
-    check_variable(target_tensor, "target_tensor", "expand_as")
+    x = check_variable(x, "x", "expand_as")
+    target_tensor = check_variable(target_tensor, "target_tensor", "expand_as")
     own, wanted = x.shape, target_tensor.shape
     if len(own) != len(wanted):
         raise errors.InvalidArgument(
@@ -141,7 +141,7 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str 
     Returns:
         [N, H, W, 2].
     """
-    check_variable(theta, "theta", "affine_grid")
+    theta = check_variable(theta, "theta", "affine_grid")
     if isinstance(out_shape, Variable):
         raise errors.Unimplemented("layers.affine_grid: out_shape has to be a list of integers here, not a variable")
     extents = check_shape(out_shape, "out_shape", "affine_grid")
@@ -170,8 +170,8 @@ def teacher_student_sigmoid_loss(
             to 2: that plus 1, with a click.
         soft_max_up_bound, soft_max_lower_bound: there is no gradient for scores beyond them.
     """
-    check_variable(input, "input", "teacher_student_sigmoid_loss")
-    check_variable(label, "label", "teacher_student_sigmoid_loss")
+    input = check_variable(input, "input", "teacher_student_sigmoid_loss")
+    label = check_variable(label, "label", "teacher_student_sigmoid_loss")
     inside = clip(input, soft_max_lower_bound, soft_max_up_bound)
     x = elementwise_add(inside, _constant(elementwise_sub(input, inside)))
     knows = cast(greater_equal(label, fill_constant([1], label.dtype, 0.0)), label.dtype)
@@ -199,7 +199,7 @@ def center_loss(
         param_attr: of the centres, [num_classes, D], which no optimizer changes.
         update_center: whether they move; in a program for testing they never do.
     """
-    check_variable(label, "label", "center_loss")
+    label = check_variable(label, "label", "center_loss")
     width = check_variable(input, "input", "center_loss").shape[1] if len(input.shape) == 2 else -1
     if width < 1 or label.dtype != VarType.INT64:
         raise errors.InvalidArgument(

@@ -160,7 +160,7 @@ def switch_case(
         branch_fns: functions as of cond, by their numbers: a dict, pairs, or a list whose places are the numbers.
         default: None: the function of the greatest number.
     """
-    check_variable(branch_index, "branch_index", "switch_case")
+    branch_index = check_variable(branch_index, "branch_index", "switch_case")
     if branch_index.dtype not in (VarType.INT32, VarType.INT64, VarType.UINT8):
         raise errors.TypeMismatch(
             f"layers.switch_case: branch_index has to be an integer, is {dtype_name(branch_index.dtype)}"
@@ -222,7 +222,7 @@ def while_loop(
     if not isinstance(loop_vars, (list, tuple)) or not loop_vars:
         raise errors.TypeMismatch("layers.while_loop: loop_vars has to be a list or tuple of variables with elements")
     for item in flatten(loop_vars):
-        check_variable(item, "loop_vars", "while_loop")
+        item = check_variable(item, "loop_vars", "while_loop")
     state = map_structure(lambda item: item if _is_array(item) else assign(item), list(loop_vars))
     going = cond(*state)
     _check_condition(going, "while_loop")
@@ -248,7 +248,7 @@ def _is_array(item: Any) -> bool:
 
 
 def _check_successor(old: Variable, new: Any) -> None:
-    check_variable(new, "what body returns", "while_loop")
+    new = check_variable(new, "what body returns", "while_loop")
     if _is_array(old) and new.name != old.name:
         raise errors.InvalidArgument(
             f"layers.while_loop: body has to return the array '{old.name}' itself, written to, got '{new.name}'"

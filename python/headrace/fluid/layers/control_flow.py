@@ -49,7 +49,7 @@ __all__ = [
 
 def _bool(op_type: str, inputs: dict[str, Variable], out: Variable | None, name: str | None = None) -> Variable:
     for slot, value in inputs.items():
-        check_variable(value, slot, op_type)
+        value = check_variable(value, slot, op_type)
     helper = LayerHelper(op_type, name)
     out = helper.create_variable("bool", stop_gradient=True) if out is None else out
     helper.append_op(inputs, {"Out": out})
@@ -457,7 +457,7 @@ class IfElse:
         """The rows of ``x`` that the block is for."""
         if self._side is None:
             raise errors.FailedPrecondition("layers.IfElse: input belongs into a block")
-        check_variable(x, "x", "IfElse.input")
+        x = check_variable(x, "x", "IfElse.input")
         if x.name not in self._parted:
             with self._outside():
                 self._parted[x.name] = split_lod_tensor(x, self._cond)
@@ -468,7 +468,7 @@ class IfElse:
         if self._side is None:
             raise errors.FailedPrecondition("layers.IfElse: output belongs into a block")
         for item in outs:
-            check_variable(item, "output", "IfElse.output")
+            item = check_variable(item, "output", "IfElse.output")
             with self._outside():
                 outer = self._helper.create_variable(item.dtype)
             assign(item, output=outer)

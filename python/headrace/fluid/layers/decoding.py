@@ -64,7 +64,7 @@ def tensor_array_to_tensor(
         The tensor, and the extents of the elements along ``axis``, int32 [number of elements].
     """
     helper = LayerHelper("tensor_array_to_tensor", name)
-    check_variable(input, "input", "tensor_array_to_tensor")
+    input = check_variable(input, "input", "tensor_array_to_tensor")
     out, index = helper.create_variable(input.dtype), helper.create_variable("int32", stop_gradient=True)
     attrs = {"axis": axis, "use_stack": use_stack}
     helper.append_op({"X": input}, {"Out": out, "OutIndex": index}, attrs)
@@ -164,7 +164,7 @@ class BeamSearchDecoder(Decoder):
     @staticmethod
     def tile_beam_merge_with_batch(x: Variable, beam_size: int) -> Variable:
         """[N, ...] → [N · beam_size, ...], each row ``beam_size`` times, one after the other."""
-        check_variable(x, "x", "BeamSearchDecoder.tile_beam_merge_with_batch")
+        x = check_variable(x, "x", "BeamSearchDecoder.tile_beam_merge_with_batch")
         tiled = expand(unsqueeze(x, [1]), [1, beam_size, *[1] * (len(x.shape) - 1)])
         return _merged(tiled)
 

@@ -37,7 +37,7 @@ def _outputs(
 ) -> tuple[Variable, ...]:
     """Adds an operator through which no gradient passes; ``dtypes``: of its outputs."""
     for slot, value in inputs.items():
-        check_variable(value, slot, op_type)
+        value = check_variable(value, slot, op_type)
     helper = LayerHelper(op_type, name)
     outputs = {slot: helper.create_variable(dtype, stop_gradient=True) for slot, dtype in dtypes.items()}
     helper.append_op(inputs, outputs, attrs)

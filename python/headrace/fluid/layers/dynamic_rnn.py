@@ -95,7 +95,7 @@ class DynamicRNN:
             level: the level of the LoD whose parts are the steps; the first input decides.
         """
         self._current("step_input")
-        check_variable(x, "x", "DynamicRNN.step_input")
+        x = check_variable(x, "x", "DynamicRNN.step_input")
         if x.lod_level <= level:
             raise errors.InvalidArgument(
                 f"DynamicRNN.step_input: '{x.name}' has to have a LoD with a level {level}, has {x.lod_level} levels"
@@ -140,7 +140,7 @@ class DynamicRNN:
         table = self._known_table("memory")
         with self._outside():
             if init is not None:
-                check_variable(init, "init", "DynamicRNN.memory")
+                init = check_variable(init, "init", "DynamicRNN.memory")
                 init = reorder_lod_tensor_by_rank(init, table) if need_reorder else init
             elif shape is None or self._first_input is None:
                 raise errors.InvalidArgument("DynamicRNN.memory: either init or shape is needed")
@@ -166,7 +166,7 @@ class DynamicRNN:
         """What these are at all steps are outputs of the network."""
         self._current("output")
         for item in outputs:
-            check_variable(item, "output", "DynamicRNN.output")
+            item = check_variable(item, "output", "DynamicRNN.output")
             with self._outside():
                 array = create_array(item.dtype)
             array_write(item, self.step_idx, array)

@@ -164,7 +164,7 @@ def pow(x: Variable, factor: float | Variable = 1.0, name: str | None = None) ->
     """``x`` to the power of ``factor``, a number, or a float32 or float64 variable of one element, which gets no
     gradient.
     """
-    check_variable(x, "x", "pow")
+    x = check_variable(x, "x", "pow")
     if isinstance(factor, Variable):
         return append_layer("pow", {"X": x, "FactorTensor": factor}, name=name)
     return append_layer("pow", {"X": x}, {"factor": float(factor)}, name)

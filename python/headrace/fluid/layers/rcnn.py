@@ -39,7 +39,7 @@ def _append(
     """The outputs of an operator, by slot and dtype, through which no gradient goes."""
     for slot, value in inputs.items():
         for item in value if isinstance(value, list) else [value]:
-            check_variable(item, slot, layer)
+            item = check_variable(item, slot, layer)
     helper = LayerHelper(layer, name)
     made = {slot: helper.create_variable(dtype, stop_gradient=True) for slot, dtype in outputs.items()}
     helper.append_op(inputs, made, attrs)
@@ -413,7 +413,7 @@ def distribute_fpn_proposals(
         The regions of each level, [rows, 4] with a LoD; and where each region lies among those of all levels, one
         behind the other, int32 [R, 1], for ``gather``.
     """
-    check_variable(fpn_rois, "fpn_rois", "distribute_fpn_proposals")
+    fpn_rois = check_variable(fpn_rois, "fpn_rois", "distribute_fpn_proposals")
     helper = LayerHelper("distribute_fpn_proposals", name)
     levels = [
         helper.create_variable(fpn_rois.dtype, stop_gradient=True) for _ in range(max(max_level - min_level + 1, 0))

@@ -92,7 +92,7 @@ def dynamic_lstm(
     """
     helper = LayerHelper("lstm", name)
     width = _parts("dynamic_lstm", size, 4)
-    check_variable(input, "input", "dynamic_lstm")
+    input = check_variable(input, "input", "dynamic_lstm")
     inputs = {"Input": input, "Weight": _weight(helper, param_attr, [width, 4 * width], input)}
     attrs = {
         "use_peepholes": use_peepholes,
@@ -145,7 +145,7 @@ def dynamic_lstmp(
     """
     helper = LayerHelper("lstmp", name)
     width = _parts("dynamic_lstmp", size, 4)
-    check_variable(input, "input", "dynamic_lstmp")
+    input = check_variable(input, "input", "dynamic_lstmp")
     attr = ParamAttr._to_attr(param_attr)
     attrs_of = [attr, attr]
     if attr is not None and attr.name is not None:
@@ -196,7 +196,7 @@ def dynamic_gru(
     """
     helper = LayerHelper("gru")
     _parts("dynamic_gru", size, 1)
-    check_variable(input, "input", "dynamic_gru")
+    input = check_variable(input, "input", "dynamic_gru")
     inputs = {
         "Input": input,
         "H0": h_0 if h_0 is None else check_variable(h_0, "h_0", "dynamic_gru"),

@@ -71,8 +71,8 @@ def roi_pool(
     Returns:
         [R, C, pooled_height, pooled_width].
     """
-    check_variable(input, "input", "roi_pool")
-    check_variable(rois, "rois", "roi_pool")
+    input = check_variable(input, "input", "roi_pool")
+    rois = check_variable(rois, "rois", "roi_pool")
     helper = LayerHelper("roi_pool")
     out = helper.create_variable(input.dtype)
     argmax = helper.create_variable("int64", stop_gradient=True)
@@ -168,8 +168,8 @@ def roi_perspective_transform(
         transformed_height, transformed_width]; and the matrices that map (column, row, 1) to places in ``input``,
         [R, 9].
     """
-    check_variable(input, "input", "roi_perspective_transform")
-    check_variable(rois, "rois", "roi_perspective_transform")
+    input = check_variable(input, "input", "roi_perspective_transform")
+    rois = check_variable(rois, "rois", "roi_perspective_transform")
     helper = LayerHelper("roi_perspective_transform", name)
     out = helper.create_variable(input.dtype)
     mask = helper.create_variable("int32", stop_gradient=True)
@@ -212,7 +212,7 @@ def deformable_conv(
     Returns:
         [N, num_filters, OH, OW].
     """
-    check_variable(offset, "offset", "deformable_conv")
+    offset = check_variable(offset, "offset", "deformable_conv")
     channels, _ = _check_images(input, "deformable_conv", 2, False)
     _check_filters(num_filters, "deformable_conv")
     groups = 1 if groups is None else groups

@@ -157,8 +157,8 @@ class BasicGRUUnit(_Unit):
         super().__init__(name_scope, hidden_size, param_attr, bias_attr, gate_activation, activation, dtype)
 
     def __call__(self, input: Variable, pre_hidden: Variable) -> Variable:
-        check_variable(input, "input", "BasicGRUUnit")
-        check_variable(pre_hidden, "pre_hidden", "BasicGRUUnit")
+        input = check_variable(input, "input", "BasicGRUUnit")
+        pre_hidden = check_variable(pre_hidden, "pre_hidden", "BasicGRUUnit")
         gates = self._gate(self._affine([input, pre_hidden], 2 * self.hidden_size, "_gate"))
         reset, update = split(gates, 2, dim=1)
         candidate = self._activation(self._affine([input, reset * pre_hidden], self.hidden_size, "_candidate"))
@@ -186,7 +186,7 @@ class BasicLSTMUnit(_Unit):
         self._forget_bias = float(forget_bias)
 
     def __call__(self, input: Variable, pre_hidden: Variable, pre_cell: Variable) -> tuple[Variable, Variable]:
-        check_variable(input, "input", "BasicLSTMUnit")
+        input = check_variable(input, "input", "BasicLSTMUnit")
         i, j, f, o = split(self._affine([input, pre_hidden], 4 * self.hidden_size), 4, dim=1)
         kept = pre_cell * self._gate(scale(f, bias=self._forget_bias))
         cell = kept + self._gate(i) * self._activation(j)
@@ -297,13 +297,13 @@ def rnn(
     if not callable(cell):
         raise errors.TypeMismatch(f"layers.rnn: cell has to be an RNNCell, got {type(cell).__name__}")
     for item in flatten(inputs):
-        check_variable(item, "inputs", "rnn")
+        item = check_variable(item, "inputs", "rnn")
     if initial_states is None:
         initial_states = cell.get_initial_states(batch_ref=inputs, batch_dim_idx=1 if time_major else 0)
     steps = inputs if time_major else map_structure(swap_first, inputs)
     mask = None
     if sequence_length is not None:
-        check_variable(sequence_length, "sequence_length", "rnn")
+        sequence_length = check_variable(sequence_length, "sequence_length", "rnn")
         first = flatten(steps)[0]
         longest = first.shape[0] if first.shape[0] > 0 else shape(first)[0]
         mask = transpose(sequence_mask(sequence_length, longest, flatten(initial_states)[0].dtype), [1, 0])
