@@ -149,11 +149,12 @@ class Executor:
 
         Args:
             program: a program, or a CompiledProgram; None: the default main program.
-            feed: values of variables: LoDTensors, or arrays (not copied where that is possible). What ``fluid.data``
-                declares must have that shape and dtype. Otherwise dims and LoD may differ from the declaration, and
-                integers be given for anything but bool, as far as the operators take them. Names that the program does
-                not declare are passed over, with a warning for each name: a program for testing may need less than is
-                fed. Or a list of one such mapping; with a CompiledProgram of several, which are joined.
+            feed: values of variables: LoDTensors, a loader's ``Ragged``, or arrays (not copied where that is possible).
+                What ``fluid.data`` declares must have that shape and dtype. Otherwise dims and LoD may differ from the
+                declaration, and integers be given for anything but bool, as far as the operators take them. Names that
+                the program does not declare are passed over, with a warning for each name: a program for testing may
+                need less than is fed. Or a list of one such mapping; with a CompiledProgram of several, which are
+                joined.
             fetch_list: variables, or their names, whose values are wanted.
             scope: where persistable variables live; None: the global scope.
             return_numpy: give the values as arrays, else as LoDTensors.
@@ -217,7 +218,11 @@ def _must_be_declared(name: Any, program: Program) -> bool:
 
 
 def _fed(name: Any, value: Any) -> Any:
-    """``value``; a list or tuple as an array, so that an error can say which variable it is for."""
+    """``value``; a loader's ``Ragged`` as a tensor with a LoD, even if its rows are equally long; a list or tuple as an
+    array, so that an error can say which variable it is for.
+    """
+    if hasattr(value, "to_lod_tensor"):
+        return value.to_lod_tensor()
     if not isinstance(value, (list, tuple)):
         return value
     try:

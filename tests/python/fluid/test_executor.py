@@ -15,7 +15,7 @@ import pytest
 from nets import fed_regression, number, number_reader, regression_batch
 
 import headrace.fluid as fluid
-from headrace import errors
+from headrace import DataLoader, errors
 from headrace.fluid import core
 from headrace.fluid.framework import Variable
 
@@ -106,6 +106,16 @@ def test_what_is_declared_without_sequences_may_be_fed_with_some(
     (got,) = exe.run(feed={"x": fluid.create_lod_tensor(X, [[1, 2]])}, fetch_list=[doubled[1]], return_numpy=False)
     np.testing.assert_array_equal(np.asarray(got), 2 * X)
     assert got.lod() == [[0, 1, 3]]
+
+
+@pytest.mark.parametrize("lengths", [[1, 2], [2, 2]])
+def test_a_ragged_batch_of_a_loader_is_fed_with_its_sequences(exe: fluid.Executor, lengths: list[int]) -> None:
+    x = fluid.layers.data("x", [1], dtype="int64", lod_level=1)
+    samples = [np.full((length, 1), length) for length in lengths]
+    (batch,) = DataLoader(samples, batch_size=2, ragged="lod")
+    (got,) = exe.run(feed={"x": batch}, fetch_list=[fluid.layers.scale(x, 2.0)], return_numpy=False)
+    assert got.recursive_sequence_lengths() == [lengths]
+    np.testing.assert_array_equal(np.asarray(got), 2 * np.concatenate(samples))
 
 
 @pytest.mark.parametrize(
