@@ -91,8 +91,10 @@ class BroadcastPlan {
       ForEachRun(run);
       return;
     }
+    // Few pieces: each goes through the whole large tensor, and narrow ones would read little of it at a place.
     const int64_t extent = groups_[split].extent;
-    ParallelFor(extent, RowsPerBlock(total / extent),
+    const int64_t pieces = PoolThreads() == 1 ? 1 : int64_t{4} * PoolThreads();
+    ParallelFor(extent, std::max(RowsPerBlock(total / extent), (extent + pieces - 1) / pieces),
                 [&](int64_t begin, int64_t end) { ForEachRunOf(split, begin, end, run); });
   }
 

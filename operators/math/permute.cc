@@ -6,58 +6,61 @@
 
 #include "framework/thread_pool.h"
 #include "operators/common/kernel_util.h"
+#include "operators/math/transpose.h"
 
 namespace headrace::ops {
 namespace {
 
-// Elements of kSize bytes: `to` is written in order, `from` read along the strides. Rows of `to` that lie side by side
-// in `from` are written together, while what they read is in a cache.
-template <size_t kSize>
-void CopyStrided(const DDim& extents, const DDim& strides, const std::byte* from, std::byte* to) {
-  constexpr int64_t kTogether = 8;
-  constexpr auto kBytes = static_cast<int64_t>(kSize);
+// `to` is written in order, `from` read along the strides. Rows of `to` that lie side by side in `from` are a matrix
+// that is transposed.
+template <typename T>
+void CopyStrided(const DDim& extents, const DDim& strides, const T* from, T* to) {
+  constexpr int64_t kMinTogether = 16;  // so that threads do not share cache lines of `from`
   const int64_t n = extents.back();
-  const int64_t stride = strides.back() * kBytes;
+  const int64_t stride = strides.back();
   const size_t outer = extents.size() - 1;
   const bool are_together = outer > 0 && strides[outer - 1] == 1;
   const int64_t rows = Numel(extents, 0, outer);
-  ParallelFor(rows, std::max(RowsPerBlock(n), are_together ? kTogether : 1), [&, from, to](int64_t begin, int64_t end) {
-    DDim index(outer);
-    const std::byte* row = from;
-    int64_t rest = begin;
-    for (size_t d = outer; d-- > 0; rest /= extents[d]) {
-      index[d] = rest % extents[d];
-      row += index[d] * strides[d] * kBytes;
-    }
-    std::byte* at = to + begin * n * kBytes;
-    for (int64_t r = begin, count = 1; r < end; r += count, at += count * n * kBytes) {
-      if (stride == kBytes) {
-        std::memcpy(at, row, static_cast<size_t>(n) * kSize);
-      } else if (are_together && end - r >= kTogether && extents[outer - 1] - index[outer - 1] >= kTogether) {
-        count = kTogether;
-        for (int64_t i = 0; i < n; ++i) {
-          for (int64_t k = 0; k < kTogether; ++k) {
-            std::memcpy(at + (k * n + i) * kBytes, row + i * stride + k * kBytes, kSize);
-          }
-        }
-      } else {
-        count = 1;
-        for (int64_t i = 0; i < n; ++i) {
-          std::memcpy(at + i * kBytes, row + i * stride, kSize);
-        }
-      }
-      int64_t step = count;
-      for (size_t d = outer; d > 0; --d, step = 1) {
-        row += step * strides[d - 1] * kBytes;
-        index[d - 1] += step;
-        if (index[d - 1] < extents[d - 1]) {
-          break;
-        }
-        row -= strides[d - 1] * extents[d - 1] * kBytes;
-        index[d - 1] = 0;
-      }
-    }
-  });
+  ParallelFor(rows, std::max(RowsPerBlock(n), are_together ? kMinTogether : 1),
+              [&, from, to](int64_t begin, int64_t end) {
+                DDim index(outer);
+                const T* row = from;
+                int64_t rest = begin;
+                for (size_t d = outer; d-- > 0; rest /= extents[d]) {
+                  index[d] = rest % extents[d];
+                  row += index[d] * strides[d];
+                }
+                T* at = to + begin * n;
+                for (int64_t r = begin, count = 1; r < end; r += count, at += count * n) {
+                  count = 1;
+                  if (stride == 1) {
+                    std::memcpy(at, row, static_cast<size_t>(n) * sizeof(T));
+                  } else if (are_together) {
+                    count = std::min(end - r, extents[outer - 1] - index[outer - 1]);
+                    TransposePanel(row, stride, count, n, n, at);
+                  } else {
+                    for (int64_t i = 0; i < n; ++i) {
+                      std::memcpy(at + i, row + i * stride, sizeof(T));
+                    }
+                  }
+                  int64_t step = count;
+                  for (size_t d = outer; d > 0; --d, step = 1) {
+                    row += step * strides[d - 1];
+                    index[d - 1] += step;
+                    if (index[d - 1] < extents[d - 1]) {
+                      break;
+                    }
+                    row -= strides[d - 1] * extents[d - 1];
+                    index[d - 1] = 0;
+                  }
+                }
+              });
+}
+
+// As elements of so many bytes, whatever they stand for.
+template <typename T>
+void CopyStrided(const DDim& extents, const DDim& strides, const void* from, void* to) {
+  CopyStrided(extents, strides, static_cast<const T*>(from), static_cast<T*>(to));
 }
 
 }  // namespace
@@ -88,17 +91,15 @@ void Permute(const DDim& dims, const PoolVector<size_t>& permutation, size_t siz
     extents.push_back(1);
     strides.push_back(1);
   }
-  const auto* source = static_cast<const std::byte*>(from);
-  auto* bytes = static_cast<std::byte*>(to);
   switch (size) {
     case 1:
-      return CopyStrided<1>(extents, strides, source, bytes);
+      return CopyStrided<uint8_t>(extents, strides, from, to);
     case 2:
-      return CopyStrided<2>(extents, strides, source, bytes);
+      return CopyStrided<uint16_t>(extents, strides, from, to);
     case 4:
-      return CopyStrided<4>(extents, strides, source, bytes);
+      return CopyStrided<uint32_t>(extents, strides, from, to);
     default:
-      return CopyStrided<8>(extents, strides, source, bytes);
+      return CopyStrided<uint64_t>(extents, strides, from, to);
   }
 }
 
