@@ -59,8 +59,9 @@ def options(folder: Path) -> tuple[list[str], dict[str, str]]:
     if not (folder / "sysroot" / "toolchain.cmake").exists():
         sysroot.make(folder / "sysroot", ARCH, "2.28", "3.4.24")
         # Where the compiler looks: the system's headers would bring its C library's.
-        for header in ("zlib.h", "zconf.h"):
-            (folder / "sysroot" / "include" / header).symlink_to(next(Path("/usr/include").rglob(header)))
+        for header in map(Path, libraries.output("dpkg", "-L", "zlib1g-dev").split()):
+            if header.suffix == ".h":
+                (folder / "sysroot" / "include" / header.name).symlink_to(header)
     prefix = folder / "libraries"
     if not prefix.exists() or (prefix / "work").exists():
         libraries.make(prefix, folder / "sysroot" / "toolchain.cmake")
@@ -68,11 +69,11 @@ def options(folder: Path) -> tuple[list[str], dict[str, str]]:
         "HEADRACE_MARCH": MARCH,
         "CMAKE_DISABLE_PRECOMPILE_HEADERS": "ON",  # which ccache does not keep
         **{f"CMAKE_{language}_COMPILER_LAUNCHER": "ccache" for language in ("C", "CXX")},
-        "CMAKE_PREFIX_PATH": str(prefix),
         "ZLIB_INCLUDE_DIR": str(folder / "sysroot" / "include"),
     }
     environment = {
         **os.environ,
+        "CMAKE_PREFIX_PATH": str(prefix),
         "CMAKE_TOOLCHAIN_FILE": str(folder / "sysroot" / "toolchain.cmake"),
         "CCACHE_DIR": str(BUILD / "ccache"),
         "CCACHE_NOHASHDIR": "1",
