@@ -1,6 +1,7 @@
 // label_smooth: soft labels, mixed with a prior.
-#include <cstdint>
+#include <cstddef>
 
+#include "framework/eigen.h"
 #include "framework/op_registry.h"
 #include "operators/common/kernel_util.h"
 
@@ -9,16 +10,15 @@ namespace {
 
 template <typename T>
 void LabelSmoothKernel(const ExecutionContext& ctx) {
-  const LoDTensor& x_tensor = ctx.Input("X");
-  const int64_t classes = x_tensor.dims().back();
+  const LoDTensor& labels = ctx.Input("X");
+  const size_t row_dims = labels.dims().size() - 1;
+  const auto x = EigenMatrix<T>(labels, row_dims);
+  auto out = MutableEigenMatrix<T>(ctx.Output("Out"), row_dims);
   const auto epsilon = static_cast<T>(ctx.Attr<double>("epsilon"));
-  const LoDTensor* prior_tensor = ctx.InputOrNull("PriorDist");
-  const T* prior = prior_tensor == nullptr ? nullptr : prior_tensor->data<T>();
-  T* out = ctx.Output("Out")->mutable_data<T>();
-  const T* x = x_tensor.data<T>();
-  for (int64_t i = 0, n = x_tensor.numel(); i < n; ++i) {
-    const T mixed_in = prior == nullptr ? T(1) / static_cast<T>(classes) : prior[i % classes];
-    out[i] = (1 - epsilon) * x[i] + epsilon * mixed_in;
+  if (const LoDTensor* prior = ctx.InputOrNull("PriorDist")) {
+    out = ((1 - epsilon) * x).rowwise() + epsilon * EigenVector<T>(*prior).transpose();
+  } else {
+    out.array() = (1 - epsilon) * x.array() + epsilon * (T(1) / static_cast<T>(labels.dims().back()));
   }
 }
 

@@ -1,4 +1,7 @@
 // square_error_cost: the squares of the differences.
+#include <cstdint>
+
+#include "framework/eigen.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
 #include "operators/common/kernel_util.h"
@@ -8,36 +11,31 @@ namespace {
 
 template <typename T>
 void SquareErrorKernel(const ExecutionContext& ctx) {
-  LoDTensor* out_tensor = ctx.Output("Out");
-  T* out = out_tensor->mutable_data<T>();
-  const T* x = ctx.Input("X").data<T>();
-  const T* y = ctx.Input("Y").data<T>();
-  ParallelFor(out_tensor->numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T difference = x[i] - y[i];
-      out[i] = difference * difference;
-    }
+  auto out = MutableEigenArray<T>(ctx.Output("Out"));
+  const auto x = EigenArray<T>(ctx.Input("X"));
+  const auto y = EigenArray<T>(ctx.Input("Y"));
+  ParallelFor(out.size(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+    const int64_t n = end - begin;
+    out.segment(begin, n) = (x.segment(begin, n) - y.segment(begin, n)).square();
   });
 }
 
 template <typename T>
 void SquareErrorGradKernel(const ExecutionContext& ctx) {
-  const LoDTensor& x_tensor = ctx.Input("X");
-  const T* x = x_tensor.data<T>();
-  const T* y = ctx.Input("Y").data<T>();
-  const T* d = ctx.Input("Out@GRAD").data<T>();
-  const auto write = [&](HashedName slot, T sign) {
+  const auto x = EigenArray<T>(ctx.Input("X"));
+  const auto y = EigenArray<T>(ctx.Input("Y"));
+  const auto d = EigenArray<T>(ctx.Input("Out@GRAD"));
+  const auto write = [&](HashedName slot, T factor) {
     if (LoDTensor* grad = ctx.OutputOrNull(slot)) {
-      T* to = grad->mutable_data<T>();
-      ParallelFor(x_tensor.numel(), kElementsPerBlock, [=](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          to[i] = sign * 2 * (x[i] - y[i]) * d[i];
-        }
+      auto to = MutableEigenArray<T>(grad);
+      ParallelFor(to.size(), kElementsPerBlock, [&](int64_t begin, int64_t end) {
+        const int64_t n = end - begin;
+        to.segment(begin, n) = factor * (x.segment(begin, n) - y.segment(begin, n)) * d.segment(begin, n);
       });
     }
   };
-  write("X@GRAD", T(1));
-  write("Y@GRAD", T(-1));
+  write("X@GRAD", T(2));
+  write("Y@GRAD", T(-2));
 }
 
 }  // namespace

@@ -1,43 +1,35 @@
 // Mish, an activation that Fluid does not have: Out = X * tanh(log(1 + exp(X))). After Misra, "Mish: A Self Regularized
 // Non-Monotonic Activation Function", 2019.
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-
+#include "framework/eigen.h"
 #include "framework/op_registry.h"
 
 namespace {
 
 using headrace::DefaultGradient;
+using headrace::EigenArray;
 using headrace::ExecutionContext;
 using headrace::InferShapeContext;
-using headrace::LoDTensor;
+using headrace::MutableEigenArray;
 
 // tanh(log(1 + exp(x))). No intermediate result overflows.
-template <typename T>
-T Gate(T x) {
-  return std::tanh(std::max(x, T(0)) + std::log1p(std::exp(-std::abs(x))));
+template <typename Array>
+auto Gate(const Array& x) {
+  using T = typename Array::Scalar;
+  return (x.max(T(0)) + (-x.abs()).exp().log1p()).tanh();
 }
 
 template <typename T>
 void Mish(const ExecutionContext& ctx) {
-  const LoDTensor& x = ctx.Input("X");
-  const T* from = x.data<T>();
-  T* to = ctx.Output("Out")->mutable_data<T>();
-  std::transform(from, from + x.numel(), to, [](T v) { return v * Gate(v); });
+  const auto x = EigenArray<T>(ctx.Input("X"));
+  MutableEigenArray<T>(ctx.Output("Out")) = x * Gate(x);
 }
 
 template <typename T>
 void MishGrad(const ExecutionContext& ctx) {
-  const LoDTensor& x = ctx.Input("X");
-  const T* from = x.data<T>();
-  const T* grad = ctx.Input("Out@GRAD").data<T>();
-  T* to = ctx.Output("X@GRAD")->mutable_data<T>();
-  for (int64_t i = 0; i < x.numel(); ++i) {
-    const T gate = Gate(from[i]);
-    const T sigmoid = 1 / (1 + std::exp(-from[i]));
-    to[i] = grad[i] * (gate + from[i] * (1 - gate * gate) * sigmoid);
-  }
+  const auto x = EigenArray<T>(ctx.Input("X"));
+  const auto grad = EigenArray<T>(ctx.Input("Out@GRAD"));
+  const Eigen::Array<T, Eigen::Dynamic, 1> gate = Gate(x);
+  MutableEigenArray<T>(ctx.Output("X@GRAD")) = grad * (gate + x * (1 - gate.square()) / (1 + (-x).exp()));
 }
 
 HEADRACE_REGISTER_OP(mish)
