@@ -91,11 +91,17 @@ class BroadcastPlan {
       ForEachRun(run);
       return;
     }
-    // Few pieces: each goes through the whole large tensor, and narrow ones would read little of it at a place.
     const int64_t extent = groups_[split].extent;
-    const int64_t pieces = PoolThreads() == 1 ? 1 : int64_t{4} * PoolThreads();
-    ParallelFor(extent, std::max(RowsPerBlock(total / extent), (extent + pieces - 1) / pieces),
-                [&](int64_t begin, int64_t end) { ForEachRunOf(split, begin, end, run); });
+    int64_t width = RowsPerBlock(total / extent);
+    if (split + 1 == groups_.size()) {
+      // Few pieces: each goes through the whole large tensor, and narrow ones would read little of it at a place. They
+      // are cut where vectors end, or the sign of a NaN would depend on the number of threads.
+      constexpr int64_t kVectors = 64;
+      const int64_t pieces = PoolThreads() == 1 ? 1 : int64_t{4} * PoolThreads();
+      width = std::max(width, (extent + pieces - 1) / pieces);
+      width = (width + kVectors - 1) / kVectors * kVectors;
+    }
+    ParallelFor(extent, width, [&](int64_t begin, int64_t end) { ForEachRunOf(split, begin, end, run); });
   }
 
  private:
