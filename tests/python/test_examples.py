@@ -20,6 +20,7 @@ SHORT_FORMS = {
     "lenet_digits.py": ["--epochs", "2", "--plot", "", "--target", "0.9"],
     "paddle_exchange.py": [],
     "seq2seq_dates.py": ["--epochs", "1", "--target", "0.3"],
+    "word2vec.py": ["--epochs", "2", "--limit", "100000", "--target", "0.25"],
     "word_language.py": ["--epochs", "3", "--limit", "1500", "--target", "0.6"],
     "word_segmentation.py": ["--epochs", "2", "--target", "0.75"],
 }
