@@ -209,8 +209,15 @@ def load_vars(
     _put(selected, values, scope)
 
 
+def _computed(variables: Sequence[Variable]) -> set[str]:
+    """The names of what operators write without reading it: its value is that of the last run, of whatever shape."""
+    blocks = {id(var.block): var.block for var in variables}.values()
+    return {name for block in blocks for op in block.ops for name in {*op.output_arg_names} - {*op.input_arg_names}}
+
+
 def _put(variables: Sequence[Variable], values: dict[str, LoDTensor], scope: Scope) -> None:
     """Gives variables the values, or raises and changes none."""
+    computed = _computed(variables)
     for var in variables:
         value, wanted = values[var.name], core.dtype_name(var.dtype)
         if value.dtype() != wanted:
@@ -218,7 +225,8 @@ def _put(variables: Sequence[Variable], values: dict[str, LoDTensor], scope: Sco
         if not value.shape() and var.shape == (1,):  # Paddle's later releases store single numbers so
             value = values[var.name] = LoDTensor.from_numpy(np.array(value).reshape(1))
         shape = value.shape()
-        if len(shape) != len(var.shape) or any(w not in (-1, g) for w, g in zip(var.shape, shape)):
+        fits = len(shape) == len(var.shape) and all(w in (-1, g) for w, g in zip(var.shape, shape))
+        if not fits and var.name not in computed:
             raise errors.InvalidArgument(f"variable '{var.name}' has shape {list(var.shape)}, but {shape} was saved")
     for name, value in values.items():
         scope.var(name).get_tensor()._assign(value)

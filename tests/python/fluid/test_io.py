@@ -125,6 +125,25 @@ def test_what_is_missing_is_named(exe: fluid.Executor, tmp_path: Path, filename:
         fluid.io.save_params("exe", str(tmp_path))
 
 
+def test_a_persistable_result_is_loaded_whatever_its_shape_was(exe: fluid.Executor, tmp_path: Path) -> None:
+    """A detector's masks, say, which a program keeps and a branch without objects gives another shape."""
+    x = fluid.data("x", [None, 2])
+    out = fluid.layers.fc(x, 3, param_attr="w", bias_attr=False)
+    out.persistable = True
+    program = fluid.default_main_program()
+    exe.run(fluid.default_startup_program())
+    exe.run(feed={"x": np.ones((4, 2), np.float32)}, fetch_list=[out])
+    fluid.global_scope().find_var(out.name).get_tensor().set(np.zeros((1, 1, 1), np.float32))
+    fluid.io.save_inference_model(str(tmp_path), ["x"], [out], exe, program)
+    with fluid.scope_guard(fluid.Scope()):
+        loaded, _, outs = fluid.io.load_inference_model(str(tmp_path), exe)
+        assert exe.run(loaded, {"x": np.ones((4, 2), np.float32)}, outs)[0].shape == (4, 3)
+    fluid.global_scope().find_var("w").get_tensor().set(np.zeros((1, 1), np.float32))
+    fluid.io.save_persistables(exe, str(tmp_path / "other"))
+    with pytest.raises(ValueError, match=r"'w' has shape \[2, 3\], but \[1, 1\] was saved"):
+        fluid.io.load_persistables(exe, str(tmp_path / "other"))
+
+
 def test_an_executor_of_a_module_that_was_loaded_again_will_do(tmp_path: Path) -> None:
     """Programs reload fluid.executor to begin with a scope of their own."""
     spec = importlib.util.find_spec("headrace.fluid.executor")
