@@ -194,6 +194,46 @@ def test_a_slow_old_generator_cannot_touch_the_next_pass(exe: fluid.Executor) ->
     assert read_all(exe, out) == [0, 1, 2]
 
 
+def test_an_old_generator_that_comes_to_its_end_does_not_end_the_next_pass(exe: fluid.Executor) -> None:
+    reader, out = number_reader(1)
+    exe.run(fluid.default_startup_program())
+    asked, go_on = threading.Event(), threading.Event()
+    first = [True]
+
+    def ends_late() -> Iterator[list[np.ndarray]]:
+        if first:
+            first.clear()
+            asked.set()
+            go_on.wait(60)
+        else:
+            yield from numbers(3)
+
+    reader.decorate_batch_generator(ends_late)
+    reader.start()
+    assert asked.wait(60)
+    epoch = reader.queue.epoch
+    resetting = in_thread(reader.reset)
+    while reader.queue.epoch == epoch:  # the new pass has begun
+        time.sleep(0.001)
+    go_on.set()
+    resetting.join(60)
+    reader.start()
+    assert read_all(exe, out) == [0, 1, 2]
+
+
+def test_a_reset_before_the_startup_program_drops_what_was_pushed(exe: fluid.Executor) -> None:
+    reader, out = number_reader()
+    reader.queue.push(number(7))
+    reader.queue.close()
+    reader.reset()
+    assert reader.queue.size() == 0
+    exe.run(fluid.default_startup_program())
+    for value in (1, 2):
+        reader.queue.push(number(value))
+    reader.queue.close()
+    assert read_all(exe, out) == [1, 2]
+
+
 def test_the_source_may_be_changed_between_passes(exe: fluid.Executor) -> None:
     reader, out = number_reader()
     exe.run(fluid.default_startup_program())

@@ -334,15 +334,18 @@ def test_the_process_ends_while_a_generator_feeds(ending: str) -> None:
     begin = time.monotonic()
     script = """
         def endless():
-            while True:
-                yield number(0)
+            try:
+                while True:
+                    yield number(0)
+            finally:
+                print("closed")
         reader.decorate_batch_generator(endless)
         reader.start()
         for _ in range(3):
             exe.run(fetch_list=[out])
         """
     done = run_script(textwrap.dedent(script) + ending)
-    assert (done.returncode, done.stderr) == (7 if "7" in ending else 0, "")
+    assert (done.returncode, done.stderr, done.stdout) == (7 if "7" in ending else 0, "", "closed\n")
     assert time.monotonic() - begin < 10
 
 
