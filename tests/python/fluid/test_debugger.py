@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import headrace.fluid as fluid
+from headrace import errors
 from headrace.fluid import debugger, layers
 
 
@@ -47,8 +48,11 @@ def test_a_transpiler_is_refused_by_name_but_for_what_needs_none() -> None:
     before = program.serialize_to_string()
     fluid.transpiler.memory_optimize(program)
     fluid.transpiler.release_memory(program)
+    fluid.transpiler.InferenceTranspiler().transpile(program, fluid.CPUPlace(), fluid.Scope())
     assert program.serialize_to_string() == before
     with pytest.raises(AttributeError, match="DistributeTranspiler: programs run on one machine"):
         _ = fluid.transpiler.DistributeTranspiler
+    with pytest.raises(errors.TypeMismatch, match="takes a CPUPlace, got int"):
+        fluid.transpiler.InferenceTranspiler().transpile(program, 0)
     with pytest.raises(AttributeError, match="no attribute 'other'"):
         _ = fluid.transpiler.other
