@@ -17,16 +17,17 @@ HEADERS = {
     "Operators of your own": (
         *("framework/op_registry.h", "framework/op_info.h", "framework/operator.h", "framework/kernel_operator.h"),
         *("framework/attribute.h", "framework/tensor.h", "framework/lod_tensor.h", "framework/selected_rows.h"),
-        *("framework/ddim.h", "framework/data_type.h", "framework/errors.h"),
+        *("framework/eigen.h", "framework/ddim.h", "framework/data_type.h", "framework/errors.h"),
+        *("framework/memory_pool.h", "framework/thread_pool.h", "framework/block_runner.h"),
     ),
     "Programs": (
         *("framework/program_desc.h", "framework/block_desc.h", "framework/op_desc.h", "framework/var_desc.h"),
         *("framework/backward.h", "framework/executor.h", "framework/scope.h", "framework/variable.h"),
-        *("framework/op_library.h", "framework/profiler.h", "framework/tensor_serialization.h"),
+        *("framework/op_library.h", "framework/op_role.h", "framework/profiler.h", "framework/tensor_serialization.h"),
     ),
     "Readers": (
         *("reader/reader.h", "reader/lod_tensor_blocking_queue.h", "reader/py_reader.h"),
-        "reader/buffered_reader.h",
+        *("reader/buffered_reader.h", "reader/reader_op_util.h"),
     ),
     "Tests with GoogleTest": ("framework/testing/op_test.h",),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+import shutil
+import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
@@ -125,6 +127,38 @@ def test_headers_are_shown_with_their_comments(site: Any, tmp_path: Path) -> Non
     every = "".join(site.source_reference.headers().values())
     for path in Path(sysconfig.get_include()).rglob("*.h"):
         assert str(path.relative_to(sysconfig.get_include())) in every
+
+
+def _included(header: Path) -> set[str]:
+    return set(re.findall(r'^#include "([^"]+)"', header.read_text(), re.MULTILINE))
+
+
+def test_the_headers_that_are_shown_are_installed_with_what_they_include(site: Any) -> None:
+    include = Path(sysconfig.get_include())
+    needed: set[str] = set()
+    more = {name for names in site.source_reference.HEADERS.values() for name in names}
+    while more:
+        needed |= more
+        more = {name for header in more for name in _included(include / header)} - needed
+    assert needed == {str(path.relative_to(include)) for path in include.rglob("*.h")}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_each_header_that_is_shown_compiles_alone(site: Any, tmp_path: Path) -> None:
+    sources = []
+    for number, name in enumerate(name for names in site.source_reference.HEADERS.values() for name in names):
+        own = (ROOT / name).with_suffix(".cc")
+        if own.exists():
+            # The build compiles it.
+            assert re.findall(r"^#include .*$", own.read_text(), re.MULTILINE)[0] == f'#include "{name}"'
+            continue
+        sources.append(tmp_path / f"{number}.cc")
+        sources[-1].write_text(f'#include "{name}"\n')
+    assert sources
+    options = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{sysconfig.get_include()}"]
+    command = ["g++", *options, "-isystem", "/usr/include/eigen3", *sources]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_what_several_modules_have_is_described_once(site: Any) -> None:
