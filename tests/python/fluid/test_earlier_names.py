@@ -121,6 +121,32 @@ def test_numbers_or_lists_of_them() -> None:
             convert(wrong, 2, "stride")
 
 
+def test_parallel_do_computes_the_whole_batch(exe: fluid.Executor) -> None:
+    x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 1])
+    devices = layers.ParallelDo(layers.device.get_places(2))
+    with pytest.raises(errors.FailedPrecondition, match="read_input belongs into the block"):
+        devices.read_input(x)
+    with devices.do():
+        hidden = layers.fc(devices.read_input(x), 1, param_attr="w", bias_attr=False)
+        devices.write_output(layers.mean(layers.square_error_cost(hidden, devices.read_input(y))))
+        devices.write_output(hidden)
+        with pytest.raises(errors.FailedPrecondition, match="no block"):
+            devices()
+    loss, hidden = devices()
+    fluid.optimizer.SGD(0.1).minimize(layers.mean(loss))
+    exe.run(fluid.default_startup_program())
+    w = np.array(fluid.global_scope().find_var("w").get_tensor())
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    got = exe.run(feed={"x": a, "y": np.zeros((2, 1), np.float32)}, fetch_list=[loss, hidden])
+    np.testing.assert_allclose(got[1], a @ w, rtol=1e-5)
+    np.testing.assert_allclose(got[0], [((a @ w) ** 2).mean()], rtol=1e-5)
+    assert layers.control_flow.ParallelDo is layers.ParallelDo
+    with pytest.raises(errors.FailedPrecondition, match="there is one block"), devices.do():
+        pass
+    with pytest.raises(errors.TypeMismatch, match="expected CPUPlaces, got int"):
+        layers.ParallelDo([0])
+
+
 def test_devices_of_one_cpu() -> None:
     assert layers.device.get_places(4) == [fluid.CPUPlace()] * 4
     with pytest.raises(errors.Unimplemented, match="device_type='CUDA'"):

@@ -60,6 +60,7 @@ from headrace.fluid.layers.conditional import *  # noqa: F403
 from headrace.fluid.layers.control_flow import *  # noqa: F403
 from headrace.fluid.layers.decoding import *  # noqa: F403
 from headrace.fluid.layers.detection import *  # noqa: F403
+from headrace.fluid.layers.device import *  # noqa: F403
 from headrace.fluid.layers.distributions import *  # noqa: F403
 from headrace.fluid.layers.dynamic_rnn import *  # noqa: F403
 from headrace.fluid.layers.features import *  # noqa: F403
@@ -92,6 +93,7 @@ __all__ = [
     *control_flow.__all__,
     *decoding.__all__,
     *detection.__all__,
+    *device.__all__,
     *distributions.__all__,
     *dynamic_rnn.__all__,
     *features.__all__,

@@ -1,12 +1,69 @@
-"""Where Fluid has the devices that its ``ParallelDo`` once ran on."""
+"""Fluid's ``ParallelDo``, and the devices that it runs on."""
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from headrace import errors
 from headrace.fluid.core import NO_GPU, CPUPlace
 from headrace.fluid.device import cpu_places
+from headrace.fluid.framework import Variable
+from headrace.fluid.layer_helper import check_variable
 
-__all__: list[str] = []
+__all__ = ["ParallelDo"]
+
+
+class ParallelDo:
+    """Layers that several devices apply to a part of the batch each, in Fluid before 1.3. The devices asked for are one
+    CPU, which computes the whole batch: what a block puts out is what it computes.
+
+    ::
+
+        devices = layers.ParallelDo(layers.device.get_places())
+        with devices.do():
+            loss = network(devices.read_input(x))
+            devices.write_output(loss)
+        loss = layers.mean(devices())
+    """
+
+    def __init__(self, places: Sequence[CPUPlace], use_nccl: bool = False, name: str | None = None) -> None:
+        for place in places:
+            if not isinstance(place, CPUPlace):
+                raise errors.TypeMismatch(f"layers.ParallelDo: expected CPUPlaces, got {type(place).__name__}")
+        self._inside = False
+        self._outputs: list[Variable] | None = None
+
+    @contextlib.contextmanager
+    def do(self) -> Iterator[None]:
+        """Within it, layers describe what the devices do."""
+        if self._outputs is not None:
+            raise errors.FailedPrecondition("layers.ParallelDo: there is one block, which has been described already")
+        self._inside, self._outputs = True, []
+        try:
+            yield
+        finally:
+            self._inside = False
+
+    def read_input(self, var: Variable) -> Variable:
+        """What the block sees of ``var``: all of it."""
+        self._check_inside("read_input")
+        return check_variable(var, "var", "ParallelDo.read_input")
+
+    def write_output(self, var: Variable) -> None:
+        """``var`` is an output of the block."""
+        self._check_inside("write_output").append(check_variable(var, "var", "ParallelDo.write_output"))
+
+    def __call__(self) -> Variable | list[Variable]:
+        """The outputs: a variable, or a list if there are several."""
+        if self._inside or not self._outputs:
+            raise errors.FailedPrecondition("layers.ParallelDo: no block with an output has been described")
+        return self._outputs[0] if len(self._outputs) == 1 else list(self._outputs)
+
+    def _check_inside(self, method: str) -> list[Variable]:
+        if not self._inside or self._outputs is None:
+            raise errors.FailedPrecondition(f"layers.ParallelDo.{method} belongs into the block")
+        return self._outputs
 
 
 def get_places(device_count: int | None = None, device_type: str | None = None) -> list[CPUPlace]:
