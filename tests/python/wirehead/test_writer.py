@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import headrace.wirehead._protocol.writer as writing
 import headrace.wirehead._stores.store as stores
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
@@ -90,6 +91,54 @@ def test_a_generation_is_full_before_the_next_is_begun(cache: Cache) -> None:
     assert [first.put(SAMPLE)[0], second.put(SAMPLE)[0]] == [2, 2]
     first.close()
     second.close()
+
+
+@pytest.fixture
+def looks(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of which generation and block the descriptions were read."""
+    found: list[tuple[int, int]] = []
+    samples = cache.samples
+    monkeypatch.setattr(cache, "samples", lambda g, block, v: [found.append((g, block)), samples(g, block, v)][1])
+    return found
+
+
+def take_own_ids(writers: list[Writer]) -> list[Any]:
+    """What three writers put until the first one has used up its own ids, and looks which others are free."""
+    places = [writer.put(SAMPLE) for _ in range(3) for writer in writers]
+    return places + [writers[0].put(SAMPLE) for _ in range(12)]
+
+
+def test_where_an_id_was_taken_the_next_one_is_tried_without_another_look(
+    cache: Cache, looks: list[tuple[int, int]]
+) -> None:
+    writers = [Writer(cache) for _ in range(3)]
+    places = take_own_ids(writers)
+    assert looks == [(1, 0)]
+    places += [writer.put(SAMPLE) for _ in range(3) for writer in writers[1:]]  # six of those that it has seen free
+    places += [writers[0].put(SAMPLE) for _ in range(40 - len(places))]
+    assert sorted(places) == [(1, id) for id in range(40)]
+    assert looks == [(1, 0)]
+    assert writers[0].put(SAMPLE) == (2, 0)  # as it knows that the other one is full
+    assert looks == [(1, 0)]
+    for writer in writers:
+        writer.close()
+
+
+def test_after_eight_misses_it_looks_again(
+    cache: Cache, calls: collections.Counter[str], looks: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing.random, "shuffle", lambda ids: ids.sort())
+    writers = [Writer(cache) for _ in range(3)]
+    places = take_own_ids(writers)
+    places += [writer.put(SAMPLE) for _ in range(9) for writer in writers[1:]]
+    assert looks == [(1, 0)]
+    calls.clear()
+    places.append(writers[0].put(SAMPLE))
+    assert looks == [(1, 0)] * 2
+    assert calls["insert"] == 9
+    assert sorted(set(places)) == sorted(places)
+    for writer in writers:
+        writer.close()
 
 
 def test_what_others_have_left_is_taken_where_three_generations_are_not_enough(cache: Cache) -> None:

@@ -19,6 +19,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.002, 4.0  # seconds between two looks, of up t
 _LOOK_EVERY = 1.0  # second: whether a generation that was full has numbers again that are free
 _LONGEST_LOOK = 15.0  # seconds between two such looks, where it has been full for long
 _SMALLEST_CHUNK = 2**20  # bytes; a sample is not cut into smaller ones to write them side by side
+_MOST_MISSES = 8  # ids in a row that others had taken, before it looks again which ones are free
 
 
 class Writer:
@@ -46,7 +47,9 @@ class Writer:
         self._rank, self._writers = 0, 1
         self._next = 0  # its own next id, free as far as is known
         self._free: list[int] = []  # ids that were free when it looked, to take before that
+        self._free_of: int | None = None  # the block, if these were all that were free in it
         self._full: set[int] = set()  # blocks in which nothing was free
+        self._misses = 0  # ids in a row that were not free after all
         self._is_alone = False  # so it will have taken all ids itself
         self._look_at = math.inf  # when to see whether the generation before this one is swapped
         self._left_at = 0.0  # when that was left
@@ -153,7 +156,8 @@ class Writer:
             entries = self._cache.entries(generation)
             self._versions, self._full = versions_of(entries), self._cache.verified_blocks(generation, entries)
             self._take_rank()
-            self._next, self._free, self._is_alone = self._rank, [], self._writers == 1
+            self._next, self._free, self._free_of = self._rank, [], None
+            self._is_alone = self._writers == 1
         return True
 
     def _look_back(self) -> None:
@@ -167,7 +171,7 @@ class Writer:
         free = [id for block in sorted(self._changed(left_with, versions)) for id in self._look(before, block)]
         if free and self._begin(before):
             random.shuffle(free)
-            self._next, self._free = self._cache.config.swap_cap, free
+            self._next, self._free, self._free_of = self._cache.config.swap_cap, free, None
             self._full = set(self._cache.blocks) - self._changed(left_with, self._versions)
             self._is_alone = False
         else:
@@ -178,6 +182,7 @@ class Writer:
         while id is not None:
             name = version_key(id, self._versions.get(id, 0))
             if self._cache.store.insert(samples_table(generation, self._cache.block_of(id)), name, description):
+                self._misses = 0
                 return id
             self._was_taken(generation, id)
             id = self._free_id(generation)
@@ -196,8 +201,11 @@ class Writer:
         """An id that is free, as far as is known; None if all are taken."""
         if self._free:
             return self._free.pop(0)
+        if self._free_of is not None:  # all of these were taken, by this one or others
+            self._full.add(self._free_of)
+            self._free_of = None
         while self._next < self._cache.config.swap_cap and self._cache.block_of(self._next) in self._full:
-            self._go_past(self._cache.block_of(self._next))
+            self._go_to(self._cache.ids_of(self._cache.block_of(self._next)).stop)
         if self._next < self._cache.config.swap_cap:
             id = self._next
             self._next += self._writers
@@ -214,8 +222,8 @@ class Writer:
             free = self._look_at_block(generation, block)
             if free:
                 random.shuffle(free)  # lest all want the same
-                self._free = free
-                return self._free.pop()
+                self._free, self._free_of = free, block
+                return self._free.pop(0)
         return None
 
     def _look_at_block(self, generation: int, block: int) -> list[int]:
@@ -228,21 +236,26 @@ class Writer:
         return free
 
     def _was_taken(self, generation: int, id: int) -> None:
-        """Corrects what is known: an id was not free after all."""
+        """Corrects what is known: an id was not free after all. To look at its block may cost a hundred times as much
+        as to try another one.
+        """
         self._is_alone = False
-        if self._next >= self._cache.config.swap_cap:
-            self._free = []
+        self._misses += 1
+        if self._misses % _MOST_MISSES == 0:
+            self._free, self._free_of = [], None
+        if self._free or self._next >= self._cache.config.swap_cap:
             return
-        # Others have come or gone since the shares were made.
         block = self._cache.block_of(id)
-        self._take_rank()
-        self._free = [id for id in self._look(generation, block) if id % self._writers == self._rank]
-        self._go_past(block)
+        if self._misses == 1:  # others have come or gone since the shares were made
+            self._take_rank()
+            self._go_to(id + 1)
+        elif self._misses % _MOST_MISSES == 0:
+            self._free = [id for id in self._look(generation, block) if id % self._writers == self._rank]
+            self._go_to(self._cache.ids_of(block).stop)
 
-    def _go_past(self, block: int) -> None:
-        """Its own next id is the first after a block."""
-        after = self._cache.ids_of(block).stop
-        self._next = after + (self._rank - after) % self._writers
+    def _go_to(self, first: int) -> None:
+        """Its own next id is the first of its own from this one on."""
+        self._next = first + (self._rank - first) % self._writers
 
     def _look(self, generation: int, block: int) -> list[int]:
         """The ids of a block that are free."""
