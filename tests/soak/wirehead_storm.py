@@ -5,8 +5,8 @@
 
 Processes are killed or stand still, clocks are set, the machine is suspended, the cache is cleaned. On "server", that
 is FerretDB (``make build/ferretdb``) behind a proxy, requests and replies go wrong, and the server is killed; on
-"replica-set", a stub, the primary fails. Prints what happened, and exits with status 1 if anything was lost, torn,
-mixed or doubled.
+"replica-set", a stub, the primary fails. Prints what was found so far each minute, and what happened at the end, which
+comes early with SIGINT or SIGTERM; exits with status 1 if anything was lost, torn, mixed or doubled.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,10 @@ def storm_on(where: str, folder: Path, **options: Any) -> StormResult:
         return storm(place, fault=fault, own_place=own_place, **options)
 
 
+def show(where: str, result: StormResult) -> None:
+    print(f"{where}: {result}", *result.problems[:20], sep="\n  ", flush=True)
+
+
 def main() -> int:
     places = ["folder", *(["server"] if BINARY.exists() else []), "replica-set"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,16 +51,29 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     logging.getLogger("headrace.wirehead").setLevel(logging.ERROR)  # processes that stood still say so
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Beside: the main thread may hold the event's lock.
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
     problems = 0
     for where in options.on:
+        if stop.is_set():
+            break
         seconds = options.seconds / len(options.on) if options.operations is None else float("inf")
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-storm-")))
             operations = options.operations or sys.maxsize
-            result = storm_on(where, folder, operations=operations, disturbances=0, seconds=seconds, seed=options.seed)
-        print(f"{where}: {result}", flush=True)
-        for problem in result.problems[:20]:
-            print(f"  {problem}")
+            result = storm_on(
+                where,
+                folder,
+                operations=operations,
+                disturbances=0,
+                seconds=seconds,
+                seed=options.seed,
+                stop=stop,
+                report=lambda so_far, where=where: show(f"{where}, so far", so_far),
+            )
+        show(where, result)
         problems += len(result.problems)
     return 1 if problems else 0
 

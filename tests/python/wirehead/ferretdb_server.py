@@ -31,6 +31,7 @@ class Server:
                     stderr=log,
                     text=True,
                     cwd=self._folder,
+                    start_new_session=True,  # Ctrl-C is not for it
                 )
             assert self._process.stdout is not None
             line = self._process.stdout.readline().strip()

@@ -18,6 +18,7 @@ def run_child(action: Callable[..., None], *arguments: Any) -> None:
     """What a process of a benchmark does; it ends when the benchmark does, however that ends."""
     # The server that has forked it ends with the benchmark. A process that stands still cannot watch for that itself.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends this one in its own time
     parent = multiprocessing.parent_process()
     assert parent is not None
 

@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ from headrace.wirehead.errors import CacheGoneError, StoreError
 CAP, LEASE = 20, 2.0
 _MOST_GENERATIONS = 3
 _LOOK_EVERY = 0.05  # seconds
+_REPORT_EVERY = 60.0  # seconds
 _PATIENCE = 180.0  # seconds without anything done, after which nothing will be
 _CHANCES = {"kill": 50, "freeze": 15, "set the clock": 12, "suspend": 5, "clean": 3, "fault": 15}
 
@@ -97,9 +99,9 @@ class Storm:
         self._cache: Cache | None = None
         self._current: dict[str, int] = {}  # generation that was seen last, by incarnation
         self._cleaners: dict[int, list[float]] = {}  # when each began and ended, by process
-        self._suspicions: list[
-            tuple[str, float, str]
-        ] = []  # incarnation, time, what; of which cleaning may be the cause
+        # Incarnation, time, what; of which cleaning may be the cause.
+        self._suspicions: list[tuple[str, float, str]] = []
+        self._start = time.monotonic()
         self.result = StormResult()
 
     def begin(self, role: str) -> None:
@@ -256,29 +258,37 @@ class Storm:
                 self.result.problems.append("nothing is done any more, although all goes well")
 
     def check(self) -> None:
-        """What was seen under each incarnation, generation and id is one sample, which is whole; what was acknowledged
-        is there. Who has not noticed that a cache is being cleaned may store into it what is not there any more, or is
-        there already.
+        """After the end: nothing that :meth:`so_far` finds is wrong, and what was acknowledged is there."""
+        self.result = self.so_far()
+        acknowledged = [note for note in Notebook.read(self.notes) if note.what == "put"]
+        with contextlib.closing(Cache(self._own_config, create=False)) as cache:
+            self.result.problems += _lost(cache, acknowledged)
+            cache.store.clean()
+
+    def so_far(self) -> StormResult:
+        """What was seen under each incarnation, generation and id is one sample, which is whole. Who has not noticed
+        that a cache is being cleaned may store into it what is not there any more, or is there already.
         """
-        result = self.result
-        notes = list(Notebook.read(self.notes))
+        notes, problems = list(Notebook.read(self.notes)), list(self.result.problems)
         until = self._until_cleaned(notes)
         seen: dict[tuple[str, int, int], int] = {}
         for note in notes:
             text = f"sample {note.id} of generation {note.generation}"
             if note.what in ("torn", "corrupt"):
-                result.problems.append(f"{text} was {note.what}")
+                problems.append(f"{text} was {note.what}")
             elif note.time < until[note.incarnation]:
                 place = note.incarnation, note.generation, note.id
                 if seen.setdefault(place, note.value) != note.value:
-                    result.problems.append(f"{text} had two contents")
-        result.problems += [what for of, when, what in self._suspicions if when < until.get(of, math.inf)]
-        acknowledged = [note for note in notes if note.what == "put"]
-        result.operations = len(notes) + self.swaps
-        result.swaps, result.caches = self.swaps, len(self._current)
-        with contextlib.closing(Cache(self._own_config, create=False)) as cache:
-            result.problems += _lost(cache, acknowledged)
-            cache.store.clean()
+                    problems.append(f"{text} had two contents")
+        problems += [what for of, when, what in self._suspicions if when < until.get(of, math.inf)]
+        return dataclasses.replace(
+            self.result,
+            operations=len(notes) + self.swaps,
+            swaps=self.swaps,
+            caches=len(self._current),
+            seconds=time.monotonic() - self._start,
+            problems=problems,
+        )
 
     def _until_cleaned(self, notes: Iterable[Note]) -> dict[str, float]:
         """When somebody began to clean each incarnation, who had not finished when it was made."""
@@ -321,38 +331,46 @@ def storm(
     fault: Callable[[random.Random], None] | None = None,
     own_place: Mapping[str, Any] | None = None,
     seconds: float = float("inf"),
+    stop: threading.Event | None = None,
+    report: Callable[[StormResult], None] | None = None,
 ) -> StormResult:
     """Puts, gets and swaps in many processes while all kinds of things go wrong; then checks everything.
 
-    It ends after that many operations, things that went wrong and swaps; or when time is up.
+    It ends after that many operations, things that went wrong and swaps; or when time is up, or ``stop`` is set.
 
     Args:
         place, fault, own_place: see :class:`Storm`.
         seed: of what goes wrong. What comes of it depends on the moment, too.
+        report: called each minute with what was found so far.
     """
-    start, seen = time.monotonic(), []  # type: ignore[var-annotated]
+    stop = threading.Event() if stop is None else stop
+    seen: list[Any] = []
     with contextlib.closing(Storm(place, seed, fault, own_place)) as it:
         for role, count in (("write", writers), ("read", readers), ("manage", managers)):
             for _ in range(count):
                 it.begin(role)
-        result, next_time = it.result, time.monotonic() + 2
+        result, start = it.result, time.monotonic()
+        next_time, next_report = start + 2, start + _REPORT_EVERY
         while time.monotonic() - start < seconds and not (
             it.operations >= operations and sum(result.happened.values()) >= disturbances and it.swaps >= swaps
         ):
-            time.sleep(_LOOK_EVERY)
+            if stop.wait(_LOOK_EVERY):
+                break
             it.look()
             it.thaw(time.monotonic())
             if time.monotonic() >= next_time:
                 it.disturb()
                 next_time = time.monotonic() + it._rng.uniform(0.1, 1.5)
+            if report is not None and time.monotonic() >= next_report:
+                report(it.so_far())
+                next_report = time.monotonic() + _REPORT_EVERY
             if it.is_stuck(seen):
                 result.problems.append("nothing is done any more")
                 break
         it.calm_down()
         it.end()
         it.check()
-        result.seconds = time.monotonic() - start
-    return result
+        return it.result
 
 
 def _signal(pid: int, number: int) -> None:
