@@ -139,7 +139,7 @@ def write(config: Config, number: int, path: str, clocks: Clocks) -> None:
 def read(config: Config, number: int, path: str, clocks: Clocks) -> None:
     notes, chance = Notebook(path), random.Random(number)
     with (
-        unittest.mock.patch("headrace.wirehead._datasets.datasets.Cache", clocks.open_cache),
+        unittest.mock.patch("headrace.wirehead._datasets.cache_dataset.Cache", clocks.open_cache),
         MongoTupleheadDataset(config, to="numpy", timeout=300) as dataset,
     ):
         while True:

@@ -1,0 +1,373 @@
+"""What the datasets share: which generation they read, and how its samples reach the user."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing.util
+import operator
+import os
+import sys
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from headrace.wirehead._datasets.finalizer_thread import CLOSING_PRIORITY, close_later, start_closing
+from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler
+from headrace.wirehead._format.sample import Array, Kind, as_tensor, dtype_named
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._stores.store import ROUNDS
+from headrace.wirehead.config import Config, ConfigSource
+from headrace.wirehead.errors import CorruptSampleError, StoreError
+
+log = logging.getLogger("headrace.wirehead")
+
+Self = TypeVar("Self", bound="CacheDataset")
+
+_TOO_FAST = "generations come faster than this process reads"
+
+
+class CacheDataset:
+    """What the datasets share.
+
+    The dataset has SWAP_CAP samples, those of the current generation. It stays with a generation until it is asked for
+    a sample that it has read already, and then goes on with the current one; with :meth:`sampler`, each epoch is one
+    whole generation for all workers of a loader. While it reads from a generation nobody removes that; if it reads
+    nothing for LEASE seconds, it begins with the current one.
+
+    Samples are tensors if the program has imported torch, else NumPy arrays; ``to`` decides otherwise. They are the
+    reader's own. Thread-safe; may be pickled, and used in a child after a fork. Each process has its own connection.
+
+    Args:
+        config_path: path of ``config.yaml``, or a mapping with its keys.
+        timeout: seconds to wait for the first generation.
+        sample: names of the kinds to read; default: SAMPLE.
+        transform: called with each array.
+        normalize: called with the first array, after ``transform``; integers become float32 before.
+        to: "numpy", "torch" or None.
+        on_corrupt: what to do with a sample that is damaged: "raise", or "skip": warn, and give the next one instead;
+            in a list of ids, leave it out.
+        wait_for_new: with :meth:`sampler`, wait at the end of a generation until there is a newer one, instead of
+            reading it again.
+        keeptrying: accepted for scripts written for the original; a swap never disturbs reading.
+
+    Raises:
+        ConfigError, FileNotFoundError: the configuration does not work, or is not there.
+        StoreError: the store does not answer, or was made with another SWAP_CAP or SAMPLE.
+        TimeoutError: there was no data in time.
+    """
+
+    def __init__(
+        self,
+        config_path: ConfigSource = "config.yaml",
+        timeout: float = 600,
+        sample: Sequence[str] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        normalize: Callable[[Any], Any] | None = None,
+        to: str | None = None,
+        on_corrupt: str = "raise",
+        wait_for_new: bool = False,
+        keeptrying: bool = True,
+    ) -> None:
+        self.config = Config.load(config_path)
+        self.sample = self.config.sample if sample is None else tuple(sample)
+        unknown = [name for name in self.sample if name not in self.config.sample]
+        if unknown or not self.sample:
+            raise ValueError(f"sample must name kinds of SAMPLE {list(self.config.sample)}, got {list(self.sample)}")
+        if to not in (None, "numpy", "torch"):
+            raise ValueError(f'to must be "numpy", "torch" or None, got {to!r}')
+        if on_corrupt not in ("raise", "skip"):
+            raise ValueError(f'on_corrupt must be "raise" or "skip", got {on_corrupt!r}')
+        self.timeout, self.transform, self.normalize, self.to = timeout, transform, normalize, to
+        self.on_corrupt, self.wait_for_new = on_corrupt, wait_for_new
+        self._group = uuid.uuid4().hex[:16]  # of all copies in a loader's workers
+        self._begin()
+        self._open()
+
+    def __len__(self) -> int:
+        return self.config.swap_cap
+
+    def __getstate__(self) -> dict[str, Any]:
+        handles = ("_lock", "_cache", "_reader", "_finalizer", "_pid", "_generation", "_read_ids", "_rounds")
+        return {name: value for name, value in self.__dict__.items() if name not in handles}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    @property
+    def generation(self) -> int:
+        """The generation that was read last; 0: none."""
+        return self._generation
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the generation and the connection. Reading opens them again."""
+        with self._locked():
+            if self._cache is not None and self._reader is not None and self._pid == os.getpid():
+                if self._finalizer is not None:
+                    self._finalizer.detach()
+                _close(self._cache, self._reader, self._pid)
+            self._begin()
+
+    def sampler(
+        self,
+        shuffle: bool = True,
+        seed: int | None = None,
+        infinite: bool = False,
+        shard: tuple[int, int] | str | None = None,
+    ) -> GenerationSampler:
+        """For a loader's ``sampler``: each epoch is a whole generation, the newest at its beginning.
+
+        Args:
+            shuffle: in a random order.
+            seed: of that.
+            infinite: one epoch without an end, which follows the generations as they come.
+            shard: ``(rank, world)``: the share of one of ``world`` processes that train together, such as one for each
+                GPU: of each generation's order every ``world``-th sample from ``rank`` on, as many for each; what is
+                left over of a generation, fewer than ``world``, is not read. "environment": rank and world are those of
+                ``torch.distributed``, torchrun or SLURM. None: all samples. Instead of ``shard`` of headrace's loader.
+
+        Raises:
+            ValueError: ``shard`` is out of range, ``seed`` is missing where processes share a random order, or the
+                environment does not say the rank.
+        """
+        return GenerationSampler(self.config.swap_cap, shuffle, seed, infinite, shard)
+
+    @property
+    def sample_spec(self) -> Any:
+        """Structure, shapes and dtypes of a sample, for loaders that let the dataset fill its row of a batch."""
+        if self.transform is not None or self.normalize is not None or self._wants_tensors():
+            raise AttributeError("what a function makes of a sample shows when it is called")
+        cache, _ = self._open()
+        # With a lease of its own, which ends here: a process that only asks this must not keep a generation.
+        with contextlib.closing(Reader(cache, self.sample)) as reader:
+            generation = reader.pin_current(self.timeout)
+            for id in range(self.config.swap_cap):
+                try:
+                    kinds = {kind.name: kind for kind in reader.describe(generation, id)}
+                except CorruptSampleError:
+                    continue
+                return self._structured([(kinds[name].shape, dtype_named(kinds[name].dtype)) for name in self.sample])
+        raise AttributeError(f"no sample of generation {generation} has a description")
+
+    def _structured(self, values: Sequence[Any]) -> Any:
+        """A sample of these arrays, in the order of ``sample``."""
+        raise NotImplementedError
+
+    def _places(self, out: Any) -> Sequence[Any]:
+        """The arrays of a sample's place in a batch."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Under the lock; in a forked child under a new one, since a thread that is not there may hold the other."""
+        if self._pid not in (0, os.getpid()):
+            with _fork_lock:
+                if self._pid not in (0, os.getpid()):
+                    self._begin()
+        with self._lock:
+            yield
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()
+        self._cache: Cache | None = None
+        self._reader: Reader | None = None
+        self._finalizer: weakref.finalize[..., CacheDataset] | None = None
+        self._pid = 0
+        self._generation = 0
+        self._read_ids: set[int] = set()
+        self._rounds: dict[int, int] = {}  # generation by round: those under way
+
+    def _open(self) -> tuple[Cache, Reader]:
+        if self._pid != os.getpid():
+            self._begin()
+            cache = Cache(self.config, create=False)
+            reader = Reader(cache, self.sample)
+            try:
+                cache.wait_for_data(self.timeout)
+            except BaseException:
+                cache.close()
+                raise
+            self._cache, self._reader, self._pid = cache, reader, os.getpid()
+            start_closing()
+            # When the process ends, and not LEASE seconds later. A worker process runs no atexit functions.
+            self._finalizer = weakref.finalize(self, close_later, _close, cache, reader, os.getpid())
+            multiprocessing.util.Finalize(None, self._finalizer, exitpriority=CLOSING_PRIORITY)
+        assert self._cache is not None
+        assert self._reader is not None
+        return self._cache, self._reader
+
+    def _wants_tensors(self) -> bool:
+        return self.to == "torch" or (self.to is None and "torch" in sys.modules)
+
+    def _sample(self, index: Any, out: Any = None) -> Any:
+        """One sample."""
+        index = operator.index(index)
+        cap = self.config.swap_cap
+        if index >= FIRST_ROUND:
+            round, id = divmod(index - FIRST_ROUND, cap)
+            round += 1
+        else:
+            round, id = 0, self._id(index)
+        for skipped in range(cap):
+            try:
+                return self._read(round, (id + skipped) % cap, out)
+            except CorruptSampleError as error:
+                if self.on_corrupt == "raise":
+                    raise
+                log.warning("%s; the next one takes its place", error)
+        raise CorruptSampleError(self._generation, id, "and so is every other one of its generation")
+
+    def _read(self, round: int, id: int, out: Any = None) -> Any:
+        with self._locked():
+            _, reader = self._open()
+            generation = self._of_round(round) if round else self._of_ids([id])
+        places = None if out is None else dict(zip(self.sample, self._places(out)))
+        for _ in range(3):
+            try:
+                arrays = reader.read(generation, id, places)
+                break
+            except CorruptSampleError:
+                if reader.is_certain(generation):
+                    raise
+                # This process stood still for so long that its lease ran out, or came to the round too late.
+                with self._lock:
+                    self._rounds.pop(round, None)
+                    generation = reader.pin_current(self.timeout, keep=True)
+                    if round:
+                        self._rounds[round] = generation
+        else:
+            raise CorruptSampleError(generation, id, _TOO_FAST)
+        self._generation = generation
+        in_place = places is not None and all(arrays[name][1] is places[name] for name in self.sample)
+        if in_place and self.transform is None and self.normalize is None:
+            return out
+        return self._structured([self._finished(name, *arrays[name]) for name in self.sample])
+
+    def _finished(self, name: str, kind: Kind, array: Array) -> Any:
+        value: Any = as_tensor(array) if self._wants_tensors() else array
+        if self.transform is not None:
+            value = self.transform(value)
+        if self.normalize is not None and name == self.sample[0]:
+            value = self.normalize(_floating(value))
+        return value
+
+    def _many(self, ids: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Several samples of one generation, each with its id as given."""
+        numbers = [operator.index(id) for id in ids]
+        for _ in range(3):
+            with self._locked():
+                _, reader = self._open()
+                generation = self._of_ids([self._id(number) for number in numbers])
+            try:
+                found = list(self._read_all(reader, generation, numbers))
+                break
+            except CorruptSampleError:
+                if reader.is_certain(generation):
+                    raise
+                # This process stood still for so long that its lease ran out.
+        else:
+            raise CorruptSampleError(generation, self._id(numbers[0]), _TOO_FAST)
+        self._generation = generation
+        return found
+
+    def _read_all(self, reader: Reader, generation: int, numbers: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        for number in numbers:
+            try:
+                arrays = reader.read(generation, self._id(number))
+            except CorruptSampleError as error:
+                if self.on_corrupt == "raise" or not reader.is_certain(generation):
+                    raise
+                log.warning("%s; it is left out", error)
+                continue
+            yield number, self._structured([self._finished(name, *arrays[name]) for name in self.sample])
+
+    def _id(self, index: int) -> int:
+        """The id that an index means, which may count from the end."""
+        cap = self.config.swap_cap
+        if not -cap <= index < cap:
+            raise IndexError(f"index {index} is out of range: there are {cap} samples")
+        return index % cap
+
+    def _of_ids(self, ids: Sequence[int]) -> int:
+        """The generation to read these from when no sampler says in which round they are. Under the lock."""
+        _, reader = self._open()
+        pinned = reader.is_pinned(self._generation)
+        if not pinned or not self._read_ids.isdisjoint(ids):
+            generation = reader.pin_current(self.timeout, keep=bool(self._rounds))
+            if generation != self._generation:
+                self._read_ids.clear()
+            self._generation = generation
+        self._read_ids.update(ids)
+        return self._generation
+
+    def _of_round(self, round: int) -> int:
+        """The generation that all copies of this dataset read in a round. Under the lock."""
+        cache, reader = self._open()
+        known = self._rounds.get(round)
+        if known is not None and reader.is_pinned(known):
+            return known
+        # Where one round ends and the next begins, both are read.
+        self._rounds = dict(sorted(self._rounds.items())[-1:])
+        key, before = f"{self._group}.{round}", f"{self._group}.{round - 1}"
+        while True:
+            agreed = cache.store.find(ROUNDS, key)
+            if agreed is not None:
+                generation = int(agreed.get("generation", 0))
+                reader.pin(generation)
+                break
+            if self.wait_for_new and (last := cache.store.find(ROUNDS, before)) is not None:
+                self._wait_for_newer(cache, int(last.get("generation", 0)))
+            generation = reader.pin_current(self.timeout, keep=True)
+            if cache.store.insert(ROUNDS, key, {"generation": generation, "by": uuid.uuid4().hex}):
+                break
+        self._rounds[round] = generation
+        return generation
+
+    def _wait_for_newer(self, cache: Cache, generation: int) -> None:
+        deadline = time.monotonic() + self.timeout
+        pause = 0.005
+        while cache.current() <= generation:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no generation after {generation} within {self.timeout:g} seconds")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+
+
+# Held by a thread of a forked child while it gives a dataset a lock of its own.
+_fork_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _fork_lock
+    _fork_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _close(cache: Cache, reader: Reader, pid: int) -> None:
+    if pid == os.getpid():
+        with contextlib.suppress(StoreError):
+            reader.close()
+        cache.close()
+
+
+def _floating(value: Any) -> Any:
+    """float32 of what holds integers."""
+    if isinstance(value, np.ndarray):
+        return value if value.dtype.kind in "fcV" else value.astype(np.float32)
+    is_floating = getattr(value, "is_floating_point", None)
+    return value.float() if callable(is_floating) and not is_floating() and not value.is_complex() else value
