@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import textwrap
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from commands import FUNCTIONS
 from ferretdb_server import BINARY, SKIPPED, URI_VARIABLE, Server
+
+from headrace.wirehead._protocol.cache import Cache
 
 
 @pytest.fixture(scope="session")
@@ -62,3 +67,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, 
 def config(place: dict[str, Any]) -> dict[str, Any]:
     """A small cache."""
     return {**place, "SWAP_CAP": 5, "TIMEOUT": 30}
+
+
+@pytest.fixture
+def cache(config: dict[str, Any]) -> Iterator[Cache]:
+    cache = Cache(config)
+    yield cache
+    cache.close()
+
+
+@pytest.fixture
+def folder(place: dict[str, Any], tmp_path: Path) -> Path:
+    """With functions and a configuration in it, for commands."""
+    (tmp_path / "functions.py").write_text(textwrap.dedent(FUNCTIONS))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**place, "SWAP_CAP": 30, "LEASE": 10, "TIMEOUT": 30}))
+    return tmp_path

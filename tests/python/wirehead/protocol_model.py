@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from model_store import Memory
 from simulated_threads import Event, Threading
 
 import headrace.wirehead._protocol.lease as leases
@@ -23,7 +24,7 @@ from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.writer import Writer
-from headrace.wirehead._stores.store import SETTINGS, SWAPS, Document, samples_table, version_key
+from headrace.wirehead._stores.store import SETTINGS, SWAPS, samples_table, version_key
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, CorruptSampleError
 
@@ -294,105 +295,6 @@ class World:
         kept = {generation for generation in kept if (incarnation, generation) not in self.dropped}
         if len(kept) > 3:
             self.problems.append(f"more than three generations are stored: {sorted(kept)}")
-
-
-class Memory:
-    """A store: see :class:`headrace.wirehead._stores.store.Store`."""
-
-    parallel = 1
-
-    def __init__(self, world: World) -> None:
-        self._world, self.config = world, world.config
-        self._incarnation: str | None = None
-
-    def use(self, incarnation: str | None) -> None:
-        self._incarnation = incarnation
-
-    def incarnations(self) -> list[str]:
-        return self._world.operation(lambda: sorted({of for of, _ in self._world.tables if of}))
-
-    def drop_incarnation(self, incarnation: str) -> None:
-        for table in [table for table in self._world.tables if table[0] == incarnation]:
-            self._world.operation(lambda table=table: self._world.tables.pop(table, None))
-
-    def _key(self, table: str) -> tuple[str | None, str]:
-        return (None if table == SETTINGS else self._incarnation, table)
-
-    def insert(self, table: str, key: str, document: Mapping[str, Any]) -> bool:
-        at, world, done = self._key(table), self._world, []
-
-        def insert() -> bool:
-            stored = world.tables.setdefault(at, {})
-            if key in stored:
-                return stored[key] == document and bool(done)
-            stored[key] = dict(document)
-            if table == SWAPS and "void" not in document and not done:
-                world.swapped(at[0], int(key[:12]))
-            done.append(True)
-            world.count_generations(at[0])
-            return True
-
-        return bool(world.operation(insert, repeats=table not in (SETTINGS, SWAPS)))
-
-    def find(self, table: str, key: str) -> Document | None:
-        found = self._world.operation(lambda: self._world.tables.get(self._key(table), {}).get(key))
-        return None if found is None else dict(found)
-
-    def scan(self, table: str) -> dict[str, Document]:
-        keys = self._world.operation(lambda: list(self._world.tables.get(self._key(table), {})))
-        stored = self._world.tables.get(self._key(table), {})
-        return {key: dict(stored[key]) for key in keys if key in stored}
-
-    def replace(self, table: str, key: str, document: Mapping[str, Any]) -> None:
-        at, world = self._key(table), self._world
-
-        def replace() -> None:
-            stored = world.tables.setdefault(at, {})
-            if stored.get(key, {}).get("beat", -1) < document.get("beat", 0):
-                stored[key] = {**document, "time": world.wall + world.time}
-
-        world.operation(replace, repeats=True)
-
-    def remove(self, table: str, key: str) -> None:
-        at = self._key(table)
-        self._world.operation(lambda: self._world.tables.get(at, {}).pop(key, None), repeats=True)
-
-    def now(self) -> float:
-        return self._world.wall + self._world.time
-
-    def write_chunks(self, generation: int, chunks: Mapping[str, Any]) -> None:
-        at, world = (self._incarnation, f"{generation:012d}.chunks"), self._world
-
-        def write() -> None:
-            world.tables.setdefault(at, {}).update({name: bytes(data) for name, data in chunks.items()})
-            world.count_generations(at[0])
-
-        world.operation(write)
-
-    def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
-        for name in names:
-            at = (self._incarnation, f"{generation:012d}.chunks")
-            data = self._world.operation(lambda at=at, name=name: self._world.tables.get(at, {}).get(name))
-            yield None if data is None else memoryview(data)
-
-    def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
-        at = (self._incarnation, f"{generation:012d}.chunks")
-        return self._world.operation(lambda: [n for n in lengths if n not in self._world.tables.get(at, {})])
-
-    def generations(self) -> list[int]:
-        names = self._world.operation(lambda: [n for of, n in self._world.tables if of == self._incarnation])
-        return sorted({int(name[:12]) for name in names if name[0].isdigit()})
-
-    def drop(self, generation: int) -> None:
-        prefix = f"{generation:012d}."
-        for table in [t for t in self._world.tables if t[0] == self._incarnation and t[1].startswith(prefix)]:
-            self._world.operation(lambda table=table: self._world.tables.pop(table, None))
-        self._world.dropped.add((self._incarnation, generation))
-
-    def clean(self) -> list[str]:
-        raise NotImplementedError
-
-    def close(self) -> None: ...
 
 
 class _Lock:

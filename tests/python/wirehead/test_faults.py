@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
-import logging
 import multiprocessing
 import os
-import re
-import resource
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from ferretdb_server import BINARY, SKIPPED, Server
-from stored import table
+from pieces import CAP, sample, whole
 
-from headrace import DataLoader
-from headrace.wirehead import MongoTupleheadDataset, StoreError, WireheadGenerator, WireheadManager
+from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead._protocol.reader import Reader
@@ -35,7 +24,6 @@ from headrace.wirehead._stores.open_store import open_store
 from headrace.wirehead._stores.store import Store
 
 FORK: Any = multiprocessing.get_context("fork")
-CAP = 4
 
 
 class KillingStore:
@@ -68,10 +56,6 @@ class KillingStore:
             return result
 
         return call
-
-
-def sample(value: int) -> tuple[Any, Any]:
-    return np.full((3, 50), value), np.full(2, value)
 
 
 def write_until_killed(config: dict[str, Any], operation: int, after: bool, acknowledged: Any, count: int = 3) -> None:
@@ -153,15 +137,6 @@ def fill(cache: Cache, writer: Writer, last: int | None = None) -> None:
     generation = cache.current() + 1 if last is None else last
     while not cache.is_swapped(generation) and cache.fill(generation) < CAP:
         assert writer.put(sample(-1)) is not None
-
-
-def whole(reader: Reader, generation: int, id: int) -> int:
-    """The value of a sample in which all is of one piece."""
-    arrays = reader.read(generation, id)
-    value = int(arrays["label"][1][0])
-    assert (arrays["data"][1] == value).all()
-    assert (arrays["label"][1] == value).all()
-    return value
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -283,323 +258,3 @@ def test_on_one_machine_the_dead_hold_nobody_up(tmp_path: Path) -> None:
         assert cache.current() >= 4
         sender.close()
         receiver.close()
-
-
-def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Server) -> None:
-    # Not while collections are made: FerretDB, killed then, cannot ever make one of that name.
-    cap = 20
-    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": cap, "TIMEOUT": 60}
-    swaps_to_disturb = [2, 5]
-    stop = threading.Event()
-    acknowledged: dict[tuple[int, int], int] = {}
-    read: dict[tuple[int, int], int] = {}
-    errors: list[BaseException] = []
-
-    def guarded(action: Any) -> threading.Thread:
-        def run() -> None:
-            try:
-                with contextlib.closing(Cache(config)) as cache:
-                    action(cache)
-            except BaseException as error:
-                errors.append(error)
-                stop.set()
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-
-    def write(cache: Cache) -> None:
-        writer = Writer(cache, stop)
-        value = 0
-        while (place := writer.put(sample(value))) is not None:
-            assert place not in acknowledged
-            acknowledged[place] = value
-            value += 1
-
-    def restart() -> None:
-        own_server.stop()
-        time.sleep(0.2)
-        own_server.start()
-
-    def manage(cache: Cache) -> None:
-        keeper, insert = Keeper(cache), cache.store.insert
-
-        def disturbed(table: str, key: str, document: Any) -> bool:
-            if table == "swaps" and int(key) in swaps_to_disturb:
-                swaps_to_disturb.remove(int(key))
-                while (int(key) + 1, 3) not in acknowledged and not stop.is_set():
-                    time.sleep(0.001)  # the writer goes on into the next generation
-                own_server.stop()
-                timer = threading.Timer(0.2, own_server.start)
-                timer.start()
-                try:
-                    return insert(table, key, document)
-                finally:
-                    timer.join()
-            return insert(table, key, document)
-
-        cache.store.insert = disturbed  # type: ignore[method-assign]
-        while not stop.is_set():
-            keeper.step()
-            time.sleep(0.005)
-
-    def get(cache: Cache) -> None:
-        reader = Reader(cache, ("data", "label"))
-        while not stop.is_set():
-            generation = reader.pin_current(60)
-            for id in range(cap):
-                value = whole(reader, generation, id)
-                assert read.setdefault((generation, id), value) == value
-        reader.close()
-
-    threads = [guarded(action) for action in (write, manage, get)]
-    for generation in (4, 7, 8):
-        while (generation, 3) not in acknowledged and not stop.is_set():
-            time.sleep(0.001)
-        restart()
-    while (9, cap - 1) not in read and not stop.is_set():
-        time.sleep(0.01)
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert not errors
-    assert not swaps_to_disturb
-    complete = {place for place in acknowledged if place[0] <= max(g for g, _ in read)}
-    assert all(read[place] == acknowledged[place] for place in complete if place in read)
-    for generation in {g for g, _ in read}:
-        assert [(generation, id) in acknowledged for id in range(cap)] == [True] * cap
-
-
-COUNTING = """
-    import itertools, os, time
-    import numpy as np
-
-    def counting():
-        for number in itertools.count():
-            if number in (50, 110):  # in the middle of generations 3 and 6
-                open(f"reached-{number}", "w").close()
-                while not os.path.exists(f"stopped-{number}"):
-                    time.sleep(0.01)
-            yield np.full((3, 50), number), np.full(2, number)
-            print("acknowledged", number, flush=True)
-"""
-
-
-@contextlib.contextmanager
-def command(folder: Path, *arguments: str) -> Iterator[Path]:
-    """A command of headrace.wirehead that runs, with its output in a file; it has to end well when asked to."""
-    path = folder / f"{arguments[0]}.log"
-    with open(path, "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.wirehead", *arguments],
-            cwd=folder,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-    try:
-        yield path
-        process.terminate()
-        assert process.wait(60) == 0, path.read_text()
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_the_server_is_restarted_while_processes_generate_manage_and_read(own_server: Server, tmp_path: Path) -> None:
-    cap = 20
-    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": cap, "TIMEOUT": 60}
-    (tmp_path / "functions.py").write_text(textwrap.dedent(COUNTING))
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    stop = threading.Event()
-
-    def restart() -> None:
-        with contextlib.closing(Cache(config)) as cache:
-            for number in (50, 110):
-                # Until no collection is being made or dropped: FerretDB, killed then, cannot make one of that name.
-                while not stop.is_set() and not (
-                    (tmp_path / f"reached-{number}").exists()
-                    and read
-                    and min(cache.store.generations()) == cache.current() == number // cap
-                ):
-                    stop.wait(0.02)
-                own_server.stop()
-                (tmp_path / f"stopped-{number}").touch()  # this sample is put now
-                stop.wait(0.3)
-                own_server.start()
-
-    read: list[int] = []
-    options = ("--config", "config.json")
-    with command(tmp_path, "manage", *options) as managed:
-        while "Manager: manages" not in managed.read_text():  # it logs the swaps from then on
-            time.sleep(0.02)
-        thread = threading.Thread(target=restart)
-        with command(tmp_path, "generate", *options, "functions:counting") as generated:
-            thread.start()
-            try:
-                with MongoTupleheadDataset(config, to="numpy") as dataset:
-                    sampler = dataset.sampler(seed=1, infinite=True)
-                    loader = DataLoader(dataset, batch_size=cap // 4, num_workers=2, sampler=sampler)
-                    numbers: list[int] = []
-                    for values, labels in loader:
-                        assert (values == labels[:, :1, None]).all()
-                        assert (labels == labels[:, :1]).all()
-                        numbers += labels[:, 0].tolist()
-                        if len(numbers) == cap:  # an epoch: one generation
-                            read.append(min(numbers) // cap + 1)
-                            assert sorted(numbers) == list(range((read[-1] - 1) * cap, read[-1] * cap))
-                            numbers.clear()
-                        if read and read[-1] >= 8:
-                            break
-                    del loader
-            finally:
-                stop.set()
-                thread.join()
-    acknowledged = [int(number) for number in re.findall(r"acknowledged (\d+)", generated.read_text())]
-    assert acknowledged == list(range(len(acknowledged)))  # it has never been started again
-    with contextlib.closing(Cache(config)) as cache, contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-        for number in acknowledged[cap * (cache.current() - 1) :]:
-            assert whole(reader, number // cap + 1, number % cap) == number
-    assert read == sorted(read)
-    swaps = re.findall(r"so far: (\d+) Documents deleted: 0 Generation: (\d+)", managed.read_text())
-    assert [int(generation) for _, generation in swaps] == list(range(1, len(swaps) + 1))
-    assert all(int(samples) == cap * int(generation) for samples, generation in swaps)
-
-
-def test_the_disk_of_the_server_is_full(tmp_path: Path) -> None:
-    if not BINARY.exists():
-        pytest.skip(SKIPPED)
-    server = Server(tmp_path, pages=1000)
-    try:
-        config = {"DBNAME": "test", "MONGOHOST": server.uri, "SWAP_CAP": 10, "TIMEOUT": 30, "COMPRESSION": "none"}
-        with contextlib.closing(Cache(config)) as cache:
-            writer = Writer(cache)
-            stored = 0
-            with pytest.raises(StoreError, match=r"the disk of the database at 127\.0\.0\.1:\d+ is full.*SWAP_CAP"):
-                for value in range(10):
-                    writer.put((np.full(100_000, value), value))
-                    stored += 1
-            assert 0 < stored < 10
-            with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-                assert [whole_of(reader, id) for id in range(stored)] == list(range(stored))
-    finally:
-        server.stop()
-
-
-def whole_of(reader: Reader, id: int) -> int:
-    arrays = reader.read(1, id)
-    assert (arrays["data"][1] == arrays["label"][1]).all()
-    return int(arrays["label"][1])
-
-
-def test_a_swap_waits_for_room_on_the_disk_of_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    if not BINARY.exists():
-        pytest.skip(SKIPPED)
-    import pymongo
-
-    from headrace.wirehead._stores.mongo_store import MongoStore
-
-    server = Server(tmp_path, pages=1000)
-    config = {"DBNAME": "test", "MONGOHOST": server.uri, "SWAP_CAP": CAP, "TIMEOUT": 30}
-    client = pymongo.MongoClient[Any](server.uri)
-    manager = WireheadManager(config)
-    thread = threading.Thread(target=manager.run_manager, args=(1,))
-    insert, refused = MongoStore.insert, []
-
-    def full(store: MongoStore, table: str, key: str, document: Any) -> bool:
-        if table == "swaps" and not refused:
-            for size in (1 << 20, 1 << 12, 1):
-                with contextlib.suppress(pymongo.errors.PyMongoError):
-                    while True:
-                        client["test"]["ballast"].insert_one({"data": os.urandom(size)})
-        try:
-            return insert(store, table, key, document)
-        except StoreError:
-            refused.append(table)
-            raise
-
-    try:
-        with contextlib.closing(Cache(config)) as cache:
-            with contextlib.closing(Writer(cache)) as writer:
-                for value in range(CAP):
-                    assert writer.put(sample(value)) == (1, value)
-            caplog.set_level(logging.INFO, logger="headrace.wirehead")
-            monkeypatch.setattr(MongoStore, "insert", full)
-            thread.start()
-            while not re.search(r"Manager: the disk of the database at 127\.0\.0\.1:\d+ is full", caplog.text):
-                assert thread.is_alive()
-                time.sleep(0.01)
-            assert (refused[0], cache.current()) == ("swaps", 0)
-            client["test"]["ballast"].drop()
-            thread.join()
-            assert re.search("SWAP!.* so far: 4 Documents deleted: 0 Generation: 1", caplog.text)
-            with contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-                assert [whole(reader, 1, id) for id in range(CAP)] == list(range(CAP))
-    finally:
-        manager.stop()
-        if thread.is_alive():
-            thread.join()
-        client.close()
-        server.stop()
-
-
-def test_a_swap_waits_for_room_on_a_local_disk(tmp_path: Path) -> None:
-    config = {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache"), "SWAP_CAP": CAP}
-    receiver, sender = FORK.Pipe(False)
-
-    def child() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        with contextlib.closing(Cache(config)) as cache:
-            writer, keeper = Writer(cache), Keeper(cache)
-            for value in range(CAP - 1):
-                writer.put(sample(value))
-            keeper.step()
-            writer.put(sample(CAP - 1))
-            writer.close()
-            resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
-            for _ in range(2):
-                try:
-                    keeper.step()
-                except StoreError as error:
-                    sender.send((str(error), cache.current(), os.listdir(table(cache, "swaps"))))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            sender.send(keeper.step())
-
-    process = FORK.Process(target=child)
-    process.start()
-    sender.close()
-    for _ in range(2):
-        error, current, swaps = receiver.recv()
-        assert "cannot hold more: File too large. Make room, or lower SWAP_CAP" in error
-        assert (current, swaps) == (0, [])
-    assert receiver.recv().samples == CAP
-    process.join()
-    with contextlib.closing(Cache(config)) as cache, contextlib.closing(Reader(cache, ("data", "label"))) as reader:
-        assert [whole(reader, 1, id) for id in range(CAP)] == list(range(CAP))
-
-
-def test_a_local_disk_is_full(tmp_path: Path) -> None:
-    config = {"DBNAME": "test", "DIRECTORY": str(tmp_path / "cache"), "SWAP_CAP": 2}
-    receiver, sender = FORK.Pipe(False)
-
-    def child() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-        with contextlib.closing(Cache(config)) as cache:
-            writer = Writer(cache)
-            try:
-                writer.put((np.zeros(200_000, np.uint8), 0))
-            except StoreError as error:
-                sender.send(str(error))
-            assert writer.put((np.zeros(10, np.uint8), 0)) is not None
-            assert len(os.listdir(table(cache, "000000000001.chunks"))) == 1
-            sender.send("stored")
-
-    process = FORK.Process(target=child)
-    process.start()
-    sender.close()
-    assert "cannot hold more: File too large. Make room, or lower SWAP_CAP" in receiver.recv()
-    assert receiver.recv() == "stored"
-    process.join()

@@ -1,0 +1,162 @@
+"""Leases: who counts as dead, and what one does that has stood still."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from numbered import numbered, swaps
+from stored import bury
+
+from headrace.wirehead import MongoTupleheadDataset
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.lease import Lease
+from headrace.wirehead._protocol.process import whose
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.watch import Watch
+from headrace.wirehead._protocol.writer import Writer
+from headrace.wirehead._stores.store import GRAVES, LEASES, chunk_name, samples_table
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_a_standstill_in_the_middle_of_a_list_of_ids(
+    config: dict[str, Any], cache: Cache, monkeypatch: pytest.MonkeyPatch, on_corrupt: str
+) -> None:
+    swaps(cache, 10, 1)
+    with MongoTupleheadDataset({**config, "LEASE": 0.3}, to="numpy", on_corrupt=on_corrupt) as dataset:
+        with monkeypatch.context() as patch:
+            patch.setattr(Lease, "_renew", lambda lease: None)
+            assert dataset[0][1][0] == 10
+        reader = dataset._reader
+        assert reader is not None
+        read = reader.read
+
+        def stand_still(generation: int, id: int) -> Any:
+            sample = read(generation, id)
+            if generation == 1:
+                while reader.is_pinned(1):
+                    time.sleep(0.02)
+                bury(cache, cache.store.scan(LEASES))
+                swaps(cache, 20, 2)
+            return sample
+
+        monkeypatch.setattr(reader, "read", stand_still)
+        assert [int(label[0]) for _, label in dataset[[1, 2, 3]]] == [31, 32, 33]
+
+
+def test_a_paused_writer_puts_its_sample_again(config: dict[str, Any]) -> None:
+    cache = Cache(config)
+    writer = Writer(cache)
+    assert writer.put(next(numbered(0, 1))) == (1, 0)
+    assert writer._lease is not None
+    writer._lease.abandon()
+    insert = cache.store.insert
+
+    def stand_still(table: str, key: str, document: Any) -> bool:
+        done = insert(table, key, document)
+        if table == samples_table(1, 0) and writer._lease is not None and writer._lease._stop.is_set():
+            writer._lease._renewed = float("-inf")
+        return done
+
+    cache.store.insert = stand_still  # type: ignore[method-assign]
+    first = writer._lease.key
+    generation, id = writer.put(next(numbered(1, 1)))
+    assert (generation, id > 1) == (1, True)
+    assert writer._lease.key != first
+    writer.close()
+    cache.close()
+
+
+def test_a_lease_that_is_renewed_too_late_does_not_come_back_to_life(cache: Cache) -> None:
+    lease = Lease(cache, "reader")
+    assert not lease.pin([1])
+    assert lease.is_alive()
+    assert lease.pin([1])
+    key = lease.key
+    lease._renewed -= 2 * cache.config.lease  # this process stood still
+    lease._write()
+    assert lease.has_lapsed()
+    assert not lease.is_alive()
+    assert not lease.pin([1])
+    assert lease.key != key
+    assert lease.is_alive()
+    lease.close()
+
+
+def test_a_writer_whose_lease_was_renewed_too_late_puts_its_sample_again(config: dict[str, Any]) -> None:
+    cache = Cache(config)
+    writer = Writer(cache)
+    assert writer.put(next(numbered(0, 1))) == (1, 0)
+    assert writer._lease is not None
+    first, write_chunks = writer._lease, cache.store.write_chunks
+
+    def stand_still(generation: int, chunks: Any) -> None:
+        write_chunks(generation, chunks)
+        cache.store.write_chunks = write_chunks  # type: ignore[method-assign]
+        bury(cache, [first.key])
+        first.tick(is_new=True)  # as its thread does when the process goes on
+
+    cache.store.write_chunks = stand_still  # type: ignore[method-assign]
+    place = writer.put(next(numbered(1, 1)))
+    assert place is not None
+    assert writer._lease.key != first.key
+    with contextlib.closing(Reader(cache, ("label",))) as reader:
+        assert reader.read(*place)["label"][1][0] == 1
+    writer.close()
+    cache.close()
+
+
+def test_what_a_dead_writer_has_left_half_done_holds_nobody_up_and_goes_with_its_generation(
+    config: dict[str, Any],
+) -> None:
+    cache = Cache({**config, "LEASE": 0.5})
+    writer, keeper = Writer(cache), Keeper(cache)
+    writer.put(next(numbered(0, 1)))
+    assert writer._lease is not None
+    name = chunk_name(3, writer._lease.key, 1, 0)
+    cache.store.write_chunks(1, {name: b"half"})
+    writer._lease.abandon()
+    rest = Writer(cache)
+    for sample in numbered(1, 14):
+        while cache.current() + 2 <= cache.store.generations()[-1]:
+            keeper.step()
+        rest.put(sample)
+    while 1 in cache.store.generations():
+        keeper.step()
+        time.sleep(0.02)
+    assert next(cache.store.read_chunks(1, [name])) is None
+    rest.close()
+    cache.close()
+
+
+def test_who_counts_as_dead(config: dict[str, Any]) -> None:
+    clock = [1000.0]
+    with contextlib.closing(Cache({**config, "LEASE": 30}, clock=lambda: clock[0])) as cache:
+        with subprocess.Popen(["true"]) as ended:
+            pass
+        ours = {**whose(), "role": "reader", "generations": [1]}
+        leases = {"a": ours, "b": {**ours, "pid": ended.pid}, "c": {"generations": [1]}}
+        leases["d"] = {**leases["b"], "pid_namespace": "another container's"}
+        for name, lease in leases.items():
+            cache.store.replace(LEASES, name, lease)
+        watch = Watch(cache)
+        # What a process has sent to a server before it ended may still be on its way.
+        assert set(watch.look()) == (set("acd") if cache.config.is_local else set("abcd"))
+        clock[0] += 25
+        cache.store.replace(LEASES, "c", {"generations": [2]})
+        assert "c" in watch.look()
+        clock[0] += 6  # those seen unchanged for 31 seconds
+        assert set(watch.look()) == {"c"}
+        assert set(Watch(cache).look()) >= {"a", "c", "d"}  # which has seen nothing yet
+        watch.clear()
+        assert set(cache.store.scan(LEASES)) == {"c"}
+        assert set(cache.store.scan(GRAVES)) == set("ad" if cache.config.is_local else "abd")
+        for _ in range(3):
+            clock[0] += 31
+            watch.look()
+            watch.clear()
+        assert set(cache.store.scan(GRAVES)) <= {"c"}

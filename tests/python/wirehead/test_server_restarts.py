@@ -1,0 +1,207 @@
+"""A real server that is stopped and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ferretdb_server import Server
+from pieces import sample, whole
+
+from headrace import DataLoader
+from headrace.wirehead import MongoTupleheadDataset
+from headrace.wirehead._protocol.cache import Cache
+from headrace.wirehead._protocol.keeper import Keeper
+from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._protocol.writer import Writer
+
+
+def test_the_server_is_killed_in_the_middle_of_put_get_and_swap(own_server: Server) -> None:
+    # Not while collections are made: FerretDB, killed then, cannot ever make one of that name.
+    cap = 20
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": cap, "TIMEOUT": 60}
+    swaps_to_disturb = [2, 5]
+    stop = threading.Event()
+    acknowledged: dict[tuple[int, int], int] = {}
+    read: dict[tuple[int, int], int] = {}
+    errors: list[BaseException] = []
+
+    def guarded(action: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                with contextlib.closing(Cache(config)) as cache:
+                    action(cache)
+            except BaseException as error:
+                errors.append(error)
+                stop.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    def write(cache: Cache) -> None:
+        writer = Writer(cache, stop)
+        value = 0
+        while (place := writer.put(sample(value))) is not None:
+            assert place not in acknowledged
+            acknowledged[place] = value
+            value += 1
+
+    def restart() -> None:
+        own_server.stop()
+        time.sleep(0.2)
+        own_server.start()
+
+    def manage(cache: Cache) -> None:
+        keeper, insert = Keeper(cache), cache.store.insert
+
+        def disturbed(table: str, key: str, document: Any) -> bool:
+            if table == "swaps" and int(key) in swaps_to_disturb:
+                swaps_to_disturb.remove(int(key))
+                while (int(key) + 1, 3) not in acknowledged and not stop.is_set():
+                    time.sleep(0.001)  # the writer goes on into the next generation
+                own_server.stop()
+                timer = threading.Timer(0.2, own_server.start)
+                timer.start()
+                try:
+                    return insert(table, key, document)
+                finally:
+                    timer.join()
+            return insert(table, key, document)
+
+        cache.store.insert = disturbed  # type: ignore[method-assign]
+        while not stop.is_set():
+            keeper.step()
+            time.sleep(0.005)
+
+    def get(cache: Cache) -> None:
+        reader = Reader(cache, ("data", "label"))
+        while not stop.is_set():
+            generation = reader.pin_current(60)
+            for id in range(cap):
+                value = whole(reader, generation, id)
+                assert read.setdefault((generation, id), value) == value
+        reader.close()
+
+    threads = [guarded(action) for action in (write, manage, get)]
+    for generation in (4, 7, 8):
+        while (generation, 3) not in acknowledged and not stop.is_set():
+            time.sleep(0.001)
+        restart()
+    while (9, cap - 1) not in read and not stop.is_set():
+        time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert not swaps_to_disturb
+    complete = {place for place in acknowledged if place[0] <= max(g for g, _ in read)}
+    assert all(read[place] == acknowledged[place] for place in complete if place in read)
+    for generation in {g for g, _ in read}:
+        assert [(generation, id) in acknowledged for id in range(cap)] == [True] * cap
+
+
+COUNTING = """
+    import itertools, os, time
+    import numpy as np
+
+    def counting():
+        for number in itertools.count():
+            if number in (50, 110):  # in the middle of generations 3 and 6
+                open(f"reached-{number}", "w").close()
+                while not os.path.exists(f"stopped-{number}"):
+                    time.sleep(0.01)
+            yield np.full((3, 50), number), np.full(2, number)
+            print("acknowledged", number, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def command(folder: Path, *arguments: str) -> Iterator[Path]:
+    """A command of headrace.wirehead that runs, with its output in a file; it has to end well when asked to."""
+    path = folder / f"{arguments[0]}.log"
+    with open(path, "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.wirehead", *arguments],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    try:
+        yield path
+        process.terminate()
+        assert process.wait(60) == 0, path.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_server_is_restarted_while_processes_generate_manage_and_read(own_server: Server, tmp_path: Path) -> None:
+    cap = 20
+    config = {"DBNAME": "test", "MONGOHOST": own_server.uri, "SWAP_CAP": cap, "TIMEOUT": 60}
+    (tmp_path / "functions.py").write_text(textwrap.dedent(COUNTING))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    stop = threading.Event()
+
+    def restart() -> None:
+        with contextlib.closing(Cache(config)) as cache:
+            for number in (50, 110):
+                # Until no collection is being made or dropped: FerretDB, killed then, cannot make one of that name.
+                while not stop.is_set() and not (
+                    (tmp_path / f"reached-{number}").exists()
+                    and read
+                    and min(cache.store.generations()) == cache.current() == number // cap
+                ):
+                    stop.wait(0.02)
+                own_server.stop()
+                (tmp_path / f"stopped-{number}").touch()  # this sample is put now
+                stop.wait(0.3)
+                own_server.start()
+
+    read: list[int] = []
+    options = ("--config", "config.json")
+    with command(tmp_path, "manage", *options) as managed:
+        while "Manager: manages" not in managed.read_text():  # it logs the swaps from then on
+            time.sleep(0.02)
+        thread = threading.Thread(target=restart)
+        with command(tmp_path, "generate", *options, "functions:counting") as generated:
+            thread.start()
+            try:
+                with MongoTupleheadDataset(config, to="numpy") as dataset:
+                    sampler = dataset.sampler(seed=1, infinite=True)
+                    loader = DataLoader(dataset, batch_size=cap // 4, num_workers=2, sampler=sampler)
+                    numbers: list[int] = []
+                    for values, labels in loader:
+                        assert (values == labels[:, :1, None]).all()
+                        assert (labels == labels[:, :1]).all()
+                        numbers += labels[:, 0].tolist()
+                        if len(numbers) == cap:  # an epoch: one generation
+                            read.append(min(numbers) // cap + 1)
+                            assert sorted(numbers) == list(range((read[-1] - 1) * cap, read[-1] * cap))
+                            numbers.clear()
+                        if read and read[-1] >= 8:
+                            break
+                    del loader
+            finally:
+                stop.set()
+                thread.join()
+    acknowledged = [int(number) for number in re.findall(r"acknowledged (\d+)", generated.read_text())]
+    assert acknowledged == list(range(len(acknowledged)))  # it has never been started again
+    with contextlib.closing(Cache(config)) as cache, contextlib.closing(Reader(cache, ("data", "label"))) as reader:
+        for number in acknowledged[cap * (cache.current() - 1) :]:
+            assert whole(reader, number // cap + 1, number % cap) == number
+    assert read == sorted(read)
+    swaps = re.findall(r"so far: (\d+) Documents deleted: 0 Generation: (\d+)", managed.read_text())
+    assert [int(generation) for _, generation in swaps] == list(range(1, len(swaps) + 1))
+    assert all(int(samples) == cap * int(generation) for samples, generation in swaps)
