@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import datetime
 import difflib
 import importlib
 import json
 import os
 import re
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -18,7 +21,20 @@ ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any], "Config"]
 
 PASSWORD_VARIABLE = "WIREHEAD_PASSWORD"
 COMPRESSIONS = ("auto", "none", "zlib", "zstd", "lz4")
-_MIN_CHUNK_MEGABYTES, _MAX_CHUNK_MEGABYTES = 1e-5, 15  # a document of MongoDB holds 16
+_WHOLE_NUMBERS = {"SWAP_CAP": 1_000_000_000, "PORT": 65535}  # and the largest; the least is 1
+_NUMBERS = {  # least, largest, unit, why
+    "CHUNKSIZE": (1e-5, 15, "MiB", " (a document of MongoDB holds 16)"),
+    "TIMEOUT": (0.001, 1_000_000, "seconds", ""),
+    "LEASE": (0.1, 1_000_000, "seconds", ""),
+}
+_LONGEST_NAME = 63  # bytes: MongoDB's limit for databases; of a collection's 255, the rest is for what follows
+_A_COLLECTION = f'a name of at most {_LONGEST_NAME} bytes that has no $ and does not begin with "system."'
+_TEXTS = {
+    "DBNAME": f'a name of at most {_LONGEST_NAME} bytes, without spaces or any of / \\ . " $ * < > : | ?',
+    "MONGOHOST": "a host name, or a URI such as mongodb://user@host:27017/?tls=true",
+    "DIRECTORY": "a folder's path",
+    **dict.fromkeys((f"{name}_COLLECTION" for name in ("WRITE", "READ", "COUNTER", "TEMP")), _A_COLLECTION),
+}
 _UNNAMEABLE = re.compile(r'[/\\. "$*<>:|?\x00]')
 
 
@@ -68,22 +84,19 @@ class Config:
 
         Raises:
             FileNotFoundError: there is no such file.
-            ConfigError: keys are missing, unknown or have a wrong value; the message names all of them.
+            ConfigError: it cannot be read, or keys are missing, unknown or have a wrong value; the message names all of
+                them.
+            TypeError: ``source`` is none of these.
             ImportError: the file needs PyYAML, which is not installed.
         """
         if isinstance(source, Config):
             return source
         if isinstance(source, Mapping):
             return cls._from_mapping(source, "the configuration")
+        if not isinstance(source, (str, os.PathLike)):
+            raise TypeError(f"a configuration is the path of config.yaml or a mapping with its keys, got {source!r}")
         path = Path(source)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise FileNotFoundError(f"there is no configuration file {path} (in {Path.cwd()})") from None
-        keys = _parse(text, path)
-        if not isinstance(keys, Mapping):
-            raise ConfigError(f"{path} must hold keys and values such as SWAP_CAP: 10, not {type(keys).__name__}")
-        return cls._from_mapping(keys, str(path))
+        return cls._from_mapping(_read(path), str(path))
 
     @classmethod
     def _from_mapping(cls, keys: Mapping[Any, Any], where: str) -> Config:
@@ -99,7 +112,7 @@ class Config:
             elif value is not None:
                 problem, checked = _check(str(key), value)
                 if problem:
-                    got = "" if field.name == "mongohost" else f", got {value!r}"  # which may hold a password
+                    got = "" if field.name == "mongohost" else f", got {reprlib.repr(value)}"  # it may hold a password
                     problems.append(f"{key} must be {problem}{got}")
                 values[field.name] = checked
         for key, field in fields.items():
@@ -142,50 +155,97 @@ class Config:
         return (host if has_port else f"{host}:{self.port}") + slash + database
 
 
-def _parse(text: str, path: Path) -> Any:
-    if path.suffix == ".json":
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise ConfigError(f"{path} is not valid JSON: {error}") from None
+def _read(path: Path) -> Mapping[Any, Any]:
+    """The keys and values of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no configuration file {path} (in {Path.cwd()})") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path} is not text in UTF-8: byte {error.start} is {error.object[error.start]:#x}"
+        ) from None
+    keys = _parse_json(text, path) if path.suffix == ".json" else _parse_yaml(text, path)
+    if not isinstance(keys, Mapping):
+        found = "nothing" if keys is None else reprlib.repr(keys)
+        raise ConfigError(f"{path} must hold keys and values, one to a line, such as SWAP_CAP: 10; it holds {found}")
+    return keys
+
+
+def _parse_json(text: str, path: Path) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, path))
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+
+
+def _parse_yaml(text: str, path: Path) -> Any:
     try:
         yaml: Any = importlib.import_module("yaml")
     except ImportError:
         raise ImportError(f"reading {path} needs PyYAML: pip install 'headrace[wirehead]'") from None
     try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if isinstance(node, yaml.MappingNode):
+            _once([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)], path)
         return yaml.safe_load(text)
+    except ConfigError:
+        raise
     except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise ConfigError(f"{path} is not valid YAML{where}: {problem or ' '.join(str(error).split())}") from None
+    except (ValueError, RecursionError) as error:  # a date that does not exist, brackets a thousand deep
         raise ConfigError(f"{path} is not valid YAML: {error}") from None
+
+
+def _once(pairs: Sequence[tuple[Any, Any]], path: Path) -> dict[Any, Any]:
+    """Keys and values, if each key is there once."""
+    counts = collections.Counter(key for key, _ in pairs)
+    twice = [str(key) for key, count in counts.items() if count > 1]
+    if twice:
+        raise ConfigError(f"{path} has {', '.join(twice)} more than once: leave all but one out")
+    return dict(pairs)
 
 
 def _check(key: str, value: Any) -> tuple[str, Any]:
     """What is wrong with a value ("" if nothing), in words that follow "must be"; and the value as it is kept."""
-    if key in ("SWAP_CAP", "PORT"):
-        if not isinstance(value, int) or isinstance(value, bool):
-            return "a whole number", value
-        if key == "PORT" and not 0 < value < 65536:
-            return "from 1 to 65535", value
-        return ("at least 1" if value < 1 else ""), value
-    if key in ("CHUNKSIZE", "TIMEOUT", "LEASE"):
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-            return ("a number of MiB above 0" if key == "CHUNKSIZE" else "a number of seconds above 0"), value
-        if key == "CHUNKSIZE" and value < _MIN_CHUNK_MEGABYTES:
-            return f"at least {_MIN_CHUNK_MEGABYTES:f} MiB", value
-        if key == "CHUNKSIZE" and value > _MAX_CHUNK_MEGABYTES:
-            return f"at most {_MAX_CHUNK_MEGABYTES} MiB, because a document of MongoDB holds 16", value
-        return "", value
+    if key in _WHOLE_NUMBERS:
+        most = _WHOLE_NUMBERS[key]
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        return ("" if is_whole and 1 <= value <= most else f"a whole number from 1 to {most}"), value
+    if key in _NUMBERS:
+        least, most, unit, why = _NUMBERS[key]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        is_within = is_number and least <= value <= most
+        return ("" if is_within else f"a number of {unit} from {_plain(least)} to {_plain(most)}{why}"), value
     if key == "SAMPLE":
         if not isinstance(value, (list, tuple)) or not value or not all(isinstance(n, str) and n for n in value):
             return 'a list of names, such as ["data", "label"]', value
         return ("a list of different names" if len(set(value)) < len(value) else ""), tuple(value)
-    if not isinstance(value, str) or not value:
-        return "a text", value
-    if key == "COMPRESSION" and value not in COMPRESSIONS:
-        return f"one of {', '.join(COMPRESSIONS)}", value
-    if key == "MONGOHOST" and "@" in value and not value.startswith(("mongodb://", "mongodb+srv://")):
-        return "mongodb://user@host where it names a user (the password comes from WIREHEAD_PASSWORD)", value
-    if key == "DBNAME" and _UNNAMEABLE.search(value):
-        return 'a name without spaces and any of / \\ . " $ * < > : | ?', value
-    if key.endswith("_COLLECTION") and ("$" in value or "\0" in value or value.startswith("system.")):
-        return "a collection's name, without $ and not beginning with system.", value
-    return "", value
+    if key == "COMPRESSION":
+        is_one = isinstance(value, str) and value in COMPRESSIONS
+        return ("" if is_one else f"one of {', '.join(COMPRESSIONS)}"), value
+    what = _TEXTS[key]
+    if not isinstance(value, str):
+        is_scalar = isinstance(value, (int, float, datetime.date))  # as YAML reads 1, true, 2026-11-25
+        return ("text in quotes" if is_scalar else what), value
+    is_wrong = not value.strip() or any(not letter.isprintable() for letter in value)
+    if key == "MONGOHOST":
+        if "@" in value and not value.startswith(("mongodb://", "mongodb+srv://")):
+            return "mongodb://user@host where it names a user (the password comes from WIREHEAD_PASSWORD)", value
+        is_wrong |= " " in value
+    elif key == "DBNAME":
+        is_wrong |= bool(_UNNAMEABLE.search(value)) or len(value.encode()) > _LONGEST_NAME
+    elif key != "DIRECTORY":  # a prefix of collections
+        is_wrong |= "$" in value or value.startswith("system.") or len(value.encode()) > _LONGEST_NAME
+    return (what if is_wrong else ""), value
+
+
+def _plain(number: float) -> str:
+    """Without an exponent."""
+    return f"{number:.6f}".rstrip("0").rstrip(".")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
+import reprlib
 import socket
 import time
 from pathlib import Path
@@ -33,45 +36,137 @@ def test_the_file_of_the_original(tmp_path: Path) -> None:
     assert config.place == "localhost:27017"
 
 
+KEYS = {field.name.upper(): field for field in dataclasses.fields(Config)}
+NAMES = ["WRITE_COLLECTION", "READ_COLLECTION", "COUNTER_COLLECTION", "TEMP_COLLECTION"]
+WHOLE = "must be a whole number from 1 to"
+A_NAME = 'must be a name of at most 63 bytes that has no $ and does not begin with "system."'
+A_DATABASE = "must be a name of at most 63 bytes, without spaces or any of"
+A_HOST = "must be a host name, or a URI such as mongodb://user@host:27017/"
+# What each key refuses, and what the message says of it; lists and mappings where none belong are tried for each key.
+REFUSED: dict[str, list[tuple[Any, str]]] = {
+    "SWAP_CAP": [(value, WHOLE) for value in ("3", 0, -1, True, 1.5, float("nan"), 10**10, 10**400)],
+    "PORT": [(value, f"{WHOLE} 65535") for value in ("27017", 0, 65536, True, 1.5)],
+    "DBNAME": [
+        *((value, A_DATABASE) for value in ("", " ", "a b", "x/y", "x.y", "x$", "x\n", "x\0", "x" * 64, "ü" * 32)),
+        *((value, "must be text in quotes, got") for value in (12, True, 1.5, datetime.date(2026, 11, 25))),
+    ],
+    "MONGOHOST": [
+        *((value, A_HOST) for value in ("", "a b", "host\n")),
+        (1, "must be text in quotes"),
+        ("me:secret@host", "must be mongodb://user@host where it names a user"),
+    ],
+    "SAMPLE": [
+        *((value, 'must be a list of names, such as ["data", "label"]') for value in ("data", 1, [], [1], [""])),
+        (["a", "a"], "must be a list of different names, got ['a', 'a']"),
+    ],
+    **{
+        name: [*((value, A_NAME) for value in ("", "a$", "system.x", "a\0", "x" * 64)), (1, "must be text in quotes")]
+        for name in NAMES
+    },
+    "CHUNKSIZE": [
+        (value, "must be a number of MiB from 0.00001 to 15 (a document of MongoDB holds 16), got")
+        for value in ("10", 0, 1e-7, 15.5, float("inf"), float("nan"), True)
+    ],
+    "COMPRESSION": [
+        (value, "must be one of auto, none, zlib, zstd, lz4, got") for value in ("gzip", "", False, 9, "AUTO")
+    ],
+    "DIRECTORY": [*((value, "must be a folder's path") for value in ("", "a\0b")), (1, "must be text in quotes")],
+    **{
+        name: [
+            (value, "must be a number of seconds from 0.") for value in ("30", 0, -1, float("inf"), float("nan"), True)
+        ]
+        for name in ("TIMEOUT", "LEASE")
+    },
+}
+
+
+def config_error(source: Any) -> str:
+    """What is said of a configuration that does not work: one line."""
+    with pytest.raises(ConfigError) as caught:
+        Config.load(source)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    return message
+
+
+def test_each_key_is_tried() -> None:
+    assert set(REFUSED) == set(KEYS)
+
+
+@pytest.mark.parametrize(("key", "value", "message"), [(k, v, m) for k, cases in REFUSED.items() for v, m in cases])
+def test_a_wrong_value_is_named_with_what_to_write_instead(key: str, value: Any, message: str) -> None:
+    said = config_error({"SWAP_CAP": 3, "DBNAME": "x", key: value})
+    assert said.startswith(f"the configuration: {key} {message}")
+    assert (reprlib.repr(value) in said) == (key != "MONGOHOST")  # which may hold a password
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("value", [{}, {"a": 1}, [[]], [None], b"x"])
+def test_no_key_is_a_mapping_or_the_like(key: str, value: Any) -> None:
+    said = config_error({"SWAP_CAP": 3, "DBNAME": "x", key: value})
+    assert said.startswith(f"the configuration: {key} must be ")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_without_a_value_has_its_default_or_is_missing(key: str) -> None:
+    keys = {"SWAP_CAP": 3, "DBNAME": "x", key: None}
+    if key in ("SWAP_CAP", "DBNAME"):
+        assert config_error(keys).startswith(f"the configuration: {key} is missing (")
+    else:
+        assert getattr(Config.load(keys), key.lower()) == KEYS[key].default
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"DBNAME": "x"}, "SWAP_CAP is missing"),
-        ({"SWAP_CAP": 3}, "DBNAME is missing"),
-        ({"SWAP_CAP": "3", "DBNAME": "x"}, "SWAP_CAP must be a whole number, got '3'"),
-        ({"SWAP_CAP": 0, "DBNAME": "x"}, "SWAP_CAP must be at least 1, got 0"),
-        ({"SWAP_CAP": True, "DBNAME": "x"}, "SWAP_CAP must be a whole number"),
-        ({"SWAP_CAP": 3, "DBNAME": "x/y"}, "DBNAME must be a name without"),
-        ({"SWAP_CAP": 3, "DBNAME": "x", "SWAPCAP": 4}, r"SWAPCAP is unknown; did you mean SWAP_CAP\?"),
+        ({"SWAP_CAP": 3, "DBNAME": "x", "SWAPCAP": 4}, "SWAPCAP is unknown; did you mean SWAP_CAP?"),
+        ({"SWAP_CAP": 3, "DBNAME": "x", "lease": 4}, "lease is unknown; did you mean LEASE?"),
         ({"SWAP_CAP": 3, "DBNAME": "x", "ZZ": 4}, "ZZ is unknown; valid are SWAP_CAP, DBNAME, MONGOHOST"),
-        ({"SWAP_CAP": 3, "DBNAME": "x", "CHUNKSIZE": 16}, "CHUNKSIZE must be at most 15 MiB"),
-        ({"SWAP_CAP": 3, "DBNAME": "x", "CHUNKSIZE": 0}, "CHUNKSIZE must be a number of MiB above 0"),
-        ({"SWAP_CAP": 3, "DBNAME": "x", "CHUNKSIZE": 1e-7}, "CHUNKSIZE must be at least 0.000010 MiB"),
-        ({"SWAP_CAP": 3, "DBNAME": "x", "SAMPLE": "data"}, "SAMPLE must be a list of names"),
-        ({"SWAP_CAP": 3, "DBNAME": "x", "SAMPLE": ["a", "a"]}, "SAMPLE must be a list of different names"),
-        ({"SWAP_CAP": 3, "DBNAME": "x", "PORT": 70000}, "PORT must be from 1 to 65535"),
-        (
-            {"SWAP_CAP": 3, "DBNAME": "x", "COMPRESSION": "gzip"},
-            "COMPRESSION must be one of auto, none, zlib",
-        ),
+        ({"SWAP_CAP": 3, "DBNAME": "x", 7: 4}, "7 is unknown; valid are"),
         ({"SWAP_CAP": 3, "DBNAME": "x", "MONGOHOST": "h", "DIRECTORY": "d"}, "MONGOHOST and DIRECTORY exclude"),
-        ({"SWAP_CAP": -1, "ZZ": 4}, "(?s)SWAP_CAP must.*DBNAME is missing"),
+        ({"SWAP_CAP": -1, "ZZ": 4}, "SWAP_CAP must be a whole number from 1 to 1000000000, got -1; ZZ is unknown"),
+        ({"SWAP_CAP": -1, "ZZ": 4}, "; DBNAME is missing (name of the database)"),
     ],
 )
-def test_each_wrong_key_is_named(keys: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Config.load(keys)
+def test_each_wrong_key_is_named(keys: dict[Any, Any], message: str) -> None:
+    assert message in config_error(keys)
 
 
-def test_a_file_that_is_not_there_and_one_that_is_no_configuration(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("c.yaml", "", "must hold keys and values, one to a line, such as SWAP_CAP: 10; it holds nothing"),
+        ("c.yaml", "- 1", "must hold keys and values, one to a line, such as SWAP_CAP: 10; it holds [1]"),
+        ("c.yaml", "SWAP_CAP 10", "must hold keys and values, one to a line, such as SWAP_CAP: 10; it holds 'SWAP"),
+        ("c.yaml", "DBNAME: x\nSAMPLE: [a", "is not valid YAML in line 2, column 11: "),
+        ("c.yaml", "DBNAME: x\n\tSWAP_CAP: 3", "is not valid YAML in line 2, column 1: found character"),
+        ("c.yaml", "DBNAME: 2026-02-31", "is not valid YAML: day is out of range for month"),
+        ("c.yaml", "[" * 5000, "is not valid YAML: maximum recursion depth exceeded"),
+        ("c.yaml", "SWAP_CAP: 1\nDBNAME: x\nSWAP_CAP: 2", "has SWAP_CAP more than once: leave all but one out"),
+        ("c.json", '{"SWAP_CAP": 1, "SWAP_CAP": 2}', "has SWAP_CAP more than once: leave all but one out"),
+        ("c.json", "{", "is not valid JSON: "),
+        ("c.yaml", b"DBNAME: \xff", "is not text in UTF-8: byte 8 is 0xff"),
+        ("c.yaml", None, "cannot be read as a configuration: Is a directory"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, name: str, text: Any, message: str) -> None:
+    path = tmp_path / name
+    if text is None:
+        path.mkdir()
+    else:
+        path.write_bytes(text.encode() if isinstance(text, str) else text)
+    for source in (path, str(path)):
+        assert config_error(source).startswith(f"{path} {message}")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no configuration file .*none\.yaml"):
         WireheadManager(tmp_path / "none.yaml")
-    (tmp_path / "list.yaml").write_text("- 1\n")
-    with pytest.raises(ConfigError, match="must hold keys and values"):
-        Config.load(tmp_path / "list.yaml")
-    (tmp_path / "broken.yaml").write_text("a: [")
-    with pytest.raises(ConfigError, match="is not valid YAML"):
-        Config.load(str(tmp_path / "broken.yaml"))
+    source: Any
+    for source in (None, 3, b"config.yaml"):
+        with pytest.raises(TypeError, match=r"the path of config\.yaml or a mapping with its keys, got"):
+            Config.load(source)
 
 
 def test_a_place_has_no_credentials() -> None:
