@@ -148,8 +148,19 @@ def test_settings_must_agree(config: dict[str, Any]) -> None:
         settings = store.find("settings", "settings")
         assert settings is not None
         store.replace("settings", "settings", {**settings, "format": 1})
-    with pytest.raises(StoreError, match="another version of headrace"):
+    with pytest.raises(StoreError, match=r"another version of headrace, in format 1; this one has 3: .*clean"):
         Cache(config)
+
+
+@pytest.mark.parametrize("damage", [{"incarnation": 3}, {"incarnation": "../x"}, {"format": None}, {"SWAP_CAP": None}])
+@pytest.mark.parametrize("create", [True, False])
+def test_damaged_settings_are_refused(config: dict[str, Any], damage: dict[str, Any], create: bool) -> None:
+    Cache(config).close()
+    with contextlib.closing(open_store(Config.load(config))) as store:
+        settings = {**(store.find("settings", "settings") or {}), **damage}
+        store.replace("settings", "settings", {name: value for name, value in settings.items() if value is not None})
+    with pytest.raises(StoreError, match=r"test.* at .* has damaged settings: .*clean` first"):
+        Cache(config, create=create)
 
 
 def test_config_objects_are_taken_as_they_are(config: dict[str, Any]) -> None:

@@ -72,18 +72,40 @@ def test_tensors_of_arrays_in_the_other_byte_order(config: dict[str, Any]) -> No
     assert MongoTupleheadDataset(config, to="numpy")[0][0].dtype == ">i4"
 
 
+HOW = r"SAMPLE is \['data', 'label'\]: yield a tuple of 2 arrays, or change SAMPLE"
+
+
 @pytest.mark.parametrize(
     ("sample", "error", "message"),
     [
-        ((np.zeros(2),), ValueError, "1 arrays, SAMPLE names 2"),
-        ({"data": 1, "mask": 2}, ValueError, r"keys \['data', 'mask'\], SAMPLE is \['data', 'label'\]"),
-        ((np.zeros(2), object()), TypeError, "label of the sample is a object.*dtype object"),
-        ((np.zeros(2, [("a", "i4")]), 0), TypeError, "data of the sample"),
+        ((np.zeros(2),), ValueError, f"it is a tuple of 1, {HOW}"),
+        ([1, 2, 3], ValueError, f"it is a list of 3, {HOW}"),
+        (np.zeros(2), ValueError, f"it is a ndarray, {HOW}"),
+        (None, ValueError, f"it is a NoneType, {HOW}"),
+        ({"data": 1, 2: 2}, ValueError, r"it has the keys \['data', 2\], SAMPLE is \['data', 'label'\]: yield a dict"),
+        ((np.zeros(2), object()), TypeError, "its label is a object that makes no array: samples hold numbers.*object"),
+        ((np.zeros(2, [("a", "i4")]), 0), TypeError, "its data is a ndarray that makes no array: samples hold numbers"),
+        (([[1], [1, 2]], 0), TypeError, "its data is a list that makes no array: .*inhomogeneous shape"),
     ],
 )
-def test_a_sample_of_another_form(sample: Any, error: type[Exception], message: str, config: dict[str, Any]) -> None:
-    with pytest.raises(error, match=message):
-        WireheadGenerator([sample], config).run()
+def test_a_sample_of_another_form_is_named(
+    sample: Any, error: type[Exception], message: str, config: dict[str, Any]
+) -> None:
+    generator = WireheadGenerator([(1, 2), (3, 4), sample], config)
+    with pytest.raises(error, match=f"^sample 2 of this generator cannot be stored: {message}") as caught:
+        generator.run()
+    assert "\n" not in str(caught.value)
+    assert generator.stored == 2
+
+
+def test_a_generator_whose_samples_change_shape_says_so_once(
+    config: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    samples = [(np.zeros(length), length) for length in (3, 3, 4, 3, 5)]
+    assert WireheadGenerator(samples, config).run() == 5
+    (said,) = [record.getMessage() for record in caplog.records if "shape" in record.getMessage()]
+    assert said.startswith("data of sample 2 of this generator has the shape (4,), that of the samples before (3,): ")
+    assert "ragged= or a collate_fn" in said
 
 
 def test_a_bit_that_changed_is_found() -> None:

@@ -151,16 +151,16 @@ def test_a_cache_that_is_made_during_a_clean_stays(place: dict[str, Any]) -> Non
     old, made = Cache(keys), []
     store: Any = old.store
     assert store.insert("rounds", "a", {})
-    collections = store._collections
+    names = store._names
 
     def look() -> Any:
         if not made:  # the settings are gone
             made.append(Cache(keys))
             with contextlib.closing(Writer(made[0])) as writer:
                 assert [writer.put((value, value)) for value in range(2)] == [(1, 0), (1, 1)]
-        return collections()
+        return names()
 
-    store._collections = look
+    store._names = look
     assert store.clean() == []
     (new,) = made
     assert store.incarnations() == [new.incarnation]
@@ -170,3 +170,33 @@ def test_a_cache_that_is_made_during_a_clean_stays(place: dict[str, Any]) -> Non
         assert int(reader.read(1, 1)["label"][1]) == 1
     for cache in (old, new):
         cache.close()
+
+
+@pytest.mark.parametrize("place", ["mongo"], indirect=True)
+def test_a_cache_removes_nothing_of_another_one_with_the_same_write_collection(place: dict[str, Any]) -> None:
+    keys = {**place, "SWAP_CAP": 2, "TIMEOUT": 30}
+    caches = [Cache({**keys, "COUNTER_COLLECTION": name}) for name in ("first", "second")]
+    for value, cache in enumerate(caches):
+        with contextlib.closing(Writer(cache)) as writer, contextlib.closing(Keeper(cache)) as keeper:
+            for _ in range(2):
+                assert writer.put((value, value)) is not None
+            assert keeper.step() is not None
+            keeper._swept = float("-inf")
+            assert keeper.step() is None  # it sweeps
+        assert cache.store.incarnations() == [cache.incarnation]
+    first, second = caches
+    for value, cache in enumerate(caches):
+        with contextlib.closing(Reader(cache, ("label",))) as reader:
+            assert [int(reader.read(1, id)["label"][1]) for id in range(2)] == [value] * 2
+    assert first.store.clean() == []
+    with contextlib.closing(Reader(second, ("label",))) as reader:
+        assert int(reader.read(1, 0)["label"][1]) == 1
+    assert second.store.clean() == []
+    assert second.store._database.list_collection_names() == []  # type: ignore[attr-defined]
+    for cache in caches:
+        cache.close()
+    with (
+        contextlib.closing(Cache(keys)),
+        pytest.raises(StoreError, match=r"with WRITE_COLLECTION write, .* other"),
+    ):
+        Cache({**keys, "WRITE_COLLECTION": "other"})

@@ -99,7 +99,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
         TypeError: the dtype holds Python objects or has fields.
     """
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
-        raise TypeError(f"samples hold arrays of numbers, texts or dates; got dtype {dtype}")
+        raise TypeError(f"samples hold numbers, texts or dates, and its dtype is {dtype}")
     is_extension = dtype.kind == "V" and not dtype.str.startswith("|V")
     return str(dtype.name if is_extension else dtype.str)
 
@@ -123,18 +123,22 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
         compression: see :func:`headrace.wirehead._format.compression.compress`.
 
     Raises:
-        TypeError, ValueError: the sample is not of that form.
+        TypeError, ValueError: the sample is not of that form; what is said of it begins with "it".
     """
     if isinstance(sample, Mapping):
         if set(sample) != set(names):
-            raise ValueError(f"the generator yielded a sample with keys {sorted(sample)}, SAMPLE is {list(names)}")
+            raise ValueError(f"it has the keys {list(sample)}, SAMPLE is {list(names)}: yield a dict with these keys")
         values = [sample[name] for name in names]
     elif isinstance(sample, (tuple, list)):
         values = list(sample)
     else:
         values = [sample]
     if len(values) != len(names):
-        raise ValueError(f"the generator yielded a sample of {len(values)} arrays, SAMPLE names {len(names)}: {names}")
+        of = f" of {len(values)}" if isinstance(sample, (tuple, list)) else ""
+        raise ValueError(
+            f"it is a {type(sample).__name__}{of}, SAMPLE is {list(names)}: yield a tuple of {len(names)} arrays, or "
+            "change SAMPLE"
+        )
     kinds, parts = [], []
     for name, value in zip(names, values):
         array, is_tensor = _as_array(value, name)
@@ -152,14 +156,17 @@ def _as_array(value: Any, name: str) -> tuple[Array, bool]:
     if is_tensor:
         value = value.detach().cpu().contiguous()
         if value.dtype == torch.bfloat16:
-            ml_dtypes = importlib.import_module("ml_dtypes")
+            try:
+                ml_dtypes = importlib.import_module("ml_dtypes")
+            except ImportError:
+                raise TypeError(f"its {name} is a tensor of bfloat16, which needs `pip install ml_dtypes`") from None
             return value.view(torch.int16).numpy().view(ml_dtypes.bfloat16), True
         value = value.numpy()
-    array = np.asarray(value)
     try:
+        array = np.asarray(value)
         dtype_name(array.dtype)
-    except TypeError as error:
-        raise TypeError(f"{name} of the sample is a {type(value).__name__}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"its {name} is a {type(value).__name__} that makes no array: {error}") from None
     return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), is_tensor
 
 

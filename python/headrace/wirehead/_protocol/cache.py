@@ -318,7 +318,9 @@ class Cache:
 
     def _open(self, create: bool) -> None:
         """Finds the incarnation that is there, or makes one."""
-        ours = {"SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample), "format": 3}
+        ours: Document = {"format": _FORMAT, "SWAP_CAP": self.config.swap_cap, "SAMPLE": list(self.config.sample)}
+        if not self.config.is_local:  # where the samples are; the settings themselves are where COUNTER_COLLECTION says
+            ours["WRITE_COLLECTION"] = self.config.write_collection
         found = self.store.find(SETTINGS, "settings")
         while found is None and create:
             self.store.insert(SETTINGS, "settings", {**ours, "incarnation": uuid.uuid4().hex[:16]})
@@ -327,26 +329,35 @@ class Cache:
             return
         if self._checks:
             self._check_settings(found, ours)
-        incarnation = found.get("incarnation")
-        if isinstance(incarnation, str) and re.fullmatch("[0-9a-f]{16}", incarnation):
+        if (incarnation := _incarnation_of(found)) is not None:
             self._incarnation = incarnation
             self.store.use(incarnation)
 
     def _check_settings(self, found: Document, ours: Document) -> None:
-        if found.get("format") != ours["format"] or "incarnation" not in found:
+        place = f"{self.config.dbname} at {self.config.place}"
+        remedy = "another DBNAME, or `python -m headrace.wirehead clean` first"
+        if found.get("format", _FORMAT) != _FORMAT:
             raise StoreError(
-                f"{self.config.dbname} at {self.config.place} was made by another version of headrace, or is damaged: "
-                "use another DBNAME, or `python -m headrace.wirehead clean` first"
+                f"{place} was made by another version of headrace, in format {found['format']}; this one has "
+                f"{_FORMAT}: use {remedy}"
             )
+        if _incarnation_of(found) is None or not ours.keys() <= found.keys():
+            raise StoreError(f"{place} has damaged settings: use {remedy}")
         for name, value in ours.items():
-            if found.get(name) != value:
+            if found[name] != value:
                 raise StoreError(
-                    f"{self.config.dbname} at {self.config.place} was made with {name} {found.get(name)}, this "
-                    f"configuration says {value}: use the same, another DBNAME, or "
-                    "`python -m headrace.wirehead clean` first"
+                    f"{place} was made with {name} {found[name]}, this configuration says {value}: use the same, "
+                    f"{remedy}"
                 )
 
 
+def _incarnation_of(settings: Document) -> str | None:
+    """None if they are damaged."""
+    found = settings.get("incarnation")
+    return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{16}", found) else None
+
+
+_FORMAT = 3
 _ENTRY = re.compile(r"\d{12}(?:\.\d{6})?")
 
 

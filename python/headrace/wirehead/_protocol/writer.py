@@ -6,9 +6,10 @@ import logging
 import math
 import random
 import threading
+from collections.abc import Sequence
 from typing import Any
 
-from headrace.wirehead._format.sample import cut, encode
+from headrace.wirehead._format.sample import Kind, cut, encode
 from headrace.wirehead._protocol.cache import Cache, versions_of
 from headrace.wirehead._protocol.lease import Lease
 from headrace.wirehead._stores.store import Document, chunk_name, part_of, samples_table, version_key
@@ -43,6 +44,8 @@ class Writer:
         self._lease: Lease | None = None
         self._versions: dict[int, int] = {}  # by id, of the generation, where they are not the first
         self._number = 0  # of the next sample of this lease
+        self._count = 0  # samples that it was given
+        self._shapes: dict[str, tuple[int, ...]] | None = {}  # of the sample before, by kind; None: they have changed
         self._generation = 0
         self._rank, self._writers = 0, 1
         self._next = 0  # its own next id, free as far as is known
@@ -59,11 +62,17 @@ class Writer:
         """Stores a sample. Returns its generation and id when others can rely on it; None if ``stop`` was set before.
 
         Raises:
-            TypeError, ValueError: the sample has another form than SAMPLE says.
+            TypeError, ValueError: the sample has another form than SAMPLE says. The message has its number among those
+                that this writer was given, from 0.
             StoreError: it could not be stored.
         """
         config, store = self._cache.config, self._cache.store
-        kinds, parts = encode(sample, config.sample, config.compression_of_arrays)
+        try:
+            kinds, parts = encode(sample, config.sample, config.compression_of_arrays)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"sample {self._count} of this generator cannot be stored: {error}") from None
+        self._warn_of_other_shapes(kinds)
+        self._count += 1
         largest = int(config.chunksize * 2**20)
         length = sum(len(part) for part in parts)
         chunk_bytes = min(largest, max(_SMALLEST_CHUNK, -(-length // store.parallel)))
@@ -97,6 +106,24 @@ class Writer:
             self._begin_anew()
             raise
         return None
+
+    def _warn_of_other_shapes(self, kinds: Sequence[Kind]) -> None:
+        """Once: they are allowed, but many training scripts do not expect them."""
+        if self._shapes is None:
+            return
+        for kind in kinds:
+            before = self._shapes.setdefault(kind.name, kind.shape)
+            if before != kind.shape:
+                self._shapes = None
+                log.warning(
+                    "%s of sample %d of this generator has the shape %s, that of the samples before %s: loaders make "
+                    "no batch of these without ragged= or a collate_fn. Yield arrays of one shape if that is not meant",
+                    kind.name,
+                    self._count,
+                    kind.shape,
+                    before,
+                )
+                return
 
     def close(self) -> None:
         """Ends the lease."""

@@ -111,7 +111,9 @@ class MongoStore:
         self._incarnation = incarnation
 
     def incarnations(self) -> list[str]:
-        return sorted({name[1] or name[2] for name in self._collections() if name[1] or name[2]})
+        names = self._names()
+        found = {name[1] or name[2] for name in self._ours(names) if name[1] or name[2]}
+        return sorted(found - self._others(names))
 
     def drop_incarnation(self, incarnation: str) -> None:
         self._drop(name[0] for name in self._collections() if incarnation in (name[1], name[2]))
@@ -204,11 +206,31 @@ class MongoStore:
     def generations(self) -> list[int]:
         return sorted({int(name[3]) for name in self._collections() if name[3] and name[2] == self._incarnation})
 
-    def _collections(self) -> list[re.Match[str]]:
+    def _names(self) -> list[str]:
+        """Of all collections of the database."""
+        return self._retried(lambda s: self._database.list_collection_names(session=s))
+
+    def _ours(self, names: Sequence[str]) -> list[re.Match[str]]:
         """Of all incarnations: incarnation (1 or 2), and generation (3) if it has samples or chunks."""
-        names = self._retried(lambda s: self._database.list_collection_names(session=s))
         matches = map(self._name.fullmatch, names)
         return [match for match in matches if match is not None]
+
+    def _collections(self) -> list[re.Match[str]]:
+        return self._ours(self._names())
+
+    def _others(self, names: Sequence[str]) -> set[str]:
+        """The incarnations of other caches of this database, which may have the same WRITE_COLLECTION.
+
+        Args:
+            names: of collections. The settings of what is among them were there before.
+        """
+        found = set()
+        for name in names:
+            if name.endswith(f".{SETTINGS}") and name != self._collection(SETTINGS).name:
+                collection = self._database[name]
+                stored = self._retried(lambda s, of=collection: of.find_one({"_id": SETTINGS}, session=s))  # type: ignore[misc]
+                found.add(str(_unpacked(stored or {}).get("incarnation")))
+        return found
 
     def drop(self, generation: int) -> None:
         # As long as one of them is there, somebody will find the generation and drop the rest.
@@ -225,10 +247,11 @@ class MongoStore:
     def clean(self) -> list[str]:
         settings = self._collection(SETTINGS)
         self._retried(lambda s: settings.drop(session=s))
-        names = [name for name in self._collections() if name[0] != settings.name]
+        names = self._names()
         # Somebody may have made the next one meanwhile: whatever that has was not there before it had settings.
         found = self.find(SETTINGS, "settings") or {}
-        self._drop(name[0] for name in names if found.get("incarnation") not in {name[1], name[2]} - {None})
+        kept = {found.get("incarnation"), *self._others(names)} - {None}
+        self._drop(name[0] for name in self._ours(names) if name[0] != settings.name and not kept & {name[1], name[2]})
         return []  # other collections of the database are not looked at
 
     def close(self) -> None:
