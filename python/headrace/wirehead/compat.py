@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from headrace.wirehead._command_line.commands import at_least
 from headrace.wirehead._datasets.datasets import MongoheadDataset as _Dicts
 from headrace.wirehead._datasets.datasets import MongoTupleheadDataset as _Tuples
 from headrace.wirehead._format.sample import Array, Kind, as_tensor
@@ -364,7 +365,9 @@ def log_swaps(arguments: Sequence[str]) -> int:
     parser.add_argument("config", help="path of config.yaml")
     parser.add_argument("--daemon", action="store_true", help="a snapshot, as one line of JSON, at each look")
     parser.add_argument("--tui", action="store_true", help="show the cache on the terminal")
-    parser.add_argument("--poll-interval", type=float, default=2.0, metavar="S", help="seconds between looks (2)")
+    parser.add_argument(
+        "--poll-interval", type=at_least(0.01), default=2.0, metavar="S", help="seconds between looks (2)"
+    )
     options = parser.parse_args(arguments)
     logger = WireheadLogger(options.config, options.poll_interval)
     if options.tui:

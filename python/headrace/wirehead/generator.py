@@ -39,6 +39,7 @@ class WireheadGenerator:
     Raises:
         FileNotFoundError, ConfigError: the configuration is not there, or does not work.
         TypeError: ``generator`` cannot be iterated over.
+        ValueError: ``n_samples`` is not a number of samples.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class WireheadGenerator:
         n_samples: int | None = None,
     ) -> None:
         self.config = Config.load(config_path)
-        if callable(generator) and not isinstance(generator, Iterable):
-            raise TypeError("generator must yield samples; got a generator function; call it and pass the result")
-        self.generator = iter(generator)
-        if n_samples is not None and n_samples < 0:
-            raise ValueError(f"n_samples must be at least 0, got {n_samples}")
+        try:
+            self.generator = iter(generator)
+        except TypeError:
+            what = "a generator function; call it and pass the result" if callable(generator) else repr(generator)
+            raise TypeError(f"generator must yield samples; got {what}") from None
+        if n_samples is not None and (not isinstance(n_samples, int) or n_samples < 0):
+            raise ValueError(f"n_samples must be a whole number of at least 0, or None, got {n_samples!r}")
         self.n_samples = n_samples
         self.stored = 0
         self._stop = threading.Event()

@@ -75,7 +75,7 @@ def test_kinds_of_any_number(place: dict[str, Any]) -> None:
     assert dataset[0]["label"] == 2.5
     subset = MongoTupleheadDataset(config, sample=["c", "a"], to="numpy")
     assert [array.size for array in subset[0]] == [20, 9]
-    with pytest.raises(ValueError, match="sample must name kinds"):
+    with pytest.raises(ValueError, match=r"sample must be a list of different names of SAMPLE \['a', 'b', 'c'\], got"):
         MongoTupleheadDataset(config, sample=["d"])
     dataset.close()
     subset.close()

@@ -21,6 +21,7 @@ from commands import FUNCTIONS, Command, run, settings, stored
 from ferretdb_server import Server
 
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
+from headrace.wirehead._command_line.commands import main
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.writer import Writer
 
@@ -157,6 +158,38 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert "SWAPCAP is unknown; did you mean SWAP_CAP?" in result.stdout
     assert "DBNAME is missing" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("generate functions:few -n 0", "argument -n: invalid whole number (at least 1) value: '0'"),
+        ("generate functions:few --index -1", "argument --index: invalid whole number (at least 0) value: '-1'"),
+        ("generate functions:few --seed x", "argument --seed: invalid whole number (at least 0) value: 'x'"),
+        ("generate functions:few --samples 0", "argument --samples: invalid whole number (at least 1) value: '0'"),
+        ("generate functions:few --grace -1", "argument --grace: invalid number (at least 0) value: '-1'"),
+        ("manage --swaps 0", "argument --swaps: invalid whole number (at least 1) value: '0'"),
+        ("status --watch -1", "argument --watch: invalid number (at least 0.01) value: '-1'"),
+        ("demo --seconds nan", "argument --seconds: invalid number (at least 0.1) value: 'nan'"),
+        ("config.yaml --poll-interval inf", "argument --poll-interval: invalid number (at least 0.01) value: 'inf'"),
+        ("bench --only speed", "there is no part speed; there are transfer, latency, scaling, swap, storm"),
+        ("show", "argument COMMAND: invalid choice: 'show'"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: Any = main(arguments.split())
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["local"], indirect=True)
+def test_a_number_of_an_array_job_that_cannot_be(folder: Path) -> None:
+    result = run(folder, "generate", "functions:few", SLURM_ARRAY_TASK_ID="first")
+    assert result.returncode == 2
+    assert "SLURM_ARRAY_TASK_ID must be a whole number, got 'first': correct it, or pass --index" in result.stdout
 
 
 def test_the_demo_needs_nothing_else(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import headrace.wirehead._datasets.ranks as ranks
 import headrace.wirehead._protocol.reader as readers
 from headrace import DataLoader
-from headrace.wirehead import MongoheadDataset, MongoTupleheadDataset
+from headrace.wirehead import MongoheadDataset, MongoTupleheadDataset, WireheadGenerator
 from headrace.wirehead._datasets.sampler import FIRST_ROUND, GenerationSampler
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
@@ -210,3 +210,38 @@ def test_a_reader_remembers_a_bounded_number_of_descriptions(tmp_path: Path, mon
             assert [int(dataset[i][0]) for i in range(8)] == list(range(8))
         assert dataset._reader is not None
         assert [len(known) for known in dataset._reader._descriptions.values()] == [3]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        *(("timeout", value, "timeout must be a number of seconds") for value in ("x", None, -1, float("nan"))),
+        *(
+            ("sample", value, r"sample must be a list of different names of SAMPLE \['data', 'label'\]")
+            for value in ("data", ["mask"], [], ["data", "data"])
+        ),
+        ("transform", 3, "transform must be a function of an array, or None, got 3"),
+        ("normalize", "unit", "normalize must be a function of an array, or None, got 'unit'"),
+        ("to", "jax", 'to must be "numpy", "torch" or None, got \'jax\''),
+        ("on_corrupt", "ignore", 'on_corrupt must be "raise" or "skip", got \'ignore\''),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named(tmp_path: Path, argument: str, value: Any, message: str) -> None:
+    keys = {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 1}
+    with pytest.raises((TypeError, ValueError), match=message):
+        MongoheadDataset(keys, **{argument: value})
+
+
+@pytest.mark.parametrize(
+    ("generator", "n_samples", "message"),
+    [
+        (3, None, "generator must yield samples; got 3"),
+        (lambda: iter(()), None, "got a generator function; call it and pass the result"),
+        ((), -1, "n_samples must be a whole number of at least 0, or None, got -1"),
+        ((), 1.5, r"n_samples must be a whole number of at least 0, or None, got 1\.5"),
+    ],
+)
+def test_a_generator_that_cannot_be_is_named(tmp_path: Path, generator: Any, n_samples: Any, message: str) -> None:
+    keys = {"DBNAME": "test", "DIRECTORY": str(tmp_path), "SWAP_CAP": 1}
+    with pytest.raises((TypeError, ValueError), match=message):
+        WireheadGenerator(generator, keys, n_samples)

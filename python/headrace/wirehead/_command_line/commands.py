@@ -8,6 +8,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, run_one
 from headrace.wirehead._protocol.cache import Cache
@@ -15,6 +17,21 @@ from headrace.wirehead.config import Config
 from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.manager import WireheadManager, log_to_stdout
 from headrace.wirehead.status import status_of
+
+
+def at_least(least: float) -> Callable[[str], Any]:
+    """What reads a number of an option: a whole one, if ``least`` is."""
+
+    def read(text: str) -> Any:
+        number = type(least)(text)
+        if not least <= number < float("inf"):
+            raise ValueError
+        return number
+
+    read.__name__ = (
+        f"{'whole number' if isinstance(least, int) else 'number'} (at least {least:g})"  # argparse shows it
+    )
+    return read
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,36 +47,46 @@ def parser() -> argparse.ArgumentParser:
             added.add_argument("--config", default="config.yaml", help="default: %(default)s")
         return added
 
-    generate = command("generate", "run generator processes; those that die are started again")
+    generate = command("generate", "run generator processes, and restart those that die")
     generate.add_argument("function", metavar="MODULE:FUNCTION", help="yields samples; may take index, count and seed")
-    generate.add_argument("-n", type=int, default=1, metavar="N", help="how many processes (default: 1)")
-    generate.add_argument("--index", type=int, help="of the first process (default: SLURM_ARRAY_TASK_ID times N, or 0)")
-    generate.add_argument("--seed", type=int, help="of all random numbers (default: another one in every run)")
-    generate.add_argument("--samples", type=int, metavar="K", help="per process (default: no end)")
-    generate.add_argument("--grace", type=float, default=30, metavar="S", help="seconds to end in (default: 30)")
+    generate.add_argument("-n", type=at_least(1), default=1, metavar="N", help="number of processes (default: 1)")
+    generate.add_argument(
+        "--index", type=at_least(0), help="of the first process (default: N x SLURM_ARRAY_TASK_ID, or 0)"
+    )
+    generate.add_argument("--seed", type=at_least(0), help="for all random numbers (default: a new one for each run)")
+    generate.add_argument("--samples", type=at_least(1), metavar="K", help="stop each process after K samples")
+    generate.add_argument(
+        "--grace",
+        type=at_least(0.0),
+        default=30,
+        metavar="S",
+        help="kill processes that take more than S seconds to end (default: 30)",
+    )
     for internal in ("--count", "--parent"):
         generate.add_argument(internal, type=int, help=argparse.SUPPRESS)
     generate.add_argument("--seeds", help=argparse.SUPPRESS)
 
-    manage = command("manage", "verify, swap and clean up, and log each swap")
-    manage.add_argument("--swaps", type=int, metavar="K", help="end after so many swaps (default: no end)")
+    manage = command("manage", "verify samples, swap generations and drop old ones; log each swap")
+    manage.add_argument("--swaps", type=at_least(1), metavar="K", help="stop after K swaps")
 
-    status = command("status", "show generation, fill, rates, swaps, readers")
+    status = command("status", "show the current generation, how full the next one is, rates, and who uses the cache")
     status.add_argument("--json", action="store_true", help="one JSON object per line")
-    status.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="S", help="again every S seconds (2)")
+    status.add_argument(
+        "--watch", type=at_least(0.01), nargs="?", const=2.0, metavar="S", help="repeat every S seconds (default: 2)"
+    )
 
-    clean = command("clean", "remove everything that a cache has stored")
+    clean = command("clean", "remove a cache and everything stored in it")
     clean.add_argument("--force", action="store_true", help="even while generators or readers use it")
     clean.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
-    demo = command("demo", "generate, swap and train on this machine, with nothing else installed", has_config=False)
-    demo.add_argument("--seconds", type=float, default=10, help="how long to train (default: %(default)g)")
-    demo.add_argument("-n", type=int, default=2, metavar="N", help="generator processes (default: 2)")
+    demo = command("demo", "generate samples and train on them, on this machine and with nothing else installed", False)
+    demo.add_argument("--seconds", type=at_least(0.1), default=10, help="how long to train (default: %(default)g)")
+    demo.add_argument("-n", type=at_least(1), default=2, metavar="N", help="generator processes (default: 2)")
 
-    bench = command("bench", "measure against the algorithm that Wirehead was published with", has_config=False)
-    bench.add_argument("--uri", help="of a server that speaks MongoDB's protocol (default: a local store)")
+    bench = command("bench", "measure the cache, and the algorithm that Wirehead was published with", False)
+    bench.add_argument("--uri", help="of a server that speaks MongoDB's protocol (default: a folder)")
     bench.add_argument("--only", nargs="+", metavar="PART", help="transfer, latency, scaling, swap or storm")
-    bench.add_argument("--quick", action="store_true", help="few repetitions")
+    bench.add_argument("--quick", action="store_true", help="repeat less often")
     return top
 
 
@@ -93,13 +120,14 @@ def _generate(options: argparse.Namespace) -> int:
         end_with_parent(options.parent)
         seeds = [int(number) for number in options.seeds.split(",")]
         return run_one(options.function, options.config, options.index, options.count, seeds, options.samples)
-    if options.n < 1:
-        raise ConfigError(f"-n must be at least 1, got {options.n}")
     Config.load(options.config)
     load_function(options.function)
     first = options.index
     if first is None:
-        first = int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)) * options.n
+        task = os.environ.get("SLURM_ARRAY_TASK_ID", "0")
+        if not task.isdecimal():
+            raise ConfigError(f"SLURM_ARRAY_TASK_ID must be a whole number, got {task!r}: correct it, or pass --index")
+        first = int(task) * options.n
     supervisor = Supervisor(
         options.function, options.config, options.n, first, options.seed, options.samples, options.grace
     )

@@ -59,6 +59,7 @@ class CacheDataset:
 
     Raises:
         ConfigError, FileNotFoundError: the configuration does not work, or is not there.
+        TypeError, ValueError: another argument does not.
         StoreError: the store does not answer, or was made with another SWAP_CAP or SAMPLE.
         TimeoutError: there was no data in time.
     """
@@ -78,8 +79,14 @@ class CacheDataset:
         self.config = Config.load(config_path)
         self.sample = self.config.sample if sample is None else tuple(sample)
         unknown = [name for name in self.sample if name not in self.config.sample]
-        if unknown or not self.sample:
-            raise ValueError(f"sample must name kinds of SAMPLE {list(self.config.sample)}, got {list(self.sample)}")
+        if unknown or not self.sample or isinstance(sample, str) or len(set(self.sample)) < len(self.sample):
+            kinds = list(self.config.sample)
+            raise ValueError(f"sample must be a list of different names of SAMPLE {kinds}, got {sample!r}")
+        if not isinstance(timeout, (int, float)) or not timeout >= 0:
+            raise ValueError(f"timeout must be a number of seconds, got {timeout!r}")
+        for name, function in (("transform", transform), ("normalize", normalize)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{name} must be a function of an array, or None, got {function!r}")
         if to not in (None, "numpy", "torch"):
             raise ValueError(f'to must be "numpy", "torch" or None, got {to!r}')
         if on_corrupt not in ("raise", "skip"):

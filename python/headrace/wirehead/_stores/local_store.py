@@ -96,7 +96,10 @@ class LocalStore:
                 with contextlib.suppress(FileNotFoundError):  # it was cleaned just now
                     self._check_root()
         except OSError as error:
-            raise StoreError(f"the folder {self._root} (DIRECTORY) cannot be made: {error.strerror}") from None
+            raise StoreError(
+                f"the folder {self._root} cannot be made: {error.strerror}: use another DIRECTORY, or make "
+                f"{self._root.parent} a folder that you can write to"
+            ) from None
 
     def use(self, incarnation: str | None) -> None:
         self._incarnation = incarnation
