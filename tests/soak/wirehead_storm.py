@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -50,7 +49,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=float(os.environ.get("SOAK_SECONDS", "600")), help="in all")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    logging.getLogger("headrace.wirehead").setLevel(logging.ERROR)  # processes that stood still say so
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         # Beside: the main thread may hold the event's lock.

@@ -94,7 +94,9 @@ def test_status_derives_the_rate_from_the_last_swaps(folder: Path, monkeypatch: 
 
 def test_status_shows_how_far_a_reader_is_behind(folder: Path) -> None:
     # The reader lets its generation go when it has read nothing for LEASE seconds.
-    with contextlib.closing(Cache({**settings(folder), "LEASE": 3600})) as cache:
+    keys = {**settings(folder), "LEASE": 3600}
+    (folder / "config.yaml").write_text(yaml.safe_dump(keys))
+    with contextlib.closing(Cache(keys)) as cache:
         writer, keeper, reader = Writer(cache), Keeper(cache), Reader(cache, ("data",))
         for generation in (1, 2):
             for number in range(30):

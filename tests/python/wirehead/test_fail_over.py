@@ -37,7 +37,7 @@ class RealSet:
         self.uri = self._call("uri").strip()
 
     def _call(self, what: str) -> str:
-        return subprocess.run([*COMMAND, what], check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+        return subprocess.run([*COMMAND, what], check=True, stdout=subprocess.PIPE, text=True, timeout=240).stdout
 
     def disturb(self, what: str) -> None:
         self._call(what)

@@ -64,8 +64,8 @@ def clean_without_an_incarnation(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("leave_out", "what", "first"),  # from which seed on, so that few are needed
     [
-        (watch_by_the_wall_clock, {}, 39),
-        (trust_a_lease_for_longer_than_it_lasts, {}, 26),
+        (watch_by_the_wall_clock, {}, 2),
+        (trust_a_lease_for_longer_than_it_lasts, {}, 29),
         (acknowledge_without_a_look_at_the_lease, {}, 0),
         (drop_without_a_look_at_the_leases, {}, 0),
         (annul_by_removing, {"damages": True}, 0),

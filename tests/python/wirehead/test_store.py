@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -70,10 +69,12 @@ def test_missing_chunks_are_found_in_whichever_part_they_are_and_nothing_changes
 
 @pytest.mark.parametrize("host", ["{}", "mongodb://{}", "mongodb://{}/?retryWrites=false", "mongodb://{}:{}/"])
 def test_the_port_counts_unless_the_host_has_one(server_uri: str, host: str) -> None:
-    server = urlsplit(server_uri)
-    keys = {"MONGOHOST": host.format(server.hostname, server.port), "PORT": server.port if host.count("{}") < 2 else 1}
+    from pymongo.uri_parser import parse_uri
+
+    name, port = parse_uri(server_uri)["nodelist"][0]  # of a replica set, too
+    keys = {"MONGOHOST": host.format(name, port), "PORT": port if host.count("{}") < 2 else 1}
     config = Config.load({**keys, "DBNAME": "test", "SWAP_CAP": 1, "TIMEOUT": 30})
-    assert config.place.startswith(f"{server.hostname}:{server.port}")
+    assert config.place.startswith(f"{name}:{port}")
     open_store(config).close()
 
 
@@ -135,9 +136,10 @@ def test_what_a_server_refuses_is_not_tried_again(place: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("place", ["mongo"], indirect=True)
 def test_what_is_read_and_written_is_that_of_a_majority_unless_the_uri_says_otherwise(place: dict[str, Any]) -> None:
-    uri = place["MONGOHOST"].rstrip("/") + "/"
-    for query, concerns in (("", ("majority", "majority")), ("?readConcernLevel=local&w=1", ("local", 1))):
-        config = Config.load({**place, "MONGOHOST": uri + query, "SWAP_CAP": 1, "TIMEOUT": 30})
+    uri = place["MONGOHOST"]
+    asking = f"{uri}&" if "?" in uri else f"{uri.rstrip('/')}/?"
+    for host, concerns in ((uri, ("majority", "majority")), (f"{asking}readConcernLevel=local&w=1", ("local", 1))):
+        config = Config.load({**place, "MONGOHOST": host, "SWAP_CAP": 1, "TIMEOUT": 30})
         with contextlib.closing(open_store(config)) as store:
             collection: Any = store._collection("swaps")  # type: ignore[attr-defined]
             assert (collection.read_concern.level, collection.write_concern.document["w"]) == concerns

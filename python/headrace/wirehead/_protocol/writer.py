@@ -232,7 +232,7 @@ class Writer:
             self._full.add(self._free_of)
             self._free_of = None
         while self._next < self._cache.config.swap_cap and self._cache.block_of(self._next) in self._full:
-            self._go_to(self._cache.ids_of(self._cache.block_of(self._next)).stop)
+            self._go_past(self._cache.block_of(self._next))
         if self._next < self._cache.config.swap_cap:
             id = self._next
             self._next += self._writers
@@ -263,26 +263,24 @@ class Writer:
         return free
 
     def _was_taken(self, generation: int, id: int) -> None:
-        """Corrects what is known: an id was not free after all. To look at its block may cost a hundred times as much
-        as to try another one.
-        """
+        """Corrects what is known: an id was not free after all."""
         self._is_alone = False
-        self._misses += 1
-        if self._misses % _MOST_MISSES == 0:
-            self._free, self._free_of = [], None
-        if self._free or self._next >= self._cache.config.swap_cap:
+        if self._next >= self._cache.config.swap_cap:
+            # To look at a block may cost a hundred times as much as to try the next one that was free.
+            self._misses += 1
+            if self._misses % _MOST_MISSES == 0:
+                self._free, self._free_of = [], None
             return
+        # Others have come or gone since the shares were made.
         block = self._cache.block_of(id)
-        if self._misses == 1:  # others have come or gone since the shares were made
-            self._take_rank()
-            self._go_to(id + 1)
-        elif self._misses % _MOST_MISSES == 0:
-            self._free = [id for id in self._look(generation, block) if id % self._writers == self._rank]
-            self._go_to(self._cache.ids_of(block).stop)
+        self._take_rank()
+        self._free = [id for id in self._look(generation, block) if id % self._writers == self._rank]
+        self._go_past(block)
 
-    def _go_to(self, first: int) -> None:
-        """Its own next id is the first of its own from this one on."""
-        self._next = first + (self._rank - first) % self._writers
+    def _go_past(self, block: int) -> None:
+        """Its own next id is the first after a block."""
+        after = self._cache.ids_of(block).stop
+        self._next = after + (self._rank - after) % self._writers
 
     def _look(self, generation: int, block: int) -> list[int]:
         """The ids of a block that are free."""
