@@ -19,14 +19,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from headrace.wirehead._command_line.commands import at_least
 from headrace.wirehead._datasets.datasets import MongoheadDataset as _Dicts
 from headrace.wirehead._datasets.datasets import MongoTupleheadDataset as _Tuples
 from headrace.wirehead._format.sample import Array, Kind, as_tensor
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead._protocol.writer import Writer
-from headrace.wirehead.config import Config, ConfigSource
+from headrace.wirehead.config import Config, ConfigSource, at_least
 from headrace.wirehead.generator import WireheadGenerator as _Generator
 from headrace.wirehead.generator import keeping
 from headrace.wirehead.manager import WireheadManager

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -249,3 +249,18 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
 def _plain(number: float) -> str:
     """Without an exponent."""
     return f"{number:.6f}".rstrip("0").rstrip(".")
+
+
+def at_least(least: float) -> Callable[[str], Any]:
+    """What reads a number of a command line's option: a whole one, if ``least`` is."""
+
+    def read(text: str) -> Any:
+        number = type(least)(text)
+        if not least <= number < float("inf"):
+            raise ValueError
+        return number
+
+    read.__name__ = (
+        f"{'whole number' if isinstance(least, int) else 'number'} (at least {least:g})"  # argparse shows it
+    )
+    return read

@@ -113,7 +113,8 @@ def test_a_writer_whose_lease_was_renewed_too_late_puts_its_sample_again(config:
 def test_what_a_dead_writer_has_left_half_done_holds_nobody_up_and_goes_with_its_generation(
     config: dict[str, Any],
 ) -> None:
-    cache = Cache({**config, "LEASE": 0.5})
+    clock = [1000.0]  # stands still while samples are put
+    cache = Cache(config, clock=lambda: clock[0])
     writer, keeper = Writer(cache), Keeper(cache)
     writer.put(next(numbered(0, 1)))
     assert writer._lease is not None
@@ -126,8 +127,8 @@ def test_what_a_dead_writer_has_left_half_done_holds_nobody_up_and_goes_with_its
             keeper.step()
         rest.put(sample)
     while 1 in cache.store.generations():
+        clock[0] += cache.config.lease / 10
         keeper.step()
-        time.sleep(0.02)
     assert next(cache.store.read_chunks(1, [name])) is None
     rest.close()
     cache.close()

@@ -241,14 +241,23 @@ def test_looking_for_chunks_leaves_nothing_that_could_be_taken_for_one(two: Any)
 
 
 def test_after_clean_a_writer_stops_and_the_new_cache_begins_anew(place: dict[str, Any]) -> None:
-    keys = {**place, "SWAP_CAP": 4, "TIMEOUT": 30, "LEASE": 0.9}
-    with contextlib.closing(Cache(keys)) as old, contextlib.closing(Cache(keys, create=False)) as cleaner:
+    keys = {**place, "SWAP_CAP": 4, "TIMEOUT": 30}
+    started: list[float] = []  # when the clock began to go on
+
+    def clock() -> float:
+        return 1000 + (time.monotonic() - started[0] if started else 0)
+
+    with (
+        contextlib.closing(Cache({**keys, "LEASE": 0.9}, clock=clock)) as old,
+        contextlib.closing(Cache(keys, create=False)) as cleaner,
+    ):
         writer, keeper = Writer(old), Keeper(old)
         for _ in range(3):
             fill(writer)
             while keeper.step() is None:
                 time.sleep(0.01)
         assert cleaner.store.clean() == []
+        started.append(time.monotonic())
         with contextlib.closing(Cache(keys)) as new:
             with pytest.raises(CacheGoneError, match=r"was removed .* start this process again"):
                 while True:

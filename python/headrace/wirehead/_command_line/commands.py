@@ -8,30 +8,13 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 from headrace.wirehead._command_line.supervisor import Supervisor, end_with_parent, load_function, run_one
 from headrace.wirehead._protocol.cache import Cache
-from headrace.wirehead.config import Config
+from headrace.wirehead.config import Config, at_least
 from headrace.wirehead.errors import ConfigError, StoreError
 from headrace.wirehead.manager import WireheadManager, log_to_stdout
 from headrace.wirehead.status import status_of
-
-
-def at_least(least: float) -> Callable[[str], Any]:
-    """What reads a number of an option: a whole one, if ``least`` is."""
-
-    def read(text: str) -> Any:
-        number = type(least)(text)
-        if not least <= number < float("inf"):
-            raise ValueError
-        return number
-
-    read.__name__ = (
-        f"{'whole number' if isinstance(least, int) else 'number'} (at least {least:g})"  # argparse shows it
-    )
-    return read
 
 
 def parser() -> argparse.ArgumentParser:
