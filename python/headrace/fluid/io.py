@@ -351,18 +351,24 @@ def save_inference_model(
         feeded_var_names: may be what the program reads from a reader; reading is then left out.
         model_filename: of the program; None: "__model__". It has the operators ``feed`` and ``fetch``, as Fluid's.
         params_filename: one file for the parameters; None: one for each.
+        export_for_deployment: False: the whole program is saved, with its readers and its backward pass, as
+            "__model__.main_program", and all that persists; what is fed and what the targets are makes no difference.
 
     Returns:
         The names of the targets.
 
     Raises:
         NotFound: the program declares no such variable.
-        InvalidArgument: the targets need a reader even when the variables are fed.
+        InvalidArgument: there is no target, or the targets need a reader even when the variables are fed.
     """
     _check_executor(executor)
     if isinstance(feeded_var_names, str):
         feeded_var_names = [feeded_var_names]
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
+    if not export_for_deployment:
+        whole = default_main_program() if main_program is None else main_program
+        _save_model(dirname, f"{model_filename or _MODEL}.main_program", whole, params_filename)
+        return [target.name for target in targets]
     if not targets:
         raise errors.InvalidArgument("save_inference_model needs a target")
     program = (default_main_program() if main_program is None else main_program).clone(for_test=True)
@@ -375,14 +381,17 @@ def save_inference_model(
             )
     names = [target.name for target in targets]
     _add_feed_and_fetch(pruned, list(feeded_var_names), names)
-    values = _values(_select(pruned, None, is_persistable), global_scope())
-    model = model_filename or _MODEL
-    files: dict[str, Any] = {model: pruned.serialize_to_string()}
-    parameters = _files_of(values, params_filename)
+    _save_model(dirname, model_filename or _MODEL, pruned, params_filename)
+    return names
+
+
+def _save_model(dirname: str, model: str, program: Program, params_filename: str | None) -> None:
+    """Writes a program, and what persists in it."""
+    files: dict[str, Any] = {model: program.serialize_to_string()}
+    parameters = _files_of(_values(_select(program, None, is_persistable), global_scope()), params_filename)
     if model in parameters:
         raise errors.InvalidArgument(f"'{model}' cannot be the file of the program and of parameters")
     core.replace_files(os.fspath(dirname), files | parameters)
-    return names
 
 
 def _add_feed_and_fetch(program: Program, feeds: Sequence[str], fetches: Sequence[str]) -> None:

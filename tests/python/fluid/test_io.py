@@ -144,6 +144,21 @@ def test_a_persistable_result_is_loaded_whatever_its_shape_was(exe: fluid.Execut
         fluid.io.load_persistables(exe, str(tmp_path / "other"))
 
 
+def test_a_whole_program_is_saved_unless_it_is_for_deployment(exe: fluid.Executor, tmp_path: Path) -> None:
+    x, y = fluid.data("x", [None, 2]), fluid.data("y", [None, 1])
+    loss = fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, 1), y))
+    fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+    program = fluid.default_main_program()
+    exe.run(fluid.default_startup_program())
+    assert fluid.io.save_inference_model(str(tmp_path), [], [], exe, export_for_deployment=False) == []
+    whole = fluid.Program.parse_from_string((tmp_path / "__model__.main_program").read_bytes())
+    assert [op.type for op in whole.global_block().ops] == [op.type for op in program.global_block().ops]
+    names = {var.name for var in program.list_vars() if var.persistable}
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith((".", "__model__"))} == names
+    with pytest.raises(ValueError, match="needs a target"):
+        fluid.io.save_inference_model(str(tmp_path), [], [], exe)
+
+
 def test_an_executor_of_a_module_that_was_loaded_again_will_do(tmp_path: Path) -> None:
     """Programs reload fluid.executor to begin with a scope of their own."""
     spec = importlib.util.find_spec("headrace.fluid.executor")
