@@ -116,6 +116,11 @@ LoDTensor TensorFromPython(const py::handle& object, bool copy) {
   if (py::isinstance<LoDTensor>(object)) {
     return object.cast<const LoDTensor&>();
   }
+  if (!py::isinstance<py::array>(object)) {
+    if (const py::object convert = py::getattr(object, "to_lod_tensor", py::none()); !convert.is_none()) {
+      return convert().cast<LoDTensor>();
+    }
+  }
   return LoDTensor(TensorFromNumpy(object, copy));
 }
 

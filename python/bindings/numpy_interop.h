@@ -26,7 +26,8 @@ void CopyFromNumpy(const pybind11::handle& array, Tensor* tensor);
 // data.
 pybind11::array NumpyView(const Tensor& tensor);
 
-// A LoDTensor as it is (sharing its memory), or anything array-like as TensorFromNumpy makes it.
+// A LoDTensor as it is (sharing its memory), what has to_lod_tensor() as that says, a Ragged for one, or anything
+// array-like as TensorFromNumpy makes it.
 LoDTensor TensorFromPython(const pybind11::handle& object, bool copy);
 
 }  // namespace headrace::python

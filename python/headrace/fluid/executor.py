@@ -218,11 +218,7 @@ def _must_be_declared(name: Any, program: Program) -> bool:
 
 
 def _fed(name: Any, value: Any) -> Any:
-    """``value``; a loader's ``Ragged`` as a tensor with a LoD, even if its rows are equally long; a list or tuple as an
-    array, so that an error can say which variable it is for.
-    """
-    if hasattr(value, "to_lod_tensor"):
-        return value.to_lod_tensor()
+    """``value``; a list or tuple as an array, so that an error can say which variable it is for."""
     if not isinstance(value, (list, tuple)):
         return value
     try:

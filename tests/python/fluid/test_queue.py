@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import headrace.fluid as fluid
-from headrace import errors
+from headrace import DataLoader, errors
 from headrace.fluid import core
 
 
@@ -28,6 +28,17 @@ def make_queue(
 
 def batch(value: float, rows: int = 1) -> list[np.ndarray]:
     return [np.full((rows, 2), value, np.float32)]
+
+
+@pytest.mark.parametrize("lengths", [[1, 2], [2, 2]])
+def test_a_ragged_batch_of_a_loader_keeps_its_sequences(lengths: list[int]) -> None:
+    samples = [np.full((length, 2), length, np.float32) for length in lengths]
+    (ragged,) = DataLoader(samples, batch_size=2, ragged="lod")
+    queue = make_queue()
+    queue.push([ragged])
+    (got,) = queue.pop()
+    assert got.recursive_sequence_lengths() == [lengths]
+    np.testing.assert_array_equal(np.asarray(got), np.concatenate(samples))
 
 
 def in_thread(function: Callable[[], object]) -> threading.Thread:
