@@ -170,7 +170,8 @@ def test_foreign_files_end_neither_generators_nor_readers(keys: dict[str, Any], 
     for place in (folder, *(table(cache, name) for name in ("swaps", "000000000001.samples.00", "leases"))):
         (place / "2024-data.csv").write_text("a;b")
         (place / "folder").mkdir()
-    (folder / "000000000009.backup").mkdir()
+    for name in ("000000000009.backup", f"{cache.incarnation}.000000000009.chunks.old"):
+        (folder / name).mkdir()
     assert cache.store.generations() == [1]
     fill(cache, 1)
     assert cache.current() == 2
