@@ -111,7 +111,7 @@ TEST(Executor, RefusesAProgramWhoseTypesDoNotFit) {
   Declare(&program, "table", {3, 2});
   Declare(&program, "ids", {1, 1}).tensor.dtype = DataType::kInt64;
   Append(&program, "lookup_table", {{"W", {"table"}}, {"Ids", {"ids"}}}, {{"Out", {"out"}}});
-  program.block(0).MutableVar("ids").tensor.dtype = DataType::kInt32;
+  program.block(0).MutableVar("ids").tensor.dtype = DataType::kFloat64;
   try {
     (void)Executor().Prepare(program);
     ADD_FAILURE() << "nothing was thrown";
