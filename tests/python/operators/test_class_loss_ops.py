@@ -239,5 +239,5 @@ def test_cross_entropy2_refuses_other_labels() -> None:
 
     refused({"X": x, "Label": label}, IndexError, "input Label: row 1 has class 4", "[0, 4)", when="run")
     refused({"X": x, "Label": label[:2]}, ValueError, "input Label", "[3, 1]", "[2, 1]")
-    refused({"X": x, "Label": label.astype(np.int32)}, TypeError, "input Label", "int64", "int32")
+    refused({"X": x, "Label": label.astype(np.float64)}, TypeError, "input Label", "int64", "float64")
     refused({"X": x[0], "Label": label}, ValueError, "input X", "rank")

@@ -187,8 +187,10 @@ def test_numbers_that_are_not_in_a_table_are_refused() -> None:
     table, ids = np.ones((3, 2)), np.array([0, 3])
     test = OpTest("lookup_table_v2", {"W": table, "Ids": ids})
     test.check_refused(IndexError, "input Ids: row 1 has id 3", "[0, 3)", when="run")
-    test = OpTest("lookup_table_v2", {"W": table, "Ids": ids.astype(np.int32)})
-    test.check_refused(TypeError, "input Ids", "int64", "int32")
+    test = OpTest("lookup_table_v2", {"W": table, "Ids": ids.astype(np.float64)})
+    test.check_refused(TypeError, "input Ids", "int64", "float64")
+    test = OpTest("lookup_table_v2", {"W": table, "Ids": ids.astype(np.int32)})  # declared it may be, and given int64
+    test.check_refused(TypeError, "input Ids", "int64", "int32", when="run")
     OpTest("lookup_table_v2", {"W": table[0], "Ids": ids}).check_refused(ValueError, "input W", "rank 2")
     test = OpTest("lookup_table_v2", {"W": table, "Ids": ids}, {"padding_idx": 3}, known=["W"])
     test.check_refused(ValueError, "attribute padding_idx", "got 3")

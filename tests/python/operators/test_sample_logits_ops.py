@@ -134,7 +134,7 @@ def test_a_seed_repeats_the_classes() -> None:
     ("change", "attrs", "error", "parts"),
     [
         ({"Labels": np.zeros((3, 1), np.int64)}, {}, ValueError, ("Labels", "[4, -1]", "[3, 1]")),
-        ({"Labels": np.zeros((4, 1), np.int32)}, {}, TypeError, ("Labels", "int64")),
+        ({"Labels": np.zeros((4, 1), np.float64)}, {}, TypeError, ("Labels", "int64")),
         ({"Labels": np.zeros((4, 0), np.int64)}, {}, ValueError, ("Labels", "true class")),
         ({"Labels": np.zeros(4, np.int64)}, {}, ValueError, ("Labels", "rank 2")),
         ({"Logits": np.zeros((4, 2, 3))}, {}, ValueError, ("Logits", "rank 2")),

@@ -94,7 +94,7 @@ def test_nce_refuses_what_does_not_fit() -> None:
     cases: list[tuple[dict[str, Any], dict[str, Any], type[Exception], tuple[str, ...]]] = [
         ({"Weight": numbers(CLASSES, 2)}, {}, ValueError, ("Weight", "[6, 3]")),
         ({"Label": np.zeros((3, 1), np.int64)}, {}, ValueError, ("Label", "[3, 1]")),
-        ({"Label": np.zeros((4, 1), np.int32)}, {}, TypeError, ("Label", "int64")),
+        ({"Label": np.zeros((4, 1), np.float64)}, {}, TypeError, ("Label", "int64")),
         ({"Bias": numbers(CLASSES - 1, 1)}, {}, ValueError, ("Bias",)),
         ({}, {"num_neg_samples": 0}, ValueError, ("num_neg_samples",)),
         ({}, {"sampler": 3}, ValueError, ("sampler",)),
@@ -202,7 +202,7 @@ def test_hierarchical_sigmoid_refuses_what_does_not_fit() -> None:
     for change, attrs, error, parts in (
         ({"W": numbers(4, 3)}, {"num_classes": 6}, ValueError, ("input W", "[5, ")),
         ({}, {"num_classes": 1}, ValueError, ("num_classes",)),
-        ({"Label": np.zeros((2, 1), np.int32)}, {"num_classes": 6}, TypeError, ("Label", "int64")),
+        ({"Label": np.zeros((2, 1), np.float64)}, {"num_classes": 6}, TypeError, ("Label", "int64")),
         ({"Bias": numbers(6, 1)}, {"num_classes": 6}, ValueError, ("Bias",)),
         ({"PathTable": np.zeros((2, 2), np.int64)}, {}, ValueError, ("PathCode",)),
     ):
