@@ -16,6 +16,7 @@ import pytest
 from stored import table
 
 import headrace.wirehead._stores.local_store as local_stores
+from headrace.wirehead import MongoheadDataset
 from headrace.wirehead._command_line.commands import main
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
@@ -220,6 +221,8 @@ def test_readers_and_status_create_nothing(
     assert main(["status", "--config", config]) == 0
     with pytest.raises(TimeoutError, match="no data"):
         Cache(keys, create=False).wait_for_data(0.01)
+    with pytest.raises(TimeoutError, match="no data"):
+        MongoheadDataset({**keys, "SWAP_CAP": 10}, timeout=0.01)
     assert not folder.exists()
     fill(Cache(keys))  # with another SWAP_CAP than the one that was looked for
     with pytest.raises(StoreError, match="was made with SWAP_CAP 2"):
@@ -302,6 +305,23 @@ def test_processes_of_the_same_number_do_not_mix_their_files(tmp_path: Path, key
     for name in "ab":
         chunks = store.read_chunks(1, [f"00-{name}-{k}-0" for k in range(count)])
         assert all(chunk is not None and bytes(chunk) == name.encode() * 1000 for chunk in chunks)
+
+
+def test_a_file_that_is_being_written_is_nobody_elses(keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (LocalStore(Config.load(keys)) for _ in range(2))  # of processes of the same number
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    long, link = {"by": "first", "text": "x" * 100}, os.link
+
+    def insert_before(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "link", link)
+        assert second.insert("rounds", "b", {"by": "second"})
+        link(source, target)
+
+    for store in (first, second):
+        store.use("0" * 16)
+    monkeypatch.setattr(os, "link", insert_before)
+    assert first.insert("rounds", "a", long)
+    assert first.scan("rounds") == {"a": long, "b": {"by": "second"}}
 
 
 def test_what_is_cleaned_while_somebody_writes_is_gone_for_both(keys: dict[str, Any]) -> None:

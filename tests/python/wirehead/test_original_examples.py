@@ -354,6 +354,8 @@ def test_the_command_of_the_original(folder: Path, capsys: pytest.CaptureFixture
 
 def test_the_console_script_is_the_command() -> None:
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
-    found = re.search(r'\[project\.scripts\]\nheadrace-wirehead = "headrace\.wirehead\.__main__:(\w+)"', text)
+    found = re.search(
+        r'\[project\.scripts\]\nheadrace-wirehead = "headrace\.wirehead\._command_line\.commands:(\w+)"', text
+    )
     assert found is not None
     assert found[1] == main.__name__

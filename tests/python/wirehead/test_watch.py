@@ -17,6 +17,7 @@ from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
 from headrace.wirehead._protocol.lease import Lease
+from headrace.wirehead._protocol.process import boot_clock
 from headrace.wirehead._protocol.reader import Reader
 from headrace.wirehead._protocol.watch import MANAGER, Watch
 from headrace.wirehead._protocol.writer import Writer
@@ -66,6 +67,13 @@ def test_a_suspended_machine_counts_as_standstill_for_holder_and_watcher_alike(k
     assert not lease.is_alive()
     assert lease.key not in watch.look()
     lease.abandon()
+
+
+def test_the_clock_counts_on_in_a_suspended_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: read.append(clock) or 7.0)
+    assert boot_clock() == 7.0
+    assert read == [time.CLOCK_BOOTTIME]
 
 
 def test_a_renewal_that_was_on_its_way_when_the_grave_was_dug(keys: dict[str, Any]) -> None:
