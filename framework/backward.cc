@@ -107,6 +107,8 @@ class BlockPass {
 
   void PlanOperator(size_t index);
   void PlanGradient(size_t index, OpDesc gradient);
+  // The pass of a step of `block`, which operator `index` runs: see PropagateInfluence and Plan.
+  std::shared_ptr<BlockPass> PlannedStep(BlockDesc& block, size_t index, const Names& own, const Names& given) const;
   void PlanBlock(size_t index, const BlockDesc& inner);
   void PlanSteps(size_t index, const StepsGradientMaker& maker);
   void Contribute(const std::string& name, size_t index);
@@ -307,6 +309,14 @@ void BlockPass::PlanGradient(size_t index, OpDesc gradient) {
   steps_.push_back(std::move(step));
 }
 
+std::shared_ptr<BlockPass> BlockPass::PlannedStep(BlockDesc& block, size_t index, const Names& own,
+                                                  const Names& given) const {
+  auto step = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
+  step->PropagateInfluence(own);
+  step->Plan(given);
+  return step;
+}
+
 void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   const OpDesc& op = *block_.ops()[index];
   const BlockGradient& slots = *OpRegistry::Get(op.type).block_gradient;
@@ -327,9 +337,7 @@ void BlockPass::PlanBlock(size_t index, const BlockDesc& inner) {
   given.insert(known.begin(), known.end());
   for (size_t before = 0; step.inner == nullptr || before != given.size();) {
     before = given.size();
-    step.inner = std::make_shared<BlockPass>(block, block.ops().size(), no_grad_, influenced_, findings_, this, index);
-    step.inner->PropagateInfluence();
-    step.inner->Plan(given);
+    step.inner = PlannedStep(block, index, {}, given);
     made = step.inner->MadeOutside();
     for (const std::string& name : made) {
       if (writes.contains(name) || IsArray(block_, name)) {
@@ -383,12 +391,7 @@ class BlockPass::Steps : public DifferentiatedSteps {
   bool HasGradient(const std::string& name) const override {
     return pass_.contributions_.contains(pass_.values_.KeyAfter(name, index_));
   }
-  void Plan(const Names& own, const Names& given) override {
-    inner_ = std::make_shared<BlockPass>(block_, block_.ops().size(), pass_.no_grad_, pass_.influenced_,
-                                         pass_.findings_, &pass_, index_);
-    inner_->PropagateInfluence(own);
-    inner_->Plan(given);
-  }
+  void Plan(const Names& own, const Names& given) override { inner_ = pass_.PlannedStep(block_, index_, own, given); }
   bool IsInfluencedWithin(const std::string& name) const override { return Planned().IsInfluenced(name); }
   bool Makes(const std::string& name) const override { return Planned().Makes(name); }
   Names MadeOutside() const override { return Planned().MadeOutside(); }

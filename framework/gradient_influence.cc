@@ -70,6 +70,7 @@ Access::Access(const BlockDesc& block, const OpDesc& op) : reads(op.InputNames()
   std::copy_if(writes.begin(), writes.end(), std::back_inserter(reads),
                [&](const std::string& name) { return may_not_run || IsArray(block, name); });
 }
+
 bool PassInfluenceOn(const BlockDesc& block, const OpDesc& op, const Names& no_grad, Names* names, Findings* findings) {
   const Access access(block, op);
   if (std::none_of(access.reads.begin(), access.reads.end(),

@@ -332,8 +332,9 @@ StepsGradient GradientOfSteps(const OpDesc& op, DifferentiatedSteps& steps) {
   Names given;
   std::copy_if(outputs.begin(), outputs.end(), std::inserter(given, given.end()),
                [&](const auto& name) { return steps.HasGradient(name); });
-  for (bool is_first = true, has_grown = false; is_first || has_grown; is_first = false) {
-    const size_t before = own.size() + given.size();
+  size_t before = 0;
+  do {
+    before = own.size() + given.size();
     steps.Plan(own, given);
     for (size_t i = 0; i < states.size(); ++i) {
       if (steps.IsInfluencedWithin(states[i])) {
@@ -343,8 +344,7 @@ StepsGradient GradientOfSteps(const OpDesc& op, DifferentiatedSteps& steps) {
         given.insert(states[i]);
       }
     }
-    has_grown = own.size() + given.size() != before;
-  }
+  } while (own.size() + given.size() != before);
   StepsGradient gradient;
   gradient.scopes = "step_scopes";
   gradient.op.type = "recurrent_grad";
