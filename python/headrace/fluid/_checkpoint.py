@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from headrace import errors
 from headrace.fluid import core
 from headrace.fluid.core import LoDTensor, Scope, VarType
-from headrace.fluid.executor import Executor, global_scope
+from headrace.fluid.executor import Executor, check_executor, global_scope
 from headrace.fluid.framework import Program, Variable, default_main_program
 
 __all__ = ["load_checkpoint", "save_checkpoint"]
@@ -81,7 +81,7 @@ def save_checkpoint(
         TypeMismatch: ``extra``, or a loader's state, is nothing that JSON can hold.
         OSError: it cannot be written; then the others are as before.
     """
-    _check(executor)
+    check_executor(executor)
     if not isinstance(max_num_checkpoints, int) or max_num_checkpoints < 1:
         raise errors.InvalidArgument(
             f"save_checkpoint: max_num_checkpoints has to be a positive number, got {max_num_checkpoints!r}"
@@ -149,7 +149,7 @@ def load_checkpoint(
         InvalidArgument: it is of another program, readers or loaders: the error names what differs. Nothing has been
             changed, unless a loader has refused its state.
     """
-    _check(executor)
+    check_executor(executor)
     root = os.fspath(checkpoint_dir)
     if not os.path.isdir(root):
         if serial is not None:
@@ -178,11 +178,6 @@ def load_checkpoint(
     for name, value in zip(sorted(saved["variables"]), values):
         scope.var(name).get_tensor()._assign(value)
     return {} if saved["extra"] is None else saved["extra"]
-
-
-def _check(executor: Executor) -> None:
-    if not callable(getattr(executor, "run", None)):
-        raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
 
 
 def _persistables(program: Program) -> list[Variable]:

@@ -207,6 +207,12 @@ class Executor:
         self._cache.clear()
 
 
+def check_executor(executor: Any) -> None:
+    """Raises TypeMismatch if it is none. Not by its class: programs reload this module to have a scope of their own."""
+    if not callable(getattr(executor, "run", None)):
+        raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
+
+
 def _must_be_declared(name: Any, program: Program) -> bool:
     """False for the name of a feed that the program does not declare; warns when it is the first time."""
     if not isinstance(name, str):

@@ -23,7 +23,7 @@ from headrace.fluid import core
 from headrace.fluid._checkpoint import load_checkpoint, save_checkpoint
 from headrace.fluid._program_state import load, load_program_state, save, set_program_state
 from headrace.fluid.core import LoDTensor, Scope, VarType
-from headrace.fluid.executor import Executor, _fetch_var, global_scope
+from headrace.fluid.executor import Executor, _fetch_var, check_executor, global_scope
 from headrace.fluid.framework import Parameter, Program, Variable, default_main_program
 from headrace.fluid.reader import DataLoader, PyReader
 from headrace.reader import (
@@ -100,17 +100,11 @@ def _select(
     return [var for var in program.list_vars() if (predicate or is_persistable)(var)]
 
 
-def _check_executor(executor: Executor) -> None:
-    # Not by its class: programs reload the module to have a scope of their own.
-    if not callable(getattr(executor, "run", None)):
-        raise errors.TypeMismatch(f"an Executor was expected, got {type(executor).__name__}")
-
-
 def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
     """What the parameter is in the global scope. TypeMismatch if ``para`` is none."""
     if not is_parameter(para):
         raise errors.TypeMismatch(f"get_parameter_value: '{para.name}' is no parameter")
-    _check_executor(executor)
+    check_executor(executor)
     return np.array(_fetch_var(para))
 
 
@@ -169,7 +163,7 @@ def save_vars(
         NotFound: a variable has no value in the scope: has the startup program been run?
         IoError: a file cannot be written; then all are as before.
     """
-    _check_executor(executor)
+    check_executor(executor)
     values = _values(_select(main_program, vars, predicate), global_scope() if scope is None else scope)
     folder, filename = _split(dirname, filename)
     core.replace_files(folder, _files_of(values, filename))
@@ -200,7 +194,7 @@ def load_vars(
         DataLoss: a file is corrupt.
         InvalidArgument, TypeMismatch: a value does not have the variable's shape or dtype.
     """
-    _check_executor(executor)
+    check_executor(executor)
     scope = global_scope() if scope is None else scope
     selected = _select(main_program, vars, predicate)
     folder, filename = _split(dirname, filename)
@@ -217,7 +211,6 @@ def _computed(variables: Sequence[Variable]) -> set[str]:
 
 def _put(variables: Sequence[Variable], values: dict[str, LoDTensor], scope: Scope) -> None:
     """Gives variables the values, or raises and changes none."""
-    computed = _computed(variables)
     for var in variables:
         value, wanted = values[var.name], core.dtype_name(var.dtype)
         if value.dtype() != wanted:
@@ -226,7 +219,7 @@ def _put(variables: Sequence[Variable], values: dict[str, LoDTensor], scope: Sco
             value = values[var.name] = LoDTensor.from_numpy(np.array(value).reshape(1))
         shape = value.shape()
         fits = len(shape) == len(var.shape) and all(w in (-1, g) for w, g in zip(var.shape, shape))
-        if not fits and var.name not in computed:
+        if not fits and var.name not in _computed(variables):
             raise errors.InvalidArgument(f"variable '{var.name}' has shape {list(var.shape)}, but {shape} was saved")
     for name, value in values.items():
         scope.var(name).get_tensor()._assign(value)
@@ -361,7 +354,7 @@ def save_inference_model(
         NotFound: the program declares no such variable.
         InvalidArgument: there is no target, or the targets need a reader even when the variables are fed.
     """
-    _check_executor(executor)
+    check_executor(executor)
     if isinstance(feeded_var_names, str):
         feeded_var_names = [feeded_var_names]
     targets = [target_vars] if isinstance(target_vars, Variable) else list(target_vars)
@@ -426,7 +419,7 @@ def load_inference_model(
         NotFound: a file is missing, or the program uses an unknown operator.
         DataLoss: a file is corrupt.
     """
-    _check_executor(executor)
+    check_executor(executor)
     model = os.path.join(dirname, model_filename or _MODEL)
     with core.FileSetLock(os.fspath(dirname)):
         try:
