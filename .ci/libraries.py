@@ -87,8 +87,6 @@ def make(folder: Path, toolchain: Path | None = None) -> None:
         if target == "libprotobuf":
             output("cmake", "--install", build, "--component", "protobuf-headers")
             shutil.copy(build / "libprotobuf.a", folder / "lib")
-    for shared in (folder / "lib").glob("lib*.so*"):
-        shared.unlink()
     shutil.rmtree(work)
 
 
