@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from model_store import Memory
 from simulated_threads import Event, Threading
 
 import headrace.wirehead._protocol.lease as leases
+import headrace.wirehead._protocol.writer as writers
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.keeper import Keeper
@@ -319,6 +321,8 @@ def explore(patch: pytest.MonkeyPatch, seeds: Sequence[int], steps: int, **what:
         world = World(seed, **what)
         threads = Threading(world.wait, lambda world=world: _Lock(world), world.start_thread)  # type: ignore[misc]
         patch.setattr(leases, "threading", threads)
+        patch.setattr(writers, "random", world.rng)
+        patch.setattr(uuid, "uuid4", lambda rng=world.rng: uuid.UUID(int=rng.getrandbits(128)))
         world.run(steps)
         swaps += world.swaps
         if world.problems:

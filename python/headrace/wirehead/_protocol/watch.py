@@ -65,7 +65,7 @@ class Watch:
     def clear(self) -> None:
         """Removes the leases of the dead, and graves that are so old that their holders know without them."""
         store = self._cache.store
-        for key in self.dead:
+        for key in sorted(self.dead):
             store.remove(LEASES, key)
         now, graves = self._cache.clock(), store.scan(GRAVES)
         self._graves = {key: self._graves.get(key, now) for key in graves}
