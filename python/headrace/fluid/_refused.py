@@ -53,6 +53,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "multi_download": _HDFS,
         "multi_upload": _HDFS,
         "quantize": _QUANTISED,
+        "reader": "give headrace.DataLoader shard=(rank, world)",
         "slim": _QUANTISED,
     },
 }

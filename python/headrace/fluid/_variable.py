@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, SupportsIndex, Union
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, Union
+
+import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, unique_name
@@ -31,13 +34,27 @@ def grad_var_name(name: str) -> str:
     return name + _GRAD_SUFFIX
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _takes_numpy(method: _Method) -> _Method:
+    """An operator whose other side may be a scalar of NumPy, which counts as the number that it holds."""
+
+    @functools.wraps(method)
+    def of_numbers(self: Variable, other: Any) -> Any:
+        return method(self, other.item() if isinstance(other, np.generic) else other)
+
+    return of_numbers  # type: ignore[return-value]
+
+
 class Variable:
     """A variable of a program: a name with a type, a shape and a dtype. Its value lives in the scope in which the
     program is run.
 
     ``+ - * / // % ** < <= > >= == !=`` and the unary ``-`` add the operators that compute them to the current block of
-    the variable's program; the other side may be a number. So does indexing: ``x[0, 1:-1, ..., ::-1]``. Whether two
-    are the same variable, ``is`` says; ``==`` with what is neither a variable nor a number, None for example, is False.
+    the variable's program; the other side may be a number, NumPy's scalars included. So does indexing:
+    ``x[0, 1:-1, ..., ::-1]``. Whether two are the same variable, ``is`` says; ``==`` with what is neither a variable
+    nor a number, None for example, is False.
     """
 
     # Python would ask for x[0], x[1], … without end.
@@ -197,26 +214,36 @@ class Variable:
     def __neg__(self) -> Variable:
         return _scale(self, -1.0, 0.0)
 
+    # NumPy's scalars and arrays leave operators to the variable.
+    __array_ufunc__ = None
+
+    @_takes_numpy
     def __add__(self, other: Operand) -> Variable:
         return _scale(self, 1.0, other) if _fits_scale(other) else _elementwise("elementwise_add", self, other)
 
+    @_takes_numpy
     def __radd__(self, other: float) -> Variable:
         return self + other
 
+    @_takes_numpy
     def __sub__(self, other: Operand) -> Variable:
         return _scale(self, 1.0, -other) if _fits_scale(other) else _elementwise("elementwise_sub", self, other)
 
+    @_takes_numpy
     def __rsub__(self, other: float) -> Variable:
         if not _is_number(other):
             return _elementwise("elementwise_sub", self, other)
         return _scale(self, -1.0, other) if _fits_scale(other) else -self + other
 
+    @_takes_numpy
     def __mul__(self, other: Operand) -> Variable:
         return _scale(self, other, 0.0) if _fits_scale(other) else _elementwise("elementwise_mul", self, other)
 
+    @_takes_numpy
     def __rmul__(self, other: float) -> Variable:
         return self * other
 
+    @_takes_numpy
     def __truediv__(self, other: Operand) -> Variable:
         if not _is_number(other):
             return _elementwise("elementwise_div", self, other)
@@ -226,44 +253,57 @@ class Variable:
             return _elementwise("elementwise_div", self, _number(self, other))  # the truncated quotient
         return _scale(self, 1.0 / other, 0.0)
 
+    @_takes_numpy
     def __rtruediv__(self, other: float) -> Variable:
         if not _is_number(other):
             return _elementwise("elementwise_div", self, other)
         return _reflected("elementwise_div", other, self)
 
+    @_takes_numpy
     def __floordiv__(self, other: Operand) -> Variable:
         return _elementwise("elementwise_floordiv", self, _operand(self, other))
 
+    @_takes_numpy
     def __mod__(self, other: Operand) -> Variable:
         return _elementwise("elementwise_mod", self, _operand(self, other))
 
+    @_takes_numpy
     def __rfloordiv__(self, other: float) -> Variable:
         return _reflected("elementwise_floordiv", other, self)
 
+    @_takes_numpy
     def __rmod__(self, other: float) -> Variable:
         return _reflected("elementwise_mod", other, self)
 
+    @_takes_numpy
     def __pow__(self, other: Operand) -> Variable:
         return _elementwise("elementwise_pow", self, _operand(self, other))
 
+    @_takes_numpy
     def __rpow__(self, other: float) -> Variable:
         return _reflected("elementwise_pow", other, self)
 
+    @_takes_numpy
     def __lt__(self, other: Operand) -> Variable:
         return _compare("less_than", self, other)
 
+    @_takes_numpy
     def __le__(self, other: Operand) -> Variable:
         return _compare("less_equal", self, other)
 
+    @_takes_numpy
     def __gt__(self, other: Operand) -> Variable:
         return _compare("greater_than", self, other)
 
+    @_takes_numpy
     def __ge__(self, other: Operand) -> Variable:
         return _compare("greater_equal", self, other)
 
+    @_takes_numpy
     def __eq__(self, other: object) -> Any:
         return _compare("equal", self, other) if _is_comparable(other) else NotImplemented
 
+    @_takes_numpy
     def __ne__(self, other: object) -> Any:
         return _compare("not_equal", self, other) if _is_comparable(other) else NotImplemented
 
@@ -442,8 +482,12 @@ def _reflected(op_type: str, number: Operand, y: Variable) -> Variable:
 
 
 def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
-    y = int(y) if isinstance(y, bool) else y
-    out = _elementwise(op_type, x, _operand(x, y))
+    y = _operand(x, int(y) if isinstance(y, bool) else y)
+    if isinstance(y, Variable):
+        types = {core.dtype_name(x.dtype), core.dtype_name(y.dtype)}
+        if types.intersection(_INTEGERS) and types.intersection(_FRACTIONS):
+            x, y = x.astype(VarType.FP64), y.astype(VarType.FP64)  # Fluid rounds the right side as the left one needs
+    out = _elementwise(op_type, x, y)
     out.stop_gradient = True
     return out
 

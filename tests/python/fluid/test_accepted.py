@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -230,3 +231,43 @@ def test_a_pooling_window_may_be_larger_than_the_image(exe: fluid.Executor) -> N
     assert out.shape == (-1, 3, 1, 1)
     image = np.arange(108, dtype=np.float32).reshape(1, 3, 6, 6)
     np.testing.assert_allclose(exe.run(feed={"x": image}, fetch_list=[out])[0], image.mean((2, 3), keepdims=True))
+
+
+OF_INTEGERS = [operator.add, operator.sub, operator.mul, operator.pow, operator.floordiv, operator.mod]
+OF_FRACTIONS = [operator.add, operator.sub, operator.mul, operator.truediv]
+COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int8, np.int64])
+@pytest.mark.parametrize(
+    ("dtype", "functions"), [("int64", OF_INTEGERS + COMPARISONS), ("float32", OF_FRACTIONS + COMPARISONS)]
+)
+def test_scalars_of_numpy_are_numbers_on_either_side(
+    exe: fluid.Executor, kind: Any, dtype: str, functions: list[Any]
+) -> None:
+    x, two, value = fluid.data("x", [3], dtype), kind(2), np.array([4, 1, 2], dtype)
+    fetches = [side for function in functions for side in (function(two, x), function(x, two))]
+    number = value.dtype.type(2)
+    expected = [side for function in functions for side in (function(number, value), function(value, number))]
+    for result, wanted in zip(exe.run(feed={"x": value}, fetch_list=fetches), expected):
+        np.testing.assert_array_equal(result, wanted)
+        assert result.dtype == wanted.dtype
+
+
+def test_arrays_and_complex_numbers_of_numpy_are_no_numbers() -> None:
+    x = fluid.data("x", [2])
+    for other in (np.ones(2), np.complex64(1j)):
+        for combined in (lambda other=other: x + other, lambda other=other: other + x, lambda other=other: other < x):
+            with pytest.raises(errors.TypeMismatch, match=r"'x'"):
+                combined()
+
+
+def test_integers_are_compared_with_fractions_as_numbers(exe: fluid.Executor) -> None:
+    n, x = fluid.data("n", [3], "int64"), fluid.data("x", [3])
+    feed = {"n": np.array([2, 2, 2**30 + 1]), "x": np.array([2.5, 2, 2**30], np.float32)}
+    less, equal, greater = exe.run(feed=feed, fetch_list=[n < x, n == x, x < n])
+    assert less.tolist() == [True, False, False]
+    assert equal.tolist() == [False, True, False]
+    assert greater.tolist() == [False, False, True]
+    with pytest.raises(errors.TypeMismatch, match="'n' holds integers"):
+        n < 2.5  # noqa: B015
