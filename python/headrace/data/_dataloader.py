@@ -571,7 +571,9 @@ class DataLoader(Generic[Batch]):
         """
         rest_if_interpreter_exits()
         config = self._config
-        warn_of_shared_samples(config)
+        if not config.iterable:
+            shuffles_unseeded = config.shuffle and not config.seed_is_given
+            warn_of_shared_samples(config.shard, config.sampler, config.batch_sampler, shuffles_unseeded)
         drawn = None
         if config.follows_torch and (self._seed is None or config.draws_each_epoch):
             drawn = draw_torch_seed(config.torch_generator)

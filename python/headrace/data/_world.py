@@ -6,29 +6,26 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from headrace.data._config import LoaderConfig
+from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _warned = False
 
 
-def warn_of_shared_samples(config: LoaderConfig) -> None:
-    """Warns, once in a process, if it is one of several and nothing in sight shares the samples out among them.
-
-    Whether iterable datasets do so themselves cannot be told.
+def warn_of_shared_samples(shard: tuple[int, int], sampler: Any, batch_sampler: Any, shuffles_unseeded: bool) -> None:
+    """Warns, once in a process, if it is one of several and nothing in sight shares the samples out among them. To be
+    called for datasets with indices: whether an iterable one does so itself cannot be told.
     """
     global _warned
-    if _warned or config.iterable or config.shard[1] > 1:
+    if _warned or shard[1] > 1:
         return
     world = _world_size()
-    if world < 2 or any(map(sharing_sampler, (config.sampler, config.batch_sampler))):
+    if world < 2 or any(map(sharing_sampler, (sampler, batch_sampler))):
         return
     _warned = True
     warnings.warn(
-        f"this process is one of {world}, and each of them is given all samples: {_remedy(config, world)}",
+        f"this process is one of {world}, and each of them is given all samples: "
+        + _remedy(world, batch_sampler is not None, shuffles_unseeded),
         RuntimeWarning,
         stacklevel=_level_of_program(),
     )
@@ -61,12 +58,12 @@ def check_sharing(shard: tuple[int, int], *samplers: Any) -> None:
             )
 
 
-def _remedy(config: LoaderConfig, world: int) -> str:
+def _remedy(world: int, has_batch_sampler: bool, shuffles_unseeded: bool) -> str:
     """What to write, in a program of whoever is in charge."""
-    if config.batch_sampler is not None:
+    if has_batch_sampler:
         return "let batch_sampler draw from a sampler that shares them out, such as DistributedSampler(dataset)."
     rest = "drop_last=True"
-    if config.shuffle and not config.seed_is_given:
+    if shuffles_unseeded:
         rest += ", seed=0"
     equal = "drop_last is for processes that must make equally many steps, as under DistributedDataParallel."
     who = _in_charge()

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, Union
 
 import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, unique_name
+from headrace.fluid._protocols import DeclaringBlock, ErrorClip, GradientClip, Regularizer
 from headrace.fluid._stored import from_attributes, to_attributes
 from headrace.fluid.core import VarType
 
 if TYPE_CHECKING:
     from typing_extensions import TypeGuard
 
-    from headrace.fluid.clip import ErrorClipByValue, GradientClipBase
-    from headrace.fluid.framework import Block, SlotValue
-    from headrace.fluid.regularizer import WeightDecayRegularizer
+__all__ = ["Operator", "Parameter", "SlotValue", "Variable", "grad_var_name"]
 
-__all__ = ["Operator", "Parameter", "Variable", "grad_var_name"]
+#: What an operator's slot may be given: one variable or several, by name or as they are.
+SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
 
 _GRAD_SUFFIX = "@GRAD"
 
@@ -60,7 +60,7 @@ class Variable:
     # Python would ask for x[0], x[1], … without end.
     __iter__ = None
 
-    def __init__(self, block: Block, name: str) -> None:
+    def __init__(self, block: DeclaringBlock, name: str) -> None:
         self.block = block
         self._name = name
         desc = block.desc.find_var(name)
@@ -122,13 +122,13 @@ class Variable:
         self._store("is_data", {"is_data": True} if value else {})
 
     @property
-    def error_clip(self) -> ErrorClipByValue | None:
+    def error_clip(self) -> ErrorClip | None:
         """How an optimizer clips the gradient of the variable, before it passes it on; None: not at all."""
-        clip: ErrorClipByValue | None = self._stored("error_clip")
+        clip: ErrorClip | None = self._stored("error_clip")
         return clip
 
     @error_clip.setter
-    def error_clip(self, value: ErrorClipByValue | None) -> None:
+    def error_clip(self, value: ErrorClip | None) -> None:
         self._store("error_clip", to_attributes("error_clip", value), value)
 
     def _stored(self, key: str) -> Any:
@@ -145,7 +145,7 @@ class Variable:
         self.desc.attrs = {**others, **attributes}
         self._objects[key] = value
 
-    def _set_error_clip(self, error_clip: ErrorClipByValue | None) -> None:
+    def _set_error_clip(self, error_clip: ErrorClip | None) -> None:
         """Fluid's way to set ``error_clip``; to be called before the optimizer's ``minimize``."""
         self.error_clip = error_clip
 
@@ -420,7 +420,7 @@ def _append_op(
     first = next(iter(inputs.values()))
     assert isinstance(first, Variable)
     block = first.block.program.current_block()
-    out = block.create_var(
+    out: Variable = block.create_var(
         name=unique_name.generate(f"{unique_name.generate(op_type)}.tmp"),
         dtype=first.dtype if dtype is None else dtype,
         stop_gradient=stop_gradient,
@@ -442,7 +442,7 @@ def _number(like: Variable, value: float) -> Variable:
     if dtype in _INTEGERS and not float(value).is_integer():
         raise errors.TypeMismatch(f"'{like.name}' holds integers ({dtype}): cast it before arithmetic with fractions")
     block = like.block.program.current_block()
-    out = block.create_var(
+    out: Variable = block.create_var(
         name=unique_name.generate("fill_constant.tmp"), shape=[1], dtype=like.dtype, stop_gradient=True
     )
     attrs: dict[str, Any] = {"shape": [1], "dtype": int(like.dtype), "value": float(value)}
@@ -537,9 +537,9 @@ class Parameter(Variable):
     def _set_training(
         self,
         trainable: bool,
-        regularizer: WeightDecayRegularizer | None,
+        regularizer: Regularizer | None,
         optimize_attr: Mapping[str, float],
-        gradient_clip: GradientClipBase | None,
+        gradient_clip: GradientClip | None,
     ) -> None:
         self.trainable = trainable
         self.regularizer = regularizer
@@ -570,23 +570,23 @@ class Parameter(Variable):
         self._store("do_model_average", {} if value is None or value else {"do_model_average": False})
 
     @property
-    def regularizer(self) -> WeightDecayRegularizer | None:
+    def regularizer(self) -> Regularizer | None:
         """Goes before the optimizer's."""
-        found: WeightDecayRegularizer | None = self._stored("regularizer")
+        found: Regularizer | None = self._stored("regularizer")
         return found
 
     @regularizer.setter
-    def regularizer(self, value: WeightDecayRegularizer | None) -> None:
+    def regularizer(self, value: Regularizer | None) -> None:
         self._store("regularizer", to_attributes("regularizer", value), value)
 
     @property
-    def gradient_clip_attr(self) -> GradientClipBase | None:
+    def gradient_clip_attr(self) -> GradientClip | None:
         """Goes before the optimizer's."""
-        found: GradientClipBase | None = self._stored("gradient_clip")
+        found: GradientClip | None = self._stored("gradient_clip")
         return found
 
     @gradient_clip_attr.setter
-    def gradient_clip_attr(self, value: GradientClipBase | None) -> None:
+    def gradient_clip_attr(self, value: GradientClip | None) -> None:
         self._store("gradient_clip", to_attributes("gradient_clip", value), value)
 
     @property
@@ -602,7 +602,7 @@ class Parameter(Variable):
 class Operator:
     """An operator of a block, as it was when it was added."""
 
-    def __init__(self, block: Block, desc: core.OpDesc) -> None:
+    def __init__(self, block: DeclaringBlock, desc: core.OpDesc) -> None:
         self.block = block
         self.desc = desc
         # The Python functions that a program calls live as long as its operators.

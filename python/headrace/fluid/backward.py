@@ -72,7 +72,7 @@ def append_backward(
         append_error_clip_ops(program, clips, blocks, ops)
     root = program.global_block()
     wanted = set(names)
-    return [(root.var(name), root.var(gradient)) for name, gradient in pairs if name in wanted]  # type: ignore[misc]
+    return [(root.var(name), root.var(gradient)) for name, gradient in pairs if name in wanted]
 
 
 def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[Variable | str]) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace import errors
+from headrace.fluid._protocols import DeclaringBlock, GradientClip
 from headrace.fluid._stored import stored
 from headrace.fluid.core import VarType
 from headrace.fluid.framework import Block, Parameter, Program, Variable, default_main_program
@@ -32,7 +33,8 @@ ParamGrads = list[tuple[Parameter, Variable]]
 
 
 def _temporary(like: Variable) -> Variable:
-    return like.block.create_var(dtype=like.dtype, stop_gradient=True)
+    made: Variable = like.block.create_var(dtype=like.dtype, stop_gradient=True)
+    return made
 
 
 class GradientClipBase:
@@ -44,7 +46,7 @@ class GradientClipBase:
         """Adds the operators that clip; returns the pairs with the clipped gradients."""
         return [(parameter, self._clip(gradient, gradient.block)) for parameter, gradient in params_grads]
 
-    def _clip(self, gradient: Variable, block: Block) -> Variable:
+    def _clip(self, gradient: Variable, block: DeclaringBlock) -> Variable:
         raise NotImplementedError
 
 
@@ -69,7 +71,7 @@ class GradientClipByValue(GradientClipBase):
     def __init__(self, max: float, min: float | None = None) -> None:
         self.min, self.max = _bounds(max, min, "GradientClipByValue")
 
-    def _clip(self, gradient: Variable, block: Block) -> Variable:
+    def _clip(self, gradient: Variable, block: DeclaringBlock) -> Variable:
         out = _temporary(gradient)
         block.append_op("clip", {"X": gradient}, {"Out": out}, {"min": self.min, "max": self.max})
         return out
@@ -82,7 +84,7 @@ class GradientClipByNorm(GradientClipBase):
     def __init__(self, clip_norm: float) -> None:
         self.clip_norm = _norm_limit(clip_norm, "GradientClipByNorm")
 
-    def _clip(self, gradient: Variable, block: Block) -> Variable:
+    def _clip(self, gradient: Variable, block: DeclaringBlock) -> Variable:
         return _scaled(gradient, _factor([gradient], self.clip_norm))
 
 
@@ -186,7 +188,7 @@ def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBas
     Raises:
         InvalidArgument: parameters of one group of GradientClipByGlobalNorm have different limits.
     """
-    groups: dict[int | str, tuple[GradientClipBase, list[int]]] = {}
+    groups: dict[int | str, tuple[GradientClip, list[int]]] = {}
     limits: dict[str, float] = {}
     for place, (parameter, _) in enumerate(param_grads):
         clip = parameter.gradient_clip_attr or grad_clip

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
 
 import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, unique_name
-from headrace.fluid._variable import Operator, Parameter, Variable, grad_var_name
+from headrace.fluid._protocols import ErrorClip, GradientClip, Regularizer
+from headrace.fluid._variable import Operator, Parameter, SlotValue, Variable, grad_var_name
 from headrace.fluid.core import CPUPlace, OpRole, VarType
 from headrace.fluid.core import convert_dtype as convert_np_dtype_to_dtype_
-
-if TYPE_CHECKING:
-    from headrace.fluid.clip import ErrorClipByValue, GradientClipBase
-    from headrace.fluid.reader_variable import FeedSource
-    from headrace.fluid.regularizer import WeightDecayRegularizer
 
 __all__ = [
     "EMPTY_VAR_NAME",
@@ -54,9 +50,6 @@ ZERO_VAR_SUFFIX = "@ZERO"
 
 #: An executor refuses blocks that lie deeper.
 _MAX_BLOCK_DEPTH = 64
-
-#: What an operator's slot may be given: one variable or several, by name or as they are.
-SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
 
 
 def _attributes(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +131,7 @@ class Block:
         stop_gradient: bool | None = None,
         type: VarType = VarType.LOD_TENSOR,
         is_data: bool = False,
-        error_clip: ErrorClipByValue | None = None,
+        error_clip: ErrorClip | None = None,
     ) -> Variable:
         """Declares a variable. What is not given is left to shape inference.
 
@@ -197,10 +190,10 @@ class Block:
         lod_level: int = 0,
         initializer: Callable[[Variable, Block], Operator] | None = None,
         trainable: bool = True,
-        regularizer: WeightDecayRegularizer | None = None,
+        regularizer: Regularizer | None = None,
         optimize_attr: Mapping[str, float] | None = None,
         stop_gradient: bool = False,
-        gradient_clip_attr: GradientClipBase | None = None,
+        gradient_clip_attr: GradientClip | None = None,
     ) -> Parameter:
         """Declares a parameter in the root block; ``initializer`` adds the operator that gives it a value to this
         block, unless there is one already. AlreadyExists if the name is taken by something that differs.
@@ -338,7 +331,7 @@ class Program:
         #: Names that were fed and are not declared, of which an Executor has warned.
         self._ignored_feeds: set[str] = set()
         #: The readers that Python feeds, by the name of their queue.
-        self._feed_sources: dict[str, FeedSource] = {}
+        self._feed_sources: dict[str, Any] = {}
         #: How often each name scope has been entered.
         self._name_scope_uses: dict[str, int] = {}
         self._sync_with_desc()

@@ -10,12 +10,12 @@ import numpy as np
 
 from headrace import errors
 from headrace.fluid import core, initializer, unique_name
+from headrace.fluid._variable import SlotValue
 from headrace.fluid.framework import (
     Block,
     Operator,
     Parameter,
     Program,
-    SlotValue,
     Variable,
     default_main_program,
     default_startup_program,

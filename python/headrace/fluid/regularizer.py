@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.fluid._protocols import DeclaringBlock
 from headrace.fluid._stored import stored
-from headrace.fluid.framework import Block, Parameter, Variable
+from headrace.fluid.framework import Parameter, Variable
 
 __all__ = [
     "L1Decay",
@@ -20,15 +21,16 @@ __all__ = [
 class WeightDecayRegularizer:
     """Base of the regularizers. Those below are stored with a program; a subclass of your own has to be set again."""
 
-    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+    def __call__(self, param: Parameter, grad: Variable, block: DeclaringBlock) -> Variable:
         """Adds to ``block`` the operators that compute the penalty's derivative by ``param``, whose gradient is
         ``grad``. Returns the derivative, a tensor even where the gradient is sparse.
         """
         raise NotImplementedError
 
 
-def _temporary(param: Parameter, block: Block) -> Variable:
-    return block.create_var(dtype=param.dtype, stop_gradient=True)
+def _temporary(param: Parameter, block: DeclaringBlock) -> Variable:
+    made: Variable = block.create_var(dtype=param.dtype, stop_gradient=True)
+    return made
 
 
 @stored("regularization_coeff")
@@ -38,7 +40,7 @@ class L1DecayRegularizer(WeightDecayRegularizer):
     def __init__(self, regularization_coeff: float = 0.0) -> None:
         self.regularization_coeff = regularization_coeff
 
-    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+    def __call__(self, param: Parameter, grad: Variable, block: DeclaringBlock) -> Variable:
         sign, decay = _temporary(param, block), _temporary(param, block)
         block.append_op("sign", {"X": param}, {"Out": sign})
         block.append_op("scale", {"X": sign}, {"Out": decay}, {"scale": float(self.regularization_coeff)})
@@ -55,7 +57,7 @@ class L2DecayRegularizer(WeightDecayRegularizer):
     def __init__(self, regularization_coeff: float = 0.0) -> None:
         self.regularization_coeff = regularization_coeff
 
-    def __call__(self, param: Parameter, grad: Variable, block: Block) -> Variable:
+    def __call__(self, param: Parameter, grad: Variable, block: DeclaringBlock) -> Variable:
         decay = _temporary(param, block)
         block.append_op("scale", {"X": param}, {"Out": decay}, {"scale": float(self.regularization_coeff)})
         return decay

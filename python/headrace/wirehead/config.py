@@ -154,6 +154,11 @@ class Config:
         has_port = re.search(r":\d+$", host) or "," in host or self.mongohost.startswith("mongodb+srv")
         return (host if has_port else f"{host}:{self.port}") + slash + database
 
+    @property
+    def cache(self) -> str:
+        """The cache and its store in words, without credentials."""
+        return f"{self.dbname} at {self.place}"
+
 
 def _read(path: Path) -> Mapping[Any, Any]:
     """The keys and values of a file."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headrace.wirehead.config import Config
-
 
 class ConfigError(ValueError):
     """A configuration that does not work. The message names each key at fault and what is valid there."""
@@ -25,10 +20,8 @@ class CacheGoneError(StoreError):
     dropped, or a backup restored. What it has stored is gone; a process that starts anew uses the cache that is there.
     """
 
-    def __init__(self, config: Config, what: str = "was removed (`clean`, or somebody dropped its database)") -> None:
-        super().__init__(
-            f"the cache {config.dbname} at {config.place} {what} while this process used it: start this process again"
-        )
+    def __init__(self, cache: str, what: str = "was removed (`clean`, or somebody dropped its database)") -> None:
+        super().__init__(f"the cache {cache} {what} while this process used it: start this process again")
 
 
 class CorruptSampleError(StoreError):

@@ -209,7 +209,7 @@ class Storm:
             self._cache = Cache(self._own_config, create=False, check=False)
         cache = self._cache
         if cache.incarnation is None:
-            raise CacheGoneError(self.config)
+            raise CacheGoneError(self.config.cache)
         cache.check_is_there()
         current, before = cache.current(), self._current.setdefault(cache.incarnation, 0)
         if current > before:

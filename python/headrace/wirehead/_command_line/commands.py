@@ -146,7 +146,7 @@ def _clean(options: argparse.Namespace) -> int:
                 "for those that have died, or use --force"
             )
         generations = ", ".join(map(str, cache.store.generations())) or "none"
-        what = f"the cache {cache.config.dbname} at {cache.config.place} (generations: {generations})"
+        what = f"the cache {cache.config.cache} (generations: {generations})"
         print(f"{'would remove' if options.dry_run else 'removes'} {what}", flush=True)
         if not options.dry_run:
             left = cache.store.clean()

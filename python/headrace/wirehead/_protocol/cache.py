@@ -179,7 +179,9 @@ class Cache:
         if newest < known:
             if not self.store.scan(SWAPS).keys() - entries.keys():
                 self.check_is_there()
-                raise CacheGoneError(self.config, f"went back from generation {known} to {newest} (a backup restored?)")
+                raise CacheGoneError(
+                    self.config.cache, f"went back from generation {known} to {newest} (a backup restored?)"
+                )
             return self._swap_documents()  # swaps have come and gone while this process stood still
         self._newest = max(self._newest, newest)
         return swaps
@@ -269,8 +271,8 @@ class Cache:
             if time.monotonic() > deadline:
                 stored = self.fill(1)
                 raise TimeoutError(
-                    f"no data after {timeout:g} seconds: the first generation of {self.config.dbname} at "
-                    f"{self.config.place} has {stored} of {self.config.swap_cap} samples. Is a generator running?"
+                    f"no data after {timeout:g} seconds: the first generation of {self.config.cache} "
+                    f"has {stored} of {self.config.swap_cap} samples. Is a generator running?"
                 )
             time.sleep(min(pause, max(0.0, deadline - time.monotonic()) + 0.001))
             pause = min(pause * 1.5, 0.5)
@@ -314,7 +316,7 @@ class Cache:
         """
         found = self.store.find(SETTINGS, "settings") or {}
         if self._incarnation is not None and found.get("incarnation") != self._incarnation:
-            raise CacheGoneError(self.config)
+            raise CacheGoneError(self.config.cache)
 
     def _open(self, create: bool) -> None:
         """Finds the incarnation that is there, or makes one."""
@@ -334,7 +336,7 @@ class Cache:
             self.store.use(incarnation)
 
     def _check_settings(self, found: Document, ours: Document) -> None:
-        place = f"{self.config.dbname} at {self.config.place}"
+        place = self.config.cache
         remedy = "another DBNAME, or `python -m headrace.wirehead clean` first"
         if found.get("format", _FORMAT) != _FORMAT:
             raise StoreError(

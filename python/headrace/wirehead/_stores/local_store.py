@@ -46,7 +46,7 @@ def _reported(method: Method) -> Method:
                 return method(self, *args, **keywords)
             except FileNotFoundError as error:  # tables come and go
                 if self._is_gone():
-                    raise CacheGoneError(self.config) from None
+                    raise CacheGoneError(self.config.cache) from None
                 if attempt == 3:
                     raise self._error(error) from error
                 time.sleep(0.01 * 4**attempt)  # if somebody cleans it, it is gone soon
@@ -298,7 +298,7 @@ class LocalStore:
         except FileExistsError:
             pass
         except FileNotFoundError:
-            raise CacheGoneError(self.config) from None
+            raise CacheGoneError(self.config.cache) from None
 
     @contextlib.contextmanager
     def _new_file(self, folder: Path, data: bytes | memoryview) -> Iterator[Path]:
