@@ -120,7 +120,7 @@ class Waiting(Ints):
 def test_a_dataset_that_waits_is_given_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.data._workers.group.processors", lambda: 2)
     # Of a machine with nothing else to do.
-    monkeypatch.setattr("headrace.data._workers.process_pool._processor_seconds", lambda pid: 1e-3 * time.monotonic())
+    monkeypatch.setattr("headrace.data._workers.process_pool.processor_seconds", lambda pid: 1e-3 * time.monotonic())
     counts = worker_counts(Waiting(12_000), until=8)
     assert max(counts) == counts[-1] == 8
 
@@ -128,7 +128,7 @@ def test_a_dataset_that_waits_is_given_many_workers(monkeypatch: pytest.MonkeyPa
 def test_a_dataset_that_computes_is_given_a_worker_for_each_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.data._workers.group.processors", lambda: 2)
     # More workers would be faster, so that nothing but their computing tells how many there may be.
-    monkeypatch.setattr("headrace.data._workers.process_pool._processor_seconds", lambda pid: time.monotonic())
+    monkeypatch.setattr("headrace.data._workers.process_pool.processor_seconds", lambda pid: time.monotonic())
     assert max(worker_counts(Waiting(500), until=3)) <= 2
 
 

@@ -18,7 +18,7 @@ from loader_datasets import Deadly, Everything, Ints, Random, Slow, Unloadable, 
 
 from headrace import errors
 from headrace.data import DataLoader, WorkerTraceback
-from headrace.data._workers.process_pool import describe_exit
+from headrace.data._workers.processes import describe_exit
 
 
 def workers() -> list[int]:

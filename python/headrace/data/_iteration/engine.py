@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import pickle
 import reprlib
@@ -13,39 +12,23 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace import _core, errors
-from headrace.data._arguments import start_context
 from headrace.data._config import LoaderConfig
-from headrace.data._datasets.datasets import bulk_method, has_state, wants_out
+from headrace.data._datasets.datasets import has_state
 from headrace.data._iteration.index_supply import IndexSupply
+from headrace.data._iteration.setup import is_forked, places, scheduler_options, stream_task, tree_decoder, worker_task
 from headrace.data._iteration.state import Position
 from headrace.data._order.choice import make_plan
 from headrace.data._reports.stats import summarize
-from headrace.data._samples.collation import default_collate, is_in_place
-from headrace.data._samples.decode import decode_tree
 from headrace.data._samples.device import DeviceCopies
 from headrace.data._samples.hand_over import HandOver
-from headrace.data._samples.tensor_columns import tensor_columns
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 from headrace.data._workers.claim_server import ClaimServer
 from headrace.data._workers.errors import KeptErrors, decode_error
 from headrace.data._workers.group import WorkerGroup
 from headrace.data._workers.snapshot import Snapshot
 from headrace.data._workers.stalls import stall_watch
-from headrace.data._workers.stream_reader import StreamPlace, StreamTask
-from headrace.data._workers.task import WorkerTask
 
 WaitOutcome = _core.WaitOutcome
-
-# Batches that the consumer can keep before further ones are handed out as copies.
-_HELD_SLOTS = 256
-# As many at least, where address space is limited.
-_FEWEST_HELD_SLOTS = 4
-# Address space, not memory: a slot takes what its batch needs.
-_SLOT_BYTES = 4 << 30
-# As many batches as prefetch_factor says may be in flight if they take no more than this; else as many as it takes.
-_PREFETCH_BYTES = 16 << 20
-# Of each worker, the newest.
-_TRACE_EVENTS = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +86,7 @@ class Engine:
         self.refreshed = refreshed
         self._owner = os.getpid()
         self.length = config.dataset_length()
-        self._stream = _stream_task(config, position, initial) if config.iterable else None
+        self._stream = stream_task(config, position, initial) if config.iterable else None
         self.stateful = self._stream is not None and has_state(config.dataset)
         self.stream_count = 0 if self._stream is None else config.num_workers if self._stream.own else 1
         # Of one common stream the next batch is known only when the one before is.
@@ -114,9 +97,9 @@ class Engine:
         self._errors = KeptErrors()
         self._device = None if config.device is None else DeviceCopies(config.device)
         self._hand_over = HandOver(config.batch_type, self._device) if config.num_workers == 0 else None
-        task = _worker_task(config, seed, base_seed, self._stream, feeds)
+        task = worker_task(config, seed, base_seed, self._stream, feeds)
         roots = (config.source, config.collate_fn, config.worker_init_fn)
-        forked = _is_forked(config)
+        forked = is_forked(config)
         needed = config.persistent_workers or not forked
         snapshot = Snapshot.take(roots, forked) if needed and try_snapshot and config.num_workers else None
         self.comparable = snapshot is not None
@@ -128,11 +111,11 @@ class Engine:
         self.scheduler = _core.BatchScheduler(
             dataset_length=self.length,
             seed=seed,
-            decode_tree=_tree_decoder(config, self._device, self._hand_over),
+            decode_tree=tree_decoder(config, self._device, self._hand_over),
             # A bound method would make a cycle through C++, which the garbage collector cannot see.
             decode_problem=_weakly(self, Engine._decode_problem),
             unpickle=pickle.loads,
-            **_scheduler_options(config, order, prefetch, task),
+            **scheduler_options(config, order, prefetch, task),
             cross_epochs=config.num_workers > 0 and self.lasts and (self.comparable or config.workers == "process"),
             in_order=self.in_order,
         )
@@ -171,7 +154,7 @@ class Engine:
             if not position.streams and self._server.reader is not None:
                 self._server.reader.forget_place()
             return not position.streams
-        return self.workers.follow(_places(position) if position.streams else None)
+        return self.workers.follow(places(position) if position.streams else None)
 
     def start_epoch(self, position: Position) -> None:
         """Begins an epoch, or continues one."""
@@ -357,95 +340,6 @@ def _fails(function: Callable[[bytes], Any], argument: bytes) -> bool:
     except Exception:
         return True
     return False
-
-
-def _scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: WorkerTask) -> dict[str, Any]:
-    """What the scheduler does by the configuration alone."""
-    producers = max(1, config.num_workers * config.threads_per_worker)
-    return {
-        "order": order,
-        "batch_size": config.batch_size or 1,
-        "drop_last": config.drop_last,
-        "rank": config.shard[0],
-        "world": config.shard[1],
-        "prefetch": prefetch,
-        "prefetch_bytes": _PREFETCH_BYTES,
-        "producers": producers,
-        "collate": "whole" if config.round_robin else _collation(config, task, producers, prefetch),
-        "round_robin": config.round_robin,
-        "collators": config.num_workers_batches * config.threads_per_worker,
-        "streams": config.num_workers if config.own_streams else 0,
-        "pin_memory": config.pin_memory,
-        "fence_device": config.device is None,  # else DeviceCopies keeps each batch until its copies have ended
-        "look_ahead": config.device is not None,
-        "trace_events": _TRACE_EVENTS if config.trace else 0,
-        "slot_count": prefetch + _HELD_SLOTS,
-        "fewest_slots": prefetch + _FEWEST_HELD_SLOTS,
-        "slot_bytes": _SLOT_BYTES,
-    }
-
-
-def _is_forked(config: LoaderConfig) -> bool:
-    """Whether workers have the files that this process has mapped: forks, and threads. Without workers nobody asks
-    multiprocessing, whose default start method is fixed by that.
-    """
-    if config.num_workers == 0:
-        return False
-    return config.workers == "thread" or start_context(config.multiprocessing_context).get_start_method() == "fork"
-
-
-def _tree_decoder(
-    config: LoaderConfig, device: DeviceCopies | None, hand_over: HandOver | None
-) -> Callable[[bytes], Any]:
-    """What makes batches of slots."""
-    decode: Callable[[bytes], Any] = functools.partial(decode_tree, to=config.batch_type)
-    if device is not None:
-        decode = device.decoder(decode_tree)
-    return decode if hand_over is None else hand_over.decoder(decode)
-
-
-def _worker_task(config: LoaderConfig, seed: int, base_seed: int, stream: StreamTask | None, feeds: bool) -> WorkerTask:
-    return WorkerTask(
-        dataset=config.source,
-        collate=None if config.collate is default_collate else config.collate,  # the default writes row by row
-        convert=not config.batches_samples,
-        seed=seed,
-        seed_records=config.seed_records,
-        num_workers=config.num_workers,
-        worker_init_fn=config.worker_init_fn,
-        base_seed=base_seed,
-        stream=stream,
-        feeds=feeds,
-    )
-
-
-def _collation(config: LoaderConfig, task: WorkerTask, producers: int, prefetch: int) -> str | None:
-    """Whether, in the scheduler's words, one worker makes a batch with all its samples, or several make these."""
-    in_process = config.num_workers == 0
-    if task.stream is not None:
-        return None
-    bulk = bulk_method(task.dataset) is not None or tensor_columns(task.dataset, task.collate) is not None
-    if not task.convert and bulk and producers <= prefetch:
-        return "whole"  # a call for many samples costs little more than one for a few
-    if task.collate is None or is_in_place(task.collate):
-        alone = producers == 1 and not task.seed_records and getattr(task.collate, "makes_once", False)
-        return "whole" if (in_process or alone) and not wants_out(task.dataset) else None
-    # The samples that several workers make are copies by the time that one collates them, which the function can see.
-    return "split" if config.splits_batches and not (in_process or task.convert) else "whole"
-
-
-def _stream_task(config: LoaderConfig, position: Position, initial: Any) -> StreamTask:
-    size, tells_epoch, places = config.batch_size or 1, config.tells_epoch, _places(position)
-    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, places, tells_epoch, initial)
-
-
-def _places(position: Position) -> dict[int, StreamPlace]:
-    """Where streams begin, by stream; those that are not mentioned are read up to there."""
-    return {
-        number: StreamPlace(position.epoch, stream.batches - stream.behind, stream.state, stream.ended)
-        for number, stream in enumerate(position.streams)
-        if stream.ended or stream.state is not None
-    }
 
 
 def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:

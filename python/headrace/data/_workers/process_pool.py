@@ -5,27 +5,34 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import errno
 import functools
-import glob
 import multiprocessing
 import multiprocessing.connection
 import multiprocessing.forkserver
 import multiprocessing.process
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from headrace import _core, errors
-from headrace._weak_collections import WeakBag
 from headrace.data._system.interpreter_exit import process_start
 from headrace.data._system.life_line import LifeLine
 from headrace.data._system.memory_kills import MemoryKills
 from headrace.data._workers.claim_server import OUTDATED
 from headrace.data._workers.deaths import IdleDeaths, SampleDeaths, Standstill
+from headrace.data._workers.processes import (
+    close,
+    close_descriptors,
+    describe_exit,
+    forkserver_sockets,
+    in_pytorchs_words,
+    join,
+    open_pidfd,
+    processor_seconds,
+    worker_processes,
+)
 from headrace.data._workers.stacks import Stacks
 from headrace.data._workers.start import StartLog, StartReporter, run_worker
 from headrace.data._workers.start_checks import (
@@ -68,26 +75,6 @@ class Source(NamedTuple):
 
 # The dataset index of the row at hand.
 IndexOf = Callable[[_core.HeldClaim], Any]
-
-
-def describe_exit(code: int | None) -> str:
-    """For instance "was killed by SIGKILL" or "exited with status 1"."""
-    if code is None:
-        return "died"
-    if code < 0:
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    return f"exited with status {code}"
-
-
-def _in_pytorchs_words(process: multiprocessing.process.BaseProcess) -> str:
-    """A sentence on a worker's end in the words of PyTorch's loader, which programs look for."""
-    code = process.exitcode
-    if code is None or code >= 0:
-        return f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly. "
-    return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}. "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +184,7 @@ class WorkerPool:
         self._template: Template | None = None
         self._life = LifeLine()
         try:
-            os.close(_open_pidfd(self._owner))  # before anything starts: it may be forbidden
+            os.close(open_pidfd(self._owner))  # before anything starts: it may be forbidden
             # Start all, then watch all, so that the processes start in parallel.
             for worker_id in range(num_workers):
                 self._workers.append(self._start(worker_id, self._process(worker_id, source)))
@@ -229,7 +216,7 @@ class WorkerPool:
     def _own_setup(self, worker_id: int) -> dict[str, Any]:
         """What one of them is given in addition."""
         with limits_named(worker_id):
-            sockets = _forkserver_sockets(self._context)
+            sockets = forkserver_sockets(self._context)
         return {
             "worker_id": worker_id,
             "revision": self.updates.revision,
@@ -276,13 +263,13 @@ class WorkerPool:
         self._started[worker_id] += 1
         with limits_named(worker_id), process_start():
             process.start()
-        _processes.add(process)
+        worker_processes.add(process)
         return _Worker(process, time.monotonic())
 
     def _watch(self, worker_id: int) -> None:
         process = self._workers[worker_id].process
         try:
-            pidfd = _open_pidfd(process.pid)  # type: ignore[arg-type]
+            pidfd = open_pidfd(process.pid)  # type: ignore[arg-type]
         except ProcessLookupError:
             # It has ended, and a forkserver has reaped it: the sentinel is readable.
             pidfd = os.dup(process.sentinel)
@@ -323,7 +310,7 @@ class WorkerPool:
                 continue  # it had been let go
             worker = self._workers[worker_id]
             process = worker.process
-            _join(process, 5)
+            join(process, 5)
             if process.exitcode == NO_MAIN_GUARD:
                 raise no_main_guard()
             outdated = process.exitcode == OUTDATED
@@ -335,7 +322,7 @@ class WorkerPool:
                 at_work = [death for death in together if death.busy and death.at_row]
                 report = f"worker {worker_id} (pid {process.pid}) {worker.describe_exit()}"
                 reports.append(report + self._note_death(worker_id, worker, at_work, report, index_of))
-            _close(process)
+            close(process)
             self._workers[worker_id] = self._start_later(worker_id, source)
             self._watch(worker_id)
         return reports
@@ -363,7 +350,7 @@ class WorkerPool:
             if not again:
                 raise errors.WorkerDied(
                     f"the worker processes die before they make a sample: {report}. "
-                    f"{_in_pytorchs_words(worker.process)}{self._hint(worker)}See what they printed; with "
+                    f"{in_pytorchs_words(worker.process)}{self._hint(worker)}See what they printed; with "
                     "num_workers=0 the dataset runs in this process."
                 )
             self._require_progress(stats, report, worker)
@@ -386,7 +373,7 @@ class WorkerPool:
         if not standstill.note(stats["samples"], self._memory_kills.count()):
             raise errors.WorkerDied(
                 f"{standstill.deaths} worker processes have died in {standstill.seconds:.0f} seconds, in which no "
-                f"sample was completed: {report}. {_in_pytorchs_words(worker.process)}{self._hint(worker)}"
+                f"sample was completed: {report}. {in_pytorchs_words(worker.process)}{self._hint(worker)}"
             )
 
     def _hint(self, worker: _Worker) -> str:
@@ -426,7 +413,7 @@ class WorkerPool:
             return "its batch is made without it"
         self._given_up[(death.epoch, death.batch)] = _LastWorker(
             worker.describe_exit(),
-            "" if worker.hung else _in_pytorchs_words(worker.process),
+            "" if worker.hung else in_pytorchs_words(worker.process),
             worker.was_killed,
         )
         while len(self._given_up) > 2048:
@@ -477,7 +464,7 @@ class WorkerPool:
                 self._workers[claim.producer // self._threads].seen = True
         now = time.monotonic()
         return {
-            "processor_s": sum(_processor_seconds(worker.process.pid) for worker in self._workers),
+            "processor_s": sum(processor_seconds(worker.process.pid) for worker in self._workers),
             "starting": any(not worker.seen and now - worker.started < _LONGEST_START for worker in self._workers),
         }
 
@@ -495,7 +482,7 @@ class WorkerPool:
                     break
                 for thread in range(self._threads):  # if it was killed before it could end of its own accord
                     self._scheduler.reclaim(worker_id * self._threads + thread)
-                _close(self._leaving.pop(worker_id))
+                close(self._leaving.pop(worker_id))
             self._workers.append(self._start_later(worker_id, source))
             self._watch(worker_id)
         while len(self._workers) > workers:
@@ -520,14 +507,14 @@ class WorkerPool:
         deadline = time.monotonic() + GRACE
         try:
             for process in processes:
-                _join(process, max(0.0, deadline - time.monotonic()))
+                join(process, max(0.0, deadline - time.monotonic()))
         finally:
             for process in processes:
                 with contextlib.suppress(ValueError):  # closed already
                     process.kill()
             for process in processes:
-                _join(process, 5)
-                _close_descriptors(process)
+                join(process, 5)
+                close_descriptors(process)
             self._scheduler.shutdown()  # gives back the memory of the batches that they were at
             self._life.close()
             self._stacks.close()
@@ -541,91 +528,9 @@ def _run_in_fork(reporter: StartReporter, make_setup: MakeSetup, places: Mapping
     run_worker(reporter, dataclasses.replace(setup, task=begun_at(setup.task, places)))
 
 
-def _processor_seconds(pid: int | None) -> float:
-    """What all threads of a process have run, and waited to run; 0 if the system does not say."""
-    nanoseconds = 0
-    for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
-        with contextlib.suppress(OSError, ValueError), open(path) as file:
-            ran, waited, _ = file.read().split()
-            nanoseconds += int(ran) + int(waited)
-    return nanoseconds * 1e-9
-
-
 def _identity(claim: _core.HeldClaim) -> tuple[int, int, int, str]:
     return claim.producer, claim.sequence, claim.row, claim.kind
 
 
 def claim_name(claim: _core.HeldClaim, index_of: IndexOf) -> str:
     return f"index {index_of(claim)!r}"
-
-
-def _open_pidfd(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
-        raise errors.IoError(
-            f"worker processes need the system call pidfd_open: {error.strerror}. The kernel is older than 5.3, or a "
-            'container\'s seccomp profile forbids it; workers="thread" and num_workers=0 do without'
-        ) from error
-
-
-def _forkserver_sockets(context: Any) -> str:
-    """The folder of the forkserver's socket, which is left behind if this process is killed; empty if there is none."""
-    if _is_fork or context.get_start_method() != "forkserver" or multiprocessing.parent_process() is not None:
-        return ""  # it may belong to another process
-    _preload()
-    multiprocessing.forkserver.ensure_running()
-    configuration: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
-    return str(configuration.get("tempdir") or "")
-
-
-def _preload() -> None:
-    """Has a forkserver that is yet to start import what all workers need, so that they share the memory of it.
-
-    The user's own choice of modules stands.
-    """
-    server = multiprocessing.forkserver._forkserver
-    running = getattr(server, "_forkserver_pid", None) is not None
-    if not running and getattr(server, "_preload_modules", None) == ["__main__"]:
-        torch = ["torch"] if "torch" in sys.modules else []
-        modules = ["numpy", "headrace.data._workers.start", *torch, "headrace.data._workers.preloaded"]
-        multiprocessing.set_forkserver_preload(["__main__", *modules])
-
-
-# Worker processes of this process.
-_processes: WeakBag[multiprocessing.process.BaseProcess] = WeakBag()
-_is_fork = False
-
-
-def _forget_workers() -> None:
-    """In a forked child: forgets the workers, which are the parent's.
-
-    Otherwise multiprocessing's exit handler would end them with the child.
-    """
-    global _is_fork
-    _is_fork = True
-    children: set[multiprocessing.process.BaseProcess] = getattr(multiprocessing.process, "_children", set())
-    children.difference_update(_processes)
-    _processes.clear()
-
-
-os.register_at_fork(after_in_child=_forget_workers)
-
-
-def _join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
-    with contextlib.suppress(ValueError):  # closed already
-        process.join(timeout)
-
-
-def _close_descriptors(process: multiprocessing.process.BaseProcess) -> None:
-    """Closes what this process has open for one that has ended, of which ``close`` would also forget how it ended."""
-    popen = getattr(process, "_popen", None)
-    if popen is not None and popen.returncode is not None:
-        popen.close()
-
-
-def _close(process: multiprocessing.process.BaseProcess) -> None:
-    with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes it is still running
-        process.close()

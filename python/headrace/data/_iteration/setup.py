@@ -1,0 +1,119 @@
+"""What a loader's arguments mean for its scheduler, its workers, its streams and the decoder of its batches."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from headrace.data._arguments import start_context
+from headrace.data._config import LoaderConfig
+from headrace.data._datasets.datasets import bulk_method, wants_out
+from headrace.data._iteration.state import Position
+from headrace.data._samples.collation import default_collate, is_in_place
+from headrace.data._samples.decode import decode_tree
+from headrace.data._samples.device import DeviceCopies
+from headrace.data._samples.hand_over import HandOver
+from headrace.data._samples.tensor_columns import tensor_columns
+from headrace.data._workers.stream_reader import StreamPlace, StreamTask
+from headrace.data._workers.task import WorkerTask
+
+# Batches that the consumer can keep before further ones are handed out as copies.
+_HELD_SLOTS = 256
+# As many at least, where address space is limited.
+_FEWEST_HELD_SLOTS = 4
+# Address space, not memory: a slot takes what its batch needs.
+_SLOT_BYTES = 4 << 30
+# As many batches as prefetch_factor says may be in flight if they take no more than this; else as many as it takes.
+_PREFETCH_BYTES = 16 << 20
+# Of each worker, the newest.
+_TRACE_EVENTS = 1 << 14
+
+
+def scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: WorkerTask) -> dict[str, Any]:
+    """What the scheduler does by the configuration alone."""
+    producers = max(1, config.num_workers * config.threads_per_worker)
+    return {
+        "order": order,
+        "batch_size": config.batch_size or 1,
+        "drop_last": config.drop_last,
+        "rank": config.shard[0],
+        "world": config.shard[1],
+        "prefetch": prefetch,
+        "prefetch_bytes": _PREFETCH_BYTES,
+        "producers": producers,
+        "collate": "whole" if config.round_robin else _collation(config, task, producers, prefetch),
+        "round_robin": config.round_robin,
+        "collators": config.num_workers_batches * config.threads_per_worker,
+        "streams": config.num_workers if config.own_streams else 0,
+        "pin_memory": config.pin_memory,
+        "fence_device": config.device is None,  # else DeviceCopies keeps each batch until its copies have ended
+        "look_ahead": config.device is not None,
+        "trace_events": _TRACE_EVENTS if config.trace else 0,
+        "slot_count": prefetch + _HELD_SLOTS,
+        "fewest_slots": prefetch + _FEWEST_HELD_SLOTS,
+        "slot_bytes": _SLOT_BYTES,
+    }
+
+
+def is_forked(config: LoaderConfig) -> bool:
+    """Whether workers have the files that this process has mapped: forks, and threads. Without workers nobody asks
+    multiprocessing, whose default start method is fixed by that.
+    """
+    if config.num_workers == 0:
+        return False
+    return config.workers == "thread" or start_context(config.multiprocessing_context).get_start_method() == "fork"
+
+
+def tree_decoder(
+    config: LoaderConfig, device: DeviceCopies | None, hand_over: HandOver | None
+) -> Callable[[bytes], Any]:
+    """What makes batches of slots."""
+    decode: Callable[[bytes], Any] = functools.partial(decode_tree, to=config.batch_type)
+    if device is not None:
+        decode = device.decoder(decode_tree)
+    return decode if hand_over is None else hand_over.decoder(decode)
+
+
+def worker_task(config: LoaderConfig, seed: int, base_seed: int, stream: StreamTask | None, feeds: bool) -> WorkerTask:
+    return WorkerTask(
+        dataset=config.source,
+        collate=None if config.collate is default_collate else config.collate,  # the default writes row by row
+        convert=not config.batches_samples,
+        seed=seed,
+        seed_records=config.seed_records,
+        num_workers=config.num_workers,
+        worker_init_fn=config.worker_init_fn,
+        base_seed=base_seed,
+        stream=stream,
+        feeds=feeds,
+    )
+
+
+def _collation(config: LoaderConfig, task: WorkerTask, producers: int, prefetch: int) -> str | None:
+    """Whether, in the scheduler's words, one worker makes a batch with all its samples, or several make these."""
+    in_process = config.num_workers == 0
+    if task.stream is not None:
+        return None
+    bulk = bulk_method(task.dataset) is not None or tensor_columns(task.dataset, task.collate) is not None
+    if not task.convert and bulk and producers <= prefetch:
+        return "whole"  # a call for many samples costs little more than one for a few
+    if task.collate is None or is_in_place(task.collate):
+        alone = producers == 1 and not task.seed_records and getattr(task.collate, "makes_once", False)
+        return "whole" if (in_process or alone) and not wants_out(task.dataset) else None
+    # The samples that several workers make are copies by the time that one collates them, which the function can see.
+    return "split" if config.splits_batches and not (in_process or task.convert) else "whole"
+
+
+def stream_task(config: LoaderConfig, position: Position, initial: Any) -> StreamTask:
+    size, begin = config.batch_size or 1, places(position)
+    return StreamTask(config.own_streams, size, *config.shard, config.drop_last, begin, config.tells_epoch, initial)
+
+
+def places(position: Position) -> dict[int, StreamPlace]:
+    """Where streams begin, by stream; those that are not mentioned are read up to there."""
+    return {
+        number: StreamPlace(position.epoch, stream.batches - stream.behind, stream.state, stream.ended)
+        for number, stream in enumerate(position.streams)
+        if stream.ended or stream.state is not None
+    }

@@ -1,0 +1,118 @@
+"""Processes as the system and :mod:`multiprocessing` know them: how one ended, what it has run, who may end it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.process
+import os
+import signal
+import sys
+from typing import Any
+
+from headrace import errors
+from headrace._weak_collections import WeakBag
+
+# Worker processes of this process.
+worker_processes: WeakBag[multiprocessing.process.BaseProcess] = WeakBag()
+_is_fork = False
+
+
+def describe_exit(code: int | None) -> str:
+    """For instance "was killed by SIGKILL" or "exited with status 1"."""
+    if code is None:
+        return "died"
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with status {code}"
+
+
+def in_pytorchs_words(process: multiprocessing.process.BaseProcess) -> str:
+    """A sentence on a worker's end in the words of PyTorch's loader, which programs look for."""
+    code = process.exitcode
+    if code is None or code >= 0:
+        return f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly. "
+    return f"DataLoader worker (pid {process.pid}) is killed by signal: {signal.strsignal(-code) or -code}. "
+
+
+def processor_seconds(pid: int | None) -> float:
+    """What all threads of a process have run, and waited to run; 0 if the system does not say."""
+    nanoseconds = 0
+    for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
+        with contextlib.suppress(OSError, ValueError), open(path) as file:
+            ran, waited, _ = file.read().split()
+            nanoseconds += int(ran) + int(waited)
+    return nanoseconds * 1e-9
+
+
+def open_pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        raise errors.IoError(
+            f"worker processes need the system call pidfd_open: {error.strerror}. The kernel is older than 5.3, or a "
+            'container\'s seccomp profile forbids it; workers="thread" and num_workers=0 do without'
+        ) from error
+
+
+def forkserver_sockets(context: Any) -> str:
+    """The folder of the forkserver's socket, which is left behind if this process is killed; empty if there is none."""
+    if _is_fork or context.get_start_method() != "forkserver" or multiprocessing.parent_process() is not None:
+        return ""  # it may belong to another process
+    _preload()
+    multiprocessing.forkserver.ensure_running()
+    configuration: dict[str, Any] = getattr(multiprocessing.current_process(), "_config", {})
+    return str(configuration.get("tempdir") or "")
+
+
+def _preload() -> None:
+    """Has a forkserver that is yet to start import what all workers need, so that they share the memory of it.
+
+    The user's own choice of modules stands.
+    """
+    server = multiprocessing.forkserver._forkserver
+    running = getattr(server, "_forkserver_pid", None) is not None
+    if not running and getattr(server, "_preload_modules", None) == ["__main__"]:
+        torch = ["torch"] if "torch" in sys.modules else []
+        modules = ["numpy", "headrace.data._workers.start", *torch, "headrace.data._workers.preloaded"]
+        multiprocessing.set_forkserver_preload(["__main__", *modules])
+
+
+def _forget_workers() -> None:
+    """In a forked child: forgets the workers, which are the parent's.
+
+    Otherwise multiprocessing's exit handler would end them with the child.
+    """
+    global _is_fork
+    _is_fork = True
+    children: set[multiprocessing.process.BaseProcess] = getattr(multiprocessing.process, "_children", set())
+    children.difference_update(worker_processes)
+    worker_processes.clear()
+
+
+def join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
+    with contextlib.suppress(ValueError):  # closed already
+        process.join(timeout)
+
+
+def close_descriptors(process: multiprocessing.process.BaseProcess) -> None:
+    """Closes what this process has open for one that has ended, of which ``close`` would also forget how it ended."""
+    popen = getattr(process, "_popen", None)
+    if popen is not None and popen.returncode is not None:
+        popen.close()
+
+
+def close(process: multiprocessing.process.BaseProcess) -> None:
+    with contextlib.suppress(ValueError):  # somebody else reaped it, and multiprocessing believes it is still running
+        process.close()
+
+
+os.register_at_fork(after_in_child=_forget_workers)
