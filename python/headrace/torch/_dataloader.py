@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Optional
 from torch.utils import data as torch_data
 
 from headrace.data._config import MAX_WORKERS
-from headrace.torch._maker import Maker, Option, Options, is_datapipe, maker_of
+from headrace.torch._headrace_loader import Maker, Option, Options, is_datapipe, maker_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -1,4 +1,4 @@
-"""The manager: verifies, swaps and cleans up."""
+"""The manager's process. How it verifies, swaps and cleans up, and that one leads: ``_protocol/keeper.py``."""
 
 from __future__ import annotations
 

@@ -191,8 +191,8 @@ def test_whatever_is_written_over_nobody_waits_for_ever(
     kind: str, region: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even without ``timeout``: whoever waits looks for what cannot come."""
-    options = engine._scheduler_options
-    monkeypatch.setattr(engine, "_scheduler_options", lambda *args: {**options(*args), "recheck_ms": 20})
+    options = engine.scheduler_options
+    monkeypatch.setattr(engine, "scheduler_options", lambda *args: {**options(*args), "recheck_ms": 20})
     for seed in range(3):
         dataset: Any = Wilder(96, seed, region, tmp_path / "lock")
         arguments: dict[str, Any] = {

@@ -23,7 +23,7 @@ from torch.utils import data as torch_data  # noqa: E402
 
 from headrace.data import DataLoader as HeadraceLoader  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
-from headrace.torch._maker import maker_of  # noqa: E402
+from headrace.torch._headrace_loader import maker_of  # noqa: E402
 
 TorchLoader = torch_data.DataLoader
 

@@ -1,7 +1,7 @@
 """Which samples make up which batch.
 
-The C++ scheduler computes sequential and seeded random orders; every other order is a plan, from which Python supplies
-the scheduler with indices.
+The C++ scheduler computes sequential and seeded random orders (``reader/index_permutation.h``); every other order is a
+plan, from which Python supplies the scheduler with indices.
 """
 
 from __future__ import annotations
