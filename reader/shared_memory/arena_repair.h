@@ -5,7 +5,7 @@
 // If its word, or anything that leads producers to it, is not as it should be, the batch fails or the word is restored.
 // If it is claimed, its claimant is at work on it, or else the batch fails. If it is unclaimed, producers claim it,
 // unless all are at work on other claims, which end; or are starting; or have lost their way and are killed and
-// replaced (lost_producers.h).
+// replaced (stuck_producers.h).
 //
 // Has no state of its own. Which rows are given up because they kill their producers again and again is not decided
 // here: the caller counts the deaths.

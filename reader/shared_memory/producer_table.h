@@ -13,9 +13,9 @@
 
 #include "framework/export.h"
 #include "reader/shared_memory/control_block.h"
-#include "reader/shared_memory/lost_producers.h"
 #include "reader/shared_memory/producer_death.h"
 #include "reader/shared_memory/producer_watch.h"
+#include "reader/shared_memory/stuck_producers.h"
 
 namespace headrace::shared_memory {
 
@@ -42,7 +42,7 @@ class HEADRACE_API ProducerTable {
   bool HasRetired(uint32_t id) const;
   // Kills the process of a producer for what it has written; does nothing if it is not watched.
   void KillCorrupt(uint32_t id);
-  // Kills the processes that have lost their way (LostProducers), by what one check has seen.
+  // Kills the processes that have lost their way (StuckProducers), by what one check has seen.
   void KillLost(const WorkSeen& seen);
 
   // The watched producers whose processes have ended since the last call.
@@ -61,7 +61,7 @@ class HEADRACE_API ProducerTable {
  private:
   ControlBlock& control_;
   ProducerWatch watch_;
-  LostProducers lost_;
+  StuckProducers lost_;
   uint32_t end_ = 1;
   std::vector<bool> retired_;  // by producer
   std::vector<bool> corrupt_;  // by producer: killed for what it wrote

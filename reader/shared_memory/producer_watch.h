@@ -1,4 +1,5 @@
-// Tracks the processes that producers live in, and which of them have ended.
+// Tracks the processes that producers live in, and which of them have ended. What follows from it is up to the caller:
+// see producer_death.h.
 //
 // All pidfds are in one epoll set, one per process, however many producers a process has, so a sleeper waits for a
 // single descriptor, fd().

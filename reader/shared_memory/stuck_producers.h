@@ -1,5 +1,5 @@
-// Finds producers that have lost their way: a stray write has made one go through four billion rows, say, or has taken
-// its claim away, so that nothing in the arena shows that it is at work, and it never claims anything again.
+// Finds producers that live, but will never claim anything again: a stray write has made one go through four billion
+// rows, say, or has taken its claim away, so that nothing in the arena shows that it is at work.
 //
 // The argument. While there is work that a producer may claim, and every check has all producers look for it
 // (HaveAllLookAgain), one that has claimed before is either at a claim, which the words of its batch show, or on its
@@ -32,9 +32,9 @@ struct WorkSeen {
   uint32_t collators_may_claim = 0;  // producers below this may claim a collation
 };
 
-class LostProducers {
+class StuckProducers {
  public:
-  LostProducers() : claims_before_(kMaxProducers), checks_(kMaxProducers) {}
+  StuckProducers() : claims_before_(kMaxProducers), checks_(kMaxProducers) {}
 
   // The producer's process has ended, and whichever has its number next begins at this count. The first one of each
   // number begins at zero.

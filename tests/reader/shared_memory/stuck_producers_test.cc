@@ -1,4 +1,4 @@
-#include "reader/shared_memory/lost_producers.h"
+#include "reader/shared_memory/stuck_producers.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -15,7 +15,7 @@
 namespace headrace::shared_memory {
 namespace {
 
-class LostProducersTest : public ::testing::Test {
+class StuckProducersTest : public ::testing::Test {
  protected:
   // Whether the process is lost after so many checks that all see the same.
   bool IsLostAfter(uint32_t checks, const std::vector<uint32_t>& process, const WorkSeen& seen) {
@@ -32,18 +32,18 @@ class LostProducersTest : public ::testing::Test {
   }
   void HasClaimed(uint32_t id) { AddTo(records_[id].claims, 1); }
 
-  LostProducers lost_;
+  StuckProducers lost_;
   std::vector<ProducerRecord> records_{4};
 };
 
-TEST_F(LostProducersTest, OneThatDoesNothingInManyChecksIsLost) {
+TEST_F(StuckProducersTest, OneThatDoesNothingInManyChecksIsLost) {
   HasClaimed(0);
   EXPECT_FALSE(IsLostAfter(kStuckChecks, {0}, WorkForAll()));
   EXPECT_TRUE(IsLostAfter(1, {0}, WorkForAll()));
   EXPECT_FALSE(IsLostAfter(100, {}, WorkForAll()));
 }
 
-TEST_F(LostProducersTest, TheCountBeginsAnewWithAClaim) {
+TEST_F(StuckProducersTest, TheCountBeginsAnewWithAClaim) {
   HasClaimed(0);
   WorkSeen at_work = WorkForAll();
   at_work.at_claim[0] = true;
@@ -53,7 +53,7 @@ TEST_F(LostProducersTest, TheCountBeginsAnewWithAClaim) {
   }
 }
 
-TEST_F(LostProducersTest, OneThatStartsMayTakeItsTime) {
+TEST_F(StuckProducersTest, OneThatStartsMayTakeItsTime) {
   EXPECT_FALSE(IsLostAfter(100, {0}, WorkForAll()));
   HasClaimed(0);
   EXPECT_TRUE(IsLostAfter(100, {0}, WorkForAll()));
@@ -61,7 +61,7 @@ TEST_F(LostProducersTest, OneThatStartsMayTakeItsTime) {
   EXPECT_FALSE(IsLostAfter(100, {0}, WorkForAll()));
 }
 
-TEST_F(LostProducersTest, OneThatHasNothingToDoMayRest) {
+TEST_F(StuckProducersTest, OneThatHasNothingToDoMayRest) {
   HasClaimed(2);
   EXPECT_FALSE(IsLostAfter(100, {2}, {}));
   WorkSeen for_another;
@@ -78,7 +78,7 @@ TEST_F(LostProducersTest, OneThatHasNothingToDoMayRest) {
   EXPECT_TRUE(IsLostAfter(100, {2}, collation));
 }
 
-TEST_F(LostProducersTest, AThreadMayWaitForAnotherOneOfItsProcess) {
+TEST_F(StuckProducersTest, AThreadMayWaitForAnotherOneOfItsProcess) {
   HasClaimed(0);
   HasClaimed(1);
   WorkSeen seen = WorkForAll();
@@ -105,7 +105,7 @@ void LoseAClaim(BatchScheduler* scheduler) {
 }
 
 // A process starts before it is watched, and may claim before that, too.
-TEST_F(LostProducersTest, TheSchedulerReplacesEachOneThatAStrayWriteHasSentAway) {
+TEST_F(StuckProducersTest, TheSchedulerReplacesEachOneThatAStrayWriteHasSentAway) {
   SKIP_WITHOUT_FORK();
   const auto scheduler = BatchScheduler::Create(Hasty(8, 4));
   scheduler->StartEpoch(0);
@@ -129,7 +129,7 @@ TEST_F(LostProducersTest, TheSchedulerReplacesEachOneThatAStrayWriteHasSentAway)
 }
 
 // Or it works for ever on a batch that is none, whose slot nobody recognises any more.
-TEST_F(LostProducersTest, TheSchedulerReplacesOneWhoseSlotWasWrittenOver) {
+TEST_F(StuckProducersTest, TheSchedulerReplacesOneWhoseSlotWasWrittenOver) {
   SKIP_WITHOUT_FORK();
   const auto scheduler = BatchScheduler::Create(Hasty(8, 4));
   scheduler->StartEpoch(0);
@@ -149,7 +149,7 @@ TEST_F(LostProducersTest, TheSchedulerReplacesOneWhoseSlotWasWrittenOver) {
   EXPECT_TRUE(HasSamples(scheduler->Take(), Range(4, 4)));
 }
 
-TEST_F(LostProducersTest, TheSchedulerLeavesThoseAloneThatAreAtWorkOrStarting) {
+TEST_F(StuckProducersTest, TheSchedulerLeavesThoseAloneThatAreAtWorkOrStarting) {
   SKIP_WITHOUT_FORK();
   const auto scheduler = BatchScheduler::Create(Hasty(8, 2));
   scheduler->StartEpoch(0);
@@ -166,7 +166,7 @@ TEST_F(LostProducersTest, TheSchedulerLeavesThoseAloneThatAreAtWorkOrStarting) {
 }
 
 // A chunk whose word names a producer that is at work on another batch.
-TEST_F(LostProducersTest, AClaimOfAProducerThatIsElsewhereFailsItsBatch) {
+TEST_F(StuckProducersTest, AClaimOfAProducerThatIsElsewhereFailsItsBatch) {
   const auto scheduler = BatchScheduler::Create(Hasty(8, 4));
   scheduler->StartEpoch(0);
   BatchProducer producer(scheduler->arena(), 0, scheduler->completion_fd());
