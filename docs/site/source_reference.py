@@ -19,6 +19,9 @@ HEADERS = {
         *("framework/attribute.h", "framework/tensor.h", "framework/lod_tensor.h", "framework/selected_rows.h"),
         *("framework/eigen.h", "framework/ddim.h", "framework/data_type.h", "framework/errors.h"),
         *("framework/memory_pool.h", "framework/thread_pool.h", "framework/block_runner.h"),
+        *("operators/common/shape_inference.h", "operators/common/kernel_data.h", "operators/math/tensor_size.h"),
+        *("operators/math/gemm.h", "operators/math/broadcast.h", "operators/math/ordered_sum.h"),
+        *("operators/math/element_loop.h", "operators/math/scratch.h"),
     ),
     "Programs": (
         *("framework/program_desc.h", "framework/block_desc.h", "framework/op_desc.h", "framework/var_desc.h"),

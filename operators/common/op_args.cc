@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "framework/errors.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

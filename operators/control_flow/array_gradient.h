@@ -7,7 +7,7 @@
 
 #include "framework/lod_tensor.h"
 #include "framework/selected_rows.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 
 namespace headrace::ops {
 

@@ -6,8 +6,9 @@
 
 #include "framework/op_registry.h"
 #include "framework/wait_hook.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/control_flow/block_op.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

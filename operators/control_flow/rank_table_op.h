@@ -10,7 +10,7 @@
 #include "framework/lod_rank_table.h"
 #include "framework/lod_tensor.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/sequence/lod_units.h"
 
 namespace headrace::ops {

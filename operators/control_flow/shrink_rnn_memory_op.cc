@@ -4,8 +4,9 @@
 
 #include "framework/lod_rank_table.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/control_flow/rank_table_op.h"
+#include "operators/math/tensor_size.h"
 #include "operators/sequence/lod_units.h"
 
 namespace headrace::ops {

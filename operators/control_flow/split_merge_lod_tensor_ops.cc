@@ -7,7 +7,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/sequence/lod_units.h"
 
 namespace headrace::ops {

@@ -4,8 +4,9 @@
 #include <string>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/control_flow/array_gradient.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

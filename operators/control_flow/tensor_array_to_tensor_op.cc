@@ -6,7 +6,7 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/control_flow/array_gradient.h"
 #include "operators/math/join_and_cut.h"
 

@@ -1,7 +1,8 @@
 // conv2d, depthwise_conv2d, conv3d: im2col and matrix products, tile by tile.
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/convolution/convolution.h"
 #include "operators/math/layout.h"
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/convolution/convolution.h"
 #include "operators/math/layout.h"
 

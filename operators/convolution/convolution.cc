@@ -5,8 +5,11 @@
 #include <vector>
 
 #include "framework/thread_pool.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/convolution/im2col.h"
-#include "operators/math/gemm.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/gemm_panels.h"
 #include "operators/math/layout.h"
 #include "operators/math/scratch.h"
 

@@ -4,8 +4,11 @@
 #include <string>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/convolution/pooling.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

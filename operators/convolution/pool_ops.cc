@@ -4,8 +4,10 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/convolution/pooling.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
 
 namespace headrace::ops {

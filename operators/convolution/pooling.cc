@@ -6,7 +6,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/convolution/pooling.h"
 
 namespace headrace::ops {

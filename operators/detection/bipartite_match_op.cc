@@ -5,7 +5,7 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {

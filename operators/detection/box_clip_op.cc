@@ -2,8 +2,9 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
+#include "operators/math/tensor_size.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {

@@ -7,8 +7,9 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {

@@ -9,7 +9,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
 #include "operators/math/ranking.h"
 #include "operators/sequence/sequences.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <string>
 
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/philox.h"
 #include "operators/sequence/sequences.h"
 

@@ -3,8 +3,10 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

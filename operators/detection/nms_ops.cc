@@ -8,10 +8,13 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/detection/boxes.h"
 #include "operators/detection/polygons.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/scratch.h"
+#include "operators/math/tensor_size.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {

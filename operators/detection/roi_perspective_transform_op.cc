@@ -7,9 +7,10 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/detection/regions.h"
 #include "operators/image/pixels_around.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {

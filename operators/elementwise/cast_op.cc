@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/tensor/visit_type.h"
 
 namespace headrace::ops {

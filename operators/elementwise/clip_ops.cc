@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/row_merge.h"
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "framework/errors.h"
-#include "operators/common/kernel_util.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops::elementwise {
 

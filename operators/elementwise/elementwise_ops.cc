@@ -4,10 +4,13 @@
 #include <type_traits>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/elementwise/elementwise.h"
 #include "operators/elementwise/elementwise_functions.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -2,6 +2,9 @@
 
 #include <array>
 
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
+
 namespace headrace::ops {
 namespace {
 

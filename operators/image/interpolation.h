@@ -9,8 +9,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/common/op_args.h"
+#include "operators/common/shape_inference.h"
 #include "operators/convolution/window.h"
 #include "operators/math/layout.h"
 

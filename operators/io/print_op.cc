@@ -7,7 +7,6 @@
 #include <string>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 
 namespace headrace::ops {
 namespace {

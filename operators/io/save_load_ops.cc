@@ -10,7 +10,6 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/tensor_serialization.h"
-#include "operators/common/kernel_util.h"
 
 namespace headrace::ops {
 namespace {

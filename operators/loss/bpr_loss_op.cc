@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/math/sigmoid.h"
 

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/loss/row_gradient.h"
 #include "operators/math/ordered_sum.h"

@@ -3,7 +3,7 @@
 
 #include "framework/eigen.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 
 namespace headrace::ops {
 namespace {

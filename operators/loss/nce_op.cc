@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/loss/log_uniform.h"
 #include "operators/loss/row_gradient.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/philox.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

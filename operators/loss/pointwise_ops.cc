@@ -9,7 +9,9 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/sigmoid.h"
 
 namespace headrace::ops {

@@ -7,7 +7,7 @@
 #include "framework/errors.h"
 #include "framework/memory_pool.h"
 #include "framework/operator.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
 
 namespace headrace::ops {
 

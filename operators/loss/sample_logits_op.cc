@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/loss/log_uniform.h"
 #include "operators/math/philox.h"

@@ -6,11 +6,14 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/scratch.h"
 #include "operators/math/softmax.h"
+#include "operators/math/tensor_size.h"
 #include "operators/math/vector_math.h"
 
 namespace headrace::ops {

@@ -12,7 +12,7 @@
 #include "framework/ddim.h"
 #include "framework/memory_pool.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 

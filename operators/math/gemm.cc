@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "framework/thread_pool.h"
+#include "operators/math/gemm_panels.h"
 #include "operators/math/transpose.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -18,6 +19,9 @@
 
 namespace headrace::ops {
 namespace {
+
+// A block of a panel: 32 columns of float fit a first-level cache.
+constexpr int64_t kGemmDepth = 256;
 
 // What one call of the inner loop computes: c[rows, columns] (+)= alpha · a · b. `b` has whole vectors in each row.
 template <typename T>

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "operators/common/kernel_util.h"
-
 namespace headrace::ops {
 
 IndexMap IndexMap::OfRows(const DDim& from_dims, const PoolVector<int64_t>& rows) {

@@ -3,7 +3,8 @@
 #include <cstring>
 
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

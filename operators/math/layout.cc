@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "operators/common/kernel_util.h"
 #include "operators/math/permute.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

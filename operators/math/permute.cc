@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/tensor_size.h"
 #include "operators/math/transpose.h"
 
 namespace headrace::ops {

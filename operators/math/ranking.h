@@ -1,7 +1,7 @@
 // The order in which operators rank elements.
 #pragma once
 
-#include "operators/common/kernel_util.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 

@@ -9,7 +9,8 @@
 #include "framework/memory_pool.h"
 #include "framework/selected_rows.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 

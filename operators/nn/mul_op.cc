@@ -3,8 +3,9 @@
 #include <string_view>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/gemm.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/common/op_args.h"
+#include "operators/common/shape_inference.h"
 
 namespace headrace::ops {
 namespace {

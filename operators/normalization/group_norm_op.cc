@@ -3,10 +3,13 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/layout.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/scratch.h"
+#include "operators/math/tensor_size.h"
 #include "operators/normalization/norm.h"
 
 namespace headrace::ops {

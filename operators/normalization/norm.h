@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 
 namespace headrace::ops {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 
 namespace headrace::ops {
 namespace {

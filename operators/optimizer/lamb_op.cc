@@ -4,7 +4,8 @@
 
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/math/scratch.h"
 #include "operators/optimizer/optimizer.h"

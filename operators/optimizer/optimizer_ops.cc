@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
 #include "operators/optimizer/optimizer.h"
 
 namespace headrace::ops {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
 #include "operators/math/ordered_sum.h"
 #include "operators/optimizer/optimizer.h"
 

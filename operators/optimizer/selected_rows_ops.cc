@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/row_merge.h"
 
 namespace headrace::ops {

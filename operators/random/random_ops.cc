@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/common/op_args.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/normal_quantile.h"
 #include "operators/math/philox.h"
 #include "operators/tensor/batch_size_like.h"

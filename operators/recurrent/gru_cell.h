@@ -10,7 +10,8 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/gemm.h"
 #include "operators/recurrent/recurrent.h"
 

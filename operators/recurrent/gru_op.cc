@@ -4,7 +4,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/recurrent/gru_cell.h"
 #include "operators/recurrent/recurrent.h"
 #include "operators/sequence/sequences.h"

@@ -14,6 +14,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/recurrent/recurrent.h"
 
 namespace headrace::ops {

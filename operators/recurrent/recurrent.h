@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/math/vector_math.h"
 #include "operators/sequence/sequences.h"
 

@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ordered_sum.h"
+#include "operators/math/tensor_size.h"
 #include "operators/reduction/reduce.h"
 
 namespace headrace::ops {

@@ -7,7 +7,7 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/math/element_loop.h"
 #include "operators/reduction/reduce.h"
 
 namespace headrace::ops {

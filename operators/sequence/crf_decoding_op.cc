@@ -4,7 +4,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 #include "operators/sequence/linear_chain_crf.h"
 #include "operators/sequence/sequences.h"
 

@@ -7,7 +7,7 @@
 
 #include "framework/lod_tensor.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 #include "operators/loss/labels.h"
 #include "operators/sequence/sequences.h"
 

@@ -9,7 +9,6 @@
 
 #include "framework/lod_tensor.h"
 #include "framework/memory_pool.h"
-#include "operators/common/kernel_util.h"
 
 namespace headrace::ops {
 

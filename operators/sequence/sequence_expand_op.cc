@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "framework/op_registry.h"
+#include "operators/common/shape_inference.h"
 #include "operators/sequence/sequence_rows.h"
 
 namespace headrace::ops {

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/common/op_args.h"
+#include "operators/common/shape_inference.h"
 #include "operators/tensor/visit_type.h"
 
 namespace headrace::ops {

@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/softmax.h"
+#include "operators/math/tensor_size.h"
 #include "operators/sequence/sequences.h"
 
 namespace headrace::ops {

@@ -10,7 +10,8 @@
 #include "framework/lod_tensor.h"
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/index_map.h"
 
 namespace headrace::ops {

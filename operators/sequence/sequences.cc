@@ -1,7 +1,8 @@
 #include "operators/sequence/sequences.h"
 
 #include "framework/errors.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/shape_inference.h"
 
 namespace headrace::ops {
 

@@ -8,8 +8,10 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 #include "operators/math/ranking.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/control_flow/array_gradient.h"
 #include "operators/control_flow/on_arrays.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

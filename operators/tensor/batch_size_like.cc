@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "operators/common/shape_inference.h"
+
 namespace headrace::ops {
 namespace {
 

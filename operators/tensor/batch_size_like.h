@@ -2,7 +2,6 @@
 #pragma once
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 
 namespace headrace::ops {
 

@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/common/op_args.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/tensor_size.h"
 #include "operators/tensor/batch_size_like.h"
 #include "operators/tensor/visit_type.h"
 

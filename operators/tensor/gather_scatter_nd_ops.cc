@@ -7,7 +7,11 @@
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
 #include "framework/thread_pool.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -6,8 +6,11 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/kernel_data.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/index_map.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
 namespace {

@@ -14,8 +14,9 @@
 #include "framework/ddim.h"
 #include "framework/lod_tensor.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/common/op_args.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/index_map.h"
 
 namespace headrace::ops {

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
 
 namespace headrace::ops {
 namespace {

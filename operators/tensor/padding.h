@@ -7,7 +7,6 @@
 
 #include "framework/ddim.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 
 namespace headrace::ops {
 

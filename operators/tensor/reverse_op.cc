@@ -4,8 +4,8 @@
 #include "framework/ddim.h"
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
 #include "operators/common/op_args.h"
+#include "operators/common/shape_inference.h"
 #include "operators/tensor/index_map_op.h"
 
 namespace headrace::ops {

@@ -6,7 +6,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/registration.h"
+#include "operators/common/shape_inference.h"
 #include "operators/math/join_and_cut.h"
 
 namespace headrace::ops {

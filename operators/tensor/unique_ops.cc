@@ -7,7 +7,8 @@
 
 #include "framework/memory_pool.h"
 #include "framework/op_registry.h"
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
+#include "operators/math/element_loop.h"
 
 namespace headrace::ops {
 namespace {

@@ -1,52 +1,15 @@
-#include "operators/common/kernel_util.h"
+#include "operators/common/shape_inference.h"
+
+#include <cmath>
+
+#include "framework/errors.h"
+#include "operators/math/tensor_size.h"
 
 namespace headrace::ops {
-
-OpRegistrar&& KernelForAllTypes(OpRegistrar&& op, const KernelFn& kernel) {
-  return std::move(op)
-      .Kernel<bool>(kernel)
-      .Kernel<int8_t>(kernel)
-      .Kernel<int16_t>(kernel)
-      .Kernel<int32_t>(kernel)
-      .Kernel<int64_t>(kernel)
-      .Kernel<uint8_t>(kernel)
-      .Kernel<uint16_t>(kernel)
-      .Kernel<uint32_t>(kernel)
-      .Kernel<uint64_t>(kernel)
-      .Kernel<float16>(kernel)
-      .Kernel<bfloat16>(kernel)
-      .Kernel<float>(kernel)
-      .Kernel<double>(kernel);
-}
-
-MatrixSize::MatrixSize(const DDim& dims, size_t split)
-    : rows(Numel(dims, 0, split)), cols(Numel(dims, split, dims.size())) {
-  if (cols == 0) {
-    rows = 0;
-  }
-}
-
-AxisSize::AxisSize(const DDim& dims, size_t axis)
-    : outer(Numel(dims, 0, axis)), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
-  if (extent == 0 || inner == 0) {
-    outer = 0;
-  }
-}
 
 void CheckEpsilon(const double& value) {
   HR_ENFORCE(value >= 0 && std::isfinite(value), InvalidArgument, "attribute epsilon: expected a number >= 0, got ",
              value);
-}
-
-int64_t Numel(const DDim& dims, size_t begin, size_t end) {
-  int64_t product = 1;
-  for (size_t d = begin; d < end; ++d) {
-    if (dims[d] < 0) {
-      return -1;
-    }
-    product = MultiplyExtents(product, dims[d]);
-  }
-  return product;
 }
 
 void EnforceRank(const InferShapeContext& ctx, HashedName slot, size_t rank, size_t i) {
@@ -117,29 +80,6 @@ void InferGradients(InferShapeContext& ctx, HashedNames slots) {
       SetOutput(ctx, Grad(slot), ctx.InputDim(slot), ctx.InputType(slot));
     }
   }
-}
-
-double ScalarInput(const ExecutionContext& ctx, HashedName slot) {
-  const LoDTensor& tensor = ctx.Input(slot);
-  HR_ENFORCE(tensor.numel() == 1, InvalidArgument, "input ", slot, ": expected a single element, got dims ",
-             ToString(tensor.dims()));
-  if (tensor.dtype() == DataType::kFloat64) {
-    return *tensor.data<double>();
-  }
-  HR_ENFORCE(tensor.dtype() == DataType::kFloat32, TypeMismatch, "input ", slot,
-             ": expected dtype float32 or float64, got ", DataTypeName(tensor.dtype()));
-  return static_cast<double>(*tensor.data<float>());
-}
-
-PoolVector<int64_t> IntegerInput(const ExecutionContext& ctx, HashedName slot) {
-  const LoDTensor& tensor = ctx.Input(slot);
-  PoolVector<int64_t> values(static_cast<size_t>(tensor.numel()));
-  if (tensor.dtype() == DataType::kInt32) {
-    std::copy_n(tensor.data<int32_t>(), tensor.numel(), values.begin());
-  } else {
-    std::copy_n(tensor.data<int64_t>(), tensor.numel(), values.begin());
-  }
-  return values;
 }
 
 DataType TypeAttr(const InferShapeContext& ctx, HashedName attr) {

@@ -1,0 +1,51 @@
+// What loops over the elements of tensors share: how they are cut for several threads, and arithmetic that is defined
+// for all values.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+namespace headrace::ops {
+
+// How many elements a block of a parallel loop has that does little with each.
+inline constexpr int64_t kElementsPerBlock = 16384;
+
+// How many rows such a block has. `work`: what a row costs, in elements of which little is made.
+inline int64_t RowsPerBlock(int64_t work) {
+  return std::max<int64_t>(1, kElementsPerBlock / std::max<int64_t>(1, work));
+}
+
+// Before a loop over pointers of which any two are equal or lead to memory that does not overlap, and of which each
+// iteration uses elements of its own. The compiler need not check that, and vectorises it however many they are.
+#if defined(__clang__)
+#define HEADRACE_INDEPENDENT_ITERATIONS
+#else
+#define HEADRACE_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#endif
+
+// Also for integers, which never are.
+template <typename T>
+bool IsNaN(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return std::isnan(value);
+  } else {
+    return false;
+  }
+}
+
+// Integers wrap around, as NumPy's do; signed overflow would be undefined. So they are computed as Wrapping<T>, which
+// is T itself for floating point.
+template <typename T, bool = std::is_integral_v<T>>
+struct WrappingOf {
+  using type = std::make_unsigned_t<T>;
+};
+template <typename T>
+struct WrappingOf<T, false> {
+  using type = T;
+};
+template <typename T>
+using Wrapping = typename WrappingOf<T>::type;
+
+}  // namespace headrace::ops

@@ -1,0 +1,30 @@
+#include "operators/math/tensor_size.h"
+
+namespace headrace::ops {
+
+int64_t Numel(const DDim& dims, size_t begin, size_t end) {
+  int64_t product = 1;
+  for (size_t d = begin; d < end; ++d) {
+    if (dims[d] < 0) {
+      return -1;
+    }
+    product = MultiplyExtents(product, dims[d]);
+  }
+  return product;
+}
+
+MatrixSize::MatrixSize(const DDim& dims, size_t split)
+    : rows(Numel(dims, 0, split)), cols(Numel(dims, split, dims.size())) {
+  if (cols == 0) {
+    rows = 0;
+  }
+}
+
+AxisSize::AxisSize(const DDim& dims, size_t axis)
+    : outer(Numel(dims, 0, axis)), extent(dims[axis]), inner(Numel(dims, axis + 1, dims.size())) {
+  if (extent == 0 || inner == 0) {
+    outer = 0;
+  }
+}
+
+}  // namespace headrace::ops
