@@ -28,7 +28,7 @@ FUZZ_PACKAGES := clang libclang-rt-14-dev
 FUZZ_OPTIONS = -G Ninja -DCMAKE_CXX_COMPILER=clang++ -DHEADRACE_FUZZ=ON -DHEADRACE_FUZZ_SECONDS=$(FUZZ_SECONDS) -DHEADRACE_FUZZ_SEED=$(FUZZ_SEED)
 
 .DEFAULT_GOAL := help
-.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch-suite docs style lint format sanitize soak fuzz bench wheel wheels clean
+.PHONY: help system-packages fuzz-packages install quickstart test test-cpp test-python test-peers test-torch test-torch-suite docs style lint format sanitize soak fuzz bench wheel wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -103,6 +103,20 @@ test-peers: test-python ## the Python tests again, beside torch, grain and other
 	$(BIN)/python -m pip install --disable-pip-version-check --group peers
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
+# PyTorch is large: each version has an environment of its own, which falls back on what .venv has.
+TORCH ?= newest
+TORCH_OLDEST := torch==2.6.0
+TORCH_NEWEST := torch
+TORCH_VENV = build/torch-$(TORCH)
+build/torch-%/.installed: | install $(VENV)/.group-test
+	$(BIN)/python -m venv $(@D)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(@D)/lib/python3*/site-packages)/headrace.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check "$(if $(filter oldest,$*),$(TORCH_OLDEST),$(TORCH_NEWEST))"
+	@touch $@
+
+test-torch: install $(TORCH_VENV)/.installed ## the tests of headrace.torch, with the newest PyTorch or the oldest that is supported: TORCH=oldest
+	$(TORCH_VENV)/bin/python -m pytest -n $(PYTEST_JOBS) $(PYTEST_OPTIONS) tests/python/torch_loader
+
 # tests/python/torch_loader/torch_suite.py names the projects and says where their checkouts come from.
 TORCH_PROJECT ?= pytorch
 test-torch-suite: install $(VENV)/.group-test ## another project's tests of PyTorch's loader, with the drop-in in its place: TORCH_SOURCE=checkout TORCH_PROJECT=pytorch
@@ -121,12 +135,12 @@ style: install $(VENV)/.group-test ## formatting, ruff, types and workflow files
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/zizmor --offline --quiet .github/workflows
 
-# The build compiles several sources at once; clang-tidy needs the options of each. What is generated comes from the build.
+# What is generated comes from the build; GCC's precompiled headers mean nothing to clang-tidy.
 lint: style $(LIBRARIES)/lib/libprotobuf.a ## style, and clang-tidy with Clang's thread-safety analysis
-	cmake -S . -B build/lint -DCMAKE_UNITY_BUILD=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DHEADRACE_BUILD_PYTHON=ON \
+	cmake -S . -B build/lint -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DHEADRACE_BUILD_PYTHON=ON \
 	  -Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python >/dev/null
-	printf '%s\n' $(filter-out tests/% docs/%,$(filter %.cc,$(CPP_SOURCES))) | xargs -P $(JOBS) -n 4 \
-	  $(BIN)/clang-tidy --quiet --extra-arg=-Wthread-safety --extra-arg=-isystem$(CURDIR)/$(BUILD)/generated -p build/lint
+	JOBS=$(JOBS) $(BIN)/python .ci/tidy.py $(BIN)/clang-tidy build/lint --extra-arg=-Wthread-safety \
+	  --extra-arg=-isystem$(CURDIR)/$(BUILD)/generated
 
 format: $(VENV)/.group-test ## format all sources in place
 	$(BIN)/clang-format -i $(CPP_SOURCES)
