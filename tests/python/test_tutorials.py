@@ -6,8 +6,10 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import headrace.fluid as fluid
 from doc_programs import DOCS, run, run_program, write_programs
 from headrace import sysconfig
 from test_docs import run_examples
@@ -82,3 +84,10 @@ def test_cpp_alone(tmp_path: Path) -> None:
     assert len(losses) == 4
     assert losses[-1] < 0.15 < losses[0]
     assert last == "1600 of 1600 right"
+
+    executor = fluid.Executor()
+    with fluid.scope_guard(fluid.Scope()):
+        program, feeds, fetches = fluid.io.load_inference_model(str(tmp_path / "model"), executor)
+        points = np.array([[-1, -1], [1, -1], [-1, 1], [1, 1]], np.float32)
+        (probabilities,) = executor.run(program, feed={feeds[0]: points}, fetch_list=fetches)
+    assert probabilities.argmax(axis=1).tolist() == [0, 1, 2, 3]

@@ -5,14 +5,13 @@
 //   loss → sgd
 //
 // Fails (exit status 1) unless the loss of the last pass is below kWantedLoss.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -23,6 +22,7 @@
 #include "framework/backward.h"
 #include "framework/errors.h"
 #include "framework/executor.h"
+#include "framework/model_files.h"
 #include "framework/program_desc.h"
 #include "framework/scope.h"
 #include "reader/lod_tensor_blocking_queue.h"
@@ -100,18 +100,6 @@ void BuildPrograms(ProgramDesc& startup, ProgramDesc& main) {
   }
 }
 
-void Save(const ProgramDesc& program, const std::filesystem::path& path) {
-  std::ofstream file(path, std::ios::binary);
-  file << program.Serialize();
-  HR_ENFORCE(file.flush(), IoError, "cannot write ", path.string());
-}
-
-std::unique_ptr<ProgramDesc> Load(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  HR_ENFORCE(file, IoError, "cannot read ", path.string());
-  return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
-}
-
 // --- The data ---
 
 // y = Σ (i + 1) / 10 · x_i + 0.5, with noise.
@@ -171,8 +159,8 @@ class Producers {
 
 // --- The run ---
 
-float Train(const ProgramDesc& startup, const ProgramDesc& main) {
-  Scope scope;
+// Leaves what has been learnt in `scope`.
+float Train(const ProgramDesc& startup, const ProgramDesc& main, Scope& scope) {
   auto* holder = scope.Var("queue")->GetMutable<LoDTensorBlockingQueueHolder>();
   holder->InitOnce(/*capacity=*/8, std::vector<TensorSpec>{{.dims = {-1, kFeatures}}, {.dims = {-1, 1}}},
                    {.name = "queue", .tensor_names = {"x", "y"}});
@@ -199,11 +187,20 @@ float Train(const ProgramDesc& startup, const ProgramDesc& main) {
     mean_loss = sum / static_cast<float>(batches);
     std::cout << "pass " << pass << ": " << batches << " batches, mean loss " << mean_loss << '\n';
   }
-  const auto* w = scope.GetVar("w").Get<LoDTensor>().data<float>();
-  std::cout << "w =";
-  for (int64_t i = 0; i < kFeatures; ++i) std::cout << ' ' << w[i];
-  std::cout << ", b = " << scope.GetVar("b").Get<LoDTensor>().data<float>()[0] << '\n';
   return mean_loss;
+}
+
+// What the loaded model makes of a point whose features are all 1.
+float Predict(const std::filesystem::path& model_folder) {
+  Scope scope;
+  const headrace::InferenceModel model = headrace::LoadInferenceModel(model_folder, &scope);
+  LoDTensor x;
+  std::fill_n(x.Resize({1, kFeatures}).mutable_data<float>(), kFeatures, 1.0F);
+  std::vector<LoDTensor> fetched;
+  const headrace::Executor executor;
+  const auto prepared = executor.Prepare(*model.program, model.fetches);
+  executor.Run(*prepared, &scope, {{model.feeds[0], x}}, &fetched);
+  return fetched[0].data<float>()[0];
 }
 
 float BuildSaveLoadTrain(const std::filesystem::path& directory) {
@@ -211,12 +208,18 @@ float BuildSaveLoadTrain(const std::filesystem::path& directory) {
     ProgramDesc startup;
     ProgramDesc main;
     BuildPrograms(startup, main);
-    Save(startup, directory / "startup.program");
-    Save(main, directory / "main.program");
+    headrace::SaveProgram(startup, directory / "startup.program");
+    headrace::SaveProgram(main, directory / "main.program");
   }
-  const auto startup = Load(directory / "startup.program");
-  const auto main = Load(directory / "main.program");
-  return Train(*startup, *main);
+  const auto startup = headrace::LoadProgram(directory / "startup.program");
+  const auto main = headrace::LoadProgram(directory / "main.program");
+  Scope scope;
+  const float loss = Train(*startup, *main, scope);
+  // Everything, to train on; and what is needed to predict, without the optimizer and the reader.
+  headrace::SavePersistables(*main, scope, directory / "state");
+  headrace::SaveInferenceModel(*main, {"x"}, {"prediction"}, scope, directory / "model");
+  std::cout << "predicts " << Predict(directory / "model") << " for 4.1\n";
+  return loss;
 }
 
 }  // namespace

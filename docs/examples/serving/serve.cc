@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -22,47 +21,28 @@
 
 #include "framework/errors.h"
 #include "framework/executor.h"
-#include "framework/program_desc.h"
+#include "framework/model_files.h"
 #include "framework/scope.h"
 
 namespace {
 
 using headrace::InvalidArgument;
-using headrace::IoError;
 using headrace::LoDTensor;
-using headrace::ProgramDesc;
 using headrace::Scope;
-
-std::unique_ptr<ProgramDesc> ReadProgram(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  HR_ENFORCE(file, IoError, "cannot read ", path.string());
-  return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
-}
 
 // A model with one input and one output. Any number of threads may use it.
 class Model {
  public:
-  explicit Model(const std::filesystem::path& folder) : program_(ReadProgram(folder / "__model__")) {
-    ProgramDesc load;
-    for (const headrace::VarDesc* var : program_->block(0).LocalVars()) {
-      if (!var->persistable || var->kind != headrace::VarKind::kLoDTensor) continue;
-      load.block(0).Var(var->name) = *var;
-      load.block(0).Append("load", {}, {{"Out", {var->name}}}, {{"file_path", (folder / var->name).string()}});
-    }
-    executor_.Run(load, &parameters_);
-    for (const auto& op : program_->block(0).ops()) {
-      if (op->type == "feed") input_ = op->Output("Out").front();
-      if (op->type == "fetch") output_ = op->Input("X").front();
-    }
+  explicit Model(const std::filesystem::path& folder) : loaded_(headrace::LoadInferenceModel(folder, &parameters_)) {
+    HR_ENFORCE(loaded_.feeds.size() == 1 && loaded_.fetches.size() == 1, InvalidArgument,
+               "expected a model with one input and one output");
   }
 
  private:
   friend class Session;
   const headrace::Executor executor_;
-  const std::unique_ptr<ProgramDesc> program_;
   Scope parameters_;  // written by the constructor only
-  std::string input_;
-  std::string output_;
+  const headrace::InferenceModel loaded_;
 };
 
 // One thread's use of a model, which must outlive it.
@@ -71,11 +51,11 @@ class Session {
   explicit Session(const Model& model)
       : model_(model),
         scope_(&model.parameters_),
-        prepared_(model.executor_.Prepare(*model.program_, {model.output_})) {}
+        prepared_(model.executor_.Prepare(*model.loaded_.program, model.loaded_.fetches)) {}
 
   // The most probable class of a sample, [1, features].
   int64_t Classify(const LoDTensor& sample) {
-    model_.executor_.Run(*prepared_, &scope_, {{model_.input_, sample}}, &fetched_);
+    model_.executor_.Run(*prepared_, &scope_, {{model_.loaded_.feeds[0], sample}}, &fetched_);
     const auto* probabilities = fetched_[0].data<float>();
     return std::max_element(probabilities, probabilities + fetched_[0].numel()) - probabilities;
   }

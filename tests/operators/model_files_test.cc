@@ -1,0 +1,231 @@
+#include "framework/model_files.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/errors.h"
+#include "framework/executor.h"
+#include "framework/lod_tensor.h"
+#include "tests/operators/net.h"
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+using test::Net;
+
+constexpr char kMarker[] = "of another model";
+
+// y = softmax(dropout(x · w + b)), trained towards a label.
+struct Classifier : Net {
+  Classifier() {
+    Data("x", {-1, 2});
+    Data("label", {-1, 1}, DataType::kInt64);
+    const std::string hidden =
+        Add("dropout", {{"X", Connected("x", 2, 3)}}, {"Out", "Mask"},
+            {{"dropout_prob", 0.5f}, {"dropout_implementation", std::string("upscale_in_train")}});
+    probabilities = Add("softmax", {{"X", hidden}}, {"Out"});
+    loss = Add("mean", {{"X", Add("cross_entropy", {{"X", probabilities}, {"Label", "label"}}, {"Y"})}}, {"Out"});
+    Minimize(loss, "momentum", 0.1f);
+  }
+  std::string probabilities;
+  std::string loss;
+};
+
+LoDTensor Points() {
+  LoDTensor points;
+  auto* at = points.Resize({2, 2}).mutable_data<float>();
+  for (int i = 0; i < 4; ++i) at[i] = static_cast<float>(i) - 1.5f;
+  return points;
+}
+
+std::vector<float> Elements(const LoDTensor& tensor) {
+  return {tensor.data<float>(), tensor.data<float>() + tensor.numel()};
+}
+
+class ModelFilesTest : public testing::Test {
+ protected:
+  ModelFilesTest() {
+    std::string name = (fs::temp_directory_path() / "model_files_XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+    executor_.Run(net_.startup(), &scope_);
+    LoDTensor label;
+    auto* classes = label.Resize({2, 1}).mutable_data<int64_t>();
+    classes[0] = 0;
+    classes[1] = 2;
+    const auto step = executor_.Prepare(net_.main(), {net_.loss});
+    executor_.Run(*step, &scope_, {{"x", Points()}, {"label", label}});
+  }
+  ~ModelFilesTest() override { fs::remove_all(folder_); }
+
+  // What persists in the net, by name.
+  std::map<std::string, std::vector<float>> Values(const Scope& scope) const {
+    std::map<std::string, std::vector<float>> values;
+    for (const VarDesc* var : net_.main().block(0).LocalVars()) {
+      if (!var->persistable) continue;
+      const Variable* found = scope.FindVar(var->name);
+      if (found != nullptr && found->initialized()) values[var->name] = Elements(found->Get<LoDTensor>());
+    }
+    return values;
+  }
+  std::vector<std::string> Files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_)) {
+      if (entry.is_regular_file()) names.push_back(entry.path().lexically_relative(folder_).string());
+    }
+    return names;
+  }
+  std::vector<float> Infer(const InferenceModel& model, Scope* scope) const {
+    const auto prepared = executor_.Prepare(*model.program, model.fetches);
+    std::vector<LoDTensor> fetched;
+    executor_.Run(*prepared, scope, {{model.feeds.at(0), Points()}}, &fetched);
+    return Elements(fetched.at(0));
+  }
+  void Overwrite(const fs::path& name, const std::string& bytes) const {
+    std::ofstream(folder_ / name, std::ios::binary) << bytes;
+  }
+
+  fs::path folder_;
+  Classifier net_;
+  const Executor executor_;
+  Scope scope_;
+};
+
+TEST_F(ModelFilesTest, KeepsAProgram) {
+  SaveProgram(net_.main(), folder_ / "new" / "main");
+  EXPECT_EQ(LoadProgram(folder_ / "new" / "main")->Serialize(), net_.main().Serialize());
+  EXPECT_THROW(LoadProgram(folder_ / "missing"), IoError);
+  EXPECT_THROW(LoadProgram(folder_), IoError);
+  Overwrite("new/main", "no program");
+  EXPECT_THROW(LoadProgram(folder_ / "new" / "main"), DataLoss);
+}
+
+TEST_F(ModelFilesTest, KeepsWhatPersistsInFilesOfItsOwnOrInOne) {
+  for (const char* parameters : {"", "all"}) {
+    SavePersistables(net_.main(), scope_, folder_ / "state", parameters);
+    Scope other;
+    LoadPersistables(net_.main(), &other, folder_ / "state", parameters);
+    EXPECT_EQ(Values(other), Values(scope_));
+    EXPECT_EQ(Files().size(), *parameters == '\0' ? 5u : 1u);  // parameters, velocities and the rate
+    fs::remove_all(folder_ / "state");
+  }
+}
+
+TEST_F(ModelFilesTest, LoadsIntoTheScopeThatHasTheVariable) {
+  SavePersistables(net_.main(), scope_, folder_);
+  const auto before = Values(scope_);
+  scope_.GetVar("rate").GetMutable<LoDTensor>()->mutable_data<float>()[0] = 7;
+  Scope inner(&scope_);
+  LoadPersistables(net_.main(), &inner, folder_);
+  EXPECT_EQ(Values(scope_), before);
+  EXPECT_TRUE(inner.LocalVarNames().empty());
+}
+
+TEST_F(ModelFilesTest, SavesAllOrNothing) {
+  SavePersistables(net_.main(), scope_, folder_);
+  const auto before = Values(scope_);
+  scope_.GetVar("rate").GetMutable<LoDTensor>()->mutable_data<float>()[0] = 7;
+  net_.Constant("unset", {1}, 0);
+  EXPECT_THROW(SavePersistables(net_.main(), scope_, folder_), NotFound);
+  Classifier fresh;
+  Scope other;
+  LoadPersistables(fresh.main(), &other, folder_);
+  EXPECT_EQ(Values(other), before);
+}
+
+TEST_F(ModelFilesTest, LoadsAllOrNothing) {
+  SavePersistables(net_.main(), scope_, folder_);
+  const auto before = Values(scope_);
+  scope_.GetVar("rate").GetMutable<LoDTensor>()->mutable_data<float>()[0] = 7;
+  const auto changed = Values(scope_);
+  ASSERT_NE(changed, before);
+
+  Classifier wider;
+  wider.main().block(0).MutableVar("rate").tensor.dims = {2};
+  EXPECT_THROW(LoadPersistables(wider.main(), &scope_, folder_), InvalidArgument);
+  wider.main().block(0).MutableVar("rate").tensor = {.dims = {1}, .dtype = DataType::kInt64};
+  EXPECT_THROW(LoadPersistables(wider.main(), &scope_, folder_), TypeMismatch);
+  wider.Constant("unset", {1}, 0);
+  EXPECT_THROW(LoadPersistables(wider.main(), &scope_, folder_), IoError);
+  Overwrite("rate", kMarker);
+  EXPECT_THROW(LoadPersistables(net_.main(), &scope_, folder_), DataLoss);
+  EXPECT_EQ(Values(scope_), changed);
+}
+
+TEST_F(ModelFilesTest, SavesOfATrainingProgramWhatInferenceNeeds) {
+  for (const ModelFiles& files : {ModelFiles{}, ModelFiles{.program = "program", .parameters = "parameters"}}) {
+    SaveInferenceModel(net_.main(), {"x"}, {net_.probabilities}, scope_, folder_ / "model", files);
+    EXPECT_EQ(Files().size(), files.parameters.empty() ? 3u : 2u);
+    Scope scope;
+    const InferenceModel model = LoadInferenceModel(folder_ / "model", &scope, files);
+    EXPECT_EQ(model.feeds, std::vector<std::string>{"x"});
+    EXPECT_EQ(model.fetches, std::vector<std::string>{net_.probabilities});
+    EXPECT_EQ(scope.LocalVarNames().size(), 2u);
+    std::vector<std::string> types;
+    for (const auto& op : model.program->block(0).ops()) types.push_back(op->type);
+    EXPECT_EQ(types, (std::vector<std::string>{"feed", "mul", "elementwise_add", "dropout", "softmax", "fetch"}));
+    // Without dropout, so twice the same, and what the weights of the training say.
+    const auto first = Infer(model, &scope);
+    EXPECT_EQ(first.size(), 6u);
+    EXPECT_EQ(Infer(model, &scope), first);
+    EXPECT_EQ(Infer(model, &scope_), first);
+    fs::remove_all(folder_ / "model");
+  }
+}
+
+TEST_F(ModelFilesTest, FeedsAndFetchesAreInTheOrderGiven) {
+  net_.Data("shift", {-1, 3});
+  const std::string sum = net_.Add("elementwise_add", {{"X", net_.probabilities}, {"Y", "shift"}}, {"Out"});
+  SaveInferenceModel(net_.main(), {"shift", "x"}, {sum, net_.probabilities}, scope_, folder_);
+  const InferenceModel model = LoadInferenceModel(folder_, &scope_);
+  EXPECT_EQ(model.feeds, (std::vector<std::string>{"shift", "x"}));
+  EXPECT_EQ(model.fetches, (std::vector<std::string>{sum, net_.probabilities}));
+}
+
+TEST_F(ModelFilesTest, RefusesWhatIsNoModel) {
+  EXPECT_THROW(SaveInferenceModel(net_.main(), {"x"}, {}, scope_, folder_), InvalidArgument);
+  EXPECT_THROW(SaveInferenceModel(net_.main(), {"x"}, {"nowhere"}, scope_, folder_), NotFound);
+  EXPECT_THROW(SaveInferenceModel(net_.main(), {"nowhere"}, {net_.probabilities}, scope_, folder_), NotFound);
+  EXPECT_THROW(SaveInferenceModel(net_.main(), {"x"}, {net_.probabilities}, scope_, folder_, {"one", "one"}),
+               InvalidArgument);
+  EXPECT_THROW(LoadInferenceModel(folder_, &scope_), IoError);
+  SaveProgram(net_.main(), folder_ / "__model__");
+  EXPECT_THROW(LoadInferenceModel(folder_, &scope_), DataLoss);
+  EXPECT_EQ(Files().size(), 1u);
+}
+
+TEST_F(ModelFilesTest, RefusesAModelThatNeedsAReader) {
+  ProgramDesc program;
+  VarDesc& reader = program.block(0).Var("reader");
+  reader.kind = VarKind::kReader;
+  reader.persistable = true;
+  reader.reader = {{.dims = {-1, 2}}};
+  program.block(0).Append("read", {{"Reader", {"reader"}}}, {{"Out", {"x"}}});
+  program.block(0).Append("relu", {{"X", {"x"}}}, {{"Out", {"y"}}});
+  EXPECT_THROW(SaveInferenceModel(program, {}, {"y"}, scope_, folder_), InvalidArgument);
+  SaveInferenceModel(program, {"x"}, {"y"}, scope_, folder_);
+  EXPECT_EQ(Infer(LoadInferenceModel(folder_, &scope_), &scope_), (std::vector<float>{0, 0, 0.5f, 1.5f}));
+}
+
+TEST(VariableFileName, StaysInTheFolderAndIsSeen) {
+  EXPECT_EQ(VariableFileName("fc_0.w_0"), "fc_0.w_0");
+  EXPECT_EQ(VariableFileName("encoder/fc_0.w_0"), "encoder/fc_0.w_0");
+  EXPECT_EQ(VariableFileName("w@GRAD é"), "w@GRAD é");
+  EXPECT_EQ(VariableFileName(".hidden"), "%2Ehidden");
+  EXPECT_EQ(VariableFileName("../é"), "%2E%2E%2F%C3%A9");
+  EXPECT_EQ(VariableFileName("/a~-_"), "%2Fa~-_");
+  EXPECT_EQ(VariableFileName("a//b"), "a%2F%2Fb");
+  EXPECT_EQ(VariableFileName("a/"), "a%2F");
+  EXPECT_EQ(VariableFileName(std::string("a\0b", 3)), "a%00b");
+}
+
+}  // namespace
+}  // namespace headrace
