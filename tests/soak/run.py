@@ -366,8 +366,8 @@ def _through_checkpoint(before: DataLoader, after: DataLoader) -> None:
 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of no process group
-        checkpoint.save({"loader": before}, checkpoint_id=folder, no_dist=True)
-        checkpoint.load({"loader": after}, checkpoint_id=folder, no_dist=True)
+        checkpoint.save({"loader": before}, checkpoint_id=folder)
+        checkpoint.load({"loader": after}, checkpoint_id=folder)
 
 
 def _ask_in_child(iterator: Any) -> None:

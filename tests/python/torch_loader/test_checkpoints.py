@@ -126,13 +126,13 @@ def rows(batch: Any) -> Any:
 def save(loader: DataLoader, folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of no process group
-        checkpoint.save({"loader": loader}, checkpoint_id=folder, no_dist=True)
+        checkpoint.save({"loader": loader}, checkpoint_id=folder)
 
 
 def load(loader: DataLoader, folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        checkpoint.load({"loader": loader}, checkpoint_id=folder, no_dist=True)
+        checkpoint.load({"loader": loader}, checkpoint_id=folder)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
