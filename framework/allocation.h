@@ -1,7 +1,7 @@
-// A piece of memory with an owner: heap memory, a slot of the shared-memory arena, or memory of somebody else (a NumPy
+// A piece of memory with an owner: heap memory, a slot of the shared-memory arena, or foreign memory (a NumPy
 // array, say).
 //
-// Thread-safety: immutable after construction; the memory itself is guarded by whoever shares it.
+// Thread-safety: immutable after construction; the memory itself is guarded by its owners.
 // Lifetime: held by std::shared_ptr; the last holder's release runs the deleter, on the thread that drops it.
 #pragma once
 
@@ -19,7 +19,7 @@ class HEADRACE_API Allocation {
   // Alignment in bytes of heap memory: a cache line, and the widest vector register.
   static constexpr size_t kAlignment = MemoryPool::kAlignment;
 
-  // Called once with the memory when the last holder lets go. Must not throw.
+  // Called once with the memory when the last holder releases it. Must not throw.
   using Deleter = std::function<void(void*)>;
 
   // `size` bytes of uninitialised heap memory, during a run from its MemoryPool. Throws ResourceExhausted with the

@@ -16,7 +16,7 @@ namespace headrace {
 // once. Only what lies between the loss and the wanted parameters is differentiated; variables with stop_gradient and
 // those in `no_grad` are not passed. Operators with blocks (while, conditional_block) are made to keep their steps, and
 // get a new block each for their gradient; where a value is overwritten that a gradient needs, `assign` operators are
-// inserted that save it. What is appended has kRoleBackward (op_role.h). Operators with kRoleOptimize are passed over:
+// inserted that save it. Appended operators have kRoleBackward (op_role.h). Operators with kRoleOptimize are skipped:
 // behind them, gradients are those of the parameters as they have become, as in Fluid.
 //
 // `parameters`: names to differentiate by, any floating-point variables of the root block; empty: every trainable

@@ -44,14 +44,14 @@ class HEADRACE_API BlockDesc {
 
   // Adds a checked operator: its type must be registered, its slots and attributes must be those that it declares
   // (missing attributes get their defaults), its variables must exist; then shapes and dtypes of its outputs are
-  // inferred. Throws naming the operator and what is wrong, leaving the block as it was.
+  // inferred. Throws an error that names the operator and the problem, leaving the block unchanged.
   const OpDesc& AppendOp(OpDesc op);
   const OpDesc& InsertOp(size_t position, OpDesc op);
   // AppendOp after declaring the outputs that neither this block nor an ancestor declares.
   const OpDesc& Append(std::string type, VarNameMap inputs, VarNameMap outputs, AttributeMap attrs = {});
   void RemoveOps(size_t begin, size_t end);
   const std::vector<std::unique_ptr<const OpDesc>>& ops() const { return ops_; }
-  // An operator, to change it. Counts as a change of the program; what is written is checked when the program is
+  // An operator, to change it. Counts as a change of the program; the new contents are checked when the program is
   // prepared. Throws OutOfRange.
   OpDesc& MutableOp(size_t position);
 

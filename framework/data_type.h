@@ -43,8 +43,8 @@ HEADRACE_API std::string_view DataTypeName(DataType type);
 // Inverse of DataTypeName. Throws InvalidArgument for an unknown name.
 HEADRACE_API DataType DataTypeFromName(std::string_view name);
 
-// Whether what a program declares as `declared` may be given as `given`: if it is the same, or given as integers, which
-// operators take or refuse as they are. Floating-point numbers of another width are a mistake.
+// Whether a variable declared as `declared` may be given as `given`: if they are the same, or it is given as integers,
+// which operators take or refuse as they are. Floating-point numbers of another width are a mistake.
 HEADRACE_API bool MayBeGivenAs(DataType declared, DataType given);
 
 // Whether `value` is one of the enumerators.

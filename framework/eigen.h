@@ -2,9 +2,9 @@
 //
 //   MutableEigenArray<T>(ctx.Output("Out")) = EigenArray<T>(ctx.Input("X")).square();
 //
-// What they return is valid as long as the tensor's memory. A mutable one gives the tensor memory for its shape, as
-// Tensor::mutable_data does. Throws what Tensor::data and mutable_data throw. Who includes this header needs Eigen 3.4
-// (find_package(Eigen3 3.4 NO_MODULE), Eigen3::Eigen); the rest of Headrace does not.
+// The results are valid as long as the tensor's memory. A mutable one gives the tensor memory for its shape, as
+// Tensor::mutable_data does. Throws the errors of Tensor::data and mutable_data. Code that includes this header needs
+// Eigen 3.4 (find_package(Eigen3 3.4 NO_MODULE), Eigen3::Eigen); the rest of Headrace does not.
 #pragma once
 
 #include <Eigen/Core>

@@ -1,6 +1,6 @@
 // The exception family of Headrace. Every error that the library reports is an `Error`; its subclass says what kind it
 // is, and its fields say where it happened. The Python bindings translate each subclass into the built-in exception
-// named beside it.
+// named next to it.
 //
 //   Throw<InvalidArgument>("capacity must be positive, got ", capacity);
 //   HR_ENFORCE(rank == 2, InvalidArgument, "expected a matrix, got rank ", rank);

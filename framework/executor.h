@@ -34,8 +34,8 @@ class HEADRACE_API PreparedProgram {
   PreparedProgram(const PreparedProgram&) = delete;
   PreparedProgram& operator=(const PreparedProgram&) = delete;
 
-  // What runs fetch from now on, in this order, in place of what was given before. What has been fetched once has
-  // memory of its own in all runs; so a name that is new here has the next run find places for the temporaries anew.
+  // The names that runs fetch from now on, in this order, instead of the previous ones. A variable that has been
+  // fetched once has its own memory in all runs; so a new name makes the next run plan the temporaries again.
   // Throws as Executor::Prepare does for a fetch, leaving all as it was; FailedPrecondition if a thread runs it.
   void SetFetches(const std::vector<std::string>& fetches);
 
@@ -72,15 +72,15 @@ class HEADRACE_API Executor {
 
   // Runs once. Persistable variables, readers and raw variables (queues) are found or created in `scope`, all others in
   // a scope of the prepared program. `feeds` are put into the variables they name before the first operator, sharing
-  // their memory, and taken out after the last (what is fed to a persistable variable is copied and stays); a feed that
+  // their memory, and taken out after the last (feeds of persistable variables are copied and stay); a feed that
   // contradicts the declared shape, dtype or LoD depth is an InvalidArgument or TypeMismatch naming the variable, one
   // that is not declared a NotFound. `fetched`, if given, is emptied first and receives the fetches in order; the
-  // tensors are the caller's: the next run does not write into them, and nobody else holds their memory (what persists,
-  // what was fed or lies in memory from elsewhere, and what other tensors have a part in are copied). Operators that
+  // tensors belong to the caller: the next run does not write into them, and their memory has no other owner (values
+  // that persist, were fed, lie in foreign memory, or share memory with other tensors are copied). Operators that
   // take data from readers run before all others that they do not depend on, so that EndOfData leaves every persistable
-  // variable untouched. Throws what the operators throw, with operator and variable as context; FailedPrecondition if
-  // another thread runs `prepared`; between operators, what the thread's ScopedWaitHook throws. It can be run again
-  // after any error.
+  // variable untouched. Throws the exceptions of operators, with operator and variable as context; FailedPrecondition
+  // if another thread runs `prepared`; between operators, the exceptions of the thread's ScopedWaitHook. It can be run
+  // again after any error.
   void Run(PreparedProgram& prepared, Scope* scope, const std::map<std::string, LoDTensor>& feeds = {},
            std::vector<LoDTensor>* fetched = nullptr) const;
 

@@ -1,5 +1,5 @@
-// Marks what libheadrace.so exports. Everything else, Protocol Buffers included, stays hidden, so that the library can
-// be loaded beside others that carry one of their own.
+// Marks the exports of libheadrace.so. Everything else, including Protocol Buffers, stays hidden, so that the library
+// can be loaded together with others that contain their own copy.
 #pragma once
 
 #define HEADRACE_API __attribute__((visibility("default")))

@@ -1,17 +1,17 @@
-// Files that are replaced as a whole, or not at all: whoever opens one finds what was there before or all that has been
+// Files that are replaced as a whole, or not at all: a reader finds the old contents or all that has been
 // written, also after a crash and after the power has failed.
 //
 //   FileReplacement file(path);
 //   file.Write(data, bytes);
 //   file.Commit();
 //
-// What is written goes to an unfinished file in the same folder, ".<name>.unfinished", which Commit brings to the disk
-// and renames; then it brings the folder to the disk. An unfinished file is locked by whoever writes it: others that
-// write the same file at the same time take further names, and the last Commit wins. What a process that died has left
-// is written over by the next one.
+// Writes go to an unfinished file in the same folder, ".<name>.unfinished", which Commit brings to the disk
+// and renames; then it brings the folder to the disk. An unfinished file is locked by its writer: others that
+// write the same file at the same time take further names, and the last Commit wins. A file that a dead process has
+// left is written over by the next one.
 //
 // A FileSetReplacement replaces several files of a folder together. When all are on the disk, it notes down in the file
-// ".unfinished-set" what is to be renamed, and removes that once it is done; if it dies in between, the next one that
+// ".unfinished-set" the renames, and removes that file once they are done; if it dies in between, the next one that
 // opens the folder by a FileSetLock or a FileSetReplacement does the rest. Those take turns by a lock on the folder
 // (flock(2), where the file system has it), so that a reader never finds files of two sets.
 //
@@ -37,7 +37,7 @@ class HEADRACE_API FileReplacement {
  public:
   // Makes the folders of `path` as they are needed. Throws IoError, also if there is something that is not a file.
   explicit FileReplacement(std::filesystem::path path);
-  // Without Commit, leaves what was there before.
+  // Without Commit, leaves the old contents.
   ~FileReplacement();
   FileReplacement(const FileReplacement&) = delete;
   FileReplacement& operator=(const FileReplacement&) = delete;
@@ -61,7 +61,7 @@ class HEADRACE_API FileReplacement {
   int fd_ = -1;
 };
 
-// Keeps the files of a folder as they are while it lives: nobody commits a set there. If a set has been left half
+// Keeps the files of a folder unchanged while it lives: no set is committed there. If a set has been left half
 // renamed, it completes that first. Throws IoError if it cannot. A folder that does not exist is not locked.
 class HEADRACE_API FileSetLock {
  public:
@@ -82,7 +82,7 @@ class HEADRACE_API FileSetLock {
 
 class HEADRACE_API FileSetReplacement {
  public:
-  // Makes the folder, and waits until nobody else is at work on a set there. Throws IoError.
+  // Creates the folder, and waits until no other process works on a set there. Throws IoError.
   explicit FileSetReplacement(std::filesystem::path folder);
 
   // One more file, by its path within the folder. Throws InvalidArgument if that leads out of it, IoError as

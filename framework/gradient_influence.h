@@ -32,8 +32,9 @@ bool CarriesGradient(const BlockDesc& block, const Names& no_grad, const std::st
 // The block that an operator runs, if it is one that is differentiated by its block.
 const BlockDesc* InnerBlock(const BlockDesc& block, const OpDesc& op);
 
-// What an operator reads and writes of `block` and those around it. What it writes counts as read where something of it
-// stays: the other places of an array, and all that a loop without steps or a condition that does not hold leaves.
+// The variables of `block` and those around it that an operator reads and writes. A written variable counts as read if
+// part of it stays: the other places of an array, and all that a loop without steps or a condition that does not hold
+// leaves.
 struct Access {
   Access(const BlockDesc& block, const OpDesc& op);
 
@@ -41,7 +42,7 @@ struct Access {
   std::vector<std::string> writes;
 };
 
-// What is known of the blocks within blocks, by their index. All of it stays true.
+// The known data of the blocks within blocks, by their index. All of it stays true.
 struct Findings {
   std::map<int32_t, Names> influenced;  // variables that depend on a parameter
   std::map<int32_t, Names> given;       // those that a step is given a gradient of

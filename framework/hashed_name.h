@@ -12,7 +12,7 @@
 
 namespace headrace {
 
-// A name with its hash, which is a constant where the name is a literal. What kernels ask for, step after step, is
+// A name with its hash, which is a constant if the name is a literal. Look-ups of kernels, step after step, are
 // found by comparing hashes; OpRegistry::Register refuses an operator two of whose names share one. Refers to the text
 // that it was made from. Small enough to be passed in registers.
 class HashedName {

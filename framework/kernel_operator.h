@@ -25,7 +25,8 @@ class KernelOperator : public OperatorBase {
  private:
   class RuntimeContext;
 
-  // What the shapes of the results depend on, as it was. What is not a tensor is never as it was.
+  // The previous state of the inputs that the shapes of the results depend on. Inputs that are no tensors count as
+  // changed.
   struct Input {
     const Variable* variable;
     DDim dims;
@@ -45,7 +46,7 @@ class KernelOperator : public OperatorBase {
     ExecutionContext context;
     std::vector<Variable*> in_place;  // both input and output
 
-    // What Infer found; a kernel only if it has come to its end.
+    // The result of Infer; a kernel only if it has completed.
     const KernelFn* kernel = nullptr;
     const KernelFn* last_kernel = nullptr;  // whether it has come to its end or not
     DataType last_type{};                   // that chose it

@@ -1,7 +1,7 @@
 // Where the temporaries of a block lie: those that are not needed at the same time share memory.
 //
 // A run finds out how large they are: each gives up its memory after the last operator that uses it, so that even the
-// first run needs little more than what is alive. Before the next run the plan gives each of them, and the scratch
+// first run needs little more than the live ones. Before the next run the plan gives each of them, and the scratch
 // memory of each operator, a place in one piece of memory, the largest first, each in the lowest gap that nothing of
 // the same time has. The places stay as they are until a temporary has outgrown its own; a run allocates nothing for
 // them.
@@ -9,9 +9,9 @@
 // An output that an operator may write in place of an input (OpInfo::in_place) takes over the memory of a temporary of
 // which that is the last use. Where only the shape of a temporary is read later, its elements are gone by then.
 //
-// What an operator shares with somebody else (puts into an array, say) stays that one's: before another temporary takes
-// over the memory of one, and after the last use of each, the plan checks that nobody else holds its memory, and
-// otherwise leaves it out from then on.
+// Memory that an operator shares with another owner (an array, for example) stays with that owner: before another
+// temporary takes over the memory of one, and after the last use of each, the plan checks that its memory has no other
+// owner, and otherwise leaves it out from then on.
 //
 // Thread-safety: none.
 #pragma once
@@ -29,7 +29,7 @@
 
 namespace headrace {
 
-// Whether no slot of the operator but input `slot` has the variable: what OpInfo::in_place takes for granted.
+// Whether no slot of the operator but input `slot` has the variable, as OpInfo::in_place assumes.
 HEADRACE_API bool IsOnlyIn(const OpDesc& op, const std::string& slot, const std::string& name);
 
 class MemoryPlan {
@@ -90,13 +90,13 @@ class MemoryPlan {
     size_t lent = 0;
     std::byte* place = nullptr;
   };
-  // What has to be done around an operator.
+  // The work around an operator.
   struct Step {
     Scratch scratch;
     std::vector<const Temporary*> heirs;  // results that take over memory
-    std::vector<Temporary*> ends;         // what it is the last to use
+    std::vector<Temporary*> ends;         // those that it is the last to use
   };
-  // What is to be laid out: a temporary or scratch memory.
+  // An item to lay out: a temporary or scratch memory.
   struct Piece {
     size_t first;
     size_t last;
@@ -122,7 +122,7 @@ class MemoryPlan {
   std::vector<Temporary> temporaries_;
   std::vector<Step> steps_;  // by operator
   std::shared_ptr<Allocation> memory_;
-  bool stale_ = true;  // the places do not fit what is known
+  bool stale_ = true;  // the places do not fit the known sizes
   bool complete_ = true;
 };
 

@@ -1,6 +1,6 @@
 // Memory that is used again from run to run.
 //
-// A prepared program has a pool. What is allocated on the program's thread during a run comes from it and, whenever and
+// A prepared program has a pool. Memory allocated on the program's thread during a run comes from it and, whenever and
 // wherever it is freed, goes back there, so that a warm run takes nothing from the heap: memory of tensors, scratch
 // memory of kernels, and containers with a PoolAllocator. Outside of runs memory comes from the heap.
 //
@@ -19,11 +19,11 @@ class HEADRACE_API MemoryPool {
  public:
   // Alignment of all memory, in bytes: a cache line, and the widest vector register.
   static constexpr size_t kAlignment = 64;
-  // `bytes`, and what it takes to the next multiple of it.
+  // `bytes`, rounded up to the next multiple of it.
   static constexpr size_t RoundedUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
   MemoryPool();
-  // What is still in use stays good, and goes to the heap when it is freed.
+  // Memory in use stays valid, and goes to the heap when it is freed.
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -33,14 +33,14 @@ class HEADRACE_API MemoryPool {
   // `memory` came from Allocate, on any thread.
   static void Free(void* memory) noexcept;
 
-  // Returns to the heap what is not in use.
+  // Returns unused memory to the heap.
   void Trim() noexcept;
 
   // Bytes taken from the heap and not returned, in use or not.
   size_t held() const;
 
-  // Memory that an operator needs until it returns, freed in the opposite order, on the same thread: from what has been
-  // lent to this thread, or else as by Allocate. `bytes` are those that it was allocated with.
+  // Memory that an operator needs until it returns, freed in the opposite order, on the same thread: from the memory
+  // that has been lent to this thread, or else as by Allocate. `bytes` are those that it was allocated with.
   static void* AllocateScratch(size_t bytes) noexcept;
   static void FreeScratch(void* memory, size_t bytes) noexcept;
   // Lends this thread `bytes` at `memory`, aligned to kAlignment, for scratch memory until the next call. None may be
@@ -52,11 +52,11 @@ class HEADRACE_API MemoryPool {
   // The pool that this thread uses; nullptr: none.
   static MemoryPool* Current() noexcept;
 
-  // What a thread has been lent.
+  // The memory that a thread has been lent.
   struct ScratchState {
     std::byte* begin = nullptr;
     std::byte* end = nullptr;
-    std::byte* top = nullptr;  // of what is in use
+    std::byte* top = nullptr;  // of the part in use
     size_t used = 0;           // wherever it is
     size_t most = 0;
   };
@@ -108,7 +108,7 @@ struct PoolAllocator {
   }
 };
 
-// For what a kernel or an operator needs during a run.
+// For memory that a kernel or an operator needs during a run.
 template <typename T>
 using PoolVector = std::vector<T, PoolAllocator<T>>;
 

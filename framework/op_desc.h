@@ -39,11 +39,11 @@ struct OpDesc {
     return *value;
   }
 
-  // Within a `catch (...)`: throws what this operator has thrown, with where it happened: the operator's type, and the
+  // Within a `catch (...)`: rethrows the operator's exception with its context: the operator's type, and the
   // variables in the slot that the message is about ("input X: …"); if it is about none, those of the first input.
   // Exceptions of the standard library (a plugin's, say) become Errors: std::bad_alloc and std::length_error
   // ResourceExhausted, std::out_of_range OutOfRange, std::invalid_argument and std::domain_error InvalidArgument,
-  // std::system_error IoError, others FailedPrecondition. What is no std::exception passes unchanged.
+  // std::system_error IoError, others FailedPrecondition. Exceptions that are no std::exception pass unchanged.
   [[noreturn]] HEADRACE_API void RethrowWithContext() const;
 
   // "conv2d(Input=[img], Filter=[conv_w]) → Output=[tmp_0]".

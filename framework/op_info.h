@@ -1,4 +1,4 @@
-// What an operator declares: its slots and attributes, how its shapes are inferred, how it runs, what its gradient is.
+// The declaration of an operator: its slots and attributes, shape inference, how it runs, and its gradient.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ using OperatorFactory = std::function<std::unique_ptr<OperatorBase>(OpDesc)>;
 // The operators that compute the gradients of `op`'s inputs from those of its outputs. Gradient variables are named
 // GradVarName(v).
 using GradientMaker = std::function<std::vector<OpDesc>(const OpDesc& op)>;
-// Makes of an operator of version `from`, an older one, what computes the same today: changes its slots and attributes,
-// which nothing has checked yet. May throw, best Unimplemented with what to do instead.
+// Rewrites an operator of the older version `from` so that it computes the same today: changes its slots and
+// attributes, which are not checked yet. May throw, best Unimplemented with an alternative.
 using OpUpgrade = std::function<void(OpDesc* op, int32_t from)>;
 
 // An output that may be the variable of an input: the kernel reads each element of the input before it writes that
@@ -67,7 +67,7 @@ struct BlockGradient {
   std::string scopes;  // output slot of the StepScopes
 };
 
-// The steps of an operator that runs a block, as what plans their gradient sees them. Backward.cc has it.
+// The steps of an operator that runs a block, for planning their gradient. Implemented in backward.cc.
 class DifferentiatedSteps {
  public:
   virtual ~DifferentiatedSteps() = default;
@@ -75,12 +75,12 @@ class DifferentiatedSteps {
   // of what it is after the operator.
   virtual bool IsInfluenced(const std::string& name) const = 0;
   virtual bool HasGradient(const std::string& name) const = 0;
-  // Plans anew how a step computes, from the gradients of what it leaves in `given`, those of what it finds. `own` are
+  // Plans again how a step computes, from the gradients of its results in `given`, those of its inputs. `own` are
   // variables of the block that depend on a parameter before its first operator. The following are of that plan.
   virtual void Plan(const std::set<std::string>& own, const std::set<std::string>& given) = 0;
   // Whether a variable of the block depends on a parameter, in any step.
   virtual bool IsInfluencedWithin(const std::string& name) const = 0;
-  // Whether a step makes the gradient of what the variable is before its first operator.
+  // Whether a step makes the gradient of the variable's value before its first operator.
   virtual bool Makes(const std::string& name) const = 0;
   // The variables of the blocks around this one of which that is true.
   virtual std::set<std::string> MadeOutside() const = 0;
@@ -100,7 +100,7 @@ struct StepsGradient {
   std::map<std::string, std::vector<std::string>> given;
   std::map<std::string, Made> made;  // and those whose gradients it makes
 };
-// Of an operator whose block has variables of its own for what goes in and out, so that BlockGradient does not fit.
+// Of an operator whose block has its own variables for inputs and outputs, so that BlockGradient does not fit.
 using StepsGradientMaker = std::function<StepsGradient(const OpDesc& op, DifferentiatedSteps& steps)>;
 
 struct OpInfo {
@@ -121,7 +121,7 @@ struct OpInfo {
   std::optional<BlockGradient> block_gradient;
   StepsGradientMaker steps_gradient;
   GradientMaker array_gradient;  // in place of `gradient`, if an output is an array
-  bool reads_data = false;       // takes the next batch from a reader: the executor runs it before what changes state
+  bool reads_data = false;       // takes the next batch from a reader: the executor runs it before others change state
 
   const SlotInfo* FindInput(std::string_view slot) const;
   const SlotInfo* FindOutput(std::string_view slot) const;

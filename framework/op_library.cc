@@ -110,11 +110,11 @@ std::string WhyNotThisAbi(const std::string& path) {
   const uint64_t library = comma == std::string::npos ? 0 : std::strtoull(other.c_str() + comma + 2, nullptr, 10);
   if (library != 0 && library != kStandardLibrary) {
     return StrCat("it was built with ", StandardLibraryName(library), ", and '", own.dli_fname, "' with ",
-                  StandardLibraryName(kStandardLibrary), "; build it anew with the latter");
+                  StandardLibraryName(kStandardLibrary), "; rebuild it with the latter");
   }
   return StrCat(
       "it was built with the headers of another version of headrace, or with options that change how types "
-      "are laid out, such as _GLIBCXX_DEBUG; build it anew with the headers of '",
+      "are laid out, such as _GLIBCXX_DEBUG; rebuild it with the headers of '",
       own.dli_fname, "' and without such options");
 }
 

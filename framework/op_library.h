@@ -9,7 +9,7 @@
 namespace headrace {
 
 // Opens the library at `path` and returns the operator types that it registered, sorted. Opening one again returns the
-// same. Throws IoError with the dynamic linker's message, or with what to build anew if the library was built with
+// same. Throws IoError with the dynamic linker's message, or with what to rebuild if the library was built with
 // other layouts of the types in the headers or with another standard library (op_library_abi.h); AlreadyExists if it
 // registers an operator that exists, or InvalidArgument if it registers nothing with this libheadrace, or a declaration
 // contradicts itself; then none of its operators stays registered, and opening it again throws the same. The library

@@ -1,7 +1,7 @@
-// What a library of operators and the libheadrace.so that loads it must agree on: where each member lies of the types
-// that the code of both deals with, and the standard library. HEADRACE_REGISTER_OP refers to a function whose name
-// holds a hash of all that. The compiler of each side computes it from the types as that side has them; so the dynamic
-// linker refuses a library that does not fit, before any of its code runs.
+// The ABI that a library of operators and the libheadrace.so that loads it must agree on: where each member lies of the
+// types that the code of both deals with, and the standard library. HEADRACE_REGISTER_OP refers to a function whose
+// name holds a hash of all that. The compiler of each side computes it from the types as that side has them; so the
+// dynamic linker refuses a library that does not fit, before any of its code runs.
 //
 // Whoever adds a member to one of the types, or takes one away, has to say so here: else this file does not compile.
 #pragma once
@@ -66,7 +66,7 @@ class LayoutHash {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
 
-// What is counted is the objects themselves, not what they hold.
+// The objects themselves are counted, not their contents.
 // NOLINTBEGIN(bugprone-sizeof-container,bugprone-sizeof-expression)
 template <typename Variant>
 struct AlternativeSizes;
@@ -111,7 +111,7 @@ struct AbiLayout {
     HEADRACE_ADD_LAYOUT(hash, ThreadPool::Block, function_, call_);
     HEADRACE_ADD_LAYOUT(hash, VarDesc, name, kind, tensor, reader, persistable, stop_gradient, is_parameter, attrs);
     HEADRACE_ADD_LAYOUT(hash, Variable, name_, holder_);
-    // What derived classes add.
+    // The data of derived classes.
     hash.Add(sizeof(Error)).Add(offsetof(Error, details_));
     hash.Add(sizeof(LoDTensor)).Add(offsetof(LoDTensor, lod_));
     hash.Add(sizeof(Attribute));

@@ -1,4 +1,4 @@
-// The registry of operators: what each declares, how its shapes are inferred, how it runs, what its gradient is.
+// The registry of operators: the declaration of each, shape inference, how it runs, and its gradient.
 //
 //   HEADRACE_REGISTER_OP(relu)
 //       .Comment("max(x, 0), element by element.")
@@ -141,7 +141,7 @@ class HEADRACE_API OpRegistrar {
   OpInfo info_;
 };
 
-// What HEADRACE_REGISTER_OP defines: it registers what the declaration that it is initialised with has gathered.
+// The object that HEADRACE_REGISTER_OP defines: it registers the declaration that it is initialised with.
 struct OpRegistration {
   OpRegistration(OpRegistrar&& declaration) {  // NOLINT(google-explicit-constructor): see the macro
     OpLibraryAbi<kOpLibraryLayout, kStandardLibrary>();
@@ -160,8 +160,8 @@ struct OpFamilyRegistration {
   }
 };
 
-// At namespace scope of a source file: what follows is the body of a function that registers operators, each with
-// OpRegistrar::Register. For a family of them that one function declares. `family` is an identifier.
+// At namespace scope of a source file: the following block is the body of a function that registers operators, each
+// with OpRegistrar::Register. For a family of them that one function declares. `family` is an identifier.
 //
 //   HEADRACE_REGISTER_OPS(pools) {
 //     RegisterPool("pool2d", 2);

@@ -1,5 +1,6 @@
-// What an operator is in a program for: its attribute "op_role", a sum of the numbers below, which are Fluid's. Every
-// operator has it, whatever it declares; it is stored with the program, and tells a test program what to leave out.
+// The role of an operator in a program: its attribute "op_role", a sum of the numbers below, which are Fluid's. Every
+// operator has it, even undeclared; it is stored with the program, and decides which operators a test program leaves
+// out.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace headrace {
 enum OpRole : int32_t {
   kRoleForward = 0,
   kRoleBackward = 1,
-  kRoleOptimize = 2,  // changes parameters, or what goes with them
+  kRoleOptimize = 2,  // changes parameters, or their state
   kRoleLRSched = 16,  // computes the learning rate
   kRoleLoss = 256,    // computes a loss, or fills in its gradient
   kRoleTraining = kRoleBackward | kRoleOptimize | kRoleLRSched,

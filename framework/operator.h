@@ -1,4 +1,4 @@
-// What runs: an operator made from an OpDesc.
+// A runnable operator, made from an OpDesc.
 //
 // Most operators are a kernel, a function of an ExecutionContext, registered per dtype (op_registry.h). An operator
 // that deals with scopes or with variables that are not tensors (readers, control flow) derives from OperatorBase.
@@ -30,7 +30,7 @@ namespace headrace {
 
 // Name of the gradient of a variable.
 inline std::string GradVarName(const std::string& name) { return name + "@GRAD"; }
-// Stands in a slot for a gradient that nobody needs.
+// Stands in a slot for a gradient that is not needed.
 inline constexpr std::string_view kEmptyVarName = "@EMPTY@";
 
 // The attributes of an operator, found by the hashes of their names. Refers to the OpDesc, which must not change.
@@ -60,7 +60,7 @@ class HEADRACE_API AttributeIndex {
   struct Entry {
     HashedName name;
     const Attribute* attr;
-    HashedName text;  // what it holds, if that is a string
+    HashedName text;  // its value, if that is a string
   };
 
   const Entry* FindEntry(HashedName name) const;
@@ -69,7 +69,7 @@ class HEADRACE_API AttributeIndex {
   std::vector<Entry> entries_;
 };
 
-// What a kernel sees: its variables, resolved, and its attributes.
+// The context of a kernel: its variables, resolved, and its attributes.
 class HEADRACE_API ExecutionContext {
  public:
   struct Slot {
@@ -102,7 +102,7 @@ class HEADRACE_API ExecutionContext {
   LoDTensor* OutputOrNull(HashedName slot, size_t i = 0) const;
 
   // Slots that take SelectedRows (see SlotFlags). The first is false, too, if the slot is empty; the others throw as
-  // Input and Output do; what an input holds has been checked.
+  // Input and Output do; the contents of an input have been checked.
   bool IsSelectedRows(HashedName slot, size_t i = 0) const;
   const SelectedRows& InputRows(HashedName slot, size_t i = 0) const;
   SelectedRows* OutputRows(HashedName slot, size_t i = 0) const;
@@ -111,8 +111,8 @@ class HEADRACE_API ExecutionContext {
   Variable* OutputVar(HashedName slot, size_t i = 0) const;  // nullptr if absent
   // Throws as Input does if the slot is empty.
   const Variable& InputVariable(HashedName slot, size_t i = 0) const { return PresentVar(inputs_, "input", slot, i); }
-  // What a variable holds that is no tensor: an array, a rank table. Throw as Input and Output do, and TypeMismatch if
-  // it holds something else.
+  // The contents of a variable that is no tensor: an array, a rank table. Throw as Input and Output do, and
+  // TypeMismatch if it holds something else.
   template <typename T>
   const T& InputAs(HashedName slot, size_t i = 0) const {
     return PresentVar(inputs_, "input", slot, i).Get<T>();
@@ -201,8 +201,8 @@ class HEADRACE_API OperatorBase {
   ScopeBindings<ExecutionContext> bindings_;
 };
 
-// What shape inference sees: the same function runs at compile time, over VarDescs with unknown (-1) dimensions, and
-// before each run of a kernel, over the tensors.
+// The context of shape inference: the same function runs at compile time, over VarDescs with unknown (-1) dimensions,
+// and before each run of a kernel, over the tensors.
 class HEADRACE_API InferShapeContext {
  public:
   virtual ~InferShapeContext();

@@ -1,9 +1,9 @@
 // An object that a forked child leaves alone.
 //
-// A fork copies the memory of all threads but only the thread that forks. What the others were using stays as it was in
-// that instant: mutexes locked, condition variables with waiters (for which their destructor would wait), a container
-// in the middle of a change, a std::thread that nobody can join. The child therefore must not even destroy it: it leaks
-// it, which costs a process that is about to exit or exec nothing.
+// A fork copies the memory of all threads but only the thread that forks. Objects that the others were using stay as
+// they were in that instant: mutexes locked, condition variables with waiters (for which their destructor would wait),
+// a container in the middle of a change, a std::thread that cannot be joined. The child therefore must not even destroy
+// it: it leaks it, which costs a process that is about to exit or exec nothing.
 #pragma once
 
 #include <unistd.h>

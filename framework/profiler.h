@@ -1,4 +1,4 @@
-// Records what operators and readers do when. Off, it costs an operator one relaxed load.
+// Records the activity of operators and readers over time. While off, it costs an operator one relaxed load.
 //
 //   Profiler::Start();
 //   executor.Run(*prepared, &scope);
@@ -31,7 +31,7 @@ struct ProfiledSpan {
 
 class HEADRACE_API Profiler {
  public:
-  // Forgets what has been recorded, and records from now on.
+  // Discards all records, and records from now on.
   static void Start();
   // Records no more. Returns the spans that have ended since Start, in the order of their ends: an operator comes after
   // those that it runs.

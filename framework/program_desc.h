@@ -1,6 +1,6 @@
 // A program as data: blocks of variables and operators. Built by Python or by C++, checked as it is built, serialised
 // to Protocol Buffers (framework.proto), run by an Executor. Protocol Buffers do not appear here, so that their version
-// is nobody's concern.
+// does not matter.
 //
 // Thread-safety: none; a program is built by one thread. A finished program may be read by any number of threads.
 #pragma once

@@ -1,4 +1,4 @@
-// A hierarchical name space of variables. A look-up that fails goes on in the parent.
+// A hierarchical name space of variables. A look-up that fails continues in the parent.
 //
 // Thread-safety: all methods may be called from any thread; they guard the names, not the values of the variables.
 // Lifetime: a scope owns its variables and its kids; pointers to variables stay valid until EraseVars, DropKids or the
@@ -60,7 +60,7 @@ class HEADRACE_API Scope {
 
   // Grows whenever a look-up through this scope may find something else than before, because a variable was created or
   // erased here or in an ancestor. Of two scopes that follow one another at one address, the later has the greater
-  // numbers; so a pointer kept beside its scope's address and this number is good as long as both are the same.
+  // numbers; so a pointer kept together with its scope's address and this number is valid as long as both are the same.
   uint64_t revision() const;
 
  private:

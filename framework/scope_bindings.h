@@ -1,4 +1,4 @@
-// What operators remember of the scopes they run on.
+// Data that operators keep about the scopes they run on.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace headrace {
 
-// Keeps a Binding, pointers to variables mostly, for each scope, and makes it anew when a look-up through the scope may
-// find something else. Remembers some scopes, so that the steps of a loop may have one each: they come in the same
+// Keeps a Binding, pointers to variables mostly, for each scope, and makes it again when a look-up through the scope
+// may find something else. Remembers some scopes, so that the steps of a loop may have one each: they come in the same
 // order every time.
 //
 // Thread-safety: none; it belongs to an operator, which one thread runs at a time.

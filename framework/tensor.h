@@ -45,7 +45,7 @@ class HEADRACE_API Tensor {
   }
 
   // The elements for writing, with memory for the current shape: the memory held now is reused if it is heap memory
-  // that nobody else shares and is large enough; otherwise new heap memory is allocated. The old contents are lost when
+  // that is not shared and is large enough; otherwise new heap memory is allocated. The old contents are lost when
   // the size grows.
   template <typename T>
   T* mutable_data() {
@@ -61,7 +61,7 @@ class HEADRACE_API Tensor {
   // Rows [begin, end) of the first dimension, sharing this memory. Throws OutOfRange.
   Tensor Slice(int64_t begin, int64_t end) const;
 
-  // Becomes a copy of the elements of `src` in memory that nobody else shares; `src` may be this tensor. Throws
+  // Becomes a copy of the elements of `src` in memory that is not shared; `src` may be this tensor. Throws
   // FailedPrecondition if `src` is uninitialised.
   void CopyFrom(const Tensor& src);
 

@@ -1,4 +1,4 @@
-// Tensors as bytes, in files and records. The format is Fluid's, so that either reads what the other has written:
+// Tensors as bytes, in files and records. The format is Fluid's, so that either can read the files of the other:
 // uint32 0 (version); uint64 number of LoD levels, and of each uint64 bytes and the offsets, uint64; uint32 0; int32
 // bytes of a TensorDesc (Protocol Buffers: 1 the dtype, 2 the dims) and the TensorDesc; the elements. Everything is
 // little-endian.
@@ -19,7 +19,7 @@
 
 namespace headrace {
 
-// Bytes that are read front to back. What is wrong with them is DataLoss, naming them.
+// Bytes that are read front to back. Errors in them are DataLoss, naming them.
 class HEADRACE_API ByteSource {
  public:
   // `name`: where they are from; `size`: how many there are.
@@ -31,7 +31,7 @@ class HEADRACE_API ByteSource {
   const std::string& name() const { return name_; }
   uint64_t left() const { return left_; }
 
-  // The next bytes. `what` they are is for the error if there are fewer.
+  // The next bytes. `what` names them in the error if there are fewer.
   void Read(void* to, uint64_t bytes, std::string_view what);
 
   template <typename T>
@@ -75,7 +75,7 @@ class HEADRACE_API FileSource : public ByteSource {
 // Everything that lies before the elements of `tensor`.
 HEADRACE_API std::string SerializedHeader(const LoDTensor& tensor);
 
-// The next tensor of `source`. What the bytes claim is checked before memory is allocated for it.
+// The next tensor of `source`. Sizes in the bytes are checked before memory is allocated.
 HEADRACE_API void ReadTensor(ByteSource* source, LoDTensor* tensor);
 
 // Appends a tensor that has data.

@@ -1,5 +1,5 @@
-// Annotations for Clang's thread-safety analysis, and a mutex that carries them. `make lint` has Clang check that what
-// a mutex guards is touched under it, and that what needs it held is called so; to GCC they mean nothing.
+// Annotations for Clang's thread-safety analysis, and a mutex that carries them. `make lint` has Clang check that data
+// guarded by a mutex is touched only under it, and that functions that need it held are called so; GCC ignores them.
 //
 //   Mutex mutex_;
 //   int count_ HR_GUARDED_BY(mutex_);
@@ -22,7 +22,7 @@
 #define HR_GUARDED_BY(mutex) HR_THREAD_ATTRIBUTE(guarded_by(mutex))
 #define HR_REQUIRES(...) HR_THREAD_ATTRIBUTE(requires_capability(__VA_ARGS__))
 #define HR_EXCLUDES(...) HR_THREAD_ATTRIBUTE(locks_excluded(__VA_ARGS__))
-// Where the analysis cannot follow; say why beside it.
+// Where the analysis cannot follow; say why next to it.
 #define HR_NO_THREAD_SAFETY_ANALYSIS HR_THREAD_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace headrace {

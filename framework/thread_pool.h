@@ -6,8 +6,8 @@
 //
 // A loop is cut into blocks of `grain` by its length alone, also where one thread runs all of them. Which thread runs a
 // block is left to chance. So a kernel gives the same bits for any number of threads if each block writes elements of
-// its own and computes them from what no block writes; one that sums over blocks keeps a sum for each, and adds these
-// up in their order.
+// its own and computes them from data that no block writes; one that sums over blocks keeps a sum for each, and adds
+// these up in their order.
 #pragma once
 
 #include <algorithm>
@@ -44,9 +44,9 @@ class HEADRACE_API ThreadPool {
 
   using Block = FunctionRef<void(int64_t begin, int64_t end)>;
 
-  // Runs the blocks of [0, count) and returns true, or does nothing and returns false if the pool is busy. Throws what
-  // the first block that throws does, once those before it and those that have begun are over; the others are left out.
-  // Throws ResourceExhausted if the threads cannot be started.
+  // Runs the blocks of [0, count) and returns true, or does nothing and returns false if the pool is busy. Throws the
+  // exception of the first block that throws, after all earlier and running blocks have finished; the others are
+  // skipped. Throws ResourceExhausted if the threads cannot be started.
   bool TryRun(int64_t count, int64_t grain, const Block& block);
 
  private:

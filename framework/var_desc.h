@@ -13,7 +13,7 @@
 
 namespace headrace {
 
-// What a variable holds; the values are those of VarType.Type in framework.proto.
+// The kind of a variable; the values are those of VarType.Type in framework.proto.
 enum class VarKind : int32_t {
   kLoDTensor = 7,
   kSelectedRows = 8,
@@ -39,15 +39,15 @@ struct VarDesc {
   std::string name;
   VarKind kind = VarKind::kLoDTensor;
   TensorSpec tensor;               // of a kLoDTensor, kLoDTensorArray or kSelectedRows
-  std::vector<TensorSpec> reader;  // of a kReader: what it yields, in order
+  std::vector<TensorSpec> reader;  // of a kReader: the tensors of a batch, in order
   bool persistable = false;        // lives in the executor's scope and survives a run
   bool stop_gradient = false;      // append_backward does not go past it
   bool is_parameter = false;       // trained by optimizers
-  // What else belongs to it, for whoever builds on it, and is stored with it: how a parameter is trained. Of these,
+  // Further properties that are stored with it, for code that builds on it: how a parameter is trained. Of these,
   // only "trainable", a bool, is known here.
   AttributeMap attrs;
 
-  // Whether it is a parameter that optimizers change unless they are told otherwise.
+  // Whether it is a parameter that optimizers change by default.
   HEADRACE_API bool IsTrainable() const;
 };
 

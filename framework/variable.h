@@ -1,7 +1,7 @@
 // A box for one value of any type, held by a Scope: LoDTensor, LoDTensorArray, ReaderHolder,
 // LoDTensorBlockingQueueHolder, …
 //
-// Thread-safety: none; the value's own type says what may be done concurrently.
+// Thread-safety: none; the value's own type defines the thread-safety of its operations.
 #pragma once
 
 #include <memory>

@@ -1,12 +1,12 @@
 // Lets a thread look up from a long wait. While a ScopedWaitHook exists, every blocking wait of a reader, and a program
-// between its operators and in its loops, on the same thread calls its function about every 50 ms and goes on unless it
-// throws. A language binding uses it to notice Ctrl-C while a queue is empty:
+// between its operators and in its loops, on the same thread calls its function about every 50 ms and continues unless
+// it throws. A language binding uses it to notice Ctrl-C while a queue is empty:
 //
 //   ScopedWaitHook hook([] { ThrowIfInterrupted(); });
 //   executor.Run(*prepared, &scope);
 //
 // The function is called without any lock of the library but with the reader occupied, so it must not use readers
-// itself. What it throws leaves the wait and whatever waited; nothing is taken from or added to a queue then.
+// itself. Its exceptions leave the wait and the waiting function; nothing is taken from or added to a queue then.
 //
 // Thread-safety: a hook belongs to the thread that created it. Hooks nest: the innermost one is called.
 #pragma once
@@ -33,7 +33,7 @@ class HEADRACE_API ScopedWaitHook {
   static const std::function<void()>* Current();
 
   // For a program at work: calls this thread's innermost hook if it has one whose loop_period is over.
-  // Throws what the hook throws.
+  // Throws the exceptions of the hook.
   static void CallIfDue();
 
  private:

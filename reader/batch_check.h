@@ -1,4 +1,4 @@
-// Checks a batch against what a queue or a reader declares.
+// Checks a batch against the declaration of a queue or a reader.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace headrace {
 
-// What every batch has to look like.
+// The required form of every batch.
 struct BatchContract {
   std::vector<TensorSpec> specs;   // one per tensor; -1 in dims fits anything
   bool dims_only = false;          // nothing is known but the dims
@@ -20,8 +20,8 @@ struct BatchContract {
 };
 
 // Throws InvalidArgument (count, shape, LoD, no memory) or TypeMismatch (dtype) unless `batch` fits. The message names
-// the batch by `number` (counted from 0), the variable by names[i] (its position if `names` is too short), what was
-// expected and what came.
+// the batch by `number` (counted from 0), the variable by names[i] (its position if `names` is too short), the
+// expected and the actual value.
 HEADRACE_API void CheckBatch(const BatchContract& contract, const std::vector<std::string>& names,
                              const LoDTensorArray& batch, uint64_t number);
 

@@ -1,4 +1,4 @@
-// Joins what another reader yields to larger batches.
+// Joins the batches of another reader to larger ones.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,10 @@
 namespace headrace {
 
 // Joins `batch_size` batches along their first dimension, LoD included. The last batch of a pass is smaller if the
-// number does not come out even, or left away. The elements are copied. An error below comes out at once; what was
-// gathered so far is kept and used if reading goes on. Batches that differ in dtype, LoD depth or the other dimensions
-// are an InvalidArgument or TypeMismatch that names the tensor, and are dropped. Thread-safety: that of ReaderBase.
+// number does not come out even, or left away. The elements are copied. An error below is raised immediately; elements
+// gathered so far are kept and used if reading continues. Batches that differ in dtype, LoD depth or the other
+// dimensions are an InvalidArgument or TypeMismatch that names the tensor, and are dropped. Thread-safety: that of
+// ReaderBase.
 class HEADRACE_API BatchReader : public DecoratedReader {
  public:
   // Throws InvalidArgument if `batch_size` is 0 or `below` yields scalars.

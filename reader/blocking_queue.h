@@ -1,9 +1,9 @@
 // A bounded first-in-first-out queue between threads. Its three ends can be told apart:
 //
-//   closed   The normal end. What was accepted is still delivered, then Receive returns kClosed, until ReOpen.
-//   failed   An error ended the pass. What was accepted before it is still delivered, in order; then Receive throws
+//   closed   The normal end. Accepted items are still delivered, then Receive returns kClosed, until ReOpen.
+//   failed   An error ended the pass. Items accepted before it are still delivered, in order; then Receive throws
 //            the error, every time, until ReOpen. The first error is kept, and wins over any Close.
-//   killed   The end for good. What is queued is dropped, Receive returns kKilled (or throws the error if there is
+//   killed   The permanent end. Queued items are dropped, Receive returns kKilled (or throws the error if there is
 //            one), ReOpen throws.
 //
 // The time between two ReOpens is an epoch. A producer asks for epoch() when it starts and passes it along: once the
@@ -115,7 +115,7 @@ class BlockingQueue {
     return true;
   }
 
-  // Drops what is queued and any error, opens the queue and begins an epoch, which it returns. Throws
+  // Drops queued items and any error, opens the queue and begins an epoch, which it returns. Throws
   // FailedPrecondition if killed.
   uint64_t ReOpen() {
     std::deque<T> dropped;

@@ -20,7 +20,7 @@ namespace headrace {
 // which wakes it wherever it waits (below, by shutting the reader below down; here, by closing the buffer) and joins
 // it. It takes part in a pass through the buffer's epoch of that pass alone, so a batch that it still holds when the
 // pass is cut short goes nowhere. Lifetime: its end is a Shutdown if a pass is going on, so that the reader below is
-// Stopped then: batches that were read ahead are lost, and whoever reads on has to start a new pass. A forked child,
+// Stopped then: batches that were read ahead are lost, and reading requires a new pass. A forked child,
 // where the thread does not exist, must not use the reader; it may drop it.
 class HEADRACE_API BufferedReader final : public DecoratedReader {
  public:
@@ -41,7 +41,7 @@ class HEADRACE_API BufferedReader final : public DecoratedReader {
   struct ReadAhead {
     // One batch less than is read ahead: the thread holds another one in its hand.
     BlockingQueue<LoDTensorArray> buffer{kReadAhead - 1};
-    std::thread thread;  // guarded by the read mutex; joinable: a pass has begun
+    std::thread thread;  // guarded by the read mutex; joinable: a pass has started
   };
   ProcessOwned<ReadAhead> ahead_;
 };

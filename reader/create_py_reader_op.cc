@@ -67,7 +67,7 @@ class CreatePyReaderOp : public OperatorBase {
 };
 
 HEADRACE_REGISTER_OP(create_py_reader)
-    .Comment("Creates the reader that yields what is pushed into a blocking queue. Nothing if it exists.")
+    .Comment("Creates the reader that yields the batches pushed into a blocking queue. Does nothing if it exists.")
     .Input("blocking_queue", "variable that holds a LoDTensorBlockingQueueHolder, initialised")
     .Output("Out", "reader variable")
     .With(DeclareContractAttrs)

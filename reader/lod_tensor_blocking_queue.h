@@ -9,7 +9,7 @@
 //     }
 //   });
 //
-// How it ends (closed, failed, killed) and what an epoch is: see blocking_queue.h.
+// For how it ends (closed, failed, killed) and epochs, see blocking_queue.h.
 #pragma once
 
 #include <chrono>
@@ -46,7 +46,7 @@ class HEADRACE_API LoDTensorBlockingQueue {
   static constexpr uint64_t kCurrentEpoch = BlockingQueue<LoDTensorArray>::kCurrentEpoch;
 
   // Blocks while the queue is full. True if the batch was taken; false only if the queue is closed, failed or killed,
-  // or `epoch` is over. A batch that does not fit what was declared is an InvalidArgument or TypeMismatch (see
+  // or `epoch` is over. A batch that does not fit the declaration is an InvalidArgument or TypeMismatch (see
   // CheckBatch); the queue is as before then.
   bool Push(const LoDTensorArray& batch, uint64_t epoch = kCurrentEpoch);
   // As above; `batch` is untouched unless it was taken. Send and PushFor also say why not (see BlockingQueue::Send).
@@ -63,10 +63,10 @@ class HEADRACE_API LoDTensorBlockingQueue {
   // False if `epoch` is over; then nothing happens.
   bool Close(uint64_t epoch = kCurrentEpoch) { return queue_->Close(epoch); }
   bool Fail(std::exception_ptr error, uint64_t epoch = kCurrentEpoch) { return queue_->Fail(std::move(error), epoch); }
-  // The consumer ends the pass; feeders that push later are told to stop, not that they are wrong.
+  // The consumer ends the pass; later pushes make feeders stop, without an error.
   void Interrupt() { queue_->Interrupt(); }
   void Kill() { queue_->Kill(); }
-  // Drops what is queued and begins an epoch, which it returns. Throws FailedPrecondition if killed.
+  // Drops queued batches and begins an epoch, which it returns. Throws FailedPrecondition if killed.
   uint64_t ReOpen() { return queue_->ReOpen(); }
 
   size_t Size() const { return queue_->Size(); }
@@ -77,7 +77,7 @@ class HEADRACE_API LoDTensorBlockingQueue {
   QueueStats stats() const { return queue_->stats(); }
 
   const std::string& name() const { return options_.name; }
-  // What every batch has to look like; dtypes and LoD depths mean nothing if dims_only.
+  // The required form of every batch; dtypes and LoD depths are ignored if dims_only.
   const BatchContract& contract() const { return contract_; }
 
  private:
@@ -91,7 +91,7 @@ class HEADRACE_API LoDTensorBlockingQueue {
   ProcessOwned<BlockingQueue<LoDTensorArray>> queue_;
 };
 
-// A queue to be: what a scope variable holds, since a queue cannot be made without knowing its capacity and dims.
+// A holder for a future queue, in a scope variable, since a queue cannot be created without its capacity and dims.
 // Thread-safety: any method from any thread.
 class HEADRACE_API LoDTensorBlockingQueueHolder {
  public:
@@ -100,7 +100,7 @@ class HEADRACE_API LoDTensorBlockingQueueHolder {
   // also dtypes and LoD depths.
   void InitOnce(size_t capacity, const std::vector<DDim>& dims, QueueOptions options = {});
   void InitOnce(size_t capacity, const std::vector<TensorSpec>& specs, QueueOptions options = {});
-  // As InitOnce, with what is to be checked of each tensor.
+  // As InitOnce, with the checks for each tensor.
   void Init(size_t capacity, BatchContract contract, QueueOptions options = {});
 
   bool initialized() const;

@@ -103,7 +103,8 @@ class OpenFilesOp : public OperatorBase {
 };
 
 HEADRACE_REGISTER_OP(open_files)
-    .Comment("Creates a reader of the batches in RecordIO files, several of them at once. Nothing if it exists.")
+    .Comment(
+        "Creates a reader of the batches in RecordIO files, several of them concurrently. Does nothing if it exists.")
     .Output("Out", "reader variable")
     .Attr<std::vector<std::string>>("file_names", "the files", {},
                                     [](const std::vector<std::string>& files) {
@@ -111,7 +112,7 @@ HEADRACE_REGISTER_OP(open_files)
                                                  "attribute 'file_names' of 'open_files': expected a file, got none");
                                     })
     .Attr<bool>("is_test", "whether one thread reads the files in their order", false)
-    .Attr<int32_t>("thread_num", "threads, as many files at once", 1)
+    .Attr<int32_t>("thread_num", "threads, each of which reads one file", 1)
     .Attr<int32_t>("buffer_size", "batches that are read ahead", 1)
     .With(DeclareContractAttrs)
     .InferShape([](InferShapeContext& context) {

@@ -9,15 +9,15 @@
 
 namespace headrace {
 
-// Shutdown closes the queue, Start reopens it: whoever feeds it asks for the queue's new epoch then. The end of the
+// Shutdown closes the queue, Start reopens it: feeders then get the queue's new epoch. The end of the
 // data is the queue closed and drained. ReadNext throws the error of a failed queue, and QueueClosed for a killed one.
 // Thread-safety: that of ReaderBase. Lifetime: shares the queue.
 class HEADRACE_API PyReader : public ReaderBase {
  public:
-  // A queue that was declared by its dims alone says nothing of dtypes, so `contract` says what batches look like.
+  // A queue that was declared by its dims alone has no dtypes, so `contract` gives the form of batches.
   // Throws InvalidArgument if there is no queue.
   PyReader(std::shared_ptr<LoDTensorBlockingQueue> queue, BatchContract contract);
-  // Batches look like what the queue declares.
+  // Batches have the form that the queue declares.
   explicit PyReader(const std::shared_ptr<LoDTensorBlockingQueue>& queue);
 
   const std::shared_ptr<LoDTensorBlockingQueue>& queue() const { return queue_; }

@@ -48,7 +48,7 @@ class ReadOp : public OperatorBase {
 
 HEADRACE_REGISTER_OP(read)
     .Comment(
-        "Takes the next batch from a reader and checks it against what the reader declares. A batch that does not fit "
+        "Takes the next batch from a reader and checks it against the reader's declaration. A batch that does not fit "
         "is an error "
         "that takes this batch alone. The variables are empty while it waits and after an error.")
     .Input("Reader", "reader variable")

@@ -49,13 +49,13 @@ class HEADRACE_API ReaderBase {
 
   // Blocks until there is a batch, which is the caller's from then on: nothing will be written into it by this side. An
   // empty `*out` is the end of the data. `*number`, if given, is how many batches the pass has yielded before this one.
-  // Throws FailedPrecondition if the reader is Stopped, and what the source of the data failed with.
+  // Throws FailedPrecondition if the reader is Stopped, and the error of the source of the data.
   void ReadNext(LoDTensorArray* out, uint64_t* number = nullptr);
   // As ReadNext, but a reader that is Stopped has no data (false) rather than throwing.
   bool ReadIfRunning(LoDTensorArray* out, uint64_t* number = nullptr);
 
-  // Ends the pass of this reader and of those below it; wakes whoever waits for data, who then gets none. Nothing if
-  // Stopped.
+  // Ends the pass of this reader and of those below it; wakes callers that wait for data, which then get none. Does
+  // nothing if Stopped.
   void Shutdown();
   // Begins a pass of this reader and of those below it. Nothing if Running.
   void Start();
@@ -66,7 +66,7 @@ class HEADRACE_API ReaderBase {
   bool Rewind();
 
   State state() const { return state_.load(); }
-  // What each batch looks like.
+  // The form of each batch.
   const std::vector<TensorSpec>& specs() const { return contract_.specs; }
   const BatchContract& contract() const { return contract_; }
   ReaderStats stats() const;
@@ -90,9 +90,9 @@ class HEADRACE_API ReaderBase {
   // Makes a ReadNextImpl that waits return soon, empty-handed; one that comes later must not wait either. Under the
   // chain's mutex only.
   virtual void Interrupt() {}
-  // Drops what has been read ahead. Under both mutexes, after Interrupt; nobody reads.
+  // Drops batches that were read ahead. Under both mutexes, after Interrupt; no thread reads.
   virtual void Stop() HR_REQUIRES(read_mutex_) {}
-  // Under both mutexes; nobody reads. What it throws leaves the reader Stopped.
+  // Under both mutexes; no thread reads. An exception leaves the reader Stopped.
   virtual void Restart() HR_REQUIRES(read_mutex_) {}
   // Under the read mutex. Must not block.
   virtual bool RewindImpl() HR_REQUIRES(read_mutex_) { return false; }
@@ -129,7 +129,7 @@ class HEADRACE_API DecoratedReader : public ReaderBase {
   ReaderBase* underlying() const override { return below_.get(); }
 
  protected:
-  // `contract` is that of `below` unless the reader changes what batches look like.
+  // `contract` is that of `below` unless the reader changes the form of batches.
   explicit DecoratedReader(const std::shared_ptr<ReaderBase>& below) : DecoratedReader(below, below->contract()) {}
   DecoratedReader(const std::shared_ptr<ReaderBase>& below, BatchContract contract);
 
@@ -146,7 +146,7 @@ class HEADRACE_API DecoratedReader : public ReaderBase {
   const std::shared_ptr<ReaderBase> below_;
 };
 
-// What the scope variable of a reader holds. Thread-safety: any method from any thread.
+// The contents of a reader's scope variable. Thread-safety: any method from any thread.
 class HEADRACE_API ReaderHolder {
  public:
   // Puts a reader in, in place of the one before, if any.

@@ -1,4 +1,4 @@
-// Whether what an operator declares of its memory holds, InPlace and kShapeOnly: the plan of a program relies on it.
+// Tests the declarations of an operator about its memory, InPlace and kShapeOnly: the plan of a program relies on them.
 #pragma once
 
 #include <algorithm>
@@ -177,8 +177,9 @@ class Trials {
 
 // Runs `op`, whose inputs `fill` puts into a scope, once for each output that it declares to write in place of an
 // input, in the memory of that, and once for each input of which it declares to read only the shape, without elements.
-// Returns what differs from a run in which each variable has memory of its own, a line for each run; nothing for
-// operators that are no kernels or give other results each time. Throws what the operator throws on memory of its own.
+// Returns the differences from a run in which each variable has its own memory, a line for each run; nothing for
+// operators that are no kernels or give other results each time. Throws the exceptions of the operator on its own
+// memory.
 inline std::vector<std::string> BrokenMemoryDeclarations(const OpDesc& op, std::function<void(Scope*)> fill) {
   return memory_declarations_internal::Trials(op, std::move(fill)).Faults();
 }

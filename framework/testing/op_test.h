@@ -105,8 +105,8 @@ class OpTest {
 
   // Compares the derivatives of the operator's gradient with central differences, in double: those of a random linear
   // combination of the output slots `outs`, by each element of the input slots `ins`. Compares those in float32 with
-  // those in double, and what is inferred for the gradient at compile time, from known and from unknown (-1) dims, with
-  // what it gives. What the gradient declares of its memory is checked as in Run.
+  // those in double, and the shapes inferred for the gradient at compile time, from known and from unknown (-1) dims,
+  // with the actual ones. The declarations of the gradient about its memory are checked as in Run.
   void CheckGradient(const std::vector<std::string>& ins, const std::vector<std::string>& outs,
                      double tolerance = 1e-7);
 
@@ -166,7 +166,7 @@ void ExpectInferThrows(const OpTest& test, const std::string& out, const Parts&.
   ExpectThrows<ErrorType>([&] { test.InferredDims(out); }, {parts...});
 }
 
-// ---- What follows is how it works. ----
+// ---- Implementation ----
 
 namespace op_test_internal {
 
@@ -227,7 +227,8 @@ inline LoDTensor ToFloat32(const LoDTensor& tensor) {
   return narrow;
 }
 
-// Checks that what is declared of the outputs of `op` is what `scope` has. Those that are not tensors are left out.
+// Checks that the declarations of the outputs of `op` match the variables in `scope`. Those that are not tensors are
+// skipped.
 inline void CheckDeclared(const BlockDesc& block, const OpDesc& op, const Scope& scope) {
   for (const std::string& name : op.OutputNames()) {
     if (name == kEmptyVarName || !scope.GetVar(name).IsType<LoDTensor>()) {
@@ -244,7 +245,7 @@ inline void CheckDeclared(const BlockDesc& block, const OpDesc& op, const Scope&
   }
 }
 
-// Declares the variables of `op` that are not declared yet, those of outputs that nobody needs apart, and appends it.
+// Declares the variables of `op` that are not declared yet, except outputs that are not needed, and appends it.
 inline void Append(BlockDesc* block, const OpDesc& op) {
   for (const std::string& name : op.OutputNames()) {
     if (name != kEmptyVarName) {

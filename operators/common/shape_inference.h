@@ -1,8 +1,8 @@
 // Shape inference: checks of inputs and attributes, and the dims and dtypes of results.
 //
 // The checks work at compile time, where a dimension may be -1 (unknown) and then fits anything, and at run time. They
-// throw InvalidArgument (shapes) or TypeMismatch (dtypes) with the slot, what was expected and what came; the framework
-// adds the operator.
+// throw InvalidArgument (shapes) or TypeMismatch (dtypes) with the slot, the expected and the actual value; the
+// framework adds the operator.
 #pragma once
 
 #include <cstddef>

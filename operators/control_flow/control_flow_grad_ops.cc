@@ -206,15 +206,15 @@ class BlockGradOp : public OperatorBase {
 
 OpRegistrar&& BlockGradSlots(OpRegistrar&& op, const char* reads, const char* writes, const char* scopes) {
   return std::move(op)
-      .Input(reads, "what the steps read", kDuplicable | kDispensable)
+      .Input(reads, "variables that the steps read", kDuplicable | kDispensable)
       .Input(writes, "what a step leaves to the next", kDuplicable | kDispensable)
-      .Input(GradVarName(writes), "gradients of what the last step left", kDuplicable | kDispensable)
+      .Input(GradVarName(writes), "gradients of the results of the last step", kDuplicable | kDispensable)
       .Input(scopes, "the steps' variables")
-      .Output(GradVarName(reads), "gradients of what the steps read", kDuplicable | kDispensable)
+      .Output(GradVarName(reads), "gradients of the variables that the steps read", kDuplicable | kDispensable)
       .InPlace(GradVarName(reads), GradVarName(writes))
       .Attr<BlockRef>("sub_block", "the block that computes the gradients of a step")
-      .Attr<std::vector<std::string>>("given", "the block's names of the gradients of what the step left")
-      .Attr<std::vector<std::string>>("made", "the block's names of the gradients of what the step read")
+      .Attr<std::vector<std::string>>("given", "the block's names of the gradients of the step's results")
+      .Attr<std::vector<std::string>>("made", "the block's names of the gradients of the variables that the step reads")
       .Attr<std::vector<int32_t>>("carried",
                                   "for each variable that is read, its place among those that are left or -1");
 }

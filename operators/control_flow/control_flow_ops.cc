@@ -75,7 +75,7 @@ OpRegistrar&& BlockAttr(OpRegistrar&& op) { return std::move(op).Attr<BlockRef>(
 HEADRACE_REGISTER_OP(while)
     .Comment(
         "Runs a block as long as Condition holds. The block sees the variables of the blocks around it; its own start "
-        "anew at each step.")
+        "newly at each step.")
     .Input("X", "variables that the block reads", kDuplicable | kDispensable)
     .Input("Condition", "bool, a single element; the block must change it")
     .Output("Out", "variables of the blocks around it that the block writes", kDuplicable | kDispensable)

@@ -105,7 +105,7 @@ void InferBoxCoder(InferShapeContext& ctx) {
 HEADRACE_REGISTER_OP(box_coder)
     .Comment(
         "Encodes each target box by each prior box: the distance of the centres in extents of the prior box, and the "
-        "logarithms of the ratios of the extents, all over variances. Or decodes what was encoded.")
+        "logarithms of the ratios of the extents, all over variances. Or decodes such boxes.")
     .Input("PriorBox", "[M, 4]: xmin, ymin, xmax, ymax of each box")
     .Input("PriorBoxVar", "[M, 4] or [4], dtype of PriorBox: variances", kDispensable)
     .Input("TargetBox", "dtype of PriorBox; to encode [N, 4], to decode [N, M, 4], or [M, N, 4] if axis is 1")

@@ -324,7 +324,7 @@ HEADRACE_REGISTER_OP(detection_map)
     .InPlace("AccumFalsePos", "FalsePos")
     .Attr<int32_t>("class_num", "number of classes")
     .Attr<int32_t>("background_label", "the class to leave out; -1: none", 0)
-    .Attr<double>("overlap_threshold", "how much a box overlaps what it finds", 0.5)
+    .Attr<double>("overlap_threshold", "the least overlap of a true detection with its object", 0.5)
     .Attr<bool>("evaluate_difficult", "whether difficult objects count", true)
     .Attr<std::string>("ap_type", "'integral': the area below precision over recall; '11point': its mean at 11 points",
                        "integral",

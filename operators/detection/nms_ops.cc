@@ -299,7 +299,7 @@ HEADRACE_REGISTER_OP(locality_aware_nms)
         "nms_threshold: their mean, weighted by the scores, with the sum of the scores (X. Zhou et al., EAST, 2017).")
     .Input("BBoxes",
            "[N, M, 4]: xmin, ymin, xmax, ymax; or [N, M, 8, 16, 24 or 32], for polygons of up to 16 corners; those of "
-           "neighbouring places beside each other")
+           "neighbouring cells next to each other")
     .Input("Scores", "[N, C, M], dtype of BBoxes")
     .Output("Out",
             "[found, 6 or more] with LoD, a sequence for each image: label, score, box; by label. [[-1]] as one "

@@ -219,8 +219,8 @@ OpRegistrar&& PriorSlots(OpRegistrar&& op) {
   };
   return std::move(op)
       .Input("Input", "[N, C, H, W]: a feature map; only its dims and dtype are used", kShapeOnly)
-      .Input("Image", "[N, C, height, width]: what it was made of; only its dims are used", kShapeOnly)
-      .Attr<std::vector<float>>("variances", "4 numbers that each box has beside it", {0.1F, 0.1F, 0.2F, 0.2F},
+      .Input("Image", "[N, C, height, width]: the image it was computed from; only its dims are used", kShapeOnly)
+      .Attr<std::vector<float>>("variances", "4 numbers that each box has in addition", {0.1F, 0.1F, 0.2F, 0.2F},
                                 EachPositive("variances"))
       .Attr<bool>("clip", "whether to move corners into the image", true)
       .Attr<double>("step_w", "how many columns of the image a column of the map stands for; 0: as many as fit", 0.0,

@@ -37,7 +37,7 @@ OpRegistrar&& RegionAttrs(OpRegistrar&& op) {
 }
 
 OpRegistrar&& SpatialScaleAttr(OpRegistrar&& op) {
-  return std::move(op).Attr<double>("spatial_scale", "by what the corners of regions are multiplied, to be places in X",
+  return std::move(op).Attr<double>("spatial_scale", "factor that turns the corners of regions into positions in X",
                                     1.0, [](const double& scale) {
                                       HR_ENFORCE(std::isfinite(scale), InvalidArgument,
                                                  "attribute spatial_scale: expected a finite number, got ", scale);

@@ -96,7 +96,7 @@ OpRegistrar&& FocalLossSlots(OpRegistrar&& op) {
       .Input("X", "[N, C]: logits")
       .Input("Label", "int32 or int64 [N, 1]: 1 to C, 0 if it is none of the classes, -1 if the row does not count")
       .Input("FgNum", "int32 or int64 [1]: how many rows have a class; losses are divided by it")
-      .Attr<double>("gamma", "how little counts what is easy", 2.0)
+      .Attr<double>("gamma", "how little easy examples count", 2.0)
       .Attr<double>("alpha", "how much classes count that are there, those that are not count 1 - alpha", 0.25)
       .KernelTypeFrom("X");
 }
@@ -105,9 +105,9 @@ OpRegistrar&& FocalLossSlots(OpRegistrar&& op) {
 
 HEADRACE_REGISTER_OP(sigmoid_focal_loss)
     .Comment(
-        "Of each class of each row, with p the probability of what is true: -alpha (1 - p)^gamma log(p) / FgNum, with "
-        "1 "
-        "- alpha where the class is not there.")
+        "Of each class of each row, with p the probability of the true label: -alpha (1 - p)^gamma log(p) / FgNum, "
+        "with 1 "
+        "- alpha where the class is absent.")
     .With(FocalLossSlots)
     .Output("Out", "dims and LoD of X")
     .InPlace("Out", "X")

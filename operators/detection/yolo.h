@@ -79,7 +79,7 @@ struct YoloMaps {
 inline OpRegistrar&& YoloAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<std::vector<int32_t>>(
-          "anchors", "width and height of each anchor, in pixels of what the net is given", std::vector<int32_t>{},
+          "anchors", "width and height of each anchor, in pixels of the network's input", std::vector<int32_t>{},
           [](const std::vector<int32_t>& anchors) {
             HR_ENFORCE(anchors.size() % 2 == 0, InvalidArgument, "attribute anchors: expected widths and heights, got ",
                        anchors.size(), " numbers");
@@ -92,7 +92,7 @@ inline OpRegistrar&& YoloAttrs(OpRegistrar&& op) {
                        HR_ENFORCE(0 < classes && classes <= 1 << 24, InvalidArgument,
                                   "attribute class_num: expected a number in [1, 2^24], got ", classes);
                      })
-      .Attr<int32_t>("downsample_ratio", "how many pixels of what the net is given a cell stands for", 32,
+      .Attr<int32_t>("downsample_ratio", "number of pixels of the network's input that a cell stands for", 32,
                      [](const int32_t& ratio) {
                        HR_ENFORCE(ratio > 0, InvalidArgument, "attribute downsample_ratio: expected 1 or more, got ",
                                   ratio);

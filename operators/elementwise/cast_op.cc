@@ -108,7 +108,7 @@ std::vector<OpDesc> CastGradient(const OpDesc& op) {
 
 HEADRACE_REGISTER_OP(cast)
     .Comment(
-        "Another dtype. Floating point becomes an integer by truncation, clipped to what the type holds (NaN becomes "
+        "Another dtype. Floating point becomes an integer by truncation, clipped to the range of the type (NaN becomes "
         "0); an integer "
         "becomes a narrower one modulo 2^bits.")
     .Input("X", "any tensor")

@@ -119,7 +119,7 @@ HEADRACE_REGISTER_OP(increment)
     .Input("X", "a single element")
     .Output("Out", "dims and dtype of X")
     .InPlace("Out", "X")
-    .Attr<double>("step", "what is added", 1.0)
+    .Attr<double>("step", "the number to add", 1.0)
     .InferShape([](InferShapeContext& ctx) {
       const int64_t numel = Numel(ctx.InputDim("X"));
       HR_ENFORCE(Fits(numel, 1), InvalidArgument, "input X: expected a single element, got dims ",

@@ -171,7 +171,7 @@ OpRegistrar&& HierarchicalSigmoidSlots(OpRegistrar&& op) {
       .Input("Label", "int64 [N, 1] or [N], in [0, num_classes); not used with PathTable")
       .Input("PathTable", "int64 [N, L]: the nodes on the way of each row; a negative number behind the last",
              kDispensable)
-      .Input("PathCode", "int64 [N, L]: for each node whether the way goes on to the right (1) or to the left (0)",
+      .Input("PathCode", "int64 [N, L]: for each node whether the path continues to the right (1) or to the left (0)",
              kDispensable)
       .Input("Bias", "[number of inner nodes, 1] or, unless is_sparse, [1, number of inner nodes], dtype of X",
              kDispensable)

@@ -258,7 +258,7 @@ OpRegistrar&& NceSlots(OpRegistrar&& op) {
                      })
       .Attr<int32_t>("seed", "the same noise whenever it is the same; 0: other noise at each run", 0)
       .Attr<bool>("is_sparse", "Fluid's; the gradient is dense in any case", false)
-      .Attr<std::vector<int32_t>>("custom_neg_classes", "the noise of every row, in place of what is drawn", {})
+      .Attr<std::vector<int32_t>>("custom_neg_classes", "the noise of every row, instead of drawn classes", {})
       .KernelTypeFrom("Input");
 }
 

@@ -91,7 +91,7 @@ void CheckEncodingScale(const double& value) {
 OpRegistrar&& PositionAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<double>("alpha", "what X is multiplied with", 1.0, CheckEncodingScale)
-      .Attr<double>("beta", "what the sines and cosines are multiplied with", 1.0, CheckEncodingScale);
+      .Attr<double>("beta", "factor of the sines and cosines", 1.0, CheckEncodingScale);
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ OpRegistrar&& LrnAttrs(OpRegistrar&& op) {
       .Attr<int32_t>(
           "n", "how many channels a pixel is normalised by", 5,
           [](const int32_t& n) { HR_ENFORCE(n > 0, InvalidArgument, "attribute n: expected 1 or more, got ", n); })
-      .Attr<double>("k", "what is added to the sum of the squares, times alpha", 2.0, positive("k"))
+      .Attr<double>("k", "added to the sum of the squares, times alpha", 2.0, positive("k"))
       .Attr<double>("alpha", "factor on the sum of the squares", 1e-4,
                     [](const double& alpha) {
                       HR_ENFORCE(alpha >= 0 && std::isfinite(alpha), InvalidArgument,

@@ -80,7 +80,7 @@ class RecurrentOp : public BlockOp {
     std::vector<std::string> writes;
     AddInnerNames(block, desc(), &reads, &writes);
     HR_ENFORCE(writes.empty(), InvalidArgument, "'recurrent': its block writes '", writes.empty() ? "" : writes.front(),
-               "', which belongs to the block around it; what goes on to the next step is a state");
+               "', which belongs to the block around it; values for the next step are states");
   }
 
  private:
@@ -394,13 +394,13 @@ HEADRACE_REGISTER_OP(recurrent)
         "Runs a block for each step of sequences. The block has variables of its own with the names of the inputs, "
         "which it finds, and of the outputs, which it writes, without the first dimension.")
     .Input("inputs", "sequences, [steps, ...] each", kDuplicable)
-    .Input("initial_states", "what the first step finds in ex_states", kDuplicable | kDispensable)
+    .Input("initial_states", "values of ex_states for the first step", kDuplicable | kDispensable)
     .Input("parameters", "other variables that the block reads", kDuplicable | kDispensable)
     .Output("outputs", "sequences, [steps, ...] each", kDuplicable)
     .Output("step_scopes", "the block's own variables in each step, for the gradient; a variable of this block",
             kDispensable)
     .Attr<BlockRef>("sub_block", "the block that is run")
-    .With(NamesAttr, "ex_states", "variables of the block in which it finds what the step before has left in states")
+    .With(NamesAttr, "ex_states", "variables of the block that hold the values of states from the previous step")
     .With(NamesAttr, "states", "variables of the block that go on to the next step")
     .With(NamesAttr, "skip_eager_deletion_vars", "Fluid's; makes no difference")
     .Attr<bool>("has_states", "Fluid's; makes no difference", false)
@@ -414,16 +414,16 @@ HEADRACE_REGISTER_OP(recurrent_grad)
     .Input("outputs@GRAD", "gradients of outputs, in the order of given_outputs", kDuplicable | kDispensable)
     .Input("step_scopes", "the steps' variables")
     .Output("inputs@GRAD", "gradients of inputs, in the order of made_inputs", kDuplicable | kDispensable)
-    .Output("initial_states@GRAD", "gradients of what the first step found, in the order of states",
+    .Output("initial_states@GRAD", "gradients of the values for the first step, in the order of states",
             kDuplicable | kDispensable)
     .Output("parameters@GRAD", "gradients of what all steps read, in the order of made_parameters",
             kDuplicable | kDispensable)
     .Attr<BlockRef>("sub_block", "the block that computes the gradients of a step")
     .With(NamesAttr, "states", "the states that have a gradient, by their names in the step")
     .With(NamesAttr, "given_outputs", "the block's names of the gradients of what a step adds to outputs")
-    .With(NamesAttr, "given_states", "those of what it leaves in states")
-    .With(NamesAttr, "made_states", "those of what it finds in ex_states")
-    .With(NamesAttr, "made_inputs", "those of what it sees of inputs")
+    .With(NamesAttr, "given_states", "those of its results in states")
+    .With(NamesAttr, "made_states", "those of its values of ex_states")
+    .With(NamesAttr, "made_inputs", "those of its part of inputs")
     .With(NamesAttr, "made_parameters", "those of the other variables that it reads")
     .Attr<bool>("reverse", "as in the operator", false)
     .Operator<RecurrentGradOp>();

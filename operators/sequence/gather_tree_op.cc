@@ -38,7 +38,7 @@ void GatherTreeKernel(const ExecutionContext& ctx) {
 HEADRACE_REGISTER_OP(gather_tree)
     .Comment("The sequences that end in the beams of the last step of a beam search: from each, back along Parents.")
     .Input("Ids", "int32 or int64 [steps, N, beams]: the token that each step has chosen for each beam")
-    .Input("Parents", "dims and dtype of Ids: the beam of the step before that each goes on from, in [0, beams)")
+    .Input("Parents", "dims and dtype of Ids: the beam of the previous step that each continues, in [0, beams)")
     .Output("Out", "dims and dtype of Ids: the sequences")
     .InferShape([](InferShapeContext& ctx) {
       EnforceRank(ctx, "Ids", 3);

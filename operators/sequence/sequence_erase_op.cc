@@ -38,7 +38,7 @@ HEADRACE_REGISTER_OP(sequence_erase)
     .Comment("The elements of each sequence that are none of the tokens.")
     .Input("X", "int32 or int64 [rows, 1] with LoD")
     .Output("Out", "[rows that stay, 1], dtype of X, with LoD")
-    .Attr<std::vector<int32_t>>("tokens", "what is left out", {})
+    .Attr<std::vector<int32_t>>("tokens", "the tokens to remove", {})
     .InferShape([](InferShapeContext& ctx) {
       EnforceSequences(ctx, "X", 2);
       EnforceDims(ctx, "X", {-1, 1});

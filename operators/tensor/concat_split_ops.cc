@@ -206,7 +206,7 @@ OpRegistrar&& SplitInputs(OpRegistrar&& op) { return AxisInput(IntsInputs(std::m
 OpRegistrar&& SplitAttrs(OpRegistrar&& op) {
   return std::move(op)
       .Attr<int32_t>("num", "number of equal sections; 0: as sections says", 0)
-      .Attr<std::vector<int32_t>>("sections", "extents of the sections; one may be -1: what is left", {})
+      .Attr<std::vector<int32_t>>("sections", "extents of the sections; one may be -1: the remainder", {})
       .Attr<int32_t>("axis", "the dimension that is split; negative ones count from the back", 0);
 }
 

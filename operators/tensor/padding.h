@@ -30,7 +30,7 @@ struct Padding {
 
 // Declares the attribute pad_value.
 inline OpRegistrar&& PadValue(OpRegistrar&& op) {
-  return std::move(op).Attr<double>("pad_value", "what the new elements are", 0.0);
+  return std::move(op).Attr<double>("pad_value", "value of the new elements", 0.0);
 }
 
 }  // namespace headrace::ops

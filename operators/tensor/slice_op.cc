@@ -97,19 +97,18 @@ OpRegistrar&& SliceAttrs(OpRegistrar&& op) {
       .Attr<Ints>("axes", "the dimensions that are cut; negative ones count from the back")
       .Attr<Ints>("starts", "where each begins; negative: from the end; beyond the end: there", {})
       .Attr<Ints>("ends", "where each ends, exclusive; likewise", {})
-      .Attr<Ints>(
-          "infer_flags",
-          "for each of axes: -1 where inputs say what is cut, so that the extent is not known before the run, 1 "
-          "where the attributes say it as well; empty: -1",
-          {})
+      .Attr<Ints>("infer_flags",
+                  "for each of axes: -1 where inputs give the range, so that the extent is not known before the run, 1 "
+                  "where the attributes say it as well; empty: -1",
+                  {})
       .Attr<Ints>("decrease_axis", "dimensions that are 1 then, and are left out; without any other, Out is [1]", {});
 }
 
 HEADRACE_REGISTER_OPS(slice) {
   RegisterMove<Slice<false>>("slice", "The part of a tensor between starts and ends.",
-                             "dims of Input, less what is cut off", SliceAttrs, "", {kSliceStarts, kSliceEnds});
+                             "dims of Input, less the parts cut off", SliceAttrs, "", {kSliceStarts, kSliceEnds});
   RegisterMove<Slice<true>>("strided_slice", "Each nth element of the part of a tensor between starts and ends.",
-                            "dims of Input, less what is cut off or left out",
+                            "dims of Input, less the parts cut off or left out",
                             [](OpRegistrar&& op) -> OpRegistrar&& {
                               return SliceAttrs(std::move(op))
                                   .Attr<Ints>("strides", "how far one element is from the next; negative: backwards",

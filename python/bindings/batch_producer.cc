@@ -521,7 +521,7 @@ void BindBatchProducer(py::module_& m) {
            "Of a claim of items: keeps a sample for the collation, as bytes and buffers, which are copied.")
       .def("complete", &BatchProducer::Complete, py::arg("claim"), "Ends a claim of items, all of which are kept.")
       .def("mismatch", &BatchProducer::Mismatch, py::arg("claim"),
-           "Ends a claim of items that cannot be kept: the batch is made anew by one worker, as a whole.")
+           "Ends a claim of items that cannot be kept: the batch is made again by one worker, as a whole.")
       .def("kept", &BatchProducer::Kept, py::arg("claim"),
            "Of a collation: for each row the bytes and the buffers that were kept, writable memoryviews over the slot. "
            "They hold until the claim is ended; afterwards other batches are written there.")
@@ -538,7 +538,7 @@ void BindBatchProducer(py::module_& m) {
            py::arg("attachment") = py::bytes(), "Ends the claim: its rows, from the one at hand on, could not be made.")
       .def("add_time", &BatchProducer::AddTime, py::kw_only(), py::arg("dataset_ns") = 0, py::arg("collate_ns") = 0,
            py::arg("copy_ns") = 0,
-           "Notes what the time of a claim was spent on; fill, fill_from and write_batch note theirs.")
+           "Records how the time of a claim was spent; fill, fill_from and write_batch note theirs.")
       .def_property_readonly("stopped", &BatchProducer::stopped, "Whether the loader is shut down.")
       .def_property_readonly("row", &BatchProducer::row, "The row at hand.")
       .def_property_readonly("batch", &BatchProducer::batch, "The number, in its epoch, of the batch at hand.")

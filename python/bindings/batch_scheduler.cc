@@ -290,7 +290,7 @@ void BindBatchScheduler(py::module_& m) {
           py::arg("producers"), "For how many workers batches are cut from now on.")
       .def(
           "claims", [](BatchScheduler& self) { return self.scheduler().Claims(); },
-          "What producers hold now, the oldest batch's first.")
+          "The current claims of producers, the oldest batch's first.")
       .def("take_deaths", [](BatchScheduler& self) { return self.scheduler().TakeDeaths(); })
       .def(
           "reclaim", [](BatchScheduler& self, uint32_t id) { return self.scheduler().Reclaim(id); }, py::arg("id"))
@@ -322,7 +322,7 @@ void BindBatchScheduler(py::module_& m) {
           "Why batches are not locked for CUDA though pin_memory is on; \"\" if nothing keeps them from it.")
       .def(
           "trace", [](const BatchScheduler& self) { return TraceList(self.scheduler().Trace()); },
-          "What has happened, by begin: tuples (kind, producer, begin_ns, end_ns, epoch, batch, slot, begin_row, "
+          "The events, by begin: tuples (kind, producer, begin_ns, end_ns, epoch, batch, slot, begin_row, "
           "end_row, stream). The clock is CLOCK_MONOTONIC. Of producers (\"rows\", \"whole\", \"items\", "
           "\"collate\", \"stream\"): their claims. Of producer -1: the moments at which a batch was \"opened\", "
           "\"ready\", \"taken\", \"released\", and each \"wait\" of the consumer.")

@@ -71,7 +71,8 @@ void ExitWith(int life, const std::string& sockets) {
 
 void BindExitWith(py::module_& m) {
   m.def("exit_with", &ExitWith, py::arg("life"), py::arg("sockets") = "",
-        "Ends this process as soon as nobody holds a POSIX lock on the file `life`, and removes the folder `sockets`, "
+        "Exits this process as soon as no process holds a POSIX lock on the file `life`, and removes the folder "
+        "`sockets`, "
         "if one is given, where whoever held it had sockets. The descriptor must stay open.");
 }
 

@@ -82,9 +82,10 @@ class LockedFolder {
 }  // namespace
 
 void BindFiles(py::module_& m) {
-  py::class_<LockedFolder>(m, "FileSetLock",
-                           "Within it, nobody replaces files of a folder by replace_files; what was left half replaced "
-                           "is completed first.")
+  py::class_<LockedFolder>(
+      m, "FileSetLock",
+      "Within it, no process replaces files of a folder by replace_files; a replacement that was left unfinished "
+      "is completed first.")
       .def(py::init<std::string>(), py::arg("folder"))
       .def("__enter__", &LockedFolder::Enter)
       .def("__exit__", [](LockedFolder& self, const py::args&) { self.Exit(); });

@@ -10,14 +10,14 @@ namespace py = pybind11;
 using shared_memory::HeldClaim;
 
 void BindHeldClaim(py::module_& m) {
-  py::class_<HeldClaim>(m, "HeldClaim", "What a producer does, or was doing when its process ended.")
+  py::class_<HeldClaim>(m, "HeldClaim", "The claim of a producer, or the last one if its process has exited.")
       .def_readonly("producer", &HeldClaim::producer)
       .def_readonly("sequence", &HeldClaim::sequence)
       .def_readonly("epoch", &HeldClaim::epoch)
       .def_readonly("batch", &HeldClaim::batch)
       .def_readonly("row", &HeldClaim::row)
       .def_property_readonly("kind", [](const HeldClaim& self) { return shared_memory::NameOf(self.kind); })
-      .def_readonly("at_row", &HeldClaim::at_row, "Whether it has begun with the row, and does not only prepare.");
+      .def_readonly("at_row", &HeldClaim::at_row, "Whether it has started the row, and does not only prepare.");
 }
 
 }  // namespace headrace::python

@@ -56,7 +56,7 @@ bool Push(Queue& self, const py::object& batch, uint64_t epoch, std::optional<do
         timeout ? self.PushFor(std::move(tensors), Seconds(*timeout), epoch) : self.Send(std::move(tensors), epoch);
   }
   HR_ENFORCE(result != SendResult::kAfterEnd, QueueClosed, "push into the queue '", self.name(),
-             "' after its close() or fail(): nobody would read the batch; reopen(), or reset() of its reader, begins "
+             "' after its close() or fail(): the batch would not be read; reopen(), or reset() of its reader, begins "
              "the next pass");
   HR_ENFORCE(result != SendResult::kTimedOut, Timeout, "the queue '", self.name(), "' was full for ", *timeout, " s");
   return result == SendResult::kTaken;
@@ -155,17 +155,17 @@ void BindLoDTensorBlockingQueue(py::module_& m) {
            "closed and empty;\n"
            "the error of a failed queue; QueueClosedError if it was killed. TimeoutError after ``timeout`` seconds.")
       .def("close", &Queue::Close, py::arg("epoch") = Queue::kCurrentEpoch, no_gil,
-           "Ends the epoch: pushes are refused, what is queued can still be popped. False if the epoch is over.")
+           "Ends the epoch: pushes are refused, queued batches can still be popped. False if the epoch is over.")
       .def("fail", &Fail, py::arg("exception"), py::arg("epoch") = Queue::kCurrentEpoch,
            "As close, but once the queue is empty, pop raises this very exception, and copies of it after that. False "
            "if "
            "the epoch is over or has an error.")
-      .def("kill", &Queue::Kill, no_gil, "Ends the queue for good and drops what is queued.")
-      .def("reopen", &Queue::ReOpen, no_gil, "Drops what is queued and begins an epoch, whose number it returns.")
+      .def("kill", &Queue::Kill, no_gil, "Ends the queue permanently and drops queued batches.")
+      .def("reopen", &Queue::ReOpen, no_gil, "Drops queued batches and begins an epoch, whose number it returns.")
       .def("size", &Queue::Size, no_gil, "Batches queued now.")
       .def("capacity", &Queue::Cap, no_gil, "The most batches that can be queued.")
       .def("is_closed", &Queue::IsClosed, no_gil, "Whether pushes are refused.")
-      .def("is_killed", &Queue::IsKilled, no_gil, "Whether it was ended for good.")
+      .def("is_killed", &Queue::IsKilled, no_gil, "Whether it was killed.")
       .def_property_readonly("epoch", py::cpp_function([](const Queue& self) { return self.epoch(); }, no_gil),
                              "The number of the epoch, from 1.")
       .def_property_readonly("name", [](const Queue& self) { return self.name(); })

@@ -44,7 +44,7 @@ std::vector<OpDesc> GradientOps(const OpDesc& op) {
 void BindOpDesc(py::module_& m) {
   py::class_<OpDesc>(m, "OpDesc", "An operator as it stands in a block: a copy, which does not change with the block.")
       .def_property_readonly("type", [](const OpDesc& op) { return op.type; })
-      .def_property_readonly("role", &RoleOf, "What it is in the program for; see framework/op_role.h.")
+      .def_property_readonly("role", &RoleOf, "Its role in the program; see framework/op_role.h.")
       .def_property_readonly(
           "is_training", [](const OpDesc& op) { return HasRole(op, kRoleTraining); },
           "Whether its role is to train: a backward pass, an optimizer or a learning rate added it.")

@@ -99,8 +99,8 @@ void BindPreparedProgram(py::module_& m) {
       .def(py::init<const Executor&, const ProgramDesc&, const std::shared_ptr<ScopeHandle>&>(), py::arg("executor"),
            py::arg("program"), py::arg("scope"))
       .def("run", &Prepared::Run, py::arg("feed"), py::arg("fetches"),
-           "Runs once, without the GIL, and returns the tensors named in ``fetches``, which nobody else writes into. "
-           "``feed`` maps\n"
+           "Runs once, without the GIL, and returns the tensors named in ``fetches``, which are not written to "
+           "afterwards. ``feed`` maps\n"
            "names to LoDTensors or arrays; arrays are not copied where that is possible.");
 }
 

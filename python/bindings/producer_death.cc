@@ -11,10 +11,10 @@ using shared_memory::HeldClaim;
 using shared_memory::ProducerDeath;
 
 void BindProducerDeath(py::module_& m) {
-  py::class_<ProducerDeath, HeldClaim>(m, "ProducerDeath", "What a producer was doing when its process ended.")
+  py::class_<ProducerDeath, HeldClaim>(m, "ProducerDeath", "The claim of a producer whose process has exited.")
       .def_readonly("busy", &ProducerDeath::busy, "Whether it held a claim, which is free again.")
       .def_readonly("corrupt", &ProducerDeath::corrupt,
-                    "Whether the scheduler has ended it, for what it had written to shared memory.");
+                    "Whether the scheduler has killed it, because of damage to shared memory.");
 }
 
 }  // namespace headrace::python

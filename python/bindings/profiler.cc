@@ -12,7 +12,7 @@ namespace headrace::python {
 namespace py = pybind11;
 
 void BindProfiler(py::module_& m) {
-  m.def("start_profiler", &Profiler::Start, "Forgets what has been recorded, and records operators and readers.");
+  m.def("start_profiler", &Profiler::Start, "Discards all records, and starts recording operators and readers.");
   m.def(
       "stop_profiler",
       [] {

@@ -194,9 +194,9 @@ std::vector<OpDesc> PyFuncGradient(const OpDesc& op) {
 }
 
 HEADRACE_REGISTER_OP(py_func)
-    .Comment("Calls a Python function with the inputs, as LoDTensors, and takes what it returns for the outputs.")
-    .Input("X", "what the function is called with", kDuplicable | kDispensable)
-    .Output("Out", "what it returns, in the dtypes and shapes that the program declares", kDuplicable | kDispensable)
+    .Comment("Calls a Python function with the inputs, as LoDTensors; its results are the outputs.")
+    .Input("X", "the arguments of the function", kDuplicable | kDispensable)
+    .Output("Out", "its results, in the dtypes and shapes that the program declares", kDuplicable | kDispensable)
     .Attr<int64_t>("forward_callable_id", "the number of the function, of this process", kNoFunction,
                    [](const int64_t& id) { (void)PyFunction::Find(id); })
     .Attr<int64_t>("backward_callable_id",

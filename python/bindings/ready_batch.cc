@@ -122,10 +122,9 @@ void BindReadyBatch(py::module_& m) {
           "Whether what workers left in shared memory contradicts itself; `message` is then a text.")
       .def_readonly("row", &ReadyBatch::problem_row, "The row that could not be made.")
       .def_property_readonly(
-          "message", [](const ReadyBatch& self) { return py::bytes(self.problem_message); },
-          "What the producer said of it.")
+          "message", [](const ReadyBatch& self) { return py::bytes(self.problem_message); }, "The producer's report.")
       .def_readonly("author", &ReadyBatch::author,
-                    "The producer that described the batch, or reported its problem; None if nobody knows.");
+                    "The producer that described the batch, or reported its problem; None if unknown.");
 }
 
 }  // namespace headrace::python

@@ -69,7 +69,7 @@ py::dict Describe(const std::string& type) {
 void BindRegistry(py::module_& m) {
   m.def("op_types", &OpRegistry::Types, "The types of all operators, sorted.");
   m.def("op_info", &Describe, py::arg("type"),
-        "What the operator declares: version, comment, inputs, outputs, attrs, in_place (pairs of an output and the "
+        "The operator's declaration: version, comment, inputs, outputs, attrs, in_place (pairs of an output and the "
         "input "
         "whose memory it may have), the dtypes of its kernels, and whether it has a gradient. An input that is "
         "shape_only may have lost its elements.\n"

@@ -57,7 +57,7 @@ void BindScope(py::module_& m) {
       .def("find_var", &FindVar, py::arg("name"), "The variable ``name`` of this scope or of an ancestor, or None.")
       .def(
           "new_scope", [](const std::shared_ptr<ScopeHandle>& self) { return std::make_shared<ScopeHandle>(self); },
-          "A scope inside this one. It lives as long as somebody refers to it.")
+          "A scope inside this one. It lives as long as any reference to it.")
       .def_property_readonly("parent", [](const ScopeHandle& self) { return self.parent(); })
       .def(
           "local_var_names", [](ScopeHandle& self) { return self.scope().LocalVarNames(); },

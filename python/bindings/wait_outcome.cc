@@ -10,7 +10,7 @@ namespace py = pybind11;
 using shared_memory::WaitOutcome;
 
 void BindWaitOutcome(py::module_& m) {
-  py::enum_<WaitOutcome>(m, "WaitOutcome", "What a consumer has to do before its next batch.")
+  py::enum_<WaitOutcome>(m, "WaitOutcome", "The next step of a consumer before its next batch.")
       .value("BATCH", WaitOutcome::kBatch)
       .value("END_OF_EPOCH", WaitOutcome::kEndOfEpoch)
       .value("NEEDS_INDICES", WaitOutcome::kNeedsIndices)

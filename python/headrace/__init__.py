@@ -1,9 +1,9 @@
 """Headrace: a feeding engine for training, and the graph framework that it feeds.
 
-Here is the loader, and what it shares with the framework. The sub-packages are imported when they are first used:
+This module has the loader and the names that it shares with the framework. Sub-packages are imported on first use:
 
 * :mod:`headrace.data`: the loader's datasets, samplers and collation.
-* :mod:`headrace.torch`: the loader as PyTorch has it, in the place of ``torch.utils.data.DataLoader``. Needs PyTorch.
+* :mod:`headrace.torch`: the drop-in for ``torch.utils.data.DataLoader``. Needs PyTorch.
 * :mod:`headrace.fluid`: programs, layers, optimizers and readers under Paddle Fluid's names
   (``import headrace.fluid as fluid``).
 * :mod:`headrace.wirehead`: a circular cache of synthetic samples.

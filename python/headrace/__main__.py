@@ -1,4 +1,4 @@
-"""``python -m headrace``: what there is, and whether this machine has what it takes."""
+"""``python -m headrace``: information about the installation, and a check of the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace import _about, _doctor
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """The parser of the command line."""
     top = argparse.ArgumentParser(
         prog="python -m headrace",
         description="Shows the version, the processor, the kernels chosen for it, optional packages, and where the "
@@ -24,8 +24,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     doctor = commands.add_parser(
         "doctor",
-        help="check whether this machine has what headrace needs",
-        description="Checks whether this machine has what headrace needs, and says what to do where it has not. "
+        help="check whether this machine meets the requirements of headrace",
+        description="Checks whether this machine meets the requirements of headrace, and gives advice if it does not. "
         "The exit status is 1 if something does not work, else 0; warnings do not count.",
     )
     # Its absence must not undo a --json that was given before the command.

@@ -1,4 +1,4 @@
-"""What there is: version, processor, kernels, features, documentation. ``python -m headrace`` prints it."""
+"""Information about the installation, printed by ``python -m headrace``: version, processor, kernels, features."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import headrace
 import headrace._core as _core
 import headrace._cpu as _cpu
 
-# What the sub-packages use if it is installed, and for what.
+# Optional packages and their uses.
 _OPTIONAL = {
     "torch": "headrace.torch, tensors, GPUs",
     "pymongo": "headrace.wirehead on MongoDB",
@@ -40,7 +40,7 @@ def instruction_set() -> str:
 
 
 def processor_flags() -> set[str]:
-    """What the processor can do, as Linux names it; empty if it does not tell."""
+    """The processor's features, as Linux names them; empty if unknown."""
     return set(_cpuinfo("flags", "Features").split())
 
 

@@ -1,7 +1,7 @@
-"""Checks whether this machine has what headrace needs, and says what to do where it has not.
+"""Checks whether this machine meets the requirements of headrace, and gives advice if it does not.
 
-``python -m headrace doctor`` runs it. Whatever a check meets, the others are run, too: an error within a check is its
-finding. What may crash or hang, such as importing PyTorch, runs in a process of its own.
+``python -m headrace doctor`` runs it. A check that fails does not stop the others: an error within a check is its
+finding. Steps that may crash or hang, such as importing PyTorch, run in a separate process.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _LITTLE_MEMORY = 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
         status: ``"ok"``, ``"note"``, ``"warning"`` or ``"problem"``.
-        detail: what there is.
-        advice: what to do; empty if nothing needs to be done.
+        detail: what was found.
+        advice: the remedy; empty if none is needed.
     """
 
     status: str
@@ -272,7 +272,7 @@ def _container() -> Finding:
 
 
 def _in_another_process(script: str) -> tuple[str, str]:
-    """Runs Python code. Returns its output, and what is wrong: empty if it has ended well."""
+    """Runs Python code. Returns its output, and the problem: empty if it succeeded."""
     if not sys.executable:
         return "", "sys.executable does not name the interpreter"
     # It finds headrace where this process has found it.

@@ -1,4 +1,4 @@
-"""Who records what they do, for a timeline that shows them beside others."""
+"""Objects that record events, for a common timeline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Traced(Protocol):
     """A loader that records a trace."""
 
     def _trace_events(self, first_pid: int, since: int) -> list[dict[str, Any]]:
-        """What it has done since then, in nanoseconds of the monotonic clock, in the Trace Event Format.
+        """Its events since then, in nanoseconds of the monotonic clock, in the Trace Event Format.
 
         Args:
             first_pid: the first of three numbers of processes that it may use.

@@ -1,4 +1,4 @@
-"""Objects that are known only as long as somebody else refers to them.
+"""Collections of weak references to objects.
 
 Unlike :class:`weakref.WeakSet` and :class:`weakref.WeakKeyDictionary`, these run no Python code when an object goes.
 There a signal handler's exception, such as KeyboardInterrupt, would be reported as ignored, and lost.

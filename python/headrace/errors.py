@@ -1,8 +1,8 @@
 """The exceptions of headrace.
 
-Each derives from :class:`HeadraceError` and from the built-in exception that says the same, so that either can be
-caught. An exception that a user's own code raises in a feeder thread or in a worker process is none of these: it
-arrives as it was raised.
+Each derives from :class:`HeadraceError` and from the corresponding built-in exception, so that either can be caught.
+An exception that a user's own code raises in a feeder thread or a worker process is not one of these: it arrives as
+it was raised.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FailedPrecondition(HeadraceError, RuntimeError):
 
 
 class Unimplemented(HeadraceError, NotImplementedError):
-    """Something that is not there: a kernel for this dtype, say."""
+    """Something that is not implemented, for example a kernel for this dtype."""
 
 
 class ResourceExhausted(HeadraceError, MemoryError):
@@ -90,7 +90,7 @@ class WorkerDied(HeadraceError, RuntimeError):
 
 
 class QueueClosedError(HeadraceError, RuntimeError):
-    """A queue that was ended for good."""
+    """A queue that was killed."""
 
 
 class EOFException(HeadraceError):

@@ -1,4 +1,4 @@
-"""Where the package keeps what a C++ build against it needs; ``paddle.sysconfig`` has the same functions.
+"""The folders of the package that a C++ build against it needs; ``paddle.sysconfig`` has the same functions.
 
 ::
 
@@ -14,7 +14,7 @@ import headrace._core as _core
 
 __all__ = ["get_cmake_dir", "get_include", "get_lib"]
 
-# Where the compiled half is: an editable install keeps it, and all that is installed beside it, apart from this file.
+# The folder of the compiled half: an editable install keeps it, and the files installed with it, apart from this file.
 _PACKAGE = Path(_core.__file__).resolve().parent
 
 

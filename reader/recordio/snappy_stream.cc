@@ -69,7 +69,7 @@ std::string ToSnappyStream(std::string_view data) {
 }
 
 std::string FromSnappyStream(std::string_view stream, std::string_view name) {
-  HR_ENFORCE(stream.starts_with(kStreamMagic), DataLoss, name, ": what is compressed is not a Snappy stream");
+  HR_ENFORCE(stream.starts_with(kStreamMagic), DataLoss, name, ": the compressed data is not a Snappy stream");
   stream.remove_prefix(kStreamMagic.size());
   std::string data;
   for (size_t number = 0; !stream.empty(); ++number) {

@@ -170,7 +170,7 @@ void ArenaRepair::CheckOpen(OpenBatch& batch) {
   stuck = stuck || (!IsLayoutReady(state) && state != kLayoutEmpty);
   batch.stuck_checks = stuck ? batch.stuck_checks + 1 : 0;
   if (!known || batch.stuck_checks > kStuckChecks) {
-    batches_.FailCorrupt(batch, "nobody is making what somebody is said to make", std::nullopt);
+    batches_.FailCorrupt(batch, "no producer is making the rows that it is said to make", std::nullopt);
   }
 }
 

@@ -30,7 +30,7 @@ void Check(const SchedulerOptions& options) {
              options.world);
   HR_ENFORCE(options.streams == 0 || options.arena.order == IndexOrder::kStream, InvalidArgument,
              "streams are for the order of streams only");
-  HR_ENFORCE(options.collators >= 1, InvalidArgument, "somebody has to collate, got 0 collators");
+  HR_ENFORCE(options.collators >= 1, InvalidArgument, "at least one collator is needed, got 0");
   HR_ENFORCE(options.collation == Collation::kNone || options.arena.order != IndexOrder::kStream, InvalidArgument,
              "a batch of a stream is made by one producer, whether it is collated or not");
   HR_ENFORCE(!options.round_robin || (options.collation == Collation::kWhole && options.producers >= 1),

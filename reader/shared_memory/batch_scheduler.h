@@ -50,7 +50,7 @@ namespace headrace::shared_memory {
 
 // Of the FailedPrecondition that a process gets which is a fork of the one that the batches belong to.
 inline constexpr const char* kNotTheOwner =
-    "this iteration belongs to the process in which it was started; iterate over the loader anew in this one";
+    "this iteration belongs to the process in which it was started; start a new iteration in this one";
 
 // What the consumer's wait for its next batch came to.
 enum class WaitOutcome {

@@ -18,7 +18,7 @@ void SlotReader::CheckFacts(const OpenBatch& batch) const {
       (facts.excluded == 0 ||
        std::memcmp(header.excluded, batch.excluded.data(), facts.excluded * sizeof(uint32_t)) == 0) &&
       std::memcmp(arena_.slot_data(batch.slot) + kDataOffset, batch.indices.data(), batch.indices.size()) == 0;
-  HR_ENFORCE(same, DataLoss, "what the scheduler wrote into its slot was written over");
+  HR_ENFORCE(same, DataLoss, "the data that the scheduler wrote into its slot was overwritten");
 }
 
 void SlotReader::CheckPlace(const SideRecord& place, const char* what) const {

@@ -134,7 +134,7 @@ TEST(OpLibrary, OneWithOtherLayoutsIsRefused) {
     EXPECT_THAT([path] { LoadOpLibrary(path); },
                 testing::ThrowsMessage<IoError>(testing::AllOf(
                     HasSubstr(path), HasSubstr("headers of another version of headrace"), HasSubstr("_GLIBCXX_DEBUG"),
-                    HasSubstr("build it anew"), HasSubstr("/libheadrace.so"))));
+                    HasSubstr("rebuild it"), HasSubstr("/libheadrace.so"))));
   }
   EXPECT_EQ(OpRegistry::Find("plugin_other_abi"), nullptr);
 }
@@ -143,7 +143,7 @@ TEST(OpLibrary, OneWithAnotherStandardLibraryIsRefused) {
   EXPECT_THAT([] { LoadOpLibrary(PLUGIN_OTHER_LIBRARY); },
               testing::ThrowsMessage<IoError>(testing::AllOf(
                   HasSubstr(PLUGIN_OTHER_LIBRARY), HasSubstr("built with libstdc++ with _GLIBCXX_USE_CXX11_ABI=0"),
-                  HasSubstr("libstdc++ with _GLIBCXX_USE_CXX11_ABI=1; build it anew"))));
+                  HasSubstr("libstdc++ with _GLIBCXX_USE_CXX11_ABI=1; rebuild it"))));
   EXPECT_EQ(OpRegistry::Find("plugin_other_abi"), nullptr);
 }
 

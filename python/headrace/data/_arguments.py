@@ -34,7 +34,7 @@ def function(name: str, value: Any) -> Any:
 
 
 def number(value: Any) -> int | None:
-    """``value`` as an int, if it is an integer of Python's, NumPy's or anybody's; None if not. A bool is not one."""
+    """``value`` as an int, if it is an integer of Python, NumPy or another library; None if not. A bool is not one."""
     if isinstance(value, bool):
         return None
     try:

@@ -44,7 +44,7 @@ class WorkerTuner:
 
     Hill climbing: while the consumer waits and the workers are busy, another worker is tried, and kept if it raises the
     throughput; while the consumer never waits and one worker less would still keep up, one is taken away. There are as
-    many as can compute at once; where they wait for files or networks instead, their number is doubled each time.
+    many as can compute in parallel; if they wait for files or networks instead, their number is doubled each time.
     """
 
     def __init__(self, processors: int) -> None:
@@ -85,10 +85,10 @@ class Tuning:
         self.due = 0.0
 
     def propose(self, workers: int, counters: dict[str, Any]) -> int:
-        """The number of workers to go on with, given the counters of now: the scheduler's, and those of
+        """The number of workers to continue with, given the current counters: the scheduler's, and those of
         :meth:`WorkerPool.load`.
         """
-        if counters["starting"]:  # what happens meanwhile says nothing of so many workers
+        if counters["starting"]:  # these counters say nothing about that many workers
             self.due, self._last = time.monotonic() + _START_INTERVAL, None
             return workers
         self.due = time.monotonic() + _INTERVAL
@@ -98,7 +98,7 @@ class Tuning:
         elapsed = counters["elapsed_s"] - before["elapsed_s"]
         claims = counters["claims"] - before["claims"]
         if counters["batches"] == before["batches"] or claims < 2 * workers or elapsed <= 0:
-            self._last = before if claims else counters  # too little has happened, or nobody wants batches
+            self._last = before if claims else counters  # too little has happened, or no batches are requested
             return workers
         busy = counters["worker_busy_s"] - before["worker_busy_s"]
         computing = (counters["processor_s"] - before["processor_s"]) / max(busy, 1e-9)

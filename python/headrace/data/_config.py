@@ -48,8 +48,8 @@ _MAX_LENGTH = 1 << 62
 class LoaderConfig:
     """The arguments of a :class:`headrace.data.DataLoader`, which documents them.
 
-    Arguments that were left out hold what the loader uses instead, except ``sampler``, ``batch_sampler`` and
-    ``collate_fn``, which hold what was given. Immutable, so it can be read from any thread.
+    Arguments that were left out have the values that the loader uses, except ``sampler``, ``batch_sampler`` and
+    ``collate_fn``, which have the given values. Immutable, so it can be read from any thread.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind, out of range, or excluded by another one.
@@ -92,9 +92,9 @@ class LoaderConfig:
     tells_epoch: bool = True
     # Of the loader's class: worker w of W makes whole batches, w, w + W, …, if worker_init_fn may have seeded it.
     keeps_to_workers: bool = False
-    # Of the loader's class: what a sampler gives reaches the dataset as it is, not as an int if it is another integer.
+    # Of the loader's class: an index of a sampler reaches the dataset as it is, not as an int if it is another integer.
     keeps_indices: bool = False
-    # Of the loader's class: makes what is raised of what a worker process has raised; None: that itself.
+    # Of the loader's class: converts an exception of a worker process before it is raised; None: no conversion.
     rephrases: Callable[[BaseException], BaseException] | None = None
 
     # Derived from the arguments.
@@ -109,9 +109,9 @@ class LoaderConfig:
     draws_each_epoch: bool = dataclasses.field(init=False)
     # Whether several workers make the samples of one batch for ``collate_fn``.
     splits_batches: bool = dataclasses.field(init=False)
-    # Whether the user wants workers to stay even if nobody can tell whether the dataset has changed.
+    # Whether the user wants workers to stay even if the loader cannot tell whether the dataset has changed.
     always_persistent: bool = dataclasses.field(init=False)
-    # What the workers read: a Grain sampler says which record is at which position.
+    # The dataset that workers read: a Grain sampler gives the record at each position.
     source: Any = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,7 +145,7 @@ class LoaderConfig:
 
     def _check_dataset(self) -> None:
         self._set("iterable", is_iterable_dataset(self.dataset))
-        # A sampler decides which samples there are, so that nobody needs to count them.
+        # A sampler decides which samples there are, so they need not be counted.
         sampled = self.sampler is not None or self.batch_sampler is not None
         indexed = ("__getitem__",) if sampled else ("__len__", "__getitem__")
         for method in ("__iter__",) if self.iterable else indexed:
@@ -239,15 +239,16 @@ class LoaderConfig:
             raise ValueError(f'on_worker_death must be "raise" or "skip", got {self.on_worker_death!r}')
         if self.on_worker_death == "skip" and self.iterable:
             raise ValueError(
-                'on_worker_death="skip" needs a map-style dataset: an iterable one has no way past a sample but by it'
+                'on_worker_death="skip" needs a map-style dataset: an iterable dataset cannot continue past a sample '
+                "without making it"
             )
         if self.seed_records != "place":
             self._set("seed_records", bool(self.seed_records))
         if self.seed_records and (self.workers == "thread" or self.threads_per_worker > 1):
             raise ValueError(
-                "seed_records needs worker processes of one thread each: threads share the global generators, so what "
-                "they draw does not repeat. Pass seed_records=False if the samples draw from none of these, or let the "
-                "dataset make them with the generator of the record (a parameter named rng)"
+                "seed_records needs worker processes of one thread each: threads share the global generators, so their "
+                "random numbers are not reproducible. Pass seed_records=False if the samples do not use these "
+                "generators, or let the dataset draw from the generator of the record (a parameter named rng)"
             )
 
     def _batch_is_one_claim(self) -> bool:
@@ -312,12 +313,12 @@ class LoaderConfig:
         check_sharing(self.shard, self.sampler, self.batch_sampler)
         if self.shard[1] > 1:
             if self.batch_sampler is not None:
-                raise ValueError("shard excludes batch_sampler, which makes this loader's own batches")
+                raise ValueError("shard excludes batch_sampler, which already yields the batches of this loader alone")
             chosen = self.seed_is_given or isinstance(self.generator, np.random.Generator)
             if self.shuffle and not chosen:
                 raise ValueError("shard with shuffle needs a seed, the same in every loader of the group: pass seed=")
             sampler: Any = self.sampler
-            # Torch's samplers that draw have a generator, None where nobody chose one.
+            # Torch's samplers that draw have a generator; None if none was given.
             ours = isinstance(sampler, SeekableSampler)
             chosen = sampler.seed_is_chosen if ours else getattr(sampler, "generator", self) is not None
             if not chosen:
@@ -390,8 +391,8 @@ class LoaderConfig:
     def workers_are_alike(self) -> bool:
         """Whether nothing depends on which worker makes a sample, so that others may take the place of all.
 
-        Not where one makes them all, or those of its batches: its random numbers go on from epoch to epoch. Nor where
-        they read streams, of which they may keep what no state says.
+        Not where one makes them all, or those of its batches: its random numbers continue from epoch to epoch. Nor
+        where they read streams, of which they may keep data that is in no state.
         """
         several = self.num_workers > 1 or self.auto_workers or self.workers == "thread"
         return several and not self.iterable and not self.round_robin

@@ -44,7 +44,7 @@ else:
 
 
 class _FixedBatchSampler(BatchSampler):
-    """What a loader shows of its batches: to change it would not change these."""
+    """A read-only view of a loader's batches: changing it would not change them."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         vars(self).update(sampler=sampler, batch_size=batch_size, drop_last=drop_last)
@@ -57,17 +57,17 @@ class DataLoader(Generic[Batch]):
     """Iterates over a dataset in batches, with the arguments of ``torch.utils.data.DataLoader``.
 
     ``num_workers`` processes make the samples of a batch together and write them straight to their final place, in
-    memory shared with this process: batches are not pickled, copied or newly allocated. What arrives does not depend
-    on the number of workers: the same seed gives the same batches, even with ``num_workers=0``.
+    memory shared with this process: batches are not pickled, copied or newly allocated. The batches do not depend on
+    the number of workers: the same seed gives the same ones, even with ``num_workers=0``.
 
     A batch consists of NumPy arrays, or torch tensors, that view the shared memory. It belongs to the consumer, stays
-    valid and unchanged for as long as somebody holds it, and may be written to; with ``num_workers=0``, arrays in it
-    that somebody else refers to are copied first. Lists, tuples, named tuples, dicts and dataclasses of arrays,
-    tensors, numbers and strings are collated as in PyTorch.
+    valid and unchanged for as long as any reference to it exists, and may be written to; with ``num_workers=0``,
+    arrays in it that have other references are copied first. Lists, tuples, named tuples, dicts and dataclasses of
+    arrays, tensors, numbers and strings are collated as in PyTorch.
 
-    Several iterations of one loader may be in progress at once; each has workers of its own, which the next one takes
-    over. Thread-safety: use a loader and its iterators from one thread at a time. After a fork, the child can iterate
-    over a loader, which then starts workers of its own; batches of the parent must not be used there.
+    Several iterations of one loader may be in progress at the same time; each has workers of its own, which the next
+    one takes over. Thread-safety: use a loader and its iterators from one thread at a time. After a fork, the child can
+    iterate over a loader, which then starts workers of its own; batches of the parent must not be used there.
 
     Args:
         dataset: has ``__len__`` and ``__getitem__``, or ``__iter__``; see :class:`headrace.data.Dataset` and
@@ -78,41 +78,41 @@ class DataLoader(Generic[Batch]):
         sampler: yields the indices instead; an iterable, iterated over once per epoch. Excludes ``shuffle``.
         batch_sampler: yields lists of indices; excludes ``batch_size``, ``shuffle``, ``sampler`` and ``drop_last``.
         num_workers: worker processes; 0 makes the samples in this process, on demand. "auto": starts with one and
-            finds a good number while it runs: at most one per processor that they keep busy, and four per processor if
+            adjusts the number at run time: at most one per processor if they keep it busy, and four per processor if
             they wait for files or networks.
         collate_fn: makes a batch from a list of samples, in a worker. Default: see
-            :func:`headrace.data.default_collate`. It may keep samples beyond the call. What it returns, anything that
-            pickle takes, arrives as it was: strides, arrays that share memory, attributes.
+            :func:`headrace.data.default_collate`. It may keep samples beyond the call. Its result, any object that can
+            be pickled, arrives unchanged: with its strides, arrays that share memory, and attributes.
         pin_memory: page-lock the memory of batches, for fast asynchronous copies to a GPU; has no effect without one. A
             batch may be dropped while its ``.to("cuda", non_blocking=True)`` is in progress: its memory is not reused
             before the device has finished. Batches that arrive as copies because the program keeps hundreds,
             those of ``num_workers=0`` with a ``collate_fn`` or with samples that hold more than numbers, strings,
             arrays and tensors, and objects are not page-locked.
         drop_last: drop a last batch that is not full.
-        timeout: seconds that a batch may take; 0: no limit. When they are over, ``errors.Timeout`` names the samples in
-            progress, with the workers' stacks; a worker that has spent half of that time on one sample is replaced, but
-            not one that is still in ``worker_init_fn``, or reads up to where a stream is resumed.
+        timeout: seconds that a batch may take; 0: no limit. After that time, ``errors.Timeout`` names the samples in
+            progress, with the workers' stacks; a worker that has spent half of the time on one sample is replaced,
+            unless it is still in ``worker_init_fn`` or is reading up to the position where a stream resumes.
         worker_init_fn: called with the worker's number in each worker when it starts.
         multiprocessing_context: a start method ("fork", "forkserver", "spawn") or a context of :mod:`multiprocessing`.
         generator: the source of the seed: a ``torch.Generator``, from which shuffling draws the same numbers as
             PyTorch, and so gives the same order; or a :class:`numpy.random.Generator`. Excludes ``seed``.
         prefetch_factor: how many batches are in progress or ready, in all (PyTorch: per worker). It bounds the shared
-            memory, whatever the number of workers; if so many batches take more than 16 MiB, there are only as many as
-            keep the consumer from waiting. Default: enough for two per worker; at most 8, unless one worker
-            makes a whole batch, as of an iterable dataset, or of one with ``__getitems__``.
+            memory, whatever the number of workers; if that many batches take more than 16 MiB, there are only as many
+            as keep the consumer from waiting. Default: enough for two per worker; at most 8, unless one worker
+            makes a whole batch, as with an iterable dataset, or one with ``__getitems__``.
         persistent_workers: keep the workers from one epoch to the next, and start the next epoch while one ends.
-            Default: as long as the dataset and the functions have not changed. True: also if nobody can tell whether
-            they have, as with a large dataset (see :meth:`refresh`). After a minute between two epochs those of which
-            any makes any sample end all the same, and the next epoch starts workers again; a single worker, and those
-            that read streams or keep to their batches, stay.
+            Default: as long as the dataset and the functions have not changed. True: also if the loader cannot tell
+            whether they have changed, as with a large dataset (see :meth:`refresh`). Workers that may make any sample
+            exit nevertheless after a minute between two epochs, and the next epoch starts new ones; a single worker,
+            and workers that read streams or make particular batches, stay.
         in_order: batches arrive in their order; False: as they become ready, except those of one stream.
-        pin_memory_device: accepted for PyTorch's sake, and ignored.
+        pin_memory_device: accepted for compatibility with PyTorch, and ignored.
         device: "cuda" or "cuda:N": tensors on that device, copied on a stream of the loader's own while the previous
             batch is in use; the stream that is current when a batch is taken waits for its copies. Implies ``to`` and
             ``pin_memory``. Needs torch.
         seed: determines the order and the records' generators; workers seed :mod:`random`, :mod:`numpy.random` and
-            torch with it, the place where they start and their number. A worker that starts in place of another draws
-            other numbers than that one, except from a stream, which it reads again with the same seeds. Default: fresh
+            torch with it, the position where they start and their number. A worker that replaces another draws other
+            numbers than that one, except from a stream, which it reads again with the same seeds. Default: fresh
             entropy, readable as ``loader.seed``; in a program that has imported torch, torch's global generator, as in
             PyTorch: then ``torch.manual_seed`` makes the loader repeatable, and shuffling gives PyTorch's order.
         to: the type of a batch's arrays: "numpy"; "torch"; or None: torch tensors if the samples hold tensors or the
@@ -122,36 +122,38 @@ class DataLoader(Generic[Batch]):
             on. Nothing is repeated or padded: without ``drop_last``, some loaders may get fewer samples, or batches, at
             the end.
         order: None, or "grain": Grain's order, in which worker w of W makes batches of every W-th record.
-        ragged: what to do with arrays whose shapes differ within a batch: None (an error), "pad", ``("pad", value)``,
+        ragged: the rule for arrays whose shapes differ within a batch: None (an error), "pad", ``("pad", value)``,
             "list" or "lod"; see :func:`headrace.data.default_collate`.
         workers: whether the workers are processes ("process") or threads ("thread"), which suit datasets that release
             the GIL.
         threads_per_worker: threads that make samples in each worker process, for datasets that wait for files or
             networks. The dataset must be thread-safe.
         num_workers_batches: how many of the workers run ``collate_fn``, on samples that all of them have made: for
-            samples that take long. They reach it pickled and restored, so it cannot tell them, or what is in them, by
-            identity (``sample is MISSING``). Default: each worker makes the samples of whole batches and collates them.
-        iterable_sharding: who shards an iterable dataset. "engine": all workers iterate over the same stream; each
-            batch is made by one of them, and the others skip it; the order is the same as without workers. "dataset":
-            each worker iterates over a stream of its own, which the dataset derives from ``get_worker_info``, and makes
-            batches of it; the loader takes a batch from each worker in turn. Default: "dataset" for torch's
+            samples that take long. The samples are pickled on their way to it, so it cannot compare them, or objects
+            in them, by identity (``sample is MISSING``). Default: each worker makes the samples of whole batches and
+            collates them.
+        iterable_sharding: how workers share an iterable dataset. "engine": all workers iterate over the same stream;
+            each batch is made by one of them, and the others skip it; the order is the same as without workers.
+            "dataset": each worker iterates over a stream of its own, which the dataset derives from
+            ``get_worker_info``, and makes batches of it; the loader takes a batch from each worker in turn. Default:
+                "dataset" for torch's
             ``IterableDataset``, else "engine".
         progress: show a progress bar (needs tqdm).
-        trace: record what workers, slots and consumer did when, for :meth:`write_trace`.
+        trace: record the actions of workers, slots and consumer over time, for :meth:`write_trace`.
         max_deaths_per_sample: a worker that dies is replaced, and the sample it was making is made again, after a
-            pause; after this many deaths by the same signal or exit status, the sample is given up. If workers die of
-            that cause elsewhere, too, somebody kills them from outside, and the sample is not blamed.
+            pause; after this many deaths by the same signal or exit status, the sample is given up. If workers also die
+            of that cause at other samples, they are being killed from outside, and the sample is not blamed.
         on_worker_death: what happens when a sample is given up: "raise": ``errors.WorkerDied`` comes instead of its
             batch; "skip": the batch comes without that sample.
         on_state_mismatch: what :meth:`load_state_dict` does with a state of a loader whose batches were others, because
-            of its batch size, number of loaders, dataset, order or seed. "raise": a ValueError. "adapt": where the
-            order is the same, and only the size of its (global) batches differs, the epoch goes on with the batch that
-            holds the next sample: of what was taken, no more than the beginning of that batch comes again. Else the
-            epoch begins anew. A RuntimeWarning says what comes again.
+            of its batch size, number of loaders, dataset, order or seed. "raise": a ValueError. "adapt": if only the
+            size of the (global) batches differs, the epoch continues with the batch that contains the next sample, so
+            that at most the beginning of this batch is repeated. Otherwise the epoch restarts. A RuntimeWarning says
+            what is repeated.
         seed_records: seed :mod:`random`, :mod:`numpy.random` and torch for each sample from (seed, epoch, index), so
             that datasets that draw from them do not depend on which worker runs them; or "place": from the sample's
-            place in the epoch, so that a record that comes twice is not drawn alike. ``collate_fn`` and
-            ``__getitems__``, which "place" lets make whole batches, then have a seed of each batch's own.
+            place in the epoch, so that a record that comes twice draws different numbers. ``collate_fn`` and
+            ``__getitems__``, which "place" lets make whole batches, then have a separate seed for each batch.
 
     Raises:
         TypeError, ValueError: arguments that are out of range or exclude one another.
@@ -253,7 +255,7 @@ class DataLoader(Generic[Batch]):
         self._refreshed = 0  # how often refresh() was called
         # Where an iterable dataset that no worker reads was before this loader read it; None: it has not yet.
         self._initial: tuple[StreamPosition, ...] | None = None
-        # Whether the latest engine could compare the dataset with what its workers have.
+        # Whether the latest engine could compare the dataset with that of its workers.
         self._comparable = True
         if self.trace:
             traced_loaders.add(self)
@@ -270,7 +272,7 @@ class DataLoader(Generic[Batch]):
 
     @property
     def sampler(self) -> Any:
-        """The given sampler; without one, one of :mod:`headrace.data` with this loader's order, all shards together.
+        """The given sampler; if none was given, one of :mod:`headrace.data` with this loader's order for all shards.
 
         Its ``set_epoch`` chooses the loader's next epoch, too. It yields that epoch's indices from their beginning, but
         not in PyTorch's order (torch imported, no ``seed``), which is drawn as an epoch begins.
@@ -301,7 +303,7 @@ class DataLoader(Generic[Batch]):
 
     @property
     def collate_fn(self) -> Callable[[Any], Any]:
-        """What makes a batch of samples."""
+        """The function that makes a batch of samples."""
         return self._config.collate
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -322,7 +324,9 @@ class DataLoader(Generic[Batch]):
         return f"DataLoader({', '.join([type(self.dataset).__name__, *given, f'seed={self.seed}'])})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy, in this process or another, needs: it goes on where this loader is, independently of it."""
+        """The state of a copy, in this process or another: it continues from this loader's position, independently of
+        it.
+        """
         fresh = dict.fromkeys(("_own_sampler", "_idle", "_latest", "_running", "_chosen_at"))
         position, resuming = self._place()
         return {**self.__dict__, **fresh, "_next": position, "_resuming": resuming}
@@ -339,7 +343,9 @@ class DataLoader(Generic[Batch]):
         return batches_per_epoch(self._config, self._seed or 0)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Starts the next epoch; that one again, if the iterator goes before anybody has asked it for a batch."""
+        """Starts the next epoch. If the iterator is dropped before the first ``next``, the epoch counts as not
+        started.
+        """
         config = self._config
         total = self._length_if_known() if config.progress else None
         engine, progress = self._start_epoch()
@@ -375,15 +381,16 @@ class DataLoader(Generic[Batch]):
     def refresh(self) -> None:
         """Has the next iteration begin with the dataset and ``collate_fn`` as they are now, in new workers.
 
-        Between epochs the loader sees by itself what has changed in the dataset, in ``collate_fn`` and in whatever they
-        refer to, and the workers of the next epoch have it: of "fork", new workers; others are sent it, or new ones
-        start. If it is more than 64 MiB of arrays or 4 MiB of anything else, or cannot be pickled, the loader cannot
-        tell, and starts new workers in each epoch, unless ``persistent_workers=True`` was given: then this method says
-        when. It does not see attributes of classes, global variables and what ``__getstate__`` leaves out; the first
-        two, new workers of "spawn" and "forkserver" have as their modules define them.
+        Between epochs the loader detects changes in the dataset, in ``collate_fn`` and in the objects they refer to,
+        and the workers of the next epoch have them: with "fork", new workers start; others receive the changes, or are
+        replaced. If a dataset has more than 64 MiB of arrays or 4 MiB of other data, or cannot be pickled, the loader
+        cannot detect changes and starts new workers in each epoch, unless ``persistent_workers=True`` was given; in
+        that case, call this method after a change. The loader does not see class attributes, global variables and
+        state that ``__getstate__`` leaves out; new workers of "spawn" and "forkserver" have the first two as their
+        modules define them.
 
-        In the course of an epoch the workers' dataset does not change. Threads, and a loader without workers, use the
-        program's own: a change shows at once.
+        During an epoch the workers' dataset does not change. Threads, and a loader without workers, use the program's
+        own objects, so a change takes effect immediately.
         """
         self._refreshed += 1
         self._comparable = True
@@ -398,8 +405,8 @@ class DataLoader(Generic[Batch]):
 
         Args:
             batches: how many batches of the epoch have been consumed, if the caller knows better. Required while the
-                loader feeds a program's reader, whose queue holds batches; not once the reader was reset after the last
-                one.
+                loader feeds a program's reader, whose queue holds batches; no longer required once the reader was reset
+                after the last batch.
 
         Raises:
             FailedPrecondition: ``batches`` is required; or a number does not identify the batches, since they come in
@@ -425,7 +432,7 @@ class DataLoader(Generic[Batch]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Makes the next iteration resume with the batch after those that ``state`` counts.
 
-        An iteration in progress ends: its next batch is an error. A rejected state changes nothing.
+        An iteration in progress ends: its next call of ``next`` raises an error. A rejected state changes nothing.
 
         Raises:
             TypeError: ``state`` is not a loader's state, or one of its values has the wrong type.
@@ -435,7 +442,7 @@ class DataLoader(Generic[Batch]):
         position, seed, of_dataset = decode_state(self._config, state)
         for part in of_dataset:
             self._load_dataset(part)
-        self._end_running("the loader was given another state during the iteration; iterate over it anew")
+        self._end_running("another state was loaded during the iteration; start a new iteration")
         if seed != self._seed:
             self._idle.close()  # their workers have the other seed
             self._own_sampler = None
@@ -458,7 +465,7 @@ class DataLoader(Generic[Batch]):
             raise
 
     def stats(self) -> dict[str, Any]:
-        """What the workers of the latest iteration have done since they started; empty before the first iteration.
+        """Statistics of the latest iteration since its workers started; empty before the first iteration.
 
         Returns:
             Rates (``samples_per_s``, ``bytes_per_s``); totals (``batches``, ``samples``, ``bytes``); seconds that the
@@ -489,7 +496,7 @@ class DataLoader(Generic[Batch]):
         write_timeline(path, engine.scheduler.trace(), self.threads_per_worker)
 
     def _trace_events(self, first_pid: int, since: int) -> list[dict[str, Any]]:
-        """For the timeline of somebody else: what workers, slots and consumer have done in the latest iteration since
+        """For a timeline of another module: the events of workers, slots and consumer in the latest iteration since
         ``since``, in nanoseconds of the monotonic clock. See trace_events.
         """
         engine = self._latest_engine()
@@ -515,7 +522,7 @@ class DataLoader(Generic[Batch]):
         return self._latest is not None and self._latest.batch != self._chosen_at
 
     def _place(self) -> tuple[Position, bool]:
-        """Where another loader would go on in place of this one, and whether within an epoch."""
+        """The position from which another loader would continue this one, and whether it is within an epoch."""
         latest = self._latest
         if latest is None or not self._iterates or (latest.feeding and not latest.finished):
             return self._next, self._resuming
@@ -542,7 +549,7 @@ class DataLoader(Generic[Batch]):
         if not self._config.iterable or self._config.num_workers > 0 or not has_state(dataset):
             return ()
         state = None
-        with contextlib.suppress(Exception):  # it may have none before it has begun
+        with contextlib.suppress(Exception):  # it may have none before it has started
             state = dataset.state_dict()
         return (StreamPosition(0, state),)
 
@@ -602,7 +609,7 @@ class DataLoader(Generic[Batch]):
             engine = None
         if engine is None:
             seed = self._seed or 0
-            # Workers that start anew must not draw what earlier ones drew.
+            # New workers must not draw the numbers that earlier ones drew.
             base_seed = worker_base_seed(seed, position.epoch, position.batch) if drawn is None else drawn
             initial = self._initial[0].state if self._initial else None
             try:
@@ -635,7 +642,7 @@ class DataLoader(Generic[Batch]):
             elif engine.is_mine():
                 unread = progress.untouched and not progress.feeding
                 if loader._next is not following:
-                    # If nobody reads the iteration that has begun since either, both are given back.
+                    # If the iteration that has started since is not read either, both are given back.
                     for running in loader._running if unread else ():
                         if isinstance(running, BatchIterator) and running.progress.back[0] is following:
                             running.progress.back = progress.back
@@ -644,8 +651,8 @@ class DataLoader(Generic[Batch]):
                     if loader._latest is progress:
                         loader._chosen_at = progress.batch
                 elif progress.finished:
-                    # Of workers that share a stream, one was at its end: the others begin where it was. And whoever
-                    # takes the place of a worker begins where that one was.
+                    # Of workers that share a stream, one was at its end: the others begin where it was. And the worker
+                    # that takes the place of a worker begins where that one was.
                     loader._next = progress.position(None)
                 loader._release(engine, loader._latest is progress)
 
@@ -654,7 +661,7 @@ class DataLoader(Generic[Batch]):
     def _release(self, engine: Engine, is_latest: bool) -> None:
         if self._config.auto_workers:
             self._num_workers = engine.workers.count
-        # In this process, others have read the dataset since: what this one knows of its place is out of date.
+        # In this process, others have read the dataset since: the position known here is out of date.
         outdated = self._config.iterable and self._config.num_workers == 0 and not is_latest
         if not engine.lasts or outdated or self._idle or not engine.usable(engine.length):
             engine.close()

@@ -24,7 +24,7 @@ def warn_of_shared_samples(shard: tuple[int, int], sampler: Any, batch_sampler: 
         return
     _warned = True
     warnings.warn(
-        f"this process is one of {world}, and each of them is given all samples: "
+        f"this process is one of {world}, each of which gets all samples: "
         + _remedy(world, batch_sampler is not None, shuffles_unseeded),
         RuntimeWarning,
         stacklevel=_level_of_program(),
@@ -54,18 +54,21 @@ def check_sharing(shard: tuple[int, int], *samplers: Any) -> None:
                 way = "leave out shard=, or the sampler"
             raise ValueError(
                 f"shard={shard} and the sampler ({type(sampler).__name__}) would each take a share of the samples, and "
-                f"most samples would never come. {way}."
+                f"most samples would never be delivered. {way}."
             )
 
 
 def _remedy(world: int, has_batch_sampler: bool, shuffles_unseeded: bool) -> str:
-    """What to write, in a program of whoever is in charge."""
+    """The remedy, for the library that runs the program."""
     if has_batch_sampler:
-        return "let batch_sampler draw from a sampler that shares them out, such as DistributedSampler(dataset)."
+        return (
+            "let batch_sampler draw from a sampler that divides them among the processes, such as "
+            "DistributedSampler(dataset)."
+        )
     rest = "drop_last=True"
     if shuffles_unseeded:
         rest += ", seed=0"
-    equal = "drop_last is for processes that must make equally many steps, as under DistributedDataParallel."
+    equal = "drop_last is for processes that must take the same number of steps, as under DistributedDataParallel."
     who = _in_charge()
     if who == "Lightning":
         return (

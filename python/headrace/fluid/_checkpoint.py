@@ -1,8 +1,8 @@
-"""Checkpoints from which training goes on exactly where it was: variables, and where readers and loaders are.
+"""Checkpoints from which training continues exactly: variables, and the positions of readers and loaders.
 
 A checkpoint is a folder, ``checkpoint_<serial>``, with a file of tensors and one, ``state.json``, that describes it and
 has the checksum of the other. The folder is written under another name, reaches the disk, and is then renamed: whatever
-happens, a crash or a power cut included, what is there under its name is whole.
+happens, including a crash or a power cut, a checkpoint under its name is complete.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["load_checkpoint", "save_checkpoint"]
 _FORMAT = 1
 _TENSORS, _STATE = "tensors", "state.json"
 _NAME = re.compile(r"checkpoint_(\d+)")
-#: What is being written, or removed.
+#: The prefix of checkpoints that are being written, or removed.
 _UNFINISHED = ".unfinished-"
 
 
 class Loader(Protocol):
-    """What has a state: a headrace.DataLoader, say."""
+    """An object with a state, such as a headrace.DataLoader."""
 
     def state_dict(self) -> Any: ...
 
@@ -48,8 +48,8 @@ def save_checkpoint(
     max_num_checkpoints: int = 3,
     scope: Scope | None = None,
 ) -> int:
-    """Saves what training needs to go on with the same bits: all variables of the program that persist (parameters,
-    what optimizers keep, counters of learning rates and of random operators), and the place of the readers that
+    """Saves everything that training needs to continue bit for bit: all persistable variables (parameters,
+    the state of optimizers, counters of learning rates and of random operators), and the position of the readers that
     ``decorate_loader`` has given a headrace.DataLoader. Batches that are in a queue or a double buffer count as not yet
     read.
 
@@ -69,15 +69,15 @@ def save_checkpoint(
     Args:
         checkpoint_dir: a folder for checkpoints, which is made if need be.
         loaders: others whose state belongs to it, under names: loaders that are iterated over, say.
-        extra: what you want to know afterwards, as JSON can hold it.
-        max_num_checkpoints: older ones than the last so many are removed.
+        extra: any data of your own that JSON can hold; ``load_checkpoint`` returns it.
+        max_num_checkpoints: only this many are kept; older ones are removed.
 
     Returns:
         The serial number of the checkpoint: 0, 1, …
 
     Raises:
         NotFound: a variable has no value: has the startup program been run?
-        FailedPrecondition: a reader stands at no place that could be saved: a shuffle or batch reader is over it.
+        FailedPrecondition: a reader has no position that could be saved, because a shuffle or batch reader wraps it.
         TypeMismatch: ``extra``, or a loader's state, is nothing that JSON can hold.
         OSError: it cannot be written; then the others are as before.
     """
@@ -132,22 +132,22 @@ def load_checkpoint(
     serial: int | None = None,
     scope: Scope | None = None,
 ) -> Any:
-    """Loads what save_checkpoint has saved: variables into the scope, and the place of readers, whose next ``start``
-    goes on there, and of loaders. The number of their workers may be another one.
+    """Loads what save_checkpoint has saved: variables into the scope, and the position of readers, whose next ``start``
+    continues there, and of loaders. The number of their workers may differ.
 
     Args:
         loaders: those that were given when it was saved.
         serial: of the checkpoint; None: the last one.
 
     Returns:
-        What was given as ``extra``, or an empty dict instead of None; None if there is no checkpoint.
+        The ``extra`` of save_checkpoint, or an empty dict instead of None; None if there is no checkpoint.
 
     Raises:
         NotFound: there is no checkpoint of that serial number.
         DataLoss: the checkpoint is damaged: its checksums are others. Nothing has been changed; earlier ones may be
             loaded by their serial numbers.
-        InvalidArgument: it is of another program, readers or loaders: the error names what differs. Nothing has been
-            changed, unless a loader has refused its state.
+        InvalidArgument: it belongs to another program, readers or loaders: the error names the differences. Nothing has
+            been changed, unless a loader has refused its state.
     """
     check_executor(executor)
     root = os.fspath(checkpoint_dir)
@@ -202,15 +202,15 @@ def _described(variables: Sequence[Variable]) -> dict[str, str]:
 
 
 def _check_same(folder: str, what: str, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    differences = [f"{what} '{name}' is not in it" for name in wanted if name not in saved]
-    differences += [f"it has a {what} '{name}', which is not here" for name in saved if name not in wanted]
+    differences = [f"it lacks {what} '{name}'" for name in wanted if name not in saved]
+    differences += [f"it has a {what} '{name}', which this program lacks" for name in saved if name not in wanted]
     differences += [
-        f"{what} '{name}' is {wanted[name]} here, {saved[name]} there"
+        f"{what} '{name}' is {wanted[name]} in the program, {saved[name]} in the checkpoint"
         for name in wanted
         if name in saved and wanted[name] != saved[name]
     ]
     if differences:
-        raise errors.InvalidArgument(f"{folder} is a checkpoint of something else: {'; '.join(differences[:5])}")
+        raise errors.InvalidArgument(f"{folder} is a checkpoint of another program: {'; '.join(differences[:5])}")
 
 
 def _serials(root: str) -> list[int]:
@@ -245,9 +245,9 @@ def _verified(folder: str) -> dict[str, Any]:
         if description["format"] != _FORMAT:
             raise errors.DataLoss(f"{folder} has format {description['format']}, expected {_FORMAT}")
         if checksum != _of_text(description):
-            raise ValueError("the checksum of its state is another one")
+            raise ValueError("the checksum of its state does not match")
         if _checksum(os.path.join(folder, _TENSORS)) != description["tensors"]:
-            raise ValueError("the checksum of its tensors is another one")
+            raise ValueError("the checksum of its tensors does not match")
         state: dict[str, Any] = json.loads(description["state"])
         return state
 

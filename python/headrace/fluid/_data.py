@@ -42,7 +42,7 @@ def data(name: str, shape: Sequence[int | None], dtype: Any = "float32", lod_lev
     for d in dims:
         if not isinstance(d, (int, np.integer)) or isinstance(d, bool) or d < -1:
             raise errors.InvalidArgument(
-                f"fluid.data: the dimensions of '{name}' have to be None (any extent) or integers from -1 on, "
+                f"fluid.data: the dimensions of '{name}' have to be None (any extent) or integers of at least -1, "
                 f"got {list(shape)}"
             )
     block = default_main_program().global_block()

@@ -29,7 +29,7 @@ class DetectionMAP:
                 of_batch_value, of_all_value = exe.run(test_program, batch, [of_batch, of_all])
 
     Args:
-        input: what was found, as :func:`layers.detection_map` takes it.
+        input: the detections, in the form of :func:`layers.detection_map`.
         gt_label: classes of the objects, [objects, 1] with LoD, a sequence for each image.
         gt_box: their boxes, [objects, 4] with the same LoD.
         gt_difficult: 1 where an object is difficult, else 0, [objects, 1] with the same LoD; None: none is.
@@ -75,7 +75,7 @@ class DetectionMAP:
         layers.fill_constant([1], "int32", 1, out=self.has_state)
 
     def _create_state(self, suffix: str, dtype: object, shape: list[int]) -> Variable:
-        """A variable for which the startup program makes room: what is in it does not count at first."""
+        """A variable for which the startup program allocates memory: its initial contents do not count."""
         name = f"{self._helper.name}.{suffix}"
         lod_level = 1 if shape[0] < 0 else 0
         state = self._helper.create_global_variable(name, shape, dtype, lod_level=lod_level)

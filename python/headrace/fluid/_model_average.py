@@ -89,8 +89,8 @@ class ModelAverage(_Average):
             ...  # evaluate
 
     The average is over a window of min(``max_average_window``, updates * ``average_window_rate``) values, but not less
-    than ``min_average_window``, and what is there of the window before. Construct it after ``minimize``, in the same
-    programs.
+    than ``min_average_window``, and the existing part of the previous window. Construct it after ``minimize``, in the
+    same programs.
 
     Args:
         average_window_rate: the window as a part of all updates.
@@ -176,7 +176,7 @@ class ExponentialMovingAverage(_Average):
     Args:
         thres_steps: a variable of one element, the number of steps: the decay is (1 + steps) / (10 + steps) where that
             is less.
-        name: prefix of the names of what it creates.
+        name: prefix of the names of the variables that it creates.
     """
 
     def __init__(self, decay: float = 0.999, thres_steps: Variable | None = None, name: str | None = None) -> None:
@@ -185,7 +185,7 @@ class ExponentialMovingAverage(_Average):
             raise errors.InvalidArgument(f"ExponentialMovingAverage: decay has to be from 0 to below 1, got {decay}")
         self._decay, self._steps = float(decay), thres_steps
         prefix = unique_name.generate("exponential_moving_average") if name is None else name
-        # What is left of the zero that the averages began with.
+        # The remaining weight of the initial zero of the averages.
         self._rest = _state(f"{prefix}.rest", [1], "float32", 1.0)
         self._averages = []
         for parameter in _trained("ExponentialMovingAverage"):

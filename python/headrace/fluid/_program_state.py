@@ -1,8 +1,8 @@
 """``fluid.save`` and ``fluid.load``: a program with all that persists, under one path.
 
-Three files: ``path.pdparams`` has the parameters and ``path.pdopt`` what else persists, optimizers' state above all,
-both dicts of arrays by name; ``path.pdmodel`` has the program. Fluid pickles the dicts, and so it is done here; but
-what is read may consist of nothing but names and arrays, so that a file from elsewhere can run no code.
+Three files: ``path.pdparams`` has the parameters and ``path.pdopt`` all other persistable variables, mainly optimizers'
+state, both dicts of arrays by name; ``path.pdmodel`` has the program. Fluid pickles the dicts, and so it is done here;
+but files may contain only names and arrays, so a foreign file cannot run code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["load", "load_program_state", "save", "set_program_state"]
 
 _PARAMETERS, _OTHERS, _MODEL = ".pdparams", ".pdopt", ".pdmodel"
 
-#: What a pickled array is made of.
+#: The parts of a pickled array.
 _HARMLESS = {
     ("numpy", "dtype"),
     ("numpy", "ndarray"),
@@ -45,7 +45,7 @@ class _ArraysOnly(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _HARMLESS:
-            raise pickle.UnpicklingError(f"it wants {module}.{name}, which no array needs")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which no array needs")
         return super().find_class(module, name)
 
 
@@ -82,7 +82,7 @@ def save(program: Program, model_path: str | os.PathLike[str]) -> None:
     module. They are replaced together.
 
     Args:
-        model_path: what the names of the files begin with, "folder/name". The folder is made if need be.
+        model_path: prefix of the files' names, "folder/name". The folder is created if necessary.
 
     Raises:
         NotFound: a variable has no value: has the startup program been run?
@@ -111,9 +111,9 @@ def _read(path: str) -> dict[str, np.ndarray]:
     try:
         state = _ArraysOnly(io.BytesIO(raw), encoding="latin1").load()
     except Exception as error:
-        raise errors.DataLoss(f"{path} holds no arrays by name: {error}") from error
+        raise errors.DataLoss(f"{path} holds no named arrays: {error}") from error
     if not isinstance(state, dict):
-        raise errors.DataLoss(f"{path} holds no arrays by name, but {type(state).__name__}")
+        raise errors.DataLoss(f"{path} holds no named arrays, but {type(state).__name__}")
     state.pop("StructuredToParameterName@@", None)  # Paddle's later releases put it there
     for name, value in state.items():
         if not isinstance(name, str) or not isinstance(value, (np.ndarray, np.generic)) or value.dtype.hasobject:
@@ -124,7 +124,7 @@ def _read(path: str) -> dict[str, np.ndarray]:
 def load_program_state(
     model_path: str | os.PathLike[str], var_list: Sequence[Variable] | None = None
 ) -> dict[str, np.ndarray]:
-    """The arrays of what ``save`` saved, here or in Fluid, by the names of the variables.
+    """The arrays that ``save`` has saved, here or in Fluid, by the names of the variables.
 
     Args:
         var_list: give the values of these only.
@@ -168,7 +168,7 @@ def load(
     executor: Executor | None = None,
     var_list: Sequence[Variable] | None = None,
 ) -> None:
-    """Loads what ``save`` saved, here or in Fluid, into the global scope: all variables, or on an error none.
+    """Loads the files of ``save``, of Headrace or Fluid, into the global scope: all variables, or on an error none.
 
     Args:
         executor: Fluid's; makes no difference.

@@ -1,18 +1,18 @@
-"""Names of Fluid's that are not here, and what to do instead. Who asks for one gets an error that says so."""
+"""Names of Fluid that are not supported, and alternatives. Accessing one raises an error with the alternative."""
 
 from __future__ import annotations
 
 __all__ = ["REFUSED", "refusal"]
 
-_OPERATOR = "there is no such operator; add one by fluid.load_op_library, or compute it in Python by layers.py_func"
+_OPERATOR = "there is no such operator; add one with fluid.load_op_library, or compute it in Python with layers.py_func"
 _ONE_MACHINE = (
-    "programs run on one machine; several machines share a data set by headrace.DataLoader(shard=(rank, world))"
+    "programs run on one machine; to share a dataset among machines, use headrace.DataLoader(shard=(rank, world))"
 )
-_FEEDING = "feed programs by layers.py_reader or io.DataLoader, with a headrace.DataLoader as source"
+_FEEDING = "feed programs with layers.py_reader or io.DataLoader, with a headrace.DataLoader as source"
 _QUANTISED = (
-    "programs are not quantised or pruned here: do that elsewhere, and load the result by io.load_inference_model"
+    "programs cannot be quantised or pruned here: do that elsewhere, and load the result with io.load_inference_model"
 )
-_HDFS = "copy files by the tools of HDFS"
+_HDFS = "copy files with the tools of HDFS"
 
 #: Module → name → what to do.
 REFUSED: dict[str, dict[str, str]] = {
@@ -37,8 +37,8 @@ REFUSED: dict[str, dict[str, str]] = {
         "lstm": "it needs cuDNN in Fluid, too: use layers.rnn, contrib.layers.basic_lstm or layers.dynamic_lstm",
     },
     "optimizer": {
-        "DGCMomentumOptimizer": f"{_ONE_MACHINE}; on one, it is optimizer.Momentum",
-        "PipelineOptimizer": "programs run on one device: use the optimizer that it was to wrap",
+        "DGCMomentumOptimizer": f"{_ONE_MACHINE}; on one machine, use optimizer.Momentum",
+        "PipelineOptimizer": "programs run on one device: use the wrapped optimizer itself",
     },
     "metrics": {},
     "contrib": {

@@ -11,13 +11,13 @@ __all__ = ["from_attributes", "stored", "to_attributes"]
 
 _Class = TypeVar("_Class", bound=type)
 
-#: By the name of a class: itself, and what its objects are made of.
+#: By the name of a class: itself, and the arguments of its objects.
 _KINDS: dict[str, tuple[type, tuple[str, ...]]] = {}
 
 
 def stored(*fields: str) -> Callable[[_Class], _Class]:
     """Has the objects of a class stored: ``fields`` are attributes of theirs, and arguments of the class by the same
-    names. These objects cannot be changed, since what is stored would not. Those of a subclass may be anything, and are
+    names. These objects are immutable, since changes would not be stored. Those of a subclass may be anything, and are
     not stored.
     """
 
@@ -35,7 +35,9 @@ def stored(*fields: str) -> Callable[[_Class], _Class]:
 
 
 def to_attributes(key: str, value: object | None) -> dict[str, Any]:
-    """The attributes that say under ``key`` what ``value`` is: nothing for None; of what is not stored, its class."""
+    """The attributes that describe ``value`` under ``key``: none for None; only the class of objects that are not
+    stored.
+    """
     if value is None:
         return {}
     kind = type(value)
@@ -46,7 +48,7 @@ def to_attributes(key: str, value: object | None) -> dict[str, Any]:
 
 
 def from_attributes(key: str, attributes: Mapping[str, Any], owner: str) -> Any:
-    """What ``to_attributes`` was given.
+    """The inverse of ``to_attributes``.
 
     Raises:
         FailedPrecondition: it was something that is not stored; ``owner`` says whose it was.

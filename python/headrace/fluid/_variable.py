@@ -1,4 +1,4 @@
-"""What a program consists of, as Python sees it: variables, parameters and operators."""
+"""The parts of a program in Python: variables, parameters and operators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Operator", "Parameter", "SlotValue", "Variable", "grad_var_name"]
 
-#: What an operator's slot may be given: one variable or several, by name or as they are.
+#: The argument for an operator's slot: one variable or several, by name or as objects.
 SlotValue = Union["Variable", str, Sequence[Union["Variable", str]], None]
 
 _GRAD_SUFFIX = "@GRAD"
@@ -52,9 +52,9 @@ class Variable:
     program is run.
 
     ``+ - * / // % ** < <= > >= == !=`` and the unary ``-`` add the operators that compute them to the current block of
-    the variable's program; the other side may be a number, NumPy's scalars included. So does indexing:
-    ``x[0, 1:-1, ..., ::-1]``. Whether two are the same variable, ``is`` says; ``==`` with what is neither a variable
-    nor a number, None for example, is False.
+    the variable's program; the other side may be a number, including NumPy's scalars. So does indexing:
+    ``x[0, 1:-1, ..., ::-1]``. Whether two are the same variable, ``is`` tells; ``==`` with an object that is neither a
+    variable nor a number, such as None, is False.
     """
 
     # Python would ask for x[0], x[1], … without end.
@@ -67,7 +67,7 @@ class Variable:
         if desc is None:
             raise errors.NotFound(f"block {block.idx} and its ancestors declare no variable '{name}'")
         self.desc = desc
-        # Of what is stored by attributes of the description (see _stored): the objects that were given.
+        # Of properties that attributes of the description store (see _stored): the given objects.
         self._objects: dict[str, Any] = {}
 
     @property
@@ -91,7 +91,7 @@ class Variable:
 
     @property
     def type(self) -> VarType:
-        """What it holds: VarType.LOD_TENSOR, READER, …"""
+        """The kind of its value: VarType.LOD_TENSOR, READER, …"""
         return VarType(self.desc.kind)
 
     @property
@@ -316,19 +316,19 @@ class Variable:
         if self.type == VarType.LOD_TENSOR and self.dtype == VarType.BOOL:
             raise errors.TypeMismatch(
                 f"variable '{self.name}' has no value while the program is being built, so Python's if, while, and, or "
-                f"and not cannot ask for it: choose with layers.cond, loop with layers.while_loop, combine with "
-                f"layers.logical_and, logical_or and logical_not, or fetch it from a run; whether there is a variable, "
-                f"'is not None' says, and which one it is, 'is' or its name, not '==' or 'in'"
+                f"and not cannot test it: choose with layers.cond, loop with layers.while_loop, combine with "
+                f"layers.logical_and, logical_or and logical_not, or fetch it from a run. To test whether there is a "
+                f"variable, write 'is not None'; to compare variables themselves, use 'is' or names, not '==' or 'in'"
             )
         return True
 
 
 #: The other side of an arithmetic operator.
 Operand = Union[Variable, float]
-#: What a dimension is indexed with. Ellipsis has no name in Python 3.9.
+#: The index of a dimension. Ellipsis has no name in Python 3.9.
 Index = Any
 
-#: Where a slice ends that goes on to the end.
+#: The end of a slice that extends to the end.
 _END = 2**31 - 1
 
 
@@ -473,7 +473,7 @@ def _elementwise(op_type: str, x: Variable, y: Operand) -> Variable:
 def _reflected(op_type: str, number: Operand, y: Variable) -> Variable:
     """An operator with a number on its left side, which is made as large as the other side."""
     if not _is_number(number):
-        return _elementwise(op_type, y, number)  # says what it takes
+        return _elementwise(op_type, y, number)  # raises an error with the accepted types
     zeros = _append_op("fill_zeros_like", {"X": y}, stop_gradient=True)
     # By an addition, since an attribute of scale is a double, which does not hold every integer.
     full = _scale(zeros, 1.0, number) if _fits_scale(number) else zeros + number
@@ -493,7 +493,7 @@ def _compare(op_type: str, x: Variable, y: Operand) -> Variable:
 
 
 class _OptimizeAttr(MutableMapping[str, float]):
-    """``Parameter.optimize_attr``: what is set in it is set in the parameter."""
+    """``Parameter.optimize_attr``: items set in it are set in the parameter."""
 
     _KEY = "optimize_attr"
 
@@ -553,7 +553,7 @@ class Parameter(Variable):
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers change it, unless they are told which parameters to change."""
+        """Whether optimizers change it, unless they are given a list of parameters."""
         return bool(self.desc.attrs.get("trainable", True))
 
     @trainable.setter

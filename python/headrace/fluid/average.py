@@ -1,4 +1,4 @@
-"""Averages of what a program has fetched."""
+"""Averages of fetched values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class WeightedAverage:
             raise errors.InvalidArgument(f"weight has to be a number, or an array of one, got {weight!r}")
         if self._sum is not None and np.shape(self._sum) != array.shape:
             raise errors.InvalidArgument(
-                f"value has to have the shape of those before, {list(np.shape(self._sum))}, got {list(array.shape)}"
+                f"value must have the shape of the earlier values, {list(np.shape(self._sum))}, got {list(array.shape)}"
             )
         weight = float(factor.reshape(-1)[0])
         self._sum = array * weight if self._sum is None else self._sum + array * weight

@@ -27,11 +27,11 @@ def append_backward(
 
     Args:
         loss: a single element.
-        parameter_list: by what to differentiate; what cannot have a gradient is passed over. None: all trainable
-            parameters, and what is fed, whose ``stop_gradient`` is False; or, if there are no such parameters, all
-            variables of the root block that do not stop gradients.
+        parameter_list: variables to differentiate by; those that cannot have a gradient are skipped. None: all
+            trainable parameters, and what is fed, whose ``stop_gradient`` is False; or, if there are no such
+            parameters, all variables of the root block that do not stop gradients.
         no_grad_set: variables that gradients do not pass.
-        callbacks: None, or ``[clip.error_clip_callback]``, to clip the gradients of what has an ``error_clip``.
+        callbacks: None, or ``[clip.error_clip_callback]``, to clip the gradients of variables with an ``error_clip``.
         checkpoints: Fluid's; None.
 
     Returns:
@@ -77,7 +77,7 @@ def append_backward(
 
 def _with_gradient(program: Program, no_grad: Collection[str], wanted: Sequence[Variable | str]) -> list[str]:
     """Of ``wanted`` those that can have a gradient: Fluid's programs name all parameters, also the statistics of
-    batch_norm. NotFound for one that is not there, InvalidArgument if none is left.
+    batch_norm. NotFound for a missing one, InvalidArgument if none is left.
     """
     names = [item.name if isinstance(item, Variable) else item for item in wanted]
     if not names:
@@ -104,8 +104,8 @@ def trained_parameters(program: Program) -> list[Parameter]:
     unknown = [parameter.name for parameter in parameters if not parameter._is_known]
     if unknown:
         raise errors.FailedPrecondition(
-            f"the program comes from bytes that do not say how '{unknown[0]}' is trained ({len(unknown)} such "
-            f"parameters): name those that are to be trained, minimize(loss, parameter_list=[…]), or set trainable, "
+            f"the program was parsed from bytes that do not say how '{unknown[0]}' is trained ({len(unknown)} such "
+            f"parameters): name the parameters to train, minimize(loss, parameter_list=[…]), or set trainable, "
             f"optimize_attr, regularizer and gradient_clip_attr of each"
         )
     return [parameter for parameter in parameters if parameter.trainable]
@@ -148,14 +148,14 @@ def gradients(
 
     Args:
         targets: variables of any shape in the root block.
-        inputs: by what to differentiate: variables of the root block.
-        target_gradients: by what each element of a target is weighted, for each target a variable of its shape; None:
+        inputs: the variables to differentiate by, of the root block.
+        target_gradients: the weights of each target's elements, for each target a variable of its shape; None:
             by 1. No gradient passes through them.
         no_grad_set: variables that gradients do not pass.
 
     Returns:
         For each input the sum of the gradients of all targets; None if no target depends on it, or if it has
-        ``stop_gradient``, as what is fed has at first.
+        ``stop_gradient``, as feeds have by default.
 
     Raises:
         InvalidArgument: a variable is not of the root block of one program, the number or the shapes of

@@ -213,8 +213,8 @@ def append_gradient_clip_ops(param_grads: ParamGrads, grad_clip: GradientClipBas
 
 @stored("max", "min")
 class ErrorClipByValue:
-    """Each element of the gradient of a variable into [min, max], before it is passed on to what the variable was
-    computed from; ``min`` is -max unless given. To be set as the variable's ``error_clip``.
+    """Each element of the gradient of a variable into [min, max], before it is passed on to the operators that the
+    variable was computed from; ``min`` is -max unless given. To be set as the variable's ``error_clip``.
     """
 
     def __init__(self, max: float, min: float | None = None) -> None:
@@ -228,7 +228,9 @@ _GRADIENT = re.compile(r"(?P<of>.+?)(@VERSION@\d+)?@GRAD(@\d+)?")
 
 
 def find_error_clips(program: Program) -> ErrorClips:
-    """What ``append_error_clip_ops`` will clip. TypeMismatch if an ``error_clip`` is no clip, or that of no tensor."""
+    """The variables that ``append_error_clip_ops`` will clip. TypeMismatch if an ``error_clip`` is no clip, or that of
+    no tensor.
+    """
     found: ErrorClips = {}
     for variable in program.list_vars():
         clip = variable.error_clip
@@ -259,7 +261,7 @@ def append_error_clip_ops(program: Program, clips: ErrorClips, first_block: int,
 
 
 def error_clip_callback(block: Block, context: Any = None) -> None:
-    """Clips what the last operator of ``block`` computes, if it is the gradient of a variable with an ``error_clip``.
+    """Clips the output of the last operator of ``block`` if it is the gradient of a variable with an ``error_clip``.
     To be given to ``backward.append_backward`` as a callback, as ``minimize`` does by itself.
     """
     _clip_errors(block, len(block.ops) - 1, find_error_clips(block.program).get(block.idx, {}))

@@ -1,4 +1,4 @@
-"""What Fluid calls compiling: how a program is to run on several devices. Here there is one, the CPU.
+"""Fluid's compilation of a program for several devices. Headrace has one device, the CPU.
 
 Programs that ask for it run as they are: the strategies are accepted and make no difference to the result, because the
 executor plans memory, in-place updates and the threads of operators by itself (``Executor(cpu_num=…)``).
@@ -207,7 +207,7 @@ def merge_feeds(feed: Feed) -> Mapping[str, Any] | None:
 def _joined(name: str, values: Sequence[Any]) -> Any:
     if any(isinstance(value, LoDTensor) and value.lod() for value in values):
         raise errors.InvalidArgument(
-            f"'{name}' has a LoD in a feed for several devices, of which there is one here: feed one mapping with all "
+            f"'{name}' has a LoD in a feed for several devices, but there is only one: feed one mapping with all "
             "sequences"
         )
     try:

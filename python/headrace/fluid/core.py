@@ -1,4 +1,4 @@
-"""What C++ does for the package, under the names that Fluid's ``core`` has."""
+"""The C++ part of the package, under the names of Fluid's ``core``."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ __all__ = [
 
 
 class VarType(enum.IntEnum):
-    """Element types of tensors, and what a variable can hold. The numbers are Fluid's."""
+    """Element types of tensors, and kinds of variables. The numbers are Fluid's."""
 
     BOOL = 0
     INT16 = 1
@@ -162,14 +162,14 @@ def exact_float(value: Any, what: str) -> float:
     number = float(value)
     if isinstance(value, (int, np.integer)) and int(number) != int(value):
         raise errors.InvalidArgument(
-            f"{what} {value} cannot be given exactly by an attribute, which is a double: use "
+            f"{what} {value} cannot be represented exactly by an attribute, which is a double: use "
             f"layers.fill_constant([1], 'int64', {value}) and an elementwise layer"
         )
     return number
 
 
 class OpRole(enum.IntFlag):
-    """What an operator is in a program for: its attribute "op_role". The numbers are Fluid's."""
+    """The role of an operator in a program: its attribute "op_role". The numbers are Fluid's."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -212,7 +212,7 @@ def set_feed_variable(scope: Scope, tensor: LoDTensor, var_name: str, index: int
 
 
 def get_fetch_variable(scope: Scope, var_name: str, index: int) -> LoDTensor:
-    """What an operator ``fetch`` has put into column ``index`` of the list ``var_name``.
+    """The value that an operator ``fetch`` has stored in column ``index`` of the list ``var_name``.
 
     Raises:
         NotFound, OutOfRange: nothing has been put there.

@@ -49,8 +49,8 @@ class _Column:
             return
         if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
             raise errors.TypeMismatch(
-                f"variable '{self.name}' has {self.lod_level} levels of sequences; "
-                f"sample {index} has at level {level} a {type(value).__name__}, not a sequence"
+                f"variable '{self.name}' has {self.lod_level} levels of sequences, but "
+                f"sample {index} has a {type(value).__name__} at level {level}, not a sequence"
             )
         lengths[level].append(len(value))
         for item in value:
@@ -64,11 +64,11 @@ class _Column:
             kept = not self._takes_integers or row is value or _is_same(row, np.asarray(value))
         except (TypeError, ValueError, OverflowError) as error:
             raise errors.InvalidArgument(
-                f"variable '{self.name}': sample {index} cannot be made an array of {self.dtype}: {error}"
+                f"variable '{self.name}': sample {index} cannot be converted to an array of {self.dtype}: {error}"
             ) from error
         if not kept:
             raise errors.InvalidArgument(
-                f"variable '{self.name}': sample {index} has {value!r}, which {self.dtype} does not hold: round it or "
+                f"variable '{self.name}': sample {index} has {value!r}, which {self.dtype} cannot hold: round it or "
                 f"choose another dtype"
             )
         wanted = self.shape[1:]
@@ -159,7 +159,7 @@ class DataFeeder:
     def decorate_reader(
         self, reader: Callable[[], Iterable[Iterable[Sequence[Any]]]], multi_devices: bool = False
     ) -> Callable[[], Iterator[dict[str, LoDTensor]]]:
-        """A reader that yields what ``feed`` makes of the batches of ``reader``."""
+        """A reader that applies ``feed`` to the batches of ``reader``."""
         if multi_devices:
             raise errors.Unimplemented("there is one device")
 

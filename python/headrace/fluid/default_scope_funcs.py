@@ -41,7 +41,7 @@ def leave_local_scope() -> None:
 
 
 def var(name: str) -> ScopeVariable:
-    """The variable ``name`` of the current scope, made if it is not there."""
+    """The variable ``name`` of the current scope, created if it does not exist."""
     return get_cur_scope().var(name)
 
 

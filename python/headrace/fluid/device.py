@@ -1,4 +1,4 @@
-"""What there is to run on: the CPU. What needs a GPU is refused by name."""
+"""The devices: the CPU. Names that need a GPU raise an error."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ __all__ = ["ChunkEvaluator", "DetectionMAP", "EditDistance", "Evaluator"]
 
 
 class Evaluator:
-    """What all of them have: variables that add up what each run of the main program finds.
+    """Base class of evaluators: their variables accumulate the results of each run of the main program.
 
     Attributes:
         states: these variables, which the startup program sets to 0.
-        metrics: what may be fetched of each batch.
+        metrics: variables that can be fetched for each batch.
 
     Args:
         name: with which the names of the variables begin.
@@ -47,7 +47,7 @@ class Evaluator:
             tensor.set(np.zeros(shape, dtype_name(state.dtype)), executor.place)
 
     def eval(self, executor: Executor, eval_program: Program | None = None) -> Any:
-        """The measure of all batches since the last :meth:`reset`, by what is in the global scope."""
+        """The measure over all batches since the last :meth:`reset`, from the variables in the global scope."""
         raise NotImplementedError(f"{type(self).__name__} has no eval: a subclass of Evaluator defines it")
 
     def _create_state(self, suffix: str, dtype: str, shape: Sequence[int]) -> Variable:

@@ -58,7 +58,7 @@ def as_numpy(tensor: LoDTensor) -> np.ndarray:
 
 
 def _fetch_var(name: str | Variable, scope: Scope | None = None, return_numpy: bool = True) -> np.ndarray | LoDTensor:
-    """What a scope's variable holds. Fluid's programs use it.
+    """The value of a scope's variable. Fluid's programs use it.
 
     Args:
         scope: None: the global one.
@@ -70,7 +70,7 @@ def _fetch_var(name: str | Variable, scope: Scope | None = None, return_numpy: b
     variable = (global_scope() if scope is None else scope).find_var(name)
     if variable is None:
         raise errors.NotFound(
-            f"the scope has no variable '{name}': has the program run, and does the variable persist?"
+            f"the scope has no variable '{name}': run a program that computes it, and make it persistable"
         )
     tensor = variable.get_tensor()
     return as_numpy(tensor) if return_numpy else tensor
@@ -82,8 +82,8 @@ def _as_lodtensor(data: Any, place: CPUPlace | None = None) -> LoDTensor:
 
 
 class _Cache:
-    """Prepared programs, by what they depend on. Keeps neither programs nor scopes alive, and of each program only the
-    latest revision. Thread-safe."""
+    """Prepared programs, by the properties that they depend on. Keeps neither programs nor scopes alive, and of each
+    program only the latest revision. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -107,7 +107,7 @@ class Executor:
 
     A program is prepared when it is first run on a scope, and again after it has been changed; otherwise what was
     prepared is used again, whatever is fetched. A variable that is fetched for the first time has the temporaries find
-    their places anew, which takes one slower run.
+    their places again, which takes one slower run.
 
     Thread-safety: any number of threads may use one Executor. The same program on the same scope is run by one thread
     at a time, the others wait; different ones run at the same time, as far as they do not write the same variables.
@@ -150,18 +150,18 @@ class Executor:
         Args:
             program: a program, or a CompiledProgram; None: the default main program.
             feed: values of variables: LoDTensors, a loader's ``Ragged``, or arrays (not copied where that is possible).
-                What ``fluid.data`` declares must have that shape and dtype. Otherwise dims and LoD may differ from the
-                declaration, and integers be given for anything but bool, as far as the operators take them. Names that
-                the program does not declare are passed over, with a warning for each name: a program for testing may
-                need less than is fed. Or a list of one such mapping; with a CompiledProgram of several, which are
-                joined.
+                Variables of ``fluid.data`` must be fed with their declared shape and dtype. Others may differ in dims
+                and LoD from the declaration, and integers be given for anything but bool, as far as the operators take
+                them. Names that the program does not declare are passed over, with a warning for each name: a program
+                for testing may need less than is fed. Or a list of one such mapping; with a CompiledProgram of several,
+                which are joined.
             fetch_list: variables, or their names, whose values are wanted.
             scope: where persistable variables live; None: the global scope.
             return_numpy: give the values as arrays, else as LoDTensors.
             feed_var_name, fetch_var_name, use_program_cache: Fluid's; they make no difference.
 
         Returns:
-            The fetched values in order. They are the caller's: neither later runs nor changes of what was fed change
+            The fetched values in order. They belong to the caller: neither later runs nor changes of the feeds change
             them.
 
         Raises:
@@ -202,7 +202,7 @@ class Executor:
         return self._executor.cpu_num
 
     def close(self) -> None:
-        """Lets go of what has been prepared. The Executor runs nothing any more."""
+        """Releases all prepared programs. The Executor cannot run programs afterwards."""
         self._closed = True
         self._cache.clear()
 
@@ -231,7 +231,8 @@ def _fed(name: Any, value: Any) -> Any:
         return np.asarray(value)
     except ValueError as error:
         raise errors.InvalidArgument(
-            f"'{name}' is fed with a {type(value).__name__} that makes no array ({error}); for sequences of different "
+            f"'{name}' is fed with a {type(value).__name__} that cannot be converted to an array ({error}); for "
+            "sequences of different "
             f"lengths, feed fluid.create_lod_tensor(rows, [lengths])"
         ) from error
 

@@ -133,7 +133,7 @@ class Block:
         is_data: bool = False,
         error_clip: ErrorClip | None = None,
     ) -> Variable:
-        """Declares a variable. What is not given is left to shape inference.
+        """Declares a variable. Properties that are not given are left to shape inference.
 
         Raises:
             AlreadyExists: ``name`` is declared already and differs.
@@ -154,7 +154,7 @@ class Block:
                 continue
             if exists and key in ("kind", "shape", "dtype", "lod_level") and getattr(desc, key) != value:
                 raise errors.AlreadyExists(
-                    f"variable '{name}' is declared already, with {key} {getattr(desc, key)}; now {value} was asked for"
+                    f"variable '{name}' is already declared with {key} {getattr(desc, key)}, not {value}"
                 )
             setattr(desc, key, value)
         variable = Variable(self, name)
@@ -221,7 +221,7 @@ class Block:
         is_initialized = exists and any(name in op.output_arg_names for op in self.ops)
         if initializer is not None and not is_initialized:
             initializer(parameter, self)
-            parameter.desc.lod_level = lod_level  # the operator has inferred it anew
+            parameter.desc.lod_level = lod_level  # the operator has inferred it again
         return parameter
 
     def append_op(
@@ -306,7 +306,7 @@ class Block:
 
 
 class Program:
-    """What an Executor runs: blocks of operators and variables.
+    """A program, which an Executor runs: blocks of operators and variables.
 
     Attributes:
         random_seed: 0, the default: random operators draw afresh in each process. Otherwise initial values, dropout,
@@ -498,7 +498,7 @@ class Program:
         for index in range(len(block.ops) - 1, -1, -1):
             op = block.ops[index]
             if needed.intersection(op.output_arg_names):
-                # An operator may write what it reads (a parameter, say), so what it writes stays needed.
+                # An operator may write a variable that it reads (a parameter, for example), so its outputs stay needed.
                 needed.update(name for name in op.input_arg_names if name not in feeds)
             else:
                 block._remove_op(index)
@@ -564,7 +564,7 @@ def default_main_program() -> Program:
 
 
 def default_startup_program() -> Program:
-    """The program to which layers add what has to run once: the initial values of parameters, the making of readers."""
+    """The program to which layers add operators that run once: initial values of parameters, creation of readers."""
     return _startup_program
 
 

@@ -17,7 +17,7 @@ def run_check() -> None:
     """Trains a linear model on this machine and says on standard output that it works.
 
     Raises:
-        FailedPrecondition: the loss is not what it has to be.
+        FailedPrecondition: the losses are not as expected.
     """
     main, startup = Program(), Program()
     with program_guard(main, startup), unique_name.guard(), scope_guard(Scope()):

@@ -1,11 +1,11 @@
 """Saves and loads variables and programs; small tools for readers.
 
-The files have Fluid's format, so that each of the two loads what the other has saved: one file for each variable, under
-its name, or one file for all. What earlier versions have saved, as NumPy's ``.npy`` and ``.npz`` files, is loaded as
+The files have Fluid's format, so either can load the files of the other: one file for each variable, under
+its name, or one file for all. Files of earlier versions, NumPy's ``.npy`` and ``.npz``, are loaded as
 well. Nothing is pickled, so loading a file from elsewhere runs none of its code.
 
-All that one call saves is replaced together: whatever happens, a crash or a power cut included, what is loaded
-afterwards (by these functions) is all of what was there before, or all of what has been saved.
+All files of one call are replaced together: whatever happens, including a crash or a power cut, a later load (by
+these functions) gets either all old files or all new ones.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def _select(
 
 
 def get_parameter_value(para: Parameter, executor: Executor) -> np.ndarray:
-    """What the parameter is in the global scope. TypeMismatch if ``para`` is none."""
+    """The value of the parameter in the global scope. TypeMismatch if ``para`` is not a parameter."""
     if not is_parameter(para):
-        raise errors.TypeMismatch(f"get_parameter_value: '{para.name}' is no parameter")
+        raise errors.TypeMismatch(f"get_parameter_value: '{para.name}' is not a parameter")
     check_executor(executor)
     return np.array(_fetch_var(para))
 
@@ -126,7 +126,7 @@ def _values(variables: Sequence[Variable], scope: Scope) -> dict[str, LoDTensor]
 
 
 def _file_of(name: str) -> str:
-    """The file of a variable: its name, with folders of their own for what has "/" in it, as in Fluid; names that would
+    """The file of a variable: its name, with a folder for each "/" in it, as in Fluid; names that would
     lead elsewhere are quoted.
     """
     if all(part and not part.startswith(".") for part in name.split("/")) and "\0" not in name:
@@ -154,8 +154,8 @@ def save_vars(
 
     Args:
         dirname: a folder, which is made if need be.
-        vars: what to save; None: the variables of ``main_program`` for which ``predicate`` holds (None: the persistable
-            ones).
+        vars: variables to save; None: the variables of ``main_program`` for which ``predicate`` holds (None: the
+            persistable ones).
         filename: one file, in ``dirname``, for all; None: one for each variable, of its name.
         scope: None: the global scope.
 
@@ -186,7 +186,7 @@ def load_vars(
     filename: str | None = None,
     scope: Scope | None = None,
 ) -> None:
-    """Loads what ``save_vars`` saved, into the scope. Arguments as there. Either all variables are loaded or, on an
+    """Loads the files of ``save_vars`` into the scope. Same arguments. Either all variables are loaded or, on an
     error, none.
 
     Raises:
@@ -233,7 +233,7 @@ def _read(folder: str, filename: str | None, variables: Sequence[Variable]) -> d
 
 
 def _earlier_names(variables: Sequence[Variable]) -> dict[str, str]:
-    """What the versions that wrote ``.npy`` and ``.npz`` files called the variables that optimizers keep: they put the
+    """The names of optimizers' variables in versions that wrote ``.npy`` and ``.npz`` files: they put the
     optimizer's type behind the parameter's name.
     """
     names = {}
@@ -254,7 +254,7 @@ def _read_each(folder: str, name: str, earlier: dict[str, str]) -> LoDTensor:
         path = os.path.join(folder, urllib.parse.quote(known, safe="@") + ".npy")
         if os.path.exists(path):
             return _read_array(functools.partial(_load_array, path), name, path)
-    raise errors.NotFound(f"there is no value of '{name}': {folder} has no file of that name")
+    raise errors.NotFound(f"no value is stored for '{name}': {folder} has no file of that name")
 
 
 def _read_array(read: Callable[[], Any], name: str, path: str) -> LoDTensor:
@@ -270,7 +270,7 @@ def _load_array(path: str) -> np.ndarray:
     with open(path, "rb") as file:
         array = np.load(file, allow_pickle=False)
         if isinstance(array, np.ndarray) and file.read(1):
-            raise ValueError(f"there is more behind the array of shape {list(array.shape)}")
+            raise ValueError(f"there is more data after the array of shape {list(array.shape)}")
     return np.asarray(array)
 
 
@@ -287,7 +287,7 @@ def _read_one(path: str, names: Sequence[str], earlier: dict[str, str]) -> dict[
     try:
         archive = np.load(path, allow_pickle=False)
     except Exception as error:
-        raise errors.DataLoss(f"{path} is no .npz file: {error}") from error
+        raise errors.DataLoss(f"{path} is not an .npz file: {error}") from error
     with archive:
         values = {}
         for name in names:
@@ -308,14 +308,14 @@ def save_params(
 def load_params(
     executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
 ) -> None:
-    """Loads what save_params saved; see load_vars."""
+    """Loads the files of save_params; see load_vars."""
     load_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def save_persistables(
     executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
 ) -> None:
-    """Saves the persistable tensors of ``main_program``, with the optimizer's, so that training can go on; see
+    """Saves the persistable tensors of ``main_program``, including the optimizer's, so that training can continue; see
     save_vars.
     """
     save_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
@@ -324,7 +324,7 @@ def save_persistables(
 def load_persistables(
     executor: Executor, dirname: str, main_program: Program | None = None, filename: str | None = None
 ) -> None:
-    """Loads what save_persistables saved; see load_vars."""
+    """Loads the files of save_persistables; see load_vars."""
     load_vars(executor, dirname, main_program, predicate=is_persistable, filename=filename)
 
 
@@ -338,14 +338,15 @@ def save_inference_model(
     params_filename: str | None = None,
     export_for_deployment: bool = True,
 ) -> list[str]:
-    """Saves what is needed to compute ``target_vars`` when ``feeded_var_names`` are fed: no readers, no backward pass.
+    """Saves the part of a program that computes ``target_vars`` from ``feeded_var_names``: no readers, no backward
+    pass.
 
     Args:
-        feeded_var_names: may be what the program reads from a reader; reading is then left out.
+        feeded_var_names: may be variables that the program reads from a reader; the reading is then left out.
         model_filename: of the program; None: "__model__". It has the operators ``feed`` and ``fetch``, as Fluid's.
         params_filename: one file for the parameters; None: one for each.
         export_for_deployment: False: the whole program is saved, with its readers and its backward pass, as
-            "__model__.main_program", and all that persists; what is fed and what the targets are makes no difference.
+            "__model__.main_program", and all persistable variables; feeds and targets make no difference.
 
     Returns:
         The names of the targets.
@@ -370,7 +371,7 @@ def save_inference_model(
         if op.type == "read":
             read = ", ".join(op.output_arg_names)
             raise errors.InvalidArgument(
-                f"the targets depend on what is read from '{op.input('Reader')[0]}' ({read}): feed what they need of it"
+                f"the targets depend on variables read from '{op.input('Reader')[0]}' ({read}): feed those they need"
             )
     names = [target.name for target in targets]
     _add_feed_and_fetch(pruned, list(feeded_var_names), names)
@@ -410,10 +411,10 @@ def load_inference_model(
     model_filename: str | None = None,
     params_filename: str | None = None,
 ) -> tuple[Program, list[str], list[Variable]]:
-    """Loads what save_inference_model saved, here or in Fluid; the parameters go into the global scope.
+    """Loads a model saved by save_inference_model of Headrace or Fluid; the parameters go into the global scope.
 
     Returns:
-        The program, the names of what to feed, the variables to fetch.
+        The program, the names of the variables to feed, the variables to fetch.
 
     Raises:
         NotFound: a file is missing, or the program uses an unknown operator.
@@ -426,7 +427,7 @@ def load_inference_model(
             with open(model, "rb") as file:
                 binary = file.read()
         except FileNotFoundError as error:
-            raise errors.NotFound(f"there is no model: {error.filename} does not exist") from None
+            raise errors.NotFound(f"no model found: {error.filename} does not exist") from None
         program = Program.parse_from_string(binary)
         fetches = _in_columns(program, "fetch")
         if not fetches:

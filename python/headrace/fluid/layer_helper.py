@@ -1,4 +1,4 @@
-"""What layers share: parameters, temporaries, bias and activation, in the default programs."""
+"""The common part of layers: parameters, temporaries, bias and activation, in the default programs."""
 
 from __future__ import annotations
 
@@ -210,12 +210,12 @@ class LayerHelper:
 
     @property
     def param_attr(self) -> ParamAttr | Literal[False]:
-        """What the layer's argument ``param_attr`` means."""
+        """The layer's argument ``param_attr``, as a ParamAttr."""
         return ParamAttr._to_attr(self.kwargs.get("param_attr")) or False
 
     @property
     def bias_attr(self) -> ParamAttr | Literal[False]:
-        """What the layer's argument ``bias_attr`` means."""
+        """The layer's argument ``bias_attr``, as a ParamAttr."""
         return ParamAttr._to_attr(self.kwargs.get("bias_attr")) or False
 
     def multiple_param_attr(self, length: int) -> list[ParamAttr | Literal[False]]:
@@ -378,7 +378,7 @@ class LayerHelper:
 
 
 class _Nothing(initializer.Initializer):
-    """Leaves the value to whoever adds an operator afterwards."""
+    """Leaves the value to the caller, who adds an operator afterwards."""
 
     def __call__(self, var: Variable, block: Block) -> Any:
         return None

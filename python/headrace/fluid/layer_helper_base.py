@@ -1,4 +1,4 @@
-"""Where Fluid has what its ``LayerHelper`` derives from. Here it is one class."""
+"""The module of the base class of Fluid's ``LayerHelper``. In Headrace they are one class."""
 
 from headrace.fluid.layer_helper import LayerHelper as LayerHelperBase
 

@@ -1,4 +1,4 @@
-"""Measures of a model over many batches, computed in NumPy from what a program has fetched."""
+"""Measures of a model over many batches, computed in NumPy from fetched values."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def __getattr__(name: str) -> Any:
 
 
 class MetricBase:
-    """What all measures have: :meth:`update` with each batch, :meth:`eval` at any time, :meth:`reset` in between.
+    """Base class of measures: :meth:`update` with each batch, :meth:`eval` at any time, :meth:`reset` in between.
 
-    The state of a measure is what it holds in attributes whose names do not begin with an underscore: numbers and
+    The state of a measure consists of the attributes whose names do not begin with an underscore: numbers and
     arrays, which :meth:`reset` sets to zero. Not thread-safe.
 
     Args:
@@ -158,7 +158,7 @@ class Recall(MetricBase):
 
 
 class Accuracy(MetricBase):
-    """The mean of what ``layers.accuracy`` gives for each batch, weighted by the number of samples.
+    """The mean of ``layers.accuracy`` over all batches, weighted by the number of samples.
 
     Attributes:
         value: the sum of the weighted values.
@@ -216,7 +216,7 @@ class ChunkEvaluator(MetricBase):
 
 
 class EditDistance(MetricBase):
-    """The mean edit distance, and the share of sequences that have any, of what ``layers.edit_distance`` gives.
+    """The mean edit distance, and the share of sequences that have any, from the results of ``layers.edit_distance``.
 
     Attributes:
         total_distance: of all sequences together.
@@ -303,7 +303,7 @@ class Auc(MetricBase):
 
     def eval(self) -> float:
         """The area; 0 if there is a class without samples."""
-        # Of what is predicted to be positive, from the highest threshold to the lowest.
+        # Of the positive predictions, from the highest threshold to the lowest.
         positives = np.concatenate(([0], np.cumsum(self._positives[::-1]))).astype(np.float64)
         negatives = np.concatenate(([0], np.cumsum(self._negatives[::-1]))).astype(np.float64)
         if positives[-1] == 0 or (negatives[-1] == 0 and self._curve == "ROC"):

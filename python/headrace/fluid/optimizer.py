@@ -84,8 +84,8 @@ class Optimizer:
     Args:
         learning_rate: a number, or a variable of one element that the program computes.
         regularization: weight decay for the parameters that have none of their own.
-        name: put before the kind in the names of what the optimizer creates: "fc_0.w_0_<name>_moment1_0". Without one
-            they are Fluid's, "fc_0.w_0_moment1_0", so that either loads what the other has saved.
+        name: inserted before the kind in the names of the optimizer's variables: "fc_0.w_0_<name>_moment1_0". Without
+            one they are Fluid's, "fc_0.w_0_moment1_0", so that either can load the files of the other.
         grad_clip: clips the gradients of the parameters that have no clip of their own (``ParamAttr(gradient_clip=…)``,
             ``clip.set_gradient_clip``), before weight decay is added.
     """
@@ -125,9 +125,9 @@ class Optimizer:
         call ``backward`` for each loss first, then ``apply_gradients`` for each.
 
         Args:
-            parameter_list: what to train; None: all trainable parameters. A persistable variable that is no parameter
-                yet, as in a program that Fluid has stored, becomes one, with a learning rate factor of 1 and neither
-                regularizer nor clip.
+            parameter_list: the variables to train; None: all trainable parameters. A persistable variable that is no
+                parameter yet, as in a program that Fluid has stored, becomes one, with a learning rate factor of 1 and
+                neither regularizer nor clip.
             grad_clip: takes the place of the optimizer's.
 
         Returns:
@@ -149,7 +149,9 @@ class Optimizer:
         no_grad_set: Collection[Variable | str] | None = None,
         callbacks: Sequence[Callable[..., Any]] | None = None,
     ) -> ParamGrads:
-        """The first half of ``minimize``: adds the backward pass, and clips in it what has an ``error_clip``."""
+        """The first half of ``minimize``: adds the backward pass, and clips the gradients of variables with an
+        ``error_clip``.
+        """
         if not isinstance(loss, Variable):
             raise errors.TypeMismatch(f"minimize: the loss has to be a Variable, got {type(loss).__name__}")
         program = loss.block.program
@@ -310,7 +312,7 @@ class DpsgdOptimizer(Optimizer):
 class _StatefulOptimizer(Optimizer):
     """One whose operator keeps tensors of the parameter's shape and, but for one, takes a learning rate."""
 
-    #: What it keeps → (input slot, output slot).
+    #: Its state variables → (input slot, output slot).
     _state: ClassVar[dict[str, tuple[str, str]]] = {}
     _takes_rate: ClassVar[bool] = True
 

@@ -57,7 +57,7 @@ class ParamAttr:
 
     @staticmethod
     def _to_attr(value: ParamAttrLike) -> ParamAttr | None:
-        """What a layer's ``param_attr`` or ``bias_attr`` means; None: no such parameter."""
+        """The ParamAttr for a layer's ``param_attr`` or ``bias_attr``; None: no such parameter."""
         if value is None or value is True:
             return ParamAttr()
         if value is False:

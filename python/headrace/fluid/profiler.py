@@ -8,8 +8,8 @@
 
 The table goes to standard output. The file, in the Trace Event Format, is shown by https://ui.perfetto.dev or
 chrome://tracing; it has the operators and readers of each thread and, of each ``headrace.DataLoader(trace=True)`` that
-works meanwhile, workers, slots and consumer. What is profiled takes some 0.1 µs more per operator, and 100 bytes until
-the profiler is stopped; what is not takes nothing.
+works meanwhile, workers, slots and consumer. Profiling costs some 0.1 µs per operator, and 100 bytes until the profiler
+is stopped; it costs nothing while it is off.
 
 Thread-safety: there is one profiler per process; any thread may start and stop it.
 """
@@ -39,12 +39,12 @@ _since = 0
 
 _STATES = ("CPU", "All")
 _OPTIONS = ("Default", "OpDetail", "AllOpDetail")
-#: What rows are sorted by → the attribute of a row.
+#: Sort key → the attribute of a row.
 _KEYS = {"calls": "calls", "total": "total", "max": "longest", "min": "shortest", "ave": "mean", "memory": "bytes"}
 
 
 def start_profiler(state: str, tracer_option: str = "Default") -> None:
-    """Records what operators and readers do from now on. Nothing if the profiler is on.
+    """Starts recording operators and readers. Does nothing if the profiler is on.
 
     Args:
         state: "CPU" or "All", which are the same here.
@@ -65,8 +65,8 @@ def start_profiler(state: str, tracer_option: str = "Default") -> None:
 def stop_profiler(sorted_key: str | None = None, profile_path: Path = "/tmp/profile") -> None:
     """Prints the table and writes the timeline. Nothing if the profiler is off.
 
-    The columns of the table: calls; total, shortest, longest and mean time, with what an operator runs inside (a loop,
-    its operators); the share that an operator has, without what it runs inside, in the time of all; and the most memory
+    The columns of the table: calls; total, shortest, longest and mean time, including nested operators (a loop,
+    its operators); the share that an operator has, without nested operators, in the time of all; and the most memory
     that a call has put out. Readers have a table of their own: several may wait for each other at the same time.
 
     Args:
@@ -89,7 +89,7 @@ def stop_profiler(sorted_key: str | None = None, profile_path: Path = "/tmp/prof
 
 
 def reset_profiler() -> None:
-    """Forgets what has been recorded. The profiler stays on, or off."""
+    """Discards all records. The profiler stays on, or off."""
     if _core.profiler_is_on():
         _start()
 
@@ -104,7 +104,7 @@ def _start() -> None:
 def profiler(
     state: str, sorted_key: str | None = None, profile_path: Path = "/tmp/profile", tracer_option: str = "Default"
 ) -> Iterator[None]:
-    """Profiles what happens within it. Arguments and errors as of start_profiler and stop_profiler."""
+    """Profiles within its context. Arguments and errors as of start_profiler and stop_profiler."""
     if sorted_key is not None:
         _check_one_of(sorted_key, tuple(_KEYS), "sorted_key")
     start_profiler(state, tracer_option)
@@ -126,13 +126,13 @@ def _check_one_of(value: Any, known: tuple[str, ...], what: str) -> None:
 
 @dataclass
 class Row:
-    """What one operator, or one class of readers, has done. Times in nanoseconds."""
+    """The totals of one operator, or of one class of readers. Times in nanoseconds."""
 
     kind: str
     name: str
     calls: int = 0
     total: int = 0
-    #: Without what it has run inside.
+    #: Without nested operators.
     own: int = 0
     shortest: int | None = None
     longest: int = 0
@@ -194,7 +194,7 @@ def _table(kind: str, rows: Sequence[Row]) -> str:
 
 
 def _timeline(spans: Sequence[Span]) -> list[dict[str, Any]]:
-    """The spans, and what the loaders that are traced have done since the profiler was started."""
+    """The spans, and the events of traced loaders since the profiler was started."""
     programs = 1
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", "pid": programs, "tid": 0, "args": {"name": "programs"}}

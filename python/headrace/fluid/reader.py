@@ -128,7 +128,7 @@ class GeneratorLoader:
         self._source.start()
 
     def reset(self) -> None:
-        """Ends a pass, at any moment, if the program reads from it; what is left of it is dropped."""
+        """Ends a pass, at any moment, if the program reads from it; the rest of it is dropped."""
         self._require(False, "reset() ends a pass of a loader with iterable=False: this one's ends with its iterator")
         self._source.reset()
 
@@ -166,13 +166,13 @@ class _Pass(Iterator[Any]):
         if loader is None:
             raise StopIteration
         if loader.queue.epoch != self._epoch:
-            raise errors.FailedPrecondition("another iteration of this loader has begun, which ended this one")
+            raise errors.FailedPrecondition("a new iteration of this loader has ended this one")
         try:
             return loader._given(loader.queue.pop())
         except errors.EOFException:
             self._end()
             raise StopIteration from None
-        except KeyboardInterrupt:  # the next call goes on
+        except KeyboardInterrupt:  # the next call continues
             raise
         except BaseException:
             self._end()

@@ -1,4 +1,4 @@
-"""Readers that Python feeds: the variable that a program reads from, and what stands behind it."""
+"""Readers that Python feeds: the variable that a program reads from, and its source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.reader import batch
 
 __all__ = ["ReaderVariable"]
 
-#: How long a reset waits for a generator before it says what it waits for, in seconds.
+#: How long a reset waits for a generator before it logs the reason, in seconds.
 _PATIENCE = 5.0
 
 _live_sources: WeakBag[FeedSource] = WeakBag()
@@ -36,7 +36,7 @@ class FeedHandle(Protocol):
 
 
 class FeedingLoader(Protocol):
-    """What ``decorate_loader`` takes: something that feeds a queue without running Python for each batch."""
+    """The argument of ``decorate_loader``: an object that feeds a queue without running Python for each batch."""
 
     def _feed(self, queue: LoDTensorBlockingQueue) -> FeedHandle:
         """Starts to feed ``queue`` in its present epoch; at the end of the data closes it, or fails it."""
@@ -70,7 +70,7 @@ class _Feeder(threading.Thread):
                         refused = True
                         return
             finally:
-                # Runs the generator's own clean-up here and now, before whoever resets the reader goes on.
+                # Runs the generator's own clean-up now, before the caller of reset() continues.
                 close = getattr(iterator, "close", None)
                 if close is not None:
                     close()
@@ -79,7 +79,7 @@ class _Feeder(threading.Thread):
             # Without this function's frame, which refers to the queue that is about to hold the error.
             error.__traceback__ = error.__traceback__.tb_next if error.__traceback__ is not None else None
             if refused or not queue.fail(error, epoch):
-                # The pass is over and nobody will ask any more; but it should not be lost.
+                # The pass is over and this will not be read any more; but it should not be lost.
                 traceback.print_exception(type(error), error, error.__traceback__)
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class _Feeder(threading.Thread):
         self.join(_PATIENCE)
         if self.is_alive():
             warnings.warn(
-                f"py_reader '{self.source.name}' is waiting for its generator, which has not come back for "
+                f"py_reader '{self.source.name}' is waiting for its generator, which has not returned for "
                 f"{_PATIENCE:.0f} s",
                 RuntimeWarning,
                 stacklevel=4,
@@ -96,7 +96,7 @@ class _Feeder(threading.Thread):
 
 
 class FeedSource:
-    """What stands behind a py_reader: its queue, and who fills it.
+    """The source of a py_reader: its queue, and the object that fills it.
 
     Each pass over the data is an epoch of the queue. Whoever feeds knows the epoch it was started in and can do nothing
     to the queue once that is over; so ``reset`` is safe in any state, and nothing of an old pass gets into a new one.
@@ -137,13 +137,13 @@ class FeedSource:
         with self._lock:
             if self._handle is not None:
                 raise errors.FailedPrecondition(
-                    f"py_reader '{self.name}' is started: its source can be changed after reset()"
+                    f"py_reader '{self.name}' is running: call reset() before its source is changed"
                 )
             self._begin = begin
             self.loader = None
 
     def decorate_batches(self, batches: Callable[[], Iterable[Any]]) -> None:
-        """Feeds what the iterable that ``batches`` returns yields: sequences with a tensor or array for each
+        """Feeds the items of the iterable that ``batches`` returns: sequences with a tensor or array for each
         variable.
         """
         if not callable(batches):
@@ -153,7 +153,7 @@ class FeedSource:
         self.decorate(lambda: _Feeder(self, batches))
 
     def decorate_sample_lists(self, sample_lists: Callable[[], Iterable[Any]]) -> None:
-        """Feeds what DataFeeder makes of the lists of samples."""
+        """Feeds lists of samples, converted by DataFeeder."""
         if not callable(sample_lists):
             raise errors.TypeMismatch(
                 f"py_reader '{self.name}' takes a function that returns an iterable, got {type(sample_lists).__name__}"
@@ -188,8 +188,8 @@ class FeedSource:
         assert self.loader is not None
         if self.regrouped_by is not None:
             raise errors.FailedPrecondition(
-                f"py_reader '{self.name}' stands at no place that can be saved: '{self.regrouped_by}' is over it; let "
-                "the headrace.DataLoader shuffle and batch"
+                f"py_reader '{self.name}' has no position that can be saved, because '{self.regrouped_by}' regroups "
+                "its batches; let the headrace.DataLoader shuffle and batch"
             )
         with self._lock:
             if self._handle is None:
@@ -197,21 +197,21 @@ class FeedSource:
             return self.loader.state_dict(self._begun_at + self._given() - self._given_before)
 
     def load_loader_state(self, state: dict[str, Any]) -> None:
-        """Has the next ``start`` go on at a place. FailedPrecondition if the reader is started."""
+        """Makes the next ``start`` continue from a position. FailedPrecondition if the reader is running."""
         assert self.loader is not None
         with self._lock:
             if self._handle is not None:
-                raise errors.FailedPrecondition(f"py_reader '{self.name}' is started: reset() comes first")
+                raise errors.FailedPrecondition(f"py_reader '{self.name}' is running: call reset() first")
             self.loader.load_state_dict(state)
 
     def take_queue(self) -> LoDTensorBlockingQueue:
-        """The queue, for somebody who will push into it."""
+        """The queue, for code that will push into it."""
         self._queue_taken = True
         return self.queue
 
     def take_read_names(self, count: int) -> list[str] | None:
-        """Names for the ``count`` variables that ``read_file`` makes: those by which errors call what is fed. None if
-        they have been taken, or there is another number of them.
+        """Names for the ``count`` variables that ``read_file`` makes: those that errors use for the fed variables. None
+        if they have been taken, or there is another number of them.
         """
         names, self._read_names = self._read_names, None
         return names if names is not None and len(names) == count else None
@@ -220,7 +220,7 @@ class FeedSource:
         with self._lock:
             if self._handle is not None:
                 raise errors.FailedPrecondition(
-                    f"py_reader '{self.name}' is started already: reset() comes before start()"
+                    f"py_reader '{self.name}' is already running: call reset() before start()"
                 )
             if self._begin is None:
                 raise errors.FailedPrecondition(
@@ -229,7 +229,7 @@ class FeedSource:
                 )
             if self.queue.is_closed():
                 raise errors.FailedPrecondition(
-                    f"py_reader '{self.name}' is at the end of a pass: reset() comes before start()"
+                    f"py_reader '{self.name}' is at the end of a pass: call reset() before start()"
                 )
             if self.loader is not None:
                 self._begun_at = self._place_of(self.loader)
@@ -241,7 +241,7 @@ class FeedSource:
         """The batch of its epoch with which a loader will begin."""
         try:
             return int(loader.state_dict()["batch"])
-        except errors.FailedPrecondition:  # it feeds another reader, or was stopped in mid-epoch: it begins anew
+        except errors.FailedPrecondition:  # it feeds another reader, or was stopped in mid-epoch: it starts again
             return 0
 
     def reset(self) -> None:
@@ -270,11 +270,12 @@ class FeedSource:
                 return
 
     def check_fed(self, program: Program, scope: Scope) -> None:
-        """FailedPrecondition if ``program``, about to run on ``scope``, reads from the queue, which nobody fills or
+        """FailedPrecondition if ``program``, about to run on ``scope``, reads from the queue, which nothing fills or
         ever will.
 
-        Somebody does if the reader is started. If it is not: somebody has pushed, or closed the queue; or, as long as
-        no source has been given, somebody has taken the queue in hand and may push from another thread at any time.
+        It is fed if the reader is started. Otherwise it counts as fed if batches were pushed or the queue was closed;
+        or, as long as no source has been given, if the program has accessed the queue and may push from another thread
+        at any time.
         """
         if scope not in self._scopes:
             with self._lock:
@@ -302,7 +303,7 @@ class FeedSource:
         )
 
     def _kill(self) -> _Feeder | None:
-        """Ends the queue and the feeder for good; a thread is told, but not waited for."""
+        """Kills the queue and stops the feeder; does not wait for its thread."""
         handle, self._handle = self._handle, None
         self.queue.kill()
         if handle is None or isinstance(handle, _Feeder):
@@ -328,7 +329,7 @@ os.register_at_fork(after_in_child=_live_sources.clear)
 class ReaderVariable(Variable):
     """A variable that holds a reader.
 
-    If it is a py_reader, or a reader over one, its methods say what the reader reads, and begin and end a pass::
+    If it is a py_reader, or a reader over one, its methods set its source, and begin and end a pass::
 
         reader.decorate_sample_list_generator(batches)
         for epoch in range(epochs):
@@ -386,10 +387,10 @@ class ReaderVariable(Variable):
         self._feed_source.start()
 
     def reset(self) -> None:
-        """Ends the pass and drops what is left of it. May be called at any time, also before a pass or twice.
+        """Ends the pass and drops the rest of it. May be called at any time, also before a pass or twice.
 
-        Returns when the feeder has ended, so a generator has to come back from what it is doing. A reader that is not
-        fed from Python, but reads files, say, begins its next pass at once; the one of the global scope.
+        Returns when the feeder has stopped, so a generator has to return first. A reader that is not
+        fed from Python, but reads files, for example, begins its next pass immediately; the one of the global scope.
         """
         if self._source is not None:
             self._source.reset()

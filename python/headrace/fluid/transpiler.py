@@ -1,4 +1,4 @@
-"""Where Fluid's programs look for what changes programs that are complete: of that, what makes sense on one machine."""
+"""Fluid's transformations of complete programs, as far as they make sense on one machine."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def switch(new_generator: UniqueNameGenerator | None = None) -> UniqueNameGenera
 
 @contextlib.contextmanager
 def guard(new_generator: UniqueNameGenerator | str | None = None) -> Iterator[None]:
-    """Within it, names are counted anew: two programs built in guards of their own use the same names, so they share
+    """Restarts the numbering of names: two programs built in separate guards use the same names, so they share
     parameters.
     """
     if isinstance(new_generator, str):

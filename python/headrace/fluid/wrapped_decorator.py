@@ -1,4 +1,4 @@
-"""Decorators that keep the signature of what they decorate."""
+"""Decorators that keep the signature of the decorated function."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 def wrap_decorator(decorator: Callable[[Callable[..., Any]], Callable[..., Result]]) -> Callable[..., Any]:
-    """Has what ``decorator`` returns keep the name, documentation and signature of the function that it is given."""
+    """Makes the result of ``decorator`` keep the name, documentation and signature of the decorated function."""
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Result]:
         made = functools.wraps(function)(decorator(function))

@@ -39,17 +39,18 @@ def text_file(path: str | os.PathLike[str]) -> Callable[[], Iterator[str]]:
 def recordio(paths: str | os.PathLike[str] | Sequence[str], buf_size: int = 100) -> Callable[[], Iterator[Any]]:
     """A reader of the samples in RecordIO files, which a thread reads ahead.
 
-    The records are pickles, as Fluid's ``dataset.common.convert`` writes them: read only files of people whom you trust
-    with running code. Those that ``fluid.recordio_writer`` writes are batches, for ``layers.open_files``.
+    The records are pickles, as Fluid's ``dataset.common.convert`` writes them: only read files from a
+    trusted source, since unpickling runs code. Files of ``fluid.recordio_writer`` hold batches, for
+    ``layers.open_files``.
 
     Args:
         paths: a path, several that are separated by commas, or a list of them; each may be a pattern (``data-*``),
             whose files come in the order of their names.
-        buf_size: how many samples are read ahead.
+        buf_size: number of samples to read ahead.
 
     Raises:
         IoError: there is no such file, when the reader is called.
-        DataLoss: a file is damaged, or a record is no pickle.
+        DataLoss: a file is damaged, or a record is not a pickle.
     """
     patterns = os.fspath(paths).split(",") if isinstance(paths, (str, os.PathLike)) else list(paths)
 
@@ -66,5 +67,5 @@ def _unpickled(path: str) -> Iterator[Any]:
         try:
             sample = pickle.loads(record)
         except (pickle.UnpicklingError, EOFError) as error:
-            raise errors.DataLoss(f"'{path}', record {number}: it is no pickle ({error})") from error
+            raise errors.DataLoss(f"'{path}', record {number}: it is not a pickle ({error})") from error
         yield sample

@@ -37,7 +37,7 @@ Item = TypeVar("Item")
 
 # Samples of a headrace.DataLoader.
 _MOST_AHEAD = 512
-# Seconds between two looks at whether somebody still reads.
+# Seconds between two checks whether the reader is still used.
 _LOOK_EVERY = 0.05
 
 
@@ -75,7 +75,7 @@ def shuffle(reader: Reader, buf_size: int) -> Callable[[], Iterator[Any]]:
 
 
 def map_readers(func: Callable[..., Any], *readers: Reader) -> Callable[[], Iterator[Any]]:
-    """A reader of what ``func`` makes of one sample of each reader; it ends with the shortest."""
+    """A reader of the results of ``func``, called with one sample of each reader; it ends with the shortest."""
     return lambda: map(func, *[reader() for reader in readers])
 
 
@@ -153,7 +153,7 @@ class Fake:
                     self._sample.append(sample)
                     break
                 else:
-                    raise errors.InvalidArgument("the reader whose first sample is to be repeated has none")
+                    raise errors.InvalidArgument("the reader has no first sample to repeat")
             return itertools.repeat(self._sample[0], data_num)
 
         return fake
@@ -163,7 +163,7 @@ class _Ended:
     """Comes after the last item of a queue.
 
     Attributes:
-        error: what ended it; None: there are no more items.
+        error: the exception that ended it; None: there are no more items.
     """
 
     def __init__(self, error: BaseException | None) -> None:
@@ -173,16 +173,16 @@ class _Ended:
 class _Readahead(Generic[Item]):
     """A bounded queue between threads that make items and one that reads them, which may go away at any moment.
 
-    A maker puts through :meth:`put`, which gives up once nobody reads any more. What a maker raises reaches the reader,
-    after the items before it. Thread-safe.
+    A maker puts through :meth:`put`, which gives up once the reader is no longer used. An exception of a maker reaches
+    the reader, after the items before it. Thread-safe.
     """
 
     def __init__(self, size: int) -> None:
         self._items: queue.Queue[Item | _Ended] = queue.Queue(size)
-        self.left = threading.Event()  # set once nobody reads any more
+        self.left = threading.Event()  # set once the reader is no longer used
 
     def put(self, item: Item | _Ended) -> bool:
-        """Whether somebody may read it."""
+        """Whether it may still be read."""
         while not self.left.is_set():
             with contextlib.suppress(queue.Full):
                 self._items.put(item, timeout=_LOOK_EVERY)
@@ -207,7 +207,7 @@ class _Readahead(Generic[Item]):
         self.put(_Ended(error))
 
     def read(self, makers: int) -> Iterator[Item]:
-        """The items, until so many makers have come to their ends, or nobody reads any more."""
+        """The items, until this many makers have finished, or the reader is no longer used."""
         while makers > 0:
             try:
                 item = self._items.get(timeout=_LOOK_EVERY)
@@ -225,7 +225,7 @@ class _Readahead(Generic[Item]):
 
 @contextlib.contextmanager
 def _threads(readahead: Sequence[_Readahead[Any]], targets: Sequence[Callable[[], None]]) -> Iterator[None]:
-    """Runs them meanwhile; in the end they are told that nobody reads, and waited for."""
+    """Runs them within this context; at the end, stops and joins them."""
     threads = [threading.Thread(target=target, name="headrace reader", daemon=True) for target in targets]
     for thread in threads:
         thread.start()
@@ -253,13 +253,13 @@ def buffered(reader: Reader, size: int) -> Callable[[], Iterator[Any]]:
 def xmap_readers(
     mapper: Callable[[Any], Any], reader: Reader, process_num: int, buffer_size: int, order: bool = False
 ) -> Callable[[], Iterator[Any]]:
-    """A reader of what ``mapper`` makes of the samples of ``reader``, in ``process_num`` threads.
+    """A reader of the results of ``mapper``, applied to the samples of ``reader`` in ``process_num`` threads.
 
     An exception of ``reader`` or ``mapper`` is raised in place of a sample, and ends the reader.
 
     Args:
-        buffer_size: how many samples may be ahead on either side of the threads.
-        order: the samples come in the order of ``reader``; else as they are made.
+        buffer_size: number of samples that may be ahead on either side of the threads.
+        order: samples come in the order of ``reader``; otherwise in the order in which they are ready.
     """
     _positive("process_num", process_num)
     _positive("buffer_size", buffer_size)
@@ -318,14 +318,14 @@ class _Readers:
 def multiprocess_reader(
     readers: Sequence[Reader], use_pipe: bool = True, queue_size: int = 1000
 ) -> Callable[[], Iterator[Any]]:
-    """A reader of the samples of all ``readers``, each of which a process of its own reads; one sample of each in turn.
+    """A reader of the samples of all ``readers``, one of each in turn; a separate process runs each reader.
 
     Samples come through shared memory, see :class:`headrace.DataLoader`: arrays are not pickled. An exception of a
     reader is raised in place of its sample.
 
     Args:
         use_pipe: makes no difference.
-        queue_size: how many samples may be ahead, up to 512.
+        queue_size: number of samples that may be ahead, up to 512.
     """
     readers = list(readers)
     if not readers:
@@ -356,7 +356,7 @@ class PipeReader:
 
     Args:
         command: a program and its arguments, split as a shell splits words; no shell runs.
-        bufsize: how many bytes to read at once.
+        bufsize: number of bytes to read at a time.
         file_type: "plain" or "gzip".
 
     Raises:
@@ -380,8 +380,8 @@ class PipeReader:
         """The lines that it writes, in UTF-8, without their ends.
 
         Args:
-            cut_lines: else whatever has been read, at most ``bufsize`` bytes of it before decompression.
-            line_break: what ends a line.
+            cut_lines: yield lines; otherwise chunks of at most ``bufsize`` bytes before decompression.
+            line_break: the separator of lines.
 
         Raises:
             IoError: in the end, if the command has failed.
@@ -405,7 +405,7 @@ class PipeReader:
             output.close()
             code = self.process.wait()
         if code != 0:
-            raise errors.IoError(f"{self.command!r} ended with status {code}")
+            raise errors.IoError(f"{self.command!r} exited with status {code}")
 
 
 def _positive(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Help for those who write operators.
+"""Tools for authors of operators.
 
 :class:`OpTest` compares an operator with a reference in NumPy and its gradient with central differences.
 ``headrace.testing.strategies`` draws shapes, tensors and LoDs for it with Hypothesis, which has to be installed.

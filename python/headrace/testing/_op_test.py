@@ -16,7 +16,7 @@ __all__ = ["OpTest"]
 
 #: An array, or an array with the lengths of its sequences, the outermost level first.
 Tensor = Union[np.ndarray, tuple[np.ndarray, Sequence[Sequence[int]]]]
-#: What a slot holds: one variable or several. None stands for a variable that is not given, or not compared.
+#: The contents of a slot: one variable or several. None stands for a variable that is not given, or not compared.
 SlotTensors = Union[Tensor, None, Sequence[Union[Tensor, None]]]
 
 _EMPTY = "@EMPTY@"
@@ -42,13 +42,14 @@ class OpTest:
 
     Args:
         op_type: the operator, which has to be registered.
-        inputs: the variables of each input slot. A list is a slot of several; None in it leaves a place empty.
+        inputs: the variables of each input slot. A list is a slot of several variables; None in it leaves an item
+            empty.
         attrs: the attributes.
-        outputs: what each output slot should hold. None: it is written, but not compared. Slots that are not named are
-            not given to the operator.
-        known: input slots whose dimensions every program knows, such as those of parameters: they are never declared
-            as -1.
-        fixed: input slots whose dtype is always the same: it stays where a check changes those of the others.
+        outputs: the expected contents of each output slot. None: it is written, but not compared. Slots that are not
+            named are not given to the operator.
+        known: input slots whose dimensions are always known, such as those of parameters: they are never declared as
+            -1.
+        fixed: input slots whose dtype is always the same: a check that changes dtypes does not change it.
     """
 
     __test__ = False  # pytest: a tool, not a test
@@ -101,14 +102,14 @@ class OpTest:
         return values
 
     def check_outputs(self, rtol: float | None = None, atol: float | None = None) -> None:
-        """Compares values, shapes, dtypes and LoDs of the outputs with what they should be, and what shape inference
-        says before the run, with known and with unknown (-1) dimensions, with what the run gives. What the operator
-        declares of its memory is put to the test: it is run with each output in the memory of the input that it may be
-        written in place of, and without the elements of inputs of which it reads only the shape.
+        """Compares values, shapes, dtypes and LoDs of the outputs with the expected ones, and the result of shape
+        inference before the run, with known and with unknown (-1) dimensions, with the result of the run. Also tests
+        what the operator declares about its memory: it is run with each output in the memory of the input that it may
+        be written in place of, and without the elements of inputs of which it reads only the shape.
 
         Args:
-            rtol: largest difference allowed, relative to what an element should be; None: 1e-5, or 1e-2 for float16.
-            atol: what is allowed on top of it; None: 1e-6, or 1e-2 for float16.
+            rtol: largest difference allowed, relative to the expected element; None: 1e-5, or 1e-2 for float16.
+            atol: the difference allowed in addition; None: 1e-6, or 1e-2 for float16.
 
         Raises:
             AssertionError: they differ; the message names operator and variable.
@@ -133,10 +134,10 @@ class OpTest:
         dtypes: Sequence[Any] = (),
     ) -> None:
         """Compares the derivatives of a fixed linear combination of the output slots, by each element of the input
-        slots, with central differences, in float64; those in float32 with those in float64; and what shape inference
-        says of them, with known and with unknown (-1) dimensions, with what they are. What the operators of the
-        gradient declare of their memory is checked as by :meth:`check_outputs`. No operators but that of the test and
-        those of its gradient are run.
+        slots, with central differences, in float64; those in float32 with those in float64; and the result of shape
+        inference for them, with known and with unknown (-1) dimensions, with the gradients themselves. The declarations
+        of the gradient operators about their memory are checked as by :meth:`check_outputs`. Only the operator under
+        test and those of its gradient are run.
 
         Args:
             inputs: slots to differentiate by.
@@ -144,9 +145,9 @@ class OpTest:
             tolerance: largest difference allowed, relative to derivatives above 1.
             float32_tolerance: the same for float32; None if the operator takes float64 only.
             step: half the distance of the two points of a central difference.
-            dtypes: further dtypes that the operator and its gradient have kernels for, "float16" say. Their derivatives
-                are compared with those in float64 of the same inputs, rounded; 1e-2 is allowed for float16, 8e-2 for
-                bfloat16 (whose dtype is that of ml_dtypes), and ``float32_tolerance`` for others.
+            dtypes: further dtypes that the operator and its gradient have kernels for, such as "float16". Their
+                derivatives are compared with those in float64 of the same inputs, rounded; 1e-2 is allowed for float16,
+                8e-2 for bfloat16 (whose dtype is that of ml_dtypes), and ``float32_tolerance`` for others.
 
         Raises:
             AssertionError: the derivatives differ; the message names operator, variable and element.
@@ -269,7 +270,7 @@ class OpTest:
 
 
 class _OpProgram:
-    """A program with the operator of a test, and what it is fed with.
+    """A program with the operator of a test, and its feeds.
 
     Args:
         dtype: that of the floating-point inputs; None: their own.
@@ -319,8 +320,8 @@ class _OpProgram:
         return {name: _lod_tensor(value, lengths) for name, (value, lengths) in self.feed.items()}
 
     def tensors(self, results: Mapping[str, Sequence[core.LoDTensor]] | None = None) -> dict[str, core.LoDTensor]:
-        """What the variables hold that operators read: those that are fed, the outputs if ``results`` are given, and
-        what one operator of the gradient hands to the next.
+        """The values of the variables that operators read: feeds, the outputs if ``results`` are given, and
+        those that one operator of the gradient passes to the next.
         """
         tensors = self._fed()
         for slot, variables in self.outputs.items():
@@ -344,7 +345,7 @@ class _OpProgram:
         ``inputs``. The gradients of the outputs, the weights, are fed, so that no other operator takes part.
 
         Args:
-            results: what the outputs have been found to be; None: the program is run for it.
+            results: the known values of the outputs; None: the program is run to get them.
             with_lod: whether the gradients of the outputs have the LoDs of these.
 
         Returns:
@@ -407,7 +408,7 @@ def _check_memory(ops: Sequence[core.OpDesc], tensors: Mapping[str, core.LoDTens
 
 
 def _weights(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """What the elements of an output are weighted with: the same for the same arguments."""
+    """The weights of an output's elements: the same for the same arguments."""
     return np.random.default_rng(sum(map(ord, name))).uniform(-1, 1, shape)
 
 

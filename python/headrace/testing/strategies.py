@@ -1,7 +1,6 @@
 """Hypothesis strategies for :class:`headrace.testing.OpTest`: shapes, tensors, LoDs.
 
-Hypothesis has to be installed. What shrinks is shapes and lengths; the values follow from a seed, so that examples stay
-cheap.
+Hypothesis has to be installed. Shapes and lengths shrink; the values follow from a seed, so that examples stay cheap.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ __all__ = ["broadcast_shapes", "lods", "shapes", "tensors"]
 def shapes(
     min_rank: int = 0, max_rank: int = 3, min_extent: int = 0, max_extent: int = 4
 ) -> st.SearchStrategy[tuple[int, ...]]:
-    """Shapes, with empty dimensions and such of 1 among them."""
+    """Shapes, including empty dimensions and dimensions of 1."""
     extents = st.integers(min_extent, max_extent)
     return st.lists(extents, min_size=min_rank, max_size=max_rank).map(tuple)
 
@@ -44,7 +43,7 @@ def tensors(
     high: float = 2.0,
     gap: float = 0.0,
 ) -> np.ndarray:
-    """Arrays with values in [low, high], as far as the dtype has them; of bool both.
+    """Arrays with values in [low, high], as far as the dtype can represent them; for bool, both values.
 
     Args:
         shape: of the array, or a strategy for it.

@@ -44,7 +44,7 @@ class TorchCollate:
 
 
 def _is_stacked(value: Any) -> bool:
-    """Whether ``default_collate`` makes of such values what the writer makes of them."""
+    """Whether ``default_collate`` and the writer give the same result for such values."""
     kind = type(value)
     if not is_collated_as_usual(value):
         return False

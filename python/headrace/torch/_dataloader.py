@@ -23,21 +23,21 @@ else:
 class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignore[misc, unused-ignore]
     """PyTorch's loader, with Headrace's workers: the same arguments, attributes, batches, orders and errors.
 
-    It is an instance of ``torch.utils.data.DataLoader``, whose documentation holds; libraries that look for that class
-    take it for one. Batches are made by Headrace: in shared memory that is mapped once, by workers that are replaced
-    when they die, and :meth:`state_dict` says after any batch where to go on.
+    It is a subclass of ``torch.utils.data.DataLoader``, whose documentation applies; libraries that check for that
+    class accept it. Headrace makes the batches: in shared memory that is mapped once, by workers that are replaced
+    when they die, and :meth:`state_dict` says after any batch where to continue.
 
     What differs:
 
-    - Which worker makes a sample is open. So that augmentations that draw from :mod:`random`, :mod:`numpy.random` or
-      torch repeat under ``torch.manual_seed`` all the same, several workers seed these generators for each sample. With
+    - Any worker may make any sample. Two or more workers seed the generators of :mod:`random`, :mod:`numpy.random` and
+      torch for each sample, so augmentations that draw from them are still repeatable under ``torch.manual_seed``. With
       a ``worker_init_fn``, which may have seeded them, they do not; worker w of W then makes the batches w, w + W, and
-      so on, and draws what PyTorch's worker would draw.
-    - A worker that starts in place of one that has died seeds these generators anew: it repeats no numbers, and draws
-      the same ones only where each sample is seeded. It reads a stream again with the seeds that this began with.
-    - Each iteration is its own, with ``persistent_workers=True``, too: a second one does not end the first.
+      so on, and draws the same numbers as PyTorch's worker.
+    - A worker that replaces one that has died seeds these generators with new seeds: it repeats no numbers, and draws
+      the same ones only where each sample is seeded. It rereads a stream with the stream's original seeds.
+    - Iterations are independent, even with ``persistent_workers=True``: a second one does not end the first.
 
-    The guide has a table of the smaller ones.
+    The guide has a table of the smaller differences.
 
     Thread-safety: use a loader, and its iterators, from one thread at a time.
 
@@ -87,7 +87,9 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         trace: bool = False,
     ) -> None:
         if str(num_workers) == "auto":
-            raise TypeError("num_workers is a number, as in PyTorch, got 'auto', which headrace.DataLoader takes")
+            raise TypeError(
+                "num_workers must be a number, as in PyTorch, got 'auto', which only headrace.DataLoader accepts"
+            )
         options = Options(
             seed=seed,
             seed_records=seed_records,
@@ -100,7 +102,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
             trace=trace,
         )
         self._headrace = Maker(options)
-        # Where Lightning looks for the arguments of a loader that it makes anew.
+        # Where Lightning looks for the arguments of a loader that it recreates.
         for name, value in options.given().items():
             vars(self).setdefault(name, value)
         super().__init__(
@@ -127,7 +129,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         if can_be_read and not is_datapipe(dataset) and self.num_workers <= MAX_WORKERS:
             maker_of(self).loader(self)  # whose errors belong here
 
-    # To be read. A subclass may use these names for what it likes.
+    # Read-only. A subclass may reuse these names.
     seed = Option[Optional[int]]()
     seed_records = Option[Optional[bool]]()
     shard = Option["tuple[int, int]"]()
@@ -162,18 +164,18 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         return maker_of(self).iterator(self)
 
     def state_dict(self) -> dict[str, Any]:
-        """The place that the latest iteration has reached; see :meth:`headrace.DataLoader.state_dict`."""
+        """The position that the latest iteration has reached; see :meth:`headrace.DataLoader.state_dict`."""
         return maker_of(self).stateful(self).state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next iteration go on there; see :meth:`headrace.DataLoader.load_state_dict`."""
+        """Makes the next iteration continue from ``state``; see :meth:`headrace.DataLoader.load_state_dict`."""
         maker_of(self).stateful(self).load_state_dict(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. A sampler or dataset
-        that counts epochs is told.
+        """Makes the next iteration that of ``epoch``; see :meth:`headrace.DataLoader.set_epoch`. Also calls the
+        ``set_epoch`` of samplers and of the dataset, where they have one.
 
-        Without ``seed``, a shuffled order does not depend on it: as with PyTorch, each epoch's is drawn anew.
+        Without ``seed``, a shuffled order does not depend on it: as with PyTorch, each epoch's order is newly drawn.
         """
         parts: tuple[Any, ...] = (self.sampler, self.batch_sampler, self.dataset)
         for counting in parts:
@@ -186,7 +188,7 @@ class DataLoader(torch_data.DataLoader[Sample], Generic[Sample]):  # type: ignor
         maker_of(self).stateful(self).refresh()
 
     def stats(self) -> dict[str, Any]:
-        """What the workers have done; see :meth:`headrace.DataLoader.stats`."""
+        """Statistics of the latest iteration; see :meth:`headrace.DataLoader.stats`."""
         return maker_of(self).stateful(self).stats()
 
     def write_trace(self, path: Any) -> None:

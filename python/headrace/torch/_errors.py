@@ -1,4 +1,4 @@
-"""What a worker has raised, in PyTorch's words."""
+"""Exceptions of workers, in PyTorch's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes the batches of the drop-in: a loader of Headrace's, with the arguments that PyTorch's has at the time."""
+"""The Headrace loader that makes the batches of the drop-in, with the current arguments of PyTorch's loader."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _pinned = torch_data._utils.pin_memory.pin_memory
 
 
 class Batches(BatchIterator):
-    """One epoch, with what programs use of PyTorch's iterators beyond the protocol."""
+    """One epoch, with the attributes of PyTorch's iterators that programs use beyond the protocol."""
 
     @property
     def _num_yielded(self) -> int:
@@ -28,12 +28,12 @@ class Batches(BatchIterator):
 
 
 class CheckedBatches(Batches):
-    """Batches that this process has to look at one by one. To be told what to :meth:`expect` before the first one."""
+    """Batches that this process has to check one by one. Call :meth:`expect` before the first one."""
 
     def expect(self, dataset: Any, length: int | None, pins: bool) -> None:
         """
         Args:
-            length: what a stream has said its length is; more batches than that are a warning, as with PyTorch.
+            length: the declared length of a stream; more batches than that cause a warning, as with PyTorch.
             pins: page-lock each batch, by the ``pin_memory`` of whatever has one.
         """
         take, progress, begun, has_workers = self._take, self.progress, self.progress.taken, bool(self._workers)

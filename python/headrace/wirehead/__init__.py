@@ -10,8 +10,8 @@ A generator script and a training script share one ``config.yaml``::
         ...
 
 Samples are kept on a server that speaks MongoDB's protocol (MONGOHOST in the configuration), or in a folder of this
-machine. :mod:`headrace.wirehead._protocol.cache` says what is promised, and why it holds; ``python -m
-headrace.wirehead --help`` how to operate it.
+machine. :mod:`headrace.wirehead._protocol.cache` states the guarantees and explains why they hold; ``python -m
+headrace.wirehead --help`` lists the commands.
 """
 
 from headrace.wirehead._datasets.datasets import MongoheadDataset, MongoTupleheadDataset

@@ -1,9 +1,9 @@
 """The names and arguments of neuroneural/wirehead 0.9, and of 0.8, for scripts that were written for them.
 
 ``from headrace.wirehead.compat import …`` in place of ``from wirehead import …``. The classes of
-:mod:`headrace.wirehead` have more; what differs here is what such scripts rely on: the input is float32, ``transform``
-is called with bytes, ``cycle`` stores one sample, and a logger tells of swaps; ``headrace-wirehead config.yaml`` is the
-command ``wirehead config.yaml``. Arrays are stored with the dtype that
+:mod:`headrace.wirehead` have more. These differ where such scripts depend on the original: the input is float32,
+``transform`` is called with bytes, ``cycle`` stores one sample, and a logger reports swaps; ``headrace-wirehead
+config.yaml`` is the command ``wirehead config.yaml``. Arrays are stored with the dtype that
 they have, and not as uint8. Databases that the original has filled cannot be read.
 """
 
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-# What the original's generators do to its collections.
+# Methods of the original's generators on its collections.
 _OF_COLLECTIONS = frozenset(
     (
         "attempt_swap",
@@ -88,7 +88,7 @@ def _same(value: Any) -> Any:
 
 
 class _Compatible:
-    """What both datasets change."""
+    """The differences of both datasets."""
 
     config: Config
     sample: tuple[str, ...]
@@ -163,7 +163,7 @@ class WireheadGenerator(_Generator):
         message = f"{type(self).__name__} has no attribute {name}"
         if name in _OF_COLLECTIONS:
             message += (
-                ": collections are the cache's own business here; it swaps by itself, and `headrace-wirehead clean` "
+                ": the cache manages its collections itself; it swaps on its own, and `headrace-wirehead clean` "
                 "removes it"
             )
         raise AttributeError(message)
@@ -189,7 +189,7 @@ class WireheadGenerator(_Generator):
                 print(f"Pushing index: {place[1]}, with cap: {self.config.swap_cap}")
 
     def close(self) -> None:
-        """Ends what :meth:`cycle` has begun."""
+        """Stops the thread that :meth:`cycle` has started."""
         self._writer = None
         atexit.unregister(self.close)
         self._open.close()
@@ -224,8 +224,8 @@ class SwapLog:
 class WireheadSnapshot:
     """A cache at one moment. ``samples_*``, ``fill_pct``: of the generation that is being filled; ``read_docs``:
     samples of the current one; ``avg_swap_duration``: seconds between the last swaps; ``*_mb``: MiB;
-    ``write_mb_per_s``: since the snapshot before. Nothing is ever in flight, nor is a swap under way, as far as others
-    can see, and what the server does is not known: these fields are 0.
+    ``write_mb_per_s``: since the previous snapshot. The other fields are 0: other processes never see operations in
+    flight or a swap under way, and the load of the server is unknown.
     """
 
     samples_started: int = 0
@@ -261,11 +261,11 @@ class WireheadSnapshot:
 
 
 class WireheadLogger:
-    """Tells of swaps. ``python -m headrace.wirehead status --watch`` shows more.
+    """Reports swaps. ``python -m headrace.wirehead status --watch`` shows more.
 
     Args:
         config_path: see :class:`headrace.wirehead.MongoheadDataset`.
-        poll_interval: seconds between two looks.
+        poll_interval: seconds between two polls.
     """
 
     def __init__(self, config_path: ConfigSource, poll_interval: float = 2.0) -> None:
@@ -326,7 +326,7 @@ class WireheadLogger:
         )
 
     def run(self) -> None:
-        """Prints each swap that comes, until it is interrupted."""
+        """Prints each swap until it is interrupted."""
         print(f"Logger: watching {self.config.dbname} (poll={self.poll_interval}s)")
         seen = self._cache.current() if self._cache.incarnation else 0
         with contextlib.suppress(KeyboardInterrupt):
@@ -338,34 +338,34 @@ class WireheadLogger:
                 time.sleep(self.poll_interval)
 
     def run_tui(self) -> None:
-        """Shows the cache on the terminal, again and again, until it is interrupted."""
+        """Shows the cache on the terminal, and updates it until it is interrupted."""
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 print(f"\x1b[H\x1b[2J{status_of(self._cache)}", flush=True)
                 time.sleep(self.poll_interval)
 
     def run_daemon(self) -> None:
-        """Prints a snapshot at each look, until it is interrupted."""
+        """Prints a snapshot at each poll until it is interrupted."""
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 print(self.snapshot(), flush=True)
                 time.sleep(self.poll_interval)
 
     def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         self._cache.close()
 
 
 def log_swaps(arguments: Sequence[str]) -> int:
-    """What the original's command does: prints the swaps so far; with ``--daemon``, a snapshot at each look; with
+    """The original's command: prints the swaps so far; with ``--daemon``, a snapshot at each poll; with
     ``--tui``, shows the cache. Returns the exit code.
     """
-    parser = argparse.ArgumentParser(prog="headrace-wirehead", description="Tells of a cache's swaps.")
+    parser = argparse.ArgumentParser(prog="headrace-wirehead", description="Logs the swaps of a cache.")
     parser.add_argument("config", help="path of config.yaml")
-    parser.add_argument("--daemon", action="store_true", help="a snapshot, as one line of JSON, at each look")
+    parser.add_argument("--daemon", action="store_true", help="print a snapshot as one line of JSON at each poll")
     parser.add_argument("--tui", action="store_true", help="show the cache on the terminal")
     parser.add_argument(
-        "--poll-interval", type=at_least(0.01), default=2.0, metavar="S", help="seconds between looks (2)"
+        "--poll-interval", type=at_least(0.01), default=2.0, metavar="S", help="seconds between polls (2)"
     )
     options = parser.parse_args(arguments)
     logger = WireheadLogger(options.config, options.poll_interval)

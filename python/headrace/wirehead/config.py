@@ -52,12 +52,13 @@ class Config:
         counter_collection: swaps, leases and settings are in ``<counter_collection>.…``.
         read_collection, temp_collection: accepted and unused, since a swap moves nothing.
         chunksize: largest chunk, in MiB.
-        compression: "auto": on a server, of each array that it makes clearly smaller, by zstd (or zlib, where
-            zstandard is not installed); in a folder none. Or "none", "zlib", "zstd", "lz4" (needs lz4) of all.
-        directory: where the folder of a local store is, which is called ``<dbname>.wirehead``. Default:
+        compression: "auto": on a server, compress each array that becomes clearly smaller, with zstd (or zlib, if
+            zstandard is not installed); in a folder, do not compress. "none", "zlib", "zstd" or "lz4" (needs lz4): use
+            this for every array.
+        directory: the parent folder of a local store, which is called ``<dbname>.wirehead``. Default:
             ``$XDG_CACHE_HOME/headrace/wirehead``.
         timeout: seconds to keep trying while the server does not answer.
-        lease: seconds after which a process that has stopped is considered dead.
+        lease: seconds after which a process that has stopped renewing its lease is considered dead.
     """
 
     swap_cap: int
@@ -132,7 +133,7 @@ class Config:
 
     @property
     def compression_of_arrays(self) -> str:
-        """What ``compress`` is told: a folder of this machine is faster without."""
+        """The argument for ``compress``: a folder on this machine is faster without compression."""
         return "none" if self.compression == "auto" and self.is_local else self.compression
 
     @property
@@ -218,7 +219,7 @@ def _once(pairs: Sequence[tuple[Any, Any]], path: Path) -> dict[Any, Any]:
 
 
 def _check(key: str, value: Any) -> tuple[str, Any]:
-    """What is wrong with a value ("" if nothing), in words that follow "must be"; and the value as it is kept."""
+    """The problem with a value ("" if none), in words that follow "must be"; and the value as it is kept."""
     if key in _WHOLE_NUMBERS:
         most = _WHOLE_NUMBERS[key]
         is_whole = isinstance(value, int) and not isinstance(value, bool)
@@ -242,7 +243,7 @@ def _check(key: str, value: Any) -> tuple[str, Any]:
     is_wrong = not value.strip() or any(not letter.isprintable() for letter in value)
     if key == "MONGOHOST":
         if "@" in value and not value.startswith(("mongodb://", "mongodb+srv://")):
-            return "mongodb://user@host where it names a user (the password comes from WIREHEAD_PASSWORD)", value
+            return "mongodb://user@host if it names a user (the password comes from WIREHEAD_PASSWORD)", value
         is_wrong |= " " in value
     elif key == "DBNAME":
         is_wrong |= bool(_UNNAMEABLE.search(value)) or len(value.encode()) > _LONGEST_NAME
@@ -257,7 +258,7 @@ def _plain(number: float) -> str:
 
 
 def at_least(least: float) -> Callable[[str], Any]:
-    """What reads a number of a command line's option: a whole one, if ``least`` is."""
+    """A parser for the number of a command line option: a whole number if ``least`` is one."""
 
     def read(text: str) -> Any:
         number = type(least)(text)

@@ -1,10 +1,10 @@
-"""What goes wrong with a cache, as exceptions."""
+"""The exceptions of a cache."""
 
 from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """A configuration that does not work. The message names each key at fault and what is valid there."""
+    """An invalid configuration. The message names each wrong key and its valid values."""
 
 
 class StoreError(RuntimeError):
@@ -16,16 +16,17 @@ class StoreUnreachableError(StoreError, ConnectionError):
 
 
 class CacheGoneError(StoreError):
-    """The cache that this process used is not there any more, or is an older state of it: it was cleaned, its database
-    dropped, or a backup restored. What it has stored is gone; a process that starts anew uses the cache that is there.
+    """The cache that this process used no longer exists, or is an older state of it: it was cleaned, its database was
+    dropped, or a backup was restored. Samples that the process stored are lost; after a restart it uses the new cache.
     """
 
-    def __init__(self, cache: str, what: str = "was removed (`clean`, or somebody dropped its database)") -> None:
+    def __init__(self, cache: str, what: str = "was removed (by `clean`, or its database was dropped)") -> None:
         super().__init__(f"the cache {cache} {what} while this process used it: start this process again")
 
 
 class CorruptSampleError(StoreError):
-    """A stored sample is not what was written. The message names the generation, the sample and the kind or chunk.
+    """A stored sample differs from the one that was written. The message names the generation, the sample and the kind
+    or chunk.
 
     Attributes:
         generation: the sample's generation.

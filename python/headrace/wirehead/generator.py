@@ -1,4 +1,4 @@
-"""Generators: what they yield goes into the cache."""
+"""Generators: they store the samples that they yield in the cache."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from headrace.wirehead.errors import StoreUnreachableError
 
 log = logging.getLogger("headrace.wirehead")
 
-_PATIENCE = 3.0  # seconds; other generators let go of a generation within one
+_PATIENCE = 3.0  # seconds; other generators release a generation within one
 
 
 class WireheadGenerator:
-    """Puts what a generator yields into the cache until it ends, ``n_samples`` are stored or the process is asked to
+    """Stores the samples of a generator in the cache until it ends, ``n_samples`` are stored or the process is asked to
     stop.
 
-    As long as no manager runs, the generators see to the swaps themselves, one of them at a time.
+    While no manager runs, the generators manage the swaps themselves, one of them at a time.
 
     Args:
         generator: yields samples: tuples of NumPy arrays, torch tensors or numbers, one for each name in SAMPLE; or
             dicts with these names as keys.
         config_path: path of ``config.yaml``, or a mapping with its keys.
-        n_samples: how many samples to store at most; None: as many as come.
+        n_samples: maximum number of samples to store; None: no limit.
 
     Raises:
-        FileNotFoundError, ConfigError: the configuration is not there, or does not work.
+        FileNotFoundError, ConfigError: the configuration does not exist or is invalid.
         TypeError: ``generator`` cannot be iterated over.
         ValueError: ``n_samples`` is not a number of samples.
     """
@@ -63,15 +63,15 @@ class WireheadGenerator:
     def run(self, verbose: bool = False) -> int:
         """Generates and stores; returns how many samples were stored.
 
-        In the main thread, SIGTERM and SIGINT end it after the sample that is in the making.
+        In the main thread, SIGTERM and SIGINT stop it after the current sample.
 
         Args:
             verbose: log each sample.
 
         Raises:
             StoreError: the store failed for longer than TIMEOUT.
-            TypeError, ValueError: a sample does not have the form that SAMPLE says.
-            Exception: what the generator raised.
+            TypeError, ValueError: a sample does not match SAMPLE.
+            Exception: the exception of the generator.
         """
         with ending_on_signals(self._stop), contextlib.ExitStack() as stack:
             cache = stack.enter_context(contextlib.closing(Cache(self.config)))
@@ -85,7 +85,7 @@ class WireheadGenerator:
                     writer.close()  # or the swaps would wait for its lease
                     self._finish(cache, keeper)
             except StoreUnreachableError:
-                leases.pop_all()  # there is nobody to tell that they end
+                leases.pop_all()  # no other process needs to know that they end
                 writer.abandon()
                 raise
         return self.stored
@@ -125,7 +125,9 @@ class WireheadGenerator:
 
 @contextlib.contextmanager
 def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
-    """A thread keeps the cache meanwhile. If that fails, it sets ``stop_all``, and the error arises at the end."""
+    """A thread manages the cache within this context. If it fails, it sets ``stop_all``, and the error is raised on
+    exit.
+    """
     stop = threading.Event()
     errors: list[BaseException] = []
 
@@ -149,7 +151,7 @@ def keeping(keeper: Keeper, stop_all: threading.Event) -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_on_signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set ``stop``, a second one ends the process. Does nothing but in the main thread."""
+    """SIGTERM and SIGINT set ``stop``; a second one terminates the process. Has no effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -17,15 +17,15 @@ log = logging.getLogger("headrace.wirehead")
 
 
 class WireheadManager:
-    """Verifies samples as they come, swaps generations that are full, drops old ones, and logs each swap.
+    """Verifies samples as they arrive, swaps full generations, drops old ones, and logs each swap.
 
-    Any number may run: one is active, and another takes its place when it ends or dies.
+    Any number may run: one is active, and another takes over when it exits or dies.
 
     Args:
         config_path: path of ``config.yaml``, or a mapping with its keys.
 
     Raises:
-        FileNotFoundError, ConfigError: the configuration is not there, or does not work.
+        FileNotFoundError, ConfigError: the configuration does not exist or is invalid.
     """
 
     def __init__(self, config_path: ConfigSource = "config.yaml") -> None:
@@ -36,10 +36,10 @@ class WireheadManager:
         """Runs until the process is asked to stop (SIGTERM, SIGINT, :meth:`stop`).
 
         Args:
-            swaps: return after so many swaps, whoever did them.
+            swaps: return after this many swaps, no matter which process did them.
 
         Raises:
-            StoreUnreachableError: the store did not answer at the beginning. Later, it is waited for.
+            StoreUnreachableError: the store did not answer at the start. Later, the manager waits for it.
             CacheGoneError: the cache was cleaned, or its database dropped.
         """
         log_to_stdout()
@@ -72,7 +72,7 @@ class WireheadManager:
                     self._log_swap(cache.swap(generation))
                     seen = generation
                 if led and not keeper.leads:
-                    log.info("Manager: another process manages; this one takes over when that ends")
+                    log.info("Manager: another process is the manager; this one takes over when it exits")
                 led = keeper.leads
                 if keeper.blocked is None:
                     blocked_since = None

@@ -1,4 +1,4 @@
-"""What a cache is doing, for people and for programs."""
+"""The status of a cache, for people and for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Process:
         process: host and process number.
         generations: that it uses.
         lag: how many generations a reader is behind the current one.
-        age: seconds since it last said that it lives.
+        age: seconds since it last renewed its lease.
     """
 
     process: str
@@ -37,13 +37,13 @@ class Status:
         samples: generated in all, those of ``fill`` and of the generation after it included.
         samples_per_second, seconds_per_sample: between the last swaps (at most 10); None before the second one.
         swaps: so far.
-        last_swap_seconds: what the last swap took.
+        last_swap_seconds: duration of the last swap.
         last_swap_age: seconds since the last swap.
-        deleted: incomplete or damaged samples thrown away, in all, up to the last swap.
-        generations: of which anything is stored.
+        deleted: incomplete or damaged samples discarded, in all, up to the last swap.
+        generations: those of which anything is stored.
         bytes, bytes_current, bytes_filling: of all samples stored, of the current generation's, and of ``fill``.
-        manager: who manages; None: nobody.
-        generators, readers: those that live.
+        manager: the process that manages; None: no process.
+        generators, readers: those that are alive.
     """
 
     database: str
@@ -67,7 +67,7 @@ class Status:
     readers: list[Process]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The status as a dict that JSON can hold."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def status_of(cache: Cache) -> Status:
         rate = (last.samples - last.before[0][1]) / (last.time - last.before[0][0])
     leases = cache.leases().values()
     generations = store.generations()
-    # The newest first: what lies in one says that those before it are full, as they will be found.
+    # The newest first: if one has entries, those before it are full.
     newest_first = sorted({*generations, current + 1}, reverse=True)
     lengths = {generation: _lengths(cache, generation) for generation in newest_first}
     fill = len(lengths[current + 1])

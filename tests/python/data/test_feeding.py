@@ -246,7 +246,7 @@ def test_a_dropped_feed_stops(num_workers: int) -> None:
     # One thread ends the workers if nobody iterates again.
     kept = {str(thread.native_id) for thread in threading.enumerate() if thread.name == "headrace-idle"}
     wait_until(lambda: set(os.listdir("/proc/self/task")) <= before | kept)
-    with pytest.raises(RuntimeError, match="whoever fed the queue is gone"):
+    with pytest.raises(RuntimeError, match="the source that fed the queue no longer exists"):
         drain(queue)
 
 

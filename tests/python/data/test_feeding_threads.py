@@ -58,7 +58,7 @@ def test_a_feed_may_be_collected_by_its_own_thread() -> None:
         assert np.asarray(queue.pop(timeout=20)[0]).tolist() == [0]
         del holder
         sampler.collect.set()
-        with pytest.raises(errors.FailedPrecondition, match="whoever fed the queue is gone"):
+        with pytest.raises(errors.FailedPrecondition, match="the source that fed the queue no longer exists"):
             for _ in range(1000):
                 queue.pop(timeout=20)
     finally:

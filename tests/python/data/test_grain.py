@@ -177,7 +177,7 @@ def test_records_draw_from_the_samplers_generator() -> None:
     dataset = SampledDataset(Random(4), Reversed(4, seed=9))
     expected = Random(4).__getitem__(2, np.random.Generator(np.random.Philox(key=10)))
     assert same(dataset[1], expected)
-    with pytest.raises(ValueError, match="asks for rng, and the sampler has no seed"):
+    with pytest.raises(ValueError, match="takes rng, but the sampler has no seed"):
         SampledDataset(Random(4), Reversed(4))[0]
 
 

@@ -65,7 +65,7 @@ def test_a_forkserver_that_imports_the_main_module_is_no_mystery(end: str, tmp_p
     done = run(tmp_path, f'{PRELOAD}\nif __name__ == "__main__":\n    main("forkserver")\n{end}\n')
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("headrace.errors.FailedPrecondition: the forkserver has ended"), done.stderr
+    assert last.startswith("headrace.errors.FailedPrecondition: the forkserver has exited"), done.stderr
     assert 'if __name__ == "__main__":' in last
     # Of what it met itself, multiprocessing's, and ours.
     assert done.stderr.count("Traceback") == (2 if "KeyError" not in end else 3), done.stderr

@@ -164,7 +164,7 @@ def test_a_mixture_ends_when_the_first_or_all_are_exhausted(lengths: tuple[int, 
         (ValueError, "1 to 4096 weights, got 0", {"datasets": []}),
         (ValueError, "got 2 and 3 weights", {"weights": [1, 2, 3]}),
         (ValueError, "dataset 1 of the mixture is empty", {"datasets": [Ints(3), Ints(0)]}),
-        (TypeError, "Count is iterable; IterableMixture", {"datasets": [Ints(3), Count(0, 3)]}),
+        (TypeError, "Count is iterable; use IterableMixture", {"datasets": [Ints(3), Count(0, 3)]}),
         (ValueError, "length must be a number", {"length": "forever"}),
         (ValueError, "length must be at least 0", {"length": -1}),
     ],
@@ -291,7 +291,7 @@ def test_a_mixture_of_datasets_with_states_replays_nothing() -> None:
 @pytest.mark.parametrize(
     ("error", "message", "arguments"),
     [
-        (TypeError, "Ints is not iterable; MixtureDataset", {"datasets": [Ints(3)]}),
+        (TypeError, "Ints is not iterable; use MixtureDataset", {"datasets": [Ints(3)]}),
         (ValueError, "got 2 and 1 weights", {"weights": [1]}),
         (ValueError, 'stop must be "first_exhausted", "all_exhausted" or "never"', {"stop": "now"}),
     ],

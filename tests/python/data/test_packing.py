@@ -209,12 +209,12 @@ def test_a_packed_dataset_travels() -> None:
 @pytest.mark.parametrize(
     ("error", "message", "samples", "row_length"),
     [
-        (ValueError, "sample 1 has a length of 5, and a row has 4", [[1], [1] * 5], 4),
-        (ValueError, "sample 0 has a length of 5 in feature 'x', and a row has 4", [{"x": [1] * 5}], {"x": 4}),
+        (ValueError, "sample 1 has a length of 5, but a row holds 4", [[1], [1] * 5], 4),
+        (ValueError, "sample 0 has a length of 5 in feature 'x', but a row holds 4", [{"x": [1] * 5}], {"x": 4}),
         (TypeError, "sample 0 is a dict: row_length has to be a dict", [{"x": [1]}], 4),
         (TypeError, "row_length names features, and sample 0 is a list", [[1]], {"x": 4}),
         (KeyError, "sample 0 has no feature 'y'", [{"x": [1]}], {"x": 4, "y": 4}),
-        (ValueError, "of one kind: feature 'values' has int64 of shape .. and float64", [[1], [1.0]], 4),
+        (ValueError, "one dtype and shape: feature 'values' has int64 of shape .. and float64", [[1], [1.0]], 4),
         (ValueError, "row_length must be a positive integer", [[1]], 0),
         (ValueError, "row_length must be a positive integer", [[1]], {"x": 2.5}),
         (ValueError, "row_length must name at least one feature", [[1]], {}),
@@ -233,7 +233,7 @@ def test_records_that_cannot_be_packed(
         ("an integer for each of the 3 records, got int64 of shape .2,.", [1, 2]),
         ("an integer for each of the 3 records, got float64", [1, 2, 0.5]),
         ("lengths must be at least 0, got -1", [1, -1, 2]),
-        ("sample 1 has a length of 5, and a row has 4", [1, 5, 2]),
+        ("sample 1 has a length of 5, but a row holds 4", [1, 5, 2]),
     ],
 )
 def test_lengths_of_no_use(message: str, lengths: Any) -> None:
@@ -242,16 +242,16 @@ def test_lengths_of_no_use(message: str, lengths: Any) -> None:
 
 
 def test_a_record_that_is_longer_than_was_said() -> None:
-    with pytest.raises(ValueError, match="sample 0 has a length of 9, and a row has 8"):
+    with pytest.raises(ValueError, match="sample 0 has a length of 9, but a row holds 8"):
         PackedDataset(Samples([[0] * 9]), 8, [3])[0]
-    with pytest.raises(ValueError, match="sample 1 does not fit into its row: it is longer than was said"):
+    with pytest.raises(ValueError, match="sample 1 does not fit into its row: it is longer than its given length"):
         PackedDataset(Samples([[0] * 5, [0] * 5]), 8, [3, 3])[0]
 
 
 def test_the_wrong_kind_of_dataset() -> None:
-    with pytest.raises(TypeError, match="Stream is iterable; PackedIterableDataset"):
+    with pytest.raises(TypeError, match="Stream is iterable; use PackedIterableDataset"):
         PackedDataset(Stream([]), 4)
-    with pytest.raises(TypeError, match="Ints is not iterable; PackedDataset"):
+    with pytest.raises(TypeError, match="Ints is not iterable; use PackedDataset"):
         PackedIterableDataset(Ints(3), 4)
     for bins in (0, 1.5, True):
         with pytest.raises(ValueError, match="bins must be a positive integer"):

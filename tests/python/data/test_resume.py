@@ -187,7 +187,7 @@ def test_loading_during_an_iteration_ends_it(num_workers: int) -> None:
     iterator = iter(loader)
     next(iterator)
     loader.load_state_dict({**state, "batch": 3})
-    with pytest.raises(RuntimeError, match="given another state"):
+    with pytest.raises(RuntimeError, match="another state was loaded"):
         next(iterator)
     assert [rows(batch) for batch in loader] == [[6, 7], [8, 9]]
 

@@ -270,7 +270,7 @@ def test_batches_of_any_iterable() -> None:
     sampler = BatchSampler(iter("abcde"), 2, False)
     assert list(sampler) == [["a", "b"], ["c", "d"], ["e"]]
     assert not sampler.seekable
-    with pytest.raises(TypeError, match="one after the other"):
+    with pytest.raises(TypeError, match="one after another"):
         BatchSampler([1, 2, 3], 2, False).take(0, 1)
 
 

@@ -49,7 +49,7 @@ def test_a_warning_names_worker_sample_and_stack(workers: str, tmp_path: Path, m
     monkeypatch.setattr(stalls.warnings, "warn", warn)
     batches = list(DataLoader(Gated(tmp_path / "gate"), batch_size=2, num_workers=2, workers=workers))
     assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert re.match(r"no batch has come for [\d.]+ seconds", told[-1])
+    assert re.match(r"no batch has arrived for [\d.]+ seconds", told[-1])
     assert "index 5" in told[-1]
     assert "wait_at_the_gate" in told[-1]
     # The stack ends where the dataset is called.
@@ -99,7 +99,7 @@ def test_a_warning_shows_the_stack_whatever_is_waited_for(
     else:
         batches = [batch.tolist() for batch in loader]
     assert batches == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert re.match(r"no batch has come for [\d.]+ seconds", told[-1])
+    assert re.match(r"no batch has arrived for [\d.]+ seconds", told[-1])
 
 
 def test_the_time_is_a_minute() -> None:

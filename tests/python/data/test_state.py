@@ -330,7 +330,7 @@ def test_a_number_of_batches_does_not_name_a_place_behind_samples_that_were_left
     feed = loader._feed(queue)
     for _ in range(3):
         queue.pop(timeout=30)
-    with pytest.raises(errors.FailedPrecondition, match="does not say which these were"):
+    with pytest.raises(errors.FailedPrecondition, match="does not say which batches these were"):
         loader.state_dict(batches=3)
     feed.stop()
     assert len(dataset) == 12
@@ -385,7 +385,7 @@ def test_a_state_of_other_batches_of_the_same_order_goes_on_at_the_sample(
     loader = DataLoader(batch_size=after, on_state_mismatch="adapt", **ORDERS[kind])
     repeated = len(first) % after
     if repeated:
-        with pytest.warns(RuntimeWarning, match=f"begins with {repeated} samples that were taken before"):
+        with pytest.warns(RuntimeWarning, match=f"begins with {repeated} samples that were already delivered"):
             loader.load_state_dict(state)
     else:
         loader.load_state_dict(state)
@@ -410,7 +410,7 @@ def test_a_state_of_another_order_begins_its_epoch_anew(change: dict[str, Any], 
     strict, loader = DataLoader(**arguments), DataLoader(on_state_mismatch="adapt", **arguments)
     with pytest.raises(ValueError, match='on_state_mismatch="adapt"'):
         strict.load_state_dict(state)
-    with pytest.warns(RuntimeWarning, match="The epoch begins anew"):
+    with pytest.warns(RuntimeWarning, match="The epoch restarts"):
         loader.load_state_dict(state)
     assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
     strict.set_epoch(1)
@@ -419,7 +419,7 @@ def test_a_state_of_another_order_begins_its_epoch_anew(change: dict[str, Any], 
 
 def test_the_warning_points_at_who_loads_the_state() -> None:
     loader = DataLoader(Ints(40), 4, seed=1, on_state_mismatch="adapt")
-    with pytest.warns(RuntimeWarning, match="begins anew") as caught:
+    with pytest.warns(RuntimeWarning, match="restarts") as caught:
         loader.load_state_dict(DataLoader(Ints(50), 4, seed=2).state_dict())
     assert [warning.filename for warning in caught] == [__file__]
 

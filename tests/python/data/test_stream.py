@@ -409,7 +409,7 @@ def test_resuming_streams_of_the_workers_own(num_workers: int) -> None:
         other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
         assert lists(other) == expected[taken:]
         assert lists(other) == expected
-    with pytest.raises(ValueError, match=f"num_workers={num_workers}, this one has 4"):
+    with pytest.raises(ValueError, match=f"num_workers={num_workers}, but this one has 4"):
         DataLoader(Shared(25), 2, num_workers=4, iterable_sharding="dataset").load_state_dict(make().state_dict())
 
 
@@ -933,7 +933,7 @@ def test_a_stream_may_feed_a_queue(sharding: str, num_workers: int) -> None:
             other.load_state_dict(loader.state_dict(batches=2))
             assert lists(other) == expected[2:]
         else:
-            with pytest.raises(errors.FailedPrecondition, match="does not say which these were"):
+            with pytest.raises(errors.FailedPrecondition, match="does not say which batches these were"):
                 loader.state_dict(batches=2)
         feed.stop()
         queue.reopen()

@@ -12,7 +12,7 @@ import pytest
 from loader_datasets import Gated, Ints, Raising
 
 from headrace.data import DataLoader, RandomSampler, SeekableSampler
-from headrace.data._iteration.progress import _UnorderedPlace
+from headrace.data._iteration.progress import _UnorderedProgress
 
 
 def gated_loader(num_workers: int, sampler: SeekableSampler | None = None) -> DataLoader:
@@ -85,7 +85,7 @@ def test_resuming_with_many_skipped_batches_does_not_cost_their_product(batches:
 
 def test_what_a_slow_batch_costs_those_that_overtake_it() -> None:
     """Their set is copied each time it has doubled, not for each of them."""
-    place, sets = _UnorderedPlace(0, frozenset()), []
+    place, sets = _UnorderedProgress(0, frozenset()), []
     for batch in range(1, 10_001):
         place = place.after(SimpleNamespace(batch=batch))
         if not sets or place.ahead is not sets[-1]:

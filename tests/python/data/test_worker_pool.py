@@ -127,7 +127,7 @@ def test_a_dataset_that_workers_cannot_unpickle_is_an_error_that_says_why(
         with pytest.raises(ImportError, match="no codec") as caught:
             list(loader)
     assert isinstance(caught.value.__cause__, WorkerTraceback)
-    assert "could not unpickle what it was given" in str(caught.value.__cause__)
+    assert "could not unpickle its task" in str(caught.value.__cause__)
     assert "__setstate__" in str(caught.value.__cause__)
     assert not workers()
     assert capfd.readouterr().err == ""

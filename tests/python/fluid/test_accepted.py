@@ -62,7 +62,7 @@ def test_a_variable_is_a_key_and_differs_from_what_is_no_value() -> None:
         assert (x == other) is False
         assert (x != other) is True
     assert y in [y, x]
-    with pytest.raises(errors.TypeMismatch, match="'is' or its name, not '==' or 'in'"):
+    with pytest.raises(errors.TypeMismatch, match="'is' or names, not '==' or 'in'"):
         assert x in [y]  # Fluid says yes, whatever is in the list
 
 

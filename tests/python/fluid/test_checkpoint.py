@@ -145,9 +145,9 @@ def test_loaders_that_are_iterated_over_go_on(exe: fluid.Executor, tmp_path: Pat
     np.testing.assert_array_equal(value("w"), kept)
     assert [batch[0].tolist() for batch in other] == batches[1:]
     other.shutdown()
-    with pytest.raises(errors.InvalidArgument, match="has a loader 'rows', which is not here"):
+    with pytest.raises(errors.InvalidArgument, match="has a loader 'rows', which this program lacks"):
         fluid.io.load_checkpoint(exe, tmp_path)
-    with pytest.raises(errors.InvalidArgument, match="loader 'cols' is not in it"):
+    with pytest.raises(errors.InvalidArgument, match="it lacks loader 'cols'"):
         fluid.io.load_checkpoint(exe, tmp_path, loaders={"rows": loader, "cols": loader})
 
 
@@ -204,13 +204,13 @@ def test_a_checkpoint_of_another_program_is_refused(exe: fluid.Executor, tmp_pat
         model(3)
         exe.run(startup)
         before = value("w")
-        with pytest.raises(errors.InvalidArgument, match=r"'w' is float32 \[2, 3\] here, float32 \[2, 1\] there"):
+        with pytest.raises(errors.InvalidArgument, match=r"'w' is float32 \[2, 3\] in the program, .* \[2, 1\] in"):
             fluid.io.load_checkpoint(exe, tmp_path, other)
         np.testing.assert_array_equal(value("w"), before)
         layers.create_global_var([1], 0.0, "float32", persistable=True, name="more")
-        with pytest.raises(errors.InvalidArgument, match="variable 'more' is not in it"):
+        with pytest.raises(errors.InvalidArgument, match="it lacks variable 'more'"):
             fluid.io.load_checkpoint(exe, tmp_path, other)
-    with pytest.raises(errors.InvalidArgument, match="which is not here"):
+    with pytest.raises(errors.InvalidArgument, match="which this program lacks"):
         fluid.io.load_checkpoint(exe, tmp_path, fluid.Program())
 
 

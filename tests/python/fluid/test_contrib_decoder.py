@@ -115,9 +115,9 @@ def test_what_does_not_fit_is_refused() -> None:
     h = fluid.data("h", [None, WIDTH])
     with pytest.raises(errors.InvalidArgument, match="InitState: either init, or shape and init_boot"):
         InitState()
-    with pytest.raises(errors.TypeMismatch, match="state 'h' is no InitState, but Variable"):
+    with pytest.raises(errors.TypeMismatch, match="state 'h' must be an InitState, got Variable"):
         StateCell({}, {"h": h}, "h")  # type: ignore[dict-item]
-    with pytest.raises(errors.InvalidArgument, match=r"out_state 'c' is none of the states \['h'\]"):
+    with pytest.raises(errors.InvalidArgument, match=r"out_state 'c' is not one of the states \['h'\]"):
         StateCell({}, {"h": InitState(h)}, "c")
     cell = cell_of(h)
     with pytest.raises(errors.FailedPrecondition, match="within a decoder's block only"):
@@ -127,9 +127,9 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(errors.NotFound, match="there is no input 'y'"):
         cell.compute_state({"y": h})
     decoder = TrainingDecoder(cell)
-    with pytest.raises(errors.FailedPrecondition, match="in a decoder whose block"):
+    with pytest.raises(errors.FailedPrecondition, match="decoder has not been defined"):
         TrainingDecoder(cell)
-    with pytest.raises(errors.FailedPrecondition, match="belongs into the block"):
+    with pytest.raises(errors.FailedPrecondition, match="must be called in the block"):
         decoder.step_input(h)
 
 

@@ -266,7 +266,7 @@ def test_bad_input_is_refused(exe: fluid.Executor) -> None:
 
 def test_misuse_is_refused() -> None:
     rnn = layers.DynamicRNN()
-    with pytest.raises(errors.FailedPrecondition, match="belongs into the block"):
+    with pytest.raises(errors.FailedPrecondition, match="must be called in the block"):
         rnn.step_input(words())
     with pytest.raises(errors.FailedPrecondition, match="no block"):
         rnn()
@@ -282,7 +282,7 @@ def test_misuse_is_refused() -> None:
         rnn.output(word)
     assert fluid.default_main_program().current_block_idx == 0
     choice = layers.IfElse(data("mask", [-1, 1], "bool"))
-    with pytest.raises(errors.FailedPrecondition, match="belongs into a block"):
+    with pytest.raises(errors.FailedPrecondition, match="must be called in a block"):
         choice.input(words())
     with pytest.raises(errors.FailedPrecondition, match="after its blocks"):
         choice()

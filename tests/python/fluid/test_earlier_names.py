@@ -52,7 +52,7 @@ def test_what_a_scope_holds(exe: fluid.Executor) -> None:
     parameter = fluid.default_main_program().global_block().var("p")
     assert fluid.io.get_parameter_value(parameter, exe).tolist() == [3.0, 3.0]
     assert fluid.io.get_parameter_value_by_name("p", exe).tolist() == [3.0, 3.0]
-    with pytest.raises(errors.TypeMismatch, match="'x' is no parameter"):
+    with pytest.raises(errors.TypeMismatch, match="'x' is not a parameter"):
         fluid.io.get_parameter_value(fluid.data("x", [1]), exe)
 
 
@@ -124,7 +124,7 @@ def test_numbers_or_lists_of_them() -> None:
 def test_parallel_do_computes_the_whole_batch(exe: fluid.Executor) -> None:
     x, y = fluid.data("x", [None, 3]), fluid.data("y", [None, 1])
     devices = layers.ParallelDo(layers.device.get_places(2))
-    with pytest.raises(errors.FailedPrecondition, match="read_input belongs into the block"):
+    with pytest.raises(errors.FailedPrecondition, match="read_input must be called in the block"):
         devices.read_input(x)
     with devices.do():
         hidden = layers.fc(devices.read_input(x), 1, param_attr="w", bias_attr=False)
@@ -141,7 +141,7 @@ def test_parallel_do_computes_the_whole_batch(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(got[1], a @ w, rtol=1e-5)
     np.testing.assert_allclose(got[0], [((a @ w) ** 2).mean()], rtol=1e-5)
     assert layers.control_flow.ParallelDo is layers.ParallelDo
-    with pytest.raises(errors.FailedPrecondition, match="there is one block"), devices.do():
+    with pytest.raises(errors.FailedPrecondition, match="the block has already been defined"), devices.do():
         pass
     with pytest.raises(errors.TypeMismatch, match="expected CPUPlaces, got int"):
         layers.ParallelDo([0])

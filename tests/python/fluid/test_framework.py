@@ -233,7 +233,7 @@ def test_an_integer_that_an_attribute_does_not_hold_is_refused() -> None:
         lambda: fluid.layers.fill_constant_batch_size_like(v, [1], "int64", 2**53 + 1),
         lambda: fluid.layers.create_global_var([1], 2**53 + 1, "int64"),
     ):
-        with pytest.raises(errors.InvalidArgument, match="9007199254740993 cannot be given exactly"):
+        with pytest.raises(errors.InvalidArgument, match="9007199254740993 cannot be represented exactly"):
             build()
 
 

@@ -186,7 +186,7 @@ def test_a_file_with_more_than_the_array_is_refused(exe: fluid.Executor, tmp_pat
         fluid.io.save_params(exe, str(tmp_path))
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes() + b"x")
-    with pytest.raises(errors.DataLoss, match=r"'w'.*behind the array of shape \[2, 3\]|w' holds more than"):
+    with pytest.raises(errors.DataLoss, match=r"'w'.*after the array of shape \[2, 3\]|w' holds more than"):
         fluid.io.load_params(exe, str(tmp_path))
 
 

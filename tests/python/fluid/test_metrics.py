@@ -142,7 +142,7 @@ def test_weighted_averages() -> None:
     average.add(np.array([1.0, 3.0]), 1)
     average.add(np.array([5.0, 7.0]), np.array([3.0]))
     np.testing.assert_array_equal(average.eval(), [4, 6])
-    with pytest.raises(errors.InvalidArgument, match=r"shape of those before, \[2\], got \[3\]"):
+    with pytest.raises(errors.InvalidArgument, match=r"shape of the earlier values, \[2\], got \[3\]"):
         average.add(np.zeros(3), 1)
     average.reset()
     average.add(2, 2)

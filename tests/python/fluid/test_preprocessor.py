@@ -219,7 +219,7 @@ def test_what_makes_no_sense_is_refused(exe: fluid.Executor) -> None:
         layers.Preprocessor(layers.data("x", [3]))
     preprocessor = layers.Preprocessor(source())
     for method in (preprocessor.inputs, preprocessor.outputs):
-        with pytest.raises(RuntimeError, match="belongs into its block"):
+        with pytest.raises(RuntimeError, match="must be called in its block"):
             method()
     with pytest.raises(RuntimeError, match="after the block"):
         preprocessor()
@@ -227,7 +227,7 @@ def test_what_makes_no_sense_is_refused(exe: fluid.Executor) -> None:
         preprocessor.inputs()
     with pytest.raises(RuntimeError, match="after the block"):
         preprocessor()
-    with pytest.raises(RuntimeError, match="there is one block"), preprocessor.block():
+    with pytest.raises(RuntimeError, match="only one block is allowed"), preprocessor.block():
         pass
     outside = layers.fill_constant([1], "float32", 1)
     with pytest.raises(errors.InvalidArgument, match=r"not a variable of the block"):

@@ -189,7 +189,7 @@ def test_start_needs_a_source_and_happens_once(exe: fluid.Executor) -> None:
         reader.start()
     reader.decorate_batch_generator(lambda: iter([number(0)]))
     reader.start()
-    with pytest.raises(errors.FailedPrecondition, match="started already"):
+    with pytest.raises(errors.FailedPrecondition, match="already running"):
         reader.start()
     with pytest.raises(errors.FailedPrecondition, match="reset"):
         reader.decorate_batch_generator(lambda: iter([number(0)]))

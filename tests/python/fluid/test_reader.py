@@ -187,7 +187,7 @@ def test_an_iteration_that_is_left_leaves_nothing() -> None:
     next(iterator)
     newer = iter(reader)
     next(newer)
-    with pytest.raises(errors.FailedPrecondition, match="another iteration of this loader has begun"):
+    with pytest.raises(errors.FailedPrecondition, match="a new iteration of this loader has ended this one"):
         next(iterator)
     next(newer)
     assert len(feeders()) == 1

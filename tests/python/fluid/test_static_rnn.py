@@ -128,7 +128,7 @@ def test_misuse_is_refused() -> None:
     x = words()
     rnn = layers.StaticRNN()
     for method, arguments in (("step_input", [x]), ("step_output", [x]), ("memory", [x]), ("update_memory", [x, x])):
-        with pytest.raises(errors.FailedPrecondition, match="belongs into the step"):
+        with pytest.raises(errors.FailedPrecondition, match="must be called in the step"):
             getattr(rnn, method)(*arguments)
     with pytest.raises(errors.FailedPrecondition, match="no step"):
         rnn()
@@ -137,7 +137,7 @@ def test_misuse_is_refused() -> None:
         rnn.step_input(x)
         rnn.step_input(short)
     assert fluid.default_main_program().current_block_idx == 0
-    with pytest.raises(errors.FailedPrecondition, match="described already"), rnn.step():
+    with pytest.raises(errors.FailedPrecondition, match="the step has already been defined"), rnn.step():
         pass
 
 

@@ -56,7 +56,7 @@ def test_what_is_no_pickle_is_told_with_file_and_record(tmp_path: Path) -> None:
     writer.close()
     records = reader.creator.recordio(str(path))()
     assert next(records) == 1
-    with pytest.raises(errors.DataLoss, match="data', record 1: it is no pickle"):
+    with pytest.raises(errors.DataLoss, match="data', record 1: it is not a pickle"):
         next(records)
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1

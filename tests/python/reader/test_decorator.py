@@ -193,7 +193,7 @@ def test_lines_of_a_command(tmp_path: Path) -> None:
     assert list(zipped.get_line()) == text.split("\n")
     whole = reader.PipeReader(f"cat {tmp_path / 'zipped'}", file_type="gzip")
     assert "".join(whole.get_line(cut_lines=False)) == text
-    with pytest.raises(errors.IoError, match="ended with status 3"):
+    with pytest.raises(errors.IoError, match="exited with status 3"):
         list(reader.PipeReader("sh -c 'exit 3'").get_line())
     with pytest.raises(errors.IoError, match="cannot run 'no-such-program': No such file"):
         reader.PipeReader("no-such-program")

@@ -228,11 +228,11 @@ def test_lightning_goes_on_with_other_batches_if_the_loader_may(tmp_path: Path) 
         return DataLoader(Vectors(), batch_size, shuffle=True, num_workers=1, **more)
 
     whole = trained(make(4), tmp_path)
-    with pytest.raises(ValueError, match=r'global_batch_size=4, this one has 2.*pass it on_state_mismatch="adapt"'):
+    with pytest.raises(ValueError, match=r'global_batch_size=4, but this one has 2.*pass on_state_mismatch="adapt"'):
         trained(make(2), tmp_path, resumes=True)
     rest = trained(make(2, on_state_mismatch="adapt"), tmp_path, resumes=True)
     assert [i for batch in rest for i in batch] == [i for batch in whole[3:] for i in batch]
-    with pytest.warns(RuntimeWarning, match="order='torch', this one has 'sequential'.*The epoch begins anew"):
+    with pytest.warns(RuntimeWarning, match="order='torch', but this one has 'sequential'.*The epoch restarts"):
         anew = trained(DataLoader(Vectors(), 4, on_state_mismatch="adapt"), tmp_path, resumes=True)
     assert anew[0] == [0, 1, 2, 3]
 
@@ -251,6 +251,6 @@ def test_lightning_takes_a_batch_ahead_of_a_stream_that_does_not_say_its_length(
 
 def test_the_warning_points_at_who_loads_the_state() -> None:
     loader = DataLoader(Vectors(), 4, seed=1, on_state_mismatch="adapt")
-    with pytest.warns(RuntimeWarning, match="begins anew") as caught:
+    with pytest.warns(RuntimeWarning, match="restarts") as caught:
         loader.load_state_dict(DataLoader(Vectors(), 4, seed=2, shuffle=True).state_dict())
     assert [warning.filename for warning in caught] == [__file__]

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 SCRIPT = Path(__file__).with_name("distributed_script.py")
 # Of each program, the library that it needs, and what it is told.
-SHARE = r"drop_last=True, seed=0.*equally many steps"
+SHARE = r"drop_last=True, seed=0.*the same number of steps"
 PROGRAMS = {
     "torchrun": (
         "torch",

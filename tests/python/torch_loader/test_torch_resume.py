@@ -238,7 +238,7 @@ def test_a_sampler_that_cannot_repeat_its_indices_is_an_error(workers: int) -> N
     rest = values(batches)
     resumed = DataLoader(Numbers(), 4, sampler=Unrepeatable(), num_workers=workers)
     resumed.load_state_dict(state)
-    with pytest.raises(errors.FailedPrecondition, match=r"the sampler \(Unrepeatable\) gave other indices"):
+    with pytest.raises(errors.FailedPrecondition, match=r"the sampler \(Unrepeatable\) yields other indices"):
         list(resumed)
     random.seed(1)
     resumed.load_state_dict(state)

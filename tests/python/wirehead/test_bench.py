@@ -68,4 +68,4 @@ def test_a_part_of_the_benchmark(server_uri: str, capsys: pytest.CaptureFixture[
 
 def test_a_part_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--quick", "--only", "speed"]) == 2
-    assert "there is no part speed; there are transfer, latency, scaling, swap, storm" in capsys.readouterr().err
+    assert "unknown part speed; the parts are transfer, latency, scaling, swap, storm" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def test_generators_are_seeded_apart_restarted_and_stopped(folder: Path) -> None
         assert sorted(index for index, _ in started) == ["4", "5", "6"]
         victim = int(started[0][1])
         os.kill(victim, signal.SIGKILL)
-        generate.until(rf"generator {started[0][0]} was killed by SIGKILL; it is started again")
+        generate.until(rf"generator {started[0][0]} was killed by SIGKILL; it is restarted")
         again = generate.until(r"started (\d) 7 (\d+)", 4)[3]
         assert again[0] == started[0][0]
         with MongoTupleheadDataset(yaml.safe_load((folder / "config.yaml").read_text()), to="numpy") as dataset:
@@ -135,7 +135,7 @@ def test_generators_and_managers_outlive_a_server_that_is_gone_for_longer_than_T
             error = r"the database at 127\.0\.0\.1:\d+ did not answer within 2 seconds \(TIMEOUT\)"
             manage.until(f"Manager: {error}")
             generate.until(f"headrace.wirehead: {error}")
-            generate.until("generator 0 ended with code 1; it is started again")
+            generate.until("generator 0 exited with code 1; it is restarted")
             own_server.start()
             assert generate.process.wait(60) == 0
             manage.until(r"SWAP!.* so far: 100 ")
@@ -172,7 +172,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         ("status --watch -1", "argument --watch: invalid number (at least 0.01) value: '-1'"),
         ("demo --seconds nan", "argument --seconds: invalid number (at least 0.1) value: 'nan'"),
         ("config.yaml --poll-interval inf", "argument --poll-interval: invalid number (at least 0.01) value: 'inf'"),
-        ("bench --only speed", "there is no part speed; there are transfer, latency, scaling, swap, storm"),
+        ("bench --only speed", "unknown part speed; the parts are transfer, latency, scaling, swap, storm"),
         ("show", "argument COMMAND: invalid choice: 'show'"),
     ],
 )

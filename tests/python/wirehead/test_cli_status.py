@@ -121,7 +121,7 @@ def test_thrown_away_samples_are_counted(folder: Path) -> None:
         assert lost is not None
         assert remove_chunk(cache, 1, chunk_names(lost, [0])[0])
         with Command(folder, "manage", "--swaps", "1") as manage:
-            manage.until("sample 3 of generation 1 is thrown away: 1 of 1 chunks are missing")
+            manage.until("sample 3 of generation 1 is discarded: 1 of 1 chunks are missing")
             with contextlib.closing(Writer(cache)) as again:
                 assert again.put((99, 0)) == (1, 3)
             assert manage.process.wait(60) == 0

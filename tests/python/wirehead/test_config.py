@@ -53,7 +53,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
     "MONGOHOST": [
         *((value, A_HOST) for value in ("", "a b", "host\n")),
         (1, "must be text in quotes"),
-        ("me:secret@host", "must be mongodb://user@host where it names a user"),
+        ("me:secret@host", "must be mongodb://user@host if it names a user"),
     ],
     "SAMPLE": [
         *((value, 'must be a list of names, such as ["data", "label"]') for value in ("data", 1, [], [1], [""])),

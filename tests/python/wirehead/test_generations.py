@@ -57,7 +57,7 @@ def test_a_generation_stays_while_a_reader_is_on_it(cache: Cache) -> None:
         time.sleep(0.01)
     assert swap.generation == 3
     assert cache.store.generations() == [2, 3]
-    with pytest.raises(CorruptSampleError, match="sample 4 of generation 1 is corrupt: it is not there"):
+    with pytest.raises(CorruptSampleError, match="sample 4 of generation 1 is corrupt: it is missing"):
         reader.read(1, 4)
     reader.close()
 

@@ -77,7 +77,7 @@ def test_clean_leaves_files_in_the_folder_that_are_not_the_caches(
     (folder / "notes.txt").write_text("mine")
     (folder / "000000000007.notes").mkdir()
     assert main(["clean", "--config", config_file(tmp_path, keys)]) == 0
-    assert f"left alone, because it is not the cache's: {folder / 'notes.txt'}" in capsys.readouterr().out
+    assert f"kept, because it does not belong to the cache: {folder / 'notes.txt'}" in capsys.readouterr().out
     left = [name for name in os.listdir(folder) if not name.startswith("headrace")]
     assert sorted(left) == ["000000000007.notes", "notes.txt"]
     fill(Cache(keys))  # it is a cache still
@@ -100,7 +100,7 @@ def test_a_folder_that_is_no_cache_is_neither_used_nor_cleaned(
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("/tmp")])
 def test_what_is_no_folder_is_refused(keys: dict[str, Any], folder: Path, make: Any) -> None:
     make(folder)
-    with pytest.raises(StoreError, match="is no folder"):
+    with pytest.raises(StoreError, match="is not a folder"):
         Cache(keys)
 
 
@@ -232,7 +232,7 @@ def test_readers_and_status_create_nothing(
 def test_settings_are_checked_when_the_data_come(keys: dict[str, Any]) -> None:
     early = Cache({**keys, "SWAP_CAP": 3}, create=False)
     fill(Cache(keys))
-    with pytest.raises(StoreError, match="was made with SWAP_CAP 2, this configuration says 3"):
+    with pytest.raises(StoreError, match="was made with SWAP_CAP 2, but this configuration says 3"):
         early.wait_for_data(1)
 
 

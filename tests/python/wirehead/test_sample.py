@@ -78,14 +78,30 @@ HOW = r"SAMPLE is \['data', 'label'\]: yield a tuple of 2 arrays, or change SAMP
 @pytest.mark.parametrize(
     ("sample", "error", "message"),
     [
-        ((np.zeros(2),), ValueError, f"it is a tuple of 1, {HOW}"),
-        ([1, 2, 3], ValueError, f"it is a list of 3, {HOW}"),
-        (np.zeros(2), ValueError, f"it is a ndarray, {HOW}"),
-        (None, ValueError, f"it is a NoneType, {HOW}"),
-        ({"data": 1, 2: 2}, ValueError, r"it has the keys \['data', 2\], SAMPLE is \['data', 'label'\]: yield a dict"),
-        ((np.zeros(2), object()), TypeError, "its label is a object that makes no array: samples hold numbers.*object"),
-        ((np.zeros(2, [("a", "i4")]), 0), TypeError, "its data is a ndarray that makes no array: samples hold numbers"),
-        (([[1], [1, 2]], 0), TypeError, "its data is a list that makes no array: .*inhomogeneous shape"),
+        ((np.zeros(2),), ValueError, f"it is a tuple of 1, but {HOW}"),
+        ([1, 2, 3], ValueError, f"it is a list of 3, but {HOW}"),
+        (np.zeros(2), ValueError, f"it is a ndarray, but {HOW}"),
+        (None, ValueError, f"it is a NoneType, but {HOW}"),
+        (
+            {"data": 1, 2: 2},
+            ValueError,
+            r"it has the keys \['data', 2\], but SAMPLE is \['data', 'label'\]: yield a dict",
+        ),
+        (
+            (np.zeros(2), object()),
+            TypeError,
+            "its label is a object that cannot be .*: samples hold numbers.*object",
+        ),
+        (
+            (np.zeros(2, [("a", "i4")]), 0),
+            TypeError,
+            "its data is a ndarray that cannot be .*: samples hold numbers",
+        ),
+        (
+            ([[1], [1, 2]], 0),
+            TypeError,
+            "its data is a list that cannot be converted to an array: .*inhomogeneous",
+        ),
     ],
 )
 def test_a_sample_of_another_form_is_named(
@@ -104,7 +120,7 @@ def test_a_generator_whose_samples_change_shape_says_so_once(
     samples = [(np.zeros(length), length) for length in (3, 3, 4, 3, 5)]
     assert WireheadGenerator(samples, config).run() == 5
     (said,) = [record.getMessage() for record in caplog.records if "shape" in record.getMessage()]
-    assert said.startswith("data of sample 2 of this generator has the shape (4,), that of the samples before (3,): ")
+    assert said.startswith("data of sample 2 of this generator has shape (4,), but earlier samples have (3,): ")
     assert "ragged= or a collate_fn" in said
 
 

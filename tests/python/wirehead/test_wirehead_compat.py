@@ -70,7 +70,7 @@ def test_each_name_is_there_and_takes_the_same_arguments(name: str) -> None:
 
 def test_what_the_original_does_to_its_collections_is_refused_with_the_reason(config: dict[str, Any]) -> None:
     generator = WireheadGenerator(samples(1), config)
-    with pytest.raises(AttributeError, match=r"reset_counter: collections are the cache's own business here.*clean"):
+    with pytest.raises(AttributeError, match=r"reset_counter: the cache manages its collections itself.*clean"):
         generator.reset_counter()
     with pytest.raises(AttributeError, match=r"has no attribute swop$"):
         generator.swop()

@@ -190,14 +190,14 @@ def test_shards_that_cannot_be(shard: Any, error: type[Exception], message: str)
 
 
 def test_a_shared_random_order_needs_a_seed() -> None:
-    with pytest.raises(ValueError, match="pass seed=, the same in all processes"):
+    with pytest.raises(ValueError, match="pass the same seed= in all processes"):
         GenerationSampler(8, shard=(0, 2))
     assert len(GenerationSampler(8, shuffle=False, shard=(0, 2))) == 4
 
 
 def test_a_loader_does_not_share_out_a_share() -> None:
     sampler = GenerationSampler(8, seed=1, shard=(0, 2))
-    with pytest.raises(ValueError, match="most samples would never come"):
+    with pytest.raises(ValueError, match="most samples would never be delivered"):
         DataLoader(list(range(8)), sampler=sampler, shard=(0, 2))
 
 

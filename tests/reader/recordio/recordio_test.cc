@@ -112,7 +112,7 @@ TEST_F(RecordIO, NamesAndPassesOverADamagedChunk) {
   RecordIOReader reader(Path());
   std::string_view record;
   EXPECT_TRUE(reader.Next(&record));
-  for (const char* expected : {"data', chunk 1, from record 1: what is compressed is not a Snappy stream",
+  for (const char* expected : {"data', chunk 1, from record 1: the compressed data is not a Snappy stream",
                                "data', chunk 2, from record 2: Snappy block 0 is damaged",
                                "data', chunk 3, from record 5: Snappy block 0 has "}) {
     try {

@@ -1,4 +1,4 @@
-"""Datasets: what one has to offer, and datasets made of others."""
+"""Datasets: the methods that one has, and datasets made of others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Dataset(Protocol[Sample]):
       method that has filled it returns ``out`` or None.
     - ``sample_spec``: describes a sample, so that ``out`` is available from the first sample on.
     - ``__getitems__(self, indices)``: returns a list of samples in one call: those of a batch, or of a part of one.
-    - ``state_dict()``, ``load_state_dict(state)``: what the loader keeps with its own state. It is the state of the
+    - ``state_dict()``, ``load_state_dict(state)``: the state that the loader keeps with its own. It is the state of the
       dataset in the program's process; workers have copies.
     """
 
@@ -200,7 +200,7 @@ class Fetcher:
 
 
 class Part:
-    """A wrapped dataset: what it takes, and how it is read."""
+    """A wrapped dataset: the arguments it accepts, and how it is read."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset = _adopted(dataset)
@@ -257,7 +257,7 @@ class ComposedDataset:
 
     @property
     def __getitems__(self) -> Callable[[list[Any]], list[Any]] | None:
-        """Reads many samples in one call; None, as with torch's datasets, if that is no faster than one by one."""
+        """Reads many samples in one call; None, as with torch's datasets, if this is no faster than single reads."""
         # Must not bypass a __getitem__ that a subclass defines.
         own = not getattr(type(self).__getitem__, "passes_on", False)
         return None if own or not any(part.bulk for part in self._parts) else self._get_many
@@ -300,7 +300,7 @@ class ComposedDataset:
         """Gives each part its state.
 
         Raises:
-            ValueError: the state is that of another number of parts.
+            ValueError: the state has another number of parts.
         """
         if len(state["parts"]) != len(self._parts):
             raise ValueError(
@@ -534,7 +534,7 @@ def random_split(dataset: Any, lengths: Sequence[int | float], generator: Any = 
         lengths: of the parts, which add up to the dataset's; or fractions that add up to 1: each part is rounded down,
             and the remaining samples go to the parts in turn, one each.
         generator: a seed, by default 0, so that every run has the same split; or a NumPy generator, from which a seed
-            is drawn; or a torch generator: then the split is exactly torch's. None: another split each time.
+            is drawn; or a torch generator: then the split is exactly torch's. None: a different split each time.
 
     Raises:
         ValueError: the lengths do not add up, or a fraction is not between 0 and 1.

@@ -85,7 +85,7 @@ def _batches(records: int, batch_size: int, drop_last: bool) -> int:
 
 @runtime_checkable
 class RecordMetadata(Protocol):
-    """What one of Grain's samplers says about a position: the record there, and its generator, if any."""
+    """The record at a position of one of Grain's samplers, and its generator, if any."""
 
     index: int
     record_key: Any
@@ -140,7 +140,7 @@ class SampledDataset:
     for the position, and so draws the same numbers as in Grain.
 
     Args:
-        source: has ``__getitem__``, and ``__getitems__`` if it can read many records at once.
+        source: has ``__getitem__``, and ``__getitems__`` if it can read many records in one call.
         sampler: ``sampler[i]`` is the :class:`RecordMetadata` of position ``i``, and an IndexError after the last.
     """
 
@@ -157,7 +157,7 @@ class SampledDataset:
         if not self._wants_rng:
             return self.source[metadata.record_key]
         if metadata.rng is None:
-            raise ValueError("the data source asks for rng, and the sampler has no seed to make it from")
+            raise ValueError("the data source takes rng, but the sampler has no seed to derive it from")
         return self.source.__getitem__(metadata.record_key, rng=metadata.rng)
 
     @property

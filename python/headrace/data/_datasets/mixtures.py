@@ -67,7 +67,7 @@ class MixtureDataset(ComposedDataset):
         weights: of each dataset, in any unit; see :class:`Schedule`. Default: all the same.
         length: how many samples: a number; "first_exhausted": as many as there are before a dataset would be read a
             second time; "all_exhausted": until all have been read once.
-        seed: reads each dataset in a random order, another one each time around. Default: in its own order.
+        seed: reads each dataset in a random order, a different one in each pass. Default: in its own order.
 
     Raises:
         TypeError, ValueError: there are no datasets, one is empty or iterable, or the weights or the length are
@@ -84,7 +84,7 @@ class MixtureDataset(ComposedDataset):
         self.datasets = list(datasets)
         for dataset in self.datasets:
             if is_iterable_dataset(dataset):
-                raise TypeError(f"{type(dataset).__name__} is iterable; IterableMixture mixes these")
+                raise TypeError(f"{type(dataset).__name__} is iterable; use IterableMixture for iterable datasets")
         self.schedule = _schedule(self.datasets, weights)
         self.seed = seed_of(seed)
         self._lengths = [len(dataset) for dataset in self.datasets]
@@ -95,7 +95,7 @@ class MixtureDataset(ComposedDataset):
         return self._length
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Which dataset sample ``index`` is of, and its index there."""
+        """The dataset that sample ``index`` comes from, and its index there."""
         number, sample = self.schedule[in_range(index, self._length)]
         time, position = divmod(sample, self._lengths[number])
         if self.seed is None:
@@ -159,12 +159,12 @@ class MixtureSampler(SeekableSampler):
         return self._starts[which] + position
 
 
-class _Place:
+class _Progress:
     """The position of an iteration over a mixture of that many datasets."""
 
     def __init__(self, datasets: int) -> None:
         self.position = 0  # samples given
-        self.samples = [0] * datasets  # of each dataset, since it was begun
+        self.samples = [0] * datasets  # of each dataset, since its start
         self.times = [0] * datasets  # that each has ended
         self.ended = False
         self.states: list[Any] = [None] * datasets  # that datasets have yet to be put into
@@ -192,50 +192,50 @@ class IterableMixture(IterableDataset[Any]):
         self.datasets = list(datasets)
         for dataset in self.datasets:
             if not is_iterable_dataset(dataset):
-                raise TypeError(f"{type(dataset).__name__} is not iterable; MixtureDataset mixes such datasets")
+                raise TypeError(f"{type(dataset).__name__} is not iterable; use MixtureDataset for map-style datasets")
         self.schedule = _schedule(self.datasets, weights)
         if stop not in ("first_exhausted", "all_exhausted", "never"):
             raise ValueError(f'stop must be "first_exhausted", "all_exhausted" or "never", got {stop!r}')
         self.stop = stop
         self._resumed: dict[str, Any] | None = None
-        self._latest = _Place(len(self.datasets))
+        self._latest = _Progress(len(self.datasets))
 
     def __iter__(self) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
-        place = self._latest = _Place(len(self.datasets))
+        progress = self._latest = _Progress(len(self.datasets))
         if resumed is not None:
-            place.position, place.ended = resumed["position"], resumed["ended"]
-            place.samples, place.times = list(resumed["samples"]), list(resumed["times"])
-            place.states = list(resumed["states"])
-        return self._iterate(place)
+            progress.position, progress.ended = resumed["position"], resumed["ended"]
+            progress.samples, progress.times = list(resumed["samples"]), list(resumed["times"])
+            progress.states = list(resumed["states"])
+        return self._iterate(progress)
 
-    def _iterate(self, place: _Place) -> Iterator[Any]:
+    def _iterate(self, progress: _Progress) -> Iterator[Any]:
         iterators: list[Iterator[Any] | None] = [None] * len(self.datasets)
-        while not place.ended:
-            number = self.schedule[place.position][0]
+        while not progress.ended:
+            number = self.schedule[progress.position][0]
             iterator = iterators[number]
             if iterator is None:
-                iterator = iterators[number] = self._resume(number, place)
+                iterator = iterators[number] = self._resume(number, progress)
             sample = next(iterator, _END)
             if sample is _END:
-                place.times[number] += 1
-                if self.stop == "first_exhausted" or (self.stop == "all_exhausted" and all(place.times)):
-                    place.ended = True
-                elif place.samples[number] == 0:
+                progress.times[number] += 1
+                if self.stop == "first_exhausted" or (self.stop == "all_exhausted" and all(progress.times)):
+                    progress.ended = True
+                elif progress.samples[number] == 0:
                     raise ValueError(f"dataset {number} of the mixture is empty")
-                place.samples[number] = 0
+                progress.samples[number] = 0
                 iterators[number] = iter(self.datasets[number])
                 continue
-            place.position += 1
-            place.samples[number] += 1
+            progress.position += 1
+            progress.samples[number] += 1
             yield sample
 
-    def _resume(self, number: int, place: _Place) -> Iterator[Any]:
+    def _resume(self, number: int, progress: _Progress) -> Iterator[Any]:
         """A dataset's iterator, past the samples read before."""
-        dataset, state = self.datasets[number], place.states[number]
+        dataset, state = self.datasets[number], progress.states[number]
         if state is None:
-            return itertools.islice(dataset, place.samples[number], None)
-        place.states[number] = None
+            return itertools.islice(dataset, progress.samples[number], None)
+        progress.states[number] = None
         dataset.load_state_dict(state)
         return iter(dataset)
 
@@ -247,18 +247,18 @@ class IterableMixture(IterableDataset[Any]):
         """The position of the latest iteration."""
         if self._resumed is not None:
             return self._resumed
-        place = self._latest
+        progress = self._latest
         return {
-            "position": place.position,
-            "ended": place.ended,
-            "samples": list(place.samples),
-            "times": list(place.times),
-            "states": [self._state_of(number, place) for number in range(len(self.datasets))],
+            "position": progress.position,
+            "ended": progress.ended,
+            "samples": list(progress.samples),
+            "times": list(progress.times),
+            "states": [self._state_of(number, progress) for number in range(len(self.datasets))],
         }
 
-    def _state_of(self, number: int, place: _Place) -> Any:
-        dataset, state = self.datasets[number], place.states[number]
-        if state is None and place.samples[number] and hasattr(dataset, "state_dict"):
+    def _state_of(self, number: int, progress: _Progress) -> Any:
+        dataset, state = self.datasets[number], progress.states[number]
+        if state is None and progress.samples[number] and hasattr(dataset, "state_dict"):
             return dataset.state_dict()
         return state
 

@@ -1,8 +1,8 @@
 """Packing: records of different lengths, joined into rows of one length.
 
 A row states for each of its positions which record it belongs to and where in that record it lies, so that attention
-can be confined to the records. Rows have the format of Grain's packing: beside each feature ``x`` of the samples there
-are ``x_segment_ids``, counted from 1, with 0 for padding, and ``x_positions``, counted from 0; both are int32.
+can be confined to the records. Rows have the format of Grain's packing: each feature ``x`` of the samples comes with
+``x_segment_ids``, counted from 1, with 0 for padding, and ``x_positions``, counted from 0; both are int32.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _VALUES = "values"
 
 
 class _Features:
-    """What is packed: names of features, and the lengths of their rows."""
+    """The features to pack: their names, and the lengths of their rows."""
 
     def __init__(self, row_length: RowLength) -> None:
         self.single = not isinstance(row_length, Mapping)
@@ -67,8 +67,8 @@ class _Features:
             if length > row_length:
                 what = "" if self.single else f" in feature {name!r}"
                 raise ValueError(
-                    f"sample {index!r} has a length of {length}{what}, and a row has {row_length}: cut it, or make the "
-                    "rows longer"
+                    f"sample {index!r} has a length of {length}{what}, but a row holds {row_length}: cut it, or make "
+                    "the rows longer"
                 )
         return lengths
 
@@ -84,7 +84,7 @@ class _Features:
                     continue
                 if part.dtype != values.dtype or part.shape[1:] != values.shape[1:]:
                     raise ValueError(
-                        f"records that go into one row must be of one kind: feature {name!r} has {values.dtype} of "
+                        f"records in one row must have one dtype and shape: feature {name!r} has {values.dtype} of "
                         f"shape {values.shape[1:]} and {part.dtype} of shape {part.shape[1:]}"
                     )
                 start, end = end, end + len(part)
@@ -125,7 +125,7 @@ class PackedDataset(ComposedDataset):
 
     def __init__(self, dataset: Any, row_length: RowLength, lengths: Any = None) -> None:
         if is_iterable_dataset(dataset):
-            raise TypeError(f"{type(dataset).__name__} is iterable; PackedIterableDataset packs these")
+            raise TypeError(f"{type(dataset).__name__} is iterable; use PackedIterableDataset for iterable datasets")
         self.dataset = dataset
         self._features = _Features(row_length)
         self._parts = [Part(dataset)]
@@ -142,7 +142,9 @@ class PackedDataset(ComposedDataset):
     def _measured(self) -> list[npt.NDArray[Any]]:
         part, features = self._parts[0], self._features
         if part.wants_rng or part.wants_out:
-            raise TypeError("the records depend on what a loader passes to the dataset: pass their lengths")
+            raise TypeError(
+                "the records depend on arguments that only a loader passes (rng or out): pass their lengths"
+            )
         table = [
             [len(values) for values in features.of(self.dataset[index], index).values()]
             for index in range(len(self.dataset))
@@ -192,7 +194,7 @@ class PackedDataset(ComposedDataset):
         for record, feature in zip(records, features):
             ends = [end + length for end, length in zip(ends, self._features.lengths(feature, record))]
             if any(end > length for end, length in zip(ends, self._features.row_lengths.values())):
-                raise ValueError(f"sample {record} does not fit into its row: it is longer than was said")
+                raise ValueError(f"sample {record} does not fit into its row: it is longer than its given length")
         return self._features.row(features, out)
 
     def _get_many(self, indices: list[Any]) -> list[Any]:
@@ -221,7 +223,7 @@ class PackedIterableDataset(IterableDataset[Any]):
 
     def __init__(self, dataset: Any, row_length: RowLength, bins: int = 64) -> None:
         if not is_iterable_dataset(dataset):
-            raise TypeError(f"{type(dataset).__name__} is not iterable; PackedDataset packs such datasets")
+            raise TypeError(f"{type(dataset).__name__} is not iterable; use PackedDataset for map-style datasets")
         self.dataset = dataset
         self.bins = positive("bins", bins)
         self._features = _Features(row_length)

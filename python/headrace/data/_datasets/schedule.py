@@ -1,4 +1,4 @@
-"""Which dataset each place of a mixture is for."""
+"""Which dataset each position of a mixture belongs to."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Schedule:
         self.weights = tuple(fractions.Fraction(count, self.period) for count in self.counts)
 
     def __reduce__(self) -> Any:
-        return Schedule, (list(self.counts),)  # the table is made anew
+        return Schedule, (list(self.counts),)  # the table is computed again
 
     @functools.cached_property
     def _table(self) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.uint32]]:
@@ -56,7 +56,7 @@ class Schedule:
         which = np.empty(period, np.uint16)
         before = np.empty(period, np.uint32)
         # Sample j of a dataset may be taken once j < (n + 1) * share, and is late if it is not among the first n for
-        # n * share >= j + 1. All datasets' first samples may be taken at once.
+        # n * share >= j + 1. All datasets' first samples may be taken immediately.
         waiting: list[tuple[int, int, int]] = []  # (first position allowed, dataset, j)
         ready = [((period - 1) // count, number, 0) for number, count in enumerate(counts)]
         heapq.heapify(ready)
@@ -78,13 +78,13 @@ class Schedule:
         return np.split(order, np.cumsum(self.counts)[:-1])
 
     def __getitem__(self, position: int) -> tuple[int, int]:
-        """Which dataset the sample at ``position`` is of, and how many of that came before it."""
+        """The dataset of the sample at ``position``, and the number of samples of that dataset before it."""
         number, rest = divmod(position, self.period)
         dataset = int(self._table[0][rest])
         return dataset, number * self.counts[dataset] + int(self._table[1][rest])
 
     def at(self, positions: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """:meth:`__getitem__` of many positions at once."""
+        """:meth:`__getitem__` of many positions together."""
         number, rest = np.divmod(positions, self.period)
         dataset = self._table[0][rest].astype(np.int64)
         return dataset, number * np.asarray(self.counts, np.int64)[dataset] + self._table[1][rest]

@@ -1,4 +1,4 @@
-"""What a loader has once it runs: the scheduler of its arena, its workers, and the indices under way."""
+"""The engine of a running loader: the scheduler of its arena, its workers, and the indices in progress."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Engine:
         seed: of the order and of the records' generators.
         base_seed: of the global generators of the workers, to which each adds its number.
         position: where the first epoch begins, which workers that read iterable datasets learn as they start.
-        try_snapshot: whether a snapshot of what workers are given may succeed.
+        try_snapshot: whether a snapshot of the workers' task may succeed.
         initial: the state of an iterable dataset before anyone read it, if that is known.
 
     Attributes:
@@ -64,7 +64,7 @@ class Engine:
         scheduler: opens batches and gives them to the consumer, as which this object acts.
         supply: the indices of the batches.
         workers: make the batches.
-        stall: what to do when none comes for long.
+        stall: the reaction when no batch arrives for long.
         comparable: whether it can tell if the dataset and the functions that the workers have are still the program's.
         lasts: whether it is good for more than one epoch.
         refreshed: how often ``refresh`` of the loader had been called when it started.
@@ -124,7 +124,7 @@ class Engine:
             config, self.scheduler, task, self._errors, self._hand_over, self.supply.index_at, roots, snapshot
         )
         self.stall = stall_watch(config.timeout, self.scheduler, self.workers)
-        # What each batch asks for, at hand.
+        # Kept at hand, since each batch needs them.
         top_up = self.supply.top_up if self.supply.needed else None
         self._before = top_up if not self.supply.ahead else None
         self._after = top_up if self.supply.ahead else None
@@ -173,7 +173,7 @@ class Engine:
         self.supply.start_epoch(position)
 
     def stream_ends(self) -> list[bytes]:
-        """At the end of an epoch: what the worker said of the end of each stream, for :func:`decode_place`."""
+        """At the end of an epoch: the workers' reports of the ends of the streams, for :func:`decode_place`."""
         return [self.scheduler.stream_end(stream) for stream in range(self.stream_count)]
 
     def last(self) -> Any:
@@ -225,7 +225,7 @@ class Engine:
                 rest_if_interpreter_exits()  # multiprocessing ends workers then
                 self.workers.replace_dead()
                 if self._after is not None:
-                    self._after()  # batches may have been left out, of which nobody takes any
+                    self._after()  # batches may have been skipped, which are never taken
             elif result == WaitOutcome.TIMED_OUT:
                 self.stall.note()
             elif result == WaitOutcome.STOPPED:
@@ -235,7 +235,7 @@ class Engine:
         """Decodes a batch once more: the exception that the first try met may be a signal handler's.
 
         Returns:
-            None if it was: the batch is decoded now, and what the next call of :meth:`next` gives.
+            None if it was: the batch is decoded now, and the next call of :meth:`next` returns it.
         """
         try:
             self.scheduler.next(0)
@@ -246,7 +246,7 @@ class Engine:
         return None
 
     def _undecodable(self, error: BaseException) -> BaseException:
-        """What to raise for a batch that cannot be decoded, because of ``error``."""
+        """The exception for a batch that cannot be decoded because of ``error``."""
         batch = self.scheduler.last
         assert batch is not None
         if isinstance(error, errors.DataLoss):
@@ -297,14 +297,14 @@ class Engine:
                 return result
             claim = server.producer.try_claim()
             if claim is None:
-                # An interrupt came between a claim and its end, and the user went on.
+                # An interrupt came between a claim and its end, and the user continued.
                 self.scheduler.reclaim(0)
             else:
                 with self._serving:
                     server.serve(claim)
 
     def stats(self) -> dict[str, Any]:
-        """What the workers have done since they started; see ``DataLoader.stats``."""
+        """The workers' statistics since they started; see ``DataLoader.stats``."""
         counters = {**self.scheduler.stats(), **self.workers.deaths()}
         return summarize(counters, self.workers.count, self._config.threads_per_worker)
 
@@ -348,7 +348,7 @@ def _weakly(owner: Any, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         alive = reference()
         if alive is None:
-            return RuntimeError("the loader is gone")
+            return RuntimeError("the loader no longer exists")
         return method(alive, *args)
 
     return call

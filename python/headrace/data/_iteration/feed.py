@@ -95,10 +95,10 @@ class Feed:
         self._give_back(self._engine)
 
     def __del__(self) -> None:
-        self.stop("whoever fed the queue is gone")
+        self.stop("the source that fed the queue no longer exists")
 
 
-# Those that must be stopped before the interpreter ends.
+# Those that must be stopped before the interpreter exits.
 _FEEDS: WeakBag[Feed] = WeakBag()
 
 
@@ -145,7 +145,7 @@ def _serve_until(server: weakref.ref[ClaimServer], producer: Any, stopping: thre
 
 
 def _tune_until(workers: weakref.ref[WorkerGroup], stopping: threading.Event) -> None:
-    """Adapts the number of workers while C++ moves the batches and nobody calls ``next``."""
+    """Adapts the number of workers while C++ moves the batches and ``next`` is not called."""
     while not stopping.wait(0.5):
         alive = workers()
         if alive is None:

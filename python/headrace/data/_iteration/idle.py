@@ -1,6 +1,6 @@
-"""Ends the workers of a loader that nobody has iterated over for a while: several loaders then keep few processes.
+"""Stops the workers of a loader that has been idle for a while: several loaders then keep few processes.
 
-Only workers end of which nothing is lost with them: what a program computes must not depend on how long it waited.
+Only workers without a state of their own are stopped: the results of a program must not depend on how long it waited.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from headrace._weak_collections import WeakBag
 from headrace.data._iteration.engine import Engine
 
-# Seconds without an iteration after which workers end; the next one starts workers again.
+# Seconds without an iteration after which workers exit; the next one starts workers again.
 IDLE_SECONDS = 60.0
 
 
@@ -83,7 +83,9 @@ def _close_idle() -> None:
 
 
 def _look() -> bool:
-    """Ends what has been idle for long. Returns whether to look again. Refers to nothing between two calls."""
+    """Stops workers that have been idle for long. Returns whether to check again. Keeps no references between two
+    calls.
+    """
     global _watching
     with _lock:
         watched = list(_watched)

@@ -28,9 +28,11 @@ class IndexSupply:
 
     Attributes:
         ahead: the sampler is asked when an epoch begins, and again for each batch that has been taken, as by torch's
-            loader: what a sampler has drawn when an epoch is given up decides the next one. Without workers, nothing is
-            asked of it before somebody wants a batch.
-        error: what the sampler raised, which ends the epoch; set it to None once the consumer has heard of it.
+            loader: the draws of a sampler by the time an epoch is abandoned determine the next one. Without workers,
+                nothing is
+            drawn from it before a batch is requested.
+        error: the exception of the sampler, which ends the epoch; set it to None once it has been raised to the
+            consumer.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class IndexSupply:
                 self.top_up()
 
     def states(self) -> States | None:
-        """What the order of the current epoch depends on from a batch on, besides epoch and seed; None: on nothing."""
+        """The state that the order of the current epoch depends on from a batch on, besides epoch and seed; None:
+        none.
+        """
         return None if self._plan is None else self._plan.states()
 
     def top_up(self) -> None:
@@ -119,7 +123,7 @@ class IndexSupply:
 
 
 def _pack(indices: Indices) -> tuple[bytes, bool]:
-    """What the scheduler is handed for a list, and whether that is a pickle, and not int64s."""
+    """The bytes for the scheduler for a list of indices, and whether they are a pickle instead of int64s."""
     integers = as_integers(indices)
     if integers is not None:
         return integers.tobytes(), False

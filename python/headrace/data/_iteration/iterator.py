@@ -11,7 +11,7 @@ from headrace.data._iteration.engine import Engine, Failed
 from headrace.data._iteration.progress import Progress
 from headrace.data._system.interpreter_exit import rest_if_interpreter_exits
 
-# Of a batch that nobody waits for.
+# Of a batch that is not waited for.
 _NOTHING = object()
 
 
@@ -22,12 +22,12 @@ class BatchIterator(_core.SerialIterator, Iterator[Any]):
     dataset, sampler or ``collate_fn`` that calls it on the iterator for which it runs gets an error.
 
     A signal handler may raise while ``next`` runs: KeyboardInterrupt, for one. The batch that was on its way is then
-    what the next call gives, and not counted before: the scheduler gives a batch again until it is acknowledged, and
-    after that ``_kept`` holds it until the call that returns it.
+    returned by the next call, and not counted before: the scheduler delivers a batch again until it is acknowledged,
+    and after that ``_kept`` holds it until the call that returns it.
 
     Args:
         length: gives the number of batches in the epoch.
-        give_back: called with the engine when the iteration is over, or nobody refers to it any more.
+        give_back: called with the engine when the iteration is over, or has no references any more.
 
     Attributes:
         progress: how far it has come.

@@ -1,4 +1,4 @@
-"""How far an iteration is, and the state that it would be resumed from."""
+"""The progress of an iteration, and the position from which it would be resumed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headrace.data._iteration.state import Position, StreamPosition
 from headrace.data._workers.stream_reader import decode_place, encode_place
 
 
-class _StreamPlace(NamedTuple):
-    """How far one stream was taken.
+class _StreamProgress(NamedTuple):
+    """The progress of one stream.
 
     Attributes:
-        batches: how many of the epoch.
-        noted: after how many of them the worker has said where the dataset is.
-        message: what it said, for :func:`decode_place`: it is decoded only when somebody asks for it.
+        batches: the number of batches taken in this epoch.
+        noted: the number of batches after which the worker last reported the dataset's state.
+        message: the worker's report, for :func:`decode_place`: it is decoded only on request.
     """
 
     batches: int
@@ -24,41 +24,41 @@ class _StreamPlace(NamedTuple):
     message: bytes
 
     def position(self) -> StreamPosition:
-        """What a :class:`Position` says of it."""
+        """The same as a :class:`StreamPosition`."""
         return StreamPosition(self.batches, *decode_place(self.message), self.batches - self.noted)
 
 
-class _StreamsPlace(NamedTuple):
-    """How far an iteration over streams has come.
+class _StreamsProgress(NamedTuple):
+    """The progress of an iteration over streams.
 
     Attributes:
-        streams: how far each stream was taken.
+        streams: the progress of each stream.
         next_stream: whose turn it is.
     """
 
-    streams: tuple[_StreamPlace, ...]
+    streams: tuple[_StreamProgress, ...]
     next_stream: int
 
     @classmethod
-    def at(cls, position: Position, streams: int) -> _StreamsPlace:
-        """Where an iteration over that many streams begins."""
+    def at(cls, position: Position, streams: int) -> _StreamsProgress:
+        """The progress at the start of an iteration over that many streams."""
         places = position.streams or (StreamPosition(),) * streams
         return cls(
             tuple(
-                _StreamPlace(place.batches, place.batches - place.behind, encode_place(place.state, place.ended))
+                _StreamProgress(place.batches, place.batches - place.behind, encode_place(place.state, place.ended))
                 for place in places
             ),
             position.next_stream,
         )
 
-    def after(self, last: Any) -> _StreamsPlace:
-        """The place once another batch was taken: the scheduler's ``last``."""
+    def after(self, last: Any) -> _StreamsProgress:
+        """The progress after another batch was taken: the scheduler's ``last``."""
         streams = list(self.streams)
         batches, message = last.stream_batch + 1, last.attachment
         before = streams[last.stream]
         noted, message = (batches, message) if message else (before.noted, before.message)
-        streams[last.stream] = _StreamPlace(batches, noted, message)
-        return _StreamsPlace(tuple(streams), (last.stream + 1) % len(streams))
+        streams[last.stream] = _StreamProgress(batches, noted, message)
+        return _StreamsProgress(tuple(streams), (last.stream + 1) % len(streams))
 
     @property
     def batch(self) -> int:
@@ -71,13 +71,13 @@ class _StreamsPlace(NamedTuple):
         return self.batch
 
     def position(self) -> dict[str, Any]:
-        """What a :class:`Position` says of it."""
+        """The fields of a :class:`Position` for it."""
         streams = tuple(stream.position() for stream in self.streams)
         return {"batch": self.batch, "streams": streams, "next_stream": self.next_stream}
 
 
-class _UnorderedPlace(NamedTuple):
-    """How far an iteration has come whose batches arrive in any order.
+class _UnorderedProgress(NamedTuple):
+    """The progress of an iteration whose batches arrive in any order.
 
     Immutable, and yet it takes constant time per batch, however many batches overtake a slow one: the newest are a
     linked list, which is folded into the set once it is as long.
@@ -94,13 +94,13 @@ class _UnorderedPlace(NamedTuple):
     newest: tuple[int, Any] | None = None
     recent: int = 0
 
-    def after(self, last: Any) -> _UnorderedPlace:
-        """The place once another batch was taken: the scheduler's ``last``."""
+    def after(self, last: Any) -> _UnorderedProgress:
+        """The progress after another batch was taken: the scheduler's ``last``."""
         newest = (last.batch, self.newest)
-        place = _UnorderedPlace(self.first, self.ahead, newest, self.recent + 1)
+        place = _UnorderedProgress(self.first, self.ahead, newest, self.recent + 1)
         return place if place.recent <= 32 + len(self.ahead) else place._folded()
 
-    def _folded(self) -> _UnorderedPlace:
+    def _folded(self) -> _UnorderedProgress:
         first, ahead, newest = self.first, set(self.ahead), self.newest
         while newest is not None:
             batch, newest = newest
@@ -108,7 +108,7 @@ class _UnorderedPlace(NamedTuple):
         while first in ahead:
             ahead.remove(first)
             first += 1
-        return _UnorderedPlace(first, frozenset(ahead))
+        return _UnorderedProgress(first, frozenset(ahead))
 
     @property
     def batch(self) -> int:
@@ -121,13 +121,13 @@ class _UnorderedPlace(NamedTuple):
         return self.first + len(self.ahead) + self.recent
 
     def position(self) -> dict[str, Any]:
-        """What a :class:`Position` says of it."""
+        """The fields of a :class:`Position` for it."""
         place = self._folded()
         return {"batch": place.first, "skip": tuple(sorted(place.ahead))}
 
 
 class Progress:
-    """How far one iteration has come.
+    """The progress of one iteration.
 
     Args:
         begin: where it began.
@@ -135,9 +135,10 @@ class Progress:
         begins: where the streams of its epoch began.
 
     Attributes:
-        back: what the loader goes back to if nobody reads it: a position, and whether a state said so.
-        place: the next batch of the order, whatever came of those before; if ``detailed``, a :class:`_StreamsPlace` or
-            an :class:`_UnorderedPlace`. Always replaced as a whole, so that it can be put back.
+        back: the position that the loader returns to if no batch of it is taken, and whether a state set it.
+        place: the next batch of the order, whatever happened to those before; if ``detailed``, a
+            :class:`_StreamsProgress` or an :class:`_UnorderedProgress`. Always replaced as a whole, so that it can be
+            put back.
         engine: None once it was shut down.
     """
 
@@ -156,9 +157,9 @@ class Progress:
         self.detailed = bool(engine.stream_count) or not engine.in_order
         self.place: Any = begin.batch
         if engine.stream_count:
-            self.place = _StreamsPlace.at(begin, engine.stream_count)
+            self.place = _StreamsProgress.at(begin, engine.stream_count)
         elif self.detailed:
-            self.place = _UnorderedPlace(begin.batch, frozenset(begin.skip))
+            self.place = _UnorderedProgress(begin.batch, frozenset(begin.skip))
         self._first_place = self.place
 
     @property
@@ -175,13 +176,13 @@ class Progress:
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has asked it for a batch."""
+        """Whether no batch of it has been requested."""
         return not self.finished and self.place == self._first_place
 
     def finish(self, engine: Engine) -> None:
         """All batches were taken."""
         self.finished = True
-        if not isinstance(self.place, _StreamsPlace):
+        if not isinstance(self.place, _StreamsProgress):
             return
         # In this process the dataset itself says where it is, when it is asked; unless this epoch was resumed at its
         # end, and nothing was read.
@@ -194,12 +195,12 @@ class Progress:
             self._following_streams = tuple(StreamPosition(0, state) for state in states)
 
     def position(self, batches: int | None) -> Position:
-        """Where to go on; after ``batches`` of the epoch, if the caller knows better."""
+        """The position to continue from; after ``batches`` of the epoch, if the caller knows better."""
         if batches is None:
             if self.feeding and not self.finished:
                 raise errors.FailedPrecondition(
                     "while a loader feeds a queue, only the program knows how many batches it has consumed: pass "
-                    "state_dict(batches=n), n of this epoch"
+                    "state_dict(batches=n), where n counts the batches of this epoch"
                 )
             if self.finished:
                 return Position(self.epoch + 1, streams=self._following_streams)
@@ -209,18 +210,18 @@ class Progress:
         return self._position(place)
 
     def _position_after(self, batches: int) -> Position:
-        """Where to go on after that many batches of the epoch."""
+        """The position after that many batches of the epoch."""
         if self.begin.skip or self._left_out() or (self.detailed and not self._is_one_stream()):
             raise errors.FailedPrecondition(
-                "the number of batches does not say which these were: state_dict takes it only where batches come in "
-                "order, none was taken or left out before its turn, and workers have no streams of their own"
+                "the number of batches does not say which batches these were: state_dict accepts it only if batches "
+                "come in order, none was taken out of turn or skipped, and workers have no streams of their own"
             )
         if not self.detailed:
             return self._position({"batch": batches})
         if self._stateful and (self.epoch > 0 or self.begin.streams):
             raise errors.FailedPrecondition(
                 "the dataset has a state of its own, on which this epoch's batches may depend, and the number of "
-                "batches does not say what it was: call state_dict() when the epoch is over, without a number"
+                "batches does not determine that state: call state_dict() without a number when the epoch is over"
             )
         return Position(self.epoch, batches, streams=(StreamPosition(batches),))
 
@@ -233,7 +234,7 @@ class Progress:
         return Position(self.epoch, plan=plan, begins=self._begins, **place)
 
     def _is_one_stream(self) -> bool:
-        return isinstance(self.place, _StreamsPlace) and len(self.place.streams) == 1
+        return isinstance(self.place, _StreamsProgress) and len(self.place.streams) == 1
 
     def _left_out(self) -> bool:
         """Whether samples were left out that kill workers, and so perhaps whole batches."""

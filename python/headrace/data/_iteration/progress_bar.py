@@ -54,8 +54,8 @@ class ProgressBar(Iterator[Any]):
 
 
 def _unlock(bar: Any) -> None:
-    """Gives back what an interrupt within tqdm has left locked: the lock that all bars share, those of child processes,
-    too, which would wait for it forever.
+    """Releases locks that an interrupt within tqdm has left locked: the lock that all bars share, those of child
+    processes, too, which would wait for it forever.
     """
     import multiprocessing.synchronize  # not for nothing: where there are no semaphores it fails
 

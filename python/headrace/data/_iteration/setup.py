@@ -31,7 +31,7 @@ _TRACE_EVENTS = 1 << 14
 
 
 def scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: WorkerTask) -> dict[str, Any]:
-    """What the scheduler does by the configuration alone."""
+    """The scheduler's options that follow from the configuration alone."""
     producers = max(1, config.num_workers * config.threads_per_worker)
     return {
         "order": order,
@@ -57,7 +57,7 @@ def scheduler_options(config: LoaderConfig, order: str, prefetch: int, task: Wor
 
 
 def is_forked(config: LoaderConfig) -> bool:
-    """Whether workers have the files that this process has mapped: forks, and threads. Without workers nobody asks
+    """Whether workers have the files that this process has mapped: forks, and threads. Without workers it is not used
     multiprocessing, whose default start method is fixed by that.
     """
     if config.num_workers == 0:

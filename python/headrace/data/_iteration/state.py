@@ -21,18 +21,18 @@ from headrace.data._samplers.protocols import SeekableSampler
 _VERSION = 2
 MAX_EPOCH = MAX_BATCH = (1 << 62) - 1
 _KEYS = ("version", "epoch", "batch", "length", "global_batch_size", "order", "num_workers", "seed")
-# What only some states need. Those of version 1 have them beside the others, the rest in "details".
+# Keys that only some states need. Those of version 1 have them next to the others, later ones in "details".
 _DETAILS = ("skip", "streams", "next_stream", "plan", "dataset")
 
 
 class StreamPosition(NamedTuple):
-    """How far a stream of an iterable dataset was consumed.
+    """The position in a stream of an iterable dataset.
 
     Attributes:
-        batches: how many of the epoch.
+        batches: the number of batches consumed in this epoch.
         state: the dataset's state there, if it has one.
         ended: whether these were all.
-        behind: how many of the batches the state is behind: they are read again, and dropped.
+        behind: the number of batches by which the state is behind: they are read again, and dropped.
     """
 
     batches: int = 0
@@ -51,9 +51,9 @@ class Position:
         skip: later ones that were, in ascending order.
         streams: of an iterable dataset, by stream; empty: at the beginning.
         next_stream: the stream of the next batch.
-        plan: what the epoch's order depends on, besides epoch and seed.
-        begins: within an epoch, where its streams began, to which they go back if it is given up; None: not known. A
-            loader and its copies know it; a state does not hold it.
+        plan: the state that the epoch's order depends on, besides epoch and seed.
+        begins: within an epoch, the positions where its streams began, to which they return if it is abandoned; None:
+            unknown. A loader and its copies know them; a state does not contain them.
     """
 
     epoch: int
@@ -105,10 +105,10 @@ def encode_state(config: LoaderConfig, seed: int | None, position: Position) -> 
 
 
 class Decoded(NamedTuple):
-    """What a state says.
+    """The contents of a state.
 
     Attributes:
-        position: where to go on.
+        position: where to continue.
         seed: of the loader that it was taken of.
         dataset: the state of the dataset, in a tuple; empty: it has none.
     """
@@ -139,13 +139,14 @@ def _decode(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any]
     for name, mine in (*_identity(config).items(), *((("seed", config.seed),) if config.seed_is_given else ())):
         if not _equal(state.get(name), mine):
             raise ValueError(
-                f"the state was taken of a loader with {name}={state.get(name)!r:.80}, this one has {mine!r}: the "
-                "batches that follow would not be those that are missing. Make the loader as it was; or, to use what "
-                'of the state still makes sense, pass it on_state_mismatch="adapt"'
+                f"the state was taken from a loader with {name}={state.get(name)!r:.80}, but this one has {mine!r}: "
+                "its remaining batches would not be the missing ones. Create the loader with the same arguments, or "
+                "pass "
+                'on_state_mismatch="adapt" to use the parts of the state that still apply'
             )
     if "dataset" in details and (config.iterable or not has_state(config.dataset)):
         kind = type(config.dataset).__name__
-        raise ValueError(f"the state holds one of its dataset, and {kind} has no load_state_dict")
+        raise ValueError(f"the state includes one of its dataset, but {kind} has no load_state_dict")
     if "seed" not in state:
         raise ValueError("the state lacks 'seed'")
     seed = _seed(state)
@@ -171,12 +172,12 @@ def _adapted(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any
         epoch = integer("the epoch of the state", state["epoch"], 0, MAX_EPOCH)
         seed = config.seed if config.seed_is_given else _seed(state)
         own = has_state(config.dataset) and not config.iterable and "dataset" in details
-        _warn(f"{why}. The epoch begins anew")
+        _warn(f"{why}. The epoch restarts")
         return Decoded(Position(epoch), seed, (details["dataset"],) if own else ())
     if repeated:
         _warn(
-            f"the state was taken of a loader with global_batch_size={state['global_batch_size']}, this one has "
-            f"{config.global_batch_size}: its next batch begins with {repeated} samples that were taken before"
+            f"the state was taken from a loader with global_batch_size={state['global_batch_size']}, but this one has "
+            f"{config.global_batch_size}: its next batch begins with {repeated} samples that were already delivered"
         )
     return adapted
 
@@ -190,10 +191,11 @@ def _warn(message: str) -> None:
 
 
 def _resized(config: LoaderConfig, state: dict[str, Any], details: dict[str, Any]) -> tuple[Decoded, int]:
-    """What a state says whose batches have another size: the batch with the next sample, and how many come before that.
+    """A state with another batch size, adapted: the batch with the next sample, and the number of samples before it
+    there.
 
     Raises:
-        TypeError, ValueError: more than the size differs, or what the batches consist of depends on it.
+        TypeError, ValueError: more than the size differs, or the contents of batches depend on it.
     """
     mine, sampler = config.global_batch_size, config.index_sampler
     size = integer("global_batch_size of the state", state.get("global_batch_size"), 1, MAX_BATCH)
@@ -282,7 +284,7 @@ def _streams(config: LoaderConfig, details: dict[str, Any], batch: int) -> tuple
     if not streams and expected == 1 and batch:
         return (StreamPosition(batch),)
     if len(streams) != expected and (streams or (expected and batch)):
-        raise ValueError(f"the state has {len(streams)} streams, this loader has {expected}")
+        raise ValueError(f"the state has {len(streams)} streams, but this loader has {expected}")
     if streams and sum(stream.batches for stream in streams) != batch:
         raise ValueError(f"the streams of the state do not add up to its {batch} batches")
     return tuple(streams)

@@ -12,8 +12,8 @@ _TUPLE = "headrace.tuple"
 def pack(values: dict[str, Any]) -> str | tuple[dict[str, Any]]:
     """The values as JSON text; where JSON cannot hold one of them exactly, a tuple of them as they are.
 
-    Checkpoints that take states apart, such as torch's distributed ones, fill in what the loader has at the time: they
-    would lose what a nested dict did not have then. They leave texts and tuples whole.
+    Checkpoints that take states apart, such as torch's distributed ones, fill in the values of the loader's current
+    state: they would lose keys that a nested dict does not have at that time. They keep strings and tuples whole.
     """
     try:
         return json.dumps(_plain(values), separators=(",", ":"))

@@ -55,7 +55,7 @@ def _listed(sampler: Any) -> Callable[[int, np.ndarray[Any, Any]], Indices]:
 
 
 def order_name(config: LoaderConfig) -> str:
-    """What a state calls the order that it was taken of."""
+    """The name of the order in a state."""
     if config.iterable:
         return "worker_streams" if config.own_streams else "stream"
     if config.order is not None:
@@ -94,7 +94,7 @@ def batches_per_epoch(config: LoaderConfig, seed: int) -> int:
 
 
 def make_plan(config: LoaderConfig, seed: int) -> tuple[str, BatchPlan | None]:
-    """The order that the scheduler is told, and the plan that supplies the indices if that is "explicit"."""
+    """The order for the scheduler, and the plan that supplies the indices if that is "explicit"."""
     size, drop_last = config.batch_size or 1, config.drop_last
     rank, world = config.shard
     sampler, batch_sampler = config.index_sampler, config.batch_sampler

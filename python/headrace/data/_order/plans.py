@@ -70,7 +70,7 @@ class SeekingPlan(_SamplerPlan):
         stop = min(start + size, self._length)
         if stop - start < (size if self._drop_last else 1):
             return None
-        # Not take(), whose epoch another iteration may have begun.
+        # Not take(), whose epoch another iteration may have started.
         indices = self._sampler.order(self._epoch, start, stop)[self._rank :: self._world]
         return indices if len(indices) else None
 
@@ -139,7 +139,7 @@ class TorchShufflePlan(BatchPlan):
         start = batch * self._batch_size
         indices: Indices = self._order[start : start + self._batch_size]
         if len(indices) < self._batch_size and self._at_end is not None:
-            # Torch's sampler draws once more at its end, which whoever asks for more than there is has reached.
+            # Torch's sampler draws once more at its end, which a request beyond the last index has reached.
             generator, self._at_end = self._at_end, None
             importlib.import_module("torch").randperm(self._length, generator=generator)
         return indices if len(indices) >= (self._batch_size if self._drop_last else 1) else None
@@ -150,7 +150,9 @@ class TorchShufflePlan(BatchPlan):
 
     def check(self, state: dict[str, Any]) -> None:
         if not {"torch_seed", "torch_generator"} & set(state):
-            raise ValueError("the state was not taken of a loader with torch's shuffling; give this one the same seed")
+            raise ValueError(
+                "the state was not taken from a loader with PyTorch's shuffling; pass the seed of that loader"
+            )
         if self._generator is None:
             check_keys(state, "torch_seed")
             check_torch_seed(state["torch_seed"])

@@ -10,7 +10,7 @@ from typing import Any, Union
 import numpy as np
 
 Indices = Union[Sequence[Any], "np.ndarray[Any, np.dtype[np.int64]]"]
-# What an epoch's order depends on from a batch on, besides epoch and batch; JSON can hold it.
+# The state that an epoch's order depends on from a batch on, besides epoch and batch; JSON can hold it.
 States = Callable[[int], dict[str, Any]]
 _MAX_INDEX = (1 << 63) - 1
 
@@ -22,7 +22,7 @@ class Kept(list[Any]):
 class BatchPlan(abc.ABC):
     """The index lists of an epoch's batches. One iteration at a time.
 
-    A signal handler may raise at any moment; asking for the same batch again then gives what it would have given.
+    A signal handler may raise at any moment; asking for the same batch again then gives the same result.
 
     A subclass whose order depends on more than epoch and batch overrides ``states``, ``check`` and ``restore``.
     """
@@ -36,7 +36,9 @@ class BatchPlan(abc.ABC):
         """The list of a batch, never empty; None after the last one. Batches are asked for in ascending order."""
 
     def states(self) -> States:
-        """What the order of this epoch depends on, from any batch on: a function that stays valid when others start."""
+        """The state that the order of this epoch depends on, from any batch on: a function that stays valid when others
+        start.
+        """
         return _no_state
 
     def check(self, state: dict[str, Any]) -> None:

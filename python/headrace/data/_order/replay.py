@@ -25,7 +25,7 @@ from headrace.data._randomness.torch_generators import (
 
 
 class _Drawn:
-    """What is known of an epoch of a replayed sampler.
+    """The known part of an epoch of a replayed sampler.
 
     Attributes:
         generators: the states of torch's generators with which it began.
@@ -69,7 +69,7 @@ class ReplayPlan(BatchPlan):
     Args:
         sampler: iterated over once per epoch.
         batch_size, drop_last, rank, world: as in :class:`SeekingPlan`.
-        keeps: what the sampler gives stays what it is; else whatever is an integer becomes an ``int``.
+        keeps: indices keep their type; otherwise all integers become ``int``.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class ReplayPlan(BatchPlan):
         self._rank, self._world = rank, world
         self._draws = SamplerDraws(sampler)
         self._restored: dict[str, Any] = {}
-        self._replayed: dict[str, Any] = {}  # what was restored for this epoch
+        self._replayed: dict[str, Any] = {}  # the restored plan of this epoch
         self._first = 0
         self._begun = False
         self._known = _Drawn(0)
         self._indices: Iterator[Any] = iter(())
-        # The position of the first of these, and those drawn from it on: replaced at once, and only extended else, so
-        # that an interrupt leaves nothing half done.
+        # The position of the first of these, and those drawn from it on: replaced in one step, and otherwise only
+        # extended, so that an interrupt leaves nothing half done.
         self._drawn: tuple[int, list[Any]] = (0, [])
         self._broken_off = False
 
@@ -136,7 +136,7 @@ class ReplayPlan(BatchPlan):
         if len(group) < (self._group_size if self._drop_last else 1):
             return None
         indices = self._checked(group)
-        for other in range(self._known.next, batch):  # those that were taken before: nobody asks for them
+        for other in range(self._known.next, batch):  # those that were taken before are not needed
             start = other * self._group_size - first
             self._known.note(self._checked(drawn[start : start + self._group_size]))
         if self._known.next == batch:
@@ -145,14 +145,14 @@ class ReplayPlan(BatchPlan):
         return self._share(indices)
 
     def _share(self, indices: Indices) -> Indices | None:
-        """Of a global batch, what is this loader's."""
+        """This loader's share of a global batch."""
         share = indices[self._rank :: self._world]
         if isinstance(indices, Kept):
             share = Kept(share)
         return share if len(share) else None
 
     def _checked(self, group: list[Any]) -> Indices:
-        """The indices that are in what was drawn."""
+        """The indices in a list of draws."""
         if self._keeps and set(map(type, group)) != {int}:
             return Kept(group)
         integers = as_integers(group)
@@ -174,8 +174,8 @@ class ReplayPlan(BatchPlan):
             self._draw(drawn, self._group_size)  # with the first index, torch's samplers draw all that they need
         if restored.get("drawn", checksum) != checksum:
             raise errors.FailedPrecondition(
-                f"the sampler ({type(self._sampler).__name__}) gave other indices than before the state was taken, so "
-                "the iteration cannot go on there: let it depend on a seed and on its set_epoch alone, or pass a "
+                f"the sampler ({type(self._sampler).__name__}) yields other indices than before the state was taken, "
+                "so the iteration cannot continue from there: let it depend only on a seed and on set_epoch, or pass a "
                 "sampler of headrace.data"
             )
         self._known.begin(checksum, generators)
@@ -190,8 +190,8 @@ class ReplayPlan(BatchPlan):
         drawn.extend(itertools.islice(self._indices, count))
         if was_broken_off and len(drawn) == before and getattr(self._indices, "gi_frame", self) is None:
             raise errors.FailedPrecondition(
-                "the sampler was interrupted while it was at work, and gives nothing more: go on with the state that "
-                "state_dict() gives now, or iterate anew"
+                "the sampler was interrupted while it was running and cannot continue: resume from the current "
+                "state_dict(), or start a new iteration"
             )
         self._broken_off = False
 

@@ -55,8 +55,8 @@ def _key_bytes(key: Any) -> bytes:
         return file.getvalue()
     except Exception as error:
         raise TypeError(
-            f"a record's random numbers follow from its index, and an index of type {type(key).__name__} cannot be "
-            "told from others in another process, since it cannot be pickled: use integers, strings or tuples of these"
+            f"a record's random numbers follow from its index, but an index of type {type(key).__name__} cannot be "
+            "identified in another process, since it cannot be pickled: use integers, strings or tuples of these"
         ) from error
 
 
@@ -77,7 +77,7 @@ def record_generator(seed: int, epoch: int, index: Any) -> np.random.Generator:
     Args:
         seed: the loader's seed.
         epoch: the epoch, counted from 0.
-        index: the record's index; what is not an integer of 64 bits counts by its value, as it is pickled.
+        index: the record's index; one that is not an integer of 64 bits counts by its value, as pickled.
     """
     key = np.array([_epoch_key(seed, epoch), _record_key(index)], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

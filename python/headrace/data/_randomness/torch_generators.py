@@ -1,4 +1,4 @@
-"""torch's generators: what a loader draws from them, and their states as texts that JSON can hold.
+"""torch's generators: the numbers that a loader draws from them, and their states as strings that JSON can hold.
 
 Nothing here imports torch before a program has.
 """
@@ -62,7 +62,7 @@ def generator_of(sampler: Any) -> Any:
 
 
 class SamplerDraws:
-    """What a sampler draws from torch's generators when its iteration begins.
+    """The numbers that a sampler draws from torch's generators when its iteration begins.
 
     torch's samplers draw all that they need with the first index, from the generator that they were given, or from the
     global one.
@@ -79,11 +79,13 @@ class SamplerDraws:
             if key in state:
                 check_generator_state(key, state[key])
         if "torch_generator" in state and self.generator is None:
-            raise ValueError("the state is one of a sampler with a torch.Generator: this loader's has none")
+            raise ValueError(
+                "the state is one of a sampler with a torch.Generator: the sampler of this loader has none"
+            )
 
     @contextlib.contextmanager
     def repeated(self, state: dict[str, Any]) -> Iterator[dict[str, str]]:
-        """Within the block, what is drawn is what was drawn when ``state`` was taken; {}: whatever comes next.
+        """Within the block, the same numbers are drawn as when ``state`` was taken; {}: new ones.
 
         Gives a dict that at the block's end holds such a state.
         """
@@ -103,7 +105,7 @@ class SamplerDraws:
                 if encode_generator(None) != begin:
                     found["torch_global"] = begin
             finally:
-                if begin is not own:  # the program's own draws go on where they were
+                if begin is not own:  # the program's own draws continue where they were
                     set_generator(None, own)
         else:
             yield found

@@ -1,1 +1,1 @@
-"""What a loader tells of itself: statistics and a timeline."""
+"""Reports of a loader: statistics and a timeline."""

@@ -1,4 +1,4 @@
-"""What the counters of a loader say, in numbers and in a sentence."""
+"""The statistics of a loader, in numbers and in a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 # Below this share of the time, waiting does not matter.
 _LITTLE = 0.05
-# Above it, somebody is busy.
+# Above it, one side is busy.
 _MUCH = 0.75
 
 
@@ -51,7 +51,7 @@ def bottleneck(counters: dict[str, Any], workers: int) -> str:
     name, (seconds, remedy) = max(stages.items(), key=lambda stage: stage[1][0])
     if busy < _MUCH:
         return (
-            f"{seen}: neither has enough to do. Samples take turns waiting for each other, or for the processors; "
+            f"{seen}: neither is busy all the time. Samples wait for each other, or for the processors; "
             "a larger prefetch_factor helps if single samples are slow."
         )
     share = seconds / max(counters["worker_busy_s"], 1e-9)

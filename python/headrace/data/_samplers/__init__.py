@@ -1,4 +1,4 @@
-"""Samplers: which index comes when.
+"""Samplers: the order of indices.
 
 By position wherever possible, so that an epoch resumes without a replay. Part of the public interface. Knows nothing of
 loaders.

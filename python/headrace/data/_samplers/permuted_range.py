@@ -12,7 +12,7 @@ import numpy.typing as npt
 from headrace import _core
 
 Int64Array = npt.NDArray[np.int64]
-# Indices that are computed at once while iterating.
+# Number of indices computed together while iterating.
 BLOCK = 1024
 
 

@@ -1,4 +1,4 @@
-"""What a sampler is: :class:`Sampler`, and :class:`SeekableSampler`, which needs no replay to resume."""
+"""Base classes of samplers: :class:`Sampler`, and :class:`SeekableSampler`, which needs no replay to resume."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sampler(Generic[Index]):
 
     @property
     def seekable(self) -> bool:
-        """Whether ``take`` gives any part of any epoch without what comes before it."""
+        """Whether ``take`` gives any part of any epoch without computing the part before it."""
         return False
 
     def __iter__(self) -> Iterator[Index]:
@@ -39,7 +39,8 @@ class SeekableSampler(Sampler[int]):
 
     A subclass defines ``__len__`` and :meth:`order`.
 
-    Each iteration is the next epoch. :meth:`set_epoch` selects one; iterators that have begun are not affected.
+    Each iteration is the next epoch. :meth:`set_epoch` selects one; iterators that have already started are not
+    affected.
 
     Thread-safety: reading is safe from several threads, ``set_epoch`` and ``iter`` are not.
     """
@@ -54,7 +55,7 @@ class SeekableSampler(Sampler[int]):
 
     @property
     def seekable(self) -> bool:
-        """Whether ``take`` gives any part of any epoch without what comes before it: not with a torch generator."""
+        """Whether ``take`` gives any part of any epoch on its own: not with a torch generator."""
         return self._delegate is None
 
     def __len__(self) -> int:
@@ -133,7 +134,7 @@ class SeekableSampler(Sampler[int]):
             yield from self.order(epoch, start, min(start + BLOCK, length)).tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the order depends on besides the epoch and the arguments; JSON can hold it."""
+        """The state on which the order depends, except the epoch and the arguments; JSON can hold it."""
         return {"seed": self.seed, "length": len(self)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -126,7 +126,7 @@ class SubsetRandomSampler(SeekableSampler):
         chosen = [self.indices[i] for i in self._positions(epoch, start, stop)]
         array = np.asarray(chosen, dtype=np.int64 if not chosen else None)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(f"take() returns integers, and this sampler has indices such as {chosen[0]!r}")
+            raise TypeError(f"take() returns integers, but this sampler has indices such as {chosen[0]!r}")
         return array.astype(np.int64, copy=False)
 
     def _positions(self, epoch: int, start: int, stop: int) -> list[int]:
@@ -195,7 +195,9 @@ class BatchSampler(Sampler["list[Any]"]):
         """
         take = getattr(self.sampler, "take", None)
         if take is None:
-            raise TypeError(f"{type(self.sampler).__name__} has no take(): its indices come only one after the other")
+            raise TypeError(
+                f"{type(self.sampler).__name__} has no take(): its indices are available only one after another"
+            )
         return self._cut(start, stop, take)
 
     def order(self, epoch: int, start: int, stop: int) -> list[Int64Array]:

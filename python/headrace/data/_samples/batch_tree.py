@@ -1,4 +1,4 @@
-"""The tree of a batch: how its leaves, which lie in shared memory, hang together.
+"""The tree of a batch: how its leaves, which lie in shared memory, form its structure.
 
 :mod:`describe <headrace.data._samples.describe>` makes it of a sample, :mod:`flatten
 <headrace.data._samples.flatten>` of a collated batch, and :mod:`decode <headrace.data._samples.decode>` makes a batch
@@ -43,7 +43,7 @@ LAYOUT_DIMS = 12
 
 
 def fits_layout(leaves: int, tree: bytes) -> bool:
-    """Whether the layout of a slot has room for a tree and the descriptions of so many leaves."""
+    """Whether the layout of a slot has room for a tree and the descriptions of this many leaves."""
     return leaves <= LAYOUT_LEAVES and len(tree) <= LAYOUT_TREE_BYTES
 
 

@@ -1,7 +1,7 @@
 """Collates samples into batches.
 
-As long as the samples of a batch look alike, the C++ writer copies each to its row, and nothing here runs. This module
-makes the other batches: of samples that differ, or with the user's own collate function.
+If the samples of a batch have the same structure, the C++ writer copies each to its row, and nothing here runs. This
+module makes the other batches: of samples that differ, or with the user's own collate function.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def default_collate(samples: Sequence[Any], indices: Sequence[Any] | None = None
     Args:
         samples: at least one sample.
         indices: their dataset indices, for messages.
-        ragged: what becomes of arrays, of at least one axis, whose shapes differ:
+        ragged: the rule for arrays of at least one axis whose shapes differ:
 
             - None: an error.
             - "pad", ("pad", value): each is padded at the end of each axis, to the longest in the batch, with the
@@ -83,8 +83,8 @@ class InPlaceCollate(Protocol):
     """A collate function that is called only for batches whose samples the writer cannot stack in the same way."""
 
     def describe(self, sample: Any) -> Description:
-        """Says what the writer makes of samples like this one, which must equal what a call would make of them. Returns
-        the result of :func:`describe` or :func:`describe_whole`.
+        """Describes the batch that the writer makes of samples like this one; it must equal the result of a call.
+        Returns the result of :func:`describe` or :func:`describe_whole`.
         """
 
     def __call__(self, samples: list[Any]) -> Any: ...
@@ -258,7 +258,9 @@ class _Collation:
         try:
             return np.asarray(sample, dtype=_number_dtype(sample)), None
         except OverflowError:
-            raise OverflowError(f"sample {self._indices[i]!r}{_at(where)}: {sample} does not fit 64 bits") from None
+            raise OverflowError(
+                f"sample {self._indices[i]!r}{_at(where)}: {sample} does not fit into 64 bits"
+            ) from None
 
     def _planned_array(
         self, shape: tuple[int, ...], arrays: list[Array], form: Form, fill: Callable[[Array], Any]
@@ -304,7 +306,7 @@ class _Collation:
     def _differs(self, i: int, where: str, got: str, expected: str) -> str:
         return (
             f"sample {self._indices[i]!r} cannot be batched with sample {self._indices[0]!r}{_at(where)}: "
-            f"got {got}, expected {expected}. Make them alike in the dataset, or pass a collate_fn."
+            f"got {got}, expected {expected}. Return equal structures and shapes, or pass a collate_fn."
         )
 
 
@@ -357,7 +359,7 @@ def _padding(value: Any, dtype: np.dtype[Any], form: Form) -> Any:
             return element
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"cannot pad with {value!r}: {dtype} does not hold that value")
+    raise ValueError(f"cannot pad with {value!r}: {dtype} cannot hold that value")
 
 
 def _at(where: str) -> str:

@@ -31,7 +31,7 @@ def decode_tree(
     Args:
         to: what arrays become: "numpy", arrays; "torch", tensors, except where torch lacks the dtype; "as made",
             tensors where the batch had tensors; None, tensors if the batch had any, else arrays.
-        move: maps each array or tensor to what the batch holds in its place.
+        move: maps each array or tensor to its substitute in the batch.
 
     Returns:
         A function that builds the batch from its leaves, and the dtypes of these.
@@ -81,7 +81,7 @@ class _Unpacking:
 
 
 class _Conversion:
-    """What becomes of arrays. ``to`` and ``move`` are those of :func:`decode_tree`, ``forms`` those in the batch."""
+    """The conversion of arrays. ``to`` and ``move`` are those of :func:`decode_tree`, ``forms`` those in the batch."""
 
     def __init__(self, to: str | None, move: Callable[[Any], Any] | None, forms: list[Form]) -> None:
         self._as_torch = to == "torch" or (to is None and any(form is not None for form in forms))
@@ -226,7 +226,7 @@ class _View:
         storage, offset, *numbers = leaves[self._leaf].tolist()
         shape, strides = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
         if not 0 <= storage < len(leaves) or not isinstance(leaves[storage], np.ndarray):
-            raise errors.DataLoss(f"an array of a batch is said to lie in its leaf {storage}, which is none")
+            raise errors.DataLoss(f"an array of a batch refers to its leaf {storage}, which does not exist")
         try:
             array = np.ndarray(shape, self._dtype, leaves[storage], offset, strides)
         except (TypeError, ValueError) as error:

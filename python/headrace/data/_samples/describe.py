@@ -126,7 +126,7 @@ class _Walk:
             # The writer reads lists and tuples, and would miss whatever else a container holds.
             writes = isinstance(value, (list, tuple)) and (plain or shell is None)
             return structure, (NodeKind.SEQUENCE, kind, nodes) if writes else (NodeKind.WHOLE, kind)
-        # PyTorch transposes sequences, and so makes tuples of what it does not stack.
+        # PyTorch transposes sequences, and so makes tuples of elements that it does not stack.
         leaf = self._leaf(None)
         return ("objects", leaf[1]) if self._as_tensors and in_sequence else leaf, (NodeKind.OBJECT, kind)
 

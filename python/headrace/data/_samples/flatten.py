@@ -56,19 +56,19 @@ class Flattener:
         self._plain: _core.PlainTree | None = None
 
     def collated(self, batch: Any) -> Flat:
-        """Takes apart what the default collation has made."""
+        """Takes apart the result of the default collation."""
         walk = Walk()
         return self._flat(walk.visit(batch), walk)
 
     def result(self, batch: Any) -> Flat:
-        """Takes apart what somebody else's function has made, such that it arrives as it was.
+        """Takes apart the result of a user's function so that it arrives unchanged.
 
         Plain batches, which consist of lists, dicts, tuples, strings, numbers and whole arrays, each of them once, have
         a tree that the consumer decodes only once. All others are pickled, but for their arrays, which may overlap.
 
         Raises:
             pickle.PicklingError: something in it cannot be pickled.
-            RuntimeError: it has a tensor that autograd would go on from.
+            RuntimeError: it has a tensor that is part of an autograd graph.
         """
         leaves = None if self._plain is None else self._plain.leaves(batch)
         if leaves is not None:

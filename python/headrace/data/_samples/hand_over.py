@@ -1,4 +1,6 @@
-"""Batches that bypass shared memory: without workers, the consumer gets what the collate function made, unchanged."""
+"""Batches that bypass shared memory: without workers, the consumer gets the result of the collate function
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ class HandOver:
     """Holds the current batch for a consumer in the same process. Not thread-safe.
 
     Args:
-        to: what the arrays and tensors of a batch become, as for :func:`decode_tree`.
+        to: the type of the arrays and tensors of a batch, as for :func:`decode_tree`.
         device: copies tensors to a device; None: they stay where they are.
 
     Attributes:
@@ -62,13 +64,13 @@ class HandOver:
         self.batch: Any = None
 
     def put(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
-        """Holds a batch for the consumer, and returns what to write to the slot in its place.
+        """Holds a batch for the consumer, and returns a substitute to write to the slot.
 
         It becomes the consumer's: arrays that may be the dataset's as well are copied, and so are read-only ones.
 
         Args:
             holder: has the batch, and the only reference to it that is not the user's.
-            is_new: its memory is known to be nobody else's.
+            is_new: its memory is known to have no other owner.
         """
         shared = not is_new and _is_shared(holder, 0)
         batch = holder.pop()
@@ -138,7 +140,7 @@ _ONE_REFERENCE = _references([object()], 0)
 
 
 def _is_shared(container: Any, key: Any) -> bool:
-    """Whether an array or tensor in ``container[key]`` may be somebody else's, too, or is read-only."""
+    """Whether an array or tensor in ``container[key]`` may have other owners, or is read-only."""
     alone = _references(container, key) == _ONE_REFERENCE
     value = container[key]
     kind = type(value)
@@ -157,7 +159,7 @@ def _is_shared(container: Any, key: Any) -> bool:
 
 
 def _owns_memory(array: Any) -> bool:
-    """Whether nobody but the array refers to its memory."""
+    """Whether only the array refers to its memory."""
     chain = [array]
     while (base := chain[-1].base) is not None:
         del base
@@ -170,7 +172,7 @@ def _owns_memory(array: Any) -> bool:
 
 
 def _owns_storage(tensor: Any) -> bool:
-    """Whether nobody but the tensor refers to its memory."""
+    """Whether only the tensor refers to its memory."""
     use_count = getattr(sys.modules["torch"]._C, "_storage_Use_Count", None)
     storage = tensor.untyped_storage()
     # Memory that torch has not allocated, such as NumPy's, cannot be resized. The references are the tensor's and ours.

@@ -53,7 +53,7 @@ class _Part:
     """An array in a batch that is pickled.
 
     Attributes:
-        value: what the batch has.
+        value: the element of the batch.
         array: its elements.
         form: of the array.
         kind: the subclass of arrays that it is; None: it is none.
@@ -113,8 +113,8 @@ def part_of(value: Any) -> _Part | None:
         return None
     if value.requires_grad and not value.is_leaf:
         raise RuntimeError(
-            "collate_fn returned a tensor that autograd would go on from, which cannot leave its process: call "
-            "detach() on it"
+            "collate_fn returned a tensor that is part of an autograd graph (requires_grad, not a leaf), which cannot "
+            "be sent to another process: call detach() on it"
         )
     pair = array_or_none(value)
     return None if pair is None else _Part(value, *pair, None, value.requires_grad)
@@ -160,7 +160,7 @@ def pickle_batch(batch: Any, walk: Walk) -> Structure:
 
 
 def find_shown(value: Any, shown: dict[int, Any], seen: set[int]) -> bool:
-    """Finds what a loader converts to arrays or tensors, if it is asked to: what is in containers, not in objects.
+    """Finds the elements that a loader converts to arrays or tensors: those in containers, not in objects.
     Returns whether there are no objects.
     """
     if type(value) in PLAIN_TYPES or isinstance(value, np.generic) or id(value) in seen:
@@ -192,7 +192,7 @@ class _Group:
         ctypes.memmove(place.__array_interface__["data"][0], self.begin, self.end - self.begin)
 
     def element(self) -> np.dtype[Any]:
-        """What the memory consists of: the elements of the arrays, if they are all alike; else bytes."""
+        """The elements of the memory: those of the arrays, if all have one dtype and form; else bytes."""
         dtype: np.dtype[Any] = self.parts[0].array.dtype
         form = self.parts[0].form or "tensor"
         size = dtype.itemsize

@@ -19,7 +19,7 @@ def dumps(value: Any) -> bytes:
 
 
 def unsendable(source: str, error: Exception) -> pickle.PicklingError:
-    """What to raise where ``error`` came of pickling what ``source``, such as "the dataset", had returned."""
+    """The exception for an ``error`` in pickling the result of ``source``, such as "the dataset"."""
     return pickle.PicklingError(
         f"{source} returned something that cannot be sent from a worker ({type(error).__name__}: {error}). Return "
         "arrays, tensors, numbers, strings, containers of these, or other objects that can be pickled; or pass "

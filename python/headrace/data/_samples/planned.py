@@ -21,7 +21,7 @@ class Planned:
 
     Attributes:
         fill: writes the elements into an array of this shape and dtype.
-        meaning: tells C++ what the elements are: the name of an element type that NumPy lacks; "offsets"; or "". With
+        meaning: the kind of the elements, for C++: the name of an element type that NumPy lacks; "offsets"; or "". With
             "storage", memory that is no array of the batch itself, and "view", numbers that locate an array in another
             leaf, C++ knows no tensor: a queue of a program does not take such batches.
     """

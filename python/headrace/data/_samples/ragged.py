@@ -43,7 +43,7 @@ class Ragged:
         return [self.values[begin:end] for begin, end in zip(bounds, bounds[1:])]
 
     def lengths(self) -> list[int]:
-        """How long each row is."""
+        """The length of each row."""
         bounds = self.offsets.tolist()
         return [end - begin for begin, end in zip(bounds, bounds[1:])]
 
@@ -56,6 +56,6 @@ class Ragged:
     def _check(self, offsets: np.ndarray[Any, Any]) -> None:
         rows = len(self.values) if not hasattr(self.values, "shape") else self.values.shape[0]
         if offsets.ndim != 1 or not len(offsets) or offsets[0] != 0 or (np.diff(offsets) < 0).any():
-            raise ValueError("the offsets of a Ragged begin with 0 and never decrease")
+            raise ValueError("the offsets of a Ragged must start with 0 and never decrease")
         if offsets[-1] != rows:
-            raise ValueError(f"the offsets of a Ragged end with {offsets[-1]}, and it has {rows} values")
+            raise ValueError(f"the offsets of a Ragged end with {offsets[-1]}, but it has {rows} values")

@@ -23,7 +23,7 @@ from headrace.data._samples.tensors import (
 class TensorColumns:
     """The tensors of a ``TensorDataset``, or of ``Subset`` s of one, that are stacked when its samples are collated.
 
-    Looks at the dataset anew for each batch: the program may change it between two epochs.
+    Inspects the dataset again for each batch: the program may change it between two epochs.
     """
 
     def __init__(self, dataset: Any) -> None:

@@ -82,7 +82,7 @@ def array_of_tensor(tensor: Any) -> tuple[Array, str]:
         TypeError: the tensor is not on the CPU, or is sparse, nested or quantized.
     """
     if tensor.device.type != "cpu":
-        raise TypeError(f"samples must be on the CPU, and this tensor is on {tensor.device}: use tensor.cpu()")
+        raise TypeError(f"samples must be on the CPU, but this tensor is on {tensor.device}: use tensor.cpu()")
     if str(tensor.layout) != "torch.strided" or tensor.is_nested or tensor.is_quantized:
         raise TypeError("sparse, nested and quantized tensors need a collate_fn: they cannot be stacked")
     tensor = tensor.detach().resolve_conj().resolve_neg()

@@ -47,7 +47,7 @@ def process_start() -> Iterator[None]:
     """
     with _start_lock:
         if _exits and threading.current_thread() is not threading.main_thread():
-            raise errors.FailedPrecondition("no worker can start any more: the interpreter exits")
+            raise errors.FailedPrecondition("no worker can start: the interpreter is exiting")
         yield
 
 
@@ -59,12 +59,13 @@ atexit.register(_note_exit)
 
 
 def interpreter_exits() -> bool:
-    """Whether the interpreter has begun to exit."""
+    """Whether the interpreter is exiting."""
     return _exits
 
 
 def rest_if_interpreter_exits() -> None:
-    """Never returns to a daemon thread once the interpreter exits: its workers are gone, and there is nobody to tell.
+    """Never returns to a daemon thread once the interpreter exits: its workers are gone, and an exception would have no
+    receiver.
 
     CPython suspends such a thread as soon as it asks for the interpreter's lock; the C++ side does so from its own exit
     handler on, which runs after the finalizers.

@@ -1,4 +1,4 @@
-"""What tells workers that the program of the main process is over: it has ended, or has replaced itself (``exec``)."""
+"""Tells workers that the program of the main process is over: it has exited, or has replaced itself (``exec``)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.data._system.memory_file import memory_file
 class LifeLine:
     """A lock on a file, which a process holds for as long as its program lasts; workers wait for it (``exit_with``).
 
-    The kernel lets go of a POSIX lock when the process that took it ends, or executes another program, which closes
-    the file. Unlike a pipe, it is held by no child that the program forks, whose end nobody knows; unlike a pidfd, it
-    does not outlive the program.
+    The kernel releases a POSIX lock when the process that took it exits, or executes another program, which closes
+    the file. Unlike a pipe, it is held by no child that the program forks, which may live for any time; unlike a pidfd,
+    it does not outlive the program.
 
     The lock also goes with the first descriptor of the file that this process closes, so there is only one.
 
     Attributes:
-        fd: of the file; inherited or sent, it is what workers need.
+        fd: of the file; workers inherit it or are sent it.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ _MFD_NOEXEC_SEAL = 0x8
 
 
 def memory_file(name: str) -> int:
-    """The descriptor of a new, empty file that lives in memory for as long as somebody has it open.
+    """The descriptor of a new, empty file that lives in memory as long as any process has it open.
 
     It cannot be made executable, which systems with ``vm.memfd_noexec=2`` insist on.
 

@@ -1,4 +1,4 @@
-"""Finds open files in a dataset: forked processes that read one take what the others miss."""
+"""Finds open files in a dataset: forked processes share a file's position, so each misses the data that others read."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ _MAX_ITEMS = 1000
 
 
 def refuse_open_files(dataset: Any) -> None:
-    """Raises InvalidArgument if an iterable dataset, or what it refers to, holds a file that is open for reading."""
+    """Raises InvalidArgument if an iterable dataset, or an object that it refers to, holds a file that is open for
+    reading.
+    """
     places = {f"dataset.{name}": value for name, value in getattr(dataset, "__dict__", {}).items()}
     for place, value in {**places, "dataset": dataset}.items():
         file = _open_file(value)
         if file is not None:
             raise errors.InvalidArgument(
                 f"{place} holds the open file {getattr(file, 'name', file)!r}: forked workers share its position, so "
-                "that each would miss what another reads. Open it in __iter__, and leave none open when an epoch "
-                'begins; or pass num_workers=1 or iterable_sharding="dataset"'
+                "each would miss the data that another reads. Open it in __iter__ and close it before an epoch "
+                'begins, or pass num_workers=1 or iterable_sharding="dataset"'
             )
 
 

@@ -49,8 +49,8 @@ class ClaimServer:
         revision: of the task.
 
     Attributes:
-        task: what it was given, or sent later.
-        producer: what it claims rows with.
+        task: the task that it was given, or sent later.
+        producer: claims rows.
         info: what get_worker_info says in its thread, if it is one of the main process.
         hands_over: whether ``hand_over`` is used: not while C++ moves the batches.
         reader: of an iterable dataset; None for any other.
@@ -82,7 +82,7 @@ class ClaimServer:
         self._epoch = 0
         self._init_error: BaseException | None = None
         self._init_traceback: types.TracebackType | None = None
-        # What an exception is blamed on; None: on the current sample.
+        # The origin of an exception; None: the current sample.
         self._culprit: str | None = None
         self.hands_over = hand_over is not None
         describe_sample = describe if hand_over is None else describe_as_is
@@ -116,7 +116,7 @@ class ClaimServer:
         single = task.convert or task.seed_records is True
         self._bulk = None if single else self._fetcher.bulk
         self._columns = None if task.convert else tensor_columns(task.dataset, task.collate)
-        # Whether claims of plain rows need nothing but getitem, and whole batches nothing but collate_fn besides.
+        # Whether claims of plain rows need only getitem, and whole batches only collate_fn in addition.
         self._plain = self.reader is None and self._bulk is None
         whole = self._own_collate and self._hand_over is None and self._columns is None
         self._collates_plain = self._plain and whole and not (task.seed_records or task.convert)
@@ -295,7 +295,7 @@ class ClaimServer:
         producer = self.producer
         self._culprit = "The iterable dataset could not be read"
         begin = time.perf_counter_ns()
-        # Before the batch is begun: catching up may take long, and a death meanwhile is not the batch's doing.
+        # Before the batch is started: catching up may take long, and a death meanwhile is not the batch's doing.
         reader.seek(claim.epoch, claim.stream_batch)
         self._pause(claim)
         producer.begin_row(claim, claim.begin)
@@ -314,8 +314,8 @@ class ClaimServer:
             producer.write_batch(claim, *self._written(holder), ended, place, rows=rows)
 
     def _written(self, holder: list[Any], is_new: bool = False) -> tuple[bytes, list[Any]]:
-        """What is written to the slot for a collated batch, to which ``holder`` has the only reference of this class's:
-        what others refer to as well is not the consumer's yet, unless its memory ``is_new``.
+        """The value to write to the slot for a collated batch, to which ``holder`` has this class's only reference:
+        objects with other references do not belong to the consumer yet, unless their memory ``is_new``.
         """
         if self._hand_over is not None and self.hands_over:
             return self._hand_over.put(holder, is_new)
@@ -341,7 +341,7 @@ class ClaimServer:
         return producer.make(claim, self._getitem, self._keys(claim))
 
     def _collate(self, samples: list[Any], indices: list[Any] | None) -> Any:
-        """What the collate function makes of the samples; ``indices`` are for the messages of the default one."""
+        """The result of the collate function for the samples; ``indices`` are for the messages of the default one."""
         begin = time.perf_counter_ns()
         producer, collate = self.producer, self.task.collate
         if collate is None or isinstance(collate, DefaultCollate):
@@ -349,7 +349,7 @@ class ClaimServer:
             batch = stack(samples, indices, None if collate is None else collate.ragged)
         else:
             argument = samples[0] if self.task.convert else samples
-            # Whoever collates, and after which samples, what the function draws is the same.
+            # The function draws the same numbers in any worker, and after any samples.
             seeds = self.task.seed_records and self.task.stream is None
             batch = self._seeded(place_key(producer.batch, -1), collate, argument) if seeds else collate(argument)
         producer.add_time(collate_ns=time.perf_counter_ns() - begin)
@@ -358,7 +358,7 @@ class ClaimServer:
     def _expect_spec(self) -> None:
         """Passes the dataset's ``sample_spec`` on, once, so that even the first sample has a place."""
         if self._spec is not None:
-            self._culprit = "The dataset's sample_spec is not one"
+            self._culprit = "The dataset's sample_spec is invalid"
             self.producer.expect(sample_prototype(self._spec))
             self._culprit = self._spec = None
 
@@ -397,7 +397,7 @@ class ClaimServer:
         return encode_error(error, culprit, index, self.producer.message_room(claim) // 2, worker)
 
 
-# Stands for the indices of a claim in what is said of it: few claims fail.
+# A placeholder for the indices of a claim in messages: few claims fail.
 _INDICES = "{indices}"
 _COLLATION = f"The batch of the samples with indices {_INDICES} could not be collated"
 # The status of a worker that could not follow a change of the dataset.

@@ -23,7 +23,7 @@ _MIN_STANDSTILL_DEATHS = 4
 _FROM_OUTSIDE = frozenset(
     -number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM)
 )
-# What a program dies of by its own doing.
+# Signals that a program causes itself.
 _CRASHES = frozenset(
     -number for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS)
 )
@@ -42,11 +42,11 @@ class SampleDeaths:
     """Counts the workers that died at a sample, by sample and cause.
 
     A retry comes after a pause (:func:`pause_before_retry`), which is the control of the experiment: if, meanwhile, a
-    worker dies of the same cause at no sample, or at one that had done no harm before, then somebody kills workers from
-    outside, and the count starts again. So no sample is blamed for bursts of kills, however fast; a sample that always
-    kills its worker, in contrast, is alone in that.
+    worker dies of the same cause at no sample, or at one that had done no harm before, then workers are being killed
+    from outside, and the count starts again. So no sample is blamed for bursts of kills, however fast; a sample that
+    always kills its worker, in contrast, is alone in that.
 
-    Crashes and exits come from within: those at other samples acquit nobody. Once there have been as many as that, at
+    Crashes and exits come from within: those at other samples acquit none. Once there have been as many as that, at
     whatever samples, and none was made meanwhile, a second one at a sample is enough.
 
     Args:
@@ -132,11 +132,11 @@ class IdleDeaths:
 
 
 class Standstill:
-    """Ends what :class:`SampleDeaths` and :class:`IdleDeaths` would let go on: deaths without progress, whoever dies,
+    """Limits what :class:`SampleDeaths` and :class:`IdleDeaths` tolerate: deaths without progress, of any worker,
     wherever and of whatever. When memory runs out, for one, each worker's death may acquit the sample of another.
 
     Progress is what stays: a sample counts once the claim that it belongs to is complete, so that no death takes it
-    back. Since only so many batches are in the making, no more samples come once no batch does.
+    back. Since the number of batches in progress is bounded, no more samples come once no batch does.
 
     Attributes:
         deaths: since the last progress.
@@ -159,7 +159,7 @@ class Standstill:
             memory_kills: how many processes the kernel has ended because memory ran out, as far as is known.
 
         Returns:
-            Whether to go on.
+            Whether to continue.
         """
         now = time.monotonic()
         if completed != self._completed:

@@ -1,4 +1,4 @@
-"""Exceptions of workers: how they travel to the consumer, and what is said of them there."""
+"""Exceptions of workers: how they travel to the consumer, and how they are reported there."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class KeptErrors:
         return self._errors[int(pickle.loads(message))]
 
     def drop(self, message: bytes) -> None:
-        """Drops the exception of a message that nobody will ask for again."""
+        """Drops the exception of a message that will not be requested again."""
         self._errors.pop(int(pickle.loads(message)), None)
 
     def clear(self) -> None:
-        """Drops the exceptions of batches that nobody wants any more."""
+        """Drops the exceptions of batches that are no longer needed."""
         self._errors.clear()
 
 
@@ -63,7 +63,7 @@ def described_error(error: BaseException) -> str:
 def encode_error(
     error: BaseException, culprit: str, index: Any, room: int = 1 << 30, worker: int | None = None
 ) -> bytes:
-    """Encodes an exception, its traceback as text and what it is blamed on, for :func:`decode_error` elsewhere.
+    """Encodes an exception, its traceback as text and its origin, for :func:`decode_error` in another process.
 
     Args:
         room: the maximum number of bytes of the result; texts that are too long lose their middle.
@@ -125,14 +125,14 @@ class WorkerTraceback(Exception):
 def decode_error(message: bytes) -> BaseException:
     """The exception that a worker encoded, with :class:`WorkerTraceback` as its cause."""
     if not message:
-        return RuntimeError("a worker failed to make a sample, and there was no room in the slot to say why")
+        return RuntimeError("a worker failed to make a sample, and the slot had no room for the reason")
     pickled, description, culprit, trace, packed_index, worker = pickle.loads(message)
     error: BaseException = RuntimeError(description)
     index = None
     with contextlib.suppress(Exception):
         index = pickle.loads(packed_index)
     if pickled is not None:
-        # What the worker can import this process may not be able to.
+        # This process may not be able to import modules that the worker can.
         with contextlib.suppress(Exception):
             unpickled = pickle.loads(pickled)
             error = unpickled if isinstance(unpickled, Exception) else error

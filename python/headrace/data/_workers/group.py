@@ -40,19 +40,19 @@ from headrace.data._workers.updates import SentTask, UpdateLog, begun_at
 class WorkerGroup:
     """Starts workers for a scheduler, watches, replaces and ends them.
 
-    Knows what the user gave, which its pool does not: what the user gave may refer to the loader, and such a cycle can
+    Refers to the user's objects, which its pool does not: these may refer to the loader, and such a cycle can
     be collected only if the finalizer, which refers to the pool, does not refer to the task.
 
     Ended by ``close``, or with the last reference.
 
     Thread-safety: any thread may call any method. Only one thread at a time may change the pool, so ``_lock`` is held
-    while workers are started, let go or ended.
+    while workers are started, retired or stopped.
 
     Args:
         errors_here: where workers in this process leave exceptions.
         hand_over: how batches reach a consumer whose thread makes them.
         index_at: gives the dataset index of an epoch's, batch's and row's sample.
-        roots, snapshot: what the workers are given of the program's, and how it is now; None: that cannot be told, and
+        roots, snapshot: the workers' objects of the program, and their current contents; None: these are unknown, and
             it counts as unchanged.
 
     Attributes:
@@ -131,7 +131,7 @@ class WorkerGroup:
         return pool
 
     def _source(self, updates: UpdateLog) -> Source:
-        """What a worker that starts now begins with."""
+        """The source for a worker that starts now."""
         task: Any = self._task
         places = {} if task.stream is None else task.stream.places
         log = SharedDescriptor(updates.fd)  # one, which is sent once
@@ -148,7 +148,7 @@ class WorkerGroup:
         return Source(make_setup, places, self._is_as_given)
 
     def _is_as_given(self) -> bool:
-        """Whether the program still has what the workers were given, as far as that can be told."""
+        """Whether the program's objects still equal those that the workers were given, as far as this is known."""
         return self._snapshot is not None and self._snapshot.holds(self._roots)
 
     @property
@@ -163,7 +163,7 @@ class WorkerGroup:
 
     def close(self) -> None:
         """Ends the workers."""
-        with deferred_signals():  # or the finalizer, which is called once, might be interrupted before it has begun
+        with deferred_signals():  # or the finalizer, which is called once, might be interrupted before it has started
             self._finalizer()
 
     def replace_dead(self) -> None:
@@ -181,7 +181,7 @@ class WorkerGroup:
             warnings.warn(report, RuntimeWarning, stacklevel=4)
 
     def follow(self, places: Mapping[int, StreamPlace] | None) -> bool:
-        """Has the next epoch made of what the program has now.
+        """Makes the next epoch use the program's current objects.
 
         Args:
             places: where streams begin; None: where the workers are.
@@ -202,12 +202,12 @@ class WorkerGroup:
                 places = places or {}
                 if not self.pool.updates.append(places, self._task if changed else None):
                     return False
-                self._task = begun_at(self._task, places)  # whoever starts from now on begins there, too
+                self._task = begun_at(self._task, places)  # workers that start from now on also begin there
                 self.revision += 1
             return True
 
     def _note_change(self, updates: UpdateLog) -> bool:
-        """Whether workers that run can be sent what has changed, and then are as new ones would be: not if
+        """Whether running workers can be sent the change, and are then equal to new ones: not if
         ``worker_init_fn`` may have changed the dataset, if the dataset has a state that may be older or newer than its
         attributes, or if the modules that the workers have imported may be others than this process has.
         """
@@ -243,7 +243,7 @@ class WorkerGroup:
         if self.pool is None:
             return ""
         claims = self._scheduler.claims()
-        # Of the batch that is waited for, if anybody is at work on it.
+        # Of the batch that is waited for, if a worker is at work on it.
         held = [claim for claim in claims if claim.sequence == claims[0].sequence]
         with self._lock:
             return self.pool.explain(held, self._index_of)
@@ -261,7 +261,7 @@ class WorkerGroup:
         return text
 
     def death_error(self, problem: _core.ReadyBatch) -> errors.WorkerDied:
-        """What to raise for a batch with a sample that was given up because it kills workers."""
+        """The exception for a batch with a sample that was given up because it kills workers."""
         assert isinstance(self.pool, WorkerPool)  # which gave the sample up
         index = self._index_at(problem.epoch, problem.batch, problem.row)
         exit_text, hint = self.pool.exit_at(problem.epoch, problem.stream_batch)
@@ -285,7 +285,7 @@ class WorkerGroup:
 
 
 class _MainImports(pickle.Pickler):
-    """Notes the first class or function of the main module that what is pickled needs; writes nothing.
+    """Records the first class or function of the main module that a pickle needs; writes nothing.
 
     Attributes:
         found: it; None: there is none.
@@ -308,7 +308,7 @@ class _MainImports(pickle.Pickler):
 
 
 def _require_importable(config: LoaderConfig, start_method: str) -> None:
-    """Refuses, in a notebook or an interactive session, what workers would have to import from it.
+    """Refuses, in a notebook or an interactive session, objects that workers would have to import from it.
 
     Raises:
         PicklingError: one of the arguments needs it.
@@ -361,7 +361,7 @@ def _stop_here(scheduler: _core.BatchScheduler, serving: threading.Lock, owner: 
 
 
 def _stop_pool(pool: WorkerPool | ThreadPool, lock: threading.RLock, owner: int) -> None:
-    if os.getpid() == owner:  # in a forked child the lock may be held by a thread that is not there
-        # Nobody calls this a second time, so an interrupt would leave open what the pool has.
+    if os.getpid() == owner:  # in a forked child the lock may be held by a thread of the parent
+        # This is not called a second time, so an interrupt would leave the pool's descriptors open.
         with lock, deferred_signals():
             pool.stop()

@@ -1,4 +1,4 @@
-"""What a worker knows of itself: ``get_worker_info``."""
+"""Information about the current worker: ``get_worker_info``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _tell_torch(info: WorkerInfo) -> None:
 
 
 def set_process_info(info: WorkerInfo) -> None:
-    """In a worker: what all its threads are told."""
+    """In a worker: the information for all its threads."""
     global _process_info
     _process_info = info
     _tell_torch(info)
@@ -51,7 +51,7 @@ def set_process_info(info: WorkerInfo) -> None:
 def worker_info(task: WorkerTask, worker_id: int) -> WorkerInfo:
     """What :func:`get_worker_info` returns in the worker of that number.
 
-    Where all workers iterate over one stream, each is told that it is the only one: a dataset that shards itself by
+    Where all workers iterate over one stream, each appears to be the only one: a dataset that shards itself by
     worker must not do so in addition.
     """
     if task.stream is not None and not task.stream.own:

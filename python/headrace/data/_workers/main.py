@@ -1,4 +1,4 @@
-"""What a worker process, or thread, runs."""
+"""The main function of a worker process or thread."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _seed_generators(seed: int, worker_id: int) -> None:
 
 def own_task(setup: WorkerSetup) -> WorkerTask:
     """The task of one worker: one that comes after others of its number has another ``base_seed`` than these, so that
-    it does not repeat what they drew. Not for streams: it reads its own from the beginning again, and what the dataset
-    shuffles with these numbers must come in the same order.
+    it does not repeat their numbers. Not for streams: it reads its own from the beginning again, and the data that the
+    dataset shuffles with these numbers must come in the same order.
     """
     task = setup.task
     if setup.predecessors == 0 or task.stream is not None:
@@ -53,7 +53,7 @@ def own_task(setup: WorkerSetup) -> WorkerTask:
 def serve_in_thread(server_of: weakref.ref[ClaimServer], worker_id: int) -> None:
     """The whole life of a worker that is a thread of the main process.
 
-    It refers to the server, and through it to what the user gave, only while it works: otherwise a loader to which its
+    It refers to the server, and through it to the user's objects, only while it works: otherwise a loader to which its
     own dataset or ``collate_fn`` refers could never be collected.
     """
     claim: _core.Claim | None = None
@@ -77,9 +77,9 @@ def serve_in_thread(server_of: weakref.ref[ClaimServer], worker_id: int) -> None
 
 
 def _let_forkserver_end() -> None:
-    """Closes this worker's copy of the forkserver's pipe: a forkserver lives for as long as anybody holds that.
+    """Closes this worker's copy of the forkserver's pipe: a forkserver lives as long as any process holds it.
 
-    Otherwise a stopped worker would keep the forkserver alive after the main process has ended, and the forkserver the
+    Otherwise a stopped worker would keep the forkserver alive after the main process has exited, and the forkserver the
     worker, which its end wakes (``exit_with``). Workers have no children, which would need the pipe.
     """
     server = getattr(multiprocessing.forkserver, "_forkserver", None)
@@ -116,7 +116,7 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
     """
     _offer_to_out_of_memory_killer()  # first: until then the main process is as good a victim
     _core.exit_with(setup.life.fd, setup.sockets)
-    # Ctrl-C reaches every process of the terminal; the main process decides what follows from it.
+    # Ctrl-C reaches every process of the terminal; the main process decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A handler that the main process installed would run its clean-up here, and only once the sample is made.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -150,7 +150,7 @@ def start_worker(setup: WorkerSetup) -> Callable[[], None]:
             server.share_failure(servers[0])
         begin.set()
         servers[0].run()
-        for thread in threads:  # which may be at a sample, when the worker is let go
+        for thread in threads:  # which may be at a sample when the worker is retired
             thread.join()
 
     return run

@@ -49,23 +49,23 @@ from headrace.data._workers.task import SharedDescriptor, WorkerSetup
 from headrace.data._workers.template import Template, TemplateGone
 from headrace.data._workers.updates import UpdateLog, begun_at
 
-# How long workers may take to end by themselves, in seconds: they finish their samples, and what a profiler or a logger
-# has registered for the end of a process runs.
+# How long workers may take to exit by themselves, in seconds: they finish their samples, and data of a profiler or a
+# logger has registered for the end of a process runs.
 GRACE = 5.0
 # Seconds after which a worker that was not seen at work has nothing to do.
 _LONGEST_START = 10.0
-# Of so many workers at most an error shows the stacks.
+# An error shows the stacks of at most this many workers.
 MOST_STACKS = 4
-MakeSetup = Callable[..., WorkerSetup]  # with what the pool knows of a worker, by name
+MakeSetup = Callable[..., WorkerSetup]  # with the pool's data of a worker as keyword arguments
 
 
 class Source(NamedTuple):
-    """What a worker starts with.
+    """The source of a worker's task.
 
     Attributes:
-        make_setup: makes what it is given.
+        make_setup: creates its setup.
         places: where streams begin now.
-        is_as_given: tells whether that is what the other workers have: the program may have changed it since.
+        is_as_given: tells whether it equals that of the other workers: the program may have changed it since.
     """
 
     make_setup: MakeSetup
@@ -107,16 +107,16 @@ class _Worker:
 
     def describe_exit(self) -> str:
         """What happened, in words that follow "worker 3"."""
-        return "hung, and was ended after the timeout" if self.hung else describe_exit(self.process.exitcode)
+        return "hung, and was killed after the timeout" if self.hung else describe_exit(self.process.exitcode)
 
     @property
     def was_killed(self) -> bool:
-        """Whether somebody else killed it: the kernel, maybe, for want of memory."""
+        """Whether it was killed from outside: by the kernel, for example, because memory ran out."""
         return not self.hung and self.process.exitcode == -signal.SIGKILL
 
 
 class _LastWorker(NamedTuple):
-    """How the worker ended at whose death a sample was given up: its process is closed by the time that is told."""
+    """The exit of the worker at whose death a sample was given up: its process is closed by the time of the report."""
 
     exit_text: str
     pytorchs_words: str
@@ -134,10 +134,10 @@ class WorkerPool:
     Attributes:
         deaths: how many workers have died.
         skipped: how many samples were given up and left out.
-        updates: what they are told. Closed with the pool.
+        updates: the updates for them. Closed with the pool.
 
     Raises:
-        IoError: the system cannot start a process, or lacks what it takes to watch one.
+        IoError: the system cannot start a process, or cannot watch one.
         FailedPrecondition: this process is daemonic, and must not have children.
         Exception: what :mod:`multiprocessing` raises for a dataset that cannot be sent to a worker; nothing is left
             running then.
@@ -171,9 +171,9 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         # How often a worker of each number was started.
         self._started: collections.Counter[int] = collections.Counter()
-        # By worker: processes that have been told to end and may still be at a sample.
+        # By worker: processes that have been asked to stop and may still be at a sample.
         self._leaving: dict[int, multiprocessing.process.BaseProcess] = {}
-        # The workers that ended at what was given up, by epoch and batch.
+        # The workers that died at given-up samples, by epoch and batch.
         self._given_up: collections.OrderedDict[tuple[int, int], _LastWorker] = collections.OrderedDict()
         self.deaths = 0
         self.skipped = 0
@@ -202,11 +202,11 @@ class WorkerPool:
         run = functools.partial(
             _run_in_fork, StartReporter(SharedDescriptor(self._starts.fd)), self._fixed_setup(source)
         )
-        with process_start(), contextlib.suppress(OSError):  # as long as nobody dies, all goes well without
+        with process_start(), contextlib.suppress(OSError):  # needed only if a worker dies
             self._template = Template(self._context, run, self._life.fd)
 
     def _fixed_setup(self, source: Source) -> MakeSetup:
-        """What all workers are given."""
+        """The arguments of all workers."""
         return functools.partial(
             source.make_setup,
             life=SharedDescriptor(self._life.fd),
@@ -214,7 +214,7 @@ class WorkerPool:
         )
 
     def _own_setup(self, worker_id: int) -> dict[str, Any]:
-        """What one of them is given in addition."""
+        """The additional arguments of one of them."""
         with limits_named(worker_id):
             sockets = forkserver_sockets(self._context)
         return {
@@ -227,7 +227,7 @@ class WorkerPool:
         }
 
     def _process(self, worker_id: int, source: Source) -> multiprocessing.process.BaseProcess:
-        """One that starts with what the program has."""
+        """A process that starts with the program's current dataset."""
         setup = self._fixed_setup(source)(**self._own_setup(worker_id))
         process: multiprocessing.process.BaseProcess = self._context.Process(
             target=run_worker,
@@ -238,10 +238,10 @@ class WorkerPool:
         return process
 
     def _start_later(self, worker_id: int, source: Source) -> _Worker:
-        """Starts a worker with what the others have.
+        """Starts a worker with the dataset of the others.
 
         Raises:
-            FailedPrecondition: nobody has that any more.
+            FailedPrecondition: no process has it any more.
         """
         if self._template is not None:
             setup = self._own_setup(worker_id)
@@ -253,9 +253,9 @@ class WorkerPool:
                 self._template = None
         if self.updates.task is None and not source.is_as_given():
             raise errors.FailedPrecondition(
-                f"worker {worker_id} cannot start: the others have the dataset as it was when the epoch began, and "
-                "whether that is what the program has now cannot be told. Iterate over the loader again to go on with "
-                'the dataset as it is; multiprocessing_context="fork" keeps a copy for such workers'
+                f"worker {worker_id} cannot start: the others have the dataset as it was when the epoch began, and the "
+                "loader cannot tell whether it has changed since. Iterate over the loader again to continue with the "
+                'current dataset; multiprocessing_context="fork" keeps a copy for such workers'
             )
         return self._start(worker_id, self._process(worker_id, source))
 
@@ -296,9 +296,10 @@ class WorkerPool:
 
         Raises:
             errors.WorkerDied: workers die again and again before they reach a sample, or without completing any.
-            errors.FailedPrecondition: they import a main module that starts workers itself, or that fails; or nobody
+            errors.FailedPrecondition: they import a main module that starts workers itself, or that fails; or no
+            process
                 has the dataset of this epoch any more.
-            Exception: what a worker raised when it unpickled the dataset.
+            Exception: an exception of a worker that unpickled the dataset.
             Exception: what :mod:`multiprocessing` raises when it cannot start a process.
         """
         reports = []
@@ -307,7 +308,7 @@ class WorkerPool:
             of_workers.setdefault(death.producer // self._threads, []).append(death)
         for worker_id, together in of_workers.items():
             if worker_id >= len(self._workers):
-                continue  # it had been let go
+                continue  # it had been retired
             worker = self._workers[worker_id]
             process = worker.process
             join(process, 5)
@@ -385,8 +386,8 @@ class WorkerPool:
         memory = self._memory_kills.describe()
         if not memory:
             return (
-                "The kernel sends that, too, when memory runs out: smaller batches, a smaller prefetch_factor or fewer "
-                "workers need less. "
+                "The kernel also sends this signal when memory runs out: smaller batches, a smaller prefetch_factor or "
+                "fewer workers need less. "
             )
         stats = self._scheduler.stats()
         held, resident = stats["held_slots"], stats["resident_bytes"] >> 20
@@ -396,7 +397,7 @@ class WorkerPool:
         )
 
     def _failure_at_start(self, report: str, worker: _Worker) -> BaseException | None:
-        """What to raise for a worker that ended before it could do anything; None if it has begun."""
+        """The exception for a worker that exited before it could do anything; None if it has started."""
         process = worker.process
         if process.exitcode != 1:  # as Python ends after an exception
             return None
@@ -456,8 +457,8 @@ class WorkerPool:
                 self._workers[worker_id].process.kill()
 
     def load(self) -> dict[str, Any]:
-        """What the workers do: ``processor_s``, the seconds so far that they used processors or waited for one; and
-        ``starting``, whether one has not come to its first sample, if it began lately.
+        """The activity of the workers: ``processor_s``, the seconds so far that they used processors or waited for one;
+        and ``starting``, whether one has not come to its first sample, if it began lately.
         """
         for claim in self._scheduler.claims():
             if claim.producer // self._threads < len(self._workers):
@@ -472,7 +473,7 @@ class WorkerPool:
         """Starts workers, or lets some end once they have finished their samples.
 
         Returns:
-            How many there are now: fewer than requested while one that was let go has not ended.
+            The current number: fewer than requested while a retired one has not exited.
         """
         while len(self._workers) < workers:
             worker_id = len(self._workers)
@@ -523,7 +524,7 @@ class WorkerPool:
 
 
 def _run_in_fork(reporter: StartReporter, make_setup: MakeSetup, places: Mapping[int, StreamPlace], **own: Any) -> None:
-    """What a worker runs that is forked from a template."""
+    """The main function of a worker that is forked from a template."""
     setup = make_setup(**own)
     run_worker(reporter, dataclasses.replace(setup, task=begun_at(setup.task, places)))
 

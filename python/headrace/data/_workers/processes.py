@@ -34,7 +34,7 @@ def describe_exit(code: int | None) -> str:
 
 
 def in_pytorchs_words(process: multiprocessing.process.BaseProcess) -> str:
-    """A sentence on a worker's end in the words of PyTorch's loader, which programs look for."""
+    """A sentence on a worker's exit in the words of PyTorch's loader, which programs look for."""
     code = process.exitcode
     if code is None or code >= 0:
         return f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly. "
@@ -42,7 +42,7 @@ def in_pytorchs_words(process: multiprocessing.process.BaseProcess) -> str:
 
 
 def processor_seconds(pid: int | None) -> float:
-    """What all threads of a process have run, and waited to run; 0 if the system does not say."""
+    """The time that all threads of a process have run, and waited to run; 0 if the system does not report it."""
     nanoseconds = 0
     for path in glob.glob(f"/proc/{pid}/task/*/schedstat"):
         with contextlib.suppress(OSError, ValueError), open(path) as file:
@@ -74,7 +74,7 @@ def forkserver_sockets(context: Any) -> str:
 
 
 def _preload() -> None:
-    """Has a forkserver that is yet to start import what all workers need, so that they share the memory of it.
+    """Makes a forkserver that has not started yet import the modules of all workers, so that they share their memory.
 
     The user's own choice of modules stands.
     """
@@ -104,7 +104,7 @@ def join(process: multiprocessing.process.BaseProcess, timeout: float) -> None:
 
 
 def close_descriptors(process: multiprocessing.process.BaseProcess) -> None:
-    """Closes what this process has open for one that has ended, of which ``close`` would also forget how it ended."""
+    """Closes the descriptors of an exited process; unlike ``close``, keeps its exit status."""
     popen = getattr(process, "_popen", None)
     if popen is not None and popen.returncode is not None:
         popen.close()

@@ -1,10 +1,10 @@
-"""What the workers of an epoch were given, for the question whether the program's own is still the same.
+"""Snapshots of the objects that the workers of an epoch were given, to detect changes of the program's own.
 
-A snapshot is what pickle makes of the roots together, so that it sees what two of them share. It is never unpickled,
-and so it may name by identity what cannot be pickled. The next one is compared with it while it is written, and kept
-nowhere: as long as nothing has changed, that costs little more than a look at each part.
+A snapshot is one pickle of all roots together, so that it includes references that two of them share. It is never
+unpickled, and so it may name by identity what cannot be pickled. The next one is compared with it while it is written,
+and kept nowhere: as long as nothing has changed, that costs little more than a look at each part.
 
-Nothing is guessed: what is too large, or cannot be pickled, has no snapshot.
+Nothing is guessed: objects that are too large, or cannot be pickled, have no snapshot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from headrace.data._samples.tensors import is_tensor
 
-# Of the pickle, in bytes; of the arrays beside it, which are merely compared; and of instances, arrays and functions,
+# Of the pickle, in bytes; of the arrays outside it, which are merely compared; and of instances, arrays and functions,
 # each of which takes some microseconds. New workers would take no longer than what exceeds that.
 _MAX_STREAM = 4 << 20
 _MAX_ARRAYS = 64 << 20
@@ -33,8 +33,8 @@ class Snapshot:
     """Immutable, and so for any thread.
 
     Attributes:
-        objects: what it names by identity: classes, the code of functions, modules. Kept, so that nothing else can take
-            their addresses.
+        objects: those that it names by identity: classes, the code of functions, modules. Kept, so that nothing else
+            can take their addresses.
     """
 
     def __init__(self, stream: bytes, arrays: list[bytes], objects: list[Any], forked: bool) -> None:
@@ -69,7 +69,7 @@ class _Unequal(Exception):
 
 
 class _Record:
-    """Takes what a pickler writes."""
+    """A sink for a pickler."""
 
     def __init__(self) -> None:
         self.stream = bytearray()
@@ -99,7 +99,7 @@ class _Record:
 
 
 class _Comparison:
-    """Raises _Unequal where what a pickler writes is not what it wrote before."""
+    """A sink for a pickler that raises _Unequal at the first difference from an earlier pickle."""
 
     def __init__(self, stream: bytes, arrays: list[bytes], objects: list[Any]) -> None:
         self._stream, self._arrays, self._objects = stream, arrays, objects
@@ -143,13 +143,13 @@ def _dump(roots: tuple[Any, ...], sink: _Record | _Comparison, forked: bool) -> 
     return True
 
 
-# What has no contents, and what all processes see alike.
+# Objects without contents, and those that all processes see in the same way.
 _LOCKS = type(threading.Lock()), type(threading.RLock())
 _SHARED = frozenset(f"multiprocessing.{name}" for name in ("synchronize", "sharedctypes", "queues", "connection"))
 
 
 def _same(*_: Any) -> None:
-    """Stands for what a snapshot names by identity, or describes in its own way."""
+    """A placeholder for an object that a snapshot names by identity, or describes in its own way."""
 
 
 class _Pickler(pickle.Pickler):
@@ -182,7 +182,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, functools._lru_cache_wrapper):
             return _same, (self._number_of(value),), (value.__dict__,)
         if self._forked and isinstance(value, np.memmap) and value.mode != "c":
-            # What the file holds, all processes that map it see alike.
+            # All processes that map the file see the same contents.
             place = value.__array_interface__["data"], value.shape, value.strides, value.dtype.str
             return _same, (self._number_of(getattr(value, "_mmap", None)), place)
         return self._reduce_tensor(value) if is_tensor(value) else NotImplemented

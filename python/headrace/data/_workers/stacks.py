@@ -16,15 +16,15 @@ from pathlib import Path
 from headrace import _core
 from headrace.data._system.memory_file import memory_file
 
-# One that nobody else is likely to use; those below 34 are reserved.
+# One that is unlikely to be used otherwise; those below 34 are reserved.
 _SIGNAL = int(signal.SIGRTMAX) - 3
 # The file that calls the dataset.
 _WORKER = f'File "{Path(__file__).with_name("claim_server.py")}"'
 _STATES = {
-    "T": "It is stopped (SIGSTOP); SIGCONT would let it go on.",
+    "T": "It is stopped (SIGSTOP); SIGCONT would resume it.",
     "t": "It is stopped by a debugger.",
     "D": "It waits in the kernel, which is usually for a disk or a network file system.",
-    "Z": "It has just ended.",
+    "Z": "It has just exited.",
 }
 
 
@@ -38,7 +38,7 @@ class Stacks:
     """Asks workers for their stacks. One thread at a time.
 
     Attributes:
-        fd: what workers give to :func:`offer_stacks`.
+        fd: the argument of :func:`offer_stacks` in workers.
     """
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class StallWatch(abc.ABC):
 class TimeLimit(StallWatch):
     """Ends the wait for a batch that takes longer than ``timeout``.
 
-    Half-way it notes what the workers are doing. Those that are still at the same sample at the end count as hung, and
+    Half-way it records the claims of the workers. Those that are still at the same sample at the end count as hung, and
     are replaced.
     """
 
@@ -56,7 +56,7 @@ class TimeLimit(StallWatch):
 
 
 class SilenceWatch(StallWatch):
-    """Warns again and again while no batch comes, and says what the workers are doing."""
+    """Warns repeatedly while no batch arrives, and describes the state of the workers."""
 
     def __init__(self, scheduler: _core.BatchScheduler, workers: WorkerGroup) -> None:
         self.seconds = _SILENCE
@@ -70,7 +70,7 @@ class SilenceWatch(StallWatch):
         times = times + 1 if before == taken else 1
         self._silence = (taken, times)
         warnings.warn(
-            f"no batch has come for {times * self.seconds:g} seconds; with timeout= that would be an error. "
+            f"no batch has arrived for {times * self.seconds:g} seconds; with timeout=, this would be an error. "
             f"{self._workers.explain()}",
             RuntimeWarning,
             stacklevel=4,

@@ -39,7 +39,7 @@ class StartLog:
         return self._latest(pid) is not None
 
     def error(self, pid: int | None) -> BaseException | None:
-        """What that worker met when it unpickled what it was given."""
+        """The exception of that worker when it unpickled its task."""
         message = self._latest(pid)
         return decode_error(message) if message else None
 
@@ -59,8 +59,8 @@ class StartLog:
 
 
 class StartReporter:
-    """The worker's end: once it is unpickled, an exception that nobody catches goes to the log, until ``end``; after
-    that, what is passed to ``report``.
+    """The worker's end: once it is unpickled, an uncaught exception goes to the log, until ``end``; after
+    that, errors passed to ``report``.
 
     Args:
         log: the descriptor of the :class:`StartLog`.
@@ -87,7 +87,7 @@ class StartReporter:
     def _report(self, kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         self.end()
         try:
-            self._append(encode_error(error, "A worker could not unpickle what it was given", None))
+            self._append(encode_error(error, "A worker could not unpickle its task", None))
         except OSError:
             sys.excepthook(kind, error, trace)
 

@@ -1,4 +1,4 @@
-"""What must hold before workers start: a main guard, descriptors, limits; and errors that say which does not."""
+"""Conditions for starting workers: a main guard, descriptors, limits; and errors that name the one that fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from headrace import errors
 
-# What the parent has open for each worker; for the template, and while it starts one.
+# Descriptors that the parent has open for each worker; for the template, and while it starts one.
 _DESCRIPTORS = 3
 _DESCRIPTORS_AT_START = 10
 _WORKER_NAME = "headrace-worker-"
@@ -67,7 +67,7 @@ def limits_named(worker_id: int) -> Iterator[None]:
         yield
     except (EOFError, ConnectionError) as error:
         raise errors.FailedPrecondition(
-            "the forkserver has ended: see what it printed. Either it could not start a process (ulimit -u, or the "
+            "the forkserver has exited: see what it printed. Either it could not start a process (ulimit -u, or the "
             "pids limit of a container), or the main module of the program, which it imports when it starts, raised an "
             f"exception or iterated over a loader again. {MAIN_GUARD}"
         ) from error
@@ -81,7 +81,9 @@ def limits_named(worker_id: int) -> Iterator[None]:
 
 
 def require_descriptors(workers: int) -> None:
-    """Raises IoError unless so many workers can start: :mod:`multiprocessing` leaks descriptors if it fails midway."""
+    """Raises IoError unless this many workers can start: :mod:`multiprocessing` leaks descriptors if it fails
+    midway.
+    """
     wanted = workers * _DESCRIPTORS + _DESCRIPTORS_AT_START
     taken: list[int] = []
     try:

@@ -13,8 +13,8 @@ from typing import Any
 from headrace.data._datasets.datasets import has_state, tell_epoch
 from headrace.data._samples.pickling import dumps
 
-# Several batches share the cost of a large state: one goes without it for so many bytes of it, but never more than so
-# many in a row.
+# Several batches share the cost of a large state: for each _BYTES_PER_BATCH of it, one batch is sent without it, but at
+# most _MOST_BEHIND in a row.
 _BYTES_PER_BATCH = 4096
 _MOST_BEHIND = 32
 
@@ -59,7 +59,7 @@ class StreamTask:
 class StreamReader:
     """Reads the samples of any batch of a stream; cheap as long as batches are requested in order.
 
-    For an earlier batch it iterates anew; batches in between are read and dropped. So a worker can take over from one
+    For an earlier batch it iterates again; batches in between are read and dropped. So a worker can take over from one
     that died, and several workers can share a stream of which each makes some batches.
 
     Not thread-safe: one per worker.
@@ -100,10 +100,12 @@ class StreamReader:
         self._said_at_end = b""
 
     def seek(self, epoch: int, batch: int) -> None:
-        """Goes to where a batch begins, or to the end of the stream. Raises what the dataset raises when it begins."""
+        """Goes to the beginning of a batch, or to the end of the stream. Raises the exceptions of the dataset's
+        ``__iter__``.
+        """
         restart = self._interrupted or self._outdated or epoch != self._epoch or batch < self._batch
         # A worker may have read ahead of the consumer, to the end even, and of those that share a stream not all come
-        # to its end: where the stream goes on once all of it was consumed, ``places`` says.
+        # to its end: ``places`` says where the stream continues once all of it was consumed.
         given_up = self._epoch >= 0 and (self._interrupted or not self._ended or not self._interruptible)
         with self._uninterrupted():
             if restart:
@@ -112,7 +114,7 @@ class StreamReader:
                 self._skip()
 
     def begin_anew(self, places: Mapping[int, StreamPlace]) -> None:
-        """Has the next ``seek`` iterate anew: the dataset has changed.
+        """Makes the next ``seek`` iterate again: the dataset has changed.
 
         Args:
             places: where streams begin, as in :class:`StreamTask`.
@@ -121,7 +123,7 @@ class StreamReader:
         self._place = place = places.get(self._stream)
         if place is not None and place.batches == 0 and place.state is not None:
             self._begin, self._begin_is_end = place.state, True
-        elif place is not None:  # with what that epoch began, nobody knows: as in a worker that starts there
+        elif place is not None:  # the state at the start of that epoch is unknown: as in a worker that starts there
             self._begin, self._begin_is_end = self._initial, False
 
     def forget_place(self) -> None:
@@ -129,7 +131,9 @@ class StreamReader:
         self._place = None
 
     def read(self) -> tuple[list[Any], bool]:
-        """The rows of the next batch, and whether the stream has ended with them. Raises what the dataset raises."""
+        """The rows of the next batch, and whether the stream has ended with them. Raises the exceptions of the
+        dataset.
+        """
         if self._ended:
             return [], True
         with self._uninterrupted():
@@ -141,7 +145,7 @@ class StreamReader:
         return rows, self._ended
 
     def place(self) -> bytes:
-        """What is worth knowing of the place that has been reached, for :func:`decode_place`; may be empty: then the
+        """A report of the position that has been reached, for :func:`decode_place`; may be empty: then the
         place is that many batches after the one before that is known.
         """
         if self._ended:
@@ -207,19 +211,20 @@ class StreamReader:
         """Whether that is the state of the dataset when this reader came to its end. It then need not be loaded, which
         not every dataset can do in a worker.
         """
-        # What has been unpickled is pickled alike each time.
+        # An unpickled object is pickled to the same bytes each time.
         return bool(self._said_at_end) and dumps(pickle.loads(self._said_at_end)) == dumps((state, True))
 
     def _state_now(self) -> Any:
         """The dataset's state; None if it has none."""
         if has_state(self._dataset):
-            with contextlib.suppress(Exception):  # it may have none before it has begun
+            with contextlib.suppress(Exception):  # it may have none before it has started
                 return self._dataset.state_dict()
         return None
 
     def _pass_end(self) -> None:
-        """Begins anew if what was resumed is at its end: a state taken between two epochs may be that of the first. So
-        it does, as PyTorch's loader would, if the dataset proves unable to load it: nothing has been read of the epoch.
+        """Starts again if the resumed iteration is at its end: a state taken between two epochs may be that of the
+        first. So it does, as PyTorch's loader would, if the dataset proves unable to load it: nothing has been read of
+        the epoch.
         """
         anew: list[Callable[[], Iterator[Any]]] = [lambda: iter(self._dataset)]
         if self._initial is not None:
@@ -235,20 +240,20 @@ class StreamReader:
                     raise
                 warnings.warn(
                     f"{type(self._dataset).__name__} cannot load the state in which its last epoch ended "
-                    f"({type(error).__name__}: {error}), so it begins anew",
+                    f"({type(error).__name__}: {error}), so it starts from the beginning",
                     RuntimeWarning,
                     stacklevel=2,
                 )
             self._elements = begin()
 
     def _resumed(self, state: Any) -> Iterator[Any]:
-        """An iterator that goes on where :meth:`place` took ``state``."""
+        """An iterator that continues where :meth:`place` took ``state``."""
         dataset = self._dataset
         of_dataset, of_elements = state, state
         both = isinstance(state, dict) and tuple(state) == _BOTH
         if both:
             of_dataset, of_elements = state.values()
-        # What is its own iterator has its state from then on: __iter__ sets it up.
+        # A dataset that is its own iterator has its state from then on: __iter__ sets it up.
         before = hasattr(dataset, "load_state_dict") and not hasattr(dataset, "__next__")
         if before:
             dataset.load_state_dict(of_dataset)

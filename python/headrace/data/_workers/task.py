@@ -1,4 +1,4 @@
-"""What a worker gets to do: its task, and what its process needs besides."""
+"""The task of a worker, and the settings of its process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _receive_descriptor(duplicate: Any) -> SharedDescriptor:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerTask:
-    """What all workers of a loader do.
+    """The task of all workers of a loader.
 
     Attributes:
         collate: makes a batch from the list of its samples; None: the default, which writes each sample to its row.
@@ -59,7 +59,7 @@ class WorkerSetup:
 
     Attributes:
         arena, completion: of the scheduler.
-        life: of the program with which it ends; see :class:`LifeLine`.
+        life: of the program with which it exits; see :class:`LifeLine`.
         stacks: where it writes its Python stacks on request.
         updates: of the task, which it reads with :class:`UpdateReader`.
         revision, updates_size: of the updates that ``task`` contains.

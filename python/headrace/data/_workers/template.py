@@ -7,8 +7,8 @@ It is a child of the main process all the same, which alone learns how its child
 that forks the worker and ends, and meanwhile the main process is the one that adopts orphans among its descendants
 (``PR_SET_CHILD_SUBREAPER``).
 
-Memory: what the template shares with the workers that were forked when it was. What the main process changes later,
-it keeps as it was, as these workers do.
+Memory: the template shares it with the workers that were forked together with it. Pages that the main process changes
+later, it keeps as it was, as these workers do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PR_SET_NAME = 15
 _PR_GET_NAME = 16
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
-# Length of a request; a pid, or what errno says.
+# Length of a request; a pid, or errno.
 _LENGTH = struct.Struct("<Q")
 _PID = struct.Struct("<q")
 # What ps calls it.
@@ -57,8 +57,9 @@ class Template:
 
     Args:
         context: of the start method "fork".
-        run: what a worker runs, with the arguments of a request. The template keeps it, this object does not.
-        life: of the program with which the template ends; see :class:`LifeLine`.
+        run: the function of a worker, called with the arguments of a request. The template keeps it, this object does
+            not.
+        life: of the program with which the template exits; see :class:`LifeLine`.
     """
 
     def __init__(self, context: Any, run: Callable[..., None], life: int) -> None:
@@ -78,8 +79,8 @@ class Template:
                 raise
             finally:
                 theirs.close()
-            self.close()  # it was killed before it was there; the dataset is still what it was
-        # It is nobody's worker: not what multiprocessing.active_children() is to count.
+            self.close()  # it was killed before it was ready; the dataset has not changed yet
+        # It is not a worker: multiprocessing.active_children() must not count it.
         children: set[multiprocessing.process.BaseProcess] = getattr(multiprocessing.process, "_children", set())
         children.discard(self._process)
 
@@ -106,7 +107,7 @@ class Template:
         return int(pid)
 
     def _take_back(self) -> None:
-        """Ends the process that a request may have started of which nobody will know."""
+        """Kills the process that a request may have started, of which the pool will not know."""
         self._socket.settimeout(1.0)
         with contextlib.suppress(OSError, EOFError):
             (pid,) = _PID.unpack(_receive(self._socket, _PID.size))

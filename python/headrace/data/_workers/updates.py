@@ -1,11 +1,11 @@
-"""What the workers of a pool are told from one epoch to the next: a dataset that has changed, and where streams begin.
+"""Updates for the workers of a pool between epochs: a changed dataset, and the positions where streams begin.
 
 The main process appends it to a memory file that all of them have open. The scheduler puts the revision into each
 claim; a worker that gets a claim of a later revision reads the file up to there first.
 
 Workers of the start methods "spawn" and "forkserver" get their task from that file as they start, too: a pickle, made
-once. So whenever a worker starts, it begins with what the others have, and a new dataset always comes as a whole, as
-to a worker that starts with it. Forked workers never get a dataset in this way: it would be another thing than what a
+once. So whenever a worker starts, it begins with the data of the others, and a new dataset always comes as a whole, as
+to a worker that starts with it. Forked workers never get a dataset in this way: it would differ from what a
 fork gives them, where objects have their identity and arrays share memory. For a changed dataset, new ones are forked.
 """
 
@@ -39,7 +39,7 @@ class UpdateLog:
 
     Attributes:
         fd: of the memory file, for :class:`UpdateReader`.
-        revision: of what the workers have, or have been sent.
+        revision: of the dataset that the workers have, or have been sent.
         size: of the file.
         task: where the newest task is, and how long; None: none was sent.
     """
@@ -90,7 +90,7 @@ class UpdateLog:
 
 
 class _File:
-    """Takes what a pickler writes, from a position on."""
+    """A sink for a pickler, from a position on."""
 
     def __init__(self, fd: int, at: int, limit: int | None) -> None:
         self._fd, self.at, self._limit = fd, at, limit
@@ -107,7 +107,7 @@ class _File:
         return length
 
 
-# Of what multiprocessing pickles in its own way, what any pickler does.
+# Types that multiprocessing registers, but any pickler can handle.
 _PLAIN = (partial, types.MethodType, type(list.append), type(int.__add__))
 
 
@@ -162,7 +162,7 @@ def begun_at(task: WorkerTask, places: Mapping[int, Any]) -> WorkerTask:
 
 
 class UpdateError(Exception):
-    """An update does not fit what this worker has; a new worker would have all of it from the start."""
+    """An update does not fit the state of this worker; a new worker would have all of it from the start."""
 
 
 class UpdateReader:

@@ -1,4 +1,4 @@
-"""What Fluid has beside its API: decoders, recurrent networks over padded sequences, an estimate of memory."""
+"""Fluid's contrib package: decoders, recurrent networks over padded sequences, an estimate of memory."""
 
 from typing import Any
 

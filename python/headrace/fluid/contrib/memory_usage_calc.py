@@ -1,4 +1,4 @@
-"""How much memory a program needs, from what it declares."""
+"""An estimate of a program's memory from its declarations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _UNITS = ("B", "KB", "MB", "GB", "TB")
 
 
 def memory_usage(program: Program, batch_size: int) -> tuple[float, float, str]:
-    """The least and the most memory that the variables of a program take: what persists, and all of them at once. What
-    is needed lies between: temporaries that are not needed at the same time share memory.
+    """The least and the most memory that the variables of a program take: the persistable ones, and all of them
+    together. What is needed lies between: temporaries that are not needed at the same time share memory.
 
     Args:
-        batch_size: what stands for dimensions that the program does not know.
+        batch_size: the value for dimensions that the program does not know.
 
     Returns:
         Both numbers, and their unit: "B", "KB" (1024 B), "MB", "GB" or "TB".

@@ -64,7 +64,8 @@ def nce(
         sample_weight: [N, 1], a factor on each loss.
         bias_attr: False: no bias.
         num_neg_samples: how many classes of noise are drawn for a row; None: 10.
-        sampler: what noise is drawn from: "uniform", "log_uniform" (lower classes are more frequent) or "custom_dist".
+        sampler: the distribution of the noise: "uniform", "log_uniform" (lower classes are more frequent) or
+            "custom_dist".
         custom_dist: the probability of each class, for "custom_dist".
         seed: if given, the same noise in each run.
         is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its classes.
@@ -203,7 +204,7 @@ def hsigmoid(
         num_classes: number of classes, or with ``is_custom`` of inner nodes.
         bias_attr: False: no bias.
         path_table: with ``is_custom`` the nodes on the way of each row, int64 [N, longest]; negative behind its end.
-        path_code: for each node whether the way goes on to the right (1) or to the left (0).
+        path_code: for each node whether the path continues to the right (1) or to the left (0).
         is_sparse: the gradients of weight and bias are SelectedRows: a step costs as much as its nodes.
 
     Returns:

@@ -52,7 +52,7 @@ def expand_as(x: Variable, target_tensor: Variable, name: str | None = None) -> 
     for d, (extent, goal) in enumerate(zip(own, wanted)):
         if extent > 0 and goal > 0 and goal % extent != 0:
             raise errors.InvalidArgument(
-                f"layers.expand_as: dimension {d} of {list(wanted)} is no multiple of that of {list(own)}"
+                f"layers.expand_as: dimension {d} of {list(wanted)} is not a multiple of that of {list(own)}"
             )
     if all(extent > 0 for extent in (*own, *wanted)):
         return expand(x, [goal // extent for extent, goal in zip(own, wanted)], name)
@@ -162,11 +162,11 @@ def affine_grid(theta: Variable, out_shape: Sequence[int] | Variable, name: str 
 def teacher_student_sigmoid_loss(
     input: Variable, label: Variable, soft_max_up_bound: float = 15.0, soft_max_lower_bound: float = -15.0
 ) -> Variable:
-    """The logistic loss of clicks, and that of what a teacher has predicted where it is known; [N, 1].
+    """The logistic loss of clicks, plus that of a teacher's prediction where it is known; [N, 1].
 
     Args:
         input: [N, 1], a score.
-        label: [N, 1]: -2: no click; -1: a click; from 0 to below 1: what the teacher predicts, without a click; from 1
+        label: [N, 1]: -2: no click; -1: a click; from 0 to below 1: the teacher's prediction, without a click; from 1
             to 2: that plus 1, with a click.
         soft_max_up_bound, soft_max_lower_bound: there is no gradient for scores beyond them.
     """
@@ -209,7 +209,7 @@ def center_loss(
     helper = LayerHelper("center_loss")
     attr = copy.copy(ParamAttr._to_attr(param_attr))
     if attr is None:
-        raise errors.InvalidArgument("layers.center_loss: there is no loss without centres (param_attr=False)")
+        raise errors.InvalidArgument("layers.center_loss: param_attr=False is not supported; the loss needs centres")
     attr.trainable = False
     centers = helper.create_parameter(attr, [num_classes, width], input.dtype, stop_gradient=True)
     assert centers is not None  # the attribute is not False

@@ -28,7 +28,7 @@ class _Result:
         self._outer: list[Variable] = []
 
     def take(self, given: Any, is_first: bool) -> None:
-        """Copies what the branch whose block is being described gives."""
+        """Copies the results of the branch whose block is being defined."""
         items = [] if given is None else [self._checked(item) for item in flatten(given)]
         if is_first:
             self._structure = given
@@ -54,8 +54,8 @@ class _Result:
     def _checked(self, item: Any) -> Variable:
         if not isinstance(item, Variable):
             raise errors.TypeMismatch(
-                f"layers.{self._layer}: a branch has to return variables, got {type(item).__name__}; make one of "
-                "it by layers.fill_constant or layers.assign"
+                f"layers.{self._layer}: a branch has to return variables, got {type(item).__name__}; create one with "
+                "layers.fill_constant or layers.assign"
             )
         return item
 
@@ -75,14 +75,14 @@ class _Result:
 
 
 def _either(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """The shape of what has one or the other."""
+    """The shape of a variable that may have either shape."""
     if len(a) != len(b):
         return list(b)
     return [x if x == y else -1 for x, y in zip(a, b)]
 
 
 def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None = None, name: str | None = None) -> Any:
-    """What ``true_fn`` returns if ``pred`` holds, else what ``false_fn`` does; only that one is computed.
+    """The result of ``true_fn`` if ``pred`` holds, else of ``false_fn``; only that one is computed.
 
     ::
 
@@ -118,7 +118,7 @@ def cond(pred: Variable, true_fn: Branch | None = None, false_fn: Branch | None 
 def case(
     pred_fn_pairs: Sequence[tuple[Variable, Branch]], default: Branch | None = None, name: str | None = None
 ) -> Any:
-    """What the function of the first condition that holds returns; else what ``default`` does.
+    """The result of the function of the first condition that holds, else of ``default``.
 
     Args:
         pred_fn_pairs: conditions, bool [1], and functions as of cond.
@@ -153,7 +153,7 @@ Branches = Union[Mapping[int, Branch], Sequence[Union[Branch, tuple[int, Branch]
 def switch_case(
     branch_index: Variable, branch_fns: Branches, default: Branch | None = None, name: str | None = None
 ) -> Any:
-    """What the function of the number that ``branch_index`` has returns; else what ``default`` does.
+    """The result of the function for the number ``branch_index``, else of ``default``.
 
     Args:
         branch_index: int32 or int64 [1].
@@ -195,7 +195,7 @@ def while_loop(
     is_test: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """Calls ``body`` with what it has returned before, first with ``loop_vars``, as long as ``cond`` of it holds.
+    """Calls ``body`` with its previous results, first with ``loop_vars``, while ``cond`` of these holds.
 
     ::
 
@@ -215,7 +215,7 @@ def while_loop(
         The loop's variables in the end, as many as ``loop_vars``.
 
     Raises:
-        InvalidArgument, TypeMismatch: what is given or returned does not fit.
+        InvalidArgument, TypeMismatch: an argument or a result does not fit.
     """
     if not callable(cond) or not callable(body):
         raise errors.TypeMismatch("layers.while_loop: cond and body are functions")

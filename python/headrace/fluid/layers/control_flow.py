@@ -143,7 +143,7 @@ def Print(
 
     Args:
         first_n: how often; 0 or less: always.
-        message: what comes before.
+        message: text to print before it.
         summarize: how many elements are shown; -1: all.
         print_phase: "forward": the variable; "backward": its gradient; "both".
     """
@@ -254,7 +254,7 @@ def split_lod_tensor(input: Variable, mask: Variable, level: int = 0) -> tuple[V
 
 
 def merge_lod_tensor(in_true: Variable, in_false: Variable, x: Variable, mask: Variable, level: int = 0) -> Variable:
-    """Puts together what ``split_lod_tensor`` parted; ``x`` is what that was given."""
+    """Merges the parts of ``split_lod_tensor``; ``x`` is the input of that layer."""
     helper = LayerHelper("merge_lod_tensor")
     out = helper.create_variable(check_variable(in_true, "in_true", "merge_lod_tensor").dtype)
     helper.append_op({"X": x, "Mask": mask, "InTrue": in_true, "InFalse": in_false}, {"Out": out}, {"level": level})
@@ -305,8 +305,9 @@ class While:
             layers.increment(i)
             layers.less_than(i, n, cond=cond)
 
-    Variables that the block creates start anew at each step; what should last belongs in a variable of the block around
-    it. Ctrl-C ends an endless loop. Losses are differentiated through loops: for that, each step's variables are kept.
+    Variables that the block creates are new in each step; values that should last belong in a variable of the block
+    around it. Ctrl-C ends an endless loop. Losses are differentiated through loops: for that, each step's variables are
+    kept.
 
     Args:
         cond: bool [1]; the block has to change it.
@@ -335,7 +336,7 @@ class While:
 
 
 class ConditionalBlock:
-    """Runs a block if its conditions hold. Otherwise what it writes stays as it is.
+    """Runs a block if its conditions hold. Otherwise the variables that it writes keep their values.
 
     Args:
         inputs: the conditions: bools [1] with ``is_scalar_condition``; otherwise, a tensor holds if it is not empty.
@@ -404,7 +405,7 @@ class Switch:
     def default(self) -> Iterator[None]:
         """Within it, layers are added to the block that runs if no case holds."""
         if self._none_before is None or self._has_default:
-            raise errors.FailedPrecondition("layers.Switch: there is one default, after at least one case")
+            raise errors.FailedPrecondition("layers.Switch: only one default is allowed, after at least one case")
         self._has_default = True
         with ConditionalBlock([self._none_before], is_scalar_condition=True).block():
             yield
@@ -437,7 +438,9 @@ class IfElse:
     @contextlib.contextmanager
     def _block(self, side: bool) -> Iterator[None]:
         if self._side is not None or side in self._outputs:
-            raise errors.FailedPrecondition("layers.IfElse: there is one block for each case, none within the other")
+            raise errors.FailedPrecondition(
+                "layers.IfElse: only one block is allowed for each case, and none within the other"
+            )
         self._side, self._outputs[side] = side, []
         try:
             with ConditionalBlock([self._cond]).block():
@@ -456,7 +459,7 @@ class IfElse:
     def input(self, x: Variable) -> Variable:
         """The rows of ``x`` that the block is for."""
         if self._side is None:
-            raise errors.FailedPrecondition("layers.IfElse: input belongs into a block")
+            raise errors.FailedPrecondition("layers.IfElse: input must be called in a block")
         x = check_variable(x, "x", "IfElse.input")
         if x.name not in self._parted:
             with self._outside():
@@ -466,7 +469,7 @@ class IfElse:
     def output(self, *outs: Variable) -> None:
         """The results of the block, as many as those of the other."""
         if self._side is None:
-            raise errors.FailedPrecondition("layers.IfElse: output belongs into a block")
+            raise errors.FailedPrecondition("layers.IfElse: output must be called in a block")
         for item in outs:
             item = check_variable(item, "output", "IfElse.output")
             with self._outside():
@@ -477,7 +480,7 @@ class IfElse:
     def __call__(self) -> list[Variable]:
         """The results. If only one block was described, its rows alone."""
         if self._side is not None or not self._outputs:
-            raise errors.FailedPrecondition("layers.IfElse: the results are there after its blocks")
+            raise errors.FailedPrecondition("layers.IfElse: the results are available after its blocks")
         true, false = self._outputs.get(True, []), self._outputs.get(False, [])
         if not true or not false:
             return list(true or false)

@@ -44,8 +44,8 @@ def gather_tree(ids: Variable, parents: Variable) -> Variable:
     """The sequences that end in the beams of the last step of a beam search.
 
     Args:
-        ids: int32 or int64 [steps, N, beams]: what each step has chosen for each beam.
-        parents: the same: the beam of the step before that each goes on from.
+        ids: int32 or int64 [steps, N, beams]: the choice of each step for each beam.
+        parents: the same: the beam of the previous step that each continues.
 
     Returns:
         [steps, N, beams].
@@ -72,13 +72,15 @@ def tensor_array_to_tensor(
 
 
 class Decoder:
-    """What ``dynamic_decode`` runs: a subclass defines ``initialize`` and ``step``, and perhaps ``finalize``."""
+    """A decoder, which ``dynamic_decode`` runs: a subclass defines ``initialize`` and ``step``, and perhaps
+    ``finalize``.
+    """
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Variable]:
-        """What the first step finds: (inputs, states, finished); finished is a bool for each sequence.
+        """The values for the first step: (inputs, states, finished); finished is a bool for each sequence.
 
         Args:
-            inits: what the caller of ``dynamic_decode`` has given.
+            inits: the argument of ``dynamic_decode``.
         """
         raise NotImplementedError(f"{type(self).__name__} has no initialize: a subclass of Decoder defines it")
 
@@ -100,7 +102,7 @@ class Decoder:
     @property
     def tracks_own_finished(self) -> bool:
         """Whether ``step`` says of each sequence that has been finished that it is: as it must if sequences change
-        places. Otherwise what is finished once stays so.
+        places. Otherwise a finished sequence stays finished.
         """
         return False
 
@@ -119,16 +121,16 @@ class BeamSearchDecoder(Decoder):
     ``dynamic_decode`` gives the tokens of the beams, best first, int64 [N, steps, beam_size].
 
     Args:
-        cell: an RNNCell, called for [N · beam_size, ...]; what it uses besides must be so as well:
+        cell: an RNNCell, called for [N · beam_size, ...]; other values that it uses must have this form as well:
             ``tile_beam_merge_with_batch``.
-        start_token, end_token: the first input; what ends a sequence.
+        start_token, end_token: the first input; the token that ends a sequence.
         embedding_fn: int64 [N, beam_size] → the cell's inputs, [N, beam_size, ...]; None: the tokens are the inputs.
         output_fn: the cell's outputs → logits of all tokens, [N · beam_size, tokens]; None: they are the logits.
     """
 
     class OutputWrapper(NamedTuple):
-        """What a step gives, [N, beam_size] each: the logarithms of the beams' probabilities, tokens, and the beams of
-        the step before that they go on from.
+        """The output of a step, [N, beam_size] each: the logarithms of the beams' probabilities, tokens, and the beams
+        of the previous step that they continue.
         """
 
         scores: Any
@@ -136,7 +138,7 @@ class BeamSearchDecoder(Decoder):
         parent_ids: Any
 
     class StateWrapper(NamedTuple):
-        """What a step hands on: the cell's states, and for each beam, [N, beam_size], the logarithm of its
+        """The state passed to the next step: the cell's states, and for each beam, [N, beam_size], the logarithm of its
         probability, whether it has ended, and how many tokens it has.
         """
 
@@ -201,7 +203,7 @@ class BeamSearchDecoder(Decoder):
             raise errors.InvalidArgument(
                 f"BeamSearchDecoder: the number of tokens has to be known, the logits have shape {list(logits.shape)}"
             )
-        # An ended beam goes on with the end, which costs nothing.
+        # A finished beam continues with the end token, which costs nothing.
         ended = cast(states.finished, "float32")
         end_only = np.full(tokens, _NEVER, np.float32)
         end_only[self.end_token] = 0.0

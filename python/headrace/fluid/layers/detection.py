@@ -145,7 +145,7 @@ def prior_box(
 
     Args:
         input: the map, [N, C, H, W].
-        image: what it was made of, [N, C, height, width].
+        image: the image that it was computed from, [N, C, height, width].
         min_sizes: in pixels of the image. Each makes a box of each aspect ratio.
         max_sizes: one for each of ``min_sizes``: each makes a square, between it and its ``min_size``.
         aspect_ratios: width over height; 1 is always among them.
@@ -259,13 +259,13 @@ def target_assign(
     mismatch_value: float | None = None,
     name: str | None = None,
 ) -> tuple[Variable, Variable]:
-    """What each prior box is to predict: the row of ``input`` that it matches.
+    """The target of each prior box: the row of ``input`` that it matches.
 
     Args:
         input: [rows, P, K] with LoD, a sequence for each image; box j gets part j % P of a row.
         matched_indices: int32 [N, M]: which row of its sequence each box matches; -1: none.
         negative_indices: int32 [negatives, 1] with LoD: boxes that are to predict that there is nothing.
-        mismatch_value: a whole number, which stands where nothing matches; None: 0.
+        mismatch_value: a whole number for boxes without a match; None: 0.
 
     Returns:
         (targets [N, M, K]; their weights, float32 [N, M, 1]: 1 for matches and ``negative_indices``, else 0).
@@ -330,7 +330,7 @@ def locality_aware_nms(
     ``nms_threshold``: their mean, weighted by the scores, with the sum of the scores (EAST: Zhou et al., 2017).
 
     Args:
-        bboxes: [N, M, 4], or [N, M, 8, 16, 24 or 32] for polygons; those of neighbouring places beside each other.
+        bboxes: [N, M, 4], or [N, M, 8, 16, 24 or 32] for polygons; those of neighbouring cells next to each other.
         scores: [N, C, M].
     """
     names = ("score_threshold", "nms_top_k", "keep_top_k", "nms_threshold", "normalized", "nms_eta", "background_label")
@@ -341,7 +341,7 @@ def locality_aware_nms(
 def nms(
     op_type: str, bboxes: Variable, scores: Variable, attrs: Mapping[str, Any], name: str | None = None
 ) -> tuple[Variable, ...]:
-    """See :func:`multiclass_nms`; ``multiclass_nms2`` also gives the places of what is found among all boxes."""
+    """See :func:`multiclass_nms`; ``multiclass_nms2`` also gives the positions of the results among all boxes."""
     dtypes = {"Out": check_variable(bboxes, "bboxes", op_type).dtype}
     if op_type == "multiclass_nms2":
         dtypes["Index"] = core.VarType.INT32

@@ -16,7 +16,7 @@ __all__ = ["ParallelDo"]
 
 class ParallelDo:
     """Layers that several devices apply to a part of the batch each, in Fluid before 1.3. The devices asked for are one
-    CPU, which computes the whole batch: what a block puts out is what it computes.
+    CPU, which computes the whole batch: the outputs of a block are its results.
 
     ::
 
@@ -36,9 +36,9 @@ class ParallelDo:
 
     @contextlib.contextmanager
     def do(self) -> Iterator[None]:
-        """Within it, layers describe what the devices do."""
+        """Within it, layers define the work of the devices."""
         if self._outputs is not None:
-            raise errors.FailedPrecondition("layers.ParallelDo: there is one block, which has been described already")
+            raise errors.FailedPrecondition("layers.ParallelDo: the block has already been defined")
         self._inside, self._outputs = True, []
         try:
             yield
@@ -46,7 +46,7 @@ class ParallelDo:
             self._inside = False
 
     def read_input(self, var: Variable) -> Variable:
-        """What the block sees of ``var``: all of it."""
+        """The part of ``var`` for a device: all of it."""
         self._check_inside("read_input")
         return check_variable(var, "var", "ParallelDo.read_input")
 
@@ -57,12 +57,12 @@ class ParallelDo:
     def __call__(self) -> Variable | list[Variable]:
         """The outputs: a variable, or a list if there are several."""
         if self._inside or not self._outputs:
-            raise errors.FailedPrecondition("layers.ParallelDo: no block with an output has been described")
+            raise errors.FailedPrecondition("layers.ParallelDo: no block with an output has been defined")
         return self._outputs[0] if len(self._outputs) == 1 else list(self._outputs)
 
     def _check_inside(self, method: str) -> list[Variable]:
         if not self._inside or self._outputs is None:
-            raise errors.FailedPrecondition(f"layers.ParallelDo.{method} belongs into the block")
+            raise errors.FailedPrecondition(f"layers.ParallelDo.{method} must be called in the block")
         return self._outputs
 
 

@@ -46,9 +46,9 @@ def _batch(*values: Variable) -> list[int]:
     try:
         shape = list(np.broadcast_shapes(*(value.shape for value in values)))
     except ValueError as error:
-        raise errors.InvalidArgument(f"the parameters of a distribution do not go together: {error}") from error
+        raise errors.InvalidArgument(f"the parameters of a distribution are not compatible: {error}") from error
     if any(extent < 0 for extent in shape):
-        raise errors.InvalidArgument(f"samples need parameters of a known shape, these have {shape}")
+        raise errors.InvalidArgument(f"samples need parameters of a known shape, but these have {shape}")
     return shape
 
 

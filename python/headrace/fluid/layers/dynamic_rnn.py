@@ -68,7 +68,7 @@ class DynamicRNN:
                 never updated.
         """
         if self._inner is not None or self._outputs is not None:
-            raise errors.FailedPrecondition("DynamicRNN: there is one block, which has been described already")
+            raise errors.FailedPrecondition("DynamicRNN: the block has already been defined")
         self._outputs = []
         program = self._helper.main_program
         self._zero = fill_constant([1], "int64", 0)
@@ -89,7 +89,7 @@ class DynamicRNN:
         self._outputs = [array_to_lod_tensor(array, self._table) for array in self._output_arrays]
 
     def step_input(self, x: Variable, level: int = 0) -> Variable:
-        """What a step sees of the sequences ``x``: a part of each. All inputs have sequences of the same lengths.
+        """The part of the sequences ``x`` for a step. All inputs have sequences of the same lengths.
 
         Args:
             level: the level of the LoD whose parts are the steps; the first input decides.
@@ -111,7 +111,7 @@ class DynamicRNN:
         return array_read(steps, self.step_idx)
 
     def static_input(self, x: Variable) -> Variable:
-        """What a step sees of ``x``, which has a row or, with a LoD, a sequence for each sequence of the inputs: the
+        """The part of ``x`` for a step; ``x`` has a row or, with a LoD, a sequence for each sequence of the inputs: the
         same at each step, but for those that have ended.
         """
         self._current("static_input")
@@ -128,10 +128,10 @@ class DynamicRNN:
         need_reorder: bool = False,
         dtype: Any = "float32",
     ) -> Variable:
-        """What the step before has left, see ``update_memory``.
+        """The value from the previous step, see ``update_memory``.
 
         Args:
-            init: what the first step finds, a row for each sequence. Otherwise it finds a tensor of ``value``:
+            init: the value for the first step, a row for each sequence. Default: a tensor of ``value``:
             shape: its shape, without that of the batch.
             need_reorder: the rows of ``init`` are in the order of the input, and have to be brought into that of the
                 lengths.
@@ -154,7 +154,7 @@ class DynamicRNN:
         return before
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """``new_mem`` of this step is what the next one finds in ``ex_mem``."""
+        """Passes ``new_mem`` of this step to the next one, as ``ex_mem``."""
         self._current("update_memory")
         if check_variable(ex_mem, "ex_mem", "DynamicRNN.update_memory").name not in self._memories:
             raise errors.InvalidArgument(f"DynamicRNN.update_memory: '{ex_mem.name}' is not a memory of this network")
@@ -163,7 +163,7 @@ class DynamicRNN:
         self._updates[ex_mem.name] = check_variable(new_mem, "new_mem", "DynamicRNN.update_memory")
 
     def output(self, *outputs: Variable) -> None:
-        """What these are at all steps are outputs of the network."""
+        """Makes the values of these variables at all steps outputs of the network."""
         self._current("output")
         for item in outputs:
             item = check_variable(item, "output", "DynamicRNN.output")
@@ -175,17 +175,17 @@ class DynamicRNN:
     def __call__(self) -> Variable | list[Variable]:
         """The outputs, with the LoD of the input: a variable, or a list if there are several."""
         if not self._outputs:
-            raise errors.FailedPrecondition("DynamicRNN: no block has been described")
+            raise errors.FailedPrecondition("DynamicRNN: no block has been defined")
         return self._outputs[0] if len(self._outputs) == 1 else list(self._outputs)
 
     def _current(self, method: str) -> Block:
         if self._inner is None:
-            raise errors.FailedPrecondition(f"DynamicRNN.{method} belongs into the block")
+            raise errors.FailedPrecondition(f"DynamicRNN.{method} must be called in the block")
         return self._inner
 
     def _known_table(self, method: str) -> Variable:
         if self._table is None:
-            raise errors.FailedPrecondition(f"DynamicRNN.{method} comes after the first step_input")
+            raise errors.FailedPrecondition(f"DynamicRNN.{method} must be called after the first step_input")
         return self._table
 
     @contextlib.contextmanager

@@ -25,7 +25,7 @@ def continuous_value_model(input: Variable, cvm: Variable, use_cvm: bool = True)
 
 
 def similarity_focus(input: Variable, axis: int, indexes: Sequence[int], name: str | None = None) -> Variable:
-    """A mask of 1 and 0 for ``input``, where pairs are most alike (He and Lin, 2016).
+    """A mask of 1 and 0 for ``input``, where pairs are most similar (He and Lin, 2016).
 
     In each map that ``indexes`` names along ``axis``, the greatest element is chosen, then the greatest one in another
     row and another column, until rows or columns are used up. All maps of a sample have 1 at the places that are chosen

@@ -460,8 +460,8 @@ def unpool(
     pool_padding: Size = 0,
     name: str | None = None,
 ) -> Variable:
-    """Puts what ``max_pool2d_with_index`` gave back where it was, among zeros. The images are the smallest that the
-    pooling can have been given.
+    """Puts the results of ``max_pool2d_with_index`` back to their original positions, among zeros. The images are the
+    smallest that the pooling can have been given.
     """
     attrs = {
         "ksize": _extents(pool_size, "pool_size"),

@@ -1,4 +1,4 @@
-"""What brings data into a program."""
+"""Layers that bring data into a program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def data(
 
     Args:
         shape: with ``append_batch_size`` that of a sample: the batch's dimension, -1, is put before it unless it has a
-            -1 itself. None and what is below 0 are taken for -1.
+            -1 itself. None and negative values count as -1.
     """
     if not isinstance(shape, (list, tuple)):
         raise errors.TypeMismatch(f"layers.data: the shape of '{name}' has to be a list or tuple, got {shape!r}")
@@ -93,7 +93,7 @@ def py_reader(
     Args:
         capacity: how many batches the queue holds at most.
         shapes: of the tensors of a batch; -1, or anything below 0, fits anything. As with ``layers.data``, batches may
-            differ from what is declared as far as the operators can work with them.
+            differ from the declaration as far as the operators can work with them.
         dtypes: one for each shape.
         lod_levels: one for each shape; None: 0 for all.
         name: of the reader; None: numbered.
@@ -170,8 +170,8 @@ def _py_reader(
             if program.global_block().has_var(taken):
                 raise errors.AlreadyExists(f"py_reader '{base}': the name is taken by another variable of the program")
     if _has_queue(scope, base):
-        raise errors.AlreadyExists(f"py_reader '{base}': there is one of this name in the scope already")
-    if not tensor_names:  # errors about what is fed name the variables that read_file will return
+        raise errors.AlreadyExists(f"py_reader '{base}': the scope already has one of this name")
+    if not tensor_names:  # errors about feeds name the variables that read_file will return
         tensor_names = _read_names(len(specs))
 
     queue = init_queue(scope, queue_name, capacity, specs, tensor_names)
@@ -266,10 +266,11 @@ def open_recordio_file(
 ) -> ReaderVariable:
     """A reader of the batches in a RecordIO file; see ``recordio_writer``. One chunk of it is in memory at a time.
 
-    A damaged chunk is a DataLoss, when it is read, that names the file and the record; the next run goes on behind it.
+    A damaged chunk raises a DataLoss, when it is read, that names the file and the record; the next run continues after
+    it.
 
     Args:
-        shapes: of the tensors of a record; -1 fits anything. Records may differ from what is declared, in dtypes and
+        shapes: of the tensors of a record; -1 fits anything. Records may differ from the declaration, in dtypes and
             LoD levels, as far as the operators can work with them.
         lod_levels, dtypes: one for each shape.
         pass_num: how often the file is read in a pass.
@@ -395,7 +396,7 @@ class Preprocessor:
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """Within it, layers describe what becomes of a batch.
+        """Within it, layers define how a batch is processed.
 
         Raises:
             FailedPrecondition: there has been a block already, it is not in the main block of the program, or
@@ -403,7 +404,9 @@ class Preprocessor:
         """
         program = default_main_program()
         if self._block is not None or program.current_block_idx != 0:
-            raise errors.FailedPrecondition("layers.Preprocessor: there is one block, in the main block of the program")
+            raise errors.FailedPrecondition(
+                "layers.Preprocessor: only one block is allowed, in the main block of the program"
+            )
         self._block = program._create_block()
         self._inside = True
         try:
@@ -429,7 +432,7 @@ class Preprocessor:
         return list(self._sources)
 
     def outputs(self, *outs: Variable) -> None:
-        """What becomes of the batch: variables of the block."""
+        """The results for the batch: variables of the block."""
         block = self._current("outputs")
         for out in outs:
             if check_variable(out, "outs", "Preprocessor.outputs").block is not block:
@@ -441,7 +444,7 @@ class Preprocessor:
     def __call__(self) -> ReaderVariable:
         """The reader."""
         if self._block is None or self._inside or not self._sinks:
-            raise errors.FailedPrecondition("layers.Preprocessor: the reader is there after the block")
+            raise errors.FailedPrecondition("layers.Preprocessor: the reader is available after the block")
         if self._reader is None:
             attrs = {
                 "sub_block": self._block,
@@ -454,7 +457,7 @@ class Preprocessor:
 
     def _current(self, what: str) -> Block:
         if self._block is None or not self._inside:
-            raise errors.FailedPrecondition(f"layers.Preprocessor: {what}() belongs into its block")
+            raise errors.FailedPrecondition(f"layers.Preprocessor: {what}() must be called in its block")
         return self._block
 
 

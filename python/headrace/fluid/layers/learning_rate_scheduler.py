@@ -1,4 +1,4 @@
-"""Learning rates that change from step to step. Give what they return to an optimizer::
+"""Learning rates that change from step to step. Pass the result to an optimizer::
 
     rate = fluid.layers.exponential_decay(0.1, decay_steps=10000, decay_rate=0.5)
     fluid.optimizer.SGD(rate).minimize(loss)

@@ -50,7 +50,7 @@ def dice_loss(input: Variable, label: Variable, epsilon: float = 1e-5, name: str
 
 
 def npair_loss(anchor: Variable, positive: Variable, labels: Variable, l2_reg: float = 0.002) -> Variable:
-    """The cross entropy of which samples are alike with how similar the embeddings are, and a penalty for their length
+    """The cross entropy of the true pairs with the similarities of the embeddings, and a penalty for their length
     (Sohn, 2016), [1].
 
     Args:
@@ -153,8 +153,8 @@ def smooth_l1(
 def sigmoid_focal_loss(
     x: Variable, label: Variable, fg_num: Variable, gamma: float = 2.0, alpha: float = 0.25
 ) -> Variable:
-    """Cross entropy in which what is easy counts little (Lin et al., 2017). With p the probability of what is true,
-    -alpha (1 - p)^gamma log(p) / fg_num, and 1 - alpha in place of alpha where a class is not there; [N, C].
+    """Cross entropy in which easy examples count little (Lin et al., 2017). With p the probability of the true label,
+    -alpha (1 - p)^gamma log(p) / fg_num, and 1 - alpha in place of alpha for absent classes; [N, C].
 
     Args:
         x: logits, [N, C].

@@ -141,16 +141,16 @@ def detection_map(
     out_states: Sequence[Variable] | None = None,
     ap_version: str = "integral",
 ) -> Variable:
-    """Mean average precision of what a detector has found, [1]: that counts as true which overlaps an object of its
+    """Mean average precision of detections, [1]: a detection counts as true if it overlaps an object of its
     class, if nothing with a greater score has found it.
 
     Args:
-        detect_res: what was found, [found, 6] with LoD, a sequence for each image: class, score, box in parts of the
+        detect_res: the detections, [found, 6] with LoD, a sequence for each image: class, score, box in parts of the
             image; as ``detection_output`` and ``multiclass_nms`` give it.
         label: the objects, [objects, 6] with LoD, a sequence for each image: class, whether it is difficult, box; or
             [objects, 5]: class, box.
         background_label: the class to leave out; -1: none.
-        overlap_threshold: how much more than that a box overlaps what it finds.
+        overlap_threshold: a detection is true only if it overlaps its object by more than this.
         evaluate_difficult: whether difficult objects count.
         has_state: int32 [1]: 0 if ``input_states`` do not count yet.
         input_states: of the batches before: how many objects each class has, int32 [class_num, 1]; scores of what was

@@ -1,7 +1,7 @@
 """The layers of neural networks.
 
 Shapes are those of a batch: N is its size, -1 in a declared shape is known only at run time. A layer that cannot take
-what it is given raises InvalidArgument or TypeMismatch, with the operator's name, when it is added to the program.
+its inputs raises InvalidArgument or TypeMismatch, with the operator's name, when it is added to the program.
 """
 
 from __future__ import annotations
@@ -369,7 +369,7 @@ def bilinear_tensor_product(
 
 
 def add_position_encoding(input: Variable, alpha: float, beta: float, name: str | None = None) -> Variable:
-    """alpha · input + beta · encoding, which says by sines and cosines where in its sequence each row stands
+    """alpha · input + beta · encoding, which encodes by sines and cosines the position of each row in its sequence
     (Vaswani et al., 2017).
 
     Args:
@@ -393,8 +393,8 @@ def dropout(
         is_test: drop nothing; so does ``Program.clone(for_test=True)``.
         seed: if given and not 0, the same elements in each run. Otherwise others in each run: the same ones when
             training is repeated if the program has a ``random_seed``.
-        dropout_implementation: "upscale_in_train": what stays is divided by 1 - dropout_prob. "downgrade_in_infer": in
-            a test everything is multiplied by it.
+        dropout_implementation: "upscale_in_train": the remaining elements are divided by 1 - dropout_prob.
+            "downgrade_in_infer": in a test everything is multiplied by it.
     """
     helper = LayerHelper("dropout", name)
     inputs = {"X": check_variable(x, "x", "dropout")}
@@ -773,7 +773,7 @@ def elementwise_pow(
 def elementwise_mod(
     x: Variable, y: Variable, axis: int = -1, act: str | None = None, name: str | None = None
 ) -> Variable:
-    """What is left of x / y, with the sign of x; see elementwise_add."""
+    """The remainder of x / y, with the sign of x; see elementwise_add."""
     return _elementwise("elementwise_mod", x, y, axis, act, name)
 
 

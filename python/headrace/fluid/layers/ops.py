@@ -130,7 +130,7 @@ def _function(op_type: str) -> Callable[..., Variable]:
 
 
 def _document(op_type: str) -> str:
-    """What the operator says of itself."""
+    """The operator's documentation."""
     try:
         info = core.op_info(op_type)
     except errors.NotFound:

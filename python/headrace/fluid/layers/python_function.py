@@ -22,10 +22,10 @@ def py_func(
     backward_func: Callable[..., Any] | None = None,
     skip_vars_in_backward_input: Variables = None,
 ) -> Variables:
-    """Calls ``func`` with the values of ``x``, as LoDTensors, whenever the program runs; what it returns becomes
+    """Calls ``func`` with the values of ``x``, as LoDTensors, whenever the program runs; its results become
     ``out``.
 
-    A function must not change what it is called with, nor run the program that calls it. What it raises comes out of
+    A function must not change its arguments, nor run the program that calls it. Its exceptions are raised by
     ``Executor.run`` as it is. A program that calls functions cannot be loaded by another process.
 
     Args:

@@ -76,7 +76,7 @@ def gaussian_random(
 def truncated_gaussian_random(
     shape: Sequence[int], mean: float = 0.0, std: float = 1.0, seed: int = 0, dtype: Any = "float32"
 ) -> Variable:
-    """Normally distributed numbers, those further than 2 · ``std`` from ``mean`` drawn anew."""
+    """Normally distributed numbers, those further than 2 · ``std`` from ``mean`` are drawn again."""
     attrs = {"mean": float(mean), "std": float(std), "seed": seed}
     return _fill("truncated_gaussian_random", shape, dtype, attrs, None)
 

@@ -3,7 +3,8 @@ cascades; and RetinaNet's.
 
 Boxes are rows (left, upper, right, lower) in pixels, the last of which belong to them. ``im_info`` is [N, 3]: height
 and width of each image as the network sees it, and by how much the original was scaled to that; true boxes are in
-pixels of the original. What differs in number from image to image has a LoD of one level: a sequence for each image.
+pixels of the original. Items whose number differs from image to image have a LoD of one level: a sequence for each
+image.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ def rpn_target_assign(
     rpn_negative_overlap: float = 0.3,
     use_random: bool = True,
 ) -> tuple[Variable, Variable, Variable, Variable, Variable]:
-    """What a region proposal network says of the anchors that it learns from, and what it should say (Ren et al.,
+    """The predictions of a region proposal network for the anchors that it learns from, and their targets (Ren et al.,
     2015).
 
     Args:
@@ -177,7 +178,7 @@ def rpn_target_assign(
         anchor_box: [M, 4].
         anchor_var: not used.
         gt_boxes: [K, 4], with a LoD.
-        is_crowd: int32 [K] or [K, 1], with the LoD of ``gt_boxes``: 1 for what stands for many objects, and is left
+        is_crowd: int32 [K] or [K, 1], with the LoD of ``gt_boxes``: 1 for boxes around many objects, which are left
             out.
         rpn_batch_size_per_im: how many anchors of an image are chosen.
         rpn_straddle_thresh: anchors beyond the image by more pixels are left out; negative: none.
@@ -219,7 +220,7 @@ def retinanet_target_assign(
     positive_overlap: float = 0.5,
     negative_overlap: float = 0.4,
 ) -> tuple[Variable, Variable, Variable, Variable, Variable, Variable]:
-    """What a network says of the anchors that see objects or none, and what it should say (Lin et al., 2017).
+    """The predictions of a network for anchors with objects or background, and their targets (Lin et al., 2017).
 
     Args:
         cls_logits: [N, M, num_classes]: the logits of the classes from 1 on.
@@ -263,7 +264,7 @@ def generate_proposal_labels(
     is_cls_agnostic: bool = False,
     is_cascade_rcnn: bool = False,
 ) -> tuple[Variable, Variable, Variable, Variable, Variable]:
-    """Which regions a detector learns from, the objects themselves among them, and what it should say of them (Ren et
+    """The regions that a detector learns from, including the objects themselves, and their targets (Ren et
     al., 2015).
 
     Args:

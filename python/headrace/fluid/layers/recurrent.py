@@ -78,7 +78,8 @@ def dynamic_lstm(
     """Long short-term memory over sequences (Hochreiter and Schmidhuber, 1997).
 
     Args:
-        input: [rows, size] with LoD: what the input adds to candidate, input, forget and output gate, from an ``fc``.
+        input: [rows, size] with LoD: the input's contribution to candidate, input, forget and output gate, from an
+            ``fc``.
         size: four times the width D of the state.
         h_0: the first output of each sequence, [number of sequences, D]; None: zeros.
         c_0: the first state, to be given with ``h_0``.
@@ -127,7 +128,8 @@ def dynamic_lstmp(
     """Long short-term memory over sequences whose output is projected to ``proj_size`` dimensions (Sak et al., 2014).
 
     Args:
-        input: [rows, size] with LoD: what the input adds to candidate, input, forget and output gate, from an ``fc``.
+        input: [rows, size] with LoD: the input's contribution to candidate, input, forget and output gate, from an
+            ``fc``.
         size: four times the width D of the state.
         param_attr: of both weights: that of the step, [proj_size, size], and that of the projection, [D, proj_size]. If
             it has a name, theirs are that name with ".w" and ".proj".
@@ -183,7 +185,8 @@ def dynamic_gru(
     """Gated recurrent units over sequences (Cho et al., 2014).
 
     Args:
-        input: [rows, 3 · size] with LoD: what the input adds to update gate, reset gate and candidate, from an ``fc``.
+        input: [rows, 3 · size] with LoD: the input's contribution to update gate, reset gate and candidate, from an
+            ``fc``.
         size: the width of the state.
         bias_attr: False: no bias.
         is_reverse: read sequences from their end.

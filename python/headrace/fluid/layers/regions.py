@@ -158,7 +158,7 @@ def roi_perspective_transform(
     name: str | None = None,
 ) -> tuple[Variable, Variable, Variable]:
     """Regions with four corners, straightened to rectangles: as high as ``transformed_height`` says, and as wide as
-    their shapes make them then, ``transformed_width`` at most; what is left of it is 0.
+    their shapes make them then, ``transformed_width`` at most; the rest is 0.
 
     Args:
         rois: [R, 8], with a LoD: the corners (x, y), clockwise from the upper left.
@@ -206,7 +206,7 @@ def deformable_conv(
     Args:
         input: [N, C, H, W].
         offset: [N, 2 · deformable_groups · KH · KW, OH, OW]: how many rows and columns further each place lies.
-        mask: [N, deformable_groups · KH · KW, OH, OW]: what each place counts. None if not ``modulated``.
+        mask: [N, deformable_groups · KH · KW, OH, OW]: the weight of each position. None if not ``modulated``.
         deformable_groups: how many groups of channels have places of their own.
 
     Returns:

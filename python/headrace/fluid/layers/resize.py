@@ -34,7 +34,7 @@ def image_resize(
     Args:
         out_shape: height and width of the result, or depth, height and width: numbers, each of which may be a variable,
             int32 or int64 [1]; or one variable, int32 [2] or [3].
-        scale: or what to multiply them by: a number, or a variable, float32 [1].
+        scale: alternatively a factor for them: a number, or a variable, float32 [1].
         resample: "BILINEAR": the weighted mean of the four nearest pixels; "NEAREST": the nearest one; "TRILINEAR", for
             volumes: the weighted mean of the eight nearest.
         actual_shape: as a variable for ``out_shape``, over which it has precedence.

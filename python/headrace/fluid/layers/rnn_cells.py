@@ -37,7 +37,7 @@ class RNNCell:
 
         Args:
             inputs, states: variables, or structures of them (lists, tuples, dicts), [N, ...] each.
-            kwargs: what the caller of ``rnn`` or ``dynamic_decode`` has given.
+            kwargs: further arguments of ``rnn`` or ``dynamic_decode``.
         """
         raise NotImplementedError(f"{type(self).__name__} has no call: a subclass of RNNCell defines it")
 
@@ -125,7 +125,9 @@ class _Unit:
                 )
             weight = self._helper.create_parameter(_suffixed(self._param_attr, suffix), [size, width], self._dtype)
             if weight is None:
-                raise errors.InvalidArgument(f"{self._helper.layer_type}: there is no cell without weights")
+                raise errors.InvalidArgument(
+                    f"{self._helper.layer_type}: param_attr=False is not supported; the cell needs weights"
+                )
             bias = self._helper.create_parameter(_suffixed(self._bias_attr, suffix), [width], self._dtype, is_bias=True)
             self._parameters[suffix] = (weight, bias)
         weight, bias = self._parameters[suffix]
@@ -194,7 +196,7 @@ class BasicLSTMUnit(_Unit):
 
 
 class GRUCell(RNNCell):
-    """Gated recurrent units (Cho et al., 2014): see BasicGRUUnit for what is computed. The state is the output.
+    """Gated recurrent units (Cho et al., 2014): see BasicGRUUnit for the formula. The state is the output.
 
     Args:
         gate_activation, activation: layers; None: sigmoid, tanh.
@@ -229,7 +231,7 @@ class GRUCell(RNNCell):
 
 
 class LSTMCell(RNNCell):
-    """Long short-term memory (Zaremba et al., 2014): see BasicLSTMUnit for what is computed. The states are
+    """Long short-term memory (Zaremba et al., 2014): see BasicLSTMUnit for the formula. The states are
     [hidden, cell], the output is hidden. Arguments as of GRUCell and BasicLSTMUnit.
     """
 
@@ -286,8 +288,8 @@ def rnn(
         cell: ``(inputs, states, **kwargs)`` → ``(outputs, states)``, such as GRUCell or LSTMCell.
         inputs: [N, steps, ...], or a structure of such variables.
         initial_states: None: zeros, of ``cell.get_initial_states``.
-        sequence_length: int32 or int64 [N]: the states of a sequence stay as they are after so many steps; its outputs
-            are computed all the same. None: all sequences have all steps.
+        sequence_length: int32 or int64 [N]: the states of a sequence no longer change after this many steps; its
+            outputs are computed all the same. None: all sequences have all steps.
         time_major: inputs and outputs are [steps, N, ...].
         is_reverse: from the last step to the first.
 

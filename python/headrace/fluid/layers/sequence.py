@@ -50,7 +50,7 @@ def sequence_pool(input: Variable, pool_type: str, is_test: bool = False, pad_va
         input: [rows, ...] with a LoD.
         pool_type: "sum", "average", "sqrt" (the sum over the root of the length), "max", "first" or "last".
         is_test: Fluid's; it makes no difference.
-        pad_value: what a sequence without rows gives.
+        pad_value: the result for a sequence without rows.
     """
     helper = LayerHelper("sequence_pool")
     out = helper.create_variable(check_variable(input, "input", "sequence_pool").dtype)
@@ -107,7 +107,7 @@ def sequence_pad(
     """Sequences of one length, [number of sequences, length, ...], and their former lengths, int64.
 
     Args:
-        pad_value: what fills them up, of the dtype of ``x``: a single element, or a row of the shape of those of ``x``.
+        pad_value: the padding, of the dtype of ``x``: a single element, or a row of the shape of those of ``x``.
         maxlen: the length; None: that of the longest sequence.
     """
     helper = LayerHelper("sequence_pad", name)
@@ -231,9 +231,9 @@ def ctc_greedy_decoder(
     Args:
         input: [rows, classes + 1] with LoD, or [N, rows, classes + 1] with ``input_length``: a probability for each
             label and for ``blank``.
-        blank: which of them stands for nothing.
+        blank: the label that stands for no output.
         input_length: int64 [N, 1]: how many rows each sequence has; the others are padding.
-        padding_value: with ``input_length``, what follows the labels of a sequence.
+        padding_value: with ``input_length``, the value after the labels of a sequence.
 
     Returns:
         int64 [rows that stay, 1] with LoD; [[-1]] without a LoD if there are none at all. With ``input_length``:
@@ -298,7 +298,7 @@ def sequence_conv(
     name: str | None = None,
 ) -> Variable:
     """A convolution along sequences [rows, D]: ``filter_size`` rows around each row, times filters, plus a bias. Zeros
-    stand for what lies outside of a sequence.
+    stand for rows outside of a sequence.
 
     Args:
         filter_stride: 1.
@@ -344,7 +344,9 @@ def linear_chain_crf(
     helper = LayerHelper("linear_chain_crf")
     transition = helper.create_parameter(param_attr, [count + 2, count], input.dtype)
     if transition is None:
-        raise errors.InvalidArgument("layers.linear_chain_crf: there is no field without weights (param_attr=False)")
+        raise errors.InvalidArgument(
+            "layers.linear_chain_crf: param_attr=False is not supported; the layer needs weights"
+        )
     cost = helper.create_variable(input.dtype)
     slots = ("Alpha", "EmissionExps", "TransitionExps")
     outputs = {slot: helper.create_variable(input.dtype, stop_gradient=True) for slot in slots}
@@ -395,7 +397,7 @@ def beam_search(
     name: str | None = None,
     return_parent_idx: bool = False,
 ) -> Any:
-    """One step of a beam search: the best ways to go on from the prefixes of each source.
+    """One step of a beam search: the best continuations of the prefixes of each source.
 
     Args:
         pre_ids: int64 [prefixes, 1]: the last id of each prefix; at the first step one prefix for each source.
@@ -406,7 +408,7 @@ def beam_search(
         beam_size: how many are kept for a source.
         end_id: the id that ends a sequence.
         level: the level of the LoD of ``scores`` whose sequences are the prefixes of a source.
-        return_parent_idx: give also the prefix that each selected one goes on from, int32 [selected].
+        return_parent_idx: also return the prefix that each selected one continues, int32 [selected].
 
     Returns:
         (ids, scores) of the selected ones, [selected, 1], with a LoD of two levels: the prefixes of each source, and
@@ -434,7 +436,7 @@ def beam_search_decode(
     """The sequences that a beam search has found.
 
     Args:
-        ids, scores: arrays of what ``beam_search`` has selected, step by step.
+        ids, scores: arrays of the selections of ``beam_search``, step by step.
         beam_size, end_id: as for ``beam_search``.
 
     Returns:

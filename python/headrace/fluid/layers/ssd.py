@@ -1,4 +1,4 @@
-"""What a single shot detector (W. Liu et al., 2016) is made of: its head, its loss, its results."""
+"""The parts of a single shot detector (W. Liu et al., 2016): its head, its loss, its results."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def multi_box_head(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[Variable, Variable, Variable, Variable]:
-    """Prior boxes around the points of several feature maps, and convolutions that predict what is in each of them.
+    """Prior boxes around the points of several feature maps, and convolutions that predict their contents.
 
     Args:
         inputs: the maps, [N, C, H, W] each.
-        image: what they were made of, [N, C, height, width].
+        image: the image that they were computed from, [N, C, height, width].
         base_size: that of the image, of which ``min_ratio`` and ``max_ratio`` are percentages: the sizes of the boxes
             of the second and the last map, with those between in equal steps; those of the first are 10 and 20 %.
         aspect_ratios: one number or several for each map.
@@ -241,7 +241,7 @@ def detection_output(
     nms_eta: float = 1.0,
     return_index: bool = False,
 ) -> Any:
-    """What is in each image: the predicted boxes, decoded, after ``multiclass_nms``, which see.
+    """The objects in each image: the predicted boxes, decoded, after ``multiclass_nms``.
 
     Args:
         loc: codes of the boxes, [N, M, 4].

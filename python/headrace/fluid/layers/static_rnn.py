@@ -34,8 +34,8 @@ class StaticRNN:
 
     The step is described once. If the program knows the number of steps, it is unrolled when the description ends: its
     operators stand in the program once for each step; otherwise, an operator ``recurrent`` runs it. Losses are
-    differentiated through it like through any others. What it uses from outside, parameters above all, is shared by the
-    steps. Steps may hold StaticRNNs themselves.
+    differentiated through it like through any others. Variables that it uses from outside, mainly parameters, are
+    shared by the steps. Steps may hold StaticRNNs themselves.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -43,7 +43,7 @@ class StaticRNN:
         self._block: Block | None = None  # while the step is described
         self._steps: int | None = None  # -1: known at run time
         self._inputs: dict[str, Variable] = {}  # name within the step → the whole sequence
-        self._memories: dict[str, Variable] = {}  # name within the step → what it begins with
+        self._memories: dict[str, Variable] = {}  # name within the step → its initial value
         self._updates: dict[str, str] = {}  # memory → its next value, names within the step
         self._step_outputs: list[Variable] = []
         self._results: list[Variable] | None = None
@@ -57,7 +57,7 @@ class StaticRNN:
                 updated.
         """
         if self._block is not None or self._results is not None:
-            raise errors.FailedPrecondition("StaticRNN: there is one step, which has been described already")
+            raise errors.FailedPrecondition("StaticRNN: the step has already been defined")
         program = self._helper.main_program
         self._block = block = program._create_block()
         try:
@@ -78,7 +78,7 @@ class StaticRNN:
 
     @staticmethod
     def _take_out(block: Block) -> tuple[list[Operator], dict[str, dict[str, Any]]]:
-        """What was described, which leaves the program."""
+        """The operators of the step, removed from the program."""
         ops = list(block.ops)
         declared = {name: _declaration(variable) for name, variable in block.vars.items()}
         for index in reversed(range(len(ops))):
@@ -88,7 +88,7 @@ class StaticRNN:
         return ops, declared
 
     def step_input(self, x: Variable) -> Variable:
-        """What a step sees of ``x`` [steps, ...]: [...]. All inputs have the same number of steps."""
+        """The part of ``x`` [steps, ...] for a step: [...]. All inputs have the same number of steps."""
         block = self._current("step_input")
         steps = check_variable(x, "x", "StaticRNN.step_input").shape[0] if x.shape else 0
         known = -1 if self._steps is None else self._steps
@@ -113,10 +113,10 @@ class StaticRNN:
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> Variable:
-        """What the step before has left, see ``update_memory``.
+        """The value from the previous step, see ``update_memory``.
 
         Args:
-            init: what the first step finds. Otherwise it finds a tensor of ``init_value``:
+            init: the value for the first step. Default: a tensor of ``init_value``:
             shape: its shape; dimension ``init_batch_dim_idx`` is taken
             batch_ref: from dimension ``ref_batch_dim_idx`` of this variable; of the whole sequence, if it is an input
                 of the step.
@@ -132,7 +132,7 @@ class StaticRNN:
                 )
         if block.has_var(check_variable(init, "init", "StaticRNN.memory").name):
             raise errors.InvalidArgument(
-                f"StaticRNN.memory: '{init.name}', which the first step finds, has to be made before the step"
+                f"StaticRNN.memory: '{init.name}', the value for the first step, must be created before the step"
             )
         before = block.create_var(
             unique_name.generate(f"{self._helper.name}.memory"), init.shape, init.dtype, stop_gradient=False
@@ -141,7 +141,7 @@ class StaticRNN:
         return before
 
     def update_memory(self, mem: Variable, var: Variable) -> None:
-        """``var`` of this step is what the next one finds in ``mem``."""
+        """Passes ``var`` of this step to the next one, as ``mem``."""
         self._current("update_memory")
         if check_variable(mem, "mem", "StaticRNN.update_memory").name not in self._memories:
             raise errors.InvalidArgument(f"StaticRNN.update_memory: '{mem.name}' is not a memory of this network")
@@ -162,12 +162,12 @@ class StaticRNN:
     def __call__(self) -> Variable | list[Variable]:
         """The outputs, [steps, ...] each: a variable, or a list if there are several."""
         if not self._results:
-            raise errors.FailedPrecondition("StaticRNN: no step has been described")
+            raise errors.FailedPrecondition("StaticRNN: no step has been defined")
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def _current(self, method: str) -> Block:
         if self._block is None:
-            raise errors.FailedPrecondition(f"StaticRNN.{method} belongs into the step")
+            raise errors.FailedPrecondition(f"StaticRNN.{method} must be called in the step")
         return self._block
 
     @contextlib.contextmanager
@@ -216,11 +216,11 @@ class StaticRNN:
 
     def _repeat(self, step: Block) -> None:
         """Adds an operator that runs the block of the step as often as the inputs have steps. Within the block, its
-        slots go by names of their own: those of the sequences, for what a step sees of them and adds to them.
+        slots have their own names: those of the sequences, for the parts of a step and its results.
         """
         program = self._helper.main_program
         block = program.current_block()
-        # What is used as a whole within the step keeps its name there.
+        # A variable that is used as a whole within the step keeps its name there.
         used = {name for inner in program.blocks[step.idx :] for op in inner.ops for name in op.input_arg_names}
         sequences = {name: assign(x) if name in used else x for name, x in _by_name(self._inputs.values()).items()}
         for seen, whole in reversed(self._inputs.items()):
@@ -230,8 +230,8 @@ class StaticRNN:
             step._prepend_op("assign", {"X": name}, {"Out": seen})
         states: dict[str, str] = {}
         initial = dict(self._memories)
-        # What the step writes outside, such as the counter of a dropout, goes from step to step as a state, and comes
-        # back from the last one. Within the step, a variable of its own has the name.
+        # Outside variables that the step writes, such as the counter of a dropout, go from step to step as a state, and
+        # come back from the last one. Within the step, a variable of its own has the name.
         written = [name for op in step.ops for name in op.output_arg_names if not step.has_var(name)]
         counters = {name: block._var_recursive(name) for name in dict.fromkeys(written) if name != _EMPTY_NAME}
         for name, outer in counters.items():

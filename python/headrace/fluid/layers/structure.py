@@ -9,7 +9,7 @@ from headrace import errors
 
 __all__ = ["flatten", "map_structure", "pack"]
 
-#: Says what is one item although it is a list, or a list although it is not.
+#: Decides whether an object is one item although it is a list, or a list although it is not.
 IsItem = Callable[[Any], bool]
 
 
@@ -42,7 +42,7 @@ def _filled(like: Any, left: Iterator[Any], is_item: IsItem) -> Any:
 
 
 def map_structure(function: Callable[..., Any], *structures: Any, is_item: IsItem = _is_item) -> Any:
-    """A structure of what ``function`` makes of the items of structures that are alike.
+    """A structure of the results of ``function`` for the items of equal structures.
 
     Raises:
         InvalidArgument: they are not.

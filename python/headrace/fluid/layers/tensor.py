@@ -67,7 +67,7 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
 ) -> Variable:
-    """A parameter; with a WeightNormParamAttr, what is made of its two. An initializer of ``attr`` goes before
+    """A parameter; with a WeightNormParamAttr, the weight computed from its two. An initializer of ``attr`` goes before
     ``default_initializer``.
     """
     given = ParamAttr._to_attr(attr)
@@ -294,7 +294,7 @@ def diag(diagonal: Variable | np.ndarray) -> Variable:
 def eye(
     num_rows: int, num_columns: int | None = None, batch_shape: Sequence[int] | None = None, dtype: Any = "float32"
 ) -> Variable:
-    """A matrix with ones on its diagonal; square without ``num_columns``. With ``batch_shape``, so many of them."""
+    """A matrix with ones on its diagonal; square without ``num_columns``. With ``batch_shape``, a batch of them."""
     rows, columns = check_shape([num_rows, num_rows if num_columns is None else num_columns], "the shape", "eye")
     batch = check_shape([] if batch_shape is None else batch_shape, "batch_shape", "eye")
     if rows < 0 or columns < 0 or any(extent <= 0 for extent in batch):
@@ -330,11 +330,11 @@ def reshape(
     inplace: bool = False,
     name: str | None = None,
 ) -> Variable:
-    """The same elements in another shape: 0 keeps the dimension, -1 (once) is what is left.
+    """The same elements in another shape: 0 keeps the dimension, -1 (once) takes the remainder.
 
     Args:
         shape: integers; int32 or int64 variables of one element may be among them; or such a variable that holds all.
-        actual_shape: a variable that holds the shape; ``shape`` is what of it is known before the run.
+        actual_shape: a variable that holds the shape; ``shape`` is the part of it that is known before the run.
         inplace: makes no difference.
     """
     inputs, attrs = ints_argument(shape, "shape", "reshape", "shape", "Shape", "ShapeTensor")
@@ -390,7 +390,7 @@ def split(
     input: Variable, num_or_sections: int | Sequence[int | Variable], dim: int | Variable = -1, name: str | None = None
 ) -> list[Variable]:
     """``input`` cut along ``dim`` into a number of equal sections, or into sections of the given extents, one of which
-    may be -1: what is left. The extents, and ``dim``, may be int32 or int64 variables of one element.
+    may be -1: the remainder. The extents, and ``dim``, may be int32 or int64 variables of one element.
     """
     helper = LayerHelper("split", name)
     equal = isinstance(num_or_sections, int)

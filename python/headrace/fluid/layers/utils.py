@@ -1,4 +1,4 @@
-"""Where Fluid's layers have what they do with structures of variables, and with numbers or lists of them."""
+"""Fluid's helpers for structures of variables, and for numbers or lists of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def convert_to_list(value: Any, n: int, name: str, dtype: type = int) -> list[An
     """``value`` n times, or its n items.
 
     Args:
-        name: what it is, for the error.
+        name: its name in the error.
 
     Raises:
         InvalidArgument: there are not n of them, or they are no ``dtype``.

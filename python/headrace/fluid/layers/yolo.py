@@ -1,4 +1,4 @@
-"""What a YOLO detector (J. Redmon and A. Farhadi, 2018) is made of: its loss and its boxes."""
+"""The parts of a YOLO detector (J. Redmon and A. Farhadi, 2018): its loss and its boxes."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def yolov3_loss(
         gt_box: [N, B, 4]: the true boxes, centre, width and height in parts of the image; those without extent, which
             fill up the list of an image, are none.
         gt_label: int32 or int64 [N, B]: their classes.
-        anchors: width and height of each anchor, in pixels of what the net is given.
+        anchors: width and height of each anchor, in pixels of the network's input.
         anchor_mask: which of them are predicted.
-        ignore_thresh: what predicts a box that overlaps a true one by more need not say that there is nothing.
-        downsample_ratio: how many pixels of what the net is given a cell stands for.
+        ignore_thresh: predicted boxes that overlap a true one by more are not trained to predict background.
+        downsample_ratio: the number of pixels of the network's input that a cell stands for.
         gt_score: [N, B]: how much each true box counts; None: 1.
         use_label_smooth: a class should have probability 1 - s, others s: the less of 1 / class_num and 1 / 40.
     """
@@ -80,9 +80,9 @@ def yolo_box(
     Args:
         x: [N, anchors · (5 + class_num), H, W]: of each x, y, logarithms of width and height, confidence, classes.
         img_size: int32 or int64 [N, 2]: height and width of each image.
-        anchors: width and height of each anchor, in pixels of what the net is given.
+        anchors: width and height of each anchor, in pixels of the network's input.
         conf_thresh: boxes and scores of less confidence are zeros.
-        downsample_ratio: how many pixels of what the net is given a cell stands for.
+        downsample_ratio: the number of pixels of the network's input that a cell stands for.
         clip_bbox: whether boxes end at the edges of the image.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What ``python -m headrace.wirehead bench`` runs.
+"""The parts of ``python -m headrace.wirehead bench``.
 
 Measurements, the published algorithm that they compare with, and the storm, which ``tests/soak`` runs for longer. Only
 the command line uses it.

@@ -1,6 +1,6 @@
-"""Measures the cache: against the published algorithm on the same server, while swaps go on, with many processes.
+"""Measures the cache: against the published algorithm on the same server, during swaps, with many processes.
 
-Each part prints what it measured and, where there is one, the figure to reach.
+Each part prints its results and, if there is one, the goal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def run_bench(uri: str | None, only: Sequence[str] | None, quick: bool) -> int:
     }
     unknown = [name for name in only or () if name not in parts]
     if unknown:
-        raise ConfigError(f"there is no part {unknown[0]}; there are {', '.join(parts)}")
+        raise ConfigError(f"unknown part {unknown[0]}; the parts are {', '.join(parts)}")
     for name, part in parts.items():
         if only is None or name in only:
             print(f"\n{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
@@ -161,14 +161,14 @@ def _transfer_once(
 
 
 def _timed(action: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    """(seconds, what it returned)."""
+    """(seconds, result)."""
     start = time.perf_counter()
     result = action(*arguments)
     return time.perf_counter() - start, result
 
 
 def latency(place: dict[str, Any], quick: bool) -> None:
-    """How long a read takes while swaps go on (to reach: p99 at most 3 times the median)."""
+    """The duration of reads during swaps (goal: p99 at most 3 times the median)."""
     config = Config.load({**place, "SWAP_CAP": 32})
     duration = 5 if quick else 30
     context = multiprocessing.get_context("forkserver")
@@ -246,10 +246,10 @@ def _stored(cache: Cache) -> int:
 
 
 def swap(place: dict[str, Any], quick: bool) -> None:
-    """What a swap takes of anybody's time at SWAP_CAP 1,000, for small and large samples (to reach: 50 ms).
+    """The time that a swap costs any process at SWAP_CAP 1,000, for small and large samples (goal: 50 ms).
 
-    The writer takes 10 ms to generate a sample, or none at all. A swap takes from the manager what its log says, and
-    from the writer what the puts around it take longer than usual: above all the first put of the next generation.
+    The writer takes 10 ms to generate a sample, or none at all. A swap costs the manager the time in its log, and
+    the writer the additional time of the puts around it: above all the first put of the next generation.
     Neither depends on the size of the samples. Readers are the business of ``latency``.
     """
     cap, swaps = (100, 2) if quick else (1000, 3)

@@ -15,8 +15,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run_child(action: Callable[..., None], *arguments: Any) -> None:
-    """What a process of a benchmark does; it ends when the benchmark does, however that ends."""
-    # The server that has forked it ends with the benchmark. A process that stands still cannot watch for that itself.
+    """The main function of a benchmark's process; it exits when the benchmark does, for any reason."""
+    # The server that has forked it exits with the benchmark. A suspended process cannot watch for that itself.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the benchmark, which ends this one in its own time
     parent = multiprocessing.parent_process()

@@ -1,7 +1,7 @@
 """A storm: many processes put, get and swap while everything goes wrong that may, and all that they see is checked.
 
-Processes are killed, or stand still together for longer than LEASE; the wall clock is set forwards and backwards, the
-machine is suspended, somebody cleans the cache; and what else the caller wants, such as a server that fails over.
+Processes are killed, or suspended together for longer than LEASE; the wall clock is set forwards and backwards, the
+machine is suspended, the cache is cleaned; plus faults of the caller's choice, such as a server that fails over.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _CHANCES = {"kill": 50, "freeze": 15, "set the clock": 12, "suspend": 5, "clean"
 
 @dataclasses.dataclass
 class StormResult:
-    """What a storm left.
+    """The result of a storm.
 
     Attributes:
         operations: samples stored, samples read and swaps.
-        happened: how often what went wrong: "kill", "freeze", "set the clock", "suspend", "clean", "fault".
+        happened: the number of faults of each kind: "kill", "freeze", "set the clock", "suspend", "clean", "fault".
         swaps: in all.
         caches: that there were, one after the other.
-        most_generations: of one cache stored at once.
-        problems: what must not happen, in words; empty.
+        most_generations: the largest number of stored generations of one cache.
+        problems: violations, in words; expected to be empty.
     """
 
     operations: int = 0
@@ -67,7 +67,7 @@ class StormResult:
 
 
 class Storm:
-    """Processes, what happens to them, and what was seen of the cache.
+    """Processes, faults, and observations of the cache.
 
     Args:
         place: the keys that say where the cache is, for the processes.
@@ -170,7 +170,7 @@ class Storm:
             self._fault(self._rng)
 
     def _suspend(self, seconds: float) -> None:
-        """All processes stand still, and all clocks but the monotonic one go on."""
+        """All processes are suspended, and all clocks but the monotonic one continue."""
         pids = [process.pid for _, process in self._running]
         for pid in pids:
             _signal(pid, signal.SIGSTOP)
@@ -182,7 +182,7 @@ class Storm:
                 _signal(pid, signal.SIGCONT)
 
     def thaw(self, now: float = float("inf")) -> None:
-        """Those go on that have stood still for long enough."""
+        """Resumes the processes that were suspended for long enough."""
         for pid in [pid for pid, until in self._frozen.items() if until <= now]:
             del self._frozen[pid]
             _signal(pid, signal.SIGCONT)
@@ -194,7 +194,7 @@ class Storm:
             self._running.remove(entry)
             self._has_ended(role, process)
             if process.exitcode != 0 or role != "clean":
-                self.result.problems.append(f"a process that should {role} ended with code {process.exitcode}")
+                self.result.problems.append(f"a process that should {role} exited with code {process.exitcode}")
                 self.begin(role)
         try:
             return self._look_at_cache()
@@ -216,7 +216,7 @@ class Storm:
             self._current[cache.incarnation] = current
             swap = cache.swap(current)
             if swap is not None and swap.deleted:
-                self._suspect(cache, f"{swap.deleted} samples were thrown away, and nothing was damaged")
+                self._suspect(cache, f"{swap.deleted} samples were discarded, although nothing was damaged")
         count = self.count_generations(cache)
         if count > _MOST_GENERATIONS:
             self._suspect(cache, f"{count} generations were stored: {cache.store.generations()}")
@@ -227,7 +227,7 @@ class Storm:
         self._suspicions.append((str(cache.incarnation), time.monotonic(), what))
 
     def count_generations(self, cache: Cache) -> int:
-        """Those that are stored, without what stopped writers have put into some that were dropped."""
+        """The stored generations, without those that were dropped and into which stopped writers have put samples."""
         found = cache.store.generations()
         if len(found) > _MOST_GENERATIONS:  # a listing may show what has gone and what has come meanwhile
             again, current = cache.store.generations(), cache.current()
@@ -243,7 +243,7 @@ class Storm:
         return bool(now - seen[1] > _PATIENCE)
 
     def calm_down(self) -> None:
-        """Nothing goes wrong any more: swaps go on, and only the generations that are used stay."""
+        """Without faults, swaps continue, and only the generations that are used stay."""
         self.thaw()
         first: int | None = None
         seen: list[Any] = []
@@ -255,10 +255,10 @@ class Storm:
                 if current >= first + 2 and len(self._cache.store.generations()) <= _MOST_GENERATIONS:
                     return
             if self.is_stuck(seen):
-                self.result.problems.append("nothing is done any more, although all goes well")
+                self.result.problems.append("no operation succeeds any more, although there is no fault")
 
     def check(self) -> None:
-        """After the end: nothing that :meth:`so_far` finds is wrong, and what was acknowledged is there."""
+        """After the end: :meth:`so_far` finds no problem, and all acknowledged samples exist."""
         self.result = self.so_far()
         acknowledged = [note for note in Notebook.read(self.notes) if note.what == "put"]
         with contextlib.closing(Cache(self._own_config, create=False)) as cache:
@@ -267,7 +267,7 @@ class Storm:
 
     def so_far(self) -> StormResult:
         """What was seen under each incarnation, generation and id is one sample, which is whole. Who has not noticed
-        that a cache is being cleaned may store into it what is not there any more, or is there already.
+        that a cache is being cleaned may store entries into it that no longer exist, or exist already.
         """
         notes, problems = list(Notebook.read(self.notes)), list(self.result.problems)
         until = self._until_cleaned(notes)
@@ -291,7 +291,7 @@ class Storm:
         )
 
     def _until_cleaned(self, notes: Iterable[Note]) -> dict[str, float]:
-        """When somebody began to clean each incarnation, who had not finished when it was made."""
+        """When a ``clean`` of each incarnation began that had not finished when the incarnation was created."""
         until = {}
         for note in sorted(notes, key=lambda note: note.time):
             if note.incarnation not in until:
@@ -301,7 +301,7 @@ class Storm:
 
 
 def _lost(cache: Cache, acknowledged: Iterable[Note]) -> list[str]:
-    """What was acknowledged and cannot be read any more."""
+    """The acknowledged samples that can no longer be read."""
     problems = []
     current = cache.current()
     with contextlib.closing(Reader(cache, cache.config.sample)) as reader:
@@ -340,8 +340,8 @@ def storm(
 
     Args:
         place, fault, own_place: see :class:`Storm`.
-        seed: of what goes wrong. What comes of it depends on the moment, too.
-        report: called each minute with what was found so far.
+        seed: of the faults. Their effects also depend on timing.
+        report: called each minute with the result so far.
     """
     stop = threading.Event() if stop is None else stop
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""What the processes of a storm do, and what they write down."""
+"""The processes of a storm, and the records that they keep."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _SEQUENCE_BITS = 28
 
 
 class Clocks:
-    """What the clocks of a storm's machine are ahead of the real ones by, in seconds; in a file, for all processes.
+    """The offsets of a storm's clocks from the real ones, in seconds; in a file, for all processes.
 
     Args:
-        path: of the file, which is made if it is not there.
+        path: of the file, which is created if it does not exist.
     """
 
     def __init__(self, path: str) -> None:
@@ -67,10 +67,10 @@ class Clocks:
 
 @dataclasses.dataclass(frozen=True)
 class Note:
-    """What a process has seen.
+    """An observation of a process.
 
     Attributes:
-        what: "put": the sample was acknowledged; "read"; "torn": it was read and is not what a writer makes;
+        what: "put": the sample was acknowledged; "read"; "torn": it was read and is not a sample of a writer;
             "corrupt": it could not be read.
         incarnation: of the cache.
         value: of the sample, see ``sample_of``; 0 if it is not known.
@@ -86,7 +86,7 @@ class Note:
 
 
 class Notebook:
-    """Of one process: what it writes is there when it is killed."""
+    """Of one process: its records survive its death."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
@@ -166,7 +166,7 @@ def clean(config: Config, number: int, path: str, clocks: Clocks) -> None:
 
 def begin_anew(action: Callable[..., None], config: Config, number: int, path: str, clocks_path: str) -> None:
     """Does it, and once more if the cache was cleaned, as a supervisor would."""
-    logging.getLogger("headrace.wirehead").setLevel(logging.ERROR)  # processes that stood still say so
+    logging.getLogger("headrace.wirehead").setLevel(logging.ERROR)  # processes that were suspended log it
     clocks = Clocks(clocks_path)
     for again in range(1 << 20):
         try:

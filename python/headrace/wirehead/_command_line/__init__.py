@@ -1,1 +1,1 @@
-"""``python -m headrace.wirehead``: its commands, and what only they need."""
+"""``python -m headrace.wirehead``: its commands, and their helpers."""

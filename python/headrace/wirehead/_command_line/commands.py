@@ -18,7 +18,7 @@ from headrace.wirehead.status import status_of
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command line may say."""
+    """The parser of the command line."""
     top = argparse.ArgumentParser(
         prog="python -m headrace.wirehead", description="A circular cache of synthetic samples."
     )
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--seconds", type=at_least(0.1), default=10, help="how long to train (default: %(default)g)")
     demo.add_argument("-n", type=at_least(1), default=2, metavar="N", help="generator processes (default: 2)")
 
-    bench = command("bench", "measure the cache, and the algorithm that Wirehead was published with", False)
+    bench = command("bench", "benchmark the cache and Wirehead's published algorithm", False)
     bench.add_argument("--uri", help="of a server that speaks MongoDB's protocol (default: a folder)")
     bench.add_argument("--only", nargs="+", metavar="PART", help="transfer, latency, scaling, swap or storm")
     bench.add_argument("--quick", action="store_true", help="repeat less often")
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code: 0; 1 if something failed; 2 if it was asked for something impossible.
 
-    Where a configuration file is named in place of a command, it does what ``wirehead`` of the original does.
+    With a configuration file in place of a command, it behaves as the original's ``wirehead``.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -142,15 +142,15 @@ def _clean(options: argparse.Namespace) -> int:
         users = sorted({str(lease.get("process")) for lease in cache.leases().values()})
         if users and not options.force:
             raise StoreError(
-                f"{cache.config.dbname} is in use by {', '.join(users)}; end them, wait {cache.config.lease:g} seconds "
-                "for those that have died, or use --force"
+                f"{cache.config.dbname} is in use by {', '.join(users)}; stop them, wait {cache.config.lease:g} "
+                "seconds for those that have died, or use --force"
             )
         generations = ", ".join(map(str, cache.store.generations())) or "none"
         what = f"the cache {cache.config.cache} (generations: {generations})"
         print(f"{'would remove' if options.dry_run else 'removes'} {what}", flush=True)
         if not options.dry_run:
             left = cache.store.clean()
-            print("\n".join(["removed", *(f"left alone, because it is not the cache's: {path}" for path in left)]))
+            print("\n".join(["removed", *(f"kept, because it does not belong to the cache: {path}" for path in left)]))
     return 0
 
 

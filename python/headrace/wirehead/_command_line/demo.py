@@ -44,7 +44,7 @@ def shapes(seed: int) -> Iterator[tuple[Array, Array]]:
 
 
 def run_demo(duration: float, n: int) -> int:
-    """Runs for some seconds with ``n`` generator processes and prints what happened; returns the exit code."""
+    """Runs for some seconds with ``n`` generator processes and prints the results; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="headrace-wirehead-") as folder:
         path = Path(folder) / "config.json"
         keys: dict[str, Any] = {"DBNAME": "demo", "SWAP_CAP": 100, "DIRECTORY": f"{folder}/cache", "LEASE": 5}

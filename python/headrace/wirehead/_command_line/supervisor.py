@@ -94,8 +94,8 @@ class Supervisor:
     """Keeps ``n`` generator processes running until each has ended by itself, or :meth:`run` is stopped.
 
     A process that is killed, or ends with an error, is started again after a pause that grows while it keeps dying; one
-    that three times in a row dies within seconds, or before it has stored anything, is given up. The processes end when
-    this one does, however it ends.
+    that three times in a row dies within seconds, or before it has stored anything, is given up. The processes stop
+    when this one exits, for any reason.
 
     Args:
         name: ``module:function``.
@@ -148,7 +148,7 @@ class Supervisor:
                             continue
                         is_quick = code == NOTHING_STORED or time.monotonic() - started[i] < _QUICK
                         quick[i] = quick[i] + 1 if is_quick else 0
-                        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+                        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
                         if code == NOTHING_STORED:
                             how = "failed before it had stored a sample"
                         if quick[i] >= _QUICK_DEATHS or code == 2:
@@ -156,7 +156,7 @@ class Supervisor:
                             log.error("generator %d %s and is given up", self._first + i, how)
                             continue
                         pause = min(_LONGEST_PAUSE, 0.1 * 4 ** quick[i])
-                        log.warning("generator %d %s; it is started again", self._first + i, how)
+                        log.warning("generator %d %s; it is restarted", self._first + i, how)
                         self.restarts += 1
                         due[i] = time.monotonic() + pause
                     self.stop.wait(0.05)
@@ -182,7 +182,7 @@ class Supervisor:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                log.warning("process %d did not end within %g seconds and is killed", process.pid, self._grace)
+                log.warning("process %d did not exit within %g seconds and is killed", process.pid, self._grace)
                 process.kill()
                 process.wait()
 

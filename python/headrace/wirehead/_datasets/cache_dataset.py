@@ -1,4 +1,4 @@
-"""What the datasets share: which generation they read, and how its samples reach the user."""
+"""The common part of the datasets: which generation they read, and how its samples reach the user."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _TOO_FAST = "generations come faster than this process reads"
 
 
 class CacheDataset:
-    """What the datasets share.
+    """The common part of the datasets.
 
     The dataset has SWAP_CAP samples, those of the current generation. It stays with a generation until it is asked for
-    a sample that it has read already, and then goes on with the current one; with :meth:`sampler`, each epoch is one
-    whole generation for all workers of a loader. While it reads from a generation nobody removes that; if it reads
-    nothing for LEASE seconds, it begins with the current one.
+    a sample that it has already read, and then continues with the current one; with :meth:`sampler`, each epoch is one
+    whole generation for all workers of a loader. While it reads from a generation, no process removes it; if it reads
+    nothing for LEASE seconds, it restarts with the current one.
 
-    Samples are tensors if the program has imported torch, else NumPy arrays; ``to`` decides otherwise. They are the
-    reader's own. Thread-safe; may be pickled, and used in a child after a fork. Each process has its own connection.
+    Samples are tensors if the program has imported torch, else NumPy arrays; ``to`` overrides this. They belong to the
+    reader. Thread-safe; may be pickled, and used in a child after a fork. Each process has its own connection.
 
     Args:
         config_path: path of ``config.yaml``, or a mapping with its keys.
@@ -51,15 +51,15 @@ class CacheDataset:
         transform: called with each array.
         normalize: called with the first array, after ``transform``; integers become float32 before.
         to: "numpy", "torch" or None.
-        on_corrupt: what to do with a sample that is damaged: "raise", or "skip": warn, and give the next one instead;
-            in a list of ids, leave it out.
+        on_corrupt: the reaction to a damaged sample: "raise", or "skip": warn, and give the next one instead; in a list
+            of ids, leave it out.
         wait_for_new: with :meth:`sampler`, wait at the end of a generation until there is a newer one, instead of
             reading it again.
         keeptrying: accepted for scripts written for the original; a swap never disturbs reading.
 
     Raises:
-        ConfigError, FileNotFoundError: the configuration does not work, or is not there.
-        TypeError, ValueError: another argument does not.
+        ConfigError, FileNotFoundError: the configuration is invalid or does not exist.
+        TypeError, ValueError: another argument is invalid.
         StoreError: the store does not answer, or was made with another SWAP_CAP or SAMPLE.
         TimeoutError: there was no data in time.
     """
@@ -110,7 +110,7 @@ class CacheDataset:
 
     @property
     def generation(self) -> int:
-        """The generation that was read last; 0: none."""
+        """The generation that was read last; 0 if none was."""
         return self._generation
 
     def __enter__(self: Self) -> Self:
@@ -120,7 +120,7 @@ class CacheDataset:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the generation and the connection. Reading opens them again."""
+        """Releases the generation and closes the connection. Reading opens them again."""
         with self._locked():
             if self._cache is not None and self._reader is not None and self._pid == os.getpid():
                 if self._finalizer is not None:
@@ -142,9 +142,10 @@ class CacheDataset:
             seed: of that.
             infinite: one epoch without an end, which follows the generations as they come.
             shard: ``(rank, world)``: the share of one of ``world`` processes that train together, such as one for each
-                GPU: of each generation's order every ``world``-th sample from ``rank`` on, as many for each; what is
-                left over of a generation, fewer than ``world``, is not read. "environment": rank and world are those of
-                ``torch.distributed``, torchrun or SLURM. None: all samples. Instead of ``shard`` of headrace's loader.
+                GPU: of each generation's order every ``world``-th sample from ``rank`` on, the same number for each;
+                    the
+                remainder of a generation, fewer than ``world``, is not read. "environment": rank and world are those of
+                ``torch.distributed``, torchrun or SLURM. None: all samples. Replaces ``shard`` of headrace's loader.
 
         Raises:
             ValueError: ``shard`` is out of range, ``seed`` is missing where processes share a random order, or the
@@ -156,7 +157,7 @@ class CacheDataset:
     def sample_spec(self) -> Any:
         """Structure, shapes and dtypes of a sample, for loaders that let the dataset fill its row of a batch."""
         if self.transform is not None or self.normalize is not None or self._wants_tensors():
-            raise AttributeError("what a function makes of a sample shows when it is called")
+            raise AttributeError("the result of transform or normalize is known only when it is called")
         cache, _ = self._open()
         # With a lease of its own, which ends here: a process that only asks this must not keep a generation.
         with contextlib.closing(Reader(cache, self.sample)) as reader:
@@ -179,7 +180,7 @@ class CacheDataset:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Under the lock; in a forked child under a new one, since a thread that is not there may hold the other."""
+        """Under the lock; in a forked child under a new one, since a thread of the parent may hold the other."""
         if self._pid not in (0, os.getpid()):
             with _fork_lock:
                 if self._pid not in (0, os.getpid()):
@@ -209,7 +210,7 @@ class CacheDataset:
                 raise
             self._cache, self._reader, self._pid = cache, reader, os.getpid()
             start_closing()
-            # When the process ends, and not LEASE seconds later. A worker process runs no atexit functions.
+            # When the process exits, and not LEASE seconds later. A worker process runs no atexit functions.
             self._finalizer = weakref.finalize(self, close_later, _close, cache, reader, os.getpid())
             multiprocessing.util.Finalize(None, self._finalizer, exitpriority=CLOSING_PRIORITY)
         assert self._cache is not None
@@ -234,8 +235,8 @@ class CacheDataset:
             except CorruptSampleError as error:
                 if self.on_corrupt == "raise":
                     raise
-                log.warning("%s; the next one takes its place", error)
-        raise CorruptSampleError(self._generation, id, "and so is every other one of its generation")
+                log.warning("%s; the next one replaces it", error)
+        raise CorruptSampleError(self._generation, id, "and so is every other sample of this generation")
 
     def _read(self, round: int, id: int, out: Any = None) -> Any:
         with self._locked():
@@ -249,7 +250,7 @@ class CacheDataset:
             except CorruptSampleError:
                 if reader.is_certain(generation):
                     raise
-                # This process stood still for so long that its lease ran out, or came to the round too late.
+                # This process was suspended for so long that its lease expired, or came to the round too late.
                 with self._lock:
                     self._rounds.pop(round, None)
                     generation = reader.pin_current(self.timeout, keep=True)
@@ -284,7 +285,7 @@ class CacheDataset:
             except CorruptSampleError:
                 if reader.is_certain(generation):
                     raise
-                # This process stood still for so long that its lease ran out.
+                # This process was suspended for so long that its lease expired.
         else:
             raise CorruptSampleError(generation, self._id(numbers[0]), _TOO_FAST)
         self._generation = generation
@@ -297,7 +298,7 @@ class CacheDataset:
             except CorruptSampleError as error:
                 if self.on_corrupt == "raise" or not reader.is_certain(generation):
                     raise
-                log.warning("%s; it is left out", error)
+                log.warning("%s; it is skipped", error)
                 continue
             yield number, self._structured([self._finished(name, *arrays[name]) for name in self.sample])
 
@@ -373,7 +374,7 @@ def _close(cache: Cache, reader: Reader, pid: int) -> None:
 
 
 def _floating(value: Any) -> Any:
-    """float32 of what holds integers."""
+    """Integers as float32; others unchanged."""
     if isinstance(value, np.ndarray):
         return value if value.dtype.kind in "fcV" else value.astype(np.float32)
     is_floating = getattr(value, "is_floating_point", None)

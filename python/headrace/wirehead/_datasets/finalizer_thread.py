@@ -1,4 +1,4 @@
-"""Closes what the garbage collector finds, in a thread of its own.
+"""Closes objects that the garbage collector has found, in a separate thread.
 
 The collector may run between any two instructions of any thread: one that holds a lock which closing waits for, or one
 that is setting a context variable, as PyMongo does for each operation. Up to Python 3.11 the interpreter crashes if
@@ -17,20 +17,20 @@ from typing import Any
 
 log = logging.getLogger("headrace.wirehead")
 
-# Of ``multiprocessing.util.Finalize``, for what calls :func:`close_later` when a process ends.
+# Of ``multiprocessing.util.Finalize``, for finalizers that call :func:`close_later` at exit.
 CLOSING_PRIORITY = 10
 
 # Its ``put`` may interrupt itself.
 _jobs: queue.SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = queue.SimpleQueue()
 _thread: threading.Thread | None = None
 _lock = threading.Lock()  # guards the thread; not taken by close_later
-# Seconds that the end of a process waits for what is being closed: a server may be gone. Leases run out by themselves.
+# Seconds that the exit of a process waits for closing: a server may be gone. Leases expire by themselves.
 _PATIENCE = 1.5
 
 
 def start_closing() -> None:
-    """Starts the thread, if this process has none yet. Whatever it was given when the process ends is closed before, as
-    far as that takes no longer than ``_PATIENCE`` seconds.
+    """Starts the thread, if this process has none yet. At exit, the process waits up to ``_PATIENCE`` seconds for the
+    thread to close the objects that it was given.
     """
     global _thread
     with _lock:

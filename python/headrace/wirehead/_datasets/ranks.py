@@ -1,4 +1,4 @@
-"""Which of the processes that train together this one is."""
+"""The rank of this process among those that train together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _warned = False
 
 
 def rank_in_world(launchers: tuple[tuple[str, str], ...] = _VARIABLES) -> tuple[int, int] | None:
-    """Rank and number of processes, by ``torch.distributed`` or the variables that launchers set; None: nobody says."""
+    """Rank and number of processes, by ``torch.distributed`` or the variables that launchers set; None: unknown."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(distributed.get_rank()), int(distributed.get_world_size())
@@ -25,7 +25,7 @@ def rank_in_world(launchers: tuple[tuple[str, str], ...] = _VARIABLES) -> tuple[
 
 
 def warn_of_same_samples(remedy: str) -> None:
-    """Warns, once in a process, if it is one of several that train together, and all are given the same samples.
+    """Warns, once per process, if it is one of several that train together and all get the same samples.
 
     Args:
         remedy: what to write instead.
@@ -36,8 +36,8 @@ def warn_of_same_samples(remedy: str) -> None:
     if found is not None and found[1] > 1:
         _warned = True
         warnings.warn(
-            f"this process is one of {found[1]}, and each of them reads all samples of a generation: pass {remedy} to "
-            "share them out",
+            f"this process is one of {found[1]}, each of which reads all samples of a generation: pass {remedy} to "
+            "divide them",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -47,7 +47,7 @@ def checked_shard(shard: Any) -> tuple[int, int]:
     """Rank and number of processes of a ``shard`` argument: a pair, or "environment".
 
     Raises:
-        TypeError, ValueError: it is something else, or the environment does not say.
+        TypeError, ValueError: it is neither, or the environment does not define them.
     """
     if isinstance(shard, str):
         if shard != "environment":

@@ -21,13 +21,13 @@ class GenerationSampler(SeekableSampler):
 
     Args:
         swap_cap: samples per generation.
-        shuffle: in a random order, another in each round.
+        shuffle: a random order, a different one in each round.
         seed: of that.
-        infinite: one epoch has no end.
+        infinite: one endless epoch.
         shard: see :meth:`MongoheadDataset.sampler`.
 
     Attributes:
-        rank, num_replicas: of the share; only where there is one, so that loaders see that samples are shared out.
+        rank, num_replicas: of the share; present only if there is one, so that loaders see that samples are divided.
     """
 
     rank: int
@@ -47,7 +47,7 @@ class GenerationSampler(SeekableSampler):
             raise ValueError(f"shard: a generation has {swap_cap} samples (SWAP_CAP), too few for {world} processes")
         if world > 1:
             if shuffle and seed is None:
-                raise ValueError("shard: pass seed=, the same in all processes, or each would share out another order")
+                raise ValueError("shard: pass the same seed= in all processes, or each would divide another order")
             self.rank, self.num_replicas = rank, world
         self._first, self._step = rank, world
         self._share = swap_cap // world  # samples of a round
@@ -58,7 +58,7 @@ class GenerationSampler(SeekableSampler):
         return self._share * self._rounds
 
     def __iter__(self) -> Iterator[int]:
-        """For PyTorch's loader, in whose stead it warns if several processes would read the same."""
+        """For PyTorch's loader. Warns, as Headrace's loader would, if several processes read the same samples."""
         if self._step == 1:
             warn_of_same_samples('sampler(shard="environment", seed=…)')
         return super().__iter__()

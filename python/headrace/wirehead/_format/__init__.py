@@ -1,4 +1,4 @@
-"""What a sample becomes: descriptions, and chunks of bytes that are compressed or not.
+"""The stored form of a sample: descriptions, and chunks of bytes that may be compressed.
 
 Uses the stores' names of chunks.
 """

@@ -11,7 +11,7 @@ from typing import Any
 _SHORTEST = 1024  # bytes; shorter arrays are not worth a thought
 _TRIALS, _TRIAL_BYTES = 4, 16384
 _PAYS = 0.8  # of the length, at most, that a trial leaves
-_INPUT, _OUTPUT = 1 << 14, 1 << 18  # bytes that a stream is fed, and gives, at once
+_INPUT, _OUTPUT = 1 << 14, 1 << 18  # bytes of input and output of a stream per step
 
 
 def compress(data: memoryview, compression: str) -> tuple[str, memoryview]:
@@ -67,8 +67,8 @@ def _compressor(compression: str) -> Callable[[memoryview], bytes]:
 
 
 def decompress_into(compression: str, pieces: Sequence[memoryview], place: memoryview) -> int:
-    """Puts what compressed bytes hold into a place, a little at a time. Returns how many bytes came out; what has no
-    room is counted only as far as to show that it has none.
+    """Decompresses bytes into a place, a little at a time. Returns the number of bytes; if the data does not fit, some
+    number greater than the length of the place.
 
     Args:
         pieces: the compressed bytes, which follow one another.
@@ -116,7 +116,7 @@ def _zstd_into(pieces: Sequence[memoryview], place: memoryview) -> int:
                 length += count
             return length + len(reader.read(1))
     except zstandard.ZstdError as error:
-        raise ValueError(f"the bytes are no zstd data: {error}") from None
+        raise ValueError(f"the bytes are not zstd data: {error}") from None
 
 
 def _zlib_parts(pieces: Sequence[memoryview]) -> Iterator[bytes]:
@@ -131,7 +131,7 @@ def _zlib_parts(pieces: Sequence[memoryview]) -> Iterator[bytes]:
                 if not rest and len(part) < _OUTPUT:
                     break
     except zlib.error as error:
-        raise ValueError(f"the bytes are no zlib data: {error}") from None
+        raise ValueError(f"the bytes are not zlib data: {error}") from None
 
 
 def _lz4_parts(pieces: Sequence[memoryview]) -> Iterator[bytes]:
@@ -143,7 +143,7 @@ def _lz4_parts(pieces: Sequence[memoryview]) -> Iterator[bytes]:
             while not stream.needs_input and not stream.eof:
                 yield stream.decompress(b"", _OUTPUT)
     except (RuntimeError, EOFError) as error:
-        raise ValueError(f"the bytes are no lz4 data: {error}") from None
+        raise ValueError(f"the bytes are not lz4 data: {error}") from None
 
 
 def _slices(pieces: Sequence[memoryview]) -> Iterator[memoryview]:

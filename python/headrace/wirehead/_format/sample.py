@@ -68,7 +68,7 @@ def check_description(description: Mapping[str, Any]) -> list[Kind]:
     kinds = [Kind.from_document(kind) for kind in description["kinds"]]
     chunk_bytes, length = int(description["chunk_bytes"]), sum(kind.length for kind in kinds)
     if length != description["length"]:
-        raise ValueError(f"its arrays have {length} bytes, it has {description['length']}")
+        raise ValueError(f"its arrays have {length} bytes, but its length is {description['length']}")
     if chunk_bytes < 1 or description["chunks"] != -(-length // chunk_bytes):
         raise ValueError(f"{description['chunks']} chunks of {chunk_bytes} bytes for {length} bytes")
     chunk_names(description, ())
@@ -99,7 +99,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
         TypeError: the dtype holds Python objects or has fields.
     """
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None:
-        raise TypeError(f"samples hold numbers, texts or dates, and its dtype is {dtype}")
+        raise TypeError(f"samples hold numbers, strings or dates, but its dtype is {dtype}")
     is_extension = dtype.kind == "V" and not dtype.str.startswith("|V")
     return str(dtype.name if is_extension else dtype.str)
 
@@ -119,15 +119,17 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
     Args:
         sample: a tuple or list of arrays, tensors or numbers in the order of ``names``; a dict with these keys; or,
             if there is one name, the array itself.
-        names: what SAMPLE says.
+        names: the names in SAMPLE.
         compression: see :func:`headrace.wirehead._format.compression.compress`.
 
     Raises:
-        TypeError, ValueError: the sample is not of that form; what is said of it begins with "it".
+        TypeError, ValueError: the sample is not of that form; the message begins with "it".
     """
     if isinstance(sample, Mapping):
         if set(sample) != set(names):
-            raise ValueError(f"it has the keys {list(sample)}, SAMPLE is {list(names)}: yield a dict with these keys")
+            raise ValueError(
+                f"it has the keys {list(sample)}, but SAMPLE is {list(names)}: yield a dict with these keys"
+            )
         values = [sample[name] for name in names]
     elif isinstance(sample, (tuple, list)):
         values = list(sample)
@@ -136,8 +138,8 @@ def encode(sample: Any, names: Sequence[str], compression: str) -> tuple[list[Ki
     if len(values) != len(names):
         of = f" of {len(values)}" if isinstance(sample, (tuple, list)) else ""
         raise ValueError(
-            f"it is a {type(sample).__name__}{of}, SAMPLE is {list(names)}: yield a tuple of {len(names)} arrays, or "
-            "change SAMPLE"
+            f"it is a {type(sample).__name__}{of}, but SAMPLE is {list(names)}: yield a tuple of {len(names)} arrays, "
+            "or change SAMPLE"
         )
     kinds, parts = [], []
     for name, value in zip(names, values):
@@ -166,7 +168,9 @@ def _as_array(value: Any, name: str) -> tuple[Array, bool]:
         array = np.asarray(value)
         dtype_name(array.dtype)
     except (TypeError, ValueError) as error:
-        raise TypeError(f"its {name} is a {type(value).__name__} that makes no array: {error}") from None
+        raise TypeError(
+            f"its {name} is a {type(value).__name__} that cannot be converted to an array: {error}"
+        ) from None
     return (array if array.flags.c_contiguous else np.ascontiguousarray(array)), is_tensor
 
 
@@ -194,7 +198,7 @@ class Decoder:
     """Puts one array together from the stored bytes, piece by piece, straight into its place.
 
     Args:
-        kind: what the bytes are.
+        kind: the kind of array.
         out: where to put the array: C-contiguous, of its shape and dtype. None: a fresh one.
     """
 
@@ -230,7 +234,7 @@ class Decoder:
         """The array.
 
         Raises:
-            ValueError: length or checksum are not those of what was written.
+            ValueError: length or checksum differ from those of the written data.
         """
         kind = self.kind
         if self._received != kind.length:

@@ -1,4 +1,4 @@
-"""The circular cache: what its processes do, and in which order, so that nothing can be lost.
+"""The circular cache: the steps of its processes, and their order, which ensure that nothing is lost.
 
 ``cache`` says why; writers, readers and keepers have leases, which are watched. Uses the stores and the format.
 """

@@ -1,63 +1,66 @@
-"""The circular cache: generations of samples that many processes fill, swap and read at once.
+"""The circular cache: generations of samples that many processes fill, swap and read concurrently.
 
 A *generation* is a numbered set of SWAP_CAP samples. The highest one that has been swapped is the *current* one, which
 readers read; writers fill the next, and while that is verified, the one after it. So there is always one to read and
-one to write, and older ones stay only as long as somebody reads them.
+one to write, and older ones stay only as long as they are read.
 
-Why nothing can be lost, torn or mixed, whoever is killed and when. Documents are inserted and nothing is taken back
-before a whole generation goes; the only documents that change are leases.
+These rules ensure that no sample is lost, torn or mixed, whichever process is killed at any time. Documents are
+inserted and never removed before a whole generation is dropped; the only documents that change are leases.
 
-1. **Put.** A writer first writes the chunks of a sample under names that nobody else uses, and when the store has
+1. **Put.** A writer first writes the chunks of a sample under names that no other process uses, and when the store has
    acknowledged all of them inserts the sample's description under a free number below SWAP_CAP. Inserting succeeds for
-   one writer only (``Store.insert``), so a number belongs to one sample; and what has a description is whole. A writer
-   killed before that leaves chunks that nobody refers to, which go with their generation.
-2. **Swap.** What managers decide about a generation is a sequence of entries in the table of swaps: entry *n* is
-   inserted under the generation's number and *n*, by one who has read all *n* before it. An entry annuls damaged
+   one writer only (``Store.insert``), so a number belongs to one sample; and a sample with a description is complete. A
+   writer killed before that leaves chunks without references, which are removed with their generation.
+2. **Swap.** The decisions of managers about a generation are a sequence of entries in the table of swaps: entry *n* is
+   inserted under the generation's number and *n*, by a manager that has read all *n* before it. An entry annuls damaged
    samples, which are put again under their next version; the last one is the swap, inserted once a manager has seen
-   each description, in the version that counts, and that its chunks are there, or read that another one had seen that
-   for a whole block, with so many entries before it. So whatever has been verified when it swaps, nobody has annulled
-   any of it meanwhile: that would have taken the place of its entry; and who sees a swap annuls nothing any more. The
-   current generation is the highest one with a swap. (An entry that comes late, when those of its generation have been
-   removed, is below that and read by nobody.)
-3. **No sample is put into a generation that has gone.** A number is free only while the generation has not been
+   each description, in the version that counts, and all its chunks, or has read that another manager had seen these
+   for a whole block, with that many entries before it. So none of the samples that were verified for a swap has been
+   annulled meanwhile: that would have taken the place of its entry; and a manager that sees a swap annuls nothing any
+   more. The current generation is the highest one with a swap. (An entry that arrives late, after those of its
+   generation have been removed, is below that and has no readers.)
+3. **No sample is put into a dropped generation.** A number is free only while the generation has not been
    swapped: a swap needs all of them taken. Only dropping a generation makes numbers free again; rule 4 is about that.
 4. **Drop.** A process pins a generation before it touches it: it first writes the generation into its lease, *then*
    checks for the swap that would make it obsolete: for a writer the swap of that generation, for a reader that of the
-   next. If it has happened the process lets go and pins a newer one. Whoever drops does it the other way round: it
-   sees that swap, *then* reads the leases, then drops what is older than all that they name. As the store orders these
-   four operations, one of the two sees the other. A lease that names a generation keeps all after it, too: whoever has
-   one goes on to a newer generation without asking, and lets the lease say so later. What was true of a generation that
-   may be dropped stays true, so it does not matter how late it is dropped, or by how many.
-5. **Death and standstill.** Who watches a lease and has seen it unchanged for LEASE seconds, by its own clock alone,
-   inserts a *grave* for it and reads it again: if it is unchanged still, it is dead for good. Its holder looks for a
-   grave after each renewal. A lease counts as alive until 0.9 LEASE after the last renewal that found none was *sent*:
-   that renewal was in the store before the watcher began to count, or the watcher has seen it and begun anew; and one
-   that arrives after the watcher's second look finds the grave. A lease that has lapsed never counts as alive again. A
-   writer that cannot say that it is alive when its description is inserted does not acknowledge the sample, but puts it
-   again under a new lease, into a generation that it pins anew; a reader, too, pins anew under a new one. Graves stay
-   for 2 LEASE; after that a holder knows by its own clock. In a local store, a process that is seen to have ended is
-   dead at once. With a server that would be too early: what the process sent before it died may still be on its way.
-6. **Bound.** A swap waits until all generations older than the current one are dropped. A writer goes on from the
+   next. If it has happened, the process releases it and pins a newer one. A process that drops does it in the reverse
+   order: it sees that swap, *then* reads the leases, then drops what is older than all that they name. As the store
+   orders these four operations, one of the two sees the other. A lease that names a generation also keeps all later
+   ones: its holder continues with a newer generation without asking, and updates the lease later. A generation that may
+   be dropped may always be dropped, so it does not matter how late it is dropped, or by how many processes.
+5. **Death and suspension.** A process that watches a lease and has seen it unchanged for LEASE seconds, by its own
+clock
+   alone, inserts a *grave* for it and reads it again: if it is still unchanged, it is permanently dead. Its holder
+   looks for a grave after each renewal. A lease counts as alive until 0.9 LEASE after the last renewal that found none
+   was *sent*: that renewal was in the store before the watcher began to count, or the watcher has seen it and
+   restarted; and one that arrives after the watcher's second look finds the grave. A lease that has expired never
+   counts as alive again. A writer that cannot be sure that it is alive when its description is inserted does not
+   acknowledge the sample, but puts it again under a new lease, into a newly pinned generation; likewise a reader pins
+   again under a new one. Graves stay for 2 LEASE; after that, a holder's own clock tells it. In a local store, a
+   process that is known to have exited is immediately dead. With a server that would be too early: requests that the
+   process sent before it died may still be on their way.
+6. **Bound.** A swap waits until all generations older than the current one are dropped. A writer continues from the
    generation after the current one to the second after it when it has found all numbers of the first taken, and has
    seen that all generations older than the current one are dropped; these do not come back. So at most three have
    samples: the current one, the one being filled, and either the one that slow readers still hold, or the one that is
    full and not yet verified. Of two that are being filled, the second cannot be swapped before the first: managers
-   look only at the one after the current one. Should a damaged sample of that be thrown away, a writer comes back to
-   it within a second or so; after a fifth of the time that it has waited, 15 seconds at most, if that is more. (A
+   look only at the one after the current one. If a damaged sample of that one is discarded, a writer returns to
+   it within about a second, or after a fifth of the time that it has waited, at most 15 seconds, if that is more. (A
    writer that was stopped may insert one sample into a generation that was dropped; it is dropped again.)
-7. **Incarnations.** Whoever makes the settings names the cache, at random, and all tables are under that name. Cleaning
-   removes the settings first. So what comes late belongs to the old name and mixes with nothing; managers of the new
-   one remove it, having read the settings after they saw it. Each process looks at the settings when it renews its
-   lease, and when it misses something; if they are others, or the current generation is lower than it was, it stops
-   with ``CacheGoneError``.
+7. **Incarnations.** The process that creates the settings chooses a random name for the cache, and all tables are under
+   that name. Cleaning removes the settings first. So late writes belong to the old name and mix with nothing; managers
+   of the new cache remove them, having read the settings after they saw them. Each process checks the settings when it
+   renews its lease, and when an entry is missing; if they have changed, or the current generation is lower than before,
+   it stops with ``CacheGoneError``.
 
-That only one process manages at a time saves work; nothing depends on it. ``tests/python/wirehead/test_protocol.py``
-explores all this, with the code itself, in a world where anything may happen between two operations.
+Having only one process manage at a time saves work; correctness does not depend on it.
+``tests/python/wirehead/test_protocol.py`` explores these rules, with the code itself, in a model in which anything may
+happen between two operations.
 
-What is required and cannot be checked: clocks that nobody sets and that count on in a suspended machine
-(``CLOCK_BOOTTIME``) run at the same speed within a tenth, and while a virtual machine is frozen no request of it is
-under way for longer than LEASE; of a server, that what it has acknowledged stays, and that who asks later sees it, or
-what :mod:`headrace.wirehead._stores.mongo_store` makes of it with a replica set: that is less, and enough for 1 to 7.
+Requirements that cannot be checked: clocks that are never set and that keep counting in a suspended machine
+(``CLOCK_BOOTTIME``) run at the same speed within a tenth, and while a virtual machine is frozen, none of its requests
+is under way for longer than LEASE. A server keeps acknowledged writes, and later reads see them; with a replica set,
+:mod:`headrace.wirehead._stores.mongo_store` guarantees less, but enough for 1 to 7.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ from headrace.wirehead.errors import CacheGoneError, StoreError
 
 @dataclasses.dataclass(frozen=True)
 class Swap:
-    """What is known of a swap.
+    """The known data of a swap.
 
     Attributes:
         generation: which became readable; 1 is the first.
@@ -127,7 +130,7 @@ class Cache:
     Args:
         config: where it is.
         store: that it is in; default: the one that the configuration names.
-        create: make it, if it is not there. Otherwise nothing is stored: it has no generations then.
+        create: create it if it does not exist. Otherwise nothing is stored: it has no generations then.
         check: that it was made with this configuration.
         clock: seconds, see :func:`boot_clock`.
 
@@ -182,7 +185,7 @@ class Cache:
                 raise CacheGoneError(
                     self.config.cache, f"went back from generation {known} to {newest} (a backup restored?)"
                 )
-            return self._swap_documents()  # swaps have come and gone while this process stood still
+            return self._swap_documents()  # swaps have happened while this process was suspended
         self._newest = max(self._newest, newest)
         return swaps
 
@@ -196,12 +199,12 @@ class Cache:
         return [swap for swap in found if swap is not None]
 
     def swap(self, generation: int) -> Swap | None:
-        """What is known of one swap."""
+        """The known data of one swap."""
         entry = next(reversed(self.entries(generation)), None)
         return None if entry is None else Swap.from_document(entry)
 
     def entries(self, generation: int) -> list[Document]:
-        """What managers have written down about a generation, in the order that all agree on: what is annulled, and at
+        """The managers' entries about a generation, in the order that all agree on: annulments, and at
         last the swap. See 2.
         """
         entries: list[Document] = []
@@ -298,7 +301,7 @@ class Cache:
         return self.config.is_local and has_ended(lease)
 
     def blocked_by(self, generation: int) -> str | None:
-        """Who keeps a full generation from being swapped, in words; None if nobody does."""
+        """The processes that keep a full generation from being swapped, in words; None if there are none."""
         holders = [
             f"{lease['role']} {lease['process']} (generation {min(lease['generations'])})"
             for lease in self.leases().values()
@@ -327,7 +330,7 @@ class Cache:
         while found is None and create:
             self.store.insert(SETTINGS, "settings", {**ours, "incarnation": uuid.uuid4().hex[:16]})
             found = self.store.find(SETTINGS, "settings")
-        if found is None:  # nobody has made it yet, or it has been cleaned since
+        if found is None:  # it has not been created yet, or it has been cleaned since
             return
         if self._checks:
             self._check_settings(found, ours)
@@ -340,7 +343,7 @@ class Cache:
         remedy = "another DBNAME, or `python -m headrace.wirehead clean` first"
         if found.get("format", _FORMAT) != _FORMAT:
             raise StoreError(
-                f"{place} was made by another version of headrace, in format {found['format']}; this one has "
+                f"{place} was made by another version of headrace, in format {found['format']}; this version uses "
                 f"{_FORMAT}: use {remedy}"
             )
         if _incarnation_of(found) is None or not ours.keys() <= found.keys():
@@ -348,7 +351,7 @@ class Cache:
         for name, value in ours.items():
             if found[name] != value:
                 raise StoreError(
-                    f"{place} was made with {name} {found[name]}, this configuration says {value}: use the same, "
+                    f"{place} was made with {name} {found[name]}, but this configuration says {value}: use the same, "
                     f"{remedy}"
                 )
 
@@ -364,7 +367,7 @@ _ENTRY = re.compile(r"\d{12}(?:\.\d{6})?")
 
 
 def entry_key(generation: int, number: int) -> str:
-    """The key of what was written down about a generation: which one after how many others."""
+    """The key of an entry about a generation, by the number of entries before it."""
     return f"{key(generation)}.{number:06d}" if number else key(generation)
 
 

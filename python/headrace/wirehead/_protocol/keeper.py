@@ -1,4 +1,4 @@
-"""Keeping: verifying samples, swapping, and dropping what is not used any more."""
+"""Keeping: verifying samples, swapping, and dropping unused generations."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headrace.wirehead.errors import CacheGoneError, StoreError
 log = logging.getLogger("headrace.wirehead")
 
 _KEPT_SWAPS, _KEPT_HISTORY = 4, 10
-_FEW = 8  # samples: so many are looked up one by one, more by reading their block
-_MOST = 512  # samples whose chunks are looked for at once
+_FEW = 8  # samples: up to this many are looked up one by one, more by reading their block
+_MOST = 512  # samples whose chunks are looked up together
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25  # seconds between two looks
 _LONGEST_REST = 1.0  # after one that took long
 # Where a generation takes its time, so do looks: this share of the time that it has taken, and seconds at most.
@@ -28,13 +28,13 @@ _SHARE, _RAREST = 0.03, 5.0
 
 
 class Keeper:
-    """Verifies samples as they come, swaps, and drops what is not used any more. Not thread-safe: one per thread.
+    """Verifies samples as they arrive, swaps, and drops unused generations. Not thread-safe: one per thread.
 
     Several may run, in any processes: they take turns, the others wait until that one ends or dies. That saves work;
     nothing depends on it.
 
     Args:
-        cache: of what.
+        cache: the cache.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -44,7 +44,7 @@ class Keeper:
         self._turn = 0  # how often it has renewed its lease
         self._renewed = float("-inf")
         self._asked = float("-inf")
-        # Who has ended in a folder is known at once; with a server, it takes LEASE seconds.
+        # Dead processes of a folder are known immediately; with a server, it takes LEASE seconds.
         self._patience = min(1.0, cache.config.lease / 3) if cache.config.is_local else cache.config.lease / 10
         self._swept = float("-inf")
         self._generation = 0
@@ -64,7 +64,7 @@ class Keeper:
         self.pause = _LONGEST_PAUSE
 
     def step(self) -> Swap | None:
-        """Does what is to be done now. Returns the swap, if it was that. Call it again after ``pause`` seconds.
+        """Does the work that is due. Returns the swap, if there was one. Call it again after ``pause`` seconds.
 
         Raises:
             StoreError: the store failed.
@@ -112,7 +112,7 @@ class Keeper:
         return self._swap()
 
     def _until_next(self, start: float) -> float:
-        """Half the time in which the generation may be full, if it goes on as it did; so that there are few looks while
+        """Half the time in which the generation may be full, at the current rate; so that there are few looks while
         there is time, many when it matters, and little is left to verify then.
         """
         now, verified = self._cache.clock(), len(self._verified)
@@ -125,7 +125,7 @@ class Keeper:
         left = self._cache.config.swap_cap - verified
         expected = left / self._rate / 2 if self._rate > 1e-9 else math.inf
         longest = min(max(_LONGEST_PAUSE, _SHARE * (now - self._since)), _RAREST, self._cache.config.lease / 6)
-        # Looking shall not be what the server is busy with.
+        # So that checks do not keep the server busy.
         return max(min(4 * (now - start), _LONGEST_REST), min(max(_SHORTEST_PAUSE, expected), longest))
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class Keeper:
         if now - self._renewed < lease / 3:
             return True
         if now - self._renewed >= lease and now - self._asked < self._patience:
-            return False  # somebody else had it a moment ago
+            return False  # another process had it a moment ago
         self._asked = now
         if now - self._checked >= lease / 3:
             self._cache.check_is_there()
@@ -205,14 +205,14 @@ class Keeper:
             self._whole.discard(self._cache.block_of(id))
 
     def _annul(self, problems: Mapping[int, str]) -> bool:
-        """Writes down that these samples do not count, unless somebody else has written down something; whether."""
+        """Records that these samples do not count, unless another process has recorded something; whether it did."""
         if not problems:
             return True
         void = [[id, self._versions.get(id, 0)] for id in problems]
         if not self._cache.store.insert(SWAPS, entry_key(self._generation, self._entries), {"void": void}):
             return False
         for id, problem in problems.items():
-            log.warning("sample %d of generation %d is thrown away: %s", id, self._generation, problem)
+            log.warning("sample %d of generation %d is discarded: %s", id, self._generation, problem)
         self._entries += 1
         self._versions.update((id, version + 1) for id, version in void)
         self._thrown_away += len(void)
@@ -227,7 +227,7 @@ class Keeper:
         return {id: description for id, description in found if description is not None}
 
     def _problems(self, descriptions: Sequence[Document]) -> list[str | None]:
-        """What is wrong with each sample."""
+        """The problem with each damaged sample."""
         problems: list[str | None] = []
         names: list[dict[str, int]] = []
         for description in descriptions:
@@ -235,7 +235,7 @@ class Keeper:
             try:
                 kinds = tuple(kind.name for kind in check_description(description))
                 if kinds != self._cache.config.sample:
-                    problem = f"it has {list(kinds)}, SAMPLE is {list(self._cache.config.sample)}"
+                    problem = f"it has {list(kinds)}, but SAMPLE is {list(self._cache.config.sample)}"
                 chunks = chunk_lengths(description)
             except (KeyError, TypeError, ValueError) as error:
                 problem = f"its description is wrong: {error}"
@@ -250,10 +250,10 @@ class Keeper:
         return problems
 
     def _sweep(self) -> None:
-        """Once in a while: drops generations, and removes what is left of the dead and of what was cleaned."""
+        """Once in a while: drops generations, and removes leftovers of dead processes and cleaned caches."""
         now = self._cache.clock()
         cache = self._cache
-        # What is left of the last swap soon, so that the next one finds nothing to drop.
+        # Leftovers of the last swap soon, so that the next one finds nothing to drop.
         period = cache.config.lease / 3
         if now - self._swept < (min(1.0, period) if self._has_old else period):
             return
@@ -268,7 +268,7 @@ class Keeper:
                     cache.store.drop_incarnation(other)
 
     def _retire(self) -> list[int]:
-        """Drops the generations that nobody uses; which are left of those before the current one."""
+        """Drops unused generations. Returns the remaining ones before the current one."""
         cache = self._cache
         current = cache.current()
         old = [generation for generation in cache.store.generations() if generation < current]

@@ -17,23 +17,23 @@ from headrace.wirehead.errors import CacheGoneError
 log = logging.getLogger("headrace.wirehead")
 
 _TRUST = 0.9  # of LEASE that a holder trusts in, lest its clock be slower than the one of who watches it
-_OVERLAP = 1.0  # seconds that a reader keeps a generation after it went on to the next
+_OVERLAP = 1.0  # seconds that a reader keeps a generation after it continued with the next
 
 
 class Lease:
     """Tells others that this process lives, and which generations it uses. A thread renews it three times per LEASE.
 
-    A lease that names a generation keeps that one and all after it. So whoever goes on to a newer one need not wait
-    until the lease says so: the thread writes it at once, but beside.
+    A lease that names a generation keeps that one and all after it. So a process that continues with a newer one need
+    not wait until the lease says so: the thread writes it immediately, in parallel.
 
-    A generation that has become old is let go when it is not in use, so that it can be dropped: by a generator within a
-    second after its put; by a reader a second after it went on to a newer one, or when it has read nothing for LEASE
-    seconds. Thread-safe.
+    A generation that has become old is released when it is not in use, so that it can be dropped: by a generator within
+    a second after its put; by a reader a second after it continued with a newer one, or when it has read nothing for
+    LEASE seconds. Thread-safe.
 
     Args:
         cache: where.
         role: "generator" or "reader".
-        details: what else the lease is to say.
+        details: further data of the lease.
     """
 
     def __init__(self, cache: Cache, role: str, **details: Any) -> None:
@@ -44,12 +44,12 @@ class Lease:
         self._kept_from = math.inf  # the first generation that the store's document keeps, whichever it has by now
         self._renewed = float("-inf")
         self._has_lapsed = False
-        self._beat = 0  # of what was written last
+        self._beat = 0  # of the last write
         self._gone: CacheGoneError | None = None
         self._used: dict[int, float] = {}  # when, by generation
         self._busy = False
         self._lock = threading.Lock()  # guards all above
-        self._write_lock = threading.Lock()  # orders what is written; taken before the other
+        self._write_lock = threading.Lock()  # orders the writes; taken before the other
         self._stop = threading.Event()
         self._wake = threading.Event()  # there is something to write, or the end
         self._thread: threading.Thread | None = None
@@ -69,7 +69,7 @@ class Lease:
             if self._gone is not None:
                 raise self._gone
             if self._lapsed():
-                # Somebody may be clearing away what this one has left, and removes the lease in the end.
+                # Another process may be removing the leftovers of this one, and removes the lease at the end.
                 self.key = _new_key(self._details["role"])
                 self._kept_from, self._renewed, self._has_lapsed = math.inf, float("-inf"), False
             was_kept = self._pin(generations)
@@ -110,7 +110,7 @@ class Lease:
         self._busy = False
 
     def update(self, **details: Any) -> None:
-        """What the next renewal tells."""
+        """The contents of the next renewal."""
         with self._lock:
             self._details.update(details)
 
@@ -141,7 +141,7 @@ class Lease:
                 self._cache.store.remove(LEASES, self.key)
 
     def _write(self) -> None:
-        """Tells the store. Under the lock for writing only: reading goes on meanwhile."""
+        """Updates the store. Under the lock for writing only: reading continues meanwhile."""
         with self._lock:
             self._beat += 1  # so that each renewal is a change
             key, document = self.key, {**self._details, "beat": self._beat, "generations": list(self._generations)}
@@ -163,7 +163,7 @@ class Lease:
             self.tick(is_new)
 
     def tick(self, is_new: bool = False) -> None:
-        """What its thread does each second: lets go what is old, and renews, if it is time or ``is_new``."""
+        """The periodic work of its thread: releases old generations, and renews, if it is time or ``is_new``."""
         try:
             is_new = self._let_go() or is_new
             with self._write_lock:
@@ -178,14 +178,14 @@ class Lease:
             log.debug("lease %s was not renewed: %s", self.key, error)
 
     def _let_go(self) -> bool:
-        """Unpins what is old and not in use; whether it did."""
+        """Unpins old, unused generations; whether it did."""
         with self._lock:
             suspected = self._unused(self._generations)
         if not suspected:
             return False
         current = self._cache.current()
         with self._lock:
-            # What is not old, and can be read or written at any moment, stays.
+            # Others, which can be read or written at any moment, stay.
             first = current + 1 if self._details["role"] == "generator" else current
             unused = [g for g in self._unused(suspected) if g < first]
             self._generations = [g for g in self._generations if g not in unused]

@@ -16,12 +16,12 @@ def this_process() -> str:
 
 
 def whose() -> Document:
-    """What a lease says of the process that holds it."""
+    """The description of a process in its lease."""
     return {"process": this_process(), "pid": os.getpid(), "pid_namespace": _pid_namespace()}
 
 
 def _pid_namespace() -> str | None:
-    """Within what this process's number is its alone: a running system, and containers may share a host's name."""
+    """The scope in which this process's number is unique: a running system; containers may share a host's name."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
@@ -30,7 +30,7 @@ def _pid_namespace() -> str | None:
 
 
 def boot_clock() -> float:
-    """Seconds by a clock that nobody sets, and that counts while the machine is suspended."""
+    """Seconds of a clock that is never set, and that counts while the machine is suspended."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 

@@ -30,7 +30,7 @@ class Reader:
         self._kinds = tuple(kinds)
         self._lease = Lease(cache, "reader")
         self._lock = threading.Lock()
-        self._doubtful: set[int] = set()  # what may have been dropped before it was pinned
+        self._doubtful: set[int] = set()  # those that may have been dropped before they were pinned
         self._descriptions: dict[int, dict[int, Document]] = {}
         self._versions: dict[int, dict[int, int]] = {}  # of samples, by generation and id; a swap makes them final
 
@@ -63,18 +63,18 @@ class Reader:
         return sorted([*others[-1:], generation])
 
     def is_pinned(self, generation: int) -> bool:
-        """Whether nobody drops it from now on."""
+        """Whether it cannot be dropped from now on."""
         return generation in self._lease.generations and self._lease.is_alive()
 
     def is_certain(self, generation: int) -> bool:
-        """Whether nobody has dropped it either."""
+        """Whether it has not been dropped either."""
         return self.is_pinned(generation) and generation not in self._doubtful
 
     def describe(self, generation: int, id: int) -> list[Kind]:
-        """What the arrays of a sample are.
+        """The description of a sample's arrays.
 
         Raises:
-            CorruptSampleError: there is no such sample, or no sense in what is said of it.
+            CorruptSampleError: the sample is missing, or its description is invalid.
         """
         return self._kinds_of(generation, id, self._description(generation, id))
 
@@ -82,10 +82,10 @@ class Reader:
         """The arrays of a sample, by kind.
 
         Args:
-            out: arrays to put them into, where these fit; what does not fit comes in an array of its own.
+            out: arrays to read into, where they fit; others are returned as new arrays.
 
         Raises:
-            CorruptSampleError: it is not what was written.
+            CorruptSampleError: it differs from the written sample.
         """
         self._lease.use(generation)
         description = self._description(generation, id)
@@ -134,7 +134,7 @@ class Reader:
             known = self._cache.version(generation, id, versions.get(id, 0))
             if known is None:
                 self._cache.check_is_there()
-                raise CorruptSampleError(generation, id, "it is not there")
+                raise CorruptSampleError(generation, id, "it is missing")
             if generation in self._lease.generations:
                 descriptions = self._descriptions.setdefault(generation, {})
                 descriptions[id] = known

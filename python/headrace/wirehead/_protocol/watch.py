@@ -1,4 +1,4 @@
-"""Watching: whose leases nobody holds any more."""
+"""Watching: which leases have no living holder any more."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Watch:
     :mod:`headrace.wirehead._protocol.cache`.
 
     A lease that this process has seen unchanged for LEASE seconds gets a grave: a document that its holder looks for
-    after each renewal. If the lease is unchanged even then, it is dead for good.
+    after each renewal. If the lease is unchanged even then, it is permanently dead.
 
     Args:
-        cache: of what.
+        cache: the cache.
     """
 
     def __init__(self, cache: Cache) -> None:

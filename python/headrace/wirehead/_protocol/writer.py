@@ -27,10 +27,10 @@ class Writer:
     """Puts samples into the cache. Not thread-safe: one per thread. Its lease begins with the first put.
 
     Writers share the ids of a generation out among themselves, so that none asks which are free: the second of three
-    takes 1, 4, 7, … Who has come to the end of its own takes what the others have left. This is to save work: only
+    takes 1, 4, 7, … A writer that has used up its own takes ids that the others have left. This is to save work: only
     inserting under a free id makes an id one's own.
 
-    A writer that has found a generation full does not wait until that is verified and swapped, but goes on into the
+    A writer that has found a generation full does not wait until that is verified and swapped, but continues with the
     next one where there is room for it (6 in :mod:`headrace.wirehead._protocol.cache`).
 
     Args:
@@ -99,10 +99,10 @@ class Writer:
                     self._lease.rest()
                     return generation, made
                 if made is not None:  # see 5 in headrace.wirehead._protocol.cache
-                    log.warning("this process stood still for longer than LEASE; its sample is stored again")
+                    log.warning("this process was suspended for longer than LEASE; its sample is stored again")
                     self._begin_anew()
         except BaseException:
-            # What it left must not be mistaken for chunks of its next sample.
+            # Its leftovers must not be mistaken for chunks of its next sample.
             self._begin_anew()
             raise
         return None
@@ -116,8 +116,8 @@ class Writer:
             if before != kind.shape:
                 self._shapes = None
                 log.warning(
-                    "%s of sample %d of this generator has the shape %s, that of the samples before %s: loaders make "
-                    "no batch of these without ragged= or a collate_fn. Yield arrays of one shape if that is not meant",
+                    "%s of sample %d of this generator has shape %s, but earlier samples have %s: loaders cannot batch "
+                    "these without ragged= or a collate_fn. Yield arrays of one shape if this is not intended",
                     kind.name,
                     self._count,
                     kind.shape,
@@ -176,7 +176,7 @@ class Writer:
         """Pins a generation to write to. Whether it is certain that it stays."""
         assert self._lease is not None
         if not self._lease.pin([generation]) and self._cache.is_swapped(generation):
-            self._generation = 0  # what was pinned before is not pinned any more
+            self._generation = 0  # the previous generation is no longer pinned
             return False
         if generation != self._generation:
             self._generation, self._look_at = generation, math.inf
@@ -241,7 +241,7 @@ class Writer:
                 # The others are here or hereabouts. So that not all blocks are left to look at in the end.
                 self._look_at_block(generation, block - 1)
             return id
-        # Its own ids are used up: what others have not used yet is there for all.
+        # Its own ids are used up: those that others have not used are free for all.
         unknown = [block for block in self._cache.blocks if block not in self._full]
         if not unknown or self._is_alone or self._cache.is_swapped(generation):
             return None
@@ -263,7 +263,7 @@ class Writer:
         return free
 
     def _was_taken(self, generation: int, id: int) -> None:
-        """Corrects what is known: an id was not free after all."""
+        """Corrects the known ids: one was not free after all."""
         self._is_alone = False
         if self._next >= self._cache.config.swap_cap:
             # To look at a block may cost a hundred times as much as to try the next one that was free.

@@ -1,4 +1,4 @@
 """Where a cache is kept: in a folder, or on a server that speaks MongoDB's protocol.
 
-``store`` says what the protocol needs of either.
+``store`` defines the interface that the protocol needs.
 """

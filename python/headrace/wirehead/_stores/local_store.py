@@ -49,7 +49,7 @@ def _reported(method: Method) -> Method:
                     raise CacheGoneError(self.config.cache) from None
                 if attempt == 3:
                     raise self._error(error) from error
-                time.sleep(0.01 * 4**attempt)  # if somebody cleans it, it is gone soon
+                time.sleep(0.01 * 4**attempt)  # if another process cleans it, it disappears soon
                 attempt += 1
             except OSError as error:
                 raise self._error(error) from error
@@ -60,29 +60,29 @@ def _reported(method: Method) -> Method:
 class LocalStore:
     """See :class:`headrace.wirehead._stores.store.Store`.
 
-    A table is a folder, a document a JSON file, a chunk a file. Each file is written under a name that nobody else
-    uses, in whichever container or process, and then linked (``insert``) or renamed (``replace``) to its final name, so
-    that nobody sees half of one; linking fails if the name is taken, which makes it atomic. A listing of a folder may
-    miss a name that is renamed meanwhile; so what is replaced lies beside its name, which stays. Files are written, not
-    mapped, by their writer: a full disk is then an error and not a signal. Readers map them, and a map stays valid when
-    the file is removed.
+    A table is a folder, a document a JSON file, a chunk a file. Each file is written under a name that no other process
+    uses, in any container, and then linked (``insert``) or renamed (``replace``) to its final name, so
+    that no process sees half of one; linking fails if the name is taken, which makes it atomic. A listing of a folder
+    may miss a name that is renamed meanwhile; so replaced files lie next to their name, which stays. Files are written,
+    not mapped, by their writer: a full disk is then an error and not a signal. Readers map them, and a map stays valid
+    when the file is removed.
 
     All of it is in one folder, which only its owner can enter. It is marked as a cache before anything else is stored
-    there; what else somebody puts into it is neither read nor removed.
+    there; foreign files in it are neither read nor removed.
 
-    What was written survives the death of any process, but not a crash of the machine: nothing is flushed to the disk.
+    Written data survives the death of any process, but not a crash of the machine: nothing is flushed to the disk.
 
     Args:
         config: where the folder is.
-        create: make it, if it is not there: now, and whenever something is to be stored. Otherwise, what is not there
-            is empty.
+        create: create it if it does not exist: now, and whenever something is stored. Otherwise, a missing
+            cache counts as empty.
 
     Raises:
         StoreError: the folder is another user's, is on a network file system, holds something else than a cache, or
             cannot be made.
     """
 
-    parallel = 1  # files are written and mapped, which waits for nobody
+    parallel = 1  # files are written and mapped, which waits for no other process
 
     def __init__(self, config: Config, create: bool = True) -> None:
         self.config = config
@@ -97,7 +97,7 @@ class LocalStore:
                     self._check_root()
         except OSError as error:
             raise StoreError(
-                f"the folder {self._root} cannot be made: {error.strerror}: use another DIRECTORY, or make "
+                f"the folder {self._root} cannot be created: {error.strerror}: use another DIRECTORY, or make "
                 f"{self._root.parent} a folder that you can write to"
             ) from None
 
@@ -214,7 +214,7 @@ class LocalStore:
             shutil.rmtree(self._root / table, ignore_errors=True)
         foreign = (name for name in sorted(os.listdir(self._root)) if name != _MARK and not _TABLE.fullmatch(name))
         left = [str(self._root / name) for name in foreign]
-        if not left and not (self._root / SETTINGS).exists():  # nobody has made the next cache yet
+        if not left and not (self._root / SETTINGS).exists():  # no process has created the next cache yet
             # Who stores something at this moment finds no folder, instead of one that is half removed.
             aside = self._aside()
             os.rename(self._root, aside)
@@ -252,30 +252,31 @@ class LocalStore:
                 _make_mark(made)
                 try:
                     os.rename(made, self._root)
-                except OSError:  # somebody else has made it
+                except OSError:  # another process has created it
                     self._remove(made)
-            with contextlib.suppress(FileNotFoundError):  # somebody else has cleaned it
+            with contextlib.suppress(FileNotFoundError):  # another process has cleaned it
                 return self._check_root(marks=True)
 
     def _aside(self) -> Path:
-        """A name that nobody else uses, beside the folder."""
+        """A name that no other process uses, next to the folder."""
         return self._root.with_name(f".{self._root.name}.{uuid.uuid4().hex}")
 
     def _check_root(self, marks: bool = False) -> None:
         """Raises StoreError if the folder is not one to use; an empty one is marked if it ``marks``."""
         found = os.lstat(self._root)
         if not stat.S_ISDIR(found.st_mode):
-            raise StoreError(f"{self._root} is no folder: use another DIRECTORY or DBNAME")
+            raise StoreError(f"{self._root} is not a folder: use another DIRECTORY or DBNAME")
         if found.st_uid != os.geteuid():
             raise StoreError(
-                f"{self._root} belongs to another user (number {found.st_uid}), who could change what is read from it: "
+                f"{self._root} belongs to another user (number {found.st_uid}), who could change its contents: "
                 "use another DIRECTORY or DBNAME"
             )
         kind = _file_system(self._root)
         if _NETWORK_FILE_SYSTEMS.fullmatch(kind):
             raise StoreError(
                 f"{self._root} is on a network file system ({kind}), where machines see each other's files late and "
-                "have clocks of their own: use a DIRECTORY of this machine, or a database (MONGOHOST) for several"
+                "have different clocks: use a DIRECTORY on a disk of this machine, or a database (MONGOHOST) for "
+                "several"
             )
         if (self._root / _MARK).exists():
             return
@@ -302,7 +303,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _new_file(self, folder: Path, data: bytes | memoryview) -> Iterator[Path]:
-        """A file with these contents under a name that nobody else uses; removed at the end."""
+        """A file with these contents under a unique name; removed at the end."""
         path = folder / f".{uuid.uuid4().hex}"
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -357,7 +358,7 @@ def _size(path: Path) -> int | None:
 
 
 def _replaced(key: str) -> str:
-    """The file, not listed, with what has replaced a document."""
+    """The unlisted file with the replacement of a document."""
     return f".{key}.now"
 
 
@@ -374,7 +375,7 @@ def _document(folder: Path, key: str) -> Document | None:
 
 
 def _names(folder: Path) -> list[str]:
-    """Of what is in a folder, without the files that are being written."""
+    """The names in a folder, without the files that are being written."""
     try:
         return sorted(name for name in os.listdir(folder) if not name.startswith("."))
     except FileNotFoundError:

@@ -45,7 +45,7 @@ _TRANSIENT = frozenset(
     (6, 7, 43, 64, 89, 91, 112, 133, 134, 175, 189, 237, 262, 9001, 10107, 11600, 11601, 11602, 13435, 13436)
 )
 _TRANSIENT_LABELS = "RetryableWriteError", "TransientTransactionError"
-# So that the first reply holds as much of a table as a reply can: what follows needs a cursor, which a fail-over loses.
+# So that the first reply holds as much of a table as a reply can: the rest needs a cursor, which a fail-over loses.
 _BATCH = 1 << 20
 _FEW = 8  # chunks that are looked for one by one
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 2.0
@@ -59,24 +59,25 @@ class MongoStore:
 
     Collections: ``<COUNTER>.settings``; ``<COUNTER>.<incarnation>.swaps``, ``.leases``, ``.graves``, ``.rounds``;
     ``<WRITE>.<incarnation>.<generation>.samples.<block>`` with the samples' descriptions and ``…chunks.<part>`` with
-    their bytes. All ``_id`` are texts, and whatever is looked up is looked up by ``_id`` alone. A document is one JSON
-    text beside its ``_id`` (and ``time`` and ``beat``).
+    their bytes. All ``_id`` are strings, and all look-ups use ``_id`` alone. A document is one JSON
+    string and its ``_id`` (and ``time`` and ``beat``).
 
-    FerretDB 1 on SQLite has an index on ``_id`` that refuses duplicates, but does not look there to find one: it goes
-    through the collection. So an insert costs it less than a look, except in small collections.
+    FerretDB 1 on SQLite has an index on ``_id`` that refuses duplicates, but does not use it for look-ups: it scans
+    the collection. So an insert costs it less than a look-up, except in small collections.
 
     Reads go to the primary and see what a majority of a replica set has, for which writes wait, unless the URI says
     otherwise; and each operation sees all that those of this store that ended before it have seen or done (a *causally
     consistent* session). The arguments in :mod:`headrace.wirehead._protocol.cache` need all of this, and no more:
 
-    What a majority has is one sequence of writes, which outlives every fail-over; each read sees the state after one of
+    The writes of a majority form one sequence, which outlives every fail-over; each read sees the state after one of
     them. It may be an old one: a primary that has been replaced does not know it yet, and one that is new learns late
-    how much of what it has a majority has, too. But whoever has written sees at least the state after that write, and
-    whoever has read, none before that. So of two who each write and *then* read what the other one writes (a pin and a
-    swap; a renewal and a grave), the one whose write is later in the sequence sees the other's; and who sees a swap and
-    *then* reads the leases sees all pins that are before that swap, while the others' holders see the swap. Whoever
-    counts for how long a lease has not changed may have been shown an old one; but not after the grave was written.
-    What is inserted counts when it is acknowledged, and of two under one key only one is part of the sequence.
+    how much of its data a majority also has. But a writer sees at least the state after its write, and
+    a reader, none before its last read. So of two processes that each write and *then* read what the other one writes
+    (a pin and a swap; a renewal and a grave), the one whose write is later in the sequence sees the other's; and a
+    process that sees a swap and *then* reads the leases sees all pins that are before that swap, while the others'
+    holders see the swap. A process that counts for how long a lease has not changed may have read an old one; but not
+    after the grave was written. An insert counts when it is acknowledged, and of two under one key only one is part of
+    the sequence.
 
     Which collections there are is the primary's own view. Only how soon and how often something is dropped depends on
     it.
@@ -177,7 +178,7 @@ class MongoStore:
             yield from self._map(read, names[start : start + self.parallel])
 
     def _map(self, action: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """What the action returns for each, several at once; all have ended when it returns or raises."""
+        """The results of the action for each, several at the same time; all have finished when it returns or raises."""
         if len(items) == 1:
             return [action(items[0])]
         running = [self._pool.submit(action, item) for item in items]
@@ -222,7 +223,7 @@ class MongoStore:
         """The incarnations of other caches of this database, which may have the same WRITE_COLLECTION.
 
         Args:
-            names: of collections. The settings of what is among them were there before.
+            names: of collections. The settings of their caches existed before.
         """
         found = set()
         for name in names:
@@ -233,7 +234,7 @@ class MongoStore:
         return found
 
     def drop(self, generation: int) -> None:
-        # As long as one of them is there, somebody will find the generation and drop the rest.
+        # As long as one of them exists, some process will find the generation and drop the rest.
         of = self._incarnation
         self._drop(name[0] for name in self._collections() if name[3] == key(generation) and name[2] == of)
 
@@ -241,14 +242,14 @@ class MongoStore:
         for name in names:
             started = time.monotonic()
             self._retried(lambda s, name=name: self._database[name].drop(session=s))  # type: ignore[misc]
-            # SQLite lets nobody write meanwhile, and who waits looks again at growing intervals.
+            # SQLite blocks all writers meanwhile, and waiting ones retry at growing intervals.
             time.sleep(min(3 * (time.monotonic() - started), _LONGEST_GAP))
 
     def clean(self) -> list[str]:
         settings = self._collection(SETTINGS)
         self._retried(lambda s: settings.drop(session=s))
         names = self._names()
-        # Somebody may have made the next one meanwhile: whatever that has was not there before it had settings.
+        # Another process may have created the next one meanwhile: nothing of that existed before it had settings.
         found = self.find(SETTINGS, "settings") or {}
         kept = {found.get("incarnation"), *self._others(names)} - {None}
         self._drop(name[0] for name in self._ours(names) if name[0] != settings.name and not kept & {name[1], name[2]})
@@ -269,7 +270,7 @@ class MongoStore:
         return self._collection(f"{key(generation)}.chunks.{part_of_chunk(name)}")
 
     def _causally(self, operation: Callable[[Any], Result]) -> Result:
-        """One attempt, in a session that sees what other operations have seen."""
+        """One attempt, in a session that sees the data that other operations have seen."""
         if not self._has_sessions:
             return operation(None)
         with self._client.start_session(causal_consistency=True) as session:
@@ -284,7 +285,7 @@ class MongoStore:
                         self._seen = seen
 
     def _retried(self, operation: Callable[[Any], Result]) -> Result:
-        """What the operation, called with a session or None, returns, once the server answers; DuplicateKeyError passes
+        """The result of the operation, called with a session or None, once the server answers; DuplicateKeyError passes
         through.
         """
         deadline = time.monotonic() + self.config.timeout
@@ -340,7 +341,9 @@ class MongoStore:
 
 
 def _packed(document: Mapping[str, Any]) -> Document:
-    """One text for all fields: a server that takes its time for each field (FerretDB) has one. And what is compared."""
+    """One text for all fields: a server that is slow for each field (FerretDB) has only one. Compared fields stay
+    separate.
+    """
     beat = {"beat": document["beat"]} if "beat" in document else {}
     return {"document": json.dumps(document), **beat}
 
@@ -401,7 +404,7 @@ def _connect(config: Config) -> pymongo.MongoClient[Document]:
             raise
         if "@" not in host:
             raise ConfigError(f"MONGOHOST: {error}") from None
-        # What PyMongo says of it may quote any part of it, a password, too.
+        # PyMongo's message may quote any part of it, including a password.
         raise ConfigError(
             "MONGOHOST is not a valid URI: write mongodb://user@host:27017/?option=value, with the password in "
             f"{PASSWORD_VARIABLE}; in a user's name or a password, @ : / % are written as %40 %3A %2F %25"

@@ -10,7 +10,7 @@ def open_store(config: Config, create: bool = True) -> Store:
     """The store that a configuration names.
 
     Args:
-        create: make what it is in, if it is not there.
+        create: create its folder or database if it does not exist.
 
     Raises:
         StoreUnreachableError: its server does not answer.

@@ -1,4 +1,4 @@
-"""What the cache needs of a place that keeps its documents and chunks."""
+"""The interface of a store for the documents and chunks of the cache."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _PART_BYTES, _MOST_PARTS = 2**24, 64
 class Store(Protocol):
     """Small documents by table and key, and chunks of bytes by generation and name.
 
-    Its one atomic operation is :meth:`insert`: of all who insert under the same key, in any process and on any machine,
-    exactly one succeeds. What :mod:`headrace.wirehead._protocol.cache` promises rests on that and on the order of
-    operations: what one has done when it returns, every one that begins later sees. Nothing else is asked of a server,
-    because not every one that speaks MongoDB's protocol updates atomically (FerretDB 1 loses concurrent ``$inc``).
+    Its one atomic operation is :meth:`insert`: of all inserts under the same key, in any process and on any machine,
+    exactly one succeeds. The guarantees of :mod:`headrace.wirehead._protocol.cache` depend on that and on the order of
+    operations: every operation sees the effects of those that returned before it began. Nothing else is required of a
+    server, because not every one that speaks MongoDB's protocol updates atomically (FerretDB 1 loses concurrent
+    ``$inc``).
 
-    All operations may be repeated after a failure whose outcome is not known. While the store does not answer they try
-    again, with growing pauses, for ``Config.timeout`` seconds. Thread-safe. Not usable in a child after a fork.
+    All operations may be repeated after a failure whose outcome is not known. While the store does not answer, they are
+    retried, with growing pauses, for ``Config.timeout`` seconds. Thread-safe. Not usable in a child after a fork.
 
     The tables are "settings", "swaps", "verified", "leases", "graves", "rounds", and for each generation those of
     ``samples_table``. All but "settings", and all chunks, are those of one incarnation of the cache, see :meth:`use`.
@@ -41,8 +42,8 @@ class Store(Protocol):
         StoreError: it refused, for example because the disk is full.
 
     Attributes:
-        parallel: how many chunks it reads or writes at once. A sample is cut into that many, so that no part of the way
-            stands idle: the one side packs while the other unpacks.
+        parallel: number of chunks that it reads or writes concurrently. A sample is cut into that many, so that no part
+            of the way stands idle: the one side packs while the other unpacks.
     """
 
     config: Config
@@ -71,7 +72,7 @@ class Store(Protocol):
         """Puts a document there in place of another; for documents that only one process writes, one after the other.
 
         Its field "time" becomes the store's :meth:`now`. A field "beat" is a number that grows from one to the next:
-        what comes late, since its writer heard no answer and went on, replaces none that has a higher one.
+        a late one, whose writer got no answer and continued, replaces none that has a higher one.
         """
 
     def remove(self, table: str, key: str) -> None: ...
@@ -83,7 +84,7 @@ class Store(Protocol):
         """Keeps them all, under names of :func:`chunk_name`; on return they are as safe as the store makes anything."""
 
     def read_chunks(self, generation: int, names: Sequence[str]) -> Iterator[memoryview | None]:
-        """Chunks in the order of their names; None for one that is not there."""
+        """Chunks in the order of their names; None for a missing one."""
 
     def missing_chunks(self, generation: int, lengths: Mapping[str, int]) -> list[str]:
         """Which of some chunks, by name, are not there, or not as long as they should be where that shows without
@@ -98,7 +99,7 @@ class Store(Protocol):
 
     def clean(self) -> list[str]:
         """Removes all that the cache has stored, each incarnation, the settings first. Returns what is left there
-        that is somebody else's.
+        that belongs to another process.
         """
 
     def close(self) -> None: ...
@@ -113,7 +114,7 @@ def block_size(swap_cap: int) -> int:
     """How many consecutive ids share a table of samples.
 
     A table is small, because not every server finds a document by its key without reading the others (FerretDB on
-    SQLite does not), and because what is new in it is found by reading it all. A generation has at most 64.
+    SQLite does not), and because new entries are found by reading it all. A generation has at most 64.
     """
     return max(_SMALLEST_BLOCK, -(-swap_cap // _MOST_BLOCKS))
 
@@ -131,8 +132,8 @@ def version_key(id: int, version: int) -> str:
 def part_of(id: int, length: int, swap_cap: int) -> int:
     """The part of a generation that a sample's chunks belong to: 16 MiB, or a 64th of the generation if that is more.
 
-    What a server does with a collection as a whole is then done in steps that are short however large the samples are:
-    dropping it, during which nobody else writes (SQLite); going through it for each chunk that is looked for (FerretDB
+    Operations of a server on a whole collection are then short steps, however large the samples are:
+    dropping it, during which no other process writes (SQLite); scanning it for each chunk that is looked up (FerretDB
     on SQLite).
 
     Args:

@@ -20,7 +20,7 @@ __all__ = ["BeamSearchDecoder", "InitState", "StateCell", "TrainingDecoder"]
 
 
 class InitState:
-    """What a state is before the first step.
+    """The value of a state before the first step.
 
     Args:
         init: its value, a row for each sequence. Otherwise it is filled with ``value``:
@@ -46,10 +46,10 @@ class InitState:
 
 
 class _Decoder(Protocol):
-    """What a cell asks of the decoder that it is in."""
+    """The interface of the decoder that a cell is in."""
 
     def _remember(self, init: InitState) -> Variable:
-        """What the step before has left of a state."""
+        """The value of a state from the previous step."""
 
     def _update(self, before: Variable, value: Variable) -> None:
         """What this step leaves of the state that ``_remember`` gave as ``before``."""
@@ -82,20 +82,22 @@ class StateCell:
     ) -> None:
         for state, init in states.items():
             if not isinstance(init, InitState):
-                raise errors.TypeMismatch(f"StateCell: state '{state}' is no InitState, but {type(init).__name__}")
+                raise errors.TypeMismatch(f"StateCell: state '{state}' must be an InitState, got {type(init).__name__}")
         if out_state not in states:
-            raise errors.InvalidArgument(f"StateCell: out_state '{out_state}' is none of the states {sorted(states)}")
+            raise errors.InvalidArgument(
+                f"StateCell: out_state '{out_state}' is not one of the states {sorted(states)}"
+            )
         self._inputs = dict(inputs)
         self._states = dict(states)
         self._out_state = out_state
         self._updater: Callable[[StateCell], Any] | None = None
         self._decoder: _Decoder | None = None
         self._before: dict[str, Variable] = {}  # in a decoder's block: the states that the step found
-        self._now: dict[str, Variable] = {}  # what it has made of them
+        self._now: dict[str, Variable] = {}  # their new values
 
     def _enter(self, decoder: _Decoder) -> None:
         if self._decoder is not None:
-            raise errors.FailedPrecondition("StateCell: the cell is in a decoder whose block has not been described")
+            raise errors.FailedPrecondition("StateCell: the block of the cell's decoder has not been defined")
         self._decoder = decoder
 
     def _leave(self) -> None:
@@ -143,7 +145,7 @@ class StateCell:
         self._updater(self)
 
     def update_states(self) -> None:
-        """What the states are now is what the next step finds."""
+        """Passes the current states to the next step."""
         self._known(self._out_state)
         assert self._decoder is not None
         for name, before in self._before.items():
@@ -185,15 +187,15 @@ class TrainingDecoder:
         return self._cell
 
     def step_input(self, x: Variable) -> Variable:
-        """What a step sees of the sequences ``x``."""
+        """The part of the sequences ``x`` that belongs to a step."""
         return self.dynamic_rnn.step_input(x)
 
     def static_input(self, x: Variable) -> Variable:
-        """What each step sees of ``x``: all that belongs to its sequences."""
+        """The part of ``x`` that each step gets: all rows that belong to its sequences."""
         return self.dynamic_rnn.static_input(x)
 
     def output(self, *outputs: Variable) -> None:
-        """What these are at all steps are outputs of the decoder."""
+        """Makes the values of these variables at all steps outputs of the decoder."""
         self.dynamic_rnn.output(*outputs)
 
     def __call__(self) -> Variable | list[Variable]:
@@ -252,8 +254,8 @@ class BeamSearchDecoder:
         self._words, self._word_dim, self._sparse = target_dict_dim, word_dim, sparse_emb
         self._fixed_inputs = dict(input_var_dict or {})
         self._topk_size, self._beam_size, self._end_id = topk_size, beam_size, end_id
-        self._arrays: dict[str, Variable] = {}  # name of what a step reads → the values, step by step
-        self._updates: list[tuple[Variable, Variable]] = []  # what a step leaves, and where
+        self._arrays: dict[str, Variable] = {}  # name of the variable that a step reads → the values, step by step
+        self._updates: list[tuple[Variable, Variable]] = []  # the results of a step, and where they go
         self._results: dict[str, Variable] = {}
         self._inside = self._described = False
 
@@ -261,7 +263,7 @@ class BeamSearchDecoder:
     def block(self) -> Iterator[None]:
         """Within it, layers describe a step."""
         if self._inside or self._described:
-            raise errors.FailedPrecondition("BeamSearchDecoder: there is one block, which has been described already")
+            raise errors.FailedPrecondition("BeamSearchDecoder: the block has already been defined")
         self._outside = self._helper.main_program.current_block_idx
         with self._loop.block():
             self._inside = True
@@ -313,7 +315,7 @@ class BeamSearchDecoder:
                         self.update_array(before, value)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """What the step before has left, ``init`` for the first one; see ``update_array``.
+        """The value from the previous step, ``init`` for the first one; see ``update_array``.
 
         Args:
             is_ids, is_scores: these are the words, or their scores, of which the results are made.
@@ -336,7 +338,7 @@ class BeamSearchDecoder:
         return before
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """``value`` is what the next step finds in what ``read_array`` gave as ``array``."""
+        """Passes ``value`` to the next step, as the value of ``array`` from ``read_array``."""
         self._current("update_array")
         if check_variable(array, "array", "BeamSearchDecoder.update_array").name not in self._arrays:
             raise errors.NotFound(f"BeamSearchDecoder.update_array: read_array has not given '{array.name}'")
@@ -348,9 +350,7 @@ class BeamSearchDecoder:
         of a source, and the words of a sequence.
         """
         if not self._described or len(self._results) < 2:
-            raise errors.FailedPrecondition(
-                "BeamSearchDecoder: no block has been described that reads words and scores"
-            )
+            raise errors.FailedPrecondition("BeamSearchDecoder: no block has been defined that reads words and scores")
         return beam_search_decode(self._results["ids"], self._results["scores"], self._beam_size, self._end_id)
 
     def _remember(self, init: InitState) -> Variable:
@@ -361,4 +361,4 @@ class BeamSearchDecoder:
 
     def _current(self, method: str) -> None:
         if not self._inside:
-            raise errors.FailedPrecondition(f"BeamSearchDecoder.{method} belongs into the block")
+            raise errors.FailedPrecondition(f"BeamSearchDecoder.{method} must be called in the block")
