@@ -86,7 +86,6 @@ HEADRACE_REGISTER_OP(gru_unit)
       SetOutput(ctx, "Gate", ctx.InputDim("Input"), ctx.InputType("Input"));
       SetOutput(ctx, "ResetHiddenPrev", hidden, ctx.InputType("Input"));
       SetOutput(ctx, "Hidden", hidden, ctx.InputType("Input"));
-      ctx.ShareLoD("Input", "Hidden");
     })
     .Kernel<float>(GruUnitKernel<float>)
     .Kernel<double>(GruUnitKernel<double>)

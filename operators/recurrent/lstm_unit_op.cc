@@ -105,7 +105,6 @@ HEADRACE_REGISTER_OP(lstm_unit)
       const DDim state = CheckLstmUnit(ctx);
       for (const HashedName slot : HashedNames{"C", "H"}) {
         SetOutput(ctx, slot, state, ctx.InputType("X"));
-        ctx.ShareLoD("X", slot);
       }
     })
     .Kernel<float>(LstmUnitKernel<float>)

@@ -72,6 +72,16 @@ def test_a_step_of_an_lstm(exe: fluid.Executor) -> None:
     np.testing.assert_allclose(got[0], np.full((5, 2), 0.5 * np.tanh(kept)), rtol=1e-6)
 
 
+def test_single_steps_have_no_sequences() -> None:
+    # Beam searches of two levels expand the states by their scores.
+    step, state = layers.data("step", [6], lod_level=2), layers.data("state", [2])
+    hidden, _, _ = layers.gru_unit(step, state, 6)
+    of_lstm, cell = layers.lstm_unit(step, state, state)
+    assert hidden.lod_level == of_lstm.lod_level == cell.lod_level == 0
+    scores = layers.data("scores", [1], lod_level=2)
+    assert layers.sequence_expand(hidden, scores).lod_level == 0
+
+
 def test_initial_states_have_a_row_for_each_sequence(exe: fluid.Executor) -> None:
     x = layers.data("x", [12], lod_level=1)
     first = layers.data("first", [4])

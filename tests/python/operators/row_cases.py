@@ -350,7 +350,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             {"origin_mode": True},
             ("Hidden", "Gate", "ResetHiddenPrev"),
             by=("Input", "HiddenPrev"),
-            lod=("Hidden",),
+            lod=(),
             known=("Weight",),
         ),
     )
@@ -361,7 +361,7 @@ def _pairs() -> Iterator[tuple[str, Rows]]:
             {"forget_bias": 0.5},
             ("C", "H"),
             by=("X", "C_prev"),
-            lod=("C", "H"),
+            lod=(),
         ),
     )
 
