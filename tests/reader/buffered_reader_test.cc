@@ -117,6 +117,24 @@ TEST(BufferedReaderTest, HasNoThreadBeforeTheFirstReadAndNoneAfterShutdown) {
   EXPECT_EQ(CountThreads(), before);
 }
 
+TEST(BufferedReaderTest, ShutdownLetsGoOfWhatWasReadAhead) {
+  const auto queue = MakeQueue(4);
+  std::vector<std::weak_ptr<Allocation>> memory;
+  for (int i = 0; i < 4; ++i) {
+    LoDTensorArray batch = MakeBatch(0);
+    memory.push_back(batch[0].allocation());
+    queue->Push(std::move(batch));
+  }
+  const auto reader = Buffer(std::make_shared<PyReader>(queue));
+  LoDTensorArray batch;
+  reader->ReadNext(&batch);
+  ASSERT_TRUE(Eventually([&] { return queue->Size() <= 1; }));
+  reader->Shutdown();
+  EXPECT_FALSE(memory[0].expired());  // the consumer's
+  EXPECT_TRUE(memory[1].expired());
+  EXPECT_TRUE(memory[2].expired());
+}
+
 TEST(BufferedReaderTest, ItsEndJoinsTheThreadWhereverItWaits) {
   const int64_t before = CountThreads();
   const auto queue = MakeQueue(8);
