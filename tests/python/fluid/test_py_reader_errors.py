@@ -331,7 +331,6 @@ ENDINGS: dict[str, str] = {
 
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS.keys())
 def test_the_process_ends_while_a_generator_feeds(ending: str) -> None:
-    begin = time.monotonic()
     script = """
         def endless():
             try:
@@ -346,7 +345,6 @@ def test_the_process_ends_while_a_generator_feeds(ending: str) -> None:
         """
     done = run_script(textwrap.dedent(script) + ending)
     assert (done.returncode, done.stderr, done.stdout) == (7 if "7" in ending else 0, "", "closed\n")
-    assert time.monotonic() - begin < 10
 
 
 def test_the_process_ends_while_a_thread_waits_for_data() -> None:
