@@ -509,3 +509,22 @@ def test_the_end_of_scopes_and_readers_runs_no_callback_that_would_swallow_an_in
     finally:
         sys.setprofile(None)
     assert met == []
+
+
+@double_buffered
+def test_operators_before_the_read_do_not_run_when_the_data_have_ended(
+    exe: fluid.Executor, double_buffer: bool
+) -> None:
+    steps = fluid.layers.create_global_var([1], 0.0, "float32", persistable=True, name="steps")
+    fluid.layers.increment(steps)
+    reader = fluid.layers.py_reader(4, [(-1, 1)], ["float32"], use_double_buffer=double_buffer)
+    value = fluid.layers.read_file(reader)
+    reader.decorate_batch_generator(lambda: numbers(3))
+    exe.run(fluid.default_startup_program())
+    for passes in (1, 2):
+        reader.start()
+        with pytest.raises(core.EOFException):
+            while True:
+                exe.run(fetch_list=[value])
+        reader.reset()
+        assert np.asarray(fluid.global_scope().find_var("steps").get_tensor()).item() == 3 * passes
