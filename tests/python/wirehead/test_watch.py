@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_threads import Threading
 from stored import remove_chunk
 
+import headrace.wirehead._protocol.lease as leases
 from headrace.wirehead import MongoTupleheadDataset, WireheadGenerator, WireheadManager
 from headrace.wirehead._format.sample import chunk_names
 from headrace.wirehead._protocol.cache import Cache
@@ -128,6 +130,61 @@ def test_a_renewal_that_arrives_after_its_holder_was_declared_dead(keys: dict[st
     assert lease.has_lapsed()
 
 
+def test_a_lease_lasts_as_long_as_its_holder_says_whatever_lease_the_watcher_has(keys: dict[str, Any]) -> None:
+    clock = [1000.0]
+    caches = [Cache({**keys, "LEASE": lease}, clock=lambda: clock[0]) for lease in (3600, 30)]
+    lease, watch = Lease(caches[0], "reader"), Watch(caches[1])
+    lease.pin([1])
+    lease.abandon()
+    watch.look()
+    clock[0] += 3000
+    assert lease.is_alive()
+    assert lease.key in watch.look()
+    clock[0] += 601
+    assert not lease.is_alive()
+    assert lease.key not in watch.look()
+    for passed, graves in ((0, [lease.key]), (7000, [lease.key]), (201, [])):
+        clock[0] += passed
+        watch.clear()
+        watch.look()
+        assert list(caches[1].store.scan(GRAVES)) == graves
+
+
+def test_renewals_come_in_time_from_a_store_that_takes_a_seventh_of_lease_for_each_request(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, lapsed, waits = [1000.0], [False], 0
+    cache = Cache({**keys, "LEASE": 7}, clock=lambda: clock[0])
+
+    def passed(seconds: float) -> None:
+        clock[0] += seconds
+        lapsed[0] |= lease.has_lapsed()
+
+    def wait(seconds: float | None, is_set: bool) -> None:
+        nonlocal waits
+        passed(0 if is_set else seconds or 0)
+        waits += 1
+        if waits == 20:
+            lease.abandon()
+
+    def slow(method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            passed(1)
+            return method(*arguments)
+
+        return call
+
+    monkeypatch.setattr(leases, "threading", Threading(wait, threading.RLock, lambda action: None))
+    lease = Lease(cache, "reader")
+    store: Any = cache.store
+    for name in ("replace", "find", "scan"):
+        setattr(store, name, slow(getattr(store, name)))
+    lease.pin([1])
+    lease._renew()
+    assert clock[0] > 1000 + 3 * cache.config.lease
+    assert not lapsed[0]
+
+
 def test_a_manager_renews_its_lease_and_goes_on(place: dict[str, Any]) -> None:
     clock = [1000.0]
     with contextlib.closing(Cache({**place, "SWAP_CAP": 4, "TIMEOUT": 30}, clock=lambda: clock[0])) as cache:
@@ -141,6 +198,36 @@ def test_a_manager_renews_its_lease_and_goes_on(place: dict[str, Any]) -> None:
         found = cache.store.find(LEASES, MANAGER)
         assert found is not None
         assert found["beat"] == 11
+
+
+def test_a_manager_whose_step_takes_longer_than_lease_keeps_its_turn(keys: dict[str, Any]) -> None:
+    clock = [1000.0]
+    cache, other = (Cache(keys, clock=lambda: clock[0]) for _ in range(2))
+    other.has_ended = lambda lease: False  # type: ignore[method-assign]
+    first, second = Keeper(cache), Keeper(other)
+    writer = Writer(cache)
+    fill(writer, 3)
+    writer.close()
+    assert first.step() is None
+    assert not second._leads()
+    store: Any = cache.store
+
+    def slow(method: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            result = method(*arguments)
+            clock[0] += 4
+            assert not second._leads()
+            return result
+
+        return call
+
+    for name in ("find", "scan", "generations", "incarnations"):
+        setattr(store, name, slow(getattr(store, name)))
+    clock[0] += 15
+    before = clock[0]
+    assert first.step() is None
+    assert clock[0] - before > 40
+    assert not second._leads()
 
 
 @pytest.mark.parametrize("place", ["mongo"], indirect=True)

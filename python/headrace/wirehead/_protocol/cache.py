@@ -29,16 +29,16 @@ inserted and never removed before a whole generation is dropped; the only docume
    ones: its holder continues with a newer generation without asking, and updates the lease later. A generation that may
    be dropped may always be dropped, so it does not matter how late it is dropped, or by how many processes.
 5. **Death and suspension.** A process that watches a lease and has seen it unchanged for LEASE seconds, by its own
-clock
-   alone, inserts a *grave* for it and reads it again: if it is still unchanged, it is permanently dead. Its holder
-   looks for a grave after each renewal. A lease counts as alive until 0.9 LEASE after the last renewal that found none
-   was *sent*: that renewal was in the store before the watcher began to count, or the watcher has seen it and
-   restarted; and one that arrives after the watcher's second look finds the grave. A lease that has expired never
-   counts as alive again. A writer that cannot be sure that it is alive when its description is inserted does not
-   acknowledge the sample, but puts it again under a new lease, into a newly pinned generation; likewise a reader pins
-   again under a new one. Graves stay for 2 LEASE; after that, a holder's own clock tells it. In a local store, a
-   process that is known to have exited is immediately dead. With a server that would be too early: requests that the
-   process sent before it died may still be on their way.
+   clock alone, inserts a *grave* for it and reads it again: if it is still unchanged, it is permanently dead. (The
+   LEASE of its holder, which the lease states: processes may have different ones.) Its holder looks for a grave after
+   each renewal. A lease counts as alive until 0.9 LEASE after the last renewal that found none was *sent*: that renewal
+   was in the store before the watcher began to count, or the watcher has seen it and restarted; and one that arrives
+   after the watcher's second look finds the grave. A lease that has expired never counts as alive again. A writer that
+   cannot be sure that it is alive when its description is inserted does not acknowledge the sample, but puts it again
+   under a new lease, into a newly pinned generation; likewise a reader pins again under a new one. Graves stay for 2
+   LEASE; after that, a holder's own clock tells it. In a local store, a process that is known to have exited is
+   immediately dead. With a server that would be too early: requests that the process sent before it died may still be
+   on their way.
 6. **Bound.** A swap waits until all generations older than the current one are dropped. A writer continues from the
    generation after the current one to the second after it when it has found all numbers of the first taken, and has
    seen that all generations older than the current one are dropped; these do not come back. So at most three have
@@ -294,7 +294,11 @@ class Cache:
         return {key: lease for key, lease in self.store.scan(LEASES).items() if not self._seems_dead(lease, now)}
 
     def _seems_dead(self, lease: Document, now: float) -> bool:
-        return now - seconds(lease.get("time", 0)) > self.config.lease or self.has_ended(lease)
+        return now - seconds(lease.get("time", 0)) > self.lasts(lease) or self.has_ended(lease)
+
+    def lasts(self, lease: Document) -> float:
+        """Seconds that a lease lasts: its holder's LEASE."""
+        return float(lease.get("lease", self.config.lease))
 
     def has_ended(self, lease: Document) -> bool:
         """Whether the holder's process is known to have ended, and all that it has sent to have arrived."""

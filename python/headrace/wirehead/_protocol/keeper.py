@@ -98,10 +98,11 @@ class Keeper:
             self._whole = self._cache.verified_blocks(generation, entries)
             self._verified.update(id for block in self._whole for id in self._cache.ids_of(block))
         self._thrown_away = sum(len(entry.get("void", ())) for entry in entries)
-        if not self._verify():
+        # What takes long, takes its time between two renewals: or another one would do it again, meanwhile.
+        if not self._verify() or not self._leads():
             return None
         self._sweep()
-        if len(self._verified) < self._cache.config.swap_cap:
+        if len(self._verified) < self._cache.config.swap_cap or not self._leads():
             return None
         if self._full_since is None:
             self._full_since = self._cache.clock()
@@ -152,10 +153,10 @@ class Keeper:
             self._cache.check_is_there()
             self._checked = now
         found = store.find(LEASES, MANAGER)
-        mine = {"holder": self._me, "role": MANAGER, **whose(), "generations": []}
+        mine = {"holder": self._me, "role": MANAGER, **whose(), "generations": [], "lease": lease}
         if found is not None and found.get("holder") != self._me:
             since = self._watch.since(MANAGER, found, self._cache.clock())
-            if now - since <= lease and not self._cache.has_ended(found):
+            if now - since <= self._cache.lasts(found) and not self._cache.has_ended(found):
                 return False
             store.remove(LEASES, MANAGER)
             found = None

@@ -145,6 +145,7 @@ class Lease:
         with self._lock:
             self._beat += 1  # so that each renewal is a change
             key, document = self.key, {**self._details, "beat": self._beat, "generations": list(self._generations)}
+            document["lease"] = self._cache.config.lease  # the others' may be another one
             kept_from = min(self._generations, default=math.inf)
             self._kept_from = max(self._kept_from, kept_from)  # until it is known which one the store has
         sent = self._cache.clock()
@@ -156,26 +157,39 @@ class Lease:
                 self._kept_from, self._renewed = kept_from, sent
 
     def _renew(self) -> None:
-        period = self._cache.config.lease / 3
+        longest, before = min(1.0, self._period), float("-inf")
         while not self._stop.is_set():
-            is_new = self._wake.wait(min(1.0, period))
+            due = self._renewed + self._period - self._cache.clock()
+            # After one that took long, the next is due at once; after one that failed, in its time.
+            pause = longest if due <= 0 and self._renewed == before else min(max(due, 0.0), longest)
+            before = self._renewed
+            is_new = self._wake.wait(pause)
             self._wake.clear()
             self.tick(is_new)
 
+    @property
+    def _period(self) -> float:
+        return self._cache.config.lease / 3
+
     def tick(self, is_new: bool = False) -> None:
-        """The periodic work of its thread: releases old generations, and renews, if it is time or ``is_new``."""
+        """The periodic work of its thread: renews, if it is time or ``is_new``, and releases old generations."""
         try:
-            is_new = self._let_go() or is_new
-            with self._write_lock:
-                is_time = self._cache.clock() - self._renewed >= self._cache.config.lease / 3
-                if not self._stop.is_set() and not self.has_lapsed() and (is_new or is_time):
-                    if is_time:
-                        self._cache.check_is_there()
-                    self._write()
+            is_time = self._cache.clock() - self._renewed >= self._period
+            if is_new or is_time:  # before anything else, which may take its time
+                self._write_again()
+            if self._let_go():
+                self._write_again()
+            if is_time:
+                self._cache.check_is_there()
         except CacheGoneError as error:
             self._gone = error
         except Exception as error:  # the operations themselves will say so
             log.debug("lease %s was not renewed: %s", self.key, error)
+
+    def _write_again(self) -> None:
+        with self._write_lock:
+            if not self._stop.is_set() and not self.has_lapsed():
+                self._write()
 
     def _let_go(self) -> bool:
         """Unpins old, unused generations; whether it did."""

@@ -16,8 +16,8 @@ class Watch:
     """One process's judgement of the leases, by its own clock. Not thread-safe. See 5 in
     :mod:`headrace.wirehead._protocol.cache`.
 
-    A lease that this process has seen unchanged for LEASE seconds gets a grave: a document that its holder looks for
-    after each renewal. If the lease is unchanged even then, it is permanently dead.
+    A lease that this process has seen unchanged for its holder's LEASE seconds gets a grave: a document that its holder
+    looks for after each renewal. If the lease is unchanged even then, it is permanently dead.
 
     Args:
         cache: the cache.
@@ -34,14 +34,17 @@ class Watch:
         store, before = self._cache.store, self._cache.clock()
         found = store.scan(LEASES)
         after = self._cache.clock()
+        suspected = []
         for key, lease in found.items():
             since = self.since(key, lease, after)
             if key == MANAGER or key in self.dead:
                 continue
-            if self._cache.has_ended(lease) or (
-                before - since > self._cache.config.lease and self._is_buried(key, lease)
-            ):
+            if self._cache.has_ended(lease):
                 self.dead.add(key)
+            elif before - since > self._cache.lasts(lease):
+                suspected.append(key)
+        if suspected:
+            self._bury(suspected, found)
         self._seen = {key: seen for key, seen in self._seen.items() if key in found}
         self.dead.intersection_update(found)
         return {key: lease for key, lease in found.items() if key not in self.dead}
@@ -57,10 +60,12 @@ class Watch:
             known = self._seen[key] = lease, now
         return known[1]
 
-    def _is_buried(self, key: str, lease: Document) -> bool:
+    def _bury(self, suspected: list[str], found: dict[str, Document]) -> None:
         store = self._cache.store
-        store.insert(GRAVES, key, {})
-        return store.find(LEASES, key) == lease
+        for key in suspected:
+            store.insert(GRAVES, key, {"lease": self._cache.lasts(found[key])})
+        again = store.scan(LEASES)
+        self.dead.update(key for key in suspected if again.get(key) == found[key])
 
     def clear(self) -> None:
         """Removes the leases of the dead, and graves that are so old that their holders know without them."""
@@ -70,5 +75,5 @@ class Watch:
         now, graves = self._cache.clock(), store.scan(GRAVES)
         self._graves = {key: self._graves.get(key, now) for key in graves}
         for key, since in self._graves.items():
-            if now - since > 2 * self._cache.config.lease and key not in self._seen:
+            if now - since > 2 * self._cache.lasts(graves[key]) and key not in self._seen:
                 store.remove(GRAVES, key)

@@ -99,7 +99,9 @@ class Writer:
                     self._lease.rest()
                     return generation, made
                 if made is not None:  # see 5 in headrace.wirehead._protocol.cache
-                    log.warning("this process was suspended for longer than LEASE; its sample is stored again")
+                    log.warning(
+                        "this process or the store was suspended for longer than LEASE; the sample is stored again"
+                    )
                     self._begin_anew()
         except BaseException:
             # Its leftovers must not be mistaken for chunks of its next sample.
