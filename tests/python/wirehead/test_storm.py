@@ -11,7 +11,8 @@ import pytest
 from ferretdb_server import BINARY, SKIPPED
 from storm_servers import behind_a_proxy, on_a_replica_set
 
-from headrace.wirehead._benchmarks.storm import storm
+from headrace.wirehead._benchmarks.storm import Latency, Storm, storm
+from headrace.wirehead.config import Config
 
 SMALL = {"writers": 3, "readers": 2, "managers": 2}
 
@@ -34,3 +35,28 @@ def test_on_a_server_that_fails(tmp_path: Path, on: str) -> None:
         result = storm(place, 300, disturbances=20, swaps=2, seed=4, fault=fault, own_place=own_place, **SMALL)
     assert result.problems == []
     assert {"kill", "freeze", "fault"} <= set(result.happened)
+
+
+def test_a_storm_waits_for_a_slow_server(tmp_path: Path) -> None:
+    with contextlib.closing(Storm({"DBNAME": "storm", "DIRECTORY": str(tmp_path)}, seed=0)) as it:
+        assert it.lease == 2
+        it.begin("read")
+        ((_, quick),) = it._running
+        it._latency._seconds.extend([0.3, 0.5])
+        it.look()
+        ((role, slow),) = it._running
+        assert role == "read"
+        assert not quick.is_alive()
+        assert it._leases[slow.pid] == it.result.longest_lease == pytest.approx(8)
+        it.look()
+        assert it._running == [(role, slow)]
+
+
+def test_how_long_a_server_takes_is_measured_beside_the_cache(server_uri: str, place: dict[str, Any]) -> None:
+    config = Config.load({**place, "SWAP_CAP": 4})
+    with contextlib.closing(Latency(config)) as latency:
+        latency.measure()
+        assert (latency.seconds > 0) == (not config.is_local)
+        before = list(latency._seconds)
+        latency.measure()  # too soon
+        assert list(latency._seconds) == before

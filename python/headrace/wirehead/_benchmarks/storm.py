@@ -9,11 +9,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 import math
 import multiprocessing
 import os
 import random
 import signal
+import statistics
 import tempfile
 import threading
 import time
@@ -26,14 +28,19 @@ from headrace.wirehead._benchmarks.child import run_child
 from headrace.wirehead._benchmarks.storm_roles import Clocks, Note, Notebook
 from headrace.wirehead._protocol.cache import Cache
 from headrace.wirehead._protocol.reader import Reader
+from headrace.wirehead._stores.open_store import open_store
+from headrace.wirehead._stores.store import LEASES
 from headrace.wirehead.config import Config
 from headrace.wirehead.errors import CacheGoneError, StoreError
 
-CAP, LEASE = 20, 2.0
+CAP = 20
+_SHORTEST_LEASE = 2.0  # seconds
+_REQUESTS = 20  # one after the other that there is time for within LEASE
+_MEASURE_EVERY, _MEASURED = 0.5, 20  # seconds; the last ones that count
 _MOST_GENERATIONS = 3
 _LOOK_EVERY = 0.05  # seconds
 _REPORT_EVERY = 60.0  # seconds
-_PATIENCE = 180.0  # seconds without anything done, after which nothing will be
+_PATIENCE = 180.0, 60.0  # seconds, and times LEASE, without anything done, after which nothing will be
 _CHANCES = {"kill": 50, "freeze": 15, "set the clock": 12, "suspend": 5, "clean": 3, "fault": 15}
 
 
@@ -47,6 +54,7 @@ class StormResult:
         swaps: in all.
         caches: that there were, one after the other.
         most_generations: the largest number of stored generations of one cache.
+        longest_lease: the largest LEASE of a process, in seconds.
         problems: violations, in words; expected to be empty.
     """
 
@@ -55,6 +63,7 @@ class StormResult:
     swaps: int = 0
     caches: int = 0
     most_generations: int = 0
+    longest_lease: float = 0
     seconds: float = 0
     problems: list[str] = dataclasses.field(default_factory=list)
 
@@ -62,12 +71,50 @@ class StormResult:
         happened = ", ".join(f"{count} x {what}" for what, count in self.happened.items()) or "nothing"
         return (
             f"{self.operations} operations, {self.swaps} swaps in {self.caches} caches, {self.seconds:.0f} s: "
-            f"{happened}; at most {self.most_generations} generations, {len(self.problems)} problems"
+            f"{happened}; at most {self.most_generations} generations, LEASE at most {self.longest_lease:.1f} s, "
+            f"{len(self.problems)} problems"
         )
+
+
+class Latency:
+    """How long a write to a server takes while other processes use it.
+
+    Args:
+        config: of a cache of that server; the writes go to a collection of their own.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._store = None if config.is_local else open_store(dataclasses.replace(config, counter_collection="latency"))
+        self._next, self._numbers = 0.0, itertools.count()
+        self._seconds: collections.deque[float] = collections.deque(maxlen=_MEASURED)
+        if self._store is not None:
+            self._store.use("0" * 16)
+
+    def measure(self) -> None:
+        """At most once per ``_MEASURE_EVERY`` seconds."""
+        start = time.monotonic()
+        if self._store is None or start < self._next:
+            return
+        self._store.replace(LEASES, "latency", {"beat": next(self._numbers)})
+        self._seconds.append(time.monotonic() - start)
+        self._next = time.monotonic() + _MEASURE_EVERY
+
+    @property
+    def seconds(self) -> float:
+        """The mean of the last ``_MEASURED`` writes; 0 in a folder."""
+        return statistics.fmean(self._seconds) if self._seconds else 0.0
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.clean()
+            self._store.close()
 
 
 class Storm:
     """Processes, faults, and observations of the cache.
+
+    All durations are proportional to LEASE, and LEASE to the duration of a write: if renewing a lease takes as long as
+    the lease lasts, no process lives for long enough to store anything. A process whose LEASE is too short is restarted.
 
     Args:
         place: the keys that say where the cache is, for the processes.
@@ -82,9 +129,10 @@ class Storm:
         fault: Callable[[random.Random], None] | None = None,
         own_place: Mapping[str, Any] | None = None,
     ) -> None:
-        keys = {"SWAP_CAP": CAP, "LEASE": LEASE, "CHUNKSIZE": 0.001}
+        keys = {"SWAP_CAP": CAP, "CHUNKSIZE": 0.001}
         self.config = Config.load({**place, **keys})
         self._own_config = Config.load({**(own_place or place), **keys})
+        self._latency = Latency(self.config)
         self._fault, self._rng = fault, random.Random(seed)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([storm_roles.__name__])
@@ -94,6 +142,7 @@ class Storm:
         self._clocks_path = f"{self._folder.name}/clocks"
         self._clocks = Clocks(self._clocks_path)
         self._running: list[tuple[str, Any]] = []
+        self._leases: dict[int, float] = {}  # by process
         self._numbers = iter(range(1, 1 << 16))
         self._frozen: dict[int, float] = {}  # until when, by process
         self._cache: Cache | None = None
@@ -104,14 +153,27 @@ class Storm:
         self._start = time.monotonic()
         self.result = StormResult()
 
+    @property
+    def lease(self) -> float:
+        """LEASE of a process that begins now."""
+        return max(_SHORTEST_LEASE, _REQUESTS * self._latency.seconds)
+
+    @property
+    def pace(self) -> float:
+        """What to multiply the times with between which something happens."""
+        return self.lease / _SHORTEST_LEASE
+
     def begin(self, role: str) -> None:
         """Another process."""
         number, action = next(self._numbers), getattr(storm_roles, role)
-        arguments = (storm_roles.begin_anew, action, self.config, number, str(self.notes / str(number)))
+        config = dataclasses.replace(self.config, lease=self.lease)
+        self.result.longest_lease = max(self.result.longest_lease, config.lease)
+        arguments = (storm_roles.begin_anew, action, config, number, str(self.notes / str(number)))
         process = self._context.Process(target=run_child, args=(*arguments, self._clocks_path), daemon=True)
         before = time.monotonic()
         process.start()
         self._running.append((role, process))
+        self._leases[process.pid or 0] = config.lease
         if role == "clean":
             self._cleaners[process.pid or 0] = [before, math.inf]
 
@@ -129,6 +191,7 @@ class Storm:
 
     def close(self) -> None:
         self.end()
+        self._latency.close()
         if self._cache is not None:
             self._cache.close()
         self._folder.cleanup()
@@ -148,26 +211,30 @@ class Storm:
         (what,) = self._rng.choices(possible, [_CHANCES[what] for what in possible])
         self.result.happened[what] += 1
         if what == "kill":
-            role, process = self._running.pop(self._rng.randrange(len(self._running)))
-            process.kill()
-            self._has_ended(role, process)
-            if role != "clean":
-                self.begin(role)
+            self._kill(self._rng.choice(self._running))
         elif what == "freeze":
             some = self._rng.sample(self._running, self._rng.randint(1, len(self._running)))
-            until = time.monotonic() + LEASE * self._rng.choice((0.2, 0.7, 1.5, 3))
+            until = time.monotonic() + self.lease * self._rng.choice((0.2, 0.7, 1.5, 3))
             for _, process in some:
                 _signal(process.pid, signal.SIGSTOP)
                 self._frozen[process.pid] = until
         elif what == "set the clock":
-            step = self._rng.choice((-3600, -2 * LEASE, 2 * LEASE, 3600))
+            step = self._rng.choice((-3600, -2 * self.lease, 2 * self.lease, 3600))
             self._clocks.set(self._clocks.wall + step, self._clocks.boot)
         elif what == "suspend":
-            self._suspend(LEASE * self._rng.choice((0.5, 2, 1800)))
+            self._suspend(self.lease * self._rng.choice((0.5, 2, 1800)))
         elif what == "clean":
             self.begin("clean")
         elif self._fault is not None:
             self._fault(self._rng)
+
+    def _kill(self, victim: tuple[str, Any]) -> None:
+        role, process = victim
+        self._running.remove(victim)
+        process.kill()
+        self._has_ended(role, process)
+        if role != "clean":
+            self.begin(role)
 
     def _suspend(self, seconds: float) -> None:
         """All processes are suspended, and all clocks but the monotonic one continue."""
@@ -196,6 +263,9 @@ class Storm:
             if process.exitcode != 0 or role != "clean":
                 self.result.problems.append(f"a process that should {role} exited with code {process.exitcode}")
                 self.begin(role)
+        self._latency.measure()
+        for entry in [entry for entry in self._running if self._leases[entry[1].pid] < self.lease / 2]:
+            self._kill(entry)
         try:
             return self._look_at_cache()
         except CacheGoneError:
@@ -235,12 +305,12 @@ class Storm:
             found = [g for g in found if g in again and (g >= current or cache.fill(g) > 2 * writers)]
         return len(found)
 
-    def is_stuck(self, seen: list[Any]) -> bool:
-        """Whether nothing has been done for long. ``seen`` is what this function remembers."""
-        now, operations = time.monotonic(), self.operations
-        if not seen or seen[0] != operations:
-            seen[:] = operations, now
-        return bool(now - seen[1] > _PATIENCE)
+    def is_stuck(self, seen: list[Any], done: int) -> bool:
+        """Whether no more has been ``done`` for long. ``seen`` is what this function remembers."""
+        now = time.monotonic()
+        if not seen or seen[0] != done:
+            seen[:] = done, now
+        return bool(now - seen[1] > max(_PATIENCE[0], _PATIENCE[1] * self.lease))
 
     def calm_down(self) -> None:
         """Without faults, swaps continue, and only the generations that are used stay."""
@@ -360,11 +430,11 @@ def storm(
             it.thaw(time.monotonic())
             if time.monotonic() >= next_time:
                 it.disturb()
-                next_time = time.monotonic() + it._rng.uniform(0.1, 1.5)
+                next_time = time.monotonic() + it.pace * it._rng.uniform(0.1, 1.5)
             if report is not None and time.monotonic() >= next_report:
                 report(it.so_far())
                 next_report = time.monotonic() + _REPORT_EVERY
-            if it.is_stuck(seen):
+            if it.is_stuck(seen, it.operations):
                 result.problems.append("nothing is done any more")
                 break
         it.calm_down()
