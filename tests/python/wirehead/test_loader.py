@@ -298,3 +298,19 @@ def test_it_may_be_pickled_and_forked(config: dict[str, Any], method: str) -> No
 
 def _label(dataset: MongoTupleheadDataset, index: int) -> int:
     return int(dataset[index][1][0])
+
+
+@pytest.mark.parametrize(("num_workers", "is_sampled"), [(0, True), (2, True), (0, False)])
+def test_samples_of_two_shapes_are_named_by_generation_and_id(
+    config: dict[str, Any], num_workers: int, is_sampled: bool
+) -> None:
+    for start in (0, 100):
+        generate(config, start, CAP - 1)
+        WireheadGenerator(iter([(np.zeros(5, np.float32), np.zeros(1, np.int64))]), config).run()
+    with MongoheadDataset(config, to="numpy") as dataset:
+        sampler = dataset.sampler(shuffle=False) if is_sampled else None
+        loader = DataLoader(dataset, batch_size=5, sampler=sampler, num_workers=num_workers)
+        with pytest.raises(
+            ValueError, match="sample 11 of generation 2 cannot be batched with sample 10 of generation 2 "
+        ):
+            list(loader)

@@ -38,6 +38,7 @@ class Dataset(Protocol[Sample]):
       method that has filled it returns ``out`` or None.
     - ``sample_spec``: describes a sample, so that ``out`` is available from the first sample on.
     - ``__getitems__(self, indices)``: returns a list of samples in one call: those of a batch, or of a part of one.
+    - ``name_of(index)``: the name of a sample that cannot be batched, for error messages; default: its index.
     - ``state_dict()``, ``load_state_dict(state)``: the state that the loader keeps with its own. It is the state of the
       dataset in the program's process; workers have copies.
     """

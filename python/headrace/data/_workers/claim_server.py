@@ -288,6 +288,9 @@ class ClaimServer:
         """Collates the samples that are in ``made`` and writes the batch."""
         self._culprit = _COLLATION
         indices = None if self._own_collate else self.producer.indices(claim, pickle.loads)
+        name_of = getattr(self.task.dataset, "name_of", None)
+        if indices is not None and name_of is not None:
+            indices = [name_of(index) for index in indices]
         holder = [self._collate(made.pop(), indices)]
         self.producer.write_batch(claim, *self._written(holder))
 

@@ -33,6 +33,13 @@ Self = TypeVar("Self", bound="CacheDataset")
 _TOO_FAST = "generations come faster than this process reads"
 
 
+class _Name(str):
+    """In messages without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 class CacheDataset:
     """The common part of the datasets.
 
@@ -222,13 +229,8 @@ class CacheDataset:
 
     def _sample(self, index: Any, out: Any = None) -> Any:
         """One sample."""
-        index = operator.index(index)
+        round, id = self._round_and_id(operator.index(index))
         cap = self.config.swap_cap
-        if index >= FIRST_ROUND:
-            round, id = divmod(index - FIRST_ROUND, cap)
-            round += 1
-        else:
-            round, id = 0, self._id(index)
         for skipped in range(cap):
             try:
                 return self._read(round, (id + skipped) % cap, out)
@@ -237,6 +239,18 @@ class CacheDataset:
                     raise
                 log.warning("%s; the next one replaces it", error)
         raise CorruptSampleError(self._generation, id, "and so is every other sample of this generation")
+
+    def _round_and_id(self, index: int) -> tuple[int, int]:
+        """What an index means; round 0: no sampler says in which one it is."""
+        if index < FIRST_ROUND:
+            return 0, self._id(index)
+        round, id = divmod(index - FIRST_ROUND, self.config.swap_cap)
+        return round + 1, id
+
+    def name_of(self, index: Any) -> str:
+        """What messages call the sample of an index, one of a sampler's too, that this process has read just now."""
+        round, id = self._round_and_id(operator.index(index))
+        return _Name(f"{id} of generation {self._rounds.get(round, self._generation)}")
 
     def _read(self, round: int, id: int, out: Any = None) -> Any:
         with self._locked():
