@@ -19,7 +19,7 @@ TABLES = SETTINGS, SWAPS, VERIFIED, LEASES, GRAVES, ROUNDS = (
 )
 
 _SMALLEST_BLOCK, _MOST_BLOCKS = 128, 64
-_PART_BYTES, _MOST_PARTS = 2**24, 64
+_PART_BYTES, _MOST_PARTS = 2**20, 64
 
 
 class Store(Protocol):
@@ -130,7 +130,7 @@ def version_key(id: int, version: int) -> str:
 
 
 def part_of(id: int, length: int, swap_cap: int) -> int:
-    """The part of a generation that a sample's chunks belong to: 16 MiB, or a 64th of the generation if that is more.
+    """The part of a generation that a sample's chunks belong to: 1 MiB, or a 64th of the generation if that is more.
 
     Operations of a server on a whole collection are then short steps, however large the samples are:
     dropping it, during which no other process writes (SQLite); scanning it for each chunk that is looked up (FerretDB
