@@ -114,7 +114,7 @@ class Storm:
     """Processes, faults, and observations of the cache.
 
     All durations are proportional to LEASE, and LEASE to the duration of a write: if renewing a lease takes as long as
-    the lease lasts, no process lives for long enough to store anything. A process whose LEASE is too short is restarted.
+    the lease lasts, no process lives for long enough to store anything. A process with too short a LEASE is restarted.
 
     Args:
         place: the keys that say where the cache is, for the processes.
@@ -324,8 +324,8 @@ class Storm:
                 first = current if first is None else min(first, current)
                 if current >= first + 2 and len(self._cache.store.generations()) <= _MOST_GENERATIONS:
                     return
-            if self.is_stuck(seen):
-                self.result.problems.append("no operation succeeds any more, although there is no fault")
+            if self.is_stuck(seen, self.swaps):
+                self.result.problems.append("there are no more swaps, although there is no fault")
 
     def check(self) -> None:
         """After the end: :meth:`so_far` finds no problem, and all acknowledged samples exist."""
