@@ -95,7 +95,9 @@ def test_a_generation_is_full_before_the_next_is_begun(cache: Cache) -> None:
 
 @pytest.fixture
 def looks(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Of which generation and block the descriptions were read."""
+    """Of which generation and block the descriptions were read. No time passes, after which writers look back."""
+    now = cache.clock()
+    monkeypatch.setattr(cache, "clock", lambda: now)
     found: list[tuple[int, int]] = []
     samples = cache.samples
     monkeypatch.setattr(cache, "samples", lambda g, block, v: [found.append((g, block)), samples(g, block, v)][1])
