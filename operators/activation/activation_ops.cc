@@ -1,5 +1,5 @@
-// Functions of one element: relu, sigmoid, tanh and the like. All may work in place. Those that are not Eigen's are plain
-// loops, which the compiler vectorises: 0.92 to 1.0 of the speed of Eigen's expressions (kernel_benchmark).
+// Functions of one element: relu, sigmoid, tanh and the like. All may work in place. Those that are not Eigen's are
+// plain loops, which the compiler vectorises: 0.92 to 1.0 of the speed of Eigen's expressions (kernel_benchmark).
 #include <algorithm>
 #include <array>
 #include <cmath>
