@@ -1,4 +1,4 @@
-"""The page that says which names of Fluid 1.6 are here."""
+"""The page that says which names of Fluid 1.6 are supported."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TABLE = _table()
 
 
 def stated() -> dict[str, str]:
-    """What the page says of each name: "here", "different" or "refused"."""
+    """What the page says of each name: "supported", "different" or "refused"."""
     said, part = {}, ""
     for line in TABLE.PAGE.read_text(encoding="utf-8").splitlines():
         if line.startswith("## "):
             part = line.removeprefix("## ")
-        elif line.startswith("Here: "):
-            said.update({f"{part}.{name}": "here" for name in re.findall(r"`(\w+)`", line)})
+        elif line.startswith("Supported: "):
+            said.update({f"{part}.{name}": "supported" for name in re.findall(r"`(\w+)`", line)})
         elif row := re.match(r"\| `(\w+)` \| (\w+) \|", line):
             said[f"{part}.{row[1]}"] = row[2]
     return said
@@ -55,7 +55,7 @@ def test_the_page_is_what_the_script_writes() -> None:
 def test_the_page_has_every_name() -> None:
     said = stated()
     assert len(said) >= 503
-    assert set(said.values()) == {"here", "different", "refused"}
+    assert set(said.values()) == {"supported", "different", "refused"}
 
 
 @pytest.mark.parametrize("name", sorted(name for name, what in stated().items() if what != "refused"))

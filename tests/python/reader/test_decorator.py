@@ -218,7 +218,7 @@ def test_creators(tmp_path: Path) -> None:
         (lambda: reader.multiprocess_reader([]), "needs a reader"),
         (lambda: reader.multiprocess_reader([numbers(1)], queue_size=0), "queue_size has to be a positive number"),
         (lambda: reader.Fake()(numbers(1), 0), "data_num has to be a positive number"),
-        (lambda: list(reader.Fake()(numbers(0), 1)()), "has none"),
+        (lambda: list(reader.Fake()(numbers(0), 1)()), "has no first sample"),
         (lambda: reader.PipeReader(""), "command has to be a text"),
         (lambda: reader.PipeReader("true", file_type="zip"), "file_type has to be"),
         (lambda: reader.creator.np_array(3), "at least one dimension"),

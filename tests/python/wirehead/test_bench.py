@@ -58,7 +58,7 @@ def test_a_part_of_the_benchmark(server_uri: str, capsys: pytest.CaptureFixture[
 
     assert main(["bench", "--quick", "--only", "swap", "--uri", server_uri]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("\nswap: What a swap takes")
+    assert output.startswith("\nswap: The time that a swap costs")
     assert len(re.findall(r"  samples of (?:64|65536) bytes, ", output)) == 4
     assert [len(swaps.split(", ")) for swaps in re.findall(r"manager (.*) ms\n", output)] == [2] * 4
     assert len(re.findall(r"all puts: median [\d.]+, p99 [\d.]+, worst [\d.]+ ms", output)) == 4

@@ -75,7 +75,7 @@ def test_what_is_longer_or_shorter_than_its_place_shows(compression: str) -> Non
     assert decompress_into(compression, [stored], memoryview(bytearray(100))) > 100
     assert decompress_into(compression, [stored], memoryview(bytearray(len(LABELS) + 1))) == len(LABELS)
     assert decompress_into(compression, [stored[: len(stored) // 2]], memoryview(bytearray(len(LABELS)))) < len(LABELS)
-    with pytest.raises(ValueError, match=f"no {compression} data"):
+    with pytest.raises(ValueError, match=f"not {compression} data"):
         decompress_into(compression, [memoryview(bytes(NOISE[:1000]))], memoryview(bytearray(10)))
 
 
