@@ -136,8 +136,7 @@ class DataLoader(Generic[Batch]):
             each batch is made by one of them, and the others skip it; the order is the same as without workers.
             "dataset": each worker iterates over a stream of its own, which the dataset derives from
             ``get_worker_info``, and makes batches of it; the loader takes a batch from each worker in turn. Default:
-                "dataset" for torch's
-            ``IterableDataset``, else "engine".
+            "dataset" for torch's ``IterableDataset``, else "engine".
         progress: show a progress bar (needs tqdm).
         trace: record the actions of workers, slots and consumer over time, for :meth:`write_trace`.
         max_deaths_per_sample: a worker that dies is replaced, and the sample it was making is made again, after a
