@@ -185,12 +185,6 @@ std::vector<std::string> InColumns(const BlockDesc& block, std::string_view type
   return columns;
 }
 
-std::unique_ptr<ProgramDesc> ReadProgram(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  HR_ENFORCE(file.is_open() && fs::is_regular_file(path), IoError, "cannot read the program '", path.string(), "'");
-  return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
-}
-
 }  // namespace
 
 void SaveProgram(const ProgramDesc& program, const fs::path& path) {
@@ -199,7 +193,11 @@ void SaveProgram(const ProgramDesc& program, const fs::path& path) {
   file.Commit();
 }
 
-std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) { return ReadProgram(path); }
+std::unique_ptr<ProgramDesc> LoadProgram(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  HR_ENFORCE(file.is_open() && fs::is_regular_file(path), IoError, "cannot read the program '", path.string(), "'");
+  return ProgramDesc::Parse(std::string(std::istreambuf_iterator<char>(file), {}));
+}
 
 void SavePersistables(const ProgramDesc& program, const Scope& scope, const fs::path& folder,
                       const std::string& parameters) {
@@ -236,7 +234,7 @@ void SaveInferenceModel(const ProgramDesc& program, const std::vector<std::strin
 InferenceModel LoadInferenceModel(const fs::path& folder, Scope* scope, const ModelFiles& files) {
   const FileSetLock lock(folder);
   InferenceModel model;
-  model.program = ReadProgram(folder / files.program);
+  model.program = LoadProgram(folder / files.program);
   model.feeds = InColumns(model.program->block(0), "feed");
   model.fetches = InColumns(model.program->block(0), "fetch");
   HR_ENFORCE(!model.fetches.empty(), DataLoss, "'", (folder / files.program).string(),
