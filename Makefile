@@ -47,6 +47,12 @@ define install_packages
 	fi
 endef
 
+# In a recipe: an environment in the target's folder, which falls back on what .venv has.
+define borrowing_venv
+$(BIN)/python -m venv $(@D)
+$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(@D)/lib/python3*/site-packages)/headrace.pth
+endef
+
 system-packages: ## install the missing Debian packages (needs root or sudo only if one is missing)
 	$(call install_packages,$(SYSTEM_PACKAGES))
 
@@ -103,14 +109,13 @@ test-peers: test-python ## the Python tests again, beside torch, grain and other
 	$(BIN)/python -m pip install --disable-pip-version-check --group peers
 	$(BIN)/python -m pytest -n $(PYTEST_JOBS)
 
-# PyTorch is large: each version has an environment of its own, which falls back on what .venv has.
+# PyTorch is large: each version has an environment of its own.
 TORCH ?= newest
 TORCH_OLDEST := torch==2.6.0
 TORCH_NEWEST := torch
 TORCH_VENV = build/torch-$(TORCH)
 build/torch-%/.installed: | install $(VENV)/.group-test
-	$(BIN)/python -m venv $(@D)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(@D)/lib/python3*/site-packages)/headrace.pth
+	$(borrowing_venv)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check "$(if $(filter oldest,$*),$(TORCH_OLDEST),$(TORCH_NEWEST))"
 	@touch $@
 
@@ -170,8 +175,7 @@ fuzz: fuzz-packages $(LIBRARIES)/lib/libprotobuf.a ## replay the corpora of test
 # named, and tried again the next time.
 BENCH := build/bench/venv
 $(BENCH)/.peers: tests/benchmarks/requirements.txt | install
-	$(BIN)/python -m venv $(BENCH)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$(echo $(BENCH)/lib/python3*/site-packages)/headrace.pth
+	$(borrowing_venv)
 	@missing=""; for package in $$(grep -v '^#' $<); do \
 	  echo "installing $$package into $(BENCH)"; \
 	  $(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 $$package || missing="$$missing $$package"; \
