@@ -32,7 +32,7 @@ def unused_using_declarations() -> list[str]:
     for path in sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*.cc")):
         text = re.sub(r"//.*", "", path.read_text("utf-8"))
         for match in re.finditer(r"^ *using (?:\w+::)+(\w+);", text, re.MULTILINE):
-            if len(re.findall(rf"\b{match[1]}\b", text.replace(match[0], ""))) == 0:
+            if not re.search(rf"\b{match[1]}\b", text.replace(match[0], "")):
                 found.append(f"{path.relative_to(ROOT)}: using {match[1]} is unused")
     return found
 

@@ -29,8 +29,7 @@ class IndexSupply:
     Attributes:
         ahead: the sampler is asked when an epoch begins, and again for each batch that has been taken, as by torch's
             loader: the draws of a sampler by the time an epoch is abandoned determine the next one. Without workers,
-                nothing is
-            drawn from it before a batch is requested.
+            nothing is drawn from it before a batch is requested.
         error: the exception of the sampler, which ends the epoch; set it to None once it has been raised to the
             consumer.
     """
